@@ -1,0 +1,310 @@
+//! The words of the engine's public face: what is asked and what comes back. Plain data, already parsed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use sandcell_sandbox::{ByteSize, Code, Cpus, Isolation, LayerReport, Limits, SandboxPath, Usage};
+use serde::{Deserialize, Serialize};
+
+/// Who calls. Everything belongs to a principal, and another's id answers like one that never existed.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Principal(pub Arc<str>);
+
+/// A sandbox's id: `sb` and 26 lower-case letters and digits (130 bits of randomness).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct SandboxId(pub(crate) Arc<str>);
+
+/// An execution's id: `ex` and 26 lower-case letters and digits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct ExecutionId(pub(crate) Arc<str>);
+
+/// The operator's settings that the engine works with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineConfig {
+    /// What a sandbox gets when the call does not say.
+    pub limits: Limits,
+    /// The most that a call may ask for. `limits` are within it.
+    pub max_limits: Limits,
+    /// Execution time when the call does not say.
+    pub timeout: Duration,
+    /// Bytes of stdout, stderr and result that are handed back inline.
+    pub output_inline: ByteSize,
+    /// Bytes that are kept of each stream for later reading.
+    pub output_kept: ByteSize,
+    /// Bytes that one file call moves.
+    pub file_bytes: ByteSize,
+    /// Bytes that the source of one execution may have.
+    pub code_bytes: ByteSize,
+    /// Sandboxes that one principal may have at once.
+    pub sandboxes_per_caller: usize,
+    /// Sandboxes of all principals together.
+    pub sandboxes: usize,
+    /// A sandbox with nothing running ends after this time without a call.
+    pub idle: Duration,
+    /// Finished executions that the history keeps.
+    pub history_rows: usize,
+    /// How long it keeps them.
+    pub history_age: Duration,
+    /// Executions of one session that may wait for their turn.
+    pub queue: usize,
+    /// Host folders that `upload_file` may read from.
+    pub upload_from: Vec<std::path::PathBuf>,
+}
+
+/// Run code in a session that keeps its variables.
+#[derive(Debug, Clone)]
+pub struct ExecuteRequest {
+    /// The source.
+    pub code: String,
+    /// The language's name or alias.
+    pub language: String,
+    /// The sandbox; none means the caller's default one, made when needed.
+    pub sandbox_id: Option<String>,
+    /// What standard input holds.
+    pub stdin: Option<String>,
+    /// How long the code may run.
+    pub timeout: Option<Duration>,
+    /// How long the call waits before it answers `running`.
+    pub wait: Option<Duration>,
+}
+
+/// Run code once in a fresh sandbox that is removed afterwards.
+#[derive(Debug, Clone)]
+pub struct RunRequest {
+    /// The source.
+    pub code: String,
+    /// The language's name or alias.
+    pub language: String,
+    /// What standard input holds.
+    pub stdin: Option<String>,
+    /// Files that are there before the code starts.
+    pub files: Vec<(SandboxPath, Bytes)>,
+    /// Files that are wanted back.
+    pub outputs: Vec<SandboxPath>,
+    /// How long the code may run.
+    pub timeout: Option<Duration>,
+    /// How long the call waits before it answers `running`.
+    pub wait: Option<Duration>,
+    /// Memory for this run.
+    pub memory: Option<ByteSize>,
+}
+
+/// Make sandboxes.
+#[derive(Debug, Clone, Default)]
+pub struct CreateRequest {
+    /// How many; at least 1. All are made, or none.
+    pub count: u32,
+    /// Variables for programs in it.
+    pub env: BTreeMap<String, String>,
+    /// Memory.
+    pub memory: Option<ByteSize>,
+    /// Processor time.
+    pub cpus: Option<Cpus>,
+    /// Disk.
+    pub disk: Option<ByteSize>,
+    /// It ends after this time even when in use; none means only the idle rule ends it.
+    pub lifetime: Option<Duration>,
+    /// A name for people; at most 100 characters.
+    pub label: Option<String>,
+    /// A certain back end by name.
+    pub backend: Option<String>,
+    /// A container image.
+    pub image: Option<String>,
+}
+
+/// A live sandbox, as its owner sees it.
+#[derive(Debug, Clone)]
+pub struct SandboxView {
+    /// Its id.
+    pub id: SandboxId,
+    /// Whether it is the caller's default one.
+    pub is_default: bool,
+    /// `idle`, `busy` or `closing`.
+    pub state: &'static str,
+    /// The name for people.
+    pub label: Option<String>,
+    /// When it was made.
+    pub created: SystemTime,
+    /// When it ends if nothing is called until then.
+    pub idle_expires: SystemTime,
+    /// When it ends in any case.
+    pub ends: Option<SystemTime>,
+    /// What it may use.
+    pub limits: Limits,
+    /// What it uses; none when it could not be asked just now.
+    pub usage: Option<Usage>,
+    /// Its live sessions.
+    pub sessions: Vec<SessionView>,
+    /// What isolates it.
+    pub isolation: Isolation,
+}
+
+/// A live session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionView {
+    /// The language.
+    pub language: String,
+    /// Cells run since it started.
+    pub cells: u32,
+    /// Whether one is running now.
+    pub busy: bool,
+}
+
+/// How an execution stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the six words of the results")]
+pub enum Status {
+    Ok,
+    Error,
+    Timeout,
+    Cancelled,
+    Killed,
+    Running,
+}
+
+/// Why an execution was not ok.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Cause {
+    /// The kind.
+    pub code: Code,
+    /// What happened, with the limit and how much was used.
+    pub message: String,
+    /// What to do next.
+    pub remedy: String,
+}
+
+/// A kept text stream of an execution, cut for showing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// Head and tail, with a line between them that says how many bytes are left out and how to read them.
+    pub text: String,
+    /// All bytes that the code wrote.
+    pub total_bytes: u64,
+    /// Whether `text` leaves something out.
+    pub truncated: bool,
+}
+
+/// A picture, a rich value or a file that came out of an execution.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Artifact {
+    /// Its number within the execution, from 0; with the execution's id it names the resource.
+    pub number: u32,
+    /// A short name, such as `plot-1.png` or the file's name.
+    pub name: String,
+    /// Its MIME type.
+    pub mime: String,
+    /// Its bytes.
+    pub bytes: Bytes,
+    /// Whether it was shown by the code (a plot) rather than asked for with `outputs`.
+    pub shown: bool,
+    /// A plain text stand-in for it, if the code gave one.
+    pub text: Option<String>,
+}
+
+/// An execution, running or finished.
+#[derive(Debug, Clone)]
+pub struct ExecutionView {
+    /// Its id.
+    pub id: ExecutionId,
+    /// The sandbox it ran in (already gone for a throwaway run).
+    pub sandbox_id: SandboxId,
+    /// The language.
+    pub language: String,
+    /// How it stands.
+    pub status: Status,
+    /// The program's exit code where there is one.
+    pub exit_code: Option<i32>,
+    /// When it started.
+    pub started: SystemTime,
+    /// How long it ran.
+    pub duration: Duration,
+    /// Processor time it used.
+    pub cpu: Duration,
+    /// The most memory its sandbox used so far.
+    pub peak_memory: ByteSize,
+    /// Standard output. Output of background threads since the last call comes first, and is marked.
+    pub stdout: Shown,
+    /// Standard error.
+    pub stderr: Shown,
+    /// The last expression's value as text.
+    pub result: Option<String>,
+    /// The error that the code raised: a short traceback.
+    pub error: Option<String>,
+    /// Why it was not ok.
+    pub cause: Option<Cause>,
+    /// Plots and wanted files.
+    pub artifacts: Vec<Artifact>,
+    /// Wanted files that could not be read, each with the reason.
+    pub missing_outputs: Vec<String>,
+    /// Whether variables were lost (here, or because a previous sandbox or session of the caller ended).
+    pub state_lost: bool,
+    /// Whether the sandbox was made for this call.
+    pub new_sandbox: bool,
+    /// Sentences that the result must begin with ("new sandbox: the previous one expired at …").
+    pub notices: Vec<String>,
+    /// What isolated it.
+    pub isolation: Isolation,
+}
+
+/// A row of the history.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HistoryRecord {
+    /// The execution.
+    pub execution_id: ExecutionId,
+    /// Its sandbox; null for code that was rejected before one was needed.
+    pub sandbox_id: Option<SandboxId>,
+    /// The language.
+    pub language: String,
+    /// How it ended.
+    pub status: Status,
+    /// When it started, RFC 3339 with milliseconds, UTC.
+    pub timestamp: String,
+    /// Whether it was ok.
+    pub success: bool,
+    /// How long it ran.
+    pub duration_ms: u64,
+    /// At most 100 characters and "...".
+    pub code_preview: String,
+    /// At most 200 characters and "...".
+    pub stdout_preview: String,
+    /// The error's last line, or the cause's message.
+    pub error: Option<String>,
+}
+
+/// The caller's history, newest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HistoryView {
+    /// Executions in this view (since the last reset).
+    pub total: u64,
+    /// When this view began, RFC 3339.
+    pub session_start: String,
+    /// Packages installed since then.
+    pub installed_packages: Vec<String>,
+    /// The newest ones.
+    pub records: Vec<HistoryRecord>,
+}
+
+/// What was reset.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ResetView {
+    /// The sandbox; null if the caller had none.
+    pub sandbox_id: Option<SandboxId>,
+    /// Languages whose interpreters ended.
+    pub languages: Vec<String>,
+}
+
+/// A back end as the server sees it.
+#[derive(Debug, Clone)]
+pub struct BackendView {
+    /// Its name.
+    pub name: &'static str,
+    /// What it gives here.
+    pub isolation: Isolation,
+    /// Layer by layer.
+    pub layers: Vec<LayerReport>,
+}

@@ -1,0 +1,162 @@
+//! Makers of sandboxes, and the sandboxes they make.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+use crate::{Code, Command, Files, Isolation, LayerReport, Limits, Process, SandboxError};
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SandboxSpec {
+    /// How much it may use.
+    pub limits: Limits,
+    /// What it may reach.
+    pub network: NetworkRule,
+    /// Variables that every program in it gets, beside the back end's own.
+    pub env: BTreeMap<String, String>,
+    /// A container image, where the back end knows images.
+    pub image: Option<String>,
+}
+
+/// What a sandbox may reach over the network.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NetworkRule {
+    /// Nothing outside the sandbox.
+    #[default]
+    None,
+}
+
+/// An operator's folder that sandboxes see.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// The folder on the host.
+    pub host: PathBuf,
+    /// Where it appears inside; absolute.
+    pub sandbox: String,
+    /// How.
+    pub mode: MountMode,
+}
+
+/// How an operator's folder appears inside. The host's folder is never written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MountMode {
+    /// Read-only.
+    Ro,
+    /// A private copy-on-write view.
+    Cow,
+}
+
+/// Makes sandboxes of one kind.
+#[async_trait]
+pub trait Backend: Send + Sync + std::fmt::Debug {
+    /// Its name in settings and results.
+    fn name(&self) -> &'static str;
+
+    /// What its sandboxes are isolated by on this machine. Cheap: probed once, when the back end was made.
+    fn isolation(&self) -> &Isolation;
+
+    /// The same, layer by layer, with reasons and remedies.
+    fn layers(&self) -> &[LayerReport];
+
+    /// Makes a sandbox. When it fails, nothing of it is left.
+    async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError>;
+
+    /// Ends every sandbox and waits until nothing is left (bounded: 5 s).
+    async fn shutdown(&self);
+}
+
+/// One isolated place. Dropping the last reference ends it.
+#[async_trait]
+pub trait Sandbox: Send + Sync + std::fmt::Debug {
+    /// What is in force around it.
+    fn isolation(&self) -> &Isolation;
+
+    /// The environment its programs start with.
+    fn base_env(&self) -> &BTreeMap<String, String>;
+
+    /// Starts a program inside.
+    async fn spawn(&self, command: Command) -> Result<Process, SandboxError>;
+
+    /// Its files.
+    fn files(&self) -> &dyn Files;
+
+    /// What it uses now. Counters only grow, so two readings tell what happened between them.
+    async fn usage(&self) -> Result<Usage, SandboxError>;
+
+    /// Ends it and waits until nothing of it is left. Ending twice is no error.
+    async fn close(&self) -> Result<(), SandboxError>;
+
+    /// Waits until it has ended, for whatever reason.
+    async fn ended(&self) -> Ended;
+}
+
+/// What a sandbox uses and has run into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// Memory of its processes now, in bytes.
+    pub memory: u64,
+    /// The most memory seen, in bytes.
+    pub memory_peak: u64,
+    /// Processor time used, in microseconds.
+    pub cpu_us: u64,
+    /// Processes and threads now (the agent included).
+    pub processes: u32,
+    /// Bytes in its private files.
+    pub disk: u64,
+    /// Files and folders in its private part.
+    pub inodes: u64,
+    /// How often memory was refused or a process was killed for memory.
+    pub memory_events: u64,
+    /// How often a new process was refused.
+    pub process_events: u64,
+}
+
+/// The end of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Why.
+    pub reason: EndReason,
+}
+
+/// Why a sandbox ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndReason {
+    /// It was closed as asked.
+    Closed,
+    /// All of it was killed for memory.
+    OutOfMemory,
+    /// Its agent broke the protocol or ended by itself.
+    AgentLost,
+    /// The launcher that held it is gone.
+    LauncherLost,
+}
+
+impl EndReason {
+    /// The failure code for a call that finds a sandbox ended like this.
+    #[must_use]
+    pub const fn code(self) -> Code {
+        match self {
+            Self::Closed => Code::NotFound,
+            Self::OutOfMemory => Code::OutOfMemory,
+            Self::AgentLost | Self::LauncherLost => Code::SessionLost,
+        }
+    }
+}
+
+impl std::fmt::Display for EndReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Closed => "it was closed",
+            Self::OutOfMemory => "it was killed for memory",
+            Self::AgentLost => "its first process ended",
+            Self::LauncherLost => "the process that held it ended",
+        })
+    }
+}

@@ -1,0 +1,347 @@
+//! Errors of the contract, and the one place that turns them into `{code, message, remedy}`.
+
+use serde::{Deserialize, Serialize};
+
+/// What went wrong, in the closed list that every interface uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(
+    missing_docs,
+    reason = "the names are the documentation; the reference lists each with its meaning"
+)]
+pub enum Code {
+    InvalidArgument,
+    NotFound,
+    Expired,
+    Unauthorized,
+    DeniedByPolicy,
+    CodeRejected,
+    LimitReached,
+    BackendUnavailable,
+    IsolationUnavailable,
+    LanguageUnavailable,
+    ImageUnavailable,
+    CodeFailed,
+    Crashed,
+    Timeout,
+    OutOfMemory,
+    ProcessLimit,
+    DiskFull,
+    OutputLimit,
+    Cancelled,
+    SessionLost,
+    PackageNotAllowed,
+    PackageFailed,
+    NetworkDenied,
+    Busy,
+    Internal,
+}
+
+impl Code {
+    /// Every code, in the order of the reference.
+    pub const ALL: [Self; 25] = [
+        Self::InvalidArgument,
+        Self::NotFound,
+        Self::Expired,
+        Self::Unauthorized,
+        Self::DeniedByPolicy,
+        Self::CodeRejected,
+        Self::LimitReached,
+        Self::BackendUnavailable,
+        Self::IsolationUnavailable,
+        Self::LanguageUnavailable,
+        Self::ImageUnavailable,
+        Self::CodeFailed,
+        Self::Crashed,
+        Self::Timeout,
+        Self::OutOfMemory,
+        Self::ProcessLimit,
+        Self::DiskFull,
+        Self::OutputLimit,
+        Self::Cancelled,
+        Self::SessionLost,
+        Self::PackageNotAllowed,
+        Self::PackageFailed,
+        Self::NetworkDenied,
+        Self::Busy,
+        Self::Internal,
+    ];
+
+    /// The name on the wire, in `snake_case`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidArgument => "invalid_argument",
+            Self::NotFound => "not_found",
+            Self::Expired => "expired",
+            Self::Unauthorized => "unauthorized",
+            Self::DeniedByPolicy => "denied_by_policy",
+            Self::CodeRejected => "code_rejected",
+            Self::LimitReached => "limit_reached",
+            Self::BackendUnavailable => "backend_unavailable",
+            Self::IsolationUnavailable => "isolation_unavailable",
+            Self::LanguageUnavailable => "language_unavailable",
+            Self::ImageUnavailable => "image_unavailable",
+            Self::CodeFailed => "code_failed",
+            Self::Crashed => "crashed",
+            Self::Timeout => "timeout",
+            Self::OutOfMemory => "out_of_memory",
+            Self::ProcessLimit => "process_limit",
+            Self::DiskFull => "disk_full",
+            Self::OutputLimit => "output_limit",
+            Self::Cancelled => "cancelled",
+            Self::SessionLost => "session_lost",
+            Self::PackageNotAllowed => "package_not_allowed",
+            Self::PackageFailed => "package_failed",
+            Self::NetworkDenied => "network_denied",
+            Self::Busy => "busy",
+            Self::Internal => "internal",
+        }
+    }
+}
+
+impl std::fmt::Display for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What a caller is told: what happened, where, and what to do next. The shape of every failure in every interface.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{code}: {message} ({remedy})")]
+pub struct Failure {
+    /// The kind of failure.
+    pub code: Code,
+    /// What happened, and where; one or two sentences.
+    pub message: String,
+    /// What the caller can do next, in the imperative.
+    pub remedy: String,
+}
+
+impl Failure {
+    /// A failure from its three parts.
+    pub fn new(code: Code, message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            remedy: remedy.into(),
+        }
+    }
+
+    /// An argument that cannot be taken as given.
+    pub fn invalid(message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::new(Code::InvalidArgument, message, remedy)
+    }
+}
+
+/// Why a back end or a sandbox could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// The sandbox has ended; nothing in it can be reached again.
+    #[error("the sandbox has ended: {0}")]
+    Gone(crate::EndReason),
+    /// A layer that the isolation floor demands cannot be given on this machine.
+    #[error("isolation layer {layer} is not available: {reason}")]
+    Isolation {
+        /// The name of the layer, as `doctor` prints it.
+        layer: String,
+        /// Why it is missing.
+        reason: String,
+        /// The command or setting that mends it.
+        remedy: String,
+    },
+    /// A step of the set-up failed for a reason that is not an isolation layer (no memory, no space, a limit).
+    #[error("step {step} of the set-up failed")]
+    Setup {
+        /// The step, as the plan names it.
+        step: String,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The back end cannot work at all right now.
+    #[error("back end {backend} is not available: {reason}")]
+    Unavailable {
+        /// The back end's name.
+        backend: String,
+        /// Why.
+        reason: String,
+        /// What to do about it.
+        remedy: String,
+    },
+    /// A program could not be started inside.
+    #[error("could not start {program} in the sandbox")]
+    Spawn {
+        /// The program's path.
+        program: String,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The other side broke the protocol: it is not trusted any more and the sandbox is ended.
+    #[error("the sandbox's agent broke the protocol: {0}")]
+    Protocol(String),
+    /// This back end does not have what was asked for.
+    #[error("{0} is not supported by this back end")]
+    Unsupported(String),
+}
+
+impl From<SandboxError> for Failure {
+    fn from(error: SandboxError) -> Self {
+        let message = describe(&error);
+        match error {
+            SandboxError::Gone(reason) => Self::new(
+                reason.code(),
+                message,
+                "call again without sandbox_id for a new default sandbox, or use create_sandbox; variables and files of the old one are gone",
+            ),
+            SandboxError::Isolation { remedy, .. } => Self::new(Code::IsolationUnavailable, message, remedy),
+            SandboxError::Setup { .. } => Self::new(
+                Code::BackendUnavailable,
+                message,
+                "close sandboxes that are no longer needed and try again; `sandcell doctor` on the host says what is missing",
+            ),
+            SandboxError::Unavailable { remedy, .. } => Self::new(Code::BackendUnavailable, message, remedy),
+            SandboxError::Spawn { .. } => Self::new(
+                Code::LanguageUnavailable,
+                message,
+                "check the program's path with `sandcell doctor` on the host",
+            ),
+            SandboxError::Protocol(_) => Self::new(
+                Code::Internal,
+                message,
+                "call again without sandbox_id for a new default sandbox",
+            ),
+            SandboxError::Unsupported(_) => Self::new(
+                Code::InvalidArgument,
+                message,
+                "leave that argument out or choose another back end",
+            ),
+        }
+    }
+}
+
+/// Why a file could not be listed, read or written. Paths are inside the sandbox.
+#[derive(Debug, thiserror::Error)]
+#[expect(
+    missing_docs,
+    reason = "each variant's message says what it is; path is always the path as asked for"
+)]
+pub enum FileError {
+    #[error("{path} does not exist")]
+    NotFound { path: String },
+    #[error("{path} is a folder")]
+    IsDirectory { path: String },
+    #[error("{path}: a part of the path is not a folder")]
+    NotDirectory { path: String },
+    /// A FIFO, device or socket, or anything on a pseudo file system.
+    #[error("{path} is a {kind}, not a regular file")]
+    NotRegular { path: String, kind: String },
+    #[error("{path} may not be read or written by the sandbox's own user")]
+    Denied { path: String },
+    #[error("{path} is on a read-only part of the sandbox")]
+    ReadOnly { path: String },
+    #[error("no space left in the sandbox while writing {path}")]
+    DiskFull { path: String },
+    #[error("{path} has {size} bytes, more than the {limit} that one call moves")]
+    TooLarge { path: String, size: u64, limit: u64 },
+    #[error("{path} goes through too many symbolic links")]
+    LinkLoop { path: String },
+    #[error("{path}: {reason}")]
+    Other { path: String, reason: String },
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+}
+
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Self {
+        let message = error.to_string();
+        let (code, remedy) = match error {
+            FileError::Sandbox(inner) => return inner.into(),
+            FileError::NotFound { .. } => (
+                Code::NotFound,
+                "list_files shows what is there; relative paths start at /home/user",
+            ),
+            FileError::IsDirectory { .. } => (Code::InvalidArgument, "name a file in it, or use list_files"),
+            FileError::NotDirectory { .. } => (Code::InvalidArgument, "check the path with list_files"),
+            FileError::NotRegular { .. } => (
+                Code::InvalidArgument,
+                "only regular files can be read or written by this tool",
+            ),
+            FileError::Denied { .. } => (Code::DeniedByPolicy, "write below /home/user or /tmp"),
+            FileError::ReadOnly { .. } => (Code::DeniedByPolicy, "write below /home/user or /tmp"),
+            FileError::DiskFull { .. } => (
+                Code::DiskFull,
+                "delete files in the sandbox, or create one with a larger disk_mb",
+            ),
+            FileError::TooLarge { .. } => (
+                Code::LimitReached,
+                "read it in parts with offset and limit, or write it in parts with append",
+            ),
+            FileError::LinkLoop { .. } => (Code::InvalidArgument, "name the file itself instead of a link"),
+            FileError::Other { .. } => (Code::InvalidArgument, "choose another path"),
+        };
+        Self::new(code, message, remedy)
+    }
+}
+
+/// Why a session could not be opened or used.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The interpreter did not become ready.
+    #[error("the {language} interpreter did not start: {reason}")]
+    Start {
+        /// The language's name.
+        language: String,
+        /// What was seen (last lines of its stderr, a time-out, its exit).
+        reason: String,
+    },
+    /// The session's inside end sent something that is not in the protocol. Code in the sandbox can cause this.
+    #[error("the session's control channel was broken from inside: {0}")]
+    Protocol(String),
+    /// The sandbox itself failed.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+}
+
+impl From<SessionError> for Failure {
+    fn from(error: SessionError) -> Self {
+        let message = error.to_string();
+        match error {
+            SessionError::Sandbox(inner) => inner.into(),
+            SessionError::Start { .. } => Self::new(
+                Code::LanguageUnavailable,
+                message,
+                "try again; if it stays, `sandcell doctor` on the host says why",
+            ),
+            SessionError::Protocol(_) => Self::new(
+                Code::SessionLost,
+                message,
+                "run the code again: the next call gets a fresh interpreter",
+            ),
+        }
+    }
+}
+
+fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        cause = inner.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_the_name_that_serde_writes() {
+        for code in Code::ALL {
+            assert_eq!(format!("{code:?}").to_lowercase(), code.as_str().replace('_', ""));
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Files of a sandbox, named by paths that only mean something inside it.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::FileError;
+
+/// The sandbox user's home folder; relative paths start here.
+pub const HOME: &str = "/home/user";
+
+/// An absolute path inside a sandbox: no NUL, no `..`, at most 4,095 bytes, each name at most 255 bytes.
+///
+/// It is never used as a path on the host. The agent opens it below the sandbox's root.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[serde(transparent)]
+pub struct SandboxPath(String);
+
+/// Why a text is not a path inside a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message says what it is")]
+pub enum PathError {
+    #[error("the path is empty")]
+    Empty,
+    #[error("the path contains a NUL character")]
+    Nul,
+    #[error("the path contains '..'")]
+    ParentReference,
+    #[error("the path has {0} bytes; at most 4095 are possible")]
+    TooLong(usize),
+    #[error("a name in the path has {0} bytes; at most 255 are possible")]
+    NameTooLong(usize),
+}
+
+impl SandboxPath {
+    /// Reads a path as a caller gives it. Relative ones start at [`HOME`]; `.` and doubled slashes are dropped.
+    ///
+    /// # Errors
+    /// [`PathError`] names what is wrong with the text.
+    pub fn parse(text: &str) -> Result<Self, PathError> {
+        if text.is_empty() {
+            return Err(PathError::Empty);
+        }
+        if text.contains('\0') {
+            return Err(PathError::Nul);
+        }
+        let (start, rest) = match text.strip_prefix("~/") {
+            Some(rest) => (HOME, rest),
+            None if text == "~" => (HOME, ""),
+            None if text.starts_with('/') => ("", text),
+            None => (HOME, text),
+        };
+        let mut path = String::from(start);
+        for name in rest.split('/') {
+            match name {
+                "" | "." => {}
+                ".." => return Err(PathError::ParentReference),
+                _ if name.len() > 255 => return Err(PathError::NameTooLong(name.len())),
+                _ => {
+                    path.push('/');
+                    path.push_str(name);
+                }
+            }
+        }
+        if path.is_empty() {
+            path.push('/');
+        }
+        if path.len() > 4095 {
+            return Err(PathError::TooLong(path.len()));
+        }
+        Ok(Self(path))
+    }
+
+    /// The home folder.
+    #[must_use]
+    pub fn home() -> Self {
+        Self(HOME.to_owned())
+    }
+
+    /// The absolute path as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The last name, or `/`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("/")
+    }
+}
+
+impl std::fmt::Display for SandboxPath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a folder entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub enum EntryKind {
+    File,
+    Folder,
+    Link,
+    Other,
+}
+
+/// One entry of a listing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its path relative to the listed folder, lossily decoded.
+    pub name: String,
+    /// What it is; links are not followed.
+    pub kind: EntryKind,
+    /// Size in bytes.
+    pub size: u64,
+    /// Modification time in milliseconds since 1970 (UTC).
+    pub modified_ms: i64,
+}
+
+/// The entries of a folder, bounded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listing {
+    /// Sorted by name.
+    pub entries: Vec<Entry>,
+    /// How many more there are that the bound left out (a lower bound when `recursive`).
+    pub omitted: u64,
+}
+
+/// A piece of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileChunk {
+    /// The bytes from the offset that was asked for.
+    pub bytes: Bytes,
+    /// The size of the whole file when it was read.
+    pub total: u64,
+}
+
+/// What happens to what a file already has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WriteMode {
+    /// The file has exactly the new bytes afterwards, or is unchanged when the write fails.
+    Replace,
+    /// The new bytes come after the old ones.
+    Append,
+}
+
+/// Files of one sandbox, opened with the sandbox's own rights. Links are followed inside the sandbox only;
+/// FIFOs, devices, sockets and pseudo file systems are refused.
+#[async_trait]
+pub trait Files: Send + Sync {
+    /// Lists a folder; at most `max` entries. `recursive` goes down at most 16 levels and never through links.
+    async fn list(&self, path: &SandboxPath, recursive: bool, max: usize) -> Result<Listing, FileError>;
+
+    /// Reads at most `len` bytes from `offset`.
+    async fn read(&self, path: &SandboxPath, offset: u64, len: u64) -> Result<FileChunk, FileError>;
+
+    /// Writes a file, making parent folders. Returns the file's size afterwards.
+    async fn write(&self, path: &SandboxPath, bytes: Bytes, mode: WriteMode) -> Result<u64, FileError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relative_paths_start_at_home_and_dots_vanish() {
+        for (given, expected) in [
+            ("a.txt", "/home/user/a.txt"),
+            ("./a//b/", "/home/user/a/b"),
+            ("/tmp/x", "/tmp/x"),
+            ("~/x", "/home/user/x"),
+            ("/", "/"),
+            (".", "/home/user"),
+        ] {
+            assert_eq!(
+                SandboxPath::parse(given).map(|p| p.as_str().to_owned()),
+                Ok(expected.to_owned())
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_path_is_named() {
+        assert_eq!(SandboxPath::parse(""), Err(PathError::Empty));
+        assert_eq!(SandboxPath::parse("a\0b"), Err(PathError::Nul));
+        assert_eq!(SandboxPath::parse("a/../b"), Err(PathError::ParentReference));
+        assert_eq!(SandboxPath::parse(&"n".repeat(300)), Err(PathError::NameTooLong(300)));
+        assert_eq!(SandboxPath::parse(&"n/".repeat(3000)), Err(PathError::TooLong(6010)));
+    }
+}

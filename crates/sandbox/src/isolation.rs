@@ -1,0 +1,113 @@
+//! How strong a sandbox's isolation is, and what it is made of.
+
+use serde::{Deserialize, Serialize};
+
+/// How strong the isolation is. `Container` and `Namespace` satisfy each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the threat model defines each level")]
+pub enum Level {
+    Microvm,
+    Gvisor,
+    Container,
+    Namespace,
+    Process,
+    None,
+}
+
+impl Level {
+    /// Whether this level is at or above the floor.
+    #[must_use]
+    pub const fn satisfies(self, floor: Self) -> bool {
+        self.rank() >= floor.rank()
+    }
+
+    const fn rank(self) -> u8 {
+        match self {
+            Self::Microvm => 4,
+            Self::Gvisor => 3,
+            Self::Container | Self::Namespace => 2,
+            Self::Process => 1,
+            Self::None => 0,
+        }
+    }
+
+    /// The name used in settings and results.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Microvm => "microvm",
+            Self::Gvisor => "gvisor",
+            Self::Container => "container",
+            Self::Namespace => "namespace",
+            Self::Process => "process",
+            Self::None => "none",
+        }
+    }
+}
+
+impl std::fmt::Display for Level {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Who holds the limits on amounts: the kernel's control groups, or a watcher that looks every 50 ms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Degree {
+    /// Resource limits per process and a watcher outside that ends what is over.
+    Watched,
+    /// Control groups.
+    Enforced,
+}
+
+/// Whether a layer is in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the three words of the doctor's report")]
+pub enum LayerState {
+    Active,
+    Degraded,
+    Missing,
+}
+
+/// One isolation layer on this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerReport {
+    /// Its name, the same in every interface.
+    pub name: String,
+    /// Whether it is in force.
+    pub state: LayerState,
+    /// Why it is degraded or missing; null when active.
+    pub reason: Option<String>,
+    /// The command or setting that mends it; null when active.
+    pub remedy: Option<String>,
+}
+
+/// What is in force around one sandbox, as every result reports it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Isolation {
+    /// The back end's name.
+    pub backend: String,
+    /// Its level.
+    pub level: Level,
+    /// The names of the layers in force.
+    pub layers: Vec<String>,
+    /// The layers that are weaker than they could be, each as `name: reason`.
+    pub degraded: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn container_and_namespace_satisfy_each_other_and_nothing_above() {
+        assert!(Level::Container.satisfies(Level::Namespace));
+        assert!(Level::Namespace.satisfies(Level::Container));
+        assert!(!Level::Namespace.satisfies(Level::Gvisor));
+        assert!(!Level::Process.satisfies(Level::Namespace));
+        assert!(Level::Microvm.satisfies(Level::None));
+    }
+}

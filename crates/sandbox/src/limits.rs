@@ -1,0 +1,91 @@
+//! How much a sandbox may use. None of these can be absent.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// A number of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ByteSize(u64);
+
+impl ByteSize {
+    /// From bytes.
+    #[must_use]
+    pub const fn bytes(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// From mebibytes; saturates.
+    #[must_use]
+    pub const fn mib(mib: u64) -> Self {
+        Self(mib.saturating_mul(1 << 20))
+    }
+
+    /// From kibibytes; saturates.
+    #[must_use]
+    pub const fn kib(kib: u64) -> Self {
+        Self(kib.saturating_mul(1 << 10))
+    }
+
+    /// As bytes.
+    #[must_use]
+    pub const fn as_bytes(self) -> u64 {
+        self.0
+    }
+
+    /// As whole mebibytes, rounded down.
+    #[must_use]
+    pub const fn as_mib(self) -> u64 {
+        self.0 >> 20
+    }
+}
+
+/// Processor time a sandbox may use, in thousandths of a core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Cpus(u32);
+
+impl Cpus {
+    /// From thousandths of a core.
+    #[must_use]
+    pub const fn milli(milli: u32) -> Self {
+        Self(milli)
+    }
+
+    /// As thousandths of a core.
+    #[must_use]
+    pub const fn as_milli(self) -> u32 {
+        self.0
+    }
+}
+
+/// What one sandbox may use at the most.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Limits {
+    /// Memory of its processes together; files are counted apart.
+    pub memory: ByteSize,
+    /// Processor time.
+    pub cpus: Cpus,
+    /// Processes and threads together.
+    pub processes: u32,
+    /// Private writable files: home, /tmp and /dev/shm together. Not taken out of `memory`.
+    pub disk: ByteSize,
+    /// Files and folders in the private writable part.
+    pub inodes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            memory: ByteSize::mib(512),
+            cpus: Cpus::milli(1000),
+            processes: 128,
+            disk: ByteSize::mib(512),
+            inodes: 50_000,
+        }
+    }
+}
+
+/// The longest time one execution may be asked to run.
+pub const MAX_TIMEOUT: Duration = Duration::from_secs(3600);

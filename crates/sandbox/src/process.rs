@@ -1,0 +1,125 @@
+//! Programs started inside a sandbox.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+use crate::SandboxError;
+
+/// What standard input is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StdinMode {
+    /// `/dev/null`.
+    Null,
+    /// A pipe that [`ProcessHandle::write`] feeds.
+    Piped,
+}
+
+/// A program to start: an argument list, never a shell string.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Command {
+    /// The program (a path, or a name looked up in the sandbox's PATH) and its arguments.
+    pub argv: Vec<String>,
+    /// The whole environment.
+    pub env: BTreeMap<String, String>,
+    /// The working folder inside the sandbox.
+    pub cwd: String,
+    /// Standard input.
+    pub stdin: StdinMode,
+    /// Whether the program gets a private two-way channel: it reads from descriptor 3 and writes to
+    /// descriptor 4. Sessions use it for their driver.
+    pub control: bool,
+}
+
+/// A byte stream of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub enum Channel {
+    Stdin,
+    Stdout,
+    Stderr,
+    Control,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exit {
+    /// It ended by itself with this status (0 to 255).
+    Code(u8),
+    /// This signal ended it.
+    Signal(u8),
+}
+
+/// What a process does, in order for each channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProcessEvent {
+    /// Bytes on stdout, stderr or control.
+    Output {
+        /// Which.
+        channel: Channel,
+        /// The bytes, never empty.
+        bytes: Bytes,
+    },
+    /// No more bytes will come on this channel (every holder of its other end has closed it).
+    Closed {
+        /// Which.
+        channel: Channel,
+    },
+    /// The process itself has ended; its descendants may live on and still write. Sent once.
+    Exited {
+        /// How.
+        exit: Exit,
+    },
+}
+
+/// A signal that may be sent into a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub enum Signal {
+    Interrupt,
+    Terminate,
+    Kill,
+}
+
+/// Who gets a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SignalScope {
+    /// The process and its process group.
+    Group,
+    /// Every process of the sandbox that descends from it or was orphaned by it, however it detached itself:
+    /// in effect all processes of the sandbox but the agent and other started programs' own groups.
+    Tree,
+}
+
+/// A started program: what it says, and the means to talk back.
+///
+/// `events` is bounded; not reading it stops the program when its pipes are full (that is the flow control).
+#[derive(Debug)]
+pub struct Process {
+    /// What it does.
+    pub events: mpsc::Receiver<ProcessEvent>,
+    /// How to talk to it. Dropping the last clone kills the program and its group.
+    pub handle: Arc<dyn ProcessHandle>,
+}
+
+/// The means to talk to a started program.
+#[async_trait]
+pub trait ProcessHandle: Send + Sync + std::fmt::Debug {
+    /// Writes to stdin or control; waits while the other side does not read.
+    async fn write(&self, channel: Channel, bytes: Bytes) -> Result<(), SandboxError>;
+
+    /// Closes stdin or control for writing.
+    async fn close(&self, channel: Channel) -> Result<(), SandboxError>;
+
+    /// Sends a signal. A process that has ended already is not an error.
+    async fn signal(&self, signal: Signal, scope: SignalScope) -> Result<(), SandboxError>;
+}

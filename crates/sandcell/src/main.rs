@@ -1,0 +1,2 @@
+//! The `sandcell` program.
+fn main() {}
