@@ -57,7 +57,8 @@ pub enum Exit {
     Signal(u8),
 }
 
-/// What a process does, in order for each channel.
+/// What a process does, in order for each channel. Bytes that stood in stdout or stderr when the process wrote to
+/// control come before those control bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProcessEvent {
     /// Bytes on stdout, stderr or control.
