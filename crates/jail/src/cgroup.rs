@@ -1,0 +1,550 @@
+//! Control groups, version 1 or 2, whichever this machine gives.
+//!
+//! A sandbox's group is made and joined ahead of time: joining a group after a pause waits for the kernel (5 to 10 ms
+//! were measured on version 1), making one and writing limits does not.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::spec::Request;
+use crate::steps::write_once;
+use crate::wire::Usage;
+
+/// Memory that a jail's own machinery may use on top of what its programs may.
+const OVERHEAD: u64 = 16 << 20;
+/// How group folders' names begin.
+const PREFIX: &str = "sandcell-";
+
+/// Where groups can be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Groups {
+    /// One folder for each controller that matters.
+    V1 {
+        /// For memory.
+        memory: String,
+        /// For the number of processes.
+        pids: String,
+        /// For processor time.
+        cpu: String,
+        /// For counting processor time.
+        cpuacct: String,
+    },
+    /// One folder for all.
+    V2 {
+        /// That folder.
+        folder: String,
+    },
+}
+
+/// One sandbox's group.
+#[derive(Debug)]
+pub struct Group {
+    kind: Groups,
+    memory_limit: u64,
+}
+
+impl Groups {
+    /// Finds where this process may make groups. `host` is the path of the host's root as this process sees it.
+    ///
+    /// # Errors
+    /// Why there is no such place, in words.
+    pub fn find(host: &str) -> Result<Self, String> {
+        let own = read(&format!("{host}/proc/self/cgroup")).map_err(|error| format!("/proc/self/cgroup: {error}"))?;
+        let mounts =
+            read(&format!("{host}/proc/self/mountinfo")).map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
+        let found = Mounts::parse(&mounts, &own, host);
+        match found.v1() {
+            Ok(groups) => groups.usable(),
+            Err(missing) => match found.v2() {
+                Some(folder) => v2_candidates(&folder, host).map(|folder| Self::V2 { folder })?.usable(),
+                None => Err(format!("control groups v1 lack {missing}, and v2 is not mounted")),
+            },
+        }
+    }
+
+    /// `v1` or `v2`.
+    #[must_use]
+    pub const fn version(&self) -> &'static str {
+        match self {
+            Self::V1 { .. } => "v1",
+            Self::V2 { .. } => "v2",
+        }
+    }
+
+    fn folders(&self) -> Vec<&String> {
+        match self {
+            Self::V1 {
+                memory,
+                pids,
+                cpu,
+                cpuacct,
+            } => {
+                let mut folders = vec![memory, pids, cpu, cpuacct];
+                folders.dedup();
+                folders
+            }
+            Self::V2 { folder } => vec![folder],
+        }
+    }
+
+    fn child(&self, name: &str) -> Self {
+        let below = |folder: &String| format!("{folder}/{name}");
+        match self {
+            Self::V1 {
+                memory,
+                pids,
+                cpu,
+                cpuacct,
+            } => Self::V1 {
+                memory: below(memory),
+                pids: below(pids),
+                cpu: below(cpu),
+                cpuacct: below(cpuacct),
+            },
+            Self::V2 { folder } => Self::V2 { folder: below(folder) },
+        }
+    }
+
+    fn usable(self) -> Result<Self, String> {
+        let group = self
+            .make(&format!("{PREFIX}probe-{}", std::process::id()))
+            .map_err(|error| format!("cannot make a control group: {error}"))?;
+        let limits = Request {
+            memory: 64 << 20,
+            cpu_milli: 1000,
+            processes: 16,
+            disk: 0,
+            inodes: 0,
+            fail_at: None,
+        };
+        let mut group = group;
+        let limited = group.limit(&limits);
+        group
+            .remove()
+            .map_err(|error| format!("cannot remove a control group: {error}"))?;
+        limited.map_err(|error| format!("cannot set limits on a control group: {error}"))?;
+        Ok(self)
+    }
+
+    /// Makes an empty group.
+    ///
+    /// # Errors
+    /// What the system said; nothing is left.
+    pub fn make(&self, name: &str) -> io::Result<Group> {
+        let group = Group {
+            kind: self.child(name),
+            memory_limit: u64::MAX,
+        };
+        for folder in group.kind.folders() {
+            if let Err(error) = rustix::fs::mkdir(folder.as_str(), Mode::from_raw_mode(0o755)) {
+                let _ = group.remove();
+                return Err(error.into());
+            }
+        }
+        Ok(group)
+    }
+
+    /// A name for the `number`th group of this launcher. It tells a later one whether its maker still lives.
+    #[must_use]
+    pub fn name(number: u64) -> String {
+        let pid = std::process::id();
+        format!("{PREFIX}{pid}-{}-{number}", started("/host", pid).unwrap_or(0))
+    }
+
+    /// Removes the groups of launchers that are gone (after a kill of everything, or a crash of the machine).
+    pub fn sweep(&self, host: &str) {
+        for folder in self.folders() {
+            let Ok(entries) = std::fs::read_dir(folder) else {
+                continue;
+            };
+            for entry in entries.flatten() {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                let Some(maker) = Maker::parse(&name) else { continue };
+                if started(host, maker.pid) == Some(maker.started) {
+                    continue;
+                }
+                let path = entry.path().to_string_lossy().into_owned();
+                for pid in pids_in(&path) {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                }
+                let _ = rustix::fs::rmdir(path.as_str());
+            }
+        }
+    }
+}
+
+/// Who made a group, from its name.
+#[derive(Debug, PartialEq, Eq)]
+struct Maker {
+    pid: u32,
+    started: u64,
+}
+
+impl Maker {
+    fn parse(name: &str) -> Option<Self> {
+        let mut parts = name.strip_prefix(PREFIX)?.split('-');
+        let maker = Self {
+            pid: parts.next()?.parse().ok()?,
+            started: parts.next()?.parse().ok()?,
+        };
+        let _number: u64 = parts.next()?.parse().ok()?;
+        parts.next().is_none().then_some(maker)
+    }
+}
+
+/// When a process was started, in clock ticks since boot: with its id, a name for good.
+fn started(host: &str, pid: u32) -> Option<u64> {
+    let stat = read(&format!("{host}/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+fn pids_in(folder: &str) -> Vec<rustix::process::Pid> {
+    let text = read(&format!("{folder}/cgroup.procs")).unwrap_or_default();
+    text.lines()
+        .filter_map(|line| line.parse().ok())
+        .filter_map(rustix::process::Pid::from_raw)
+        .collect()
+}
+
+impl Group {
+    /// Sets the limits.
+    ///
+    /// # Errors
+    /// A limit could not be set; the group must not be used.
+    pub fn limit(&mut self, request: &Request) -> io::Result<()> {
+        self.memory_limit = request.memory;
+        let total = request
+            .memory
+            .saturating_add(request.disk)
+            .saturating_add(OVERHEAD)
+            .to_string();
+        let processes = (u64::from(request.processes) + 2).to_string();
+        let quota = u64::from(request.cpu_milli).saturating_mul(100);
+        match &self.kind {
+            Groups::V1 { memory, pids, cpu, .. } => {
+                write_once(&format!("{memory}/memory.limit_in_bytes"), &total)?;
+                write_if_there(&format!("{memory}/memory.memsw.limit_in_bytes"), &total)?;
+                write_if_there(&format!("{memory}/memory.swappiness"), "0")?;
+                write_once(&format!("{pids}/pids.max"), &processes)?;
+                write_once(&format!("{cpu}/cpu.cfs_period_us"), "100000")?;
+                write_once(&format!("{cpu}/cpu.cfs_quota_us"), &quota.to_string())
+            }
+            Groups::V2 { folder } => {
+                write_once(&format!("{folder}/memory.max"), &total)?;
+                write_if_there(&format!("{folder}/memory.swap.max"), "0")?;
+                write_if_there(&format!("{folder}/memory.oom.group"), "0")?;
+                write_once(&format!("{folder}/pids.max"), &processes)?;
+                write_once(&format!("{folder}/cpu.max"), &format!("{quota} 100000"))
+            }
+        }
+    }
+
+    /// Moves a process into the group (version 1; version 2 is entered when the process is cloned).
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn join(&self, pid: u32) -> io::Result<()> {
+        for folder in self.kind.folders() {
+            write_once(&format!("{folder}/cgroup.procs"), &pid.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// The folder that a process can be cloned into (version 2).
+    ///
+    /// # Errors
+    /// The folder cannot be opened.
+    pub fn entrance(&self) -> io::Result<Option<OwnedFd>> {
+        match &self.kind {
+            Groups::V1 { .. } => Ok(None),
+            Groups::V2 { folder } => Ok(Some(rustix::fs::open(
+                folder.as_str(),
+                OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+                Mode::empty(),
+            )?)),
+        }
+    }
+
+    /// What the group uses.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        match &self.kind {
+            Groups::V1 {
+                memory, pids, cpuacct, ..
+            } => Usage {
+                memory: self.process_memory(),
+                memory_peak: number(&format!("{memory}/memory.max_usage_in_bytes")),
+                cpu_us: number(&format!("{cpuacct}/cpuacct.usage")) / 1000,
+                processes: u32::try_from(number(&format!("{pids}/pids.current"))).unwrap_or(u32::MAX),
+                memory_events: field(&format!("{memory}/memory.oom_control"), "oom_kill"),
+                process_events: field(&format!("{pids}/pids.events"), "max"),
+            },
+            Groups::V2 { folder } => Usage {
+                memory: self.process_memory(),
+                memory_peak: number(&format!("{folder}/memory.peak")),
+                cpu_us: field(&format!("{folder}/cpu.stat"), "usage_usec"),
+                processes: u32::try_from(number(&format!("{folder}/pids.current"))).unwrap_or(u32::MAX),
+                memory_events: field(&format!("{folder}/memory.events"), "oom_kill"),
+                process_events: field(&format!("{folder}/pids.events"), "max"),
+            },
+        }
+    }
+
+    /// Anonymous memory of the group's processes, without files in memory.
+    #[must_use]
+    pub fn process_memory(&self) -> u64 {
+        match &self.kind {
+            Groups::V1 { memory, .. } => field(&format!("{memory}/memory.stat"), "total_rss"),
+            Groups::V2 { folder } => field(&format!("{folder}/memory.stat"), "anon"),
+        }
+    }
+
+    /// Everything charged to the group: a cheap upper bound of [`Self::process_memory`].
+    #[must_use]
+    pub fn charged(&self) -> u64 {
+        match &self.kind {
+            Groups::V1 { memory, .. } => number(&format!("{memory}/memory.usage_in_bytes")),
+            Groups::V2 { folder } => number(&format!("{folder}/memory.current")),
+        }
+    }
+
+    /// The limit for memory of processes.
+    #[must_use]
+    pub const fn memory_limit(&self) -> u64 {
+        self.memory_limit
+    }
+
+    /// The processes in it, as this process sees them.
+    #[must_use]
+    pub fn pids(&self) -> Vec<rustix::process::Pid> {
+        self.kind
+            .folders()
+            .first()
+            .map(|folder| pids_in(folder))
+            .unwrap_or_default()
+    }
+
+    /// Removes the group. It must be empty; the kernel may need a moment after the last process, so try again on `EBUSY`.
+    ///
+    /// # Errors
+    /// The first folder that could not be removed says why.
+    pub fn remove(&self) -> io::Result<()> {
+        let mut first_error = None;
+        for folder in self.kind.folders() {
+            match rustix::fs::rmdir(folder.as_str()) {
+                Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+                Err(error) => first_error = first_error.or(Some(io::Error::from(error))),
+            }
+        }
+        first_error.map_or(Ok(()), Err)
+    }
+}
+
+fn write_if_there(path: &str, text: &str) -> io::Result<()> {
+    match write_once(path, text) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn read(path: &str) -> io::Result<String> {
+    std::fs::read_to_string(path)
+}
+
+fn number(path: &str) -> u64 {
+    read(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+fn field(path: &str, name: &str) -> u64 {
+    read(path).map(|text| field_of(&text, name)).unwrap_or(0)
+}
+
+fn field_of(text: &str, name: &str) -> u64 {
+    text.lines()
+        .filter_map(|line| line.split_once(' '))
+        .find(|(key, _)| *key == name)
+        .and_then(|(_, value)| value.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+/// On version 2 a group with processes of its own cannot hand controllers to groups below it. So: our own group if
+/// it is delegated and empty but for us (we move into a leaf), else the top where root may write.
+fn v2_candidates(own: &str, host: &str) -> Result<String, String> {
+    let top = format!("{host}/sys/fs/cgroup");
+    let mut reasons = Vec::new();
+    for (folder, leave) in [(own.to_owned(), false), (own.to_owned(), true), (top, false)] {
+        match offer_controllers(&folder, leave) {
+            Ok(()) => return Ok(folder),
+            Err(error) => reasons.push(format!("{folder}: {error}")),
+        }
+    }
+    Err(format!("no delegated control group v2 ({})", reasons.join("; ")))
+}
+
+fn offer_controllers(folder: &str, leave: bool) -> io::Result<()> {
+    let there = read(&format!("{folder}/cgroup.controllers"))?;
+    for needed in ["memory", "pids", "cpu"] {
+        if !there.split_whitespace().any(|name| name == needed) {
+            return Err(io::Error::other(format!("controller {needed} is not available")));
+        }
+    }
+    if leave {
+        let leaf = format!("{folder}/sandcell-server");
+        match rustix::fs::mkdir(leaf.as_str(), Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for pid in pids_in(folder) {
+            write_once(&format!("{leaf}/cgroup.procs"), &pid.as_raw_nonzero().to_string())?;
+        }
+    }
+    write_once(&format!("{folder}/cgroup.subtree_control"), "+memory +pids +cpu")
+}
+
+/// What the mount table and the process' own groups say.
+struct Mounts {
+    /// (controllers, folder of our own group) for each version 1 hierarchy.
+    v1: Vec<(Vec<String>, String)>,
+    /// The folder of our own group in version 2.
+    v2: Option<String>,
+}
+
+impl Mounts {
+    fn parse(mountinfo: &str, own: &str, host: &str) -> Self {
+        let mut found = Self {
+            v1: Vec::new(),
+            v2: None,
+        };
+        for line in mountinfo.lines() {
+            let Some((left, right)) = line.split_once(" - ") else {
+                continue;
+            };
+            let left: Vec<&str> = left.split_whitespace().collect();
+            let right: Vec<&str> = right.split_whitespace().collect();
+            let (Some(root), Some(place)) = (left.get(3), left.get(4)) else {
+                continue;
+            };
+            // The launcher sees the host's mounts below its own folder for them.
+            let place = if place.starts_with(host) {
+                (*place).to_owned()
+            } else {
+                format!("{host}{place}")
+            };
+            match right.first() {
+                Some(&"cgroup2") => {
+                    if let Some(path) = own.lines().find_map(|line| line.strip_prefix("0::")) {
+                        found.v2 = found.v2.or_else(|| Some(join(&place, root, path)));
+                    }
+                }
+                Some(&"cgroup") => {
+                    let options: Vec<String> = right
+                        .get(2)
+                        .map(|text| text.split(',').map(str::to_owned).collect())
+                        .unwrap_or_default();
+                    let path = own.lines().find_map(|line| {
+                        let mut parts = line.splitn(3, ':').skip(1);
+                        let names = parts.next()?;
+                        let path = parts.next()?;
+                        names
+                            .split(',')
+                            .any(|name| !name.is_empty() && options.iter().any(|o| o == name))
+                            .then_some(path)
+                    });
+                    if let Some(path) = path {
+                        found.v1.push((options, join(&place, root, path)));
+                    }
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+
+    fn v1(&self) -> Result<Groups, &'static str> {
+        let of = |name: &'static str| {
+            self.v1
+                .iter()
+                .find(|(controllers, _)| controllers.iter().any(|controller| controller == name))
+                .map(|(_, folder)| folder.clone())
+                .ok_or(name)
+        };
+        Ok(Groups::V1 {
+            memory: of("memory")?,
+            pids: of("pids")?,
+            cpu: of("cpu")?,
+            cpuacct: of("cpuacct")?,
+        })
+    }
+
+    fn v2(self) -> Option<String> {
+        self.v2
+    }
+}
+
+fn join(place: &str, root: &str, path: &str) -> String {
+    let path = if root == "/" {
+        path
+    } else {
+        path.strip_prefix(root).unwrap_or("")
+    };
+    format!("{place}/{}", path.trim_start_matches('/'))
+        .trim_end_matches('/')
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+25 1 0:22 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
+26 25 0:23 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
+27 25 0:24 /docker/abc /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+28 25 0:25 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids
+29 25 0:26 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw";
+
+    #[test]
+    fn own_groups_are_found_through_mount_roots_and_joint_controllers() {
+        let own = "4:memory:/docker/abc/x\n3:pids:/a\n2:cpu,cpuacct:/\n1:name=systemd:/\n0::/u";
+        let found = Mounts::parse(HYBRID, own, "");
+        assert_eq!(
+            found.v1(),
+            Ok(Groups::V1 {
+                memory: "/sys/fs/cgroup/memory/x".into(),
+                pids: "/sys/fs/cgroup/pids/a".into(),
+                cpu: "/sys/fs/cgroup/cpu,cpuacct".into(),
+                cpuacct: "/sys/fs/cgroup/cpu,cpuacct".into(),
+            })
+        );
+        assert_eq!(found.v2(), Some("/sys/fs/cgroup/unified/u".into()));
+    }
+
+    #[test]
+    fn a_missing_controller_is_named() {
+        let own = "4:memory:/\n2:cpu,cpuacct:/";
+        assert_eq!(Mounts::parse(HYBRID, own, "").v1(), Err("pids"));
+    }
+
+    #[test]
+    fn names_of_groups_tell_their_maker() {
+        assert_eq!(Maker::parse("sandcell-12-345-6"), Some(Maker { pid: 12, started: 345 }));
+        for other in [
+            "sandcell-probe-3",
+            "sandcell-1-2",
+            "sandcell-1-2-3-4",
+            "docker-1-2-3",
+            "sandcell-server",
+        ] {
+            assert_eq!(Maker::parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn counters_are_read_from_flat_files() {
+        assert_eq!(field_of("low 0\noom 3\noom_kill 2\n", "oom_kill"), 2);
+        assert_eq!(field_of("max 7\n", "max"), 7);
+        assert_eq!(field_of("", "max"), 0);
+    }
+}

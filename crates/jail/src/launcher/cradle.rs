@@ -1,0 +1,241 @@
+//! A process that waits to become a sandbox: already in its control group, with its own devices.
+//!
+//! On request it clones the sandbox's first process into new namespaces, as a child of the launcher, and ends. Joining
+//! a control group is slow after a pause, so it happens here, ahead of time and beside the launcher.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use serde::{Deserialize, Serialize};
+
+use super::host::{self, Prepared};
+use crate::cgroup::Group;
+use crate::plan::{Step, place};
+use crate::spec::Request;
+use crate::steps::write_once;
+use crate::sys::clone::{Forked, exit_now, fork};
+use crate::wire::{StepError, hung_up, receive, send};
+use crate::{plan, steps, sys};
+
+/// What a jail's first process runs once it is locked: it reads requests from the first descriptor and answers on the
+/// second. Its result is the process' exit status.
+pub type Entry = fn(OwnedFd, OwnedFd) -> i32;
+
+/// From the launcher to a cradle, and then to the first process.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum ToCradle {
+    /// Become this sandbox; the agent's two descriptors come beside it.
+    Make(Request),
+    /// Your ids are mapped; go on.
+    Mapped,
+}
+
+/// From a cradle, and then from the first process, to the launcher.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum FromCradle {
+    /// The first process exists; its descriptor comes beside this.
+    Cloned {
+        /// Its id on the host.
+        pid: u32,
+    },
+    /// It is locked and runs its entry.
+    Ready,
+    /// It is not.
+    Failed(StepError),
+}
+
+const NAMESPACES: [(u64, &str); 7] = [
+    (0x1000_0000, "user_namespace"),
+    (0x0002_0000, "mount_namespace"),
+    (0x2000_0000, "pid_namespace"),
+    (0x4000_0000, "network_namespace"),
+    (0x0800_0000, "ipc_namespace"),
+    (0x0400_0000, "uts_namespace"),
+    (0x0200_0000, "cgroup_namespace"),
+];
+const CLONE_PARENT: u64 = 0x8000;
+
+fn failed(step: &str, layer: Option<&str>, error: &io::Error) -> StepError {
+    StepError {
+        step: step.to_owned(),
+        layer: layer.map(str::to_owned),
+        errno: error
+            .raw_os_error()
+            .unwrap_or(if error.kind() == io::ErrorKind::Unsupported {
+                libc::ENOSYS
+            } else {
+                libc::EIO
+            }),
+    }
+}
+
+/// The life of a cradle. `socket` leads to the launcher.
+pub(super) fn live(prepared: &Prepared, socket: OwnedFd, group: Option<&Group>, host_id: u32, entry: Entry) -> ! {
+    let Ok(socket) = keep_only(socket) else { exit_now(2) };
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    if hung_up(&socket) {
+        exit_now(0);
+    }
+    let ready = get_ready(prepared, group, host_id);
+    let mut buffer = Vec::new();
+    let Ok(Some((ToCradle::Make(request), descriptors))) = receive(socket.as_fd(), &mut buffer) else {
+        exit_now(0)
+    };
+    let result = ready.and_then(|()| become_sandbox(prepared, &socket, &request, descriptors, entry));
+    let Err(error) = result else { exit_now(0) };
+    let _ = send(socket.as_fd(), &FromCradle::Failed(error), &[]);
+    exit_now(1)
+}
+
+/// Closes every descriptor but the standard three and the one named.
+fn keep_only(socket: OwnedFd) -> io::Result<OwnedFd> {
+    const KEPT: i32 = 3;
+    if std::os::fd::AsRawFd::as_raw_fd(&socket) != KEPT {
+        sys::fd::duplicate_to(socket.as_fd(), KEPT)?;
+    }
+    // This is a fresh fork: what else the launcher holds is of no use here, and its owners never run again.
+    std::mem::forget(socket);
+    sys::fd::close_from(4)?;
+    sys::fd::adopt(KEPT)
+}
+
+fn get_ready(prepared: &Prepared, group: Option<&Group>, host_id: u32) -> Result<(), StepError> {
+    if let Some(group) = group
+        && prepared.groups.as_ref().is_some_and(|groups| groups.version() == "v1")
+    {
+        group
+            .join(std::process::id())
+            .map_err(|error| failed("join the control group", Some("memory"), &error))?;
+    }
+    if prepared.host.root {
+        sys::misc::unshare(libc::CLONE_NEWNS)
+            .map_err(|error| failed("make a mount namespace", Some("mount_namespace"), &error))?;
+        host::private_devices().map_err(|error| failed("make device nodes", Some("private_root"), &error))?;
+        for (source, path, _) in &prepared.host.mounts {
+            own_mount(source, host_id).map_err(|error| failed(&format!("prepare the mount {path}"), None, &error))?;
+        }
+    }
+    Ok(())
+}
+
+/// As root, an operator's folder is shown with its owner's id as the sandbox's.
+fn own_mount(source: &str, host_id: u32) -> io::Result<()> {
+    let found = rustix::fs::stat(source)?;
+    let namespace = mapping(found.st_uid, found.st_gid, host_id)?;
+    host::show_as(source, &namespace)
+}
+
+/// A user namespace that maps one owner to the sandbox's id on the host.
+fn mapping(user: u32, group: u32, host_id: u32) -> io::Result<OwnedFd> {
+    let (user_flag, _) = NAMESPACES[0];
+    match fork(user_flag, 17, None)? {
+        Forked::Child => loop {
+            let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
+                tv_sec: 3600,
+                tv_nsec: 0,
+            });
+        },
+        Forked::Parent { pid, pidfd } => {
+            let proc = format!("{}/proc/{pid}", place::HOST);
+            let result = write_once(&format!("{proc}/uid_map"), &format!("{user} {host_id} 1"))
+                .and_then(|()| write_once(&format!("{proc}/gid_map"), &format!("{group} {host_id} 1")))
+                .and_then(|()| {
+                    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+                    Ok(rustix::fs::open(
+                        format!("{proc}/ns/user"),
+                        flags,
+                        rustix::fs::Mode::empty(),
+                    )?)
+                });
+            rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL)?;
+            rustix::process::waitid(
+                rustix::process::WaitId::PidFd(pidfd.as_fd()),
+                rustix::process::WaitIdOptions::EXITED,
+            )?;
+            result
+        }
+    }
+}
+
+/// Clones the first process. Returns in the cradle; the first process never comes back.
+fn become_sandbox(
+    prepared: &Prepared,
+    socket: &OwnedFd,
+    request: &Request,
+    descriptors: Vec<OwnedFd>,
+    entry: Entry,
+) -> Result<(), StepError> {
+    let Ok([input, output]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+        return Err(failed(
+            "take the agent's descriptors",
+            None,
+            &io::ErrorKind::InvalidInput.into(),
+        ));
+    };
+    let mut flags = CLONE_PARENT;
+    for (flag, layer) in NAMESPACES {
+        fault(prepared, layer).map_err(|error| failed("make namespaces", Some(layer), &error))?;
+        flags |= flag;
+    }
+    match fork(flags, 0, None).map_err(|error| failed("make namespaces", Some("user_namespace"), &error))? {
+        Forked::Parent { pid, pidfd } => {
+            let _ = send(socket.as_fd(), &FromCradle::Cloned { pid }, &[pidfd.as_fd()]);
+            Ok(())
+        }
+        Forked::Child => first_process(prepared, socket, request, input, output, entry),
+    }
+}
+
+fn first_process(
+    prepared: &Prepared,
+    socket: &OwnedFd,
+    request: &Request,
+    input: OwnedFd,
+    output: OwnedFd,
+    entry: Entry,
+) -> ! {
+    let mut buffer = Vec::new();
+    let Ok(Some((ToCradle::Mapped, _))) = receive(socket.as_fd(), &mut buffer) else {
+        exit_now(0)
+    };
+    drop(buffer);
+    if let Err(error) = lock(prepared, request, socket) {
+        let _ = send(socket.as_fd(), &FromCradle::Failed(error), &[]);
+        exit_now(1);
+    }
+    if send(socket.as_fd(), &FromCradle::Ready, &[]).is_err() {
+        exit_now(1);
+    }
+    // The launcher's socket and the two descriptors are all that is open; the agent keeps the two.
+    let _ = sys::fd::close_number(socket);
+    exit_now(entry(input, output))
+}
+
+fn lock(prepared: &Prepared, request: &Request, socket: &OwnedFd) -> Result<(), StepError> {
+    for (number, step) in plan::make(&prepared.host, &prepared.template, request)
+        .iter()
+        .enumerate()
+    {
+        let injected = if request.fail_at == Some(number) && cfg!(feature = "fault-injection") {
+            Err(io::Error::from_raw_os_error(libc::EIO))
+        } else {
+            step.layer().map_or(Ok(()), |layer| fault(prepared, layer))
+        };
+        injected
+            .and_then(|()| steps::run(step))
+            .map_err(|error| failed(&step.name(), step.layer(), &error))?;
+        // The launcher may have gone before its death could be signalled.
+        if *step == Step::DieWithLauncher && hung_up(socket) {
+            exit_now(0);
+        }
+    }
+    Ok(())
+}
+
+/// In builds with fault injection: an error if this layer is to fail.
+fn fault(prepared: &Prepared, layer: &str) -> io::Result<()> {
+    if cfg!(feature = "fault-injection") && prepared.template.disabled.as_deref() == Some(layer) {
+        return Err(io::Error::from_raw_os_error(libc::EPERM));
+    }
+    Ok(())
+}

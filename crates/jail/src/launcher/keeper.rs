@@ -1,0 +1,556 @@
+//! The launcher's loop: takes requests, maps ids, watches memory, reaps, removes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+
+use super::cradle::{self, Entry, FromCradle, ToCradle};
+use super::host::{Prepared, prepare};
+use crate::cgroup::{Group, Groups};
+use crate::plan::place;
+use crate::spec::{INSIDE_ID, Request};
+use crate::steps::write_once;
+use crate::sys::clone::{Forked, fork};
+use crate::watch;
+use crate::wire::{FromLauncher, StepError, ToLauncher, Usage, pair, receive, send};
+
+/// How often memory is looked at while sandboxes live.
+const WATCH_EVERY: Duration = Duration::from_millis(50);
+/// How long a sandbox may take to lock itself.
+const SETUP_DEADLINE: Duration = Duration::from_secs(10);
+/// How long an ended sandbox's group may stay busy.
+const REMOVAL_DEADLINE: Duration = Duration::from_secs(2);
+/// Host ids for sandboxes lie here: above what distributions and container managers hand out.
+const FIRST_HOST_ID: u32 = 0x7000_0000;
+const SIGCHLD: u64 = 17;
+
+/// A process that waits to become a sandbox.
+struct Cradle {
+    socket: OwnedFd,
+    pidfd: OwnedFd,
+    group: Option<Group>,
+    host_id: u32,
+}
+
+/// A sandbox: in the making, running, or ended and not yet cleaned up.
+struct Jail {
+    state: State,
+    group: Option<Group>,
+    host_id: u32,
+    request: Request,
+    asked: bool,
+    watched: watch::Record,
+}
+
+enum State {
+    Starting {
+        cradle: OwnedFd,
+        socket: OwnedFd,
+        first: Option<(u32, OwnedFd)>,
+        since: Instant,
+    },
+    Running {
+        pid: u32,
+        pidfd: OwnedFd,
+    },
+    Ended {
+        since: Instant,
+        error: Option<StepError>,
+    },
+}
+
+struct Keeper {
+    socket: OwnedFd,
+    entry: Entry,
+    prepared: Prepared,
+    cradles: VecDeque<Cradle>,
+    jails: BTreeMap<u64, Jail>,
+    next_number: u64,
+    id_block: u32,
+    watched_at: Instant,
+    buffer: Vec<u8>,
+}
+
+/// The life of the launcher; its result is the exit status.
+pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
+    let _ = rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC);
+    let _ = rustix::process::setsid();
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let _ = rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1));
+    let mut buffer = Vec::new();
+    let template = match receive(socket.as_fd(), &mut buffer) {
+        Ok(Some((ToLauncher::Configure(template), _))) => template,
+        _ => return 0,
+    };
+    let prepared = match prepare(template) {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            let _ = send(socket.as_fd(), &FromLauncher::Refused(error), &[]);
+            return 1;
+        }
+    };
+    let mut random = [0_u8; 2];
+    if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).is_err() {
+        return 1;
+    }
+    let mut keeper = Keeper {
+        id_block: FIRST_HOST_ID + (u32::from(u16::from_le_bytes(random) >> 2) << 14),
+        socket,
+        entry,
+        prepared,
+        cradles: VecDeque::new(),
+        jails: BTreeMap::new(),
+        next_number: 0,
+        watched_at: Instant::now(),
+        buffer,
+    };
+    if keeper
+        .tell(&FromLauncher::Configured(keeper.prepared.report.clone()))
+        .is_ok()
+    {
+        keeper.serve();
+    }
+    keeper.end_everything();
+    0
+}
+
+impl Keeper {
+    fn tell(&self, message: &FromLauncher) -> io::Result<()> {
+        send(self.socket.as_fd(), message, &[])
+    }
+
+    /// Until the server goes.
+    fn serve(&mut self) {
+        loop {
+            let ready = match self.wait() {
+                Ok(ready) => ready,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return,
+            };
+            if ready.requests && !self.take_request() {
+                return;
+            }
+            for id in ready.jails {
+                self.look_at(id);
+            }
+            self.tend();
+            if ready.idle && self.cradles.len() < self.prepared.template.spares {
+                let _ = self.add_cradle();
+            }
+        }
+    }
+
+    fn wait(&self) -> io::Result<Ready> {
+        let mut ids = Vec::with_capacity(self.jails.len());
+        let mut fds = vec![PollFd::new(&self.socket, PollFlags::IN)];
+        let mut ended = false;
+        for (id, jail) in &self.jails {
+            let fd = match &jail.state {
+                State::Starting { socket, .. } => socket,
+                State::Running { pidfd, .. } => pidfd,
+                State::Ended { .. } => {
+                    ended = true;
+                    continue;
+                }
+            };
+            ids.push(*id);
+            fds.push(PollFd::new(fd, PollFlags::IN));
+        }
+        let timeout = if ended || self.cradles.len() < self.prepared.template.spares {
+            Some(Duration::from_millis(1))
+        } else if self.jails.is_empty() {
+            None
+        } else {
+            Some(WATCH_EVERY.saturating_sub(self.watched_at.elapsed()))
+        };
+        let timeout = timeout.map(|wait| Timespec {
+            tv_sec: 0,
+            tv_nsec: i64::from(wait.subsec_nanos()),
+        });
+        let count = poll(&mut fds, timeout.as_ref())?;
+        let mut woken = fds.iter().map(|fd| !fd.revents().is_empty());
+        let requests = woken.next().unwrap_or(false);
+        let jails = ids
+            .into_iter()
+            .zip(woken)
+            .filter_map(|(id, woken)| woken.then_some(id))
+            .collect();
+        Ok(Ready {
+            requests,
+            jails,
+            idle: count == 0,
+        })
+    }
+
+    /// Handles one request. False when the server is gone.
+    fn take_request(&mut self) -> bool {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let received = receive(self.socket.as_fd(), &mut buffer);
+        self.buffer = buffer;
+        match received {
+            Ok(Some((ToLauncher::Make { id, request }, descriptors))) => self.make(id, request, &descriptors),
+            Ok(Some((ToLauncher::Kill { id }, _))) => self.kill(id),
+            Ok(Some((ToLauncher::Usage { id }, _))) => {
+                let usage = self.jails.get(&id).map(|jail| jail.usage());
+                self.tell(&FromLauncher::Usage { id, usage }).is_ok()
+            }
+            Ok(Some((ToLauncher::Configure(_), _))) => true,
+            Ok(None) | Err(_) => false,
+        }
+    }
+
+    fn make(&mut self, id: u64, request: Request, descriptors: &[OwnedFd]) -> bool {
+        match self.start(request, descriptors) {
+            Ok(jail) => {
+                self.jails.insert(id, jail);
+                true
+            }
+            Err(error) => {
+                let error = StepError {
+                    step: "start a process".into(),
+                    layer: None,
+                    errno: error.raw_os_error().unwrap_or(libc::EIO),
+                };
+                self.tell(&FromLauncher::Failed { id, error }).is_ok()
+            }
+        }
+    }
+
+    fn start(&mut self, request: Request, descriptors: &[OwnedFd]) -> io::Result<Jail> {
+        let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        loop {
+            if self.cradles.is_empty() {
+                self.add_cradle()?;
+            }
+            let Some(mut cradle) = self.cradles.pop_front() else {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            };
+            let limited = cradle.group.as_mut().map_or(Ok(()), |group| group.limit(&request));
+            let sent = limited.and_then(|()| send(cradle.socket.as_fd(), &ToCradle::Make(request), &borrowed));
+            match sent {
+                Ok(()) => {
+                    let state = State::Starting {
+                        cradle: cradle.pidfd,
+                        socket: cradle.socket,
+                        first: None,
+                        since: Instant::now(),
+                    };
+                    let watched = watch::Record::default();
+                    return Ok(Jail {
+                        state,
+                        group: cradle.group,
+                        host_id: cradle.host_id,
+                        request,
+                        asked: false,
+                        watched,
+                    });
+                }
+                // A waiting process was killed (by the kernel, for memory); take another.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => cradle.discard(),
+                Err(error) => {
+                    cradle.discard();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn add_cradle(&mut self) -> io::Result<()> {
+        let number = self.next_number;
+        self.next_number += 1;
+        let host_id = self.host_id(number);
+        let group = self
+            .prepared
+            .groups
+            .as_ref()
+            .map(|groups| groups.make(&Groups::name(number)))
+            .transpose()?;
+        let (ours, theirs) = pair()?;
+        let entrance = group.as_ref().map(Group::entrance).transpose()?.flatten();
+        let forked = fork(0, SIGCHLD, entrance.as_ref().map(AsFd::as_fd));
+        match forked {
+            Ok(Forked::Child) => cradle::live(&self.prepared, theirs, group.as_ref(), host_id, self.entry),
+            Ok(Forked::Parent { pidfd, .. }) => {
+                self.cradles.push_back(Cradle {
+                    socket: ours,
+                    pidfd,
+                    group,
+                    host_id,
+                });
+                Ok(())
+            }
+            Err(error) => {
+                if let Some(group) = group {
+                    let _ = group.remove();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The id on the host that a sandbox's user has: its own as root, else the caller's.
+    fn host_id(&self, number: u64) -> u32 {
+        if self.prepared.host.root {
+            self.id_block + u32::try_from(number % (1 << 14)).unwrap_or(0)
+        } else {
+            self.prepared.ids.0
+        }
+    }
+
+    /// Something happened to this sandbox.
+    fn look_at(&mut self, id: u64) {
+        let Some(jail) = self.jails.get_mut(&id) else { return };
+        match &jail.state {
+            State::Running { pidfd, .. } => {
+                let _ = waitid(
+                    WaitId::PidFd(pidfd.as_fd()),
+                    WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
+                );
+                jail.state = State::Ended {
+                    since: Instant::now(),
+                    error: None,
+                };
+            }
+            State::Starting { .. } => {
+                let group_id = if self.prepared.host.root {
+                    jail.host_id
+                } else {
+                    self.prepared.ids.1
+                };
+                let mut buffer = std::mem::take(&mut self.buffer);
+                let now = jail.go_on(&mut buffer, group_id);
+                self.buffer = buffer;
+                if now {
+                    let _ = self.tell(&FromLauncher::Made { id });
+                }
+            }
+            State::Ended { .. } => {}
+        }
+    }
+
+    fn kill(&mut self, id: u64) -> bool {
+        let Some(jail) = self.jails.get_mut(&id) else {
+            return self
+                .tell(&FromLauncher::Gone {
+                    id,
+                    out_of_memory: false,
+                    asked: true,
+                })
+                .is_ok();
+        };
+        jail.asked = true;
+        jail.kill();
+        true
+    }
+
+    /// What is due by time: watching memory, deadlines, and removing what has ended.
+    fn tend(&mut self) {
+        if self.watched_at.elapsed() >= WATCH_EVERY {
+            self.watched_at = Instant::now();
+            for jail in self.jails.values_mut() {
+                jail.watch();
+            }
+        }
+        let mut finished = Vec::new();
+        for (id, jail) in &mut self.jails {
+            if let State::Starting { since, .. } = &jail.state
+                && since.elapsed() > SETUP_DEADLINE
+            {
+                jail.kill();
+            }
+            if let State::Ended { since, error } = &mut jail.state {
+                let removed = jail.group.as_ref().is_none_or(|group| group.remove().is_ok());
+                if removed || since.elapsed() > REMOVAL_DEADLINE {
+                    finished.push((*id, error.take()));
+                }
+            }
+        }
+        for (id, error) in finished {
+            let Some(jail) = self.jails.remove(&id) else { continue };
+            let message = match error {
+                Some(error) => FromLauncher::Failed { id, error },
+                None => FromLauncher::Gone {
+                    id,
+                    out_of_memory: jail.watched.events > 0 && !jail.asked,
+                    asked: jail.asked,
+                },
+            };
+            let _ = self.tell(&message);
+        }
+    }
+
+    /// The server is gone: nothing may stay.
+    fn end_everything(&mut self) {
+        for jail in self.jails.values_mut() {
+            jail.kill();
+        }
+        for cradle in self.cradles.drain(..) {
+            cradle.discard();
+        }
+        let deadline = Instant::now() + REMOVAL_DEADLINE;
+        while !self.jails.is_empty() && Instant::now() < deadline {
+            let ids: Vec<u64> = self.jails.keys().copied().collect();
+            for id in ids {
+                if let Some(jail) = self.jails.get_mut(&id)
+                    && jail.reap()
+                    && jail.group.as_ref().is_none_or(|group| group.remove().is_ok())
+                {
+                    self.jails.remove(&id);
+                }
+            }
+            let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
+                tv_sec: 0,
+                tv_nsec: 1_000_000,
+            });
+        }
+    }
+}
+
+struct Ready {
+    requests: bool,
+    jails: Vec<u64>,
+    idle: bool,
+}
+
+impl Cradle {
+    fn discard(self) {
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
+        if let Some(group) = self.group {
+            let _ = group.remove();
+        }
+    }
+}
+
+impl Jail {
+    /// The next message of a sandbox in the making. True when it is made.
+    fn go_on(&mut self, buffer: &mut Vec<u8>, group_id: u32) -> bool {
+        let State::Starting {
+            cradle, socket, first, ..
+        } = &mut self.state
+        else {
+            return false;
+        };
+        let message = receive::<FromCradle>(socket.as_fd(), buffer);
+        let error = match message {
+            Ok(Some((FromCradle::Cloned { pid }, mut descriptors))) => {
+                let _ = waitid(WaitId::PidFd(cradle.as_fd()), WaitIdOptions::EXITED);
+                let Some(pidfd) = descriptors.pop() else { return false };
+                *first = Some((pid, pidfd));
+                match map_ids(pid, self.host_id, group_id).and_then(|()| send(socket.as_fd(), &ToCradle::Mapped, &[])) {
+                    Ok(()) => return false,
+                    Err(error) => step_error("map ids", Some("user_namespace"), &error),
+                }
+            }
+            Ok(Some((FromCradle::Ready, _))) => {
+                let Some((pid, pidfd)) = first.take() else { return false };
+                self.state = State::Running { pid, pidfd };
+                return true;
+            }
+            Ok(Some((FromCradle::Failed(error), _))) => error,
+            Ok(None) => step_error(
+                "set the sandbox up (its process ended)",
+                None,
+                &io::Error::from_raw_os_error(libc::ECHILD),
+            ),
+            Err(error) => step_error("hear from the sandbox's process", None, &error),
+        };
+        self.kill();
+        self.reap_now();
+        self.state = State::Ended {
+            since: Instant::now(),
+            error: Some(error),
+        };
+        false
+    }
+
+    fn kill(&mut self) {
+        match &self.state {
+            State::Running { pidfd, .. } => {
+                let _ = pidfd_send_signal(pidfd, Signal::KILL);
+            }
+            State::Starting { cradle, first, .. } => {
+                let _ = pidfd_send_signal(cradle, Signal::KILL);
+                if let Some((_, pidfd)) = first {
+                    let _ = pidfd_send_signal(pidfd, Signal::KILL);
+                }
+            }
+            State::Ended { .. } => {}
+        }
+    }
+
+    /// Waits for killed processes.
+    fn reap_now(&self) {
+        if let State::Starting { cradle, first, .. } = &self.state {
+            let _ = waitid(WaitId::PidFd(cradle.as_fd()), WaitIdOptions::EXITED);
+            if let Some((_, pidfd)) = first {
+                let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+            }
+        }
+    }
+
+    /// Takes the exit status if it has ended. True if nothing of it runs any more.
+    fn reap(&mut self) -> bool {
+        match &self.state {
+            State::Running { pidfd, .. } => !matches!(
+                waitid(
+                    WaitId::PidFd(pidfd.as_fd()),
+                    WaitIdOptions::EXITED | WaitIdOptions::NOHANG
+                ),
+                Ok(None)
+            ),
+            State::Starting { .. } => {
+                self.reap_now();
+                self.state = State::Ended {
+                    since: Instant::now(),
+                    error: None,
+                };
+                true
+            }
+            State::Ended { .. } => true,
+        }
+    }
+
+    fn usage(&self) -> Usage {
+        let mut usage = match (&self.group, &self.state) {
+            (Some(group), _) => group.usage(),
+            (None, State::Running { pid, .. }) => watch::usage(*pid),
+            (None, _) => Usage::default(),
+        };
+        usage.memory_events += self.watched.kills;
+        usage.memory_peak = usage.memory_peak.max(self.watched.peak);
+        usage
+    }
+
+    /// Ends the largest process if all together are over the limit.
+    fn watch(&mut self) {
+        let State::Running { pid, .. } = &self.state else {
+            return;
+        };
+        let Some(first) = Pid::from_raw(i32::try_from(*pid).unwrap_or(0)) else {
+            return;
+        };
+        match &self.group {
+            Some(group) => self.watched.look_at_group(group, first),
+            None => self.watched.look_at_tree(first, self.request.memory),
+        }
+    }
+}
+
+fn step_error(step: &str, layer: Option<&str>, error: &io::Error) -> StepError {
+    StepError {
+        step: step.to_owned(),
+        layer: layer.map(str::to_owned),
+        errno: error.raw_os_error().unwrap_or(libc::EIO),
+    }
+}
+
+fn map_ids(pid: u32, user: u32, group: u32) -> io::Result<()> {
+    let proc = format!("{}/proc/{pid}", place::HOST);
+    write_once(&format!("{proc}/uid_map"), &format!("{INSIDE_ID} {user} 1"))?;
+    write_once(&format!("{proc}/gid_map"), &format!("{INSIDE_ID} {group} 1"))
+}

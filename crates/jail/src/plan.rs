@@ -1,0 +1,531 @@
+//! A jail as data: the steps that make one, in the order that works.
+//!
+//! Making a plan is pure; `steps` carries it out. There are three entry points: [`make`] a jail from nothing,
+//! [`enter`] for a process that joins a finished jail (a warmed interpreter), and [`attach`] for a read-only folder that
+//! appears in a running jail later (a package layer). Whatever comes after `make` treats the jail's tree as hostile.
+
+use crate::spec::{INSIDE_ID, Request, Template};
+
+/// The launcher's own root: the host below one folder, what sandboxes are made of below another.
+pub mod place {
+    /// The host's root.
+    pub const HOST: &str = "/host";
+    /// Where read-only sources stand, one numbered folder each; these short names are all that a mount table shows.
+    pub const LOWER: &str = "/l";
+    /// An empty folder, the second lower that an overlay needs.
+    pub const NOTHING: &str = "/l/none";
+    /// The device nodes.
+    pub const DEVICES: &str = "/l/dev";
+    /// The stub of /etc.
+    pub const ETC: &str = "/l/etc";
+    /// Where a sandbox's root is put together.
+    pub const ROOT: &str = "/new";
+    /// Where a sandbox's private files are mounted while it is put together.
+    pub const WORK: &str = "/work";
+    /// An empty folder of the sandbox's own, to cover folders with: what is locked or watched there stays inside.
+    pub const OWN_NOTHING: &str = "/work/none";
+    /// An empty file of the sandbox's own, to cover files with.
+    pub const OWN_NO_FILE: &str = "/work/nofile";
+    /// Where package layers appear inside a sandbox.
+    pub const LAYERS: &str = "/opt/sandcell";
+}
+
+/// What the launcher found on the host, once.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Host {
+    /// Read-only sources in the launcher's root: (source such as `/l/0`, path inside).
+    pub trees: Vec<(String, String)>,
+    /// Top-level links such as `/bin -> usr/bin`.
+    pub links: Vec<(String, String)>,
+    /// Folders of the host's /usr that are covered, since nothing inside needs them.
+    pub covered: Vec<String>,
+    /// The operator's folders: (source, path inside, copy-on-write).
+    pub mounts: Vec<(String, String, bool)>,
+    /// Whether the launcher is the machine's root.
+    pub root: bool,
+    /// Whether a control group counts memory.
+    pub memory_is_charged: bool,
+}
+
+/// A file system mounted with what limits it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each step's own comment says what it does")]
+pub enum Step {
+    /// Takes the inside user's id, and drops every other group.
+    Identity { id: u32, drop_groups: bool },
+    /// Dies when the launcher dies.
+    DieWithLauncher,
+    /// An empty root in memory.
+    Root,
+    /// A folder below the new root.
+    Folder { path: String },
+    /// A symbolic link below the new root.
+    Link { path: String, target: String },
+    /// A read-only tree through an overlay of its own, so that locks, leases and watches stay inside.
+    Tree { source: String, path: String },
+    /// Hides a folder.
+    Cover { path: String },
+    /// The private writable files: home, /tmp, /var/tmp and /dev/shm share one budget.
+    Work { bytes: u64, inodes: u64 },
+    /// One folder of the private files at its place.
+    WorkFolder {
+        name: &'static str,
+        path: String,
+        mode: u32,
+    },
+    /// An operator's folder with a private copy-on-write layer.
+    CopyOnWrite {
+        source: String,
+        path: String,
+        number: usize,
+    },
+    /// The device nodes, and pseudo terminals of its own.
+    Devices,
+    /// A /proc of its own process namespace.
+    Proc,
+    /// No user namespaces below this one.
+    NoUserNamespaces,
+    /// Hides a file or folder of /proc, if there is one.
+    MaskProc { name: &'static str },
+    /// /proc/sys cannot be written.
+    ReadOnlySysctl,
+    /// The new root becomes the root; the old one goes.
+    Pivot,
+    /// The host name.
+    HostName { name: &'static str },
+    /// The loopback interface of its own network namespace.
+    Loopback,
+    /// A limit on every process, lowered only.
+    ResourceLimit { resource: Resource, soft: u64, hard: u64 },
+    /// All capabilities go, from every set.
+    Capabilities,
+    /// No program can gain rights.
+    NoNewPrivileges,
+    /// Landlock: which files may be read and written, and no signals or abstract sockets outwards.
+    Landlock {
+        writable: Vec<String>,
+        readable: Vec<String>,
+    },
+    /// Nobody may look into the agent.
+    NotDumpable,
+    /// The system-call filter.
+    SystemCalls { memory_is_charged: bool },
+}
+
+/// A limit that the kernel keeps for each process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the kernel's names")]
+pub enum Resource {
+    Core,
+    Data,
+    FileSize,
+    LockedMemory,
+    MessageQueues,
+    Nice,
+    OpenFiles,
+    Processes,
+    RealTimePriority,
+    PendingSignals,
+    Stack,
+}
+
+impl Step {
+    /// The step's name in errors and in the fault loop.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Identity { .. } => "take the inside identity".into(),
+            Self::DieWithLauncher => "die with the launcher".into(),
+            Self::Root => "make the root".into(),
+            Self::Folder { path } => format!("make folder {path}"),
+            Self::Link { path, .. } => format!("make link {path}"),
+            Self::Tree { path, .. } => format!("mount {path}"),
+            Self::Cover { path } => format!("cover {path}"),
+            Self::Work { .. } => "mount the private files".into(),
+            Self::WorkFolder { path, .. } => format!("mount private {path}"),
+            Self::CopyOnWrite { path, .. } => format!("mount copy-on-write {path}"),
+            Self::Devices => "mount /dev".into(),
+            Self::Proc => "mount /proc".into(),
+            Self::NoUserNamespaces => "forbid user namespaces".into(),
+            Self::MaskProc { name } => format!("mask /proc/{name}"),
+            Self::ReadOnlySysctl => "make /proc/sys read-only".into(),
+            Self::Pivot => "change the root".into(),
+            Self::HostName { .. } => "set the host name".into(),
+            Self::Loopback => "bring up loopback".into(),
+            Self::ResourceLimit { resource, .. } => format!("limit {resource:?}"),
+            Self::Capabilities => "drop capabilities".into(),
+            Self::NoNewPrivileges => "forbid new privileges".into(),
+            Self::Landlock { .. } => "restrict files with Landlock".into(),
+            Self::NotDumpable => "hide the agent's memory".into(),
+            Self::SystemCalls { .. } => "restrict system calls".into(),
+        }
+    }
+
+    /// The isolation layer that is missing when this step fails.
+    #[must_use]
+    pub fn layer(&self) -> Option<&'static str> {
+        match self {
+            Self::Identity { .. } | Self::NoUserNamespaces => Some("user_namespace"),
+            Self::Root
+            | Self::Tree { .. }
+            | Self::Cover { .. }
+            | Self::CopyOnWrite { .. }
+            | Self::Devices
+            | Self::Pivot => Some("private_root"),
+            Self::Proc | Self::MaskProc { .. } | Self::ReadOnlySysctl => Some("private_proc"),
+            Self::HostName { .. } => Some("uts_namespace"),
+            Self::Loopback => Some("network_namespace"),
+            Self::ResourceLimit { .. } => Some("resource_limits"),
+            Self::Capabilities => Some("capabilities"),
+            Self::NoNewPrivileges => Some("no_new_privileges"),
+            Self::Landlock { .. } => Some("landlock"),
+            Self::NotDumpable => Some("hidden_agent"),
+            Self::SystemCalls { .. } => Some("seccomp"),
+            Self::DieWithLauncher
+            | Self::Folder { .. }
+            | Self::Link { .. }
+            | Self::Work { .. }
+            | Self::WorkFolder { .. } => None,
+        }
+    }
+}
+
+/// The layers of the `namespace` level, in the order of reports.
+pub const LAYERS: [&str; 16] = [
+    "user_namespace",
+    "mount_namespace",
+    "pid_namespace",
+    "network_namespace",
+    "ipc_namespace",
+    "uts_namespace",
+    "cgroup_namespace",
+    "private_root",
+    "private_proc",
+    "empty_environment",
+    "resource_limits",
+    "capabilities",
+    "no_new_privileges",
+    "landlock",
+    "hidden_agent",
+    "seccomp",
+];
+
+/// Files and folders of /proc that tell about the machine or other sandboxes, or that control it.
+const MASKED: [&str; 30] = [
+    "acpi",
+    "asound",
+    "buddyinfo",
+    "bus",
+    "cgroups",
+    "cmdline",
+    "config.gz",
+    "consoles",
+    "diskstats",
+    "driver",
+    "fs",
+    "interrupts",
+    "iomem",
+    "ioports",
+    "irq",
+    "kallsyms",
+    "kcore",
+    "key-users",
+    "keys",
+    "latency_stats",
+    "locks",
+    "mdstat",
+    "modules",
+    "partitions",
+    "sched_debug",
+    "scsi",
+    "softirqs",
+    "swaps",
+    "sysrq-trigger",
+    "timer_list",
+];
+
+/// A jail from nothing: what its first process does, in order, from right after it was cloned into its namespaces.
+#[must_use]
+pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
+    let mut steps = vec![
+        Step::Identity {
+            id: INSIDE_ID,
+            drop_groups: host.root,
+        },
+        Step::DieWithLauncher,
+        Step::Root,
+    ];
+    tree_steps(host, request, &mut steps);
+    steps.push(Step::Devices);
+    steps.push(Step::WorkFolder {
+        name: "shm",
+        path: "/dev/shm".into(),
+        mode: 0o1777,
+    });
+    steps.push(Step::Proc);
+    steps.push(Step::NoUserNamespaces);
+    steps.extend(MASKED.map(|name| Step::MaskProc { name }));
+    steps.push(Step::ReadOnlySysctl);
+    steps.push(Step::Pivot);
+    steps.push(Step::HostName { name: "sandcell" });
+    steps.push(Step::Loopback);
+    steps.extend(resource_limits(host, request));
+    steps.push(Step::Capabilities);
+    steps.push(Step::NoNewPrivileges);
+    steps.push(landlock(host, template));
+    steps.push(Step::NotDumpable);
+    steps.push(Step::SystemCalls {
+        memory_is_charged: host.memory_is_charged,
+    });
+    steps
+}
+
+/// What a process does that enters a finished jail's namespaces: it locks itself as the jail's first process did.
+#[must_use]
+pub fn enter(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
+    let mut steps = vec![
+        Step::Identity {
+            id: INSIDE_ID,
+            drop_groups: host.root,
+        },
+        Step::DieWithLauncher,
+    ];
+    steps.extend(resource_limits(host, request));
+    steps.push(Step::Capabilities);
+    steps.push(Step::NoNewPrivileges);
+    steps.push(landlock(host, template));
+    steps.push(Step::SystemCalls {
+        memory_is_charged: host.memory_is_charged,
+    });
+    steps
+}
+
+/// A read-only folder that appears in a running jail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attachment {
+    /// The source in the launcher's root.
+    pub source: String,
+    /// The mount point inside, one of those prepared below [`place::LAYERS`].
+    pub path: String,
+}
+
+/// How many folders can appear in one jail; their mount points are prepared when it is made.
+pub const ATTACHMENTS: usize = 8;
+
+/// Where the `number`th attached folder appears, or none if there are no more mount points.
+#[must_use]
+pub fn attach(source: &str, number: usize) -> Option<Attachment> {
+    (number < ATTACHMENTS).then(|| Attachment {
+        source: source.to_owned(),
+        path: format!("{}/{number}", place::LAYERS),
+    })
+}
+
+fn tree_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
+    let folder = |path: &str| Step::Folder { path: path.to_owned() };
+    steps.extend(["/usr", "/etc", "/home", "/tmp", "/var", "/proc", "/dev", "/opt", "/mnt"].map(folder));
+    steps.extend(["/home/user", "/var/tmp", place::LAYERS].map(folder));
+    steps.extend((0..ATTACHMENTS).map(|number| folder(&format!("{}/{number}", place::LAYERS))));
+    for (path, target) in &host.links {
+        steps.push(Step::Link {
+            path: path.clone(),
+            target: target.clone(),
+        });
+    }
+    steps.push(Step::Work {
+        bytes: request.disk,
+        inodes: request.inodes,
+    });
+    for (source, path) in &host.trees {
+        steps.push(folder(path));
+        steps.push(Step::Tree {
+            source: source.clone(),
+            path: path.clone(),
+        });
+    }
+    steps.extend(host.covered.iter().map(|path| Step::Cover { path: path.clone() }));
+    steps.push(Step::Tree {
+        source: place::ETC.into(),
+        path: "/etc".into(),
+    });
+    steps.push(Step::WorkFolder {
+        name: "home",
+        path: "/home/user".into(),
+        mode: 0o755,
+    });
+    steps.push(Step::WorkFolder {
+        name: "tmp",
+        path: "/tmp".into(),
+        mode: 0o1777,
+    });
+    steps.push(Step::WorkFolder {
+        name: "vartmp",
+        path: "/var/tmp".into(),
+        mode: 0o1777,
+    });
+    for (number, (source, path, copy_on_write)) in host.mounts.iter().enumerate() {
+        steps.push(folder(path));
+        steps.push(if *copy_on_write {
+            Step::CopyOnWrite {
+                source: source.clone(),
+                path: path.clone(),
+                number,
+            }
+        } else {
+            Step::Tree {
+                source: source.clone(),
+                path: path.clone(),
+            }
+        });
+    }
+}
+
+fn resource_limits(host: &Host, request: &Request) -> Vec<Step> {
+    let limit = |resource, soft, hard| Step::ResourceLimit { resource, soft, hard };
+    // Private writable memory of one process. With control groups this only turns a single absurd allocation into a
+    // clean error in the program; without them it is what holds one process.
+    let data = if host.memory_is_charged {
+        request.memory.saturating_mul(2)
+    } else {
+        request.memory
+    };
+    vec![
+        limit(Resource::Core, 0, 0),
+        limit(Resource::Data, data, data),
+        limit(Resource::FileSize, request.disk, request.disk),
+        limit(Resource::LockedMemory, 64 << 10, 64 << 10),
+        limit(Resource::MessageQueues, 819_200, 819_200),
+        limit(Resource::Nice, 0, 0),
+        limit(Resource::OpenFiles, 1024, 4096),
+        limit(
+            Resource::Processes,
+            u64::from(request.processes) + 1,
+            u64::from(request.processes) + 1,
+        ),
+        limit(Resource::RealTimePriority, 0, 0),
+        limit(Resource::PendingSignals, 1024, 1024),
+        limit(Resource::Stack, 8 << 20, 64 << 20),
+    ]
+}
+
+fn landlock(host: &Host, template: &Template) -> Step {
+    let mut readable: Vec<String> = ["/usr", "/etc", "/proc", place::LAYERS].map(str::to_owned).to_vec();
+    readable.extend(host.trees.iter().map(|(_, path)| path.clone()));
+    let mut writable: Vec<String> = ["/home/user", "/tmp", "/var/tmp", "/dev", "/proc"]
+        .map(str::to_owned)
+        .to_vec();
+    for mount in &template.mounts {
+        let list = if mount.copy_on_write {
+            &mut writable
+        } else {
+            &mut readable
+        };
+        list.push(mount.sandbox.clone());
+    }
+    readable.sort();
+    readable.dedup();
+    Step::Landlock { writable, readable }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> Request {
+        Request {
+            memory: 512 << 20,
+            cpu_milli: 1000,
+            processes: 128,
+            disk: 512 << 20,
+            inodes: 50_000,
+            fail_at: None,
+        }
+    }
+
+    fn template() -> Template {
+        Template {
+            trees: vec![],
+            mounts: vec![],
+            spares: 1,
+            disabled: None,
+        }
+    }
+
+    fn position(steps: &[Step], name: &str) -> usize {
+        steps.iter().position(|step| step.name() == name).unwrap()
+    }
+
+    #[test]
+    fn locks_come_in_the_order_that_works() {
+        let steps = make(&Host::default(), &template(), &request());
+        let order = [
+            "take the inside identity",
+            "die with the launcher",
+            "make the root",
+            "mount /proc",
+            "change the root",
+            "limit Processes",
+            "drop capabilities",
+            "forbid new privileges",
+            "restrict files with Landlock",
+            "restrict system calls",
+        ];
+        let positions: Vec<usize> = order.iter().map(|name| position(&steps, name)).collect();
+        assert!(positions.is_sorted(), "{positions:?}");
+        assert_eq!(positions.last(), Some(&(steps.len() - 1)));
+    }
+
+    #[test]
+    fn every_step_of_a_layer_names_a_layer_that_reports_know() {
+        for step in make(&Host::default(), &template(), &request()) {
+            if let Some(layer) = step.layer() {
+                assert!(LAYERS.contains(&layer), "{layer}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_that_enters_is_locked_like_the_first_process() {
+        let made = make(&Host::default(), &template(), &request());
+        let entered = enter(&Host::default(), &template(), &request());
+        for step in &made[position(&made, "limit Core")..] {
+            if *step != Step::NotDumpable {
+                assert!(entered.contains(step), "{}", step.name());
+            }
+        }
+    }
+
+    #[test]
+    fn attached_folders_have_prepared_mount_points_and_no_more() {
+        let made = make(&Host::default(), &template(), &request());
+        for number in 0..ATTACHMENTS {
+            let path = attach("/l/9", number).unwrap().path;
+            assert!(made.contains(&Step::Folder { path }));
+        }
+        assert_eq!(attach("/l/9", ATTACHMENTS), None);
+    }
+
+    #[test]
+    fn where_nothing_charges_memory_one_process_is_held_to_the_limit() {
+        let limit = |charged| {
+            resource_limits(
+                &Host {
+                    memory_is_charged: charged,
+                    ..Host::default()
+                },
+                &request(),
+            )
+            .into_iter()
+            .find_map(|step| match step {
+                Step::ResourceLimit {
+                    resource: Resource::Data,
+                    hard,
+                    ..
+                } => Some(hard),
+                _ => None,
+            })
+        };
+        assert_eq!(limit(false), Some(512 << 20));
+        assert_eq!(limit(true), Some(1024 << 20));
+    }
+}

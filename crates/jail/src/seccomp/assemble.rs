@@ -1,0 +1,327 @@
+//! From the policy to classic BPF instructions.
+
+use super::{Action, Entry, Test};
+
+/// One classic BPF instruction, laid out as the kernel's `struct sock_filter`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the kernel's names for the four parts of an instruction")]
+pub struct Instruction {
+    pub code: u16,
+    pub jt: u8,
+    pub jf: u8,
+    pub k: u32,
+}
+
+/// A finished filter: at most 4,096 instructions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Filter {
+    pub(crate) instructions: Vec<Instruction>,
+}
+
+impl Filter {
+    /// The instructions, first to last.
+    #[must_use]
+    pub fn instructions(&self) -> &[Instruction] {
+        &self.instructions
+    }
+}
+
+const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
+const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA
+const EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+const AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
+const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+
+const RET_ALLOW: u32 = 0x7fff_0000;
+const RET_ERRNO: u32 = 0x0005_0000;
+const RET_KILL_PROCESS: u32 = 0x8000_0000;
+
+const OFFSET_NUMBER: u32 = 0;
+const OFFSET_ARCH: u32 = 4;
+const OFFSET_ARGS: u32 = 16;
+
+#[cfg(target_arch = "x86_64")]
+const AUDIT_ARCH: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const AUDIT_ARCH: u32 = 0xc000_00b7;
+
+/// The newest call that existed when the policy was written. Above it, "no such call" lets libraries fall back;
+/// the x32 numbers (bit 30) are above it too.
+const NEWEST_KNOWN: u32 = 452;
+
+fn plain(code: u16, k: u32) -> Instruction {
+    Instruction { code, jt: 0, jf: 0, k }
+}
+
+fn branch(code: u16, k: u32, jt: u8, jf: u8) -> Instruction {
+    Instruction { code, jt, jf, k }
+}
+
+fn errno(number: i32) -> u32 {
+    RET_ERRNO | u32::try_from(number).unwrap_or(1)
+}
+
+/// What happens for the numbers from `start` up to the next range's start.
+#[derive(Clone, Copy)]
+struct Range {
+    start: u32,
+    action: Action,
+}
+
+/// Sorts the entries and builds the filter.
+pub(super) fn assemble(entries: &mut [Entry]) -> Filter {
+    entries.sort_by_key(|entry| entry.number);
+    let ranges = ranges(entries);
+    let mut instructions = vec![
+        plain(LOAD, OFFSET_ARCH),
+        branch(EQUAL, AUDIT_ARCH, 1, 0),
+        plain(RETURN, RET_KILL_PROCESS),
+        plain(LOAD, OFFSET_NUMBER),
+    ];
+    instructions.extend(tree(&ranges));
+    Filter { instructions }
+}
+
+fn ranges(entries: &[Entry]) -> Vec<Range> {
+    let deny = Action::Errno(libc::EPERM);
+    let mut all = vec![Range { start: 0, action: deny }];
+    let mut push = |start: u32, action: Action| {
+        if all.last().is_some_and(|last| last.start == start) {
+            all.pop();
+        }
+        if all
+            .last()
+            .is_none_or(|last| last.action != action || matches!(action, Action::AllowIf { .. }))
+        {
+            all.push(Range { start, action });
+        }
+    };
+    for entry in entries {
+        let Ok(number) = u32::try_from(entry.number) else {
+            continue;
+        };
+        push(number, entry.action);
+        push(number + 1, deny);
+    }
+    push(NEWEST_KNOWN + 1, Action::Errno(libc::ENOSYS));
+    all
+}
+
+/// A search tree: below the middle go left, from the middle on jump right. Each leaf returns.
+fn tree(ranges: &[Range]) -> Vec<Instruction> {
+    let middle = ranges.len() / 2;
+    let (left, right) = ranges.split_at(middle);
+    match (left.is_empty(), right.first()) {
+        (_, None) => vec![plain(RETURN, errno(libc::EPERM))],
+        (true, Some(only)) => leaf(only.action),
+        (false, Some(first)) => {
+            let left = tree(left);
+            let distance = u32::try_from(left.len()).unwrap_or(u32::MAX);
+            let mut code = vec![branch(AT_LEAST, first.start, 0, 1), plain(JUMP, distance)];
+            code.extend(left);
+            code.extend(tree(right));
+            code
+        }
+    }
+}
+
+fn leaf(action: Action) -> Vec<Instruction> {
+    match action {
+        Action::Allow => vec![plain(RETURN, RET_ALLOW)],
+        Action::Errno(number) => vec![plain(RETURN, errno(number))],
+        Action::AllowIf { any, errno: number } => {
+            let mut code = Vec::new();
+            for tests in any {
+                code.extend(conjunction(tests));
+            }
+            code.push(plain(RETURN, errno(number)));
+            code
+        }
+    }
+}
+
+/// Returns "allow" if all tests hold; else goes on with the instruction behind.
+fn conjunction(tests: &[Test]) -> Vec<Instruction> {
+    let mut code = vec![plain(RETURN, RET_ALLOW)];
+    for test in tests.iter().rev() {
+        let behind = code.len();
+        let mut checks = check(*test, behind);
+        checks.extend(code);
+        code = checks;
+    }
+    code
+}
+
+/// Falls through if the test holds, else skips `behind` instructions after itself.
+fn check(test: Test, behind: usize) -> Vec<Instruction> {
+    let offset = OFFSET_ARGS + 8 * u32::from(test.argument);
+    let halves = [
+        (offset, low(test.mask), low(test.value)),
+        (offset + 4, high(test.mask), high(test.value)),
+    ];
+    let wanted: Vec<_> = halves.into_iter().filter(|(_, mask, _)| *mask != 0).collect();
+    let mut code: Vec<Instruction> = Vec::new();
+    let count = wanted.len();
+    for (index, (offset, mask, value)) in wanted.into_iter().enumerate().rev() {
+        // Equal: every half must match. Unequal: one half that differs is enough, so all but the last may jump to
+        // the end of the check when they differ.
+        let to_fail = u8::try_from(behind + code.len()).unwrap_or(u8::MAX);
+        let to_end = u8::try_from(code.len()).unwrap_or(u8::MAX);
+        let last = index + 1 == count;
+        let jump = match (test.equal, last) {
+            (true, _) => branch(EQUAL, value, 0, to_fail),
+            (false, true) => branch(EQUAL, value, to_fail, 0),
+            (false, false) => branch(EQUAL, value, 0, to_end),
+        };
+        let mut half = vec![plain(LOAD, offset)];
+        if mask != u32::MAX {
+            half.push(plain(AND, mask));
+        }
+        half.push(jump);
+        half.extend(code);
+        code = half;
+    }
+    code
+}
+
+fn low(value: u64) -> u32 {
+    u32::try_from(value & u64::from(u32::MAX)).unwrap_or(0)
+}
+
+fn high(value: u64) -> u32 {
+    u32::try_from(value >> 32).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seccomp::{POLICY, filter};
+
+    /// Runs a filter as the kernel does.
+    fn run(filter: &Filter, arch: u32, number: u32, args: [u64; 6]) -> u32 {
+        let mut data = Vec::new();
+        data.extend(number.to_le_bytes());
+        data.extend(arch.to_le_bytes());
+        data.extend(0_u64.to_le_bytes());
+        for arg in args {
+            data.extend(arg.to_le_bytes());
+        }
+        let (mut at, mut register) = (0_usize, 0_u32);
+        loop {
+            let instruction = filter.instructions[at];
+            at += 1;
+            let k = instruction.k;
+            match instruction.code {
+                LOAD => {
+                    let from = usize::try_from(k).unwrap();
+                    register = u32::from_le_bytes(data[from..from + 4].try_into().unwrap());
+                }
+                AND => register &= k,
+                JUMP => at += usize::try_from(k).unwrap(),
+                EQUAL => at += usize::from(if register == k { instruction.jt } else { instruction.jf }),
+                AT_LEAST => at += usize::from(if register >= k { instruction.jt } else { instruction.jf }),
+                RETURN => return k,
+                code => panic!("unknown instruction {code:#x}"),
+            }
+        }
+    }
+
+    /// What the policy says, computed without the assembler.
+    fn expected(number: i64, args: [u64; 6]) -> u32 {
+        let Some(entry) = POLICY.iter().find(|entry| entry.number == number) else {
+            return errno(if number > i64::from(NEWEST_KNOWN) {
+                libc::ENOSYS
+            } else {
+                libc::EPERM
+            });
+        };
+        match entry.action {
+            Action::Allow => RET_ALLOW,
+            Action::Errno(number) => errno(number),
+            Action::AllowIf { any, errno: number } => {
+                let holds = |test: &Test| (args[usize::from(test.argument)] & test.mask == test.value) == test.equal;
+                if any.iter().any(|tests| tests.iter().all(holds)) {
+                    RET_ALLOW
+                } else {
+                    errno(number)
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_filter_agrees_with_the_policy_for_every_number_and_many_arguments() {
+        let filter = filter(true);
+        let values = [
+            0,
+            1,
+            2,
+            3,
+            5,
+            10,
+            15,
+            16,
+            17,
+            22,
+            38,
+            40,
+            0x5412,
+            0x541c,
+            0x1_0000_5412,
+            0xffff_ffff_0000_5412,
+            0x20000,
+            0x1000_0000,
+            0x0080_0000,
+            0x8000,
+            0x6180,
+            0x1_0000_0000,
+            u64::from(u32::MAX),
+            u64::MAX,
+        ];
+        for number in 0..700 {
+            if !POLICY
+                .iter()
+                .any(|entry| entry.number == number && matches!(entry.action, Action::AllowIf { .. }))
+            {
+                let verdict = run(&filter, AUDIT_ARCH, u32::try_from(number).unwrap(), [0; 6]);
+                assert_eq!(verdict, expected(number, [0; 6]), "call {number}");
+                continue;
+            }
+            for first in values {
+                for second in values {
+                    for third in [0, 6, 17, 0x8000, 0x2000] {
+                        let args = [first, second, third, 0, 0, 0];
+                        let verdict = run(&filter, AUDIT_ARCH, u32::try_from(number).unwrap(), args);
+                        assert_eq!(verdict, expected(number, args), "call {number} {args:x?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn another_architecture_is_killed_and_x32_is_unknown() {
+        assert_eq!(run(&filter(true), 0x4000_0003, 1, [0; 6]), RET_KILL_PROCESS);
+        assert_eq!(run(&filter(true), AUDIT_ARCH, 0x4000_0000, [0; 6]), errno(libc::ENOSYS));
+    }
+
+    #[test]
+    fn no_entry_is_above_the_newest_known_call() {
+        assert!(POLICY.iter().all(|entry| entry.number <= i64::from(NEWEST_KNOWN)));
+    }
+
+    #[test]
+    fn the_filter_is_small_enough_for_the_kernel_and_for_its_jumps() {
+        let count = filter(true).instructions.len();
+        assert!(count < 4096, "{count} instructions");
+    }
+
+    #[test]
+    fn what_nothing_charges_is_taken_away_where_memory_is_watched() {
+        let number = u32::try_from(libc::SYS_memfd_create).unwrap();
+        assert_eq!(run(&filter(false), AUDIT_ARCH, number, [0; 6]), errno(libc::ENOSYS));
+        assert_eq!(run(&filter(true), AUDIT_ARCH, number, [0; 6]), RET_ALLOW);
+    }
+}

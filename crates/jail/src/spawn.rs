@@ -1,0 +1,282 @@
+//! Starting programs from the first process of a sandbox: everything between fork and exec.
+//!
+//! What the child needs is made ready before the fork (a [`Program`]), so that the child allocates nothing. The parent never
+//! waits: whether exec succeeded is told by a pipe that is polled like every other descriptor.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Pid;
+
+use crate::sys::signalfd;
+use crate::sys::spawn::{self as calls, Fork, Texts};
+
+/// Where names without a slash are looked up when the environment has no PATH.
+const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// The most descriptors that a program is given.
+const MAX_DESCRIPTORS: usize = 5;
+
+/// Source descriptors are first copied above this number, so that none is overwritten before it was used.
+const SCRATCH: RawFd = 16;
+
+/// A program made ready for the fork.
+pub struct Program {
+    /// The paths to try, in order.
+    candidates: Vec<CString>,
+    argv: Texts,
+    env: Texts,
+    /// The working folders to try, in order.
+    folders: Vec<CString>,
+}
+
+/// A forked child that has become the program, or will soon, or has failed.
+#[derive(Debug)]
+pub struct Started {
+    /// Its id; it leads a session and group of the same number.
+    pub pid: Pid,
+    /// Non-blocking; to be read with [`outcome`].
+    pub status: OwnedFd,
+}
+
+/// Whether the program runs.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Not known yet.
+    Pending,
+    /// It runs, or something ended it before it could.
+    Running,
+    /// A step failed and the child has exited.
+    Failed(SpawnError),
+}
+
+/// The steps of a start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub enum Step {
+    Arguments,
+    Pipe,
+    Fork,
+    Session,
+    Descriptors,
+    Signals,
+    Folder,
+    Exec,
+}
+
+impl Step {
+    const ALL: [Self; 8] = [
+        Self::Arguments,
+        Self::Pipe,
+        Self::Fork,
+        Self::Session,
+        Self::Descriptors,
+        Self::Signals,
+        Self::Folder,
+        Self::Exec,
+    ];
+
+    /// The name in messages.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Arguments => "arguments",
+            Self::Pipe => "pipe",
+            Self::Fork => "fork",
+            Self::Session => "setsid",
+            Self::Descriptors => "descriptors",
+            Self::Signals => "signals",
+            Self::Folder => "cwd",
+            Self::Exec => "exec",
+        }
+    }
+
+    fn number(self) -> u8 {
+        Self::ALL
+            .iter()
+            .zip(0..)
+            .find(|(step, _)| **step == self)
+            .map_or(u8::MAX, |(_, number)| number)
+    }
+}
+
+/// A program could not be started.
+#[derive(Debug, thiserror::Error)]
+#[error("step {} failed", step.as_str())]
+pub struct SpawnError {
+    /// The step.
+    pub step: Step,
+    /// What the system said.
+    #[source]
+    pub source: io::Error,
+}
+
+impl Program {
+    /// Makes a program ready. `folders` are tried in order until one can be entered.
+    ///
+    /// # Errors
+    /// No argument at all, a NUL in a text, or a variable without a name.
+    pub fn new(argv: &[String], env: &BTreeMap<String, String>, folders: &[&str]) -> Result<Self, SpawnError> {
+        let name = argv.first().filter(|name| !name.is_empty());
+        let name = name.ok_or_else(|| invalid("there is no program to start"))?;
+        let search = env.get("PATH").map_or(DEFAULT_PATH, String::as_str);
+        let candidates = if name.contains('/') {
+            vec![text(name)?]
+        } else {
+            search
+                .split(':')
+                .map(|folder| text(&format!("{}/{name}", if folder.is_empty() { "." } else { folder })))
+                .collect::<Result<_, _>>()?
+        };
+        let mut variables = Vec::with_capacity(env.len());
+        for (key, value) in env {
+            if key.is_empty() || key.contains('=') {
+                return Err(invalid("a variable's name is empty or contains '='"));
+            }
+            variables.push(text(&format!("{key}={value}"))?);
+        }
+        Ok(Self {
+            candidates,
+            argv: Texts::new(argv.iter().map(|argument| text(argument)).collect::<Result<_, _>>()?),
+            env: Texts::new(variables),
+            folders: folders.iter().map(|folder| text(folder)).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Forks and lets the child become the program. Its descriptors are exactly the given ones, numbered from 0; it leads a new
+    /// session; no signal is blocked or ignored.
+    ///
+    /// # Errors
+    /// No pipe or no process could be made. Later steps fail through [`outcome`].
+    pub fn start(&self, descriptors: &[BorrowedFd<'_>]) -> Result<Started, SpawnError> {
+        if descriptors.len() < 3 || descriptors.len() > MAX_DESCRIPTORS {
+            return Err(invalid("a program gets three to five descriptors"));
+        }
+        let (status, report) =
+            pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(|error| failed(Step::Pipe, error.into()))?;
+        match calls::fork().map_err(|error| failed(Step::Fork, error))? {
+            Fork::Child => self.become_program(descriptors, report.as_raw_fd()),
+            Fork::Parent(pid) => {
+                let pid =
+                    Pid::from_raw(pid).ok_or_else(|| failed(Step::Fork, io::Error::from_raw_os_error(libc::ESRCH)))?;
+                Ok(Started { pid, status })
+            }
+        }
+    }
+
+    /// The child's side. Allocates nothing.
+    fn become_program(&self, descriptors: &[BorrowedFd<'_>], report: RawFd) -> ! {
+        let mut report = report;
+        let (step, error) = self.steps(descriptors, &mut report);
+        let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
+        let [a, b, c, d] = errno.to_le_bytes();
+        calls::write(report, &[step.number(), a, b, c, d]);
+        calls::exit_now(127)
+    }
+
+    fn steps(&self, descriptors: &[BorrowedFd<'_>], report: &mut RawFd) -> (Step, io::Error) {
+        if let Err(error) = calls::setsid() {
+            return (Step::Session, error);
+        }
+        if let Err(error) = arrange(descriptors, report) {
+            return (Step::Descriptors, error);
+        }
+        for signal in 1..=calls::last_signal() {
+            // KILL and STOP cannot be changed, and the C library keeps some real-time signals for itself.
+            drop(calls::default_action(signal));
+        }
+        if let Err(error) = calls::unblock_signals() {
+            return (Step::Signals, error);
+        }
+        let mut entered = Err(io::Error::from_raw_os_error(libc::ENOENT));
+        for folder in &self.folders {
+            entered = calls::chdir(folder);
+            if entered.is_ok() {
+                break;
+            }
+        }
+        if let Err(error) = entered {
+            return (Step::Folder, error);
+        }
+        (Step::Exec, self.execute())
+    }
+
+    /// Tries each candidate. A file that is there but may not be run is told rather than one that is not there.
+    fn execute(&self) -> io::Error {
+        let mut reason = io::Error::from_raw_os_error(libc::ENOENT);
+        for path in &self.candidates {
+            let error = calls::execve(path, &self.argv, &self.env);
+            match error.raw_os_error() {
+                Some(libc::ENOENT | libc::ENOTDIR) => {}
+                Some(libc::EACCES) => reason = error,
+                _ => return error,
+            }
+        }
+        reason
+    }
+}
+
+/// Puts the descriptors at 0, 1, 2, …, the report pipe behind them, and closes all others.
+fn arrange(descriptors: &[BorrowedFd<'_>], report: &mut RawFd) -> io::Result<()> {
+    let mut copies = [-1; MAX_DESCRIPTORS];
+    for (copy, descriptor) in copies.iter_mut().zip(descriptors) {
+        *copy = calls::copy_above(descriptor.as_raw_fd(), SCRATCH)?;
+    }
+    *report = calls::copy_above(*report, SCRATCH)?;
+    let mut next = 0;
+    for copy in copies.into_iter().take(descriptors.len()) {
+        calls::copy_to(copy, next)?;
+        next += 1;
+    }
+    calls::copy_to_cloexec(*report, next)?;
+    *report = next;
+    let first_other = u32::try_from(next).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
+    calls::close_between(first_other + 1, u32::MAX)
+}
+
+/// Looks whether the program runs. Never waits.
+#[must_use]
+pub fn outcome(status: BorrowedFd<'_>) -> Outcome {
+    let mut record = [0_u8; 5];
+    match rustix::io::read(status, &mut record) {
+        Ok(0) => Outcome::Running,
+        Ok(_) => {
+            let [step, a, b, c, d] = record;
+            let step = Step::ALL.get(usize::from(step)).copied().unwrap_or(Step::Exec);
+            Outcome::Failed(failed(
+                step,
+                io::Error::from_raw_os_error(i32::from_le_bytes([a, b, c, d])),
+            ))
+        }
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Outcome::Pending,
+        // A pipe that cannot be read tells nothing; the child's end is noticed by waiting for it.
+        Err(_) => Outcome::Running,
+    }
+}
+
+/// Makes a process fit to be a sandbox's first one: broken pipes and too large files become errors instead of signals, and the end of
+/// children can be polled.
+///
+/// # Errors
+/// The system refuses one of the calls.
+pub fn watch_children() -> io::Result<OwnedFd> {
+    signalfd::ignore(libc::SIGPIPE)?;
+    signalfd::ignore(libc::SIGXFSZ)?;
+    signalfd::block_child_signal()?;
+    signalfd::child_signal_descriptor()
+}
+
+fn text(text: &str) -> Result<CString, SpawnError> {
+    CString::new(text).map_err(|_| invalid("an argument, variable or folder contains a NUL character"))
+}
+
+fn invalid(reason: &'static str) -> SpawnError {
+    failed(Step::Arguments, io::Error::new(io::ErrorKind::InvalidInput, reason))
+}
+
+fn failed(step: Step, source: io::Error) -> SpawnError {
+    SpawnError { step, source }
+}

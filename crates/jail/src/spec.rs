@@ -1,0 +1,49 @@
+//! What the launcher is told: once about this server's sandboxes in general, and for each sandbox what is its own.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// The inside user's id, in the sandbox's user namespace. Nothing else is mapped there.
+pub const INSIDE_ID: u32 = 1000;
+
+/// What all sandboxes of a server have in common.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Template {
+    /// Host folders outside /usr that the interpreter needs, shown read-only at the same path.
+    pub trees: Vec<PathBuf>,
+    /// The operator's folders.
+    pub mounts: Vec<Mount>,
+    /// How many processes wait ready to become sandboxes.
+    pub spares: usize,
+    /// The name of a layer that is made to fail; only builds with fault injection look at it.
+    pub disabled: Option<String>,
+}
+
+/// An operator's folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// On the host.
+    pub host: PathBuf,
+    /// Inside; absolute.
+    pub sandbox: String,
+    /// Whether the sandbox sees a private copy that it can change; else it is read-only.
+    pub copy_on_write: bool,
+}
+
+/// What is one sandbox's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Memory of its processes, in bytes.
+    pub memory: u64,
+    /// Processor time in thousandths of a core.
+    pub cpu_milli: u32,
+    /// Processes and threads, the agent not counted.
+    pub processes: u32,
+    /// Private files, in bytes.
+    pub disk: u64,
+    /// Private files and folders.
+    pub inodes: u64,
+    /// The set-up step that is made to fail, from 0; only builds with fault injection look at it.
+    pub fail_at: Option<usize>,
+}

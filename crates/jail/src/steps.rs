@@ -1,0 +1,340 @@
+//! Carries out the steps of a plan, in a process that was just cloned into its namespaces.
+//!
+//! Everything is mounted by descriptor onto a tree that no foreign code has touched. The first step that fails ends
+//! the process; what it mounted goes with its namespaces.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use landlock::{
+    ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetStatus, Scope,
+};
+use rustix::fs::{CWD, Mode};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree, unmount,
+};
+use rustix::process::{Rlimit, Signal};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+use crate::plan::{Resource, Step, place};
+use crate::seccomp;
+use crate::sys;
+use crate::sys::mount::Attributes;
+
+const PRIVATE: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
+const READ_ONLY: MountAttrFlags = PRIVATE.union(MountAttrFlags::MOUNT_ATTR_RDONLY);
+
+/// Carries out one step.
+pub(crate) fn run(step: &Step) -> io::Result<()> {
+    match step {
+        Step::Identity { id, drop_groups } => take_identity(*id, *drop_groups),
+        Step::DieWithLauncher => Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?),
+        Step::Root => attach(&memory(4 << 20, 4096, "0755", PRIVATE)?, place::ROOT),
+        Step::Folder { path } => make_folders(path),
+        Step::Link { path, target } => Ok(rustix::fs::symlink(target.as_str(), below_root(path))?),
+        Step::Tree { source, path } => attach(&overlay(source, None)?, &below_root(path)),
+        Step::Cover { path } => cover(place::OWN_NOTHING, &below_root(path)),
+        Step::Work { bytes, inodes } => work(*bytes, *inodes),
+        Step::WorkFolder { name, path, mode } => work_folder(name, path, *mode),
+        Step::CopyOnWrite { source, path, number } => copy_on_write(source, path, *number),
+        Step::Devices => devices(),
+        Step::Proc => attach(
+            &fresh("proc", &[], PRIVATE.union(MountAttrFlags::MOUNT_ATTR_NOEXEC))?,
+            &below_root("/proc"),
+        ),
+        Step::NoUserNamespaces => write_once(&below_root("/proc/sys/user/max_user_namespaces"), "0"),
+        Step::MaskProc { name } => mask_proc(name),
+        Step::ReadOnlySysctl => read_only_sysctl(),
+        Step::Pivot => pivot(),
+        Step::HostName { name } => Ok(rustix::system::sethostname(name.as_bytes())?),
+        Step::Loopback => loopback(),
+        Step::ResourceLimit { resource, soft, hard } => lower_limit(*resource, *soft, *hard),
+        Step::Capabilities => drop_capabilities(),
+        Step::NoNewPrivileges => Ok(rustix::thread::set_no_new_privs(true)?),
+        Step::Landlock { writable, readable } => landlock(writable, readable),
+        Step::NotDumpable => Ok(rustix::process::set_dumpable_behavior(
+            rustix::process::DumpableBehavior::NotDumpable,
+        )?),
+        Step::SystemCalls { memory_is_charged } => sys::misc::install_filter(&seccomp::filter(*memory_is_charged)),
+    }
+}
+
+/// Writes a control file in one piece and looks at that write's own result.
+pub(crate) fn write_once(path: &str, text: &str) -> io::Result<()> {
+    let file = rustix::fs::open(
+        path,
+        rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let written = rustix::io::write(&file, text.as_bytes())?;
+    if written == text.len() {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::WriteZero.into())
+    }
+}
+
+/// A fresh file system, detached.
+pub(crate) fn fresh(kind: &str, options: &[(&str, String)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+    let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in options {
+        if value.is_empty() {
+            fsconfig_set_flag(context.as_fd(), *key)?;
+        } else {
+            fsconfig_set_string(context.as_fd(), *key, value.as_str())?;
+        }
+    }
+    fsconfig_create(context.as_fd())?;
+    Ok(fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+/// Files in memory, detached.
+pub(crate) fn memory(bytes: u64, inodes: u64, mode: &str, attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+    let options = [
+        ("size", bytes.to_string()),
+        ("nr_inodes", inodes.to_string()),
+        ("mode", mode.to_owned()),
+    ];
+    fresh("tmpfs", &options, attributes)
+}
+
+/// Puts a detached mount at its place.
+pub(crate) fn attach(mount: &OwnedFd, path: &str) -> io::Result<()> {
+    Ok(move_mount(
+        mount.as_fd(),
+        "",
+        CWD,
+        path,
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+    )?)
+}
+
+/// A detached copy of the mount at `path` (and of those below it).
+pub(crate) fn copy_of(path: &str) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    Ok(open_tree(CWD, path, flags)?)
+}
+
+fn below_root(path: &str) -> String {
+    format!("{}{path}", place::ROOT)
+}
+
+fn take_identity(id: u32, drop_groups: bool) -> io::Result<()> {
+    let user = rustix::process::Uid::from_raw(id);
+    let group = rustix::process::Gid::from_raw(id);
+    if drop_groups {
+        rustix::thread::set_thread_groups(&[])?;
+    }
+    rustix::thread::set_thread_res_gid(group, group, group)?;
+    rustix::thread::set_thread_res_uid(user, user, user)?;
+    Ok(())
+}
+
+/// Makes a folder and its parents below the new root, where nothing foreign has been yet.
+fn make_folders(path: &str) -> io::Result<()> {
+    let mut at = String::from(place::ROOT);
+    for name in path.split('/').filter(|name| !name.is_empty()) {
+        at.push('/');
+        at.push_str(name);
+        match rustix::fs::mkdir(at.as_str(), Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// An overlay over one source, detached: read-only, or with a private upper folder (`(upper, work)`).
+fn overlay(source: &str, upper: Option<(&str, &str)>) -> io::Result<OwnedFd> {
+    // One lower alone is refused, so a read-only overlay gets an empty folder beside it.
+    let mut options = vec![("userxattr", String::new())];
+    let attributes = if let Some((upper, work)) = upper {
+        options.push(("lowerdir", source.to_owned()));
+        options.push(("upperdir", upper.to_owned()));
+        options.push(("workdir", work.to_owned()));
+        PRIVATE
+    } else {
+        options.push(("lowerdir", format!("{source}:{}", place::NOTHING)));
+        READ_ONLY
+    };
+    fresh("overlay", &options, attributes)
+}
+
+/// Puts a read-only view of `source` over `path`.
+fn cover(source: &str, path: &str) -> io::Result<()> {
+    let mount = copy_of(source)?;
+    sys::mount::restrict_tree(
+        mount.as_fd(),
+        Attributes::READ_ONLY.and(Attributes::NO_SUID).and(Attributes::NO_EXEC),
+    )?;
+    attach(&mount, path)
+}
+
+/// The private files, and beside them the empty folder and file that cover what is hidden.
+fn work(bytes: u64, inodes: u64) -> io::Result<()> {
+    attach(&memory(bytes, inodes.saturating_add(16), "0755", PRIVATE)?, place::WORK)?;
+    rustix::fs::mkdir(place::OWN_NOTHING, Mode::from_raw_mode(0o555))?;
+    let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
+    rustix::fs::open(place::OWN_NO_FILE, flags, Mode::from_raw_mode(0o444))?;
+    Ok(())
+}
+
+fn work_folder(name: &str, path: &str, mode: u32) -> io::Result<()> {
+    let source = format!("{}/{name}", place::WORK);
+    rustix::fs::mkdir(source.as_str(), Mode::from_raw_mode(0o700))?;
+    rustix::fs::chmod(source.as_str(), Mode::from_raw_mode(mode))?;
+    attach(&copy_of(&source)?, &below_root(path))
+}
+
+fn copy_on_write(source: &str, path: &str, number: usize) -> io::Result<()> {
+    let upper = format!("{}/cow{number}", place::WORK);
+    let work = format!("{}/cow{number}.work", place::WORK);
+    for folder in [&upper, &work] {
+        rustix::fs::mkdir(folder.as_str(), Mode::from_raw_mode(0o755))?;
+    }
+    attach(&overlay(source, Some((&upper, &work)))?, &below_root(path))
+}
+
+fn devices() -> io::Result<()> {
+    let mount = copy_of(place::DEVICES)?;
+    sys::mount::restrict_tree(mount.as_fd(), Attributes::NO_SUID.and(Attributes::NO_EXEC))?;
+    sys::mount::restrict(mount.as_fd(), Attributes::READ_ONLY)?;
+    attach(&mount, &below_root("/dev"))?;
+    let options = [
+        ("newinstance", String::new()),
+        ("ptmxmode", "0666".into()),
+        ("mode", "0620".into()),
+        ("max", "64".into()),
+    ];
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
+    attach(&fresh("devpts", &options, attributes)?, &below_root("/dev/pts"))
+}
+
+fn mask_proc(name: &str) -> io::Result<()> {
+    let path = below_root(&format!("/proc/{name}"));
+    let found = match rustix::fs::lstat(path.as_str()) {
+        Ok(found) => found,
+        Err(rustix::io::Errno::NOENT) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let source = match rustix::fs::FileType::from_raw_mode(found.st_mode) {
+        rustix::fs::FileType::Directory => place::OWN_NOTHING,
+        _ => place::OWN_NO_FILE,
+    };
+    cover(source, &path)
+}
+
+fn read_only_sysctl() -> io::Result<()> {
+    let path = below_root("/proc/sys");
+    let mount = copy_of(&path)?;
+    sys::mount::restrict(
+        mount.as_fd(),
+        Attributes::READ_ONLY
+            .and(Attributes::NO_SUID)
+            .and(Attributes::NO_EXEC)
+            .and(Attributes::NO_DEV),
+    )?;
+    attach(&mount, &path)
+}
+
+fn pivot() -> io::Result<()> {
+    rustix::process::chdir(place::ROOT)?;
+    rustix::process::pivot_root(".", ".")?;
+    unmount(".", UnmountFlags::DETACH)?;
+    rustix::process::chdir("/")?;
+    let root = open_tree(CWD, "/", OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
+    sys::mount::restrict(root.as_fd(), Attributes::READ_ONLY)
+}
+
+fn loopback() -> io::Result<()> {
+    let socket = rustix::net::socket_with(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )?;
+    sys::misc::loopback_up(socket.as_fd())
+}
+
+/// Limits are only ever lowered: a hard limit that is lower already stays.
+fn lower_limit(resource: Resource, soft: u64, hard: u64) -> io::Result<()> {
+    use rustix::process::Resource as Kernel;
+    let resource = match resource {
+        Resource::Core => Kernel::Core,
+        Resource::Data => Kernel::Data,
+        Resource::FileSize => Kernel::Fsize,
+        Resource::LockedMemory => Kernel::Memlock,
+        Resource::MessageQueues => Kernel::Msgqueue,
+        Resource::Nice => Kernel::Nice,
+        Resource::OpenFiles => Kernel::Nofile,
+        Resource::Processes => Kernel::Nproc,
+        Resource::RealTimePriority => Kernel::Rtprio,
+        Resource::PendingSignals => Kernel::Sigpending,
+        Resource::Stack => Kernel::Stack,
+    };
+    let most = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
+    let maximum = hard.min(most);
+    rustix::process::setrlimit(
+        resource,
+        Rlimit {
+            current: Some(soft.min(maximum)),
+            maximum: Some(maximum),
+        },
+    )?;
+    Ok(())
+}
+
+fn drop_capabilities() -> io::Result<()> {
+    rustix::thread::clear_ambient_capability_set()?;
+    for number in 0..64 {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            Ok(()) => {}
+            // The first number that the kernel does not know ends the list.
+            Err(rustix::io::Errno::INVAL) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let none = CapabilitySet::empty();
+    rustix::thread::set_capabilities(
+        None,
+        CapabilitySets {
+            effective: none,
+            permitted: none,
+            inheritable: none,
+        },
+    )?;
+    Ok(())
+}
+
+fn landlock(writable: &[String], readable: &[String]) -> io::Result<()> {
+    let abi = ABI::V6;
+    let read = AccessFs::from_read(abi);
+    let build = || -> Result<RulesetStatus, Box<dyn std::error::Error + Send + Sync>> {
+        let mut rules = Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .handle_access(AccessFs::from_all(ABI::V1))?
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(AccessFs::from_all(abi))?
+            .scope(Scope::AbstractUnixSocket)?
+            .scope(Scope::Signal)?
+            .create()?
+            .no_new_privs(false);
+        for path in readable {
+            rules = rules.add_rule(PathBeneath::new(PathFd::new(path)?, read))?;
+        }
+        for path in writable {
+            rules = rules.add_rule(PathBeneath::new(PathFd::new(path)?, AccessFs::from_all(abi)))?;
+        }
+        // Listing the root itself shows no file; programs look there for what exists.
+        rules = rules.add_rule(PathBeneath::new(PathFd::new("/")?, AccessFs::ReadDir))?;
+        Ok(rules.restrict_self()?.ruleset)
+    };
+    match build() {
+        Ok(RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced) => Ok(()),
+        Ok(RulesetStatus::NotEnforced) => Err(io::ErrorKind::Unsupported.into()),
+        Err(error) => Err(io::Error::new(io::ErrorKind::Unsupported, error)),
+    }
+}

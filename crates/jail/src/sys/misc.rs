@@ -1,0 +1,72 @@
+//! Calls that lock a process, and the loopback interface.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::seccomp::Filter;
+
+/// Puts the filter on this process for good. Needs `no_new_privs`.
+pub(crate) fn install_filter(filter: &Filter) -> io::Result<()> {
+    const SECCOMP_SET_MODE_FILTER: libc::c_uint = 1;
+    let instructions = filter.instructions();
+    let program = libc::sock_fprog {
+        len: u16::try_from(instructions.len()).map_err(io::Error::other)?,
+        filter: instructions.as_ptr().cast_mut().cast(),
+    };
+    // SAFETY: `Instruction` has the layout of sock_filter, the program's length is that of the slice, and the kernel
+    // copies it before the call returns; it does not write to it.
+    super::check(unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            SECCOMP_SET_MODE_FILTER,
+            0,
+            std::ptr::addr_of!(program),
+        )
+    })
+    .map(drop)
+}
+
+/// The request that the kernel's ioctl for interface flags takes.
+#[repr(C)]
+struct InterfaceRequest {
+    name: [libc::c_char; 16],
+    flags: libc::c_short,
+    padding: [u8; 22],
+}
+
+/// Brings the loopback interface of the socket's network namespace up.
+pub(crate) fn loopback_up(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let mut request = InterfaceRequest {
+        name: [0; 16],
+        flags: 0,
+        padding: [0; 22],
+    };
+    for (to, from) in request.name.iter_mut().zip(c"lo".to_bytes()) {
+        *to = libc::c_char::try_from(*from).map_err(io::Error::other)?;
+    }
+    request.flags = libc::c_short::try_from(libc::IFF_UP | libc::IFF_RUNNING).map_err(io::Error::other)?;
+    // SAFETY: the request has the size and layout of struct ifreq with its name NUL-terminated, and outlives the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, std::ptr::addr_of!(request)) };
+    super::check(libc::c_long::from(result)).map(drop)
+}
+
+/// Makes new namespaces for this process. `flags` are those of unshare(2).
+pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: unshare reads no memory; callers are single-threaded and share no descriptor table with anyone.
+    super::check(libc::c_long::from(unsafe { libc::unshare(flags) })).map(drop)
+}
+
+/// The kernel's Landlock version, or a number below 1 without it.
+pub(crate) fn landlock_abi() -> i32 {
+    const CREATE_RULESET_VERSION: libc::c_uint = 1;
+    // SAFETY: with the version flag the call takes a null attribute of size 0 and returns a number.
+    let version = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<libc::c_void>(),
+            0_usize,
+            CREATE_RULESET_VERSION,
+        )
+    };
+    i32::try_from(version).unwrap_or(0)
+}

@@ -1,0 +1,46 @@
+//! Signals as descriptors, and signals that are not wanted.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+/// A set with one signal in it.
+fn set_of(signal: libc::c_int) -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: sigemptyset initialises the set that the pointer names, sigaddset changes it afterwards; both only fail
+    // for a number that is no signal, and callers pass constants of libc.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), signal);
+        set.assume_init()
+    }
+}
+
+/// Blocks SIGCHLD for this thread.
+pub(crate) fn block_child_signal() -> io::Result<()> {
+    let set = set_of(libc::SIGCHLD);
+    // SAFETY: the set is initialised and outlives the call; the old mask is not asked for.
+    match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+/// A descriptor that is readable while a SIGCHLD is pending. It has to be blocked.
+pub(crate) fn child_signal_descriptor() -> io::Result<OwnedFd> {
+    let set = set_of(libc::SIGCHLD);
+    // SAFETY: the set is initialised and outlives the call.
+    let number = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+    super::check(libc::c_long::from(number))?;
+    // SAFETY: the kernel has just made this descriptor and nobody else knows its number.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Ignores a signal.
+pub(crate) fn ignore(signal: libc::c_int) -> io::Result<()> {
+    // SAFETY: SIG_IGN is no function that could run.
+    if unsafe { libc::signal(signal, libc::SIG_IGN) } == libc::SIG_ERR {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

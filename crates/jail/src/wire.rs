@@ -1,0 +1,202 @@
+//! Messages between the server and the launcher: JSON in packets of a local socket, with descriptors beside them.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::spec::{Request, Template};
+
+/// The largest message, in bytes.
+pub const MAX_MESSAGE: usize = 128 * 1024;
+/// The most descriptors beside one message.
+const MAX_DESCRIPTORS: usize = 4;
+
+/// From the server to the launcher.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToLauncher {
+    /// What all sandboxes have in common. Sent once, first.
+    Configure(Template),
+    /// Make a sandbox. Beside it: the agent's input (read end) and output (write end).
+    Make {
+        /// The server's number for it, never used before.
+        id: u64,
+        /// What is its own.
+        request: Request,
+    },
+    /// End a sandbox.
+    Kill {
+        /// Which.
+        id: u64,
+    },
+    /// Say what a sandbox uses.
+    Usage {
+        /// Which.
+        id: u64,
+    },
+}
+
+/// From the launcher to the server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromLauncher {
+    /// Sandboxes can be made now.
+    Configured(Report),
+    /// No sandbox can be made on this machine as configured.
+    Refused(StepError),
+    /// The sandbox is locked and its agent runs.
+    Made {
+        /// Which.
+        id: u64,
+    },
+    /// The sandbox could not be made; nothing of it is left.
+    Failed {
+        /// Which.
+        id: u64,
+        /// Why.
+        error: StepError,
+    },
+    /// What it uses.
+    Usage {
+        /// Which.
+        id: u64,
+        /// How much; null if it is not there any more.
+        usage: Option<Usage>,
+    },
+    /// The sandbox has ended and nothing of it is left.
+    Gone {
+        /// Which.
+        id: u64,
+        /// Whether memory was the reason.
+        out_of_memory: bool,
+        /// Whether the server had asked for it.
+        asked: bool,
+    },
+}
+
+/// What the launcher found when it was configured.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Whether it runs as the machine's root (each sandbox then has a host user id of its own).
+    pub root: bool,
+    /// The control groups in use: `v1`, `v2` or null, which means that a watcher holds the limits.
+    pub cgroups: Option<String>,
+    /// Why there are no control groups; null if there are.
+    pub cgroups_missing: Option<String>,
+    /// The kernel's Landlock version.
+    pub landlock_abi: i32,
+}
+
+/// A step that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{step}: {}", io::Error::from_raw_os_error(*errno))]
+pub struct StepError {
+    /// The step's name, as the plan gives it.
+    pub step: String,
+    /// The isolation layer it belongs to; null for steps that are no layer.
+    pub layer: Option<String>,
+    /// The system's error number.
+    pub errno: i32,
+}
+
+/// What a sandbox uses, as control groups or the watcher count it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Memory of its processes now, in bytes.
+    pub memory: u64,
+    /// The most memory seen, in bytes (files in memory included where a control group counts).
+    pub memory_peak: u64,
+    /// Processor time, in microseconds.
+    pub cpu_us: u64,
+    /// Processes and threads now.
+    pub processes: u32,
+    /// Kills and refusals for memory.
+    pub memory_events: u64,
+    /// Refused processes.
+    pub process_events: u64,
+}
+
+/// Sends one message with descriptors beside it.
+///
+/// # Errors
+/// What the socket says; `WouldBlock` if it is non-blocking and full.
+pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message).map_err(io::Error::other)?;
+    if bytes.len() > MAX_MESSAGE || descriptors.len() > MAX_DESCRIPTORS {
+        return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+    }
+    rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives one message and the descriptors beside it. `None` is the end of the stream.
+///
+/// # Errors
+/// What the socket says; `InvalidData` for a message that is too long or cannot be read.
+pub fn receive<T: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+    buffer: &mut Vec<u8>,
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    buffer.resize(MAX_MESSAGE, 0);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(buffer)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let mut descriptors = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the message was cut"));
+    }
+    let bytes = buffer.get(..received.bytes).unwrap_or_default();
+    let message = serde_json::from_slice(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    Ok(Some((message, descriptors)))
+}
+
+/// A pair of connected sockets that keep message borders. Both are close-on-exec.
+///
+/// # Errors
+/// No more descriptors.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::SEQPACKET,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )?)
+}
+
+/// Whether the other side has hung up (looked at, not waited for).
+pub(crate) fn hung_up(socket: impl AsFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::new(&socket, PollFlags::empty())];
+    let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match poll(&mut fds, Some(&none)) {
+        Ok(_) => fds
+            .iter()
+            .any(|fd| fd.revents().intersects(PollFlags::HUP | PollFlags::ERR)),
+        Err(_) => true,
+    }
+}

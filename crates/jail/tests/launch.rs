@@ -1,0 +1,211 @@
+//! Real jails on this machine, with a plain shell or Python as what runs inside.
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test program"
+)]
+
+#[cfg(target_os = "linux")]
+fn main() {
+    sandcell_jail::launcher::become_launcher_if_asked(linux::entry);
+    linux::main();
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() {}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::io::{Read, Write};
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::process::{Command, Stdio};
+
+    use libtest_mimic::{Arguments, Failed, Trial};
+    use sandcell_jail::launcher::{Launcher, start};
+    use sandcell_jail::spec::{Request, Template};
+    use sandcell_jail::wire::{FromLauncher, ToLauncher, receive, send};
+
+    /// What runs inside: a shell that takes its program from the first descriptor.
+    pub(super) fn entry(input: OwnedFd, output: OwnedFd) -> i32 {
+        let errors = output.try_clone().unwrap();
+        let status = Command::new("/usr/bin/python3")
+            .args(["-I", "-S", "-"])
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .stdin(Stdio::from(input))
+            .stdout(Stdio::from(output))
+            .stderr(Stdio::from(errors))
+            .status();
+        status.ok().and_then(|status| status.code()).unwrap_or(99)
+    }
+
+    pub(super) fn main() {
+        let arguments = Arguments::from_args();
+        let trials = vec![
+            Trial::test("a_jail_runs_a_program_and_goes", runs),
+            Trial::test("a_jail_is_locked_by_every_layer", locked),
+            Trial::test("nothing_is_left_when_the_launcher_is_killed", killed),
+        ];
+        libtest_mimic::run(&arguments, trials).exit();
+    }
+
+    struct Session {
+        launcher: Launcher,
+        buffer: Vec<u8>,
+        next: u64,
+    }
+
+    impl Session {
+        fn new() -> Self {
+            let launcher = start().unwrap();
+            let template = Template {
+                trees: vec![],
+                mounts: vec![],
+                spares: 1,
+                disabled: None,
+            };
+            send(launcher.socket.as_fd(), &ToLauncher::Configure(template), &[]).unwrap();
+            let mut session = Self {
+                launcher,
+                buffer: Vec::new(),
+                next: 0,
+            };
+            match session.hear() {
+                FromLauncher::Configured(report) => println!("{report:?}"),
+                other => panic!("{other:?}"),
+            }
+            session
+        }
+
+        fn hear(&mut self) -> FromLauncher {
+            receive(self.launcher.socket.as_fd(), &mut self.buffer)
+                .unwrap()
+                .expect("the launcher lives")
+                .0
+        }
+
+        fn python(&mut self, program: &str) -> String {
+            let (theirs_in, ours_in) = std::io::pipe().unwrap();
+            let (mut ours_out, theirs_out) = std::io::pipe().unwrap();
+            self.next += 1;
+            let request = Request {
+                memory: 256 << 20,
+                cpu_milli: 1000,
+                processes: 32,
+                disk: 64 << 20,
+                inodes: 1000,
+                fail_at: None,
+            };
+            let before = std::time::Instant::now();
+            send(
+                self.launcher.socket.as_fd(),
+                &ToLauncher::Make { id: self.next, request },
+                &[theirs_in.as_fd(), theirs_out.as_fd()],
+            )
+            .unwrap();
+            drop((theirs_in, theirs_out));
+            match self.hear() {
+                FromLauncher::Made { .. } => {}
+                other => panic!("{other:?}"),
+            }
+            println!("made in {:?}", before.elapsed());
+            let mut ours_in = ours_in;
+            ours_in.write_all(program.as_bytes()).unwrap();
+            drop(ours_in);
+            let mut text = String::new();
+            ours_out.read_to_string(&mut text).unwrap();
+            match self.hear() {
+                FromLauncher::Gone { asked: false, .. } => {}
+                other => panic!("{other:?}"),
+            }
+            println!("done in {:?}", before.elapsed());
+            text
+        }
+    }
+
+    fn runs() -> Result<(), Failed> {
+        let mut session = Session::new();
+        for number in 0..5 {
+            let text = session.python(&format!("print({number} + 1)"));
+            assert_eq!(text, format!("{}\n", number + 1));
+        }
+        Ok(())
+    }
+
+    fn locked() -> Result<(), Failed> {
+        let mut session = Session::new();
+        let text = session.python(LOOK);
+        println!("{text}");
+        for wanted in [
+            "uid 1000",
+            "env ['LC_CTYPE', 'PATH']",
+            "pids 2",
+            "CapEff 0000000000000000",
+            "CapBnd 0000000000000000",
+            "Seccomp 2",
+            "NoNewPrivs 1",
+            "/root no",
+            "/sys no",
+            "/etc/shadow no",
+            "/usr/x read-only",
+            "home writable",
+            "hostname sandcell",
+            "interfaces ['lo']",
+        ] {
+            assert!(text.contains(wanted), "{wanted} is not in:\n{text}");
+        }
+        Ok(())
+    }
+
+    const LOOK: &str = r#"
+import os, socket
+print("uid", os.getuid())
+print("env", sorted(os.environ))
+print("pids", len([p for p in os.listdir("/proc") if p.isdigit()]))
+for line in open("/proc/self/status"):
+    if line.split(":")[0] in ("CapEff", "CapBnd", "CapPrm", "Seccomp", "NoNewPrivs"):
+        print(line.split(":")[0], line.split()[1])
+for path in ("/root", "/sys", "/etc/shadow", "/home/other"):
+    print(path, "yes" if os.path.exists(path) else "no")
+try:
+    open("/usr/x", "w")
+except OSError as error:
+    print("/usr/x", "read-only" if error.errno in (30, 13) else error)
+open("/home/user/x", "w").write("x"); print("home writable")
+open("/dev/null", "w").write("x")
+print("hostname", socket.gethostname())
+print("interfaces", [l.split(":")[0].strip() for l in open("/proc/net/dev").readlines()[2:]])
+print(open("/proc/self/mountinfo").read())
+print(os.listdir("/"), os.listdir("/dev"))
+"#;
+
+    fn killed() -> Result<(), Failed> {
+        let mut session = Session::new();
+        let (theirs_in, _ours_in) = std::io::pipe().unwrap();
+        let (mut ours_out, theirs_out) = std::io::pipe().unwrap();
+        let request = Request {
+            memory: 256 << 20,
+            cpu_milli: 1000,
+            processes: 32,
+            disk: 64 << 20,
+            inodes: 1000,
+            fail_at: None,
+        };
+        send(
+            session.launcher.socket.as_fd(),
+            &ToLauncher::Make { id: 1, request },
+            &[theirs_in.as_fd(), theirs_out.as_fd()],
+        )
+        .unwrap();
+        drop((theirs_in, theirs_out));
+        assert_eq!(session.hear(), FromLauncher::Made { id: 1 });
+        session.launcher.process.kill().unwrap();
+        session.launcher.process.wait().unwrap();
+        // The program inside holds the other end, so the end of the stream is the end of it.
+        let mut text = String::new();
+        ours_out.read_to_string(&mut text).unwrap();
+        Ok(())
+    }
+}
