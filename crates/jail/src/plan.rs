@@ -97,6 +97,8 @@ pub enum Step {
     Loopback,
     /// A limit on every process, lowered only.
     ResourceLimit { resource: Resource, soft: u64, hard: u64 },
+    /// At most this many cores, where no control group holds processor time.
+    Cores { count: usize },
     /// All capabilities go, from every set.
     Capabilities,
     /// No program can gain rights.
@@ -153,6 +155,7 @@ impl Step {
             Self::HostName { .. } => "set the host name".into(),
             Self::Loopback => "bring up loopback".into(),
             Self::ResourceLimit { resource, .. } => format!("limit {resource:?}"),
+            Self::Cores { .. } => "limit cores".into(),
             Self::Capabilities => "drop capabilities".into(),
             Self::NoNewPrivileges => "forbid new privileges".into(),
             Self::Landlock { .. } => "restrict files with Landlock".into(),
@@ -175,7 +178,7 @@ impl Step {
             Self::Proc | Self::MaskProc { .. } | Self::ReadOnlySysctl => Some("private_proc"),
             Self::HostName { .. } => Some("uts_namespace"),
             Self::Loopback => Some("network_namespace"),
-            Self::ResourceLimit { .. } => Some("resource_limits"),
+            Self::ResourceLimit { .. } | Self::Cores { .. } => Some("resource_limits"),
             Self::Capabilities => Some("capabilities"),
             Self::NoNewPrivileges => Some("no_new_privileges"),
             Self::Landlock { .. } => Some("landlock"),
@@ -389,7 +392,7 @@ fn resource_limits(host: &Host, request: &Request) -> Vec<Step> {
     } else {
         request.memory
     };
-    vec![
+    let mut steps = vec![
         limit(Resource::Core, 0, 0),
         limit(Resource::Data, data, data),
         limit(Resource::FileSize, request.disk, request.disk),
@@ -405,7 +408,12 @@ fn resource_limits(host: &Host, request: &Request) -> Vec<Step> {
         limit(Resource::RealTimePriority, 0, 0),
         limit(Resource::PendingSignals, 1024, 1024),
         limit(Resource::Stack, 8 << 20, 64 << 20),
-    ]
+    ];
+    if !host.memory_is_charged {
+        let cores = usize::try_from(request.cpu_milli.div_ceil(1000)).unwrap_or(1);
+        steps.push(Step::Cores { count: cores.max(1) });
+    }
+    steps
 }
 
 fn landlock(host: &Host, template: &Template) -> Step {

@@ -51,6 +51,7 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
         Step::HostName { name } => Ok(rustix::system::sethostname(name.as_bytes())?),
         Step::Loopback => loopback(),
         Step::ResourceLimit { resource, soft, hard } => lower_limit(*resource, *soft, *hard),
+        Step::Cores { count } => limit_cores(*count),
         Step::Capabilities => drop_capabilities(),
         Step::NoNewPrivileges => Ok(rustix::thread::set_no_new_privs(true)?),
         Step::Landlock { writable, readable } => landlock(writable, readable),
@@ -284,6 +285,21 @@ fn lower_limit(resource: Resource, soft: u64, hard: u64) -> io::Result<()> {
         },
     )?;
     Ok(())
+}
+
+/// Takes the first of the allowed cores, counted from a random one, so that sandboxes spread over the machine.
+fn limit_cores(count: usize) -> io::Result<()> {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let allowed = sched_getaffinity(None)?;
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
+    let mut random = [0_u8; 2];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    let start = usize::from(u16::from_le_bytes(random)) % cores.len().max(1);
+    let mut chosen = CpuSet::new();
+    for core in cores.iter().cycle().skip(start).take(count.min(cores.len())) {
+        chosen.set(*core);
+    }
+    Ok(sched_setaffinity(None, &chosen)?)
 }
 
 fn drop_capabilities() -> io::Result<()> {

@@ -47,6 +47,10 @@ mod linux {
             Trial::test("a_jail_runs_a_program_and_goes", runs),
             Trial::test("a_jail_is_locked_by_every_layer", locked),
             Trial::test("nothing_is_left_when_the_launcher_is_killed", killed),
+            Trial::test("a_failed_step_leaves_nothing_and_the_next_sandbox_works", fault_loop)
+                .with_ignored_flag(!cfg!(feature = "fault-injection")),
+            Trial::test("each_layer_that_is_missing_refuses_the_sandbox", missing_layers)
+                .with_ignored_flag(!cfg!(feature = "fault-injection")),
         ];
         libtest_mimic::run(&arguments, trials).exit();
     }
@@ -59,12 +63,16 @@ mod linux {
 
     impl Session {
         fn new() -> Self {
+            Self::without(None)
+        }
+
+        fn without(layer: Option<&str>) -> Self {
             let launcher = start().unwrap();
             let template = Template {
                 trees: vec![],
                 mounts: vec![],
                 spares: 1,
-                disabled: None,
+                disabled: layer.map(str::to_owned),
             };
             send(launcher.socket.as_fd(), &ToLauncher::Configure(template), &[]).unwrap();
             let mut session = Self {
@@ -180,6 +188,93 @@ print("interfaces", [l.split(":")[0].strip() for l in open("/proc/net/dev").read
 print(open("/proc/self/mountinfo").read())
 print(os.listdir("/"), os.listdir("/dev"))
 "#;
+
+    fn request() -> Request {
+        Request {
+            memory: 256 << 20,
+            cpu_milli: 1000,
+            processes: 32,
+            disk: 64 << 20,
+            inodes: 1000,
+            fail_at: None,
+        }
+    }
+
+    impl Session {
+        /// Asks for a jail and gives back the answer, with the stream that ends when the jail does.
+        fn ask(&mut self, request: Request) -> (FromLauncher, std::io::PipeReader) {
+            let (theirs_in, _ours_in) = std::io::pipe().unwrap();
+            let (ours_out, theirs_out) = std::io::pipe().unwrap();
+            self.next += 1;
+            let message = ToLauncher::Make { id: self.next, request };
+            send(
+                self.launcher.socket.as_fd(),
+                &message,
+                &[theirs_in.as_fd(), theirs_out.as_fd()],
+            )
+            .unwrap();
+            drop((theirs_in, theirs_out));
+            (self.hear(), ours_out)
+        }
+
+        /// Processes that descend from the launcher.
+        fn children(&self) -> usize {
+            let pid = self.launcher.process.id();
+            std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+                .unwrap()
+                .split_whitespace()
+                .count()
+        }
+    }
+
+    fn fault_loop() -> Result<(), Failed> {
+        let mut session = Session::new();
+        let mut step = 0;
+        loop {
+            let (answer, mut stream) = session.ask(Request {
+                fail_at: Some(step),
+                ..request()
+            });
+            match answer {
+                FromLauncher::Failed { error, .. } => assert_eq!(error.errno, 5, "{error}"),
+                FromLauncher::Made { .. } => break,
+                other => panic!("{other:?}"),
+            }
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            assert_eq!(text, "", "nothing ran after step {step} failed");
+            step += 1;
+        }
+        assert!(step > 50, "{step} steps");
+        assert!(matches!(session.hear(), FromLauncher::Gone { .. }));
+        assert_eq!(session.python("print(7)"), "7\n");
+        // What waits to become a sandbox is all that is left.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        while session.children() > 1 {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "{} processes are left",
+                session.children()
+            );
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    fn missing_layers() -> Result<(), Failed> {
+        for layer in sandcell_jail::plan::LAYERS {
+            // The environment is empty because the launcher's is; there is no step that could fail.
+            if layer == "empty_environment" {
+                continue;
+            }
+            let (answer, _) = Session::without(Some(layer)).ask(request());
+            match answer {
+                FromLauncher::Failed { error, .. } => assert_eq!(error.layer.as_deref(), Some(layer)),
+                other => panic!("without {layer}: {other:?}"),
+            }
+        }
+        Ok(())
+    }
 
     fn killed() -> Result<(), Failed> {
         let mut session = Session::new();

@@ -50,8 +50,13 @@ pub struct Test {
 /// The policy as data, for tests and documentation.
 pub const POLICY: &[Entry] = include!(concat!(env!("OUT_DIR"), "/seccomp_table.rs"));
 
-/// Calls that nothing charges where there is no memory control group; they are taken away there.
-const UNCHARGED: [i64; 2] = [libc::SYS_memfd_create, libc::SYS_shmget];
+/// Calls that are taken away where there is no control group: memory that belongs to no process would be charged to
+/// nobody, and the cores that hold processor time must stay as they were set.
+const UNCHARGED: [(i64, i32); 3] = [
+    (libc::SYS_memfd_create, libc::ENOSYS),
+    (libc::SYS_shmget, libc::ENOSYS),
+    (libc::SYS_sched_setaffinity, libc::EPERM),
+];
 
 /// The filter for this architecture. `memory_is_charged` says whether a control group counts memory that belongs to
 /// no process.
@@ -60,8 +65,8 @@ pub fn filter(memory_is_charged: bool) -> Filter {
     let mut entries: Vec<Entry> = POLICY.to_vec();
     if !memory_is_charged {
         for entry in &mut entries {
-            if UNCHARGED.contains(&entry.number) {
-                entry.action = Action::Errno(libc::ENOSYS);
+            if let Some((_, errno)) = UNCHARGED.iter().find(|(number, _)| *number == entry.number) {
+                entry.action = Action::Errno(*errno);
             }
         }
     }

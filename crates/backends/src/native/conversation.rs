@@ -1,0 +1,319 @@
+//! The conversation with the launcher: requests out, answers and ends in, matched by number.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sandcell_jail::launcher::Launcher;
+use sandcell_jail::spec::{Request, Template};
+use sandcell_jail::wire::{self, FromLauncher, Report, StepError, ToLauncher};
+use sandcell_sandbox::{EndReason, Ended, SandboxError, Usage};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
+
+use super::{NativeBackend, report};
+
+/// How long the launcher may take to get ready.
+const CONFIGURE_DEADLINE: Duration = Duration::from_secs(10);
+/// How long it may take to say what a sandbox uses.
+const USAGE_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How far a jail is.
+#[derive(Debug, Clone)]
+enum Stage {
+    Making,
+    Made,
+    Failed(StepError),
+    Ended(Ended),
+}
+
+/// How making a jail went.
+pub(super) enum Answer {
+    /// It is there.
+    Made,
+    /// It is not, and nothing is left.
+    Failed(StepError),
+    /// The launcher has ended.
+    LauncherLost,
+}
+
+#[derive(Debug)]
+struct Entry {
+    stage: watch::Sender<Stage>,
+    usage: Vec<oneshot::Sender<Option<wire::Usage>>>,
+}
+
+/// The server's end.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    /// Taken away to hang up.
+    socket: AsyncFd<OwnedFd>,
+    jails: Mutex<HashMap<u64, Entry>>,
+    /// Flips to true when the launcher has ended.
+    over: watch::Sender<bool>,
+    process: Mutex<std::process::Child>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Conversation {
+    /// Sends the template, waits for the answer, and goes on listening in a task of its own.
+    pub(super) async fn open(launcher: Launcher, template: Template) -> Result<(Arc<Self>, Report), SandboxError> {
+        let setup = |source| SandboxError::Setup {
+            step: "talk to the launcher".to_owned(),
+            source,
+        };
+        let flags = rustix::fs::fcntl_getfl(&launcher.socket).map_err(|error| setup(error.into()))?;
+        rustix::fs::fcntl_setfl(&launcher.socket, flags | rustix::fs::OFlags::NONBLOCK)
+            .map_err(|error| setup(error.into()))?;
+        let conversation = Arc::new(Self {
+            socket: AsyncFd::new(launcher.socket).map_err(setup)?,
+            jails: Mutex::new(HashMap::new()),
+            over: watch::Sender::new(false),
+            process: Mutex::new(launcher.process),
+        });
+        conversation
+            .send(&ToLauncher::Configure(template), &[])
+            .await
+            .map_err(setup)?;
+        let mut buffer = Vec::new();
+        let answer = timeout(CONFIGURE_DEADLINE, conversation.receive(&mut buffer)).await;
+        let found = match answer {
+            Ok(Ok(Some(FromLauncher::Configured(found)))) => found,
+            Ok(Ok(Some(FromLauncher::Refused(error)))) => return Err(report::step_failed(error)),
+            Ok(Err(source)) => return Err(setup(source)),
+            Ok(Ok(_)) => return Err(NativeBackend::unavailable("its launcher ended while it was configured")),
+            Err(_) => return Err(NativeBackend::unavailable("its launcher did not answer in time")),
+        };
+        let listener = Arc::downgrade(&conversation);
+        tokio::spawn(async move {
+            let mut buffer = buffer;
+            // The strong reference lives only while a message is waited for; hanging up wakes this through the socket.
+            while let Some(conversation) = listener.upgrade() {
+                match conversation.receive(&mut buffer).await {
+                    Ok(Some(message)) => conversation.take(message),
+                    Ok(None) | Err(_) => {
+                        conversation.lost();
+                        return;
+                    }
+                }
+            }
+        });
+        Ok((conversation, found))
+    }
+
+    async fn send(&self, message: &ToLauncher, descriptors: &[OwnedFd]) -> std::io::Result<()> {
+        let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        loop {
+            let mut ready = self.socket.writable().await?;
+            if let Ok(result) = ready.try_io(|socket| wire::send(socket.get_ref().as_fd(), message, &borrowed)) {
+                return result;
+            }
+        }
+    }
+
+    async fn receive(&self, buffer: &mut Vec<u8>) -> std::io::Result<Option<FromLauncher>> {
+        loop {
+            let mut ready = self.socket.readable().await?;
+            if let Ok(result) = ready.try_io(|socket| wire::receive(socket.get_ref().as_fd(), buffer)) {
+                return Ok(result?.map(|(message, _)| message));
+            }
+        }
+    }
+
+    fn take(&self, message: FromLauncher) {
+        let mut jails = lock(&self.jails);
+        match message {
+            FromLauncher::Made { id } => {
+                if let Some(entry) = jails.get(&id) {
+                    entry.stage.send_replace(Stage::Made);
+                }
+            }
+            FromLauncher::Failed { id, error } => {
+                if let Some(entry) = jails.remove(&id) {
+                    entry.stage.send_replace(Stage::Failed(error));
+                }
+            }
+            FromLauncher::Gone {
+                id,
+                out_of_memory,
+                asked,
+            } => {
+                if let Some(entry) = jails.remove(&id) {
+                    let reason = match (out_of_memory, asked) {
+                        (true, _) => EndReason::OutOfMemory,
+                        (false, true) => EndReason::Closed,
+                        (false, false) => EndReason::AgentLost,
+                    };
+                    entry.stage.send_replace(Stage::Ended(Ended { reason }));
+                }
+            }
+            FromLauncher::Usage { id, usage } => {
+                if let Some(entry) = jails.get_mut(&id) {
+                    for waiting in entry.usage.drain(..) {
+                        let _ = waiting.send(usage);
+                    }
+                }
+            }
+            FromLauncher::Configured(_) | FromLauncher::Refused(_) => {}
+        }
+    }
+
+    /// The launcher is gone, and with it every sandbox.
+    fn lost(&self) {
+        let ended = Stage::Ended(Ended {
+            reason: EndReason::LauncherLost,
+        });
+        for (_, entry) in lock(&self.jails).drain() {
+            entry.stage.send_replace(ended.clone());
+        }
+        self.over.send_replace(true);
+        let _ = lock(&self.process).wait();
+    }
+
+    /// Asks for a jail. The agent's two descriptors go to it.
+    pub(super) async fn make(
+        self: &Arc<Self>,
+        id: u64,
+        request: Request,
+        descriptors: [OwnedFd; 2],
+    ) -> Result<Jail, SandboxError> {
+        if *self.over.borrow() {
+            return Err(NativeBackend::unavailable("its launcher has ended"));
+        }
+        let (stage, seen) = watch::channel(Stage::Making);
+        lock(&self.jails).insert(
+            id,
+            Entry {
+                stage,
+                usage: Vec::new(),
+            },
+        );
+        let jail = Jail {
+            id,
+            conversation: Arc::clone(self),
+            stage: seen,
+        };
+        self.send(&ToLauncher::Make { id, request }, &descriptors)
+            .await
+            .map_err(|source| SandboxError::Setup {
+                step: "ask the launcher for a sandbox".to_owned(),
+                source,
+            })?;
+        Ok(jail)
+    }
+
+    /// The launcher sees the end of the stream, removes every sandbox and exits; we see its exit.
+    pub(super) fn hang_up(&self) {
+        let _ = rustix::net::shutdown(self.socket.get_ref(), rustix::net::Shutdown::Write);
+    }
+
+    /// Hangs up and waits until the launcher has removed everything and ended.
+    pub(super) async fn end(&self) {
+        self.hang_up();
+        let mut over = self.over.subscribe();
+        let _ = over.wait_for(|over| *over).await;
+    }
+}
+
+/// One jail. Dropping it ends the jail.
+#[derive(Debug)]
+pub(super) struct Jail {
+    id: u64,
+    conversation: Arc<Conversation>,
+    stage: watch::Receiver<Stage>,
+}
+
+impl Jail {
+    /// Waits until it is made, or not.
+    pub(super) async fn made(&self) -> Answer {
+        let mut stage = self.stage.clone();
+        let answer = match stage.wait_for(|stage| !matches!(stage, Stage::Making)).await.as_deref() {
+            Ok(Stage::Made) => Answer::Made,
+            Ok(Stage::Failed(error)) => Answer::Failed(error.clone()),
+            Ok(Stage::Ended(_) | Stage::Making) | Err(_) => Answer::LauncherLost,
+        };
+        answer
+    }
+
+    /// Waits until it has ended.
+    pub(super) async fn ended(&self) -> Ended {
+        let mut stage = self.stage.clone();
+        let ended = match stage
+            .wait_for(|stage| matches!(stage, Stage::Ended(_) | Stage::Failed(_)))
+            .await
+            .as_deref()
+        {
+            Ok(Stage::Ended(ended)) => ended.clone(),
+            _ => Ended {
+                reason: EndReason::LauncherLost,
+            },
+        };
+        ended
+    }
+
+    /// How it has ended, if it has.
+    pub(super) fn has_ended(&self) -> Option<Ended> {
+        match &*self.stage.borrow() {
+            Stage::Ended(ended) => Some(ended.clone()),
+            Stage::Failed(_) => Some(Ended {
+                reason: EndReason::AgentLost,
+            }),
+            Stage::Making | Stage::Made => None,
+        }
+    }
+
+    /// Asks for its end.
+    pub(super) async fn kill(&self) -> std::io::Result<()> {
+        self.conversation.send(&ToLauncher::Kill { id: self.id }, &[]).await
+    }
+
+    /// What it uses, as counted from outside.
+    pub(super) async fn usage(&self) -> Result<Usage, SandboxError> {
+        let gone = || SandboxError::Gone(self.has_ended().map_or(EndReason::LauncherLost, |ended| ended.reason));
+        let (sender, receiver) = oneshot::channel();
+        match lock(&self.conversation.jails).get_mut(&self.id) {
+            Some(entry) => entry.usage.push(sender),
+            None => return Err(gone()),
+        }
+        self.conversation
+            .send(&ToLauncher::Usage { id: self.id }, &[])
+            .await
+            .map_err(|_| gone())?;
+        match timeout(USAGE_DEADLINE, receiver).await {
+            Ok(Ok(Some(usage))) => Ok(Usage {
+                memory: usage.memory,
+                memory_peak: usage.memory_peak,
+                cpu_us: usage.cpu_us,
+                processes: usage.processes,
+                memory_events: usage.memory_events,
+                process_events: usage.process_events,
+                ..Usage::default()
+            }),
+            Ok(Ok(None) | Err(_)) => Err(gone()),
+            Err(_) => Err(NativeBackend::unavailable("its launcher did not answer in time")),
+        }
+    }
+}
+
+impl Drop for Jail {
+    fn drop(&mut self) {
+        if self.has_ended().is_some() {
+            return;
+        }
+        let message = ToLauncher::Kill { id: self.id };
+        // Usually there is room at once; else a task waits for it.
+        if wire::send(self.conversation.socket.get_ref().as_fd(), &message, &[]).is_err()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let conversation = Arc::clone(&self.conversation);
+            runtime.spawn(async move {
+                let _ = conversation.send(&message, &[]).await;
+            });
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Sandboxes made by this program itself, with Linux namespaces and the other layers of the `namespace` level.
+//!
+//! The launcher (see the jail crate) makes the jails; this side keeps the conversation with it and puts an agent
+//! client on each jail's two pipes.
+
+mod conversation;
+mod report;
+mod sandbox;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sandcell_agent::client::AgentClient;
+use sandcell_jail::launcher::{self, Launcher};
+use sandcell_jail::spec::{Request, Template};
+use sandcell_sandbox::{
+    Backend, Degree, Isolation, LayerReport, Level, Limits, Mount, MountMode, Sandbox, SandboxError, SandboxSpec,
+};
+use tokio::net::unix::pipe;
+use tokio::time::timeout;
+
+use conversation::{Answer, Conversation};
+use sandbox::NativeSandbox;
+
+/// The name in settings and results.
+pub const NAME: &str = "native";
+/// How long a jail may take.
+const CREATE_DEADLINE: Duration = Duration::from_secs(20);
+/// How long everything may take to end.
+const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Runs the launcher if this process was started as one, and then does not return. Call it first in `main`.
+pub fn become_launcher_if_asked() {
+    launcher::become_launcher_if_asked(agent);
+}
+
+/// What a jail's first process runs once it is locked.
+fn agent(input: std::os::fd::OwnedFd, output: std::os::fd::OwnedFd) -> i32 {
+    sandcell_agent::server::serve(input, output, sandcell_agent::server::ServerConfig::default());
+    0
+}
+
+/// Starts the launcher. Call it in `main` before any thread exists and before configuration is read.
+///
+/// # Errors
+/// The process could not be started.
+pub fn start_launcher() -> std::io::Result<Launcher> {
+    launcher::start()
+}
+
+/// What the operator decided about native sandboxes.
+#[derive(Debug, Clone)]
+pub struct NativeConfig {
+    /// Host folders outside /usr that interpreters need.
+    pub trees: Vec<PathBuf>,
+    /// The operator's folders.
+    pub mounts: Vec<Mount>,
+    /// Isolation weaker than this is refused.
+    pub isolation_min: Level,
+    /// Limits held more weakly than this are refused.
+    pub limits_min: Degree,
+    /// A layer that is made to fail, in builds for tests.
+    pub disabled_layer: Option<String>,
+}
+
+/// Makes native sandboxes.
+#[derive(Debug)]
+pub struct NativeBackend {
+    conversation: Arc<Conversation>,
+    isolation: Isolation,
+    layers: Vec<LayerReport>,
+    next: AtomicU64,
+}
+
+impl NativeBackend {
+    /// Configures the launcher and learns what this machine gives. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// [`SandboxError::Isolation`] names the missing layer and what mends it.
+    pub async fn start(launcher: Launcher, config: NativeConfig) -> Result<Arc<Self>, SandboxError> {
+        let template = Template {
+            trees: config.trees,
+            mounts: config.mounts.into_iter().map(mount).collect(),
+            spares: SPARES,
+            disabled: config.disabled_layer,
+        };
+        let (conversation, found) = Conversation::open(launcher, template).await?;
+        report::check_floor(&found, config.isolation_min, config.limits_min)?;
+        let layers = report::layers(&found);
+        let isolation = report::isolation(&layers);
+        Ok(Arc::new(Self {
+            conversation,
+            isolation,
+            layers,
+            next: AtomicU64::new(1),
+        }))
+    }
+
+    fn unavailable(reason: impl Into<String>) -> SandboxError {
+        SandboxError::Unavailable {
+            backend: NAME.to_owned(),
+            reason: reason.into(),
+            remedy: "restart the server; `sandcell doctor` on the host says what this machine lacks".to_owned(),
+        }
+    }
+}
+
+/// Processes that wait to become sandboxes.
+const SPARES: usize = 4;
+
+fn mount(mount: Mount) -> sandcell_jail::spec::Mount {
+    sandcell_jail::spec::Mount {
+        host: mount.host,
+        sandbox: mount.sandbox,
+        copy_on_write: match mount.mode {
+            MountMode::Ro => false,
+            MountMode::Cow => true,
+        },
+    }
+}
+
+fn request(limits: &Limits) -> Request {
+    Request {
+        memory: limits.memory.as_bytes(),
+        cpu_milli: limits.cpus.as_milli(),
+        processes: limits.processes,
+        disk: limits.disk.as_bytes(),
+        inodes: limits.inodes,
+        fail_at: None,
+    }
+}
+
+/// The environment of every program inside.
+fn environment(spec: &SandboxSpec) -> BTreeMap<String, String> {
+    let cores = spec.limits.cpus.as_milli().div_ceil(1000).max(1).to_string();
+    let own = [
+        ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+        ("HOME", sandcell_sandbox::HOME),
+        ("USER", "user"),
+        ("LOGNAME", "user"),
+        ("SHELL", "/bin/bash"),
+        ("LANG", "C.UTF-8"),
+        ("LC_ALL", "C.UTF-8"),
+        ("TERM", "dumb"),
+        ("TMPDIR", "/tmp"),
+        ("TZ", "UTC"),
+        // Numeric libraries start a thread for each of the machine's cores, which a sandbox does not have.
+        ("OMP_NUM_THREADS", cores.as_str()),
+        ("OPENBLAS_NUM_THREADS", cores.as_str()),
+    ];
+    let mut env: BTreeMap<String, String> = own
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
+    env.extend(spec.env.clone());
+    env
+}
+
+impl Drop for NativeBackend {
+    fn drop(&mut self) {
+        self.conversation.hang_up();
+    }
+}
+
+#[async_trait]
+impl Backend for NativeBackend {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn isolation(&self) -> &Isolation {
+        &self.isolation
+    }
+
+    fn layers(&self) -> &[LayerReport] {
+        &self.layers
+    }
+
+    async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
+        if spec.image.is_some() {
+            return Err(SandboxError::Unsupported("image".to_owned()));
+        }
+        let pipes = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
+        let setup = |source: std::io::Error| SandboxError::Setup {
+            step: "make the agent's pipes".to_owned(),
+            source,
+        };
+        let (their_input, our_output) = pipes().map_err(|error| setup(error.into()))?;
+        let (our_input, their_output) = pipes().map_err(|error| setup(error.into()))?;
+        let writer = pipe::Sender::from_owned_fd(our_output).map_err(setup)?;
+        let reader = pipe::Receiver::from_owned_fd(our_input).map_err(setup)?;
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        // From here on dropping the jail's handle ends the jail, also if this future is dropped.
+        let jail = self
+            .conversation
+            .make(id, request(&spec.limits), [their_input, their_output])
+            .await?;
+        match timeout(CREATE_DEADLINE, jail.made()).await {
+            Ok(Answer::Made) => {}
+            Ok(Answer::Failed(error)) => return Err(report::step_failed(error)),
+            Ok(Answer::LauncherLost) => return Err(Self::unavailable("its launcher has ended")),
+            Err(_) => {
+                return Err(Self::unavailable(format!(
+                    "no sandbox was ready within {CREATE_DEADLINE:?}"
+                )));
+            }
+        }
+        let client = AgentClient::connect(reader, writer).await?;
+        Ok(Arc::new(NativeSandbox::new(
+            jail,
+            client,
+            self.isolation.clone(),
+            environment(spec),
+        )))
+    }
+
+    async fn shutdown(&self) {
+        if timeout(SHUTDOWN_DEADLINE, self.conversation.end()).await.is_err() {
+            tracing::warn!("sandboxes did not end within {SHUTDOWN_DEADLINE:?}");
+        }
+    }
+}
