@@ -395,7 +395,8 @@ fn resource_limits(host: &Host, request: &Request) -> Vec<Step> {
     let mut steps = vec![
         limit(Resource::Core, 0, 0),
         limit(Resource::Data, data, data),
-        limit(Resource::FileSize, request.disk, request.disk),
+        // A little above the disk, so that a full disk is told as such.
+        limit(Resource::FileSize, request.disk.saturating_add(64 << 20), request.disk.saturating_add(64 << 20)),
         limit(Resource::LockedMemory, 64 << 10, 64 << 10),
         limit(Resource::MessageQueues, 819_200, 819_200),
         limit(Resource::Nice, 0, 0),

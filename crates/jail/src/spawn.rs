@@ -20,6 +20,9 @@ const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// The most descriptors that a program is given.
 const MAX_DESCRIPTORS: usize = 5;
 
+/// The highest signal number of the kernel.
+const LAST_SIGNAL: i32 = 64;
+
 /// Source descriptors are first copied above this number, so that none is overwritten before it was used.
 const SCRATCH: RawFd = 16;
 
@@ -184,8 +187,8 @@ impl Program {
         if let Err(error) = arrange(descriptors, report) {
             return (Step::Descriptors, error);
         }
-        for signal in 1..=calls::last_signal() {
-            // KILL and STOP cannot be changed, and the C library keeps some real-time signals for itself.
+        for signal in 1..=LAST_SIGNAL {
+            // KILL and STOP cannot be changed and need not be.
             drop(calls::default_action(signal));
         }
         if let Err(error) = calls::unblock_signals() {

@@ -9,7 +9,8 @@ use sandcell_jail::launcher::Launcher;
 use sandcell_jail::spec::{Request, Template};
 use sandcell_jail::wire::{self, FromLauncher, Report, StepError, ToLauncher};
 use sandcell_sandbox::{EndReason, Ended, SandboxError, Usage};
-use tokio::io::unix::AsyncFd;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
@@ -48,8 +49,8 @@ struct Entry {
 /// The server's end.
 #[derive(Debug)]
 pub(super) struct Conversation {
-    /// Taken away to hang up.
-    socket: AsyncFd<OwnedFd>,
+    /// Message borders are kept (it is a packet socket); tokio only tells when it is ready.
+    socket: UnixStream,
     jails: Mutex<HashMap<u64, Entry>>,
     /// Flips to true when the launcher has ended.
     over: watch::Sender<bool>,
@@ -67,11 +68,10 @@ impl Conversation {
             step: "talk to the launcher".to_owned(),
             source,
         };
-        let flags = rustix::fs::fcntl_getfl(&launcher.socket).map_err(|error| setup(error.into()))?;
-        rustix::fs::fcntl_setfl(&launcher.socket, flags | rustix::fs::OFlags::NONBLOCK)
-            .map_err(|error| setup(error.into()))?;
+        let socket = std::os::unix::net::UnixStream::from(launcher.socket);
+        socket.set_nonblocking(true).map_err(setup)?;
         let conversation = Arc::new(Self {
-            socket: AsyncFd::new(launcher.socket).map_err(setup)?,
+            socket: UnixStream::from_std(socket).map_err(setup)?,
             jails: Mutex::new(HashMap::new()),
             over: watch::Sender::new(false),
             process: Mutex::new(launcher.process),
@@ -108,21 +108,13 @@ impl Conversation {
 
     async fn send(&self, message: &ToLauncher, descriptors: &[OwnedFd]) -> std::io::Result<()> {
         let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        loop {
-            let mut ready = self.socket.writable().await?;
-            if let Ok(result) = ready.try_io(|socket| wire::send(socket.get_ref().as_fd(), message, &borrowed)) {
-                return result;
-            }
-        }
+        let attempt = || wire::send(self.socket.as_fd(), message, &borrowed);
+        self.socket.async_io(Interest::WRITABLE, attempt).await
     }
 
     async fn receive(&self, buffer: &mut Vec<u8>) -> std::io::Result<Option<FromLauncher>> {
-        loop {
-            let mut ready = self.socket.readable().await?;
-            if let Ok(result) = ready.try_io(|socket| wire::receive(socket.get_ref().as_fd(), buffer)) {
-                return Ok(result?.map(|(message, _)| message));
-            }
-        }
+        let received = self.socket.async_io(Interest::READABLE, || wire::receive(self.socket.as_fd(), buffer)).await?;
+        Ok(received.map(|(message, _)| message))
     }
 
     fn take(&self, message: FromLauncher) {
@@ -209,7 +201,7 @@ impl Conversation {
 
     /// The launcher sees the end of the stream, removes every sandbox and exits; we see its exit.
     pub(super) fn hang_up(&self) {
-        let _ = rustix::net::shutdown(self.socket.get_ref(), rustix::net::Shutdown::Write);
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
     }
 
     /// Hangs up and waits until the launcher has removed everything and ended.
@@ -307,7 +299,7 @@ impl Drop for Jail {
         }
         let message = ToLauncher::Kill { id: self.id };
         // Usually there is room at once; else a task waits for it.
-        if wire::send(self.conversation.socket.get_ref().as_fd(), &message, &[]).is_err()
+        if wire::send(self.conversation.socket.as_fd(), &message, &[]).is_err()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let conversation = Arc::clone(&self.conversation);

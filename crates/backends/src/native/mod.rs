@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sandcell_agent::client::AgentClient;
+use sandcell_agent::server::{ServeEnd, ServerConfig, serve};
 use sandcell_jail::launcher::{self, Launcher};
 use sandcell_jail::spec::{Request, Template};
 use sandcell_sandbox::{
@@ -40,8 +41,12 @@ pub fn become_launcher_if_asked() {
 
 /// What a jail's first process runs once it is locked.
 fn agent(input: std::os::fd::OwnedFd, output: std::os::fd::OwnedFd) -> i32 {
-    sandcell_agent::server::serve(input, output, sandcell_agent::server::ServerConfig::default());
-    0
+    // All private folders of a jail share one file system, so one of them tells how full it is.
+    let config = ServerConfig { private: vec![PathBuf::from(sandcell_sandbox::HOME)], ..ServerConfig::default() };
+    match serve(input, output, config) {
+        ServeEnd::HostClosed => 0,
+        ServeEnd::Breach(_) | ServeEnd::Failed(_) => 1,
+    }
 }
 
 /// Starts the launcher. Call it in `main` before any thread exists and before configuration is read.

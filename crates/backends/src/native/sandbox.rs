@@ -1,6 +1,7 @@
 //! A native sandbox: a jail, and an agent client on its pipes.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,16 +21,13 @@ pub(super) struct NativeSandbox {
     client: AgentClient,
     isolation: Isolation,
     env: BTreeMap<String, String>,
+    /// Whether its end was asked for.
+    closing: AtomicBool,
 }
 
 impl NativeSandbox {
     pub(super) fn new(jail: Jail, client: AgentClient, isolation: Isolation, env: BTreeMap<String, String>) -> Self {
-        Self {
-            jail,
-            client,
-            isolation,
-            env,
-        }
+        Self { jail, client, isolation, env, closing: AtomicBool::new(false) }
     }
 
     fn check_alive(&self) -> Result<(), SandboxError> {
@@ -74,6 +72,7 @@ impl Sandbox for NativeSandbox {
         if self.jail.has_ended().is_some() {
             return Ok(());
         }
+        self.closing.store(true, Ordering::Release);
         let _ = self.jail.kill().await;
         match timeout(CLOSE_DEADLINE, self.jail.ended()).await {
             Ok(_) => Ok(()),
@@ -89,12 +88,13 @@ impl Sandbox for NativeSandbox {
     async fn ended(&self) -> Ended {
         // An agent that breaks the protocol is not trusted any more: its sandbox ends.
         tokio::select! {
+            biased;
             ended = self.jail.ended() => ended,
             _ = self.client.closed() => {
                 let _ = self.jail.kill().await;
                 let ended = self.jail.ended().await;
                 match ended.reason {
-                    EndReason::Closed => Ended { reason: EndReason::AgentLost },
+                    EndReason::Closed if !self.closing.load(Ordering::Acquire) => Ended { reason: EndReason::AgentLost },
                     _ => ended,
                 }
             }

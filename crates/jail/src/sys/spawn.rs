@@ -83,14 +83,16 @@ pub(crate) fn close_between(first: libc::c_uint, last: libc::c_uint) -> io::Resu
     super::check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
 }
 
-/// Gives a signal its default action.
+/// Gives a signal its default action. Not through the C library, which keeps two numbers for itself and would leave them ignored.
 pub(crate) fn default_action(signal: libc::c_int) -> io::Result<()> {
-    // SAFETY: an action of zeroes is SIG_DFL without flags and with an empty mask; it outlives the call.
-    let result = unsafe {
-        let action: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, &raw const action, std::ptr::null_mut())
-    };
-    super::check(libc::c_long::from(result)).map(drop)
+    // Handler, flags, restorer and mask of the kernel's structure, whatever their order: all zero is the default action.
+    let action = [0_u64; 8];
+    // SAFETY: the action is at least as large as the kernel's structure on every architecture and outlives the call; the
+    // last argument is the size of the kernel's signal set.
+    super::check(unsafe {
+        libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), std::ptr::null_mut::<u64>(), 8_usize)
+    })
+    .map(drop)
 }
 
 /// Unblocks every signal.
@@ -120,9 +122,4 @@ pub(crate) fn write(descriptor: RawFd, bytes: &[u8]) {
 pub(crate) fn exit_now(status: libc::c_int) -> ! {
     // SAFETY: _exit does not return and runs no handlers.
     unsafe { libc::_exit(status) }
-}
-
-/// The highest signal number.
-pub(crate) fn last_signal() -> libc::c_int {
-    libc::SIGRTMAX()
 }

@@ -1,0 +1,29 @@
+//! The native back end under the contract that every back end keeps.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::print_stdout, reason = "a test program")]
+
+#[cfg(target_os = "linux")]
+mod contract;
+
+#[cfg(target_os = "linux")]
+fn main() {
+    use sandcell_backends::native::{NativeBackend, NativeConfig, become_launcher_if_asked, start_launcher};
+    use sandcell_sandbox::{Backend, Degree, Level};
+    use std::sync::Arc;
+
+    become_launcher_if_asked();
+    contract::run("native", || async {
+        let config = NativeConfig {
+            trees: vec![],
+            mounts: vec![],
+            isolation_min: Level::Namespace,
+            limits_min: Degree::Watched,
+            disabled_layer: None,
+        };
+        let backend = NativeBackend::start(start_launcher().unwrap(), config).await.unwrap();
+        let backend: Arc<dyn Backend> = backend;
+        backend
+    });
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() {}
