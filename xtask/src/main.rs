@@ -1,2 +1,66 @@
-//! Tasks of the project.
-fn main() {}
+//! The project's chores, the same on every machine: `cargo xtask check | test | soak | bench | arch`.
+//!
+//! Not for users: whatever sandcell itself does lives in `crates/`. One decision here: a chore that a machine cannot
+//! do is named as skipped, and fails instead when `SANDCELL_TEST_REQUIRE=1` says that nothing may be skipped (CI).
+#![forbid(unsafe_code)]
+
+mod arch;
+mod audit;
+mod check;
+mod command;
+mod ordinary_user;
+mod tally;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's chores", version)]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Format, lints, documentation, dependencies, architecture, foreign targets
+    Check,
+    /// Every test; as root the end-to-end tests run a second time as an ordinary user
+    Test {
+        /// Only tests whose name contains one of these
+        filters: Vec<String>,
+    },
+    /// Create, run and close many sandboxes on one server and compare what the machine holds before and after
+    Soak {
+        /// How many
+        #[arg(long, default_value_t = 1000)]
+        count: u32,
+    },
+    /// What a call costs, against a bare interpreter measured in the same run
+    Bench {
+        /// Rounds; each measures every row once
+        #[arg(long, default_value_t = 40)]
+        rounds: u32,
+    },
+    /// Only the architecture test
+    Arch,
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().chore {
+        Chore::Check => check::run(),
+        Chore::Test { filters } => test::run(&filters),
+        Chore::Soak { count } => test::soak(count),
+        Chore::Bench { rounds } => test::bench(rounds),
+        Chore::Arch => arch::run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -22,6 +22,55 @@ pub struct SandboxId(pub(crate) Arc<str>);
 #[serde(transparent)]
 pub struct ExecutionId(pub(crate) Arc<str>);
 
+impl SandboxId {
+    /// Reads an id from its text.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        is_id(text, "sb").then(|| Self(text.into()))
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for SandboxId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl ExecutionId {
+    /// Reads an id from its text.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        is_id(text, "ex").then(|| Self(text.into()))
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for ExecutionId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn is_id(text: &str, prefix: &str) -> bool {
+    text.strip_prefix(prefix).is_some_and(|rest| {
+        rest.len() == 26
+            && rest
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    })
+}
+
 /// The operator's settings that the engine works with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineConfig {
@@ -53,6 +102,83 @@ pub struct EngineConfig {
     pub queue: usize,
     /// Host folders that `upload_file` may read from.
     pub upload_from: Vec<std::path::PathBuf>,
+    /// What results tell the caller to do, in the words of the interface in front.
+    pub hints: Hints,
+}
+
+impl Default for EngineConfig {
+    /// The documented defaults.
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            max_limits: Limits {
+                memory: ByteSize::mib(16 * 1024),
+                cpus: Cpus::milli(64_000),
+                processes: 4096,
+                disk: ByteSize::mib(64 * 1024),
+                inodes: 5_000_000,
+            },
+            timeout: Duration::from_secs(30),
+            output_inline: ByteSize::kib(20),
+            output_kept: ByteSize::mib(16),
+            file_bytes: ByteSize::mib(10),
+            code_bytes: ByteSize::mib(1),
+            sandboxes_per_caller: 16,
+            sandboxes: 256,
+            idle: Duration::from_secs(30 * 60),
+            history_rows: 10_000,
+            history_age: Duration::from_secs(30 * 24 * 3600),
+            queue: 16,
+            upload_from: Vec::new(),
+            hints: Hints::default(),
+        }
+    }
+}
+
+/// Sentences that name calls of the interface in front of the engine, which the engine itself does not know.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hints {
+    /// The call that reads the part of a stream that a result leaves out, with `{execution_id}`, `{stream}` and
+    /// `{offset}` as placeholders, such as `get_execution(execution_id="{execution_id}", offset={offset})`.
+    /// None: the marker advises to print less instead.
+    pub read_rest: Option<String>,
+}
+
+/// A text of an execution that can be read in parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub enum StreamName {
+    Stdout,
+    Stderr,
+    Code,
+}
+
+impl StreamName {
+    /// The name on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+            Self::Code => "code",
+        }
+    }
+}
+
+/// A part of a stream. Offsets are bytes of what the code wrote; a character is never split.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StreamSlice {
+    /// The text, with escape sequences removed and other control characters escaped.
+    pub text: String,
+    /// Where it starts. Later than asked for where a match was looked for or bytes were not kept.
+    pub offset: u64,
+    /// Where the next part starts.
+    pub next_offset: u64,
+    /// All bytes written so far.
+    pub total_bytes: u64,
+    /// Whether nothing comes after this part, now or later.
+    pub eof: bool,
 }
 
 /// Run code in a session that keeps its variables.
@@ -68,7 +194,7 @@ pub struct ExecuteRequest {
     pub stdin: Option<String>,
     /// How long the code may run.
     pub timeout: Option<Duration>,
-    /// How long the call waits before it answers `running`.
+    /// How long the call waits before it answers `running`; none means until it is finished.
     pub wait: Option<Duration>,
 }
 
@@ -87,10 +213,42 @@ pub struct RunRequest {
     pub outputs: Vec<SandboxPath>,
     /// How long the code may run.
     pub timeout: Option<Duration>,
-    /// How long the call waits before it answers `running`.
+    /// How long the call waits before it answers `running`; none means until it is finished.
     pub wait: Option<Duration>,
     /// Memory for this run.
     pub memory: Option<ByteSize>,
+}
+
+/// Run a whole program in a fresh sandbox, its output streamed as it comes.
+#[derive(Debug, Clone)]
+pub struct ProgramRequest {
+    /// The source.
+    pub code: String,
+    /// The language's name or alias.
+    pub language: String,
+    /// The program's arguments.
+    pub args: Vec<String>,
+    /// Files that are there before it starts.
+    pub files: Vec<(SandboxPath, Bytes)>,
+    /// Files that are wanted back.
+    pub outputs: Vec<SandboxPath>,
+    /// How long it may run.
+    pub timeout: Option<Duration>,
+    /// Memory for this run.
+    pub memory: Option<ByteSize>,
+}
+
+/// The answer of a file call, with the sandbox it was about.
+#[derive(Debug, Clone)]
+pub struct FileAnswer<T> {
+    /// The sandbox.
+    pub sandbox_id: SandboxId,
+    /// Whether it was made for this call.
+    pub new_sandbox: bool,
+    /// Sentences that the result must begin with.
+    pub notices: Vec<String>,
+    /// The answer itself.
+    pub value: T,
 }
 
 /// Make sandboxes.
@@ -123,7 +281,7 @@ pub struct SandboxView {
     pub id: SandboxId,
     /// Whether it is the caller's default one.
     pub is_default: bool,
-    /// `idle`, `busy` or `closing`.
+    /// `starting`, `idle`, `busy` or `closing`.
     pub state: &'static str,
     /// The name for people.
     pub label: Option<String>,
@@ -223,7 +381,8 @@ pub struct ExecutionView {
     pub started: SystemTime,
     /// How long it ran.
     pub duration: Duration,
-    /// Processor time it used.
+    /// Processor time it used. For runs of a few milliseconds that went well it is the wall time, because
+    /// asking would take longer than the run.
     pub cpu: Duration,
     /// The most memory its sandbox used so far.
     pub peak_memory: ByteSize,

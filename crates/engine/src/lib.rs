@@ -3,6 +3,305 @@
 //! This is the library for Rust programs that want sandboxes without MCP: make an [`Engine`] from back ends and
 //! languages, then call its methods with a [`Principal`]. It knows nothing of MCP, the command line, or how a
 //! back end works.
+//!
+//! Executions, and the making and ending of sandboxes, run in tasks of their own: a caller that leaves stops
+//! what it asked for, but never leaves anything half done.
 #![forbid(unsafe_code)]
 
 pub mod api;
+
+mod artifacts;
+mod cells;
+mod clock;
+mod core;
+mod executions;
+mod files;
+mod history;
+mod ids;
+mod kept;
+mod ladder;
+mod meter;
+mod output;
+mod policy;
+mod program;
+mod record;
+mod registry;
+mod sandboxes;
+mod sessions;
+mod sync;
+mod verdict;
+mod warden;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use sandcell_sandbox::{
+    Backend, Failure, FileChunk, Language, LanguageInfo, Listing, SandboxPath, SessionEvent, WriteMode,
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+pub use api::*;
+
+use crate::core::Core;
+use crate::history::History;
+use crate::kept::Executions;
+use crate::ladder::Stop;
+use crate::registry::Registry;
+
+/// The bytes that one part of a stream has at most.
+const MOST_SLICE: u64 = 1 << 20;
+/// The longest text that a stream is searched for.
+const MOST_FIND: usize = 1000;
+
+/// Runs code in sandboxes for many callers.
+#[derive(Debug)]
+pub struct Engine {
+    core: Arc<Core>,
+}
+
+impl Engine {
+    /// An engine that makes sandboxes with these back ends, in this order, and runs these languages.
+    ///
+    /// Which back ends are strong enough is decided before: all of these may be used. Call it inside a tokio
+    /// runtime with time enabled.
+    #[must_use]
+    pub fn new(config: EngineConfig, backends: Vec<Arc<dyn Backend>>, languages: Vec<Arc<dyn Language>>) -> Arc<Self> {
+        Arc::new(Self {
+            core: Arc::new(Core {
+                registry: Registry::new(&config),
+                executions: Executions::default(),
+                history: Mutex::new(History::new(config.history_rows, config.history_age)),
+                down: CancellationToken::new(),
+                config,
+                backends,
+                languages,
+            }),
+        })
+    }
+
+    /// The settings in force.
+    #[must_use]
+    pub fn config(&self) -> &EngineConfig {
+        &self.core.config
+    }
+
+    /// The languages that code can be in.
+    #[must_use]
+    pub fn languages(&self) -> Vec<LanguageInfo> {
+        self.core.languages.iter().map(|l| l.info().clone()).collect()
+    }
+
+    /// The back ends, in the order in which they are tried.
+    #[must_use]
+    pub fn backends(&self) -> Vec<BackendView> {
+        let view = |backend: &Arc<dyn Backend>| BackendView {
+            name: backend.name(),
+            isolation: backend.isolation().clone(),
+            layers: backend.layers().to_vec(),
+        };
+        self.core.backends.iter().map(view).collect()
+    }
+
+    /// Runs code in the session of its sandbox and language, which keeps variables.
+    ///
+    /// When `cancel` fires or this future is dropped, the code is ended at once, unless the answer `running` was
+    /// given before.
+    ///
+    /// # Errors
+    /// When the call cannot be done as asked. Code that fails is a result, not an error.
+    pub async fn execute(
+        self: &Arc<Self>,
+        who: &Principal,
+        req: ExecuteRequest,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        self.core.execute(who, req, cancel).await
+    }
+
+    /// Runs code in a fresh sandbox that is closed afterwards. `cancel` works as with [`Engine::execute`].
+    ///
+    /// # Errors
+    /// When the call cannot be done as asked.
+    pub async fn run_once(
+        self: &Arc<Self>,
+        who: &Principal,
+        req: RunRequest,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        self.core.run_once(who, req, cancel).await
+    }
+
+    /// Runs a whole program in a fresh sandbox. Its output goes to `output` as it comes, and is kept like any
+    /// other; `stdin` feeds it until the channel is closed. Not reading `output` stops the program.
+    ///
+    /// # Errors
+    /// When the program could not be run.
+    pub async fn run_program(
+        self: &Arc<Self>,
+        who: &Principal,
+        req: ProgramRequest,
+        stdin: mpsc::Receiver<Bytes>,
+        output: mpsc::Sender<SessionEvent>,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        self.core.run_program(who, req, stdin, output, cancel).await
+    }
+
+    /// Makes sandboxes: all that are asked for, or none.
+    ///
+    /// # Errors
+    /// When a limit is reached, an argument is not possible, or a back end fails.
+    pub async fn create(self: &Arc<Self>, who: &Principal, req: CreateRequest) -> Result<Vec<SandboxView>, Failure> {
+        self.core.create(who, req).await
+    }
+
+    /// Closes a sandbox and everything in it.
+    ///
+    /// # Errors
+    /// When the caller has no such sandbox.
+    pub async fn close(&self, who: &Principal, id: &str) -> Result<SandboxId, Failure> {
+        self.core.close(who, id).await
+    }
+
+    /// One sandbox of the caller, or all of them. Naming one counts as using it; listing all does not.
+    ///
+    /// # Errors
+    /// When the caller has no such sandbox.
+    pub async fn status(&self, who: &Principal, id: Option<&str>) -> Result<Vec<SandboxView>, Failure> {
+        self.core.status(who, id).await
+    }
+
+    /// An execution; waits for its end for so long at most. Its artifacts live here when its sandbox is gone.
+    ///
+    /// # Errors
+    /// When the caller has no such execution, or it is not kept any more.
+    pub async fn execution(&self, who: &Principal, id: &str, wait: Duration) -> Result<ExecutionView, Failure> {
+        let execution = self.core.executions.find(who, id)?;
+        Ok(self.core.wait(&execution, wait).await)
+    }
+
+    /// A part of what an execution printed, or of its code. A negative `offset` counts from the end; `find` moves
+    /// it to the next place where that text stands.
+    ///
+    /// # Errors
+    /// When the caller has no such execution, or `limit` is 0.
+    pub async fn stream(
+        &self,
+        who: &Principal,
+        id: &str,
+        what: StreamName,
+        offset: i64,
+        limit: u64,
+        find: Option<&str>,
+    ) -> Result<StreamSlice, Failure> {
+        let execution = self.core.executions.find(who, id)?;
+        if limit == 0 {
+            return Err(Failure::invalid("limit is 0", "ask for at least one byte"));
+        }
+        if find.is_some_and(|text| text.is_empty() || text.len() > MOST_FIND) {
+            return Err(Failure::invalid(
+                "the text to find is empty or too long",
+                format!("use at most {MOST_FIND} bytes, or leave it out"),
+            ));
+        }
+        Ok(execution.slice(what, offset, limit.min(MOST_SLICE), find))
+    }
+
+    /// Ends an execution of the caller, or the newest one that runs. One that is over already stays as it is.
+    ///
+    /// # Errors
+    /// When the caller has no such execution, or none runs.
+    pub async fn cancel(&self, who: &Principal, id: Option<&str>) -> Result<ExecutionView, Failure> {
+        let execution = match id {
+            Some(id) => self.core.executions.find(who, id)?,
+            None => self.core.executions.newest_running(who).ok_or_else(|| {
+                Failure::new(
+                    sandcell_sandbox::Code::NotFound,
+                    "nothing is running",
+                    "get_execution_history lists what ran",
+                )
+            })?,
+        };
+        Ok(self.core.end(&execution, Stop::Cancelled).await)
+    }
+
+    /// Lists a folder of a sandbox.
+    ///
+    /// # Errors
+    /// When there is no such sandbox or folder.
+    pub async fn list_files(
+        self: &Arc<Self>,
+        who: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+        recursive: bool,
+        max: usize,
+    ) -> Result<FileAnswer<Listing>, Failure> {
+        self.core.list_files(who, sandbox, path, recursive, max).await
+    }
+
+    /// Reads a piece of a file, at most the configured bytes.
+    ///
+    /// # Errors
+    /// When there is no such sandbox, or the file cannot be read.
+    pub async fn read_file(
+        self: &Arc<Self>,
+        who: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+        offset: u64,
+        len: u64,
+    ) -> Result<FileAnswer<FileChunk>, Failure> {
+        self.core.read_file(who, sandbox, path, offset, len).await
+    }
+
+    /// Writes a file and says how large it is now.
+    ///
+    /// # Errors
+    /// When there is no such sandbox, or the file cannot be written.
+    pub async fn write_file(
+        self: &Arc<Self>,
+        who: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+        bytes: Bytes,
+        mode: WriteMode,
+    ) -> Result<FileAnswer<u64>, Failure> {
+        self.core.write_file(who, sandbox, path, bytes, mode).await
+    }
+
+    /// The caller's newest executions since the last reset; `last_n` is brought within 1 and 50.
+    ///
+    /// # Errors
+    /// When a sandbox is named that neither exists nor stands in the history.
+    pub async fn history(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Result<HistoryView, Failure> {
+        self.core.history(who, last_n, sandbox)
+    }
+
+    /// Restarts the interpreters of a sandbox (without one: the default one), of one language or all, and starts
+    /// a new view of the history. Files stay.
+    ///
+    /// # Errors
+    /// When there is no such sandbox or language.
+    pub async fn reset(
+        &self,
+        who: &Principal,
+        sandbox: Option<&str>,
+        language: Option<&str>,
+    ) -> Result<ResetView, Failure> {
+        self.core.reset(who, sandbox, language).await
+    }
+
+    /// Ends all sandboxes and takes no more calls. Bounded (5 s); calling it again does no harm.
+    pub async fn shutdown(&self) {
+        self.core.shutdown().await;
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.core.down.cancel();
+    }
+}

@@ -8,13 +8,20 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use crate::{Exit, Sandbox, SandboxError, SessionError};
+use crate::{Command, Exit, Sandbox, SandboxError, SandboxPath, SessionError};
 
 /// A language that this machine can run, and how its sessions are opened.
 #[async_trait]
 pub trait Language: Send + Sync + std::fmt::Debug {
     /// What it is called and which version is here.
     fn info(&self) -> &LanguageInfo;
+
+    /// The file name a program of this language is stored under, such as `main.py`.
+    fn file_name(&self) -> &str;
+
+    /// How a program stored at `path` inside the sandbox is run on its own, without a session. `env` and `cwd` are
+    /// filled by the caller afterwards, on top of what this sets.
+    fn program(&self, path: &SandboxPath, args: &[String]) -> Command;
 
     /// Starts an interpreter in the sandbox and waits until it is ready (bounded: 30 s).
     async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError>;

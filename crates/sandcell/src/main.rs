@@ -1,2 +1,16 @@
-//! The `sandcell` program.
-fn main() {}
+//! The `sandcell` program: settings, wiring and commands. What the commands do is in `cli/`, one file each.
+#![forbid(unsafe_code)]
+
+mod cli;
+mod config;
+mod signals;
+mod telemetry;
+mod wiring;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // This may be the launcher: it must know nothing, so it comes before everything else.
+    wiring::become_launcher_if_asked();
+    cli::main()
+}

@@ -1,0 +1,115 @@
+//! Files, through the agent.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use sandcell_sandbox::{FileChunk, FileError, Files, Listing, SandboxError, SandboxPath, WriteMode};
+use tokio::sync::oneshot;
+
+use super::link::{AskError, Link};
+use super::table::{Credit, Stream};
+use super::{ANSWER, AgentEnd, timed_out};
+use crate::protocol::{
+    BODY, ErrorCode, MAX_DATA, MAX_TRANSFER, ReadReply, ReceiveWindow, Request, WireError, WriteReply,
+};
+
+/// The files of the sandbox at the other end of a link.
+#[derive(Debug, Clone)]
+pub(super) struct AgentFiles {
+    link: Arc<Link>,
+}
+
+impl AgentFiles {
+    pub(super) fn new(link: Arc<Link>) -> Self {
+        Self { link }
+    }
+
+    /// Sends contents as credit comes, until all is sent or the agent has answered.
+    async fn send(&self, stream: u32, bytes: &Bytes, credit: &Credit) {
+        for piece in bytes.chunks(MAX_DATA) {
+            if !credit.spend(piece.len()).await {
+                return;
+            }
+            self.link.outbound.send(|out| out.data(stream, BODY, piece));
+        }
+        self.link.outbound.send(|out| out.close(stream, BODY));
+    }
+}
+
+#[async_trait]
+impl Files for AgentFiles {
+    async fn list(&self, path: &SandboxPath, recursive: bool, max: usize) -> Result<Listing, FileError> {
+        let request = Request::List { path: path.as_str().to_owned(), recursive, max };
+        let listing: Listing = self.link.ask(&request).await.map_err(|error| file_error(path, error))?;
+        if listing.entries.len() > max {
+            let end = AgentEnd::Breach("more entries than were asked for".to_owned());
+            self.link.end(end.clone());
+            return Err(end.error().into());
+        }
+        Ok(listing)
+    }
+
+    async fn read(&self, path: &SandboxPath, offset: u64, len: u64) -> Result<FileChunk, FileError> {
+        let limit = usize::try_from(len.min(MAX_TRANSFER)).unwrap_or(0);
+        if len > MAX_TRANSFER {
+            return Err(too_large(path, len));
+        }
+        let request = Request::Read { path: path.as_str().to_owned(), offset, len };
+        let (answer, answered) = oneshot::channel();
+        let (contents, received) = oneshot::channel();
+        let stream = Stream::Read { answer, bytes: Vec::new(), limit, window: ReceiveWindow::default(), contents };
+        let open = self.link.open(&request, stream).await?;
+        let reply: ReadReply = open.answer(answered, &request).await.map_err(|error| file_error(path, error))?;
+        // The reader hands the contents over before the answer.
+        let bytes = received.await.map_err(|_| self.link.error())?;
+        Ok(FileChunk { bytes: bytes.into(), total: reply.total })
+    }
+
+    async fn write(&self, path: &SandboxPath, bytes: Bytes, mode: WriteMode) -> Result<u64, FileError> {
+        let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        if size > MAX_TRANSFER {
+            return Err(too_large(path, size));
+        }
+        let request = Request::Write { path: path.as_str().to_owned(), mode };
+        let (answer, answered) = oneshot::channel();
+        let credit = Arc::new(Credit::default());
+        let stream = Stream::Write { answer, credit: Arc::clone(&credit) };
+        let open = self.link.open(&request, stream).await?;
+        // An error may come before everything is sent; then there is no more credit and the answer says why.
+        let sent = tokio::time::timeout(ANSWER, self.send(open.id, &bytes, &credit)).await;
+        sent.map_err(|_| timed_out("write"))?;
+        let reply: WriteReply = open.answer(answered, &request).await.map_err(|error| file_error(path, error))?;
+        Ok(reply.size)
+    }
+}
+
+fn too_large(path: &SandboxPath, size: u64) -> FileError {
+    FileError::TooLarge { path: path.to_string(), size, limit: MAX_TRANSFER }
+}
+
+/// The contract's error for what the agent has answered. The text comes from inside, so it is only shown where no variant says it.
+fn file_error(path: &SandboxPath, error: AskError) -> FileError {
+    let error: WireError = match error {
+        AskError::Sandbox(error) => return FileError::Sandbox(error),
+        AskError::Refused(error) => error,
+    };
+    let path = path.to_string();
+    match error.code {
+        ErrorCode::NotFound => FileError::NotFound { path },
+        ErrorCode::IsDirectory => FileError::IsDirectory { path },
+        ErrorCode::NotDirectory => FileError::NotDirectory { path },
+        ErrorCode::NotRegular => {
+            let kind = error.kind.unwrap_or(error.message).chars().take(40).collect();
+            FileError::NotRegular { path, kind }
+        }
+        ErrorCode::Denied => FileError::Denied { path },
+        ErrorCode::ReadOnly => FileError::ReadOnly { path },
+        ErrorCode::DiskFull => FileError::DiskFull { path },
+        ErrorCode::LinkLoop => FileError::LinkLoop { path },
+        ErrorCode::Unsupported => FileError::Sandbox(SandboxError::Unsupported(error.message)),
+        ErrorCode::TooLarge | ErrorCode::Spawn | ErrorCode::Limit | ErrorCode::Invalid | ErrorCode::Failed => {
+            FileError::Other { path, reason: error.message.chars().take(300).collect() }
+        }
+    }
+}

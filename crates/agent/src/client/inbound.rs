@@ -1,0 +1,240 @@
+//! Frames from the agent, checked and handed on.
+
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use sandcell_sandbox::{Channel, ProcessEvent};
+use tokio::sync::mpsc::error::TrySendError;
+
+use super::AgentEnd;
+use super::link::{Link, breach, goodbye};
+use super::table::{ProgramStream, Stream, Table};
+use crate::protocol::{BODY, Breach, Decoder, Event, Frame, Kind, OutBuffer, Reply, channel_from_number};
+
+/// CREDIT frames to send when a batch of frames was handled: stream, channel, amount.
+type Credits = Vec<(u32, u8, u32)>;
+
+/// What a frame has led to, beside changes of the table.
+#[derive(Default)]
+struct Outcome {
+    credits: Credits,
+    /// Programs whose events wait for room in their channel.
+    stalled: Vec<u32>,
+}
+
+impl Link {
+    /// Handles every whole frame that the decoder holds.
+    pub(super) fn handle_frames(self: &Arc<Self>, decoder: &mut Decoder) -> Result<(), AgentEnd> {
+        let mut outcome = Outcome::default();
+        {
+            let mut table = self.table();
+            while let Some(frame) = decoder.next_frame().map_err(breach)? {
+                if frame.kind == Kind::Goodbye {
+                    return Err(goodbye(frame.payload));
+                }
+                table.frame(&frame, &mut outcome).map_err(breach)?;
+            }
+        }
+        for stream in outcome.stalled {
+            tokio::spawn(move_on(Arc::downgrade(self), stream));
+        }
+        self.give_credit(&outcome.credits);
+        Ok(())
+    }
+
+    fn give_credit(&self, credits: &Credits) {
+        if !credits.is_empty() {
+            let append = |out: &mut OutBuffer| credits.iter().for_each(|(stream, channel, amount)| out.credit(*stream, *channel, *amount));
+            self.outbound.send(append);
+        }
+    }
+}
+
+/// Moves the events of a program whose reader is slow into its channel, as room comes.
+async fn move_on(link: Weak<Link>, stream: u32) {
+    loop {
+        let events = {
+            let Some(link) = link.upgrade() else { return };
+            match link.table().streams.get(&stream) {
+                Some(Stream::Program(program)) => program.events.clone(),
+                _ => return,
+            }
+        };
+        let permit = events.reserve().await;
+        let Some(link) = link.upgrade() else { return };
+        let mut credits = Credits::new();
+        let more = {
+            let mut table = link.table();
+            let Some(Stream::Program(program)) = table.streams.get_mut(&stream) else { return };
+            let Some((event, charge)) = program.waiting.pop_front() else { return };
+            if let Ok(permit) = permit {
+                permit.send(event);
+            }
+            program.taken(stream, charge, &mut credits);
+            !program.waiting.is_empty()
+        };
+        link.give_credit(&credits);
+        if !more {
+            return;
+        }
+    }
+}
+
+impl Table {
+    fn frame(&mut self, frame: &Frame<'_>, outcome: &mut Outcome) -> Result<(), Breach> {
+        let id = frame.stream;
+        if self.abandoned.contains(&id) {
+            // It was on its way when we gave the stream up.
+            if frame.kind == Kind::Reset {
+                self.abandoned.remove(&id);
+            }
+            return Ok(());
+        }
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return Err(Breach::new(format!("{:?} on stream {id}, which is not open", frame.kind)));
+        };
+        match frame.kind {
+            Kind::Reply => self.reply(id, frame.payload),
+            Kind::Data => {
+                let (channel, bytes) = frame.data()?;
+                stream.data(id, channel, bytes, outcome)
+            }
+            Kind::Credit => {
+                let (channel, amount) = frame.credit()?;
+                match stream {
+                    Stream::Write { credit, .. } if channel == BODY => credit.refund(amount),
+                    Stream::Program(program) => match program.credit(channel) {
+                        Some(credit) => credit.refund(amount),
+                        None => Err(Breach::new("credit for a channel that does not exist")),
+                    },
+                    _ => Err(Breach::new("credit for a stream that sends nothing")),
+                }
+            }
+            Kind::Close => stream.close(id, frame.close()?, outcome),
+            Kind::Event => stream.event(id, frame.payload, outcome),
+            Kind::Hello | Kind::Request | Kind::Reset | Kind::Goodbye => {
+                Err(Breach::new(format!("the agent may not send {:?} here", frame.kind)))
+            }
+        }
+    }
+
+    fn reply(&mut self, id: u32, payload: &[u8]) -> Result<(), Breach> {
+        // Whoever has asked may have gone; then the answer is of no use to anybody.
+        let stream = self.streams.remove(&id);
+        match stream {
+            Some(Stream::Question { answer }) => drop(answer.send(payload.to_vec())),
+            Some(Stream::Write { answer, credit }) => {
+                credit.close();
+                drop(answer.send(payload.to_vec()));
+            }
+            Some(Stream::Read { answer, bytes, contents, .. }) => {
+                drop(contents.send(bytes));
+                drop(answer.send(payload.to_vec()));
+            }
+            Some(Stream::Program(mut program)) => {
+                let Some(answer) = program.answer.take() else {
+                    return Err(Breach::new("a second answer to a start"));
+                };
+                let reply = serde_json::from_slice::<Reply<serde::de::IgnoredAny>>(payload);
+                let started = matches!(reply, Ok(Reply::Ok(_)));
+                if started {
+                    self.streams.insert(id, Stream::Program(program));
+                }
+                drop(answer.send(payload.to_vec()));
+            }
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+impl Stream {
+    /// The program of this stream, if it has been started.
+    fn started(&mut self) -> Result<&mut ProgramStream, Breach> {
+        match self {
+            Self::Program(program) if program.answer.is_none() => Ok(program),
+            _ => Err(Breach::new("news of a program that was not started")),
+        }
+    }
+
+    fn data(&mut self, id: u32, channel: u8, data: &[u8], outcome: &mut Outcome) -> Result<(), Breach> {
+        if let Self::Read { bytes, limit, window, .. } = self {
+            if channel != BODY || data.len() > limit.saturating_sub(bytes.len()) {
+                return Err(Breach::new("more file contents than were asked for"));
+            }
+            window.receive(data.len())?;
+            bytes.extend_from_slice(data);
+            outcome.credits.extend(window.passed(data.len()).map(|amount| (id, BODY, amount)));
+            return Ok(());
+        }
+        let program = self.started()?;
+        let name = outward(channel)?;
+        let window = program.window(channel).as_mut();
+        window.ok_or_else(|| Breach::new("output on a channel that is closed"))?.receive(data.len())?;
+        let event = ProcessEvent::Output { channel: name, bytes: Bytes::copy_from_slice(data) };
+        program.deliver(id, event, Some((channel, data.len())), outcome);
+        Ok(())
+    }
+
+    fn close(&mut self, id: u32, channel: u8, outcome: &mut Outcome) -> Result<(), Breach> {
+        let program = self.started()?;
+        let name = outward(channel)?;
+        if program.window(channel).take().is_none() {
+            return Err(Breach::new("a channel was closed twice"));
+        }
+        program.deliver(id, ProcessEvent::Closed { channel: name }, None, outcome);
+        Ok(())
+    }
+
+    fn event(&mut self, id: u32, payload: &[u8], outcome: &mut Outcome) -> Result<(), Breach> {
+        let event = serde_json::from_slice(payload).map_err(|error| Breach::new(format!("a bad EVENT: {error}")))?;
+        let program = self.started()?;
+        match event {
+            Event::Exited { exit } => {
+                if std::mem::replace(&mut program.exited, true) {
+                    return Err(Breach::new("a program ended twice"));
+                }
+                program.deliver(id, ProcessEvent::Exited { exit }, None, outcome);
+            }
+            Event::Refused { channel } => match program.credit(channel) {
+                Some(credit) => credit.close(),
+                None => return Err(Breach::new("a channel that does not exist was refused")),
+            },
+        }
+        Ok(())
+    }
+}
+
+impl ProgramStream {
+    /// Hands an event to the program's reader, or keeps it until he has room.
+    fn deliver(&mut self, id: u32, event: ProcessEvent, charge: Option<(u8, usize)>, outcome: &mut Outcome) {
+        if !self.waiting.is_empty() {
+            self.waiting.push_back((event, charge));
+            return;
+        }
+        match self.events.try_send(event) {
+            // A reader that has gone takes everything.
+            Ok(()) | Err(TrySendError::Closed(_)) => self.taken(id, charge, &mut outcome.credits),
+            Err(TrySendError::Full(event)) => {
+                self.waiting.push_back((event, charge));
+                outcome.stalled.push(id);
+            }
+        }
+    }
+
+    /// The reader has taken bytes (they are in his bounded channel).
+    fn taken(&mut self, id: u32, charge: Option<(u8, usize)>, credits: &mut Credits) {
+        if let Some((channel, bytes)) = charge
+            && let Some(amount) = self.window(channel).as_mut().and_then(|window| window.passed(bytes))
+        {
+            credits.push((id, channel, amount));
+        }
+    }
+}
+
+fn outward(channel: u8) -> Result<Channel, Breach> {
+    match channel_from_number(channel) {
+        Some(name @ (Channel::Stdout | Channel::Stderr | Channel::Control)) => Ok(name),
+        Some(Channel::Stdin) | None => Err(Breach::new(format!("output on channel {channel}"))),
+    }
+}

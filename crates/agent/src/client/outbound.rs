@@ -1,0 +1,112 @@
+//! Frames on their way to the agent.
+//!
+//! Whoever has a frame writes it at once, in his own task, if nothing else waits; only what the stream does not take is left to the link's writer
+//! task. So a message costs no change of task, and a cancelled caller never leaves half a frame behind.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use tokio::io::AsyncWrite;
+use tokio::sync::Notify;
+
+use crate::protocol::OutBuffer;
+
+pub(super) struct Outbound {
+    state: Mutex<State>,
+    /// Wakes the writer task.
+    work: Notify,
+}
+
+struct State {
+    /// None when the link has ended.
+    writer: Option<Pin<Box<dyn AsyncWrite + Send>>>,
+    buffer: OutBuffer,
+    /// The writer task waits for the stream. Nobody else may poll it then, or the task's waker would be lost.
+    waiting: bool,
+}
+
+impl std::fmt::Debug for Outbound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outbound").finish_non_exhaustive()
+    }
+}
+
+impl Outbound {
+    pub(super) fn new(writer: impl AsyncWrite + Send + 'static) -> Self {
+        Self {
+            state: Mutex::new(State {
+                writer: Some(Box::pin(writer)),
+                buffer: OutBuffer::default(),
+                waiting: false,
+            }),
+            work: Notify::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing in the guarded sections can panic half-way, so the state is whole even if a panic went through.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends what `make` appends.
+    pub(super) fn send<T>(&self, make: impl FnOnce(&mut OutBuffer) -> T) -> T {
+        let mut state = self.state();
+        let made = make(&mut state.buffer);
+        if state.writer.is_none() {
+            let all = state.buffer.len();
+            state.buffer.consume(all);
+        }
+        if !state.waiting && !state.buffer.is_empty() {
+            let mut context = Context::from_waker(Waker::noop());
+            if !matches!(state.flush(&mut context), Poll::Ready(Ok(()))) {
+                self.work.notify_one();
+            }
+        }
+        made
+    }
+
+    /// The writer task: writes what was left over, until the stream fails or the link ends.
+    pub(super) async fn run(&self) -> io::Result<()> {
+        loop {
+            self.work.notified().await;
+            std::future::poll_fn(|context| {
+                let mut state = self.state();
+                let flushed = state.flush(context);
+                state.waiting = flushed.is_pending();
+                flushed
+            })
+            .await?;
+            if self.state().writer.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Drops the stream; nothing is sent any more.
+    pub(super) fn end(&self) {
+        let mut state = self.state();
+        state.writer = None;
+        let all = state.buffer.len();
+        state.buffer.consume(all);
+        drop(state);
+        self.work.notify_one();
+    }
+}
+
+impl State {
+    fn flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(writer) = &mut self.writer else { return Poll::Ready(Ok(())) };
+        while !self.buffer.is_empty() {
+            match writer.as_mut().poll_write(context, self.buffer.pending()) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(count)) => self.buffer.consume(count),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        // Some streams (a TLS connection) keep bytes until they are told. A pipe does nothing here.
+        writer.as_mut().poll_flush(context)
+    }
+}

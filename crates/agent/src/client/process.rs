@@ -1,0 +1,159 @@
+//! Programs: how they are started, fed and signalled.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use sandcell_sandbox::{Channel, Command, Process, ProcessHandle, SandboxError, Signal, SignalScope, StdinMode};
+use tokio::sync::{Mutex, mpsc, oneshot};
+
+use super::link::{AskError, Link};
+use super::table::{Credit, ProgramStream, Stream};
+use crate::protocol::{ErrorCode, MAX_DATA, Nothing, ReceiveWindow, Request, SpawnReply, WireError, channel_number};
+
+/// Events that a program's channel holds. With what the windows allow beyond it, one program makes the host hold at most about 2 MiB.
+const EVENTS: usize = 16;
+
+pub(super) async fn spawn(link: &Arc<Link>, command: Command) -> Result<Process, SandboxError> {
+    let program = command.argv.first().cloned().unwrap_or_default();
+    let (events, received) = mpsc::channel(EVENTS);
+    let (answer, answered) = oneshot::channel();
+    let stdin = (command.stdin == StdinMode::Piped).then(Arc::<Credit>::default);
+    let control = command.control.then(Arc::<Credit>::default);
+    let stream = ProgramStream {
+        answer: Some(answer),
+        events,
+        waiting: std::collections::VecDeque::new(),
+        stdout: Some(ReceiveWindow::default()),
+        stderr: Some(ReceiveWindow::default()),
+        control: command.control.then(ReceiveWindow::default),
+        exited: false,
+        stdin: stdin.clone(),
+        control_in: control.clone(),
+    };
+    let request = Request::Spawn {
+        argv: command.argv,
+        env: command.env,
+        cwd: command.cwd,
+        stdin: command.stdin,
+        control: command.control,
+    };
+    let open = link.open(&request, Stream::Program(Box::new(stream))).await?;
+    let id = open.id;
+    let _pid: SpawnReply = open.answer(answered, &request).await.map_err(|error| refused(program, error))?;
+    let handle = AgentProcess { link: Arc::clone(link), id, stdin: stdin.map(Inward::new), control: control.map(Inward::new) };
+    Ok(Process { events: received, handle: Arc::new(handle) })
+}
+
+fn refused(program: String, error: AskError) -> SandboxError {
+    let error = match error {
+        AskError::Sandbox(error) => return error,
+        AskError::Refused(error) => error,
+    };
+    if error.code == ErrorCode::Unsupported {
+        return SandboxError::Unsupported(error.message);
+    }
+    SandboxError::Spawn { program, source: system_error(&error) }
+}
+
+/// What the system said inside, with its number where that alone tells what has failed.
+fn system_error(error: &WireError) -> std::io::Error {
+    let number = error.errno.filter(|number| (1..4096).contains(number));
+    match (number, error.kind.as_deref()) {
+        (Some(number), Some("exec" | "fork" | "pipe")) => std::io::Error::from_raw_os_error(number),
+        (Some(number), _) => {
+            let message: String = error.message.chars().take(300).collect();
+            std::io::Error::new(std::io::Error::from_raw_os_error(number).kind(), message)
+        }
+        (None, _) => std::io::Error::other(error.message.chars().take(300).collect::<String>()),
+    }
+}
+
+/// The handle of a started program.
+struct AgentProcess {
+    link: Arc<Link>,
+    id: u32,
+    stdin: Option<Inward>,
+    control: Option<Inward>,
+}
+
+/// A channel to a program. Writers take turns, so that what one writes stays together.
+struct Inward {
+    credit: Arc<Credit>,
+    closed: Mutex<bool>,
+}
+
+impl Inward {
+    fn new(credit: Arc<Credit>) -> Self {
+        Self { credit, closed: Mutex::new(false) }
+    }
+}
+
+impl std::fmt::Debug for AgentProcess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AgentProcess").field("stream", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl AgentProcess {
+    fn inward(&self, channel: Channel) -> Result<&Inward, SandboxError> {
+        let inward = match channel {
+            Channel::Stdin => self.stdin.as_ref(),
+            Channel::Control => self.control.as_ref(),
+            Channel::Stdout | Channel::Stderr => None,
+        };
+        inward.ok_or_else(|| SandboxError::Unsupported(format!("writing to {channel:?} of this program")))
+    }
+}
+
+#[async_trait]
+impl ProcessHandle for AgentProcess {
+    /// Bytes for a program that has ended or closed its end are dropped; what has become of it is told by its events.
+    async fn write(&self, channel: Channel, bytes: Bytes) -> Result<(), SandboxError> {
+        let inward = self.inward(channel)?;
+        let closed = inward.closed.lock().await;
+        if *closed {
+            let source = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+            return Err(SandboxError::Setup { step: format!("write to {channel:?} after it was closed"), source });
+        }
+        for piece in bytes.chunks(MAX_DATA) {
+            if self.link.has_ended() {
+                return Err(self.link.error());
+            }
+            if !inward.credit.spend(piece.len()).await {
+                return if self.link.has_ended() { Err(self.link.error()) } else { Ok(()) };
+            }
+            self.link.outbound.send(|out| out.data(self.id, channel_number(channel), piece));
+        }
+        Ok(())
+    }
+
+    async fn close(&self, channel: Channel) -> Result<(), SandboxError> {
+        let inward = self.inward(channel)?;
+        let mut closed = inward.closed.lock().await;
+        if self.link.has_ended() {
+            return Err(self.link.error());
+        }
+        if !std::mem::replace(&mut *closed, true) {
+            self.link.outbound.send(|out| out.close(self.id, channel_number(channel)));
+        }
+        Ok(())
+    }
+
+    async fn signal(&self, signal: Signal, scope: SignalScope) -> Result<(), SandboxError> {
+        let request = Request::Signal { process: self.id, signal, scope };
+        let _done: Nothing = self.link.ask(&request).await.map_err(|error| match error {
+            AskError::Sandbox(error) => error,
+            AskError::Refused(error) => {
+                SandboxError::Setup { step: "agent signal".to_owned(), source: system_error(&error) }
+            }
+        })?;
+        Ok(())
+    }
+}
+
+impl Drop for AgentProcess {
+    fn drop(&mut self) {
+        self.link.give_up(self.id);
+    }
+}

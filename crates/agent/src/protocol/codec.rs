@@ -1,0 +1,359 @@
+//! Frames to bytes and back.
+
+use serde::Serialize;
+
+use super::Breach;
+
+/// The most that a frame's length field may say.
+pub const MAX_FRAME: usize = 8 << 20;
+
+/// Kind and stream id, which the length field counts.
+const HEAD: usize = 5;
+
+/// How much room the decoder offers to a read at the least.
+const READ_ROOM: usize = 64 << 10;
+
+/// A decoder or buffer that has grown beyond this gives its memory back when it is empty.
+const KEEP: usize = 512 << 10;
+
+/// What a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the protocol's table defines each")]
+pub enum Kind {
+    Hello,
+    Request,
+    Reply,
+    Event,
+    Data,
+    Credit,
+    Close,
+    Reset,
+    Goodbye,
+}
+
+impl Kind {
+    /// The byte on the wire.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Hello => 1,
+            Self::Request => 2,
+            Self::Reply => 3,
+            Self::Event => 4,
+            Self::Data => 5,
+            Self::Credit => 6,
+            Self::Close => 7,
+            Self::Reset => 8,
+            Self::Goodbye => 9,
+        }
+    }
+
+    const fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Hello,
+            2 => Self::Request,
+            3 => Self::Reply,
+            4 => Self::Event,
+            5 => Self::Data,
+            6 => Self::Credit,
+            7 => Self::Close,
+            8 => Self::Reset,
+            9 => Self::Goodbye,
+            _ => return None,
+        })
+    }
+}
+
+/// A frame as it stands in the decoder's buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// What it is.
+    pub kind: Kind,
+    /// The stream it belongs to.
+    pub stream: u32,
+    /// The rest.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// The channel and bytes of DATA.
+    ///
+    /// # Errors
+    /// The payload has not at least one byte of data.
+    pub fn data(&self) -> Result<(u8, &'a [u8]), Breach> {
+        match self.payload.split_first() {
+            Some((channel, bytes)) if !bytes.is_empty() => Ok((*channel, bytes)),
+            _ => Err(Breach::new("an empty DATA frame")),
+        }
+    }
+
+    /// The channel and amount of CREDIT.
+    ///
+    /// # Errors
+    /// The payload has not five bytes.
+    pub fn credit(&self) -> Result<(u8, u32), Breach> {
+        match *self.payload {
+            [channel, a, b, c, d] => Ok((channel, u32::from_le_bytes([a, b, c, d]))),
+            _ => Err(Breach::new("a CREDIT frame of the wrong size")),
+        }
+    }
+
+    /// The channel of CLOSE.
+    ///
+    /// # Errors
+    /// The payload has not one byte.
+    pub fn close(&self) -> Result<u8, Breach> {
+        match *self.payload {
+            [channel] => Ok(channel),
+            _ => Err(Breach::new("a CLOSE frame of the wrong size")),
+        }
+    }
+}
+
+/// Cuts a byte stream into frames. Holds at most one frame and what one read brought behind it.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Decoder {
+    /// Room to read into. What was read is told by [`Decoder::filled`].
+    pub fn room(&mut self) -> &mut [u8] {
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+            if self.bytes.len() > KEEP {
+                self.bytes = Vec::new();
+            }
+        }
+        let wanted = self.wanted();
+        if self.bytes.len() - self.end < wanted && self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        if self.bytes.len() - self.end < wanted {
+            self.bytes.resize(self.end + wanted, 0);
+        }
+        self.bytes.get_mut(self.end..).unwrap_or_default()
+    }
+
+    /// What the unfinished frame still needs, if that is more than the usual room. Grows by at most doubling, so that a length alone
+    /// does not make the decoder allocate.
+    fn wanted(&self) -> usize {
+        let have = self.end - self.start;
+        let missing = self.head().map_or(0, |(length, _)| (length + 4).saturating_sub(have));
+        missing.clamp(READ_ROOM, have.max(READ_ROOM))
+    }
+
+    /// Says that `count` bytes of the room were filled.
+    pub fn filled(&mut self, count: usize) {
+        self.end = self.end.saturating_add(count).min(self.bytes.len());
+    }
+
+    fn head(&self) -> Option<(usize, &[u8])> {
+        let unread = self.bytes.get(self.start..self.end)?;
+        let (length, rest) = unread.split_first_chunk::<4>()?;
+        Some((usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX), rest))
+    }
+
+    /// The next whole frame, if there is one.
+    ///
+    /// # Errors
+    /// The length is out of range or the kind is not known.
+    pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, Breach> {
+        let Some((length, _)) = self.head() else { return Ok(None) };
+        if !(HEAD..=MAX_FRAME).contains(&length) {
+            return Err(Breach::new(format!("a frame of {length} bytes")));
+        }
+        let from = self.start + 4;
+        if self.end - from < length {
+            return Ok(None);
+        }
+        self.start = from + length;
+        let body = self.bytes.get(from..from + length).unwrap_or_default();
+        let Some((&[number, a, b, c, d], payload)) = body.split_first_chunk::<HEAD>() else {
+            return Err(Breach::new("a frame without a head"));
+        };
+        let kind = Kind::from_number(number).ok_or_else(|| Breach::new(format!("a frame of unknown kind {number}")))?;
+        Ok(Some(Frame { kind, stream: u32::from_le_bytes([a, b, c, d]), payload }))
+    }
+}
+
+/// Frames that wait to be written.
+#[derive(Debug, Default)]
+pub struct OutBuffer {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl OutBuffer {
+    /// How many bytes wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What waits.
+    #[must_use]
+    pub fn pending(&self) -> &[u8] {
+        self.bytes.get(self.start..).unwrap_or_default()
+    }
+
+    /// Forgets what was written.
+    pub fn consume(&mut self, count: usize) {
+        self.start = self.start.saturating_add(count).min(self.bytes.len());
+        if self.start == self.bytes.len() {
+            self.start = 0;
+            self.bytes.clear();
+            if self.bytes.capacity() > KEEP {
+                self.bytes = Vec::new();
+            }
+        } else if self.start >= KEEP {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+    }
+
+    /// Appends a frame whose payload comes in parts. False if it would be longer than a frame may be; nothing is appended then.
+    #[must_use]
+    pub fn frame(&mut self, kind: Kind, stream: u32, parts: &[&[u8]]) -> bool {
+        let length = parts.iter().fold(HEAD, |sum, part| sum.saturating_add(part.len()));
+        let Some(field) = u32::try_from(length).ok().filter(|_| length <= MAX_FRAME) else { return false };
+        self.bytes.reserve(length + 4);
+        self.bytes.extend_from_slice(&field.to_le_bytes());
+        self.bytes.push(kind.number());
+        self.bytes.extend_from_slice(&stream.to_le_bytes());
+        for part in parts {
+            self.bytes.extend_from_slice(part);
+        }
+        true
+    }
+
+    /// Appends a frame with a JSON payload. False if it is too long, or cannot be written as JSON.
+    #[must_use]
+    pub fn message(&mut self, kind: Kind, stream: u32, message: &impl Serialize) -> bool {
+        serde_json::to_vec(message).is_ok_and(|json| self.frame(kind, stream, &[&json]))
+    }
+
+    /// Appends DATA.
+    pub fn data(&mut self, stream: u32, channel: u8, bytes: &[u8]) {
+        debug_assert!(bytes.len() < MAX_FRAME - HEAD);
+        let _fits = self.frame(Kind::Data, stream, &[&[channel], bytes]);
+    }
+
+    /// Appends CREDIT.
+    pub fn credit(&mut self, stream: u32, channel: u8, amount: u32) {
+        let _fits = self.frame(Kind::Credit, stream, &[&[channel], &amount.to_le_bytes()]);
+    }
+
+    /// Appends CLOSE.
+    pub fn close(&mut self, stream: u32, channel: u8) {
+        let _fits = self.frame(Kind::Close, stream, &[&[channel]]);
+    }
+
+    /// Appends RESET.
+    pub fn reset(&mut self, stream: u32) {
+        let _fits = self.frame(Kind::Reset, stream, &[]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn feed(decoder: &mut Decoder, mut bytes: &[u8], step: usize) -> Result<Vec<(Kind, u32, Vec<u8>)>, Breach> {
+        let mut frames = Vec::new();
+        while !bytes.is_empty() {
+            let room = decoder.room();
+            let count = bytes.len().min(step).min(room.len());
+            room[..count].copy_from_slice(&bytes[..count]);
+            decoder.filled(count);
+            bytes = &bytes[count..];
+            while let Some(frame) = decoder.next_frame()? {
+                frames.push((frame.kind, frame.stream, frame.payload.to_vec()));
+            }
+        }
+        Ok(frames)
+    }
+
+    proptest! {
+        #[test]
+        fn frames_survive_any_cut_of_the_byte_stream(
+            payloads in proptest::collection::vec((1_u8..10, any::<u32>(), proptest::collection::vec(any::<u8>(), 0..300)), 0..20),
+            step in 1_usize..700,
+        ) {
+            let mut out = OutBuffer::default();
+            let mut expected = Vec::new();
+            for (number, stream, payload) in payloads {
+                let kind = Kind::from_number(number).unwrap();
+                prop_assert!(out.frame(kind, stream, &[&payload]));
+                expected.push((kind, stream, payload));
+            }
+            prop_assert_eq!(feed(&mut Decoder::default(), out.pending(), step), Ok(expected));
+        }
+
+        #[test]
+        fn arbitrary_bytes_give_frames_or_a_breach_and_never_more_memory_than_a_frame(
+            bytes in proptest::collection::vec(any::<u8>(), 0..5_000), step in 1_usize..5_000,
+        ) {
+            let mut decoder = Decoder::default();
+            let _ = feed(&mut decoder, &bytes, step);
+            prop_assert!(decoder.bytes.len() <= 4 * READ_ROOM);
+        }
+    }
+
+    #[test]
+    fn the_longest_frame_passes_and_one_byte_more_does_not() {
+        let payload = vec![7; MAX_FRAME - HEAD];
+        let mut out = OutBuffer::default();
+        assert!(out.frame(Kind::Reply, 3, &[&payload]));
+        let mut decoder = Decoder::default();
+        let frames = feed(&mut decoder, out.pending(), 100_000).unwrap();
+        assert_eq!(frames, [(Kind::Reply, 3, payload.clone())]);
+        assert!(!out.frame(Kind::Reply, 3, &[&payload, b"1"]));
+        decoder.room();
+        assert!(decoder.bytes.len() <= KEEP, "an empty decoder gives a large frame's memory back");
+    }
+
+    #[test]
+    fn bad_lengths_and_unknown_kinds_are_breaches() {
+        for length in [0_u32, 4, u32::try_from(MAX_FRAME).unwrap() + 1, u32::MAX] {
+            assert!(feed(&mut Decoder::default(), &length.to_le_bytes(), 100).is_err(), "{length}");
+        }
+        for kind in [0_u8, 10, 255] {
+            let bytes = [5, 0, 0, 0, kind, 1, 0, 0, 0];
+            assert!(feed(&mut Decoder::default(), &bytes, 100).is_err(), "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_length_alone_does_not_make_the_decoder_allocate() {
+        let mut decoder = Decoder::default();
+        feed(&mut decoder, &u32::try_from(MAX_FRAME).unwrap().to_le_bytes(), 4).unwrap();
+        decoder.room();
+        assert!(decoder.bytes.len() <= 2 * READ_ROOM);
+    }
+
+    #[test]
+    fn what_was_written_is_forgotten_in_order() {
+        let mut out = OutBuffer::default();
+        out.data(1, 1, b"abc");
+        out.credit(1, 2, 9);
+        let all = out.pending().to_vec();
+        out.consume(5);
+        assert_eq!(out.pending(), &all[5..]);
+        out.consume(usize::MAX);
+        assert!(out.is_empty());
+    }
+}

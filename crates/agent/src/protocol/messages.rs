@@ -1,0 +1,304 @@
+//! What the JSON payloads say.
+
+use std::collections::BTreeMap;
+
+use sandcell_sandbox::{Channel, Exit, Listing, Signal, SignalScope, StdinMode, WriteMode};
+use serde::{Deserialize, Serialize};
+
+use super::{Breach, PROTOCOL, VERSION};
+
+/// HELLO.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Always [`PROTOCOL`].
+    pub protocol: String,
+    /// The one version that the sender speaks.
+    pub version: u32,
+    /// What it has beyond the frames themselves.
+    #[serde(default)]
+    pub features: Vec<String>,
+}
+
+impl Hello {
+    /// Ours.
+    #[must_use]
+    pub fn ours() -> Self {
+        Self {
+            protocol: PROTOCOL.to_owned(),
+            version: VERSION,
+            features: ["spawn", "files", "usage"].map(str::to_owned).to_vec(),
+        }
+    }
+
+    /// Reads the other side's and checks that we understand each other.
+    ///
+    /// # Errors
+    /// It is no HELLO, or of another protocol or version.
+    pub fn check(payload: &[u8]) -> Result<Self, Breach> {
+        let hello: Self = serde_json::from_slice(payload).map_err(|error| Breach::new(format!("a bad HELLO: {error}")))?;
+        if hello.protocol != PROTOCOL || hello.version != VERSION {
+            let theirs: String = hello.protocol.chars().take(40).collect();
+            return Err(Breach::new(format!(
+                "the other side speaks {theirs:?} version {}, this program speaks {PROTOCOL:?} version {VERSION}",
+                hello.version
+            )));
+        }
+        Ok(hello)
+    }
+}
+
+/// GOODBYE.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Goodbye {
+    /// Why.
+    pub reason: String,
+}
+
+/// REQUEST.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the protocol page defines each")]
+pub enum Request {
+    Spawn {
+        argv: Vec<String>,
+        env: BTreeMap<String, String>,
+        cwd: String,
+        stdin: StdinMode,
+        control: bool,
+    },
+    Signal {
+        process: u32,
+        signal: Signal,
+        scope: SignalScope,
+    },
+    List {
+        path: String,
+        recursive: bool,
+        max: usize,
+    },
+    Read {
+        path: String,
+        offset: u64,
+        len: u64,
+    },
+    Write {
+        path: String,
+        mode: WriteMode,
+    },
+    Usage,
+    Ping,
+}
+
+/// The operations of this version.
+const KNOWN: [&str; 7] = ["spawn", "signal", "list", "read", "write", "usage", "ping"];
+
+/// Why a REQUEST's payload is not a [`Request`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RequestError {
+    /// No JSON object with an `op`: the sender does not speak the protocol.
+    Breach(Breach),
+    /// To be answered with this.
+    Answer(WireError),
+}
+
+/// Reads a REQUEST's payload.
+///
+/// # Errors
+/// [`RequestError`] says whether it is to be answered or a breach.
+pub fn parse_request(payload: &[u8]) -> Result<Request, RequestError> {
+    #[derive(Deserialize)]
+    struct Operation {
+        op: String,
+    }
+    let operation: Operation = serde_json::from_slice(payload)
+        .map_err(|error| RequestError::Breach(Breach::new(format!("a REQUEST that is none: {error}"))))?;
+    if !KNOWN.contains(&operation.op.as_str()) {
+        let op: String = operation.op.chars().take(40).collect();
+        return Err(RequestError::Answer(WireError::new(
+            ErrorCode::Unsupported,
+            format!("this agent does not have {op:?}"),
+        )));
+    }
+    serde_json::from_slice(payload)
+        .map_err(|error| RequestError::Answer(WireError::new(ErrorCode::Invalid, error.to_string())))
+}
+
+/// REPLY.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply<T> {
+    /// It was done.
+    Ok(T),
+    /// It was not.
+    Error(WireError),
+}
+
+/// The answer when there is nothing to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nothing {}
+
+/// The answer to `spawn`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpawnReply {
+    /// The program's process id inside.
+    pub pid: i32,
+}
+
+/// The answer to `list`.
+pub type ListReply = Listing;
+
+/// The answer to `read`, after the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadReply {
+    /// The size of the whole file.
+    pub total: u64,
+}
+
+/// The answer to `write`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteReply {
+    /// The size of the file afterwards.
+    pub size: u64,
+}
+
+/// The answer to `usage`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageReply {
+    /// Processes and threads inside, the agent included.
+    pub processes: u32,
+    /// Bytes used in the sandbox's private file systems.
+    pub disk: u64,
+    /// Files and folders used in them.
+    pub inodes: u64,
+}
+
+/// Why something was not done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireError {
+    /// The kind of error.
+    pub code: ErrorCode,
+    /// For people; one sentence without a full stop.
+    pub message: String,
+    /// The system's error number, if that was the reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub errno: Option<i32>,
+    /// What stood in the way: the kind of file, or the step of a start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+}
+
+impl WireError {
+    pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), errno: None, kind: None }
+    }
+}
+
+/// The kinds of errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub enum ErrorCode {
+    NotFound,
+    IsDirectory,
+    NotDirectory,
+    NotRegular,
+    Denied,
+    ReadOnly,
+    DiskFull,
+    TooLarge,
+    LinkLoop,
+    Spawn,
+    Limit,
+    Unsupported,
+    Invalid,
+    #[serde(other)]
+    Failed,
+}
+
+/// EVENT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// The program itself has ended.
+    Exited {
+        /// How.
+        exit: Exit,
+    },
+    /// The program has closed its reading end of this channel.
+    Refused {
+        /// The channel's number.
+        channel: u8,
+    },
+}
+
+/// The number of a program's channel.
+#[must_use]
+pub const fn channel_number(channel: Channel) -> u8 {
+    match channel {
+        Channel::Stdin => 0,
+        Channel::Stdout => 1,
+        Channel::Stderr => 2,
+        Channel::Control => 3,
+    }
+}
+
+/// The program's channel with this number.
+#[must_use]
+pub const fn channel_from_number(number: u8) -> Option<Channel> {
+    Some(match number {
+        0 => Channel::Stdin,
+        1 => Channel::Stdout,
+        2 => Channel::Stderr,
+        3 => Channel::Control,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_look_like_the_protocol_page_says() {
+        let request = Request::Signal { process: 5, signal: Signal::Kill, scope: SignalScope::Tree };
+        assert_eq!(
+            serde_json::to_string(&request).unwrap(),
+            r#"{"op":"signal","process":5,"signal":"kill","scope":"tree"}"#
+        );
+        assert_eq!(serde_json::to_string(&Request::Usage).unwrap(), r#"{"op":"usage"}"#);
+        let exited = Event::Exited { exit: Exit::Signal(9) };
+        assert_eq!(serde_json::to_string(&exited).unwrap(), r#"{"event":"exited","exit":{"signal":9}}"#);
+        assert_eq!(serde_json::to_string(&Reply::Ok(Nothing {})).unwrap(), r#"{"ok":{}}"#);
+        let error = Reply::<Nothing>::Error(WireError::new(ErrorCode::NotFound, "gone"));
+        assert_eq!(serde_json::to_string(&error).unwrap(), r#"{"error":{"code":"not_found","message":"gone"}}"#);
+    }
+
+    #[test]
+    fn an_unknown_operation_is_answered_and_no_operation_is_a_breach() {
+        for op in ["forward", "open", "adopt", "no such thing"] {
+            let payload = format!(r#"{{"op":"{op}","port":0}}"#);
+            let Err(RequestError::Answer(error)) = parse_request(payload.as_bytes()) else { panic!("{op}") };
+            assert_eq!(error.code, ErrorCode::Unsupported);
+        }
+        let Err(RequestError::Answer(error)) = parse_request(br#"{"op":"read","path":5}"#) else { panic!() };
+        assert_eq!(error.code, ErrorCode::Invalid);
+        for bytes in [b"".as_slice(), b"[]", b"{}", b"\xff", b"{\"op\":1}"] {
+            assert!(matches!(parse_request(bytes), Err(RequestError::Breach(_))));
+        }
+    }
+
+    #[test]
+    fn a_foreign_version_is_named() {
+        let ours = serde_json::to_vec(&Hello::ours()).unwrap();
+        assert_eq!(Hello::check(&ours), Ok(Hello::ours()));
+        let breach = Hello::check(br#"{"protocol":"sandcell-agent","version":2}"#).unwrap_err();
+        assert!(breach.to_string().contains("version 2") && breach.to_string().contains("version 1"));
+        assert!(Hello::check(b"SSH-2.0").is_err());
+    }
+
+    #[test]
+    fn an_error_code_of_a_later_agent_is_a_plain_failure() {
+        let error: WireError = serde_json::from_str(r#"{"code":"brand_new","message":"m"}"#).unwrap();
+        assert_eq!(error.code, ErrorCode::Failed);
+    }
+}

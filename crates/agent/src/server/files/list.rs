@@ -1,0 +1,183 @@
+//! Listing a folder that may be huge, deep, and changing.
+//!
+//! The names that come first are kept, at most as many as asked for; all others are only counted. What the kept ones are is asked at the end.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{Dir, FileType, OFlags, fstat};
+use rustix::io::Errno;
+use sandcell_sandbox::{Entry, EntryKind};
+
+use super::open::{Root, beneath, refuse_no_folder, refuse_pseudo};
+use super::{Step, errors};
+use crate::protocol::{ListReply, MAX_ENTRIES, WireError};
+
+/// Entries that are looked at in all.
+const MAX_SCANNED: u64 = 200_000;
+
+/// Bytes of names that are kept.
+const MAX_NAMES: usize = 4 << 20;
+
+/// Folders that wait to be looked into.
+const MAX_PENDING: usize = 20_000;
+
+/// How far down a recursive listing goes.
+const MAX_DEPTH: usize = 16;
+
+/// Entries of one slice.
+const SLICE: usize = 512;
+
+pub(in crate::server) struct List {
+    base: OwnedFd,
+    recursive: bool,
+    max: usize,
+    /// The folder that is being read, with the path of what is in it and its depth.
+    reading: Option<(Dir, Vec<u8>, usize)>,
+    /// Folders to read, by their path below the base.
+    pending: Vec<(Vec<u8>, usize)>,
+    kept: BTreeMap<Vec<u8>, FileType>,
+    kept_bytes: usize,
+    scanned: u64,
+    omitted: u64,
+    done: Vec<Entry>,
+}
+
+impl List {
+    pub(super) fn new(root: &Root, path: &str, recursive: bool, max: usize) -> Result<Self, WireError> {
+        refuse_no_folder(&root.look(path)?)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
+        let base = root.resolve(path, flags).map_err(errors::of_file)?;
+        refuse_pseudo(&base)?;
+        let reading = Dir::read_from(&base).map_err(errors::of_file)?;
+        Ok(Self {
+            base,
+            recursive,
+            max: max.min(MAX_ENTRIES),
+            reading: Some((reading, Vec::new(), 1)),
+            pending: Vec::new(),
+            kept: BTreeMap::new(),
+            kept_bytes: 0,
+            scanned: 0,
+            omitted: 0,
+            done: Vec::new(),
+        })
+    }
+
+    pub(super) fn slice(&mut self) -> Step {
+        for _ in 0..SLICE {
+            let more = if self.reading.is_some() || !self.pending.is_empty() { self.scan() } else { self.describe() };
+            match more {
+                Ok(true) => {}
+                Ok(false) => {
+                    return Step::Listed(ListReply { entries: std::mem::take(&mut self.done), omitted: self.omitted });
+                }
+                Err(error) => return Step::Failed(errors::of_file(error)),
+            }
+        }
+        Step::Again
+    }
+
+    /// Takes one entry, or goes on to the next folder.
+    fn scan(&mut self) -> Result<bool, Errno> {
+        let Some((dir, prefix, depth)) = &mut self.reading else {
+            if let Some((path, depth)) = self.pending.pop() {
+                self.reading = self.enter(&path).map(|dir| (dir, path, depth));
+            }
+            return Ok(true);
+        };
+        let entry = match dir.read() {
+            Some(Ok(entry)) => entry,
+            Some(Err(Errno::INTR)) => return Ok(true),
+            // A folder that was removed meanwhile has no more entries.
+            None | Some(Err(Errno::NOENT)) => {
+                self.reading = None;
+                return Ok(true);
+            }
+            Some(Err(error)) => return Err(error),
+        };
+        let name = entry.file_name().to_bytes();
+        if matches!(name, b"." | b"..") {
+            return Ok(true);
+        }
+        self.scanned += 1;
+        if self.scanned > MAX_SCANNED {
+            // At least this one is left out; how many more there are would take too long to say.
+            self.omitted += 1;
+            self.reading = None;
+            self.pending.clear();
+            return Ok(true);
+        }
+        let mut path = prefix.clone();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        let depth = *depth;
+        let mut kind = entry.file_type();
+        if kind == FileType::Unknown {
+            kind = self.status(&path).map_or(kind, |status| FileType::from_raw_mode(status.st_mode));
+        }
+        if self.recursive && kind == FileType::Directory && depth < MAX_DEPTH {
+            if self.pending.len() < MAX_PENDING {
+                self.pending.push((path.clone(), depth + 1));
+            } else {
+                self.omitted += 1;
+            }
+        }
+        self.keep(path, kind);
+        Ok(true)
+    }
+
+    /// Keeps the first names in order, as many as there is room for.
+    fn keep(&mut self, path: Vec<u8>, kind: FileType) {
+        self.kept_bytes += path.len();
+        self.kept.insert(path, kind);
+        while self.kept.len() > self.max || self.kept_bytes > MAX_NAMES {
+            let Some((last, _)) = self.kept.pop_last() else { return };
+            self.kept_bytes -= last.len();
+            self.omitted += 1;
+        }
+    }
+
+    /// Opens a folder that was found. One that cannot be opened is listed but not looked into.
+    fn enter(&self, path: &[u8]) -> Option<Dir> {
+        let folder = beneath(&self.base, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK).ok()?;
+        refuse_pseudo(&folder).ok()?;
+        Dir::new(folder).ok()
+    }
+
+    fn status(&self, path: &[u8]) -> Option<rustix::fs::Stat> {
+        fstat(beneath(&self.base, path, OFlags::PATH).ok()?).ok()
+    }
+
+    /// Asks what one of the kept ones is. False when there are none left. One that has gone meanwhile is left out.
+    fn describe(&mut self) -> Result<bool, Errno> {
+        let Some((path, kind)) = self.kept.pop_first() else { return Ok(false) };
+        let Some(status) = self.status(&path) else { return Ok(true) };
+        let kind = match FileType::from_raw_mode(status.st_mode) {
+            FileType::Unknown => kind,
+            known => known,
+        };
+        self.done.push(Entry {
+            name: String::from_utf8_lossy(&path).into_owned(),
+            kind: match kind {
+                FileType::RegularFile => EntryKind::File,
+                FileType::Directory => EntryKind::Folder,
+                FileType::Symlink => EntryKind::Link,
+                _ => EntryKind::Other,
+            },
+            size: u64::try_from(status.st_size).unwrap_or(0),
+            modified_ms: milliseconds(&status),
+        });
+        Ok(true)
+    }
+}
+
+/// The types of these fields differ between architectures.
+#[allow(clippy::useless_conversion, clippy::unnecessary_fallible_conversions, reason = "the fields' types differ between architectures")]
+fn milliseconds(status: &rustix::fs::Stat) -> i64 {
+    let seconds = i64::try_from(status.st_mtime).unwrap_or(0);
+    let nanoseconds = i64::try_from(status.st_mtime_nsec).unwrap_or(0);
+    seconds.saturating_mul(1000).saturating_add(nanoseconds / 1_000_000)
+}

@@ -1,0 +1,97 @@
+//! Bytes from the host to a program: stdin, and the host's direction of control.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use crate::protocol::{Breach, OutBuffer, ReceiveWindow};
+
+/// The writing end of a program's pipe, and what the pipe has not taken yet (at most a window).
+pub(super) struct Inward {
+    /// None: the program has closed its end, or the host has closed its own and everything was written.
+    pipe: Option<OwnedFd>,
+    frames: VecDeque<Vec<u8>>,
+    /// How much of the first frame was written.
+    written: usize,
+    window: ReceiveWindow,
+    /// The host has sent CLOSE.
+    closed: bool,
+}
+
+/// What became of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flow {
+    Going,
+    /// The program has closed its end just now.
+    Refused,
+}
+
+impl Inward {
+    pub(super) fn new(pipe: OwnedFd) -> Self {
+        Self { pipe: Some(pipe), frames: VecDeque::new(), written: 0, window: ReceiveWindow::default(), closed: false }
+    }
+
+    /// The pipe, while something waits for it.
+    pub(super) fn polled(&self) -> Option<BorrowedFd<'_>> {
+        if self.frames.is_empty() { None } else { self.pipe.as_ref().map(AsFd::as_fd) }
+    }
+
+    /// Bytes that the host sends. Most often the pipe takes them at once.
+    pub(super) fn receive(&mut self, bytes: &[u8], credit: impl FnMut(u32)) -> Result<Flow, Breach> {
+        if self.closed {
+            return Err(Breach::new("data after CLOSE"));
+        }
+        self.window.receive(bytes.len())?;
+        self.frames.push_back(bytes.to_vec());
+        Ok(self.write(credit))
+    }
+
+    /// The host sends no more.
+    pub(super) fn close(&mut self) -> Result<(), Breach> {
+        if std::mem::replace(&mut self.closed, true) {
+            return Err(Breach::new("a second CLOSE"));
+        }
+        if self.frames.is_empty() {
+            self.pipe = None;
+        }
+        Ok(())
+    }
+
+    /// Writes what the pipe takes. `credit` is told what may be given back to the host.
+    pub(super) fn write(&mut self, mut credit: impl FnMut(u32)) -> Flow {
+        let mut flow = Flow::Going;
+        while let Some(frame) = self.frames.front() {
+            let rest = frame.get(self.written..).unwrap_or_default();
+            let result = match &self.pipe {
+                Some(pipe) if !rest.is_empty() => rustix::io::write(pipe, rest),
+                // Nobody reads: the bytes are dropped, and the host may send (and lose) more.
+                _ => Ok(rest.len()),
+            };
+            match result {
+                Ok(count) if count < rest.len() => self.written += count,
+                Ok(_) => {
+                    let amount = self.window.passed(frame.len());
+                    self.frames.pop_front();
+                    self.written = 0;
+                    amount.into_iter().for_each(&mut credit);
+                }
+                Err(Errno::AGAIN) => return flow,
+                Err(Errno::INTR) => {}
+                Err(_) => {
+                    self.pipe = None;
+                    flow = Flow::Refused;
+                }
+            }
+        }
+        if self.closed {
+            self.pipe = None;
+        }
+        flow
+    }
+}
+
+/// Gives credit for a channel of a stream back.
+pub(super) fn credit_to(out: &mut OutBuffer, stream: u32, channel: u8) -> impl FnMut(u32) {
+    move |amount| out.credit(stream, channel, amount)
+}

@@ -1,0 +1,273 @@
+//! The agent itself: one thread, one poll(2) loop, nothing that waits.
+//!
+//! It is written for hostile company. The code that it starts has its user id, so it trusts nothing that it finds in the
+//! file system or in /proc, opens nothing that could block, and answers "no" when the system refuses it a descriptor, memory or
+//! a process, instead of ending. The host is obeyed, but its frames are checked all the same.
+
+mod children;
+mod errors;
+mod files;
+mod inward;
+mod outward;
+mod process_table;
+mod program;
+mod streams;
+mod tree;
+mod usage;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+
+use crate::protocol::{Breach, Decoder, Goodbye, Hello, Kind, OutBuffer};
+use children::Children;
+use streams::Streams;
+
+/// While this much output waits, programs' pipes and files are not read.
+const CROWDED: usize = 512 << 10;
+
+/// While this much output waits, the host's requests are not read either.
+const FULL: usize = 4 << 20;
+
+/// How much of the host's stream is read before everybody else has a turn.
+const INPUT_BATCH: usize = 256 << 10;
+
+/// What the agent has to know about its sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// Below this folder files are opened; `/` in a sandbox.
+    pub root: PathBuf,
+    /// Where a program starts whose own folder does not exist.
+    pub home: String,
+    /// A folder on each private writable file system; together they are the disk that `usage` reports.
+    pub private: Vec<PathBuf>,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            root: PathBuf::from("/"),
+            home: sandcell_sandbox::HOME.to_owned(),
+            private: [sandcell_sandbox::HOME, "/tmp", "/dev/shm"].map(PathBuf::from).to_vec(),
+        }
+    }
+}
+
+/// Why [`serve`] came back. Whoever called it exits now.
+#[derive(Debug)]
+pub enum ServeEnd {
+    /// The host has closed its stream.
+    HostClosed,
+    /// The host broke the protocol.
+    Breach(Breach),
+    /// The agent could not begin, or one of its two streams failed.
+    Failed(io::Error),
+}
+
+/// Serves the host until its stream ends, then kills every program and returns.
+///
+/// As process 1 it reaps whatever is orphaned in its process namespace and owns every process in it. Anywhere else it only cares for its own
+/// children (tests, and isolation without a process namespace).
+#[must_use]
+pub fn serve(input: OwnedFd, output: OwnedFd, config: ServerConfig) -> ServeEnd {
+    match Agent::new(input, output, config) {
+        Ok(mut agent) => {
+            let end = agent.run();
+            agent.streams.kill_everything();
+            if let ServeEnd::Breach(breach) = &end {
+                let goodbye = Goodbye { reason: breach.to_string() };
+                if agent.out.message(Kind::Goodbye, 0, &goodbye) {
+                    drop(agent.flush());
+                }
+            }
+            end
+        }
+        Err(error) => ServeEnd::Failed(error),
+    }
+}
+
+/// What a polled descriptor belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Token {
+    Input,
+    Output,
+    Children,
+    /// The program of this stream: its start, its end, or one of its pipes.
+    Program(u32, program::Part),
+}
+
+struct Agent {
+    input: OwnedFd,
+    output: OwnedFd,
+    decoder: Decoder,
+    out: OutBuffer,
+    children: Children,
+    streams: Streams,
+    greeted: bool,
+    /// The output pipe took less than it was offered.
+    output_full: bool,
+}
+
+impl Agent {
+    fn new(input: OwnedFd, output: OwnedFd, config: ServerConfig) -> io::Result<Self> {
+        for stream in [&input, &output] {
+            fcntl_setfl(stream, fcntl_getfl(stream)? | OFlags::NONBLOCK)?;
+        }
+        let children = Children::new()?;
+        let mut out = OutBuffer::default();
+        let _fits = out.message(Kind::Hello, 0, &Hello::ours());
+        Ok(Self {
+            input,
+            output,
+            decoder: Decoder::default(),
+            out,
+            streams: Streams::new(config, &children)?,
+            children,
+            greeted: false,
+            output_full: false,
+        })
+    }
+
+    fn run(&mut self) -> ServeEnd {
+        loop {
+            match self.turn() {
+                Ok(None) => {}
+                Ok(Some(end)) => return end,
+                Err(error) => return ServeEnd::Failed(error),
+            }
+        }
+    }
+
+    /// One turn: say what is to be said, wait, take what has come.
+    fn turn(&mut self) -> io::Result<Option<ServeEnd>> {
+        if !self.flush()? {
+            return Ok(Some(ServeEnd::HostClosed));
+        }
+        let mut children = self.children.unfinished();
+        let crowded = self.out.len() >= CROWDED;
+        for (token, flags) in self.wait(crowded)? {
+            match token {
+                Token::Output => self.output_full = false,
+                Token::Children => children = true,
+                Token::Program(stream, part) => {
+                    if self.out.len() < CROWDED {
+                        self.streams.ready(stream, part, flags, &mut self.out, &mut self.children);
+                    }
+                }
+                Token::Input => match self.take_input() {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(Some(ServeEnd::HostClosed)),
+                    Err(InputError::Breach(breach)) => return Ok(Some(ServeEnd::Breach(breach))),
+                    Err(InputError::System(error)) => return Err(error),
+                },
+            }
+        }
+        if children {
+            for (pid, exit) in self.children.reap() {
+                self.streams.ended(pid, exit, &mut self.out, &mut self.children);
+            }
+        }
+        self.children.reap_strays();
+        self.streams.advance(&mut self.out, CROWDED);
+        Ok(None)
+    }
+
+    /// Waits until something can be done.
+    fn wait(&self, crowded: bool) -> io::Result<Vec<(Token, PollFlags)>> {
+        let mut tokens = Vec::with_capacity(16);
+        let mut polled = Vec::with_capacity(16);
+        let mut add = |token, fd, flags| {
+            tokens.push(token);
+            polled.push(PollFd::from_borrowed_fd(fd, flags));
+        };
+        if self.out.len() < FULL {
+            add(Token::Input, self.input.as_fd(), PollFlags::IN);
+        }
+        if self.output_full {
+            add(Token::Output, self.output.as_fd(), PollFlags::OUT);
+        }
+        if let Some(fd) = self.children.descriptor() {
+            add(Token::Children, fd, PollFlags::IN);
+        }
+        if !crowded {
+            self.streams.polled(|stream, part, fd, flags| add(Token::Program(stream, part), fd, flags));
+        }
+        let busy = self.children.unfinished() || (!crowded && self.streams.has_work());
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        match poll(&mut polled, busy.then_some(&now)) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(Vec::new()),
+            // The kernel may lack memory for a moment. Without the wait this would spin.
+            Err(Errno::NOMEM | Errno::AGAIN) => {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                return Ok(Vec::new());
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let results = polled.iter().map(PollFd::revents);
+        Ok(tokens.into_iter().zip(results).filter(|(_, flags)| !flags.is_empty()).collect())
+    }
+
+    /// Writes what the pipe takes. False when nobody will ever read it.
+    fn flush(&mut self) -> io::Result<bool> {
+        while !self.out.is_empty() && !self.output_full {
+            match rustix::io::write(&self.output, self.out.pending()) {
+                Ok(count) => self.out.consume(count),
+                Err(Errno::AGAIN) => self.output_full = true,
+                Err(Errno::INTR) => {}
+                Err(Errno::PIPE | Errno::CONNRESET) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads and handles a batch of the host's frames. False at the end of its stream.
+    fn take_input(&mut self) -> Result<bool, InputError> {
+        let mut taken = 0;
+        while taken < INPUT_BATCH && self.out.len() < FULL {
+            let room = self.decoder.room();
+            let offered = room.len();
+            let count = match rustix::io::read(&self.input, room) {
+                Ok(0) => return Ok(false),
+                Ok(count) => count,
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return Ok(true),
+                Err(error) => return Err(InputError::System(error.into())),
+            };
+            self.decoder.filled(count);
+            taken += count;
+            self.handle_frames().map_err(InputError::Breach)?;
+            if count < offered {
+                // The pipe was emptied; another read would only say so.
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    fn handle_frames(&mut self) -> Result<(), Breach> {
+        while let Some(frame) = self.decoder.next_frame()? {
+            match (frame.kind, self.greeted) {
+                (Kind::Hello, false) => {
+                    Hello::check(frame.payload)?;
+                    self.greeted = true;
+                }
+                (_, false) => return Err(Breach::new("a frame before HELLO")),
+                (Kind::Goodbye, true) => return Err(Breach::new("the host has said goodbye")),
+                (Kind::Hello, true) => return Err(Breach::new("a second HELLO")),
+                (_, true) => self.streams.frame(&frame, &mut self.out, &mut self.children)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+enum InputError {
+    Breach(Breach),
+    System(io::Error),
+}

@@ -1,0 +1,86 @@
+//! Who is there, read from /proc.
+
+use std::io;
+
+use rustix::process::Pid;
+
+/// No walk looks at more processes than this.
+const MAX_PROCESSES: usize = 65_536;
+
+/// One process as its `stat` shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) pid: i32,
+    pub(super) parent: i32,
+    pub(super) session: i32,
+    /// With the id, this names a process for good.
+    pub(super) started: u64,
+    pub(super) threads: u32,
+    pub(super) state: u8,
+}
+
+impl Entry {
+    /// Ended, and only waiting to be reaped.
+    pub(super) fn is_dead(self) -> bool {
+        matches!(self.state, b'Z' | b'X' | b'x')
+    }
+
+    pub(super) fn is_stopped(self) -> bool {
+        matches!(self.state, b'T' | b't')
+    }
+
+    pub(super) fn id(self) -> Option<Pid> {
+        Pid::from_raw(self.pid)
+    }
+}
+
+/// Everybody, in the order of /proc. Who ends meanwhile may be missing.
+pub(super) fn read() -> io::Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    for entry in std::fs::read_dir("/proc")?.take(MAX_PROCESSES) {
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        match std::fs::read(format!("/proc/{pid}/stat")) {
+            Ok(stat) => entries.extend(parse(pid, &stat)),
+            Err(error) if matches!(error.raw_os_error(), Some(2 | 3)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(entries)
+}
+
+/// The name in the second field is the process's own choice and may hold spaces, parentheses and line feeds; the last closing
+/// parenthesis ends it.
+fn parse(pid: i32, stat: &[u8]) -> Option<Entry> {
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().take(20).collect();
+    Some(Entry {
+        pid,
+        state: *fields.first()?.as_bytes().first()?,
+        parent: fields.get(1)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
+        threads: fields.get(17)?.parse().ok()?,
+        started: fields.get(19)?.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_name_cannot_forge_the_fields_behind_it() {
+        let stat = b"42 (x) Z 1 1 1 (y) S 7 42 40 0 -1 4194304 100 0 0 0 1 2 0 0 20 0 3 0 5555 1000 200\n";
+        let entry = parse(42, stat).unwrap();
+        assert_eq!(entry, Entry { pid: 42, parent: 7, session: 40, started: 5555, threads: 3, state: b'S' });
+        assert_eq!(parse(1, b"1 (cut off"), None);
+        assert_eq!(parse(1, b"1 (a) S 0"), None);
+    }
+
+    #[test]
+    fn the_table_holds_this_very_process() {
+        let me = i32::try_from(std::process::id()).unwrap();
+        assert!(read().unwrap().iter().any(|entry| entry.pid == me && !entry.is_dead()));
+    }
+}

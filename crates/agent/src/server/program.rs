@@ -1,0 +1,312 @@
+//! One started program: its pipes, its end, and the order in which the host hears of them.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::PollFlags;
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal};
+use sandcell_jail::spawn::{self, Outcome, SpawnError, Started, Step};
+use sandcell_sandbox::{Exit, StdinMode};
+
+use super::inward::{Flow, Inward, credit_to};
+use super::outward::{Mark, Outward, Took};
+use super::tree;
+use crate::protocol::{Breach, Event, Kind, OutBuffer};
+
+/// What of a program is polled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Whether exec has succeeded.
+    Start,
+    /// Whether it has ended (where signals do not tell).
+    End,
+    Stdin,
+    Stdout,
+    Stderr,
+    ControlIn,
+    ControlOut,
+}
+
+const STDIN: u8 = 0;
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+const CONTROL: u8 = 3;
+
+pub(super) struct Program {
+    pub(super) stream: u32,
+    pub(super) pid: Pid,
+    /// Some until exec has succeeded.
+    start: Option<OwnedFd>,
+    /// Polled for its end where signals do not tell.
+    pub(super) watch: Option<OwnedFd>,
+    stdin: Option<Inward>,
+    control_in: Option<Inward>,
+    stdout: Outward,
+    stderr: Outward,
+    control_out: Option<Outward>,
+    /// Control bytes that wait for what stood in stdout and stderr.
+    held: Option<Held>,
+    /// Its end, once it has been reaped.
+    exit: Option<Exit>,
+    /// What has to be forwarded before the end is told.
+    last: Option<Last>,
+}
+
+struct Held {
+    stdout: Mark,
+    stderr: Mark,
+    control: Mark,
+}
+
+struct Last {
+    exit: Exit,
+    marks: [Mark; 3],
+}
+
+/// The near ends of a program's pipes, and the far ones that it gets.
+pub(super) struct Pipes {
+    stdin: Option<OwnedFd>,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    control: Option<(OwnedFd, OwnedFd)>,
+    far: Vec<OwnedFd>,
+}
+
+impl Pipes {
+    /// Makes them. `null` stands in for a standard input that nobody feeds.
+    pub(super) fn new(stdin: StdinMode, control: bool, null: &OwnedFd) -> Result<Self, SpawnError> {
+        let to_program = || -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+            let (far, near) = pipe_with(PipeFlags::CLOEXEC)?;
+            fcntl_setfl(&near, OFlags::NONBLOCK)?;
+            Ok((near, far))
+        };
+        let from_program = || -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+            let (near, far) = pipe_with(PipeFlags::CLOEXEC)?;
+            fcntl_setfl(&near, OFlags::NONBLOCK)?;
+            Ok((near, far))
+        };
+        let make = || -> rustix::io::Result<Self> {
+            let mut far = Vec::with_capacity(5);
+            let stdin = match stdin {
+                StdinMode::Null => {
+                    far.push(rustix::io::fcntl_dupfd_cloexec(null, 0)?);
+                    None
+                }
+                StdinMode::Piped => {
+                    let (near, theirs) = to_program()?;
+                    far.push(theirs);
+                    Some(near)
+                }
+            };
+            let (stdout, theirs) = from_program()?;
+            far.push(theirs);
+            let (stderr, theirs) = from_program()?;
+            far.push(theirs);
+            let control = if control {
+                let (near_in, theirs) = to_program()?;
+                far.push(theirs);
+                let (near_out, theirs) = from_program()?;
+                far.push(theirs);
+                Some((near_in, near_out))
+            } else {
+                None
+            };
+            Ok(Self { stdin, stdout, stderr, control, far })
+        };
+        make().map_err(|error| SpawnError { step: Step::Pipe, source: error.into() })
+    }
+
+    /// What the program gets, in the order of its numbers.
+    pub(super) fn far(&self) -> Vec<BorrowedFd<'_>> {
+        self.far.iter().map(AsFd::as_fd).collect()
+    }
+}
+
+impl Program {
+    pub(super) fn new(stream: u32, started: Started, pipes: Pipes, watch: Option<OwnedFd>) -> Self {
+        let (control_in, control_out) = pipes.control.unzip();
+        Self {
+            stream,
+            pid: started.pid,
+            start: Some(started.status),
+            watch,
+            stdin: pipes.stdin.map(Inward::new),
+            control_in: control_in.map(Inward::new),
+            stdout: Outward::new(stream, STDOUT, pipes.stdout),
+            stderr: Outward::new(stream, STDERR, pipes.stderr),
+            control_out: control_out.map(|pipe| Outward::new(stream, CONTROL, pipe)),
+            held: None,
+            exit: None,
+            last: None,
+        }
+    }
+
+    /// Whether the start has succeeded or failed; None if it is known already or not yet.
+    pub(super) fn outcome(&mut self) -> Option<Result<(), SpawnError>> {
+        match spawn::outcome(self.start.as_ref()?.as_fd()) {
+            Outcome::Pending => None,
+            Outcome::Running => {
+                self.start = None;
+                Some(Ok(()))
+            }
+            Outcome::Failed(error) => Some(Err(error)),
+        }
+    }
+
+    /// Whether exec has not succeeded yet.
+    pub(super) fn is_starting(&self) -> bool {
+        self.start.is_some()
+    }
+
+    /// It has ended, so it must have been started.
+    pub(super) fn assume_started(&mut self) {
+        self.start = None;
+    }
+
+    pub(super) fn polled<'a>(&'a self, mut add: impl FnMut(Part, BorrowedFd<'a>, PollFlags)) {
+        if let Some(start) = &self.start {
+            add(Part::Start, start.as_fd(), PollFlags::IN);
+            return;
+        }
+        if let Some(watch) = &self.watch {
+            add(Part::End, watch.as_fd(), PollFlags::IN);
+        }
+        for (part, inward) in [(Part::Stdin, &self.stdin), (Part::ControlIn, &self.control_in)] {
+            if let Some(fd) = inward.as_ref().and_then(Inward::polled) {
+                add(part, fd, PollFlags::OUT);
+            }
+        }
+        for (part, outward) in [(Part::Stdout, Some(&self.stdout)), (Part::Stderr, Some(&self.stderr))] {
+            if let Some(fd) = outward.and_then(Outward::polled) {
+                add(part, fd, PollFlags::IN);
+            }
+        }
+        if let Some(fd) = self.control_out.as_ref().filter(|_| self.held.is_none()).and_then(Outward::polled) {
+            add(Part::ControlOut, fd, PollFlags::IN);
+        }
+    }
+
+    /// Moves bytes of a pipe that is ready.
+    pub(super) fn pipe_ready(&mut self, part: Part, flags: PollFlags, out: &mut OutBuffer) {
+        match part {
+            Part::Start | Part::End => {}
+            Part::Stdin => self.feed(STDIN, out),
+            Part::ControlIn => self.feed(CONTROL, out),
+            Part::Stdout => drop(self.stdout.take(u64::MAX, out)),
+            Part::Stderr => drop(self.stderr.take(u64::MAX, out)),
+            Part::ControlOut => self.control_ready(flags, out),
+        }
+    }
+
+    /// Notes what stands in the pipes at the moment when control became readable. Control is looked at first: what stood in it then was written
+    /// after what is found in the others now.
+    fn control_ready(&mut self, flags: PollFlags, out: &mut OutBuffer) {
+        let Some(control) = &mut self.control_out else { return };
+        if self.held.is_some() {
+            return;
+        }
+        if control.standing() == 0 {
+            // Nothing but the end can have made it ready, if every writer is gone.
+            if flags.contains(PollFlags::HUP) {
+                let _end: Took = control.take(u64::MAX, out);
+            }
+            return;
+        }
+        let control = control.mark();
+        self.held = Some(Held { stdout: self.stdout.mark(), stderr: self.stderr.mark(), control });
+    }
+
+    /// Forwards what is held back as far as it goes.
+    pub(super) fn advance(&mut self, out: &mut OutBuffer, crowded: usize) {
+        if let (Some(held), Some(control)) = (&mut self.held, &mut self.control_out) {
+            let ready = held.stdout.reach(&mut self.stdout, out, crowded)
+                && held.stderr.reach(&mut self.stderr, out, crowded)
+                && held.control.reach(control, out, crowded);
+            if ready {
+                self.held = None;
+            }
+        }
+        if self.start.is_some() {
+            return;
+        }
+        if let Some(last) = &mut self.last {
+            let [stdout, stderr, control] = &mut last.marks;
+            let ready = stdout.reach(&mut self.stdout, out, crowded)
+                && stderr.reach(&mut self.stderr, out, crowded)
+                && self.held.is_none()
+                && self.control_out.as_mut().is_none_or(|outward| control.reach(outward, out, crowded));
+            if ready {
+                let _fits = out.message(Kind::Event, self.stream, &Event::Exited { exit: last.exit });
+                self.last = None;
+            }
+        }
+    }
+
+    /// The program itself has ended and was reaped. What it wrote comes before that.
+    pub(super) fn ended(&mut self, exit: Exit) {
+        self.exit = Some(exit);
+        self.watch = None;
+        let control = self.control_out.as_ref().unwrap_or(&self.stderr);
+        self.last = Some(Last { exit, marks: [self.stdout.mark(), self.stderr.mark(), control.mark()] });
+    }
+
+    /// Whether the program itself runs, as far as has been noticed.
+    pub(super) fn is_alive(&self) -> bool {
+        self.exit.is_none()
+    }
+
+    pub(super) fn receive(&mut self, channel: u8, bytes: &[u8], out: &mut OutBuffer) -> Result<(), Breach> {
+        let stream = self.stream;
+        let inward = self.inward(channel)?;
+        if inward.receive(bytes, credit_to(out, stream, channel))? == Flow::Refused {
+            refused(stream, channel, out);
+        }
+        Ok(())
+    }
+
+    pub(super) fn close(&mut self, channel: u8) -> Result<(), Breach> {
+        self.inward(channel)?.close()
+    }
+
+    pub(super) fn refund(&mut self, channel: u8, amount: u32) -> Result<(), Breach> {
+        let outward = match channel {
+            STDOUT => Some(&mut self.stdout),
+            STDERR => Some(&mut self.stderr),
+            CONTROL => self.control_out.as_mut(),
+            _ => None,
+        };
+        outward.ok_or_else(|| Breach::new("credit for a channel that does not exist"))?.refund(amount)
+    }
+
+    fn inward(&mut self, channel: u8) -> Result<&mut Inward, Breach> {
+        let inward = match channel {
+            STDIN => self.stdin.as_mut(),
+            CONTROL => self.control_in.as_mut(),
+            _ => None,
+        };
+        inward.ok_or_else(|| Breach::new("data for a channel that does not exist"))
+    }
+
+    fn feed(&mut self, channel: u8, out: &mut OutBuffer) {
+        let stream = self.stream;
+        if let Ok(inward) = self.inward(channel)
+            && inward.write(credit_to(out, stream, channel)) == Flow::Refused
+        {
+            refused(stream, channel, out);
+        }
+    }
+
+    /// Signals the program and its group.
+    pub(super) fn signal_group(&self, signal: Signal) {
+        tree::group(self.pid, signal);
+        // A child that has not led its own group yet is found by its id; one that was reaped is not asked for again.
+        if self.is_alive() {
+            tree::one(self.pid, signal);
+        }
+    }
+}
+
+fn refused(stream: u32, channel: u8, out: &mut OutBuffer) {
+    let _fits = out.message(Kind::Event, stream, &Event::Refused { channel });
+}

@@ -1,0 +1,372 @@
+//! The streams that the host has opened: programs, file operations, and requests that are answered at once.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::event::PollFlags;
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, Signal};
+use sandcell_jail::spawn::Program as Prepared;
+use sandcell_sandbox::{Exit, Signal as AskedSignal, SignalScope};
+use serde::Serialize;
+
+use super::children::Children;
+use super::errors;
+use super::files::{Job, Root, Step};
+use super::program::{Part, Pipes, Program};
+use super::tree::{self, Tree};
+use super::{ServerConfig, usage};
+use crate::protocol::{
+    BODY, Breach, ErrorCode, Frame, Kind, Nothing, OutBuffer, Reply, Request, RequestError, SpawnReply, WireError,
+    parse_request,
+};
+
+/// Programs whose streams live at the same time.
+const MAX_PROGRAMS: usize = 64;
+
+/// File operations under way at the same time.
+const MAX_JOBS: usize = 32;
+
+/// How much more likely a program is to be killed for memory than the agent.
+const OOM_STEP: i32 = 200;
+
+pub(super) struct Streams {
+    config: ServerConfig,
+    root: Root,
+    null: OwnedFd,
+    programs: BTreeMap<u32, Program>,
+    jobs: BTreeMap<u32, Job>,
+    /// The highest stream id that the host has used.
+    newest: u32,
+    /// Where the next round of work begins, so that all get a turn.
+    turn: u32,
+    first_process: bool,
+    /// What a program's `oom_score_adj` is set to.
+    oom_score: Option<String>,
+}
+
+impl Streams {
+    pub(super) fn new(config: ServerConfig, children: &Children) -> io::Result<Self> {
+        let own_score = std::fs::read_to_string("/proc/self/oom_score_adj").ok();
+        let own_score = own_score.and_then(|text| text.trim().parse::<i32>().ok());
+        Ok(Self {
+            root: Root::open(&config.root)?,
+            null: rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?,
+            config,
+            programs: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            newest: 0,
+            turn: 0,
+            first_process: children.first_process(),
+            oom_score: own_score.map(|score| score.saturating_add(OOM_STEP).min(1000).to_string()),
+        })
+    }
+
+    /// A frame of the host.
+    pub(super) fn frame(&mut self, frame: &Frame<'_>, out: &mut OutBuffer, children: &mut Children) -> Result<(), Breach> {
+        let stream = frame.stream;
+        if frame.kind == Kind::Request {
+            if stream.is_multiple_of(2) || stream <= self.newest {
+                return Err(Breach::new(format!("stream {stream} cannot be opened")));
+            }
+            self.newest = stream;
+            return match parse_request(frame.payload) {
+                Ok(request) => {
+                    self.request(stream, request, out, children);
+                    Ok(())
+                }
+                Err(RequestError::Answer(error)) => {
+                    answer::<Nothing>(stream, Err(error), out);
+                    Ok(())
+                }
+                Err(RequestError::Breach(breach)) => Err(breach),
+            };
+        }
+        if stream.is_multiple_of(2) || stream > self.newest {
+            return Err(Breach::new(format!("a frame on stream {stream}, which was never opened")));
+        }
+        match frame.kind {
+            Kind::Data => {
+                let (channel, bytes) = frame.data()?;
+                self.data(stream, channel, bytes, out)
+            }
+            Kind::Credit => {
+                let (channel, amount) = frame.credit()?;
+                self.credit(stream, channel, amount)
+            }
+            Kind::Close => {
+                let channel = frame.close()?;
+                self.close(stream, channel, out)
+            }
+            Kind::Reset => {
+                self.reset(stream, children);
+                out.reset(stream);
+                Ok(())
+            }
+            Kind::Hello | Kind::Request | Kind::Reply | Kind::Event | Kind::Goodbye => {
+                Err(Breach::new(format!("the host may not send {:?}", frame.kind)))
+            }
+        }
+    }
+
+    fn request(&mut self, stream: u32, request: Request, out: &mut OutBuffer, children: &Children) {
+        match request {
+            Request::Spawn { .. } => {
+                // The answer comes when exec has succeeded or failed.
+                if let Err(error) = self.spawn(stream, request, children) {
+                    answer::<Nothing>(stream, Err(error), out);
+                }
+            }
+            Request::Signal { process, signal, scope } => {
+                answer(stream, self.signal(process, signal, scope), out);
+            }
+            Request::List { path, recursive, max } => self.begin(stream, out, |root| Job::list(root, &path, recursive, max)),
+            Request::Read { path, offset, len } => self.begin(stream, out, |root| Job::read(root, &path, offset, len)),
+            Request::Write { path, mode } => self.begin(stream, out, |root| Job::write(root, &path, mode)),
+            Request::Usage => answer(stream, Ok(usage::read(&self.config.private, self.first_process)), out),
+            Request::Ping => answer(stream, Ok(Nothing {}), out),
+        }
+    }
+
+    fn begin(&mut self, stream: u32, out: &mut OutBuffer, make: impl FnOnce(&Root) -> Result<Job, WireError>) {
+        let job = if self.jobs.len() >= MAX_JOBS {
+            Err(WireError::new(ErrorCode::Limit, format!("{MAX_JOBS} file operations are under way already")))
+        } else {
+            make(&self.root)
+        };
+        match job {
+            Ok(job) => drop(self.jobs.insert(stream, job)),
+            Err(error) => answer::<Nothing>(stream, Err(error), out),
+        }
+    }
+
+    fn spawn(&mut self, stream: u32, request: Request, children: &Children) -> Result<(), WireError> {
+        let Request::Spawn { argv, env, cwd, stdin, control } = request else {
+            return Err(WireError::new(ErrorCode::Failed, "not a start"));
+        };
+        if self.programs.len() >= MAX_PROGRAMS {
+            return Err(WireError::new(ErrorCode::Limit, format!("{MAX_PROGRAMS} programs are started already")));
+        }
+        let folders = [cwd.as_str(), self.config.home.as_str(), "/"];
+        let wanted = Prepared::new(&argv, &env, &folders).map_err(|error| errors::of_spawn(&error))?;
+        let pipes = Pipes::new(stdin, control, &self.null).map_err(|error| errors::of_spawn(&error))?;
+        let started = wanted.start(&pipes.far()).map_err(|error| errors::of_spawn(&error))?;
+        let watch = children.watch(started.pid);
+        self.programs.insert(stream, Program::new(stream, started, pipes, watch));
+        Ok(())
+    }
+
+    /// A polled part of a program is ready.
+    pub(super) fn ready(
+        &mut self,
+        stream: u32,
+        part: Part,
+        flags: PollFlags,
+        out: &mut OutBuffer,
+        children: &mut Children,
+    ) {
+        let Some(program) = self.programs.get_mut(&stream) else { return };
+        match part {
+            Part::Start => self.start_known(stream, out, children),
+            Part::End => {
+                let pid = program.pid;
+                if let Some(exit) = children.look(pid) {
+                    self.ended(pid, exit, out, children);
+                }
+            }
+            _ => program.pipe_ready(part, flags, out),
+        }
+    }
+
+    /// Answers the host when it is known whether a program runs.
+    fn start_known(&mut self, stream: u32, out: &mut OutBuffer, children: &mut Children) {
+        let Some(program) = self.programs.get_mut(&stream) else { return };
+        match program.outcome() {
+            None => {}
+            Some(Ok(())) => {
+                let pid = program.pid.as_raw_pid();
+                if let Some(score) = &self.oom_score {
+                    // The child is not reaped yet, so the number is its own. Without the right to do it nothing is lost but a preference.
+                    let _unsupported = std::fs::write(format!("/proc/{pid}/oom_score_adj"), score);
+                }
+                answer(stream, Ok(SpawnReply { pid }), out);
+            }
+            Some(Err(error)) => {
+                answer::<Nothing>(stream, Err(errors::of_spawn(&error)), out);
+                if let Some(program) = self.programs.remove(&stream) {
+                    children.abandon(program.pid);
+                }
+            }
+        }
+    }
+
+    /// A process has ended and was reaped.
+    pub(super) fn ended(&mut self, pid: Pid, exit: Exit, out: &mut OutBuffer, children: &mut Children) {
+        let found = self.programs.iter().find(|(_, program)| program.pid == pid && program.is_alive());
+        let Some(stream) = found.map(|(stream, _)| *stream) else { return };
+        self.start_known(stream, out, children);
+        if let Some(program) = self.programs.get_mut(&stream) {
+            if program.is_starting() {
+                // Another child that has not reached its exec yet holds a copy of the pipe that would tell.
+                program.assume_started();
+                answer(stream, Ok(SpawnReply { pid: pid.as_raw_pid() }), out);
+            }
+            program.ended(exit);
+        }
+    }
+
+    fn signal(&self, stream: u32, asked: AskedSignal, scope: SignalScope) -> Result<Nothing, WireError> {
+        let Some(program) = self.programs.get(&stream) else {
+            return Err(WireError::new(ErrorCode::Invalid, format!("stream {stream} is no program's")));
+        };
+        let signal = match asked {
+            AskedSignal::Interrupt => Signal::INT,
+            AskedSignal::Terminate => Signal::TERM,
+            AskedSignal::Kill => Signal::KILL,
+        };
+        let others = self.others(stream);
+        match scope {
+            SignalScope::Group if others.contains(&program.pid) => {}
+            SignalScope::Group => program.signal_group(signal),
+            SignalScope::Tree => {
+                let tree = Tree { program: program.pid, others: &others, first_process: self.first_process };
+                tree.signal(signal).map_err(|error| WireError {
+                    errno: error.raw_os_error(),
+                    ..WireError::new(ErrorCode::Failed, format!("the processes could not be listed: {error}"))
+                })?;
+            }
+        }
+        Ok(Nothing {})
+    }
+
+    fn others(&self, stream: u32) -> Vec<Pid> {
+        self.programs.values().filter(|program| program.stream != stream).map(|program| program.pid).collect()
+    }
+
+    fn reset(&mut self, stream: u32, children: &mut Children) {
+        self.jobs.remove(&stream);
+        let Some(program) = self.programs.remove(&stream) else { return };
+        let others = self.others(stream);
+        let tree = Tree { program: program.pid, others: &others, first_process: self.first_process };
+        if tree.signal(Signal::KILL).is_err() && self.first_process {
+            // Without a look at the processes nobody can be told apart, and nothing may outlive a kill.
+            let _nobody = tree::to_everybody(Signal::KILL);
+        }
+        if program.is_alive() {
+            program.signal_group(Signal::KILL);
+            children.abandon(program.pid);
+        }
+    }
+
+    /// Kills every program and what belongs to it.
+    pub(super) fn kill_everything(&mut self) {
+        if self.first_process {
+            let _nobody = tree::to_everybody(Signal::KILL);
+        }
+        while let Some((_, program)) = self.programs.pop_first() {
+            let tree = Tree { program: program.pid, others: &[], first_process: self.first_process };
+            let _best_effort = tree.signal(Signal::KILL);
+            program.signal_group(Signal::KILL);
+        }
+        self.jobs.clear();
+    }
+
+    fn data(&mut self, stream: u32, channel: u8, bytes: &[u8], out: &mut OutBuffer) -> Result<(), Breach> {
+        if let Some(program) = self.programs.get_mut(&stream) {
+            return program.receive(channel, bytes, out);
+        }
+        match self.jobs.get_mut(&stream) {
+            Some(job) if channel == BODY => {
+                let step = job.receive(stream, bytes, out)?;
+                self.step_done(stream, step, out);
+                Ok(())
+            }
+            Some(_) => Err(Breach::new("file contents on another channel")),
+            // The stream is over; the host did not know that yet.
+            None => Ok(()),
+        }
+    }
+
+    fn credit(&mut self, stream: u32, channel: u8, amount: u32) -> Result<(), Breach> {
+        if let Some(program) = self.programs.get_mut(&stream) {
+            return program.refund(channel, amount);
+        }
+        match self.jobs.get_mut(&stream) {
+            Some(job) if channel == BODY => job.refund(amount),
+            Some(_) => Err(Breach::new("credit for another channel than the file's")),
+            None => Ok(()),
+        }
+    }
+
+    fn close(&mut self, stream: u32, channel: u8, out: &mut OutBuffer) -> Result<(), Breach> {
+        if let Some(program) = self.programs.get_mut(&stream) {
+            return program.close(channel);
+        }
+        match self.jobs.get_mut(&stream) {
+            Some(job) if channel == BODY => {
+                let step = job.finish()?;
+                self.step_done(stream, step, out);
+                Ok(())
+            }
+            Some(_) => Err(Breach::new("CLOSE of another channel than the file's")),
+            None => Ok(()),
+        }
+    }
+
+    /// Everything that can be polled.
+    pub(super) fn polled<'a>(&'a self, mut add: impl FnMut(u32, Part, BorrowedFd<'a>, PollFlags)) {
+        // A flood takes all of the output's room, so the first one differs from turn to turn.
+        let (before, after) = (self.programs.range(..self.turn), self.programs.range(self.turn..));
+        for (stream, program) in after.chain(before) {
+            program.polled(|part, fd, flags| add(*stream, part, fd, flags));
+        }
+    }
+
+    /// Whether file operations could go on at once.
+    pub(super) fn has_work(&self) -> bool {
+        self.jobs.values().any(Job::can_go_on)
+    }
+
+    /// Goes on with what is not waiting for a descriptor, as far as the output has room.
+    pub(super) fn advance(&mut self, out: &mut OutBuffer, crowded: usize) {
+        for program in self.programs.values_mut() {
+            program.advance(out, crowded);
+        }
+        let ready: Vec<u32> = self.jobs.iter().filter(|(_, job)| job.can_go_on()).map(|(stream, _)| *stream).collect();
+        for stream in ready {
+            if out.len() >= crowded {
+                break;
+            }
+            if let Some(job) = self.jobs.get_mut(&stream) {
+                let step = job.slice(stream, out);
+                self.step_done(stream, step, out);
+            }
+        }
+        let next = self.programs.range(self.turn.saturating_add(1)..).next();
+        self.turn = next.map_or(0, |(stream, _)| *stream);
+    }
+
+    fn step_done(&mut self, stream: u32, step: Step, out: &mut OutBuffer) {
+        match step {
+            Step::Again => return,
+            Step::Listed(listing) => answer(stream, Ok(listing), out),
+            Step::Read(reply) => answer(stream, Ok(reply), out),
+            Step::Written(reply) => answer(stream, Ok(reply), out),
+            Step::Failed(error) => answer::<Nothing>(stream, Err(error), out),
+        }
+        self.jobs.remove(&stream);
+    }
+}
+
+/// Sends the answer to a request.
+fn answer<T: Serialize>(stream: u32, result: Result<T, WireError>, out: &mut OutBuffer) {
+    let reply = match result {
+        Ok(value) => Reply::Ok(value),
+        Err(error) => Reply::Error(error),
+    };
+    if !out.message(Kind::Reply, stream, &reply) {
+        let error = WireError::new(ErrorCode::Limit, "the answer does not fit into a frame");
+        let _fits = out.message(Kind::Reply, stream, &Reply::<Nothing>::Error(error));
+    }
+}

@@ -1,0 +1,216 @@
+//! Signals to a program's tree.
+//!
+//! A process that detaches itself has lost its ancestors, so the rule is the other way round: as process 1 the tree of a program is everybody but the
+//! agent and those who can be seen to belong to another started program: it, its living descendants, and its session. Without a
+//! process namespace it is the program, its living descendants and its session.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
+
+use super::process_table::{self, Entry};
+
+/// How often the table is read while new processes keep appearing, before everything is stopped at once.
+const ROUNDS: usize = 8;
+
+/// No chain of ancestors is followed further.
+const MAX_ANCESTORS: usize = 4096;
+
+/// A program's tree, and what must not be taken for it.
+pub(super) struct Tree<'a> {
+    pub(super) program: Pid,
+    /// The other started programs, whether they have ended or not, while their streams live.
+    pub(super) others: &'a [Pid],
+    /// Whether the agent is process 1 and so owns everybody it sees.
+    pub(super) first_process: bool,
+}
+
+impl Tree<'_> {
+    /// Sends a signal to the tree once; KILL until nothing is left of it.
+    pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
+        if signal == Signal::KILL {
+            return self.kill();
+        }
+        for entry in self.members(&process_table::read()?) {
+            send(entry, signal);
+        }
+        Ok(())
+    }
+
+    fn kill(&self) -> io::Result<()> {
+        if self.first_process && self.others.is_empty() {
+            return to_everybody(Signal::KILL);
+        }
+        // Stopped before it is killed: who is orphaned outside a process namespace is not found again.
+        for _ in 0..2 {
+            if !self.freeze()? {
+                break;
+            }
+            for entry in self.members(&process_table::read()?) {
+                send(entry, Signal::KILL);
+            }
+            if self.members(&process_table::read()?).iter().all(|entry| entry.is_dead()) {
+                return Ok(());
+            }
+        }
+        self.kill_all_frozen()
+    }
+
+    /// Stops the tree. True when a whole walk has found nobody who was not told before: then nobody is left who could make
+    /// a new process, for a fork does not complete while a signal is pending.
+    fn freeze(&self) -> io::Result<bool> {
+        let mut told = BTreeSet::new();
+        for _ in 0..ROUNDS {
+            let mut found_new = false;
+            for entry in self.members(&process_table::read()?) {
+                if told.insert((entry.pid, entry.started)) {
+                    found_new = true;
+                    send(entry, Signal::STOP);
+                }
+            }
+            if !found_new {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Stops everybody in one call, kills the tree and lets the others continue. Only process 1 can; elsewhere the tree is killed as it is found.
+    fn kill_all_frozen(&self) -> io::Result<()> {
+        if !self.first_process {
+            for _ in 0..ROUNDS {
+                for entry in self.members(&process_table::read()?) {
+                    send(entry, Signal::KILL);
+                }
+            }
+            return Ok(());
+        }
+        let before: BTreeSet<i32> =
+            process_table::read()?.iter().filter(|entry| entry.is_stopped()).map(|entry| entry.pid).collect();
+        to_everybody(Signal::STOP)?;
+        let table = process_table::read();
+        let Ok(table) = table else {
+            // Nobody can be told apart. Nothing may outlive a kill, so the others go too.
+            return to_everybody(Signal::KILL);
+        };
+        let members: BTreeSet<i32> = self.members(&table).iter().map(|entry| entry.pid).collect();
+        for entry in table {
+            if members.contains(&entry.pid) {
+                send(entry, Signal::KILL);
+            } else if entry.id() != Some(getpid()) && !before.contains(&entry.pid) {
+                send(entry, Signal::CONT);
+            }
+        }
+        Ok(())
+    }
+
+    /// The living members of the tree.
+    fn members(&self, table: &[Entry]) -> Vec<Entry> {
+        let parents: BTreeMap<i32, i32> = table.iter().map(|entry| (entry.pid, entry.parent)).collect();
+        let me = getpid().as_raw_pid();
+        let belongs = |entry: &Entry, programs: &[Pid]| {
+            let is_program = |pid: i32| programs.iter().any(|program| program.as_raw_pid() == pid);
+            let mut pid = entry.pid;
+            for _ in 0..MAX_ANCESTORS {
+                if is_program(pid) {
+                    return true;
+                }
+                match parents.get(&pid) {
+                    Some(parent) if *parent != me && *parent > 0 => pid = *parent,
+                    _ => break,
+                }
+            }
+            is_program(entry.session)
+        };
+        let is_member = |entry: &&Entry| {
+            entry.pid != me
+                && !entry.is_dead()
+                && if self.first_process { !belongs(entry, self.others) } else { belongs(entry, &[self.program]) }
+        };
+        table.iter().filter(is_member).copied().collect()
+    }
+}
+
+/// Sends a signal to a program's group. Nobody left in it is no error.
+pub(super) fn group(program: Pid, signal: Signal) {
+    if program != Pid::INIT {
+        let _gone = kill_process_group(program, signal);
+    }
+}
+
+/// Sends a signal to one process. One that has just ended is no error.
+pub(super) fn one(pid: Pid, signal: Signal) {
+    let _gone = kill_process(pid, signal);
+}
+
+fn send(entry: Entry, signal: Signal) {
+    if let Some(pid) = entry.id() {
+        one(pid, signal);
+    }
+}
+
+/// Sends a signal to every process of this namespace but this one, in one step that no fork outruns. Refuses to do so anywhere but in process 1.
+pub(super) fn to_everybody(signal: Signal) -> io::Result<()> {
+    if getpid() != Pid::INIT {
+        return Err(Errno::PERM.into());
+    }
+    // The group of process 1 is kill(-1): everybody whom the caller may signal.
+    match kill_process_group(Pid::INIT, signal) {
+        Ok(()) | Err(Errno::SRCH) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(pid: i32, parent: i32, session: i32) -> Entry {
+        Entry { pid, parent, session, started: 1, threads: 1, state: b'S' }
+    }
+
+    fn pids(tree: &Tree<'_>, table: &[Entry]) -> Vec<i32> {
+        tree.members(table).iter().map(|entry| entry.pid).collect()
+    }
+
+    #[test]
+    fn a_daemon_that_belongs_to_nobody_goes_with_whoever_is_killed() {
+        let me = getpid().as_raw_pid();
+        let base = me + 10;
+        let table = [
+            entry(me, 0, 0),
+            entry(base, me, base),
+            entry(base + 1, base, base),
+            entry(base + 2, base, base + 2),
+            // Another program, its child with a session of its own, and an orphan in its session.
+            entry(base + 10, me, base + 10),
+            entry(base + 11, base + 10, base + 11),
+            entry(base + 12, me, base + 10),
+            // A double-forked daemon.
+            entry(base + 20, me, base + 20),
+            entry(base + 21, base + 20, base + 20),
+        ];
+        let (program, other) = (Pid::from_raw(base).unwrap(), Pid::from_raw(base + 10).unwrap());
+        let tree = Tree { program, others: &[other], first_process: true };
+        assert_eq!(pids(&tree, &table), [base, base + 1, base + 2, base + 20, base + 21]);
+        let tree = Tree { program, others: &[other], first_process: false };
+        assert_eq!(pids(&tree, &table), [base, base + 1, base + 2]);
+    }
+
+    #[test]
+    fn the_dead_and_rings_of_parents_do_no_harm() {
+        let me = getpid().as_raw_pid();
+        let mut dead = entry(me + 5, me, me + 5);
+        dead.state = b'Z';
+        let table = [entry(me + 1, me + 2, 7), entry(me + 2, me + 1, 7), dead];
+        let tree = Tree { program: Pid::from_raw(me + 1).unwrap(), others: &[], first_process: true };
+        assert_eq!(pids(&tree, &table), [me + 1, me + 2]);
+    }
+
+    #[test]
+    fn everybody_is_only_ever_signalled_by_process_one() {
+        assert!(to_everybody(Signal::CONT).is_err());
+    }
+}

@@ -1,0 +1,121 @@
+//! A server in a thread, and short ways to ask it things.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use sandcell_agent::client::AgentClient;
+use sandcell_agent::server::{ServeEnd, ServerConfig, serve};
+use sandcell_sandbox::{Channel, Command, Exit, Process, ProcessEvent, SandboxPath, StdinMode};
+use tokio::net::unix::pipe;
+
+/// Longer than anything here takes; a test that gets here has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn config() -> ServerConfig {
+    ServerConfig { root: PathBuf::from("/"), home: "/".to_owned(), private: vec![PathBuf::from("/tmp")] }
+}
+
+/// A server with bare streams.
+pub(crate) fn raw() -> (std::io::PipeWriter, std::io::PipeReader, JoinHandle<ServeEnd>) {
+    let (server_input, host_output) = std::io::pipe().unwrap();
+    let (host_input, server_output) = std::io::pipe().unwrap();
+    let server = std::thread::spawn(move || serve(server_input.into(), server_output.into(), config()));
+    (host_output, host_input, server)
+}
+
+pub(crate) async fn connect() -> (AgentClient, JoinHandle<ServeEnd>) {
+    let (output, input, server) = raw();
+    let reader = pipe::Receiver::from_owned_fd(input.into()).unwrap();
+    let writer = pipe::Sender::from_owned_fd(output.into()).unwrap();
+    (AgentClient::connect(reader, writer).await.unwrap(), server)
+}
+
+pub(crate) fn command(argv: &[&str]) -> Command {
+    Command {
+        argv: argv.iter().map(|argument| (*argument).to_owned()).collect(),
+        env: BTreeMap::from([("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())]),
+        cwd: "/tmp".to_owned(),
+        stdin: StdinMode::Null,
+        control: false,
+    }
+}
+
+pub(crate) fn shell(script: &str) -> Command {
+    command(&["sh", "-c", script])
+}
+
+/// What a program has said and how it ended.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Said {
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+    pub(crate) control: Vec<u8>,
+    pub(crate) exit: Option<Exit>,
+}
+
+impl Said {
+    pub(crate) fn out(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+}
+
+/// Takes everything until the program has ended and its channels are closed.
+pub(crate) async fn all(process: &mut Process) -> Said {
+    let mut said = Said::default();
+    let mut open = 2;
+    while open > 0 || said.exit.is_none() {
+        let Some(event) = tokio::time::timeout(PATIENCE, process.events.recv()).await.expect("an event in time") else { break };
+        match event {
+            ProcessEvent::Output { channel: Channel::Stdout, bytes } => said.stdout.extend_from_slice(&bytes),
+            ProcessEvent::Output { channel: Channel::Stderr, bytes } => said.stderr.extend_from_slice(&bytes),
+            ProcessEvent::Output { bytes, .. } => said.control.extend_from_slice(&bytes),
+            ProcessEvent::Closed { channel: Channel::Control } => {}
+            ProcessEvent::Closed { .. } => open -= 1,
+            ProcessEvent::Exited { exit } => assert_eq!(said.exit.replace(exit), None),
+        }
+    }
+    said
+}
+
+pub(crate) async fn run(client: &AgentClient, command: Command) -> Said {
+    all(&mut client.spawn(command).await.unwrap()).await
+}
+
+/// The next event.
+pub(crate) async fn next(process: &mut Process) -> ProcessEvent {
+    tokio::time::timeout(PATIENCE, process.events.recv()).await.expect("an event in time").expect("a live program")
+}
+
+/// Takes output of a channel until it ends with this.
+pub(crate) async fn until(process: &mut Process, wanted: Channel, end: &[u8]) -> Vec<u8> {
+    let mut seen = Vec::new();
+    while !seen.ends_with(end) {
+        if let ProcessEvent::Output { channel, bytes } = next(process).await
+            && channel == wanted
+        {
+            seen.extend_from_slice(&bytes);
+        }
+    }
+    seen
+}
+
+pub(crate) fn path(path: impl AsRef<std::path::Path>) -> SandboxPath {
+    SandboxPath::parse(path.as_ref().to_str().unwrap()).unwrap()
+}
+
+/// Waits until something is true.
+pub(crate) async fn eventually(what: &str, mut check: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !check() {
+        assert!(start.elapsed() < PATIENCE, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Whether a process lives (a zombie does not).
+pub(crate) fn lives(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap().trim_start().starts_with('Z'))
+}

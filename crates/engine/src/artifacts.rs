@@ -1,0 +1,205 @@
+//! Rich values that code shows, as artifacts: one for each, in its best representation.
+
+use bytes::Bytes;
+use sandcell_sandbox::MimeBundle;
+
+use crate::Artifact;
+use crate::policy::bytes_of;
+
+/// Artifacts that one execution may have.
+const MOST: usize = 64;
+/// Bytes of all of them together.
+const MOST_BYTES: u64 = 32 << 20;
+
+/// Representations worth an artifact, best first, with the end of a file's name. Text is not among them: it
+/// stands with the rest of the output.
+const PICTURES: [(&str, &str); 5] = [
+    ("image/png", "png"),
+    ("image/jpeg", "jpg"),
+    ("image/gif", "gif"),
+    ("image/webp", "webp"),
+    ("image/svg+xml", "svg"),
+];
+const DOCUMENTS: [(&str, &str); 4] = [
+    ("application/pdf", "pdf"),
+    ("text/html", "html"),
+    ("application/json", "json"),
+    ("text/markdown", "md"),
+];
+
+/// What came out of an execution beside text, bounded.
+#[derive(Debug, Default)]
+pub(crate) struct Artifacts {
+    pub(crate) all: Vec<Artifact>,
+    bytes: u64,
+    dropped: u32,
+}
+
+impl Artifacts {
+    /// Takes what `display()` was called with. Returns the text that belongs into the output.
+    pub(crate) fn display(&mut self, bundle: &MimeBundle) -> Option<String> {
+        let text = Some(bundle.text()).filter(|text| !text.is_empty());
+        if let Some((mime, end, bytes)) = best(bundle, &PICTURES) {
+            self.push("plot", end, mime, bytes, text);
+            return None;
+        }
+        if let Some((mime, end, bytes)) = best(bundle, &DOCUMENTS) {
+            self.push("display", end, mime, bytes, text.clone());
+        }
+        text
+    }
+
+    /// Takes the last expression's value. Only its picture is an artifact: its text is the result.
+    pub(crate) fn result(&mut self, bundle: &MimeBundle) {
+        if let Some((mime, end, bytes)) = best(bundle, &PICTURES) {
+            let text = Some(bundle.text()).filter(|text| !text.is_empty());
+            self.push("plot", end, mime, bytes, text);
+        }
+    }
+
+    fn push(&mut self, stem: &str, end: &str, mime: &str, bytes: Bytes, text: Option<String>) {
+        let size = bytes_of(bytes.len());
+        if self.all.len() >= MOST || self.bytes.saturating_add(size) > MOST_BYTES {
+            self.dropped = self.dropped.saturating_add(1);
+            return;
+        }
+        self.bytes += size;
+        let number = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
+        self.all.push(Artifact {
+            number,
+            name: format!("{stem}-{}.{end}", number.saturating_add(1)),
+            mime: mime.to_owned(),
+            bytes,
+            shown: true,
+            text,
+        });
+    }
+
+    /// Adds a file that was asked for. The caller keeps the bound on those.
+    pub(crate) fn file(&mut self, name: &str, bytes: Bytes) {
+        self.bytes = self.bytes.saturating_add(bytes_of(bytes.len()));
+        self.all.push(Artifact {
+            number: u32::try_from(self.all.len()).unwrap_or(u32::MAX),
+            name: name.to_owned(),
+            mime: mime_of(name, &bytes).to_owned(),
+            bytes,
+            shown: false,
+            text: None,
+        });
+    }
+
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A sentence about what did not fit.
+    pub(crate) fn notice(&self) -> Option<String> {
+        (self.dropped > 0).then(|| {
+            format!(
+                "{} displayed values were dropped: one execution keeps {MOST} with {} MiB together",
+                self.dropped,
+                MOST_BYTES >> 20
+            )
+        })
+    }
+}
+
+fn best<'a>(bundle: &MimeBundle, kinds: &'a [(&str, &str)]) -> Option<(&'a str, &'a str, Bytes)> {
+    kinds.iter().find_map(|(mime, end)| {
+        let bytes = bundle.get(mime).filter(|bytes| !bytes.is_empty())?;
+        Some((*mime, *end, bytes.clone()))
+    })
+}
+
+/// A file's MIME type by its name, else by whether it is text.
+fn mime_of(name: &str, bytes: &[u8]) -> &'static str {
+    let end = name.rsplit_once('.').map(|(_, end)| end.to_ascii_lowercase());
+    match end.as_deref().unwrap_or_default() {
+        "png" => "image/png",
+        "jpg" | "jpeg" => "image/jpeg",
+        "gif" => "image/gif",
+        "webp" => "image/webp",
+        "svg" => "image/svg+xml",
+        "pdf" => "application/pdf",
+        "json" => "application/json",
+        "csv" => "text/csv",
+        "html" | "htm" => "text/html",
+        "md" => "text/markdown",
+        "zip" => "application/zip",
+        "gz" | "tgz" => "application/gzip",
+        "parquet" => "application/vnd.apache.parquet",
+        "xlsx" => "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+        _ if std::str::from_utf8(bytes).is_ok_and(|text| !text.contains('\0')) => "text/plain",
+        _ => "application/octet-stream",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bundle(parts: &[(&str, &[u8])]) -> MimeBundle {
+        MimeBundle(
+            parts
+                .iter()
+                .map(|(mime, bytes)| ((*mime).to_owned(), Bytes::copy_from_slice(bytes)))
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn a_plot_is_one_picture_with_a_text_stand_in() {
+        let mut artifacts = Artifacts::default();
+        let text = artifacts.display(&bundle(&[
+            ("text/plain", b"<Figure>"),
+            ("image/png", b"PNG"),
+            ("text/html", b"<img>"),
+        ]));
+        assert_eq!(text, None);
+        assert_eq!(artifacts.all.len(), 1);
+        assert_eq!(
+            (artifacts.all[0].name.as_str(), artifacts.all[0].text.as_deref()),
+            ("plot-1.png", Some("<Figure>"))
+        );
+    }
+
+    #[test]
+    fn displayed_text_stands_with_the_output() {
+        let mut artifacts = Artifacts::default();
+        assert_eq!(
+            artifacts.display(&bundle(&[("text/plain", b"hello")])).as_deref(),
+            Some("hello")
+        );
+        assert!(artifacts.all.is_empty());
+    }
+
+    #[test]
+    fn too_many_or_too_large_ones_are_dropped_and_said() {
+        let mut artifacts = Artifacts::default();
+        for _ in 0..70 {
+            artifacts.display(&bundle(&[("image/png", b"x")]));
+        }
+        assert_eq!(artifacts.all.len(), 64);
+        assert!(
+            artifacts
+                .notice()
+                .is_some_and(|text| text.starts_with("6 displayed values"))
+        );
+        let mut artifacts = Artifacts::default();
+        let huge = vec![0; (20 << 20) + 1];
+        artifacts.display(&bundle(&[("image/png", &huge)]));
+        artifacts.display(&bundle(&[("image/png", &huge)]));
+        assert_eq!(artifacts.all.len(), 1);
+    }
+
+    #[test]
+    fn files_get_a_mime_type_from_their_name_or_their_bytes() {
+        for (name, bytes, mime) in [
+            ("a.CSV", &b"1,2"[..], "text/csv"),
+            ("noend", b"text", "text/plain"),
+            ("noend", b"\xff\x00", "application/octet-stream"),
+        ] {
+            assert_eq!(mime_of(name, bytes), mime);
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! Code in sessions: `execute` in one that stays, `run_once` in a sandbox of its own.
+//!
+//! The work is done in a task of its own. Whoever asked only waits for its end, and may leave.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sandcell_sandbox::{
+    Cell, CellOutcome, CellStatus, Exit, Failure, Language, Sandbox, SandboxError, SandboxPath, SessionError,
+    SessionEvent, Usage, WriteMode,
+};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::core::{Core, Finisher};
+use crate::executions::Execution;
+use crate::files::{FILES, read_wanted};
+use crate::ladder::{Ladder, Step, Stop};
+use crate::meter::{Cost, Meter};
+use crate::policy;
+use crate::record::{Gone, GoneWhy, Record, Visit};
+use crate::registry::Target;
+use crate::sessions::{Held, Slot, Ticket};
+use crate::verdict::{Ending, Facts, Verdict, judge};
+use crate::{ExecuteRequest, ExecutionView, Principal, RunRequest};
+
+/// How long an interpreter may take to be ready.
+const OPEN: Duration = Duration::from_secs(30);
+/// Events of a session that wait to be taken.
+const EVENTS: usize = 64;
+/// How long the end of a sandbox may take to be noticed after what ran in it has broken off.
+const NOTICE: Duration = Duration::from_millis(500);
+
+impl Core {
+    pub(crate) async fn execute(
+        self: &Arc<Self>,
+        who: &Principal,
+        req: ExecuteRequest,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        let wait = req.wait;
+        let (language, code) = (req.language.clone(), req.code.clone());
+        match self.admit(who, req).await {
+            Ok(job) => {
+                let execution = job.execution.clone();
+                tokio::spawn(job.run());
+                self.answer(&execution, wait, cancel).await
+            }
+            Err(failure) => {
+                self.refuse(who, &language, &code, &failure);
+                Err(failure)
+            }
+        }
+    }
+
+    async fn admit(self: &Arc<Self>, who: &Principal, req: ExecuteRequest) -> Result<Job, Failure> {
+        let language = self.language(&req.language)?;
+        policy::code(&self.config, &req.code)?;
+        policy::stdin(&self.config, req.stdin.as_deref())?;
+        let timeout = policy::timeout(&self.config, req.timeout)?;
+        let target = self.target(who, req.sandbox_id.as_deref())?;
+        self.job(target, language, req.code, req.stdin, timeout, None).await
+    }
+
+    pub(crate) async fn run_once(
+        self: &Arc<Self>,
+        who: &Principal,
+        req: RunRequest,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        let wait = req.wait;
+        let (language, code) = (req.language.clone(), req.code.clone());
+        match self.admit_once(who, req).await {
+            Ok(job) => {
+                let execution = job.execution.clone();
+                tokio::spawn(job.run());
+                self.answer(&execution, wait, cancel).await
+            }
+            Err(failure) => {
+                self.refuse(who, &language, &code, &failure);
+                Err(failure)
+            }
+        }
+    }
+
+    async fn admit_once(self: &Arc<Self>, who: &Principal, req: RunRequest) -> Result<Job, Failure> {
+        let language = self.language(&req.language)?;
+        policy::code(&self.config, &req.code)?;
+        policy::stdin(&self.config, req.stdin.as_deref())?;
+        policy::transfers(&self.config, &req.files, &req.outputs)?;
+        let timeout = policy::timeout(&self.config, req.timeout)?;
+        let limits = policy::limits(&self.config, req.memory, None, None)?;
+        let target = self.throwaway(who, "create_run_close", limits)?;
+        let once = Once {
+            files: req.files,
+            outputs: req.outputs,
+        };
+        self.job(target, language, req.code, req.stdin, timeout, Some(once))
+            .await
+    }
+
+    async fn job(
+        self: &Arc<Self>,
+        target: Target,
+        language: Arc<dyn Language>,
+        code: String,
+        stdin: Option<String>,
+        timeout: Duration,
+        once: Option<Once>,
+    ) -> Result<Job, Failure> {
+        let ticket = Slot::of(&target.record, language.as_ref())
+            .line_up(self.config.queue)
+            .await?;
+        let execution = Execution::new(&self.config, &target.record, &language.info().name, code, target.new)?;
+        self.executions.add(&execution);
+        Ok(Job {
+            core: self.clone(),
+            execution,
+            record: target.record,
+            visit: target.visit,
+            ticket,
+            language,
+            stdin,
+            timeout,
+            once,
+        })
+    }
+}
+
+/// The transfers of a run that keeps nothing.
+pub(crate) struct Once {
+    pub(crate) files: Vec<(SandboxPath, Bytes)>,
+    pub(crate) outputs: Vec<SandboxPath>,
+}
+
+/// One cell on its way.
+struct Job {
+    core: Arc<Core>,
+    execution: Arc<Execution>,
+    record: Arc<Record>,
+    visit: Visit,
+    ticket: Ticket,
+    language: Arc<dyn Language>,
+    stdin: Option<String>,
+    timeout: Duration,
+    once: Option<Once>,
+}
+
+/// How far a job came: an end for the caller, or a verdict without the code having run.
+type Interrupted = Result<Verdict, Failure>;
+
+/// A cell's end before it was judged.
+pub(crate) struct Ran {
+    pub(crate) ending: Ending,
+    pub(crate) stop: Option<Stop>,
+    pub(crate) step: Step,
+    pub(crate) duration: Duration,
+    /// Whether it broke off because the sandbox did.
+    pub(crate) sandbox_failed: bool,
+}
+
+impl Job {
+    async fn run(mut self) {
+        let finisher = Finisher {
+            core: self.core.clone(),
+            execution: self.execution.clone(),
+            throwaway: self.once.is_some().then(|| self.record.clone()),
+        };
+        let end = match self.work().await {
+            Ok(done) => Ok(done),
+            Err(Ok(verdict)) => Ok((verdict, Cost::default())),
+            Err(Err(failure)) => Err(failure),
+        };
+        let Self { ticket, visit, .. } = self;
+        // Before the answer, so that whoever has it finds the session and the sandbox free.
+        drop((ticket, visit));
+        finisher.finish(end);
+    }
+
+    async fn work(&mut self) -> Result<(Verdict, Cost), Interrupted> {
+        let sandbox = self.reach(None, self.record.ready()).await?.map_err(Err)?;
+        self.execution.isolated_by(sandbox.isolation());
+        if let Some(once) = &self.once {
+            let put = put_files(sandbox.as_ref(), &once.files);
+            self.reach(None, put).await?.map_err(Err)?;
+        }
+        self.take_turn().await?;
+        let deadline = Instant::now() + self.timeout;
+        let (mut held, fresh) = self.session(&sandbox, deadline).await?;
+        if let Some(stop) = self.execution.stop_requested() {
+            // An interrupt that comes before the code would be lost, and cost the session.
+            if !matches!(stop, Stop::Reset) {
+                self.ticket.slot().put(held);
+            }
+            return Err(Ok(self.never_ran(stop)));
+        }
+        self.ticket.runs(&self.execution, held.cells.saturating_add(1));
+        let meter = Meter::start(&self.record, &sandbox, fresh);
+        let cell = Cell {
+            code: self.execution.code.clone(),
+            stdin: self.stdin.take(),
+            number: held.cells.saturating_add(1),
+        };
+        let ran = drive(&mut held, cell, &self.execution, &self.record, deadline).await;
+        let (verdict, cost) = self.judge(ran, held, meter, &sandbox).await;
+        if let Some(once) = &self.once {
+            read_wanted(
+                &self.core.config,
+                &self.record,
+                sandbox.as_ref(),
+                &self.execution,
+                &once.outputs,
+            )
+            .await;
+        }
+        Ok((verdict, cost))
+    }
+
+    /// Waits for a step before the code runs, unless the execution ends first.
+    async fn reach<T>(&self, deadline: Option<Instant>, step: impl Future<Output = T>) -> Result<T, Interrupted> {
+        until_stopped(&self.execution, &self.record, deadline, step)
+            .await
+            .map_err(|stop| Ok(self.never_ran(stop)))
+    }
+
+    async fn take_turn(&mut self) -> Result<(), Interrupted> {
+        let (execution, record) = (self.execution.clone(), self.record.clone());
+        match until_stopped(&execution, &record, None, self.ticket.turn()).await {
+            Ok(turn) => turn.map_err(Err),
+            Err(stop) => Err(Ok(self.never_ran(stop))),
+        }
+    }
+
+    fn never_ran(&self, stop: Stop) -> Verdict {
+        never_ran(&self.record, stop, self.timeout, self.once.is_none())
+    }
+
+    /// The interpreter: the one that waits, or a new one.
+    async fn session(&self, sandbox: &Arc<dyn Sandbox>, deadline: Instant) -> Result<(Held, bool), Interrupted> {
+        let slot = self.ticket.slot();
+        // Known from here on, so that a reset finds it.
+        self.ticket.runs(&self.execution, 0);
+        self.execution.begin();
+        if let Some(held) = slot.take() {
+            return Ok((held, false));
+        }
+        if let Some(story) = slot.untold_loss() {
+            self.execution.notice(story, true);
+        }
+        let open = timeout(OPEN, self.language.open(sandbox.clone()));
+        let session = match self.reach(Some(deadline), open).await? {
+            Ok(Ok(session)) => session,
+            Ok(Err(error)) => return Err(self.cannot_open(error).await),
+            Err(_) => {
+                return Err(Err(Failure::from(SessionError::Start {
+                    language: self.execution.language.clone(),
+                    reason: format!("it was not ready within {} s", OPEN.as_secs()),
+                })));
+            }
+        };
+        self.execution.begin();
+        Ok((Held { session, cells: 0 }, true))
+    }
+
+    async fn cannot_open(&self, error: SessionError) -> Interrupted {
+        if matches!(error, SessionError::Sandbox(SandboxError::Gone(_)))
+            && let Some(gone) = noticed_end(&self.record).await
+        {
+            return Ok(self.never_ran(Stop::Departed(gone)));
+        }
+        Err(error.into())
+    }
+
+    /// Finds out what happened, says it, and decides what becomes of the interpreter.
+    async fn judge(&self, ran: Ran, held: Held, meter: Meter, sandbox: &Arc<dyn Sandbox>) -> (Verdict, Cost) {
+        let alive = matches!(&ran.ending, Ending::Cell(status) if !matches!(status, CellStatus::Died(_)));
+        let well = alive && ran.stop.is_none();
+        let (before, after, cost) = meter.stop(&self.record, sandbox, ran.duration, well).await;
+        let gone = end_of_sandbox(&self.core, &self.record, &ran, after.is_some()).await;
+        let reset = matches!(ran.stop, Some(Stop::Reset));
+        let verdict = judge(Facts {
+            ending: ran.ending,
+            stop: ran.stop,
+            step: ran.step,
+            timeout: self.timeout,
+            limits: &self.record.birth.limits,
+            before,
+            after,
+            gone: gone.clone(),
+            keeps: self.once.is_none(),
+        });
+        let slot = self.ticket.slot();
+        if alive && !reset && gone.is_none() {
+            slot.put(Held {
+                session: held.session,
+                cells: held.cells.saturating_add(1),
+            });
+        } else if !reset && gone.is_none() {
+            let why = verdict
+                .cause
+                .as_ref()
+                .map_or("it ended", |cause| cause.message.as_str());
+            let id = &self.execution.id;
+            slot.lose(
+                &self.execution,
+                format!("new session: variables of the previous one are gone since execution {id} ({why})"),
+            );
+        }
+        (verdict, cost)
+    }
+}
+
+/// The verdict about code that was ended before it started.
+pub(crate) fn never_ran(record: &Record, stop: Stop, timeout: Duration, keeps: bool) -> Verdict {
+    judge(Facts {
+        ending: Ending::NeverRan,
+        gone: match &stop {
+            Stop::Departed(gone) => Some(gone.clone()),
+            Stop::Timeout | Stop::Cancelled | Stop::Reset => None,
+        },
+        stop: Some(stop),
+        step: Step::Free,
+        timeout,
+        limits: &record.birth.limits,
+        before: Usage::default(),
+        after: None,
+        keeps,
+    })
+}
+
+/// Waits for something that is not the code itself, unless the execution ends first.
+pub(crate) async fn until_stopped<T>(
+    execution: &Execution,
+    record: &Record,
+    deadline: Option<Instant>,
+    step: impl Future<Output = T>,
+) -> Result<T, Stop> {
+    let end = async {
+        match deadline {
+            Some(deadline) => sleep_until(deadline).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        done = step => Ok(done),
+        stop = execution.stopped() => Err(stop),
+        gone = record.closing() => Err(Stop::Departed(gone)),
+        () = end => Err(Stop::Timeout),
+    }
+}
+
+/// Puts files into a fresh sandbox.
+pub(crate) async fn put_files(sandbox: &dyn Sandbox, files: &[(SandboxPath, Bytes)]) -> Result<(), Failure> {
+    let all = async {
+        for (path, bytes) in files {
+            sandbox.files().write(path, bytes.clone(), WriteMode::Replace).await?;
+        }
+        Ok(())
+    };
+    match timeout(FILES, all).await {
+        Ok(written) => written.map_err(|error: sandcell_sandbox::FileError| error.into()),
+        Err(_) => Err(crate::files::too_slow("the files could not be written")),
+    }
+}
+
+/// Runs a cell, takes what it says, and ends it when its time is over or somebody wants it to end.
+async fn drive(held: &mut Held, cell: Cell, execution: &Execution, record: &Record, deadline: Instant) -> Ran {
+    let began = Instant::now();
+    let gentle = held.session.features().interrupt;
+    let mut ladder = Ladder::new(held.session.interrupter(), gentle, deadline);
+    let (sender, mut events) = mpsc::channel::<SessionEvent>(EVENTS);
+    let mut timer = pin!(sleep_until(ladder.next()));
+    let mut stopped = pin!(execution.stopped());
+    let mut departed = pin!(record.closing());
+    let (mut heard, mut closing) = (false, false);
+    let ended = {
+        let mut run = held.session.execute(cell, &sender);
+        loop {
+            tokio::select! {
+                biased;
+                stop = &mut stopped, if !heard => { heard = true; ladder.stop(stop); }
+                gone = &mut departed, if !closing => { closing = true; ladder.stop(Stop::Departed(gone)); }
+                () = &mut timer => ladder.climb(),
+                ended = &mut run => break Some(ended),
+                Some(event) = events.recv() => { execution.take(event); continue; }
+            }
+            if ladder.step() == Step::GivenUp {
+                break None;
+            }
+            if timer.deadline() != ladder.next() {
+                timer.as_mut().reset(ladder.next());
+            }
+        }
+    };
+    // The outcome comes after the last event, which may still stand in the channel.
+    while let Ok(event) = events.try_recv() {
+        execution.take(event);
+    }
+    Ran {
+        sandbox_failed: matches!(ended, Some(Err(SessionError::Sandbox(_)))),
+        ending: match ended {
+            Some(Ok(CellOutcome { status })) => Ending::Cell(status),
+            Some(Err(error)) => Ending::Broke(error.into()),
+            None => Ending::Abandoned,
+        },
+        step: ladder.step(),
+        stop: ladder.into_stop(),
+        duration: began.elapsed(),
+    }
+}
+
+/// Whether the sandbox itself has ended, where what ran in it makes one think so.
+pub(crate) async fn end_of_sandbox(core: &Core, record: &Record, ran: &Ran, answers: bool) -> Option<Gone> {
+    if matches!(ran.ending, Ending::Abandoned) {
+        core.registry.depart(record, &Gone::now(GoneWhy::Unresponsive));
+        return record.departed();
+    }
+    let broke_off = match &ran.ending {
+        Ending::Cell(status) => matches!(status, CellStatus::Died(_)),
+        Ending::Program(exit) => matches!(exit, Exit::Signal(_)),
+        Ending::Broke(_) | Ending::Abandoned => true,
+        Ending::NeverRan => false,
+    };
+    if ran.sandbox_failed || (broke_off && !answers) {
+        return noticed_end(record).await;
+    }
+    record.departed()
+}
+
+/// Waits a moment for the sandbox's keeper to notice its end.
+async fn noticed_end(record: &Record) -> Option<Gone> {
+    timeout(NOTICE, record.closing()).await.ok()
+}

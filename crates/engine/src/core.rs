@@ -1,0 +1,262 @@
+//! What all parts of the engine share, and the way of an answer: waiting, cancelling, giving up.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sandcell_sandbox::{Backend, Code, Failure, Isolation, Language, Limits, NetworkRule, SandboxSpec};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::executions::{Execution, error_line};
+use crate::history::{Entry, History};
+use crate::ids::echo;
+use crate::kept::Executions;
+use crate::ladder::{GRACE, KILL_WAIT, Stop};
+use crate::meter::Cost;
+use crate::record::{Birth, Gone, GoneWhy, Kind, Record};
+use crate::registry::{Registry, Target};
+use crate::sync::lock;
+use crate::verdict::Verdict;
+use crate::warden::{Plan, keep, no_backend};
+use crate::{EngineConfig, ExecutionId, ExecutionView, Principal, Status};
+
+/// How long an execution that is being ended may take to be over, with what comes after the ladder.
+const ENDING: Duration = GRACE.saturating_add(KILL_WAIT).saturating_add(Duration::from_secs(2));
+
+/// The engine's shared state.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) config: EngineConfig,
+    pub(crate) backends: Vec<Arc<dyn Backend>>,
+    pub(crate) languages: Vec<Arc<dyn Language>>,
+    pub(crate) registry: Registry,
+    pub(crate) executions: Executions,
+    pub(crate) history: Mutex<History>,
+    /// Fired when the engine is dropped: sandboxes end.
+    pub(crate) down: CancellationToken,
+}
+
+impl Core {
+    pub(crate) fn language(&self, name: &str) -> Result<Arc<dyn Language>, Failure> {
+        let asked = name.trim().to_lowercase();
+        let fits = |language: &&Arc<dyn Language>| {
+            let info = language.info();
+            info.name == asked || info.aliases.iter().any(|alias| alias.to_lowercase() == asked)
+        };
+        self.languages.iter().find(fits).cloned().ok_or_else(|| {
+            let names: Vec<&str> = self.languages.iter().map(|l| l.info().name.as_str()).collect();
+            let remedy = if names.is_empty() {
+                "none is: `sandcell languages` on the host says how to get one".to_owned()
+            } else {
+                format!("available are: {}", names.join(", "))
+            };
+            Failure::new(
+                Code::LanguageUnavailable,
+                format!("the language '{}' is not available here", echo(name)),
+                remedy,
+            )
+        })
+    }
+
+    pub(crate) fn birth(&self, kind: Kind, limits: Limits) -> Result<Birth, Failure> {
+        Ok(Birth {
+            kind,
+            label: None,
+            limits,
+            lifetime: None,
+            idle: self.config.idle,
+            planned: self.planned(None)?,
+            replaces: None,
+        })
+    }
+
+    /// What a sandbox will be isolated by if the first back end can make it.
+    pub(crate) fn planned(&self, backend: Option<&str>) -> Result<Isolation, Failure> {
+        let fits = |b: &&Arc<dyn Backend>| backend.is_none_or(|name| b.name() == name);
+        let first = self.backends.iter().find(fits).ok_or_else(no_backend)?;
+        Ok(first.isolation().clone())
+    }
+
+    /// Starts making the sandbox of a reserved record.
+    pub(crate) fn make(self: &Arc<Self>, record: &Arc<Record>, plan: Plan) {
+        tokio::spawn(keep(self.clone(), record.clone(), plan));
+    }
+
+    /// The plan for a sandbox with nothing but limits.
+    pub(crate) fn plain_plan(&self, limits: Limits) -> Plan {
+        Plan {
+            spec: SandboxSpec {
+                limits,
+                network: NetworkRule::None,
+                ..SandboxSpec::default()
+            },
+            backends: self.backends.clone(),
+        }
+    }
+
+    /// The sandbox that a call is about: the named one, or the default one, which is made when needed.
+    pub(crate) fn target(self: &Arc<Self>, who: &Principal, id: Option<&str>) -> Result<Target, Failure> {
+        if let Some(id) = id {
+            return self.registry.find(who, id);
+        }
+        let limits = self.config.limits.clone();
+        let target = self.registry.default(who, self.birth(Kind::Default, limits.clone())?)?;
+        if target.new {
+            self.make(&target.record, self.plain_plan(limits));
+        }
+        Ok(target)
+    }
+
+    /// A sandbox for one run.
+    pub(crate) fn throwaway(self: &Arc<Self>, who: &Principal, label: &str, limits: Limits) -> Result<Target, Failure> {
+        let birth = Birth {
+            label: Some(label.to_owned()),
+            ..self.birth(Kind::Throwaway, limits.clone())?
+        };
+        let mut records = self.registry.reserve(who, 1, &birth)?;
+        let record = records
+            .pop()
+            .ok_or_else(|| Failure::new(Code::Internal, "no place was reserved", "try again"))?;
+        self.make(&record, self.plain_plan(limits));
+        Ok(Target {
+            visit: record.enter()?,
+            record,
+            new: true,
+        })
+    }
+
+    /// A call was refused before anything started: that is history too.
+    pub(crate) fn refuse(&self, who: &Principal, language: &str, code: &str, failure: &Failure) {
+        let Ok(execution) = ExecutionId::random() else { return };
+        let entry = Entry {
+            execution,
+            sandbox: None,
+            language: &echo(language),
+            status: Status::Error,
+            started: std::time::SystemTime::now(),
+            duration: Duration::ZERO,
+            code,
+            stdout: "",
+            error: Some(&failure.message),
+        };
+        lock(&self.history).add(who, &entry);
+    }
+
+    /// An execution is over: its end is made known, kept and written down.
+    pub(crate) fn finish(&self, execution: &Execution, end: Result<(Verdict, Cost), Failure>) {
+        let first = execution.finish(end, |view, failure| {
+            let error = failure.map(|failure| failure.message.as_str());
+            let entry = Entry {
+                execution: execution.id.clone(),
+                sandbox: Some(execution.sandbox_id.clone()),
+                language: &execution.language,
+                status: view.status,
+                started: view.started,
+                duration: view.duration,
+                code: &execution.code,
+                stdout: &view.stdout.text,
+                error: error.or_else(|| error_line(view)),
+            };
+            lock(&self.history).add(&execution.owner, &entry);
+        });
+        if first {
+            self.executions.shelve(execution);
+        }
+    }
+
+    /// Waits for the end of an execution as its caller does: for so long at most, and not when cancelled.
+    pub(crate) async fn answer(
+        &self,
+        execution: &Arc<Execution>,
+        wait: Option<Duration>,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        let mut caller = Caller {
+            execution,
+            present: true,
+        };
+        tokio::select! {
+            biased;
+            () = execution.finished() => {}
+            () = cancel.cancelled() => {
+                execution.stop(Stop::Cancelled);
+                // The ladder is bounded, so this is too.
+                execution.finished().await;
+            }
+            () = sleep(wait.unwrap_or_default()), if wait.is_some() => {}
+        }
+        caller.present = false;
+        if execution.is_finished() {
+            execution.delivered();
+        }
+        execution.outcome()
+    }
+
+    /// Ends an execution for its caller and waits until it is over.
+    pub(crate) async fn end(&self, execution: &Execution, stop: Stop) -> ExecutionView {
+        execution.stop(stop);
+        self.wait(execution, ENDING).await
+    }
+
+    /// Waits for the end of an execution; says how it stands if that takes longer.
+    pub(crate) async fn wait(&self, execution: &Execution, wait: Duration) -> ExecutionView {
+        if !execution.is_finished() && !wait.is_zero() {
+            // Not over in time is an answer too.
+            drop(timeout(wait, execution.finished()).await);
+        }
+        if execution.is_finished() {
+            execution.delivered();
+        }
+        execution.view()
+    }
+}
+
+/// Whoever waits for an answer. When that future is dropped, nobody wants the result any more.
+struct Caller<'a> {
+    execution: &'a Execution,
+    present: bool,
+}
+
+impl Drop for Caller<'_> {
+    fn drop(&mut self) {
+        if self.present {
+            self.execution.stop(Stop::Cancelled);
+        }
+    }
+}
+
+/// Sees to it that an execution has an end, whatever happens to the task that runs it.
+pub(crate) struct Finisher {
+    pub(crate) core: Arc<Core>,
+    pub(crate) execution: Arc<Execution>,
+    /// The sandbox, if it is for this run only.
+    pub(crate) throwaway: Option<Arc<Record>>,
+}
+
+impl Finisher {
+    pub(crate) fn finish(self, end: Result<(Verdict, Cost), Failure>) {
+        self.dispose();
+        self.core.finish(&self.execution, end);
+    }
+
+    /// The sandbox is closed by its keeper; the answer does not wait for that.
+    fn dispose(&self) {
+        if let Some(record) = &self.throwaway {
+            self.core.registry.depart(record, &Gone::now(GoneWhy::Closed));
+        }
+    }
+}
+
+impl Drop for Finisher {
+    fn drop(&mut self) {
+        self.dispose();
+        if !self.execution.is_finished() {
+            let failure = Failure::new(
+                Code::Internal,
+                "the task that ran the code broke off",
+                "run it again; the server's log says more",
+            );
+            self.core.finish(&self.execution, Err(failure));
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! Executions: what is known of each while it runs and afterwards, and how long that is kept.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use sandcell_sandbox::{ByteSize, Failure, Isolation, OutputStream, SessionEvent};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::artifacts::Artifacts;
+use crate::ladder::Stop;
+use crate::meter::Cost;
+use crate::output::{Capture, Ends, Marker, Part, Rendered, WINDOW, render, slice};
+use crate::policy::bytes_of;
+use crate::record::Record;
+use crate::sync::lock;
+use crate::verdict::Verdict;
+use crate::{EngineConfig, ExecutionId, ExecutionView, Principal, SandboxId, Shown, Status, StreamName, StreamSlice};
+
+/// What an execution counts at least, so that many empty ones are bounded too.
+const OVERHEAD: u64 = 4096;
+/// Bytes of the last value's text that are kept.
+const RESULT_KEPT: usize = 1 << 20;
+
+/// One execution.
+#[derive(Debug)]
+pub(crate) struct Execution {
+    pub(crate) id: ExecutionId,
+    pub(crate) owner: Principal,
+    pub(crate) sandbox_id: SandboxId,
+    pub(crate) language: String,
+    pub(crate) code: String,
+    new_sandbox: bool,
+    limits: Shape,
+    stop: watch::Sender<Option<Stop>>,
+    done: watch::Sender<bool>,
+    delivered: Arc<AtomicBool>,
+    live: Mutex<Live>,
+}
+
+/// What showing an execution depends on.
+#[derive(Debug)]
+struct Shape {
+    inline: usize,
+    read_rest: Option<String>,
+}
+
+#[derive(Debug)]
+struct Live {
+    started: SystemTime,
+    began: Option<Instant>,
+    stdout: Capture,
+    stderr: Capture,
+    result: Option<String>,
+    artifacts: Artifacts,
+    missing: Vec<String>,
+    notices: Vec<String>,
+    state_lost: bool,
+    isolation: Isolation,
+    outcome: Option<Result<ExecutionView, Failure>>,
+}
+
+impl Execution {
+    pub(crate) fn new(
+        config: &EngineConfig,
+        record: &Record,
+        language: &str,
+        code: String,
+        new_sandbox: bool,
+    ) -> Result<Arc<Self>, Failure> {
+        let mut notices = Vec::new();
+        let mut state_lost = false;
+        if let Some(gone) = record.birth.replaces.as_ref().filter(|_| new_sandbox) {
+            notices.push(new_sandbox_notice(gone));
+            state_lost = true;
+        }
+        Ok(Arc::new(Self {
+            id: ExecutionId::random()?,
+            owner: record.owner.clone(),
+            sandbox_id: record.id.clone(),
+            language: language.to_owned(),
+            code,
+            new_sandbox,
+            limits: Shape {
+                inline: usize::try_from(config.output_inline.as_bytes()).unwrap_or(usize::MAX),
+                read_rest: config.hints.read_rest.clone(),
+            },
+            stop: watch::Sender::new(None),
+            done: watch::Sender::new(false),
+            delivered: Arc::default(),
+            live: Mutex::new(Live {
+                started: SystemTime::now(),
+                began: None,
+                stdout: Capture::new(config.output_kept),
+                stderr: Capture::new(config.output_kept),
+                result: None,
+                artifacts: Artifacts::default(),
+                missing: Vec::new(),
+                notices,
+                state_lost,
+                isolation: record.birth.planned.clone(),
+                outcome: None,
+            }),
+        }))
+    }
+
+    /// Ends it from outside. The first reason stays.
+    pub(crate) fn stop(&self, stop: Stop) {
+        self.stop.send_if_modified(|current| {
+            let first = current.is_none();
+            if first {
+                *current = Some(stop);
+            }
+            first
+        });
+    }
+
+    /// Waits until somebody wants it to end.
+    pub(crate) async fn stopped(&self) -> Stop {
+        let mut stops = self.stop.subscribe();
+        loop {
+            if let Some(stop) = stops.borrow_and_update().clone() {
+                return stop;
+            }
+            if stops.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Whether somebody wants it to end already.
+    pub(crate) fn stop_requested(&self) -> Option<Stop> {
+        self.stop.borrow().clone()
+    }
+
+    /// Waits until it is finished.
+    pub(crate) async fn finished(&self) {
+        let mut done = self.done.subscribe();
+        if done.wait_for(|done| *done).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        *self.done.borrow()
+    }
+
+    /// The caller has its end.
+    pub(crate) fn delivered(&self) {
+        self.delivered.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that is so, for somebody who asks later without keeping all of it.
+    pub(crate) fn delivery(&self) -> Arc<AtomicBool> {
+        self.delivered.clone()
+    }
+
+    /// The code starts now.
+    pub(crate) fn begin(&self) {
+        let mut live = lock(&self.live);
+        live.started = SystemTime::now();
+        live.began = Some(Instant::now());
+    }
+
+    pub(crate) fn isolated_by(&self, isolation: &Isolation) {
+        lock(&self.live).isolation = isolation.clone();
+    }
+
+    /// A sentence that the result must begin with.
+    pub(crate) fn notice(&self, text: String, state_lost: bool) {
+        let mut live = lock(&self.live);
+        live.notices.push(text);
+        live.state_lost |= state_lost;
+    }
+
+    /// Takes what the session said.
+    pub(crate) fn take(&self, event: SessionEvent) {
+        let mut live = lock(&self.live);
+        match event {
+            SessionEvent::Output { stream, bytes } => live.stream(stream).push(&bytes),
+            SessionEvent::Display(bundle) => {
+                if let Some(text) = live.artifacts.display(&bundle) {
+                    live.stdout.push(text.as_bytes());
+                    if !text.ends_with('\n') {
+                        live.stdout.push(b"\n");
+                    }
+                }
+            }
+            SessionEvent::Result(bundle) => {
+                live.artifacts.result(&bundle);
+                let mut text = bundle.text();
+                text.truncate(text.floor_char_boundary(RESULT_KEPT));
+                live.result = Some(text).filter(|text| !text.is_empty());
+            }
+        }
+    }
+
+    pub(crate) fn add_file(&self, name: &str, bytes: Bytes) {
+        lock(&self.live).artifacts.file(name, bytes);
+    }
+
+    pub(crate) fn miss_file(&self, reason: String) {
+        lock(&self.live).missing.push(reason);
+    }
+
+    /// It is over. Only the first end counts; `record` sees it before anybody who waits does.
+    pub(crate) fn finish(
+        &self,
+        end: Result<(Verdict, Cost), Failure>,
+        record: impl FnOnce(&ExecutionView, Option<&Failure>),
+    ) -> bool {
+        let outcome = match end {
+            Ok((verdict, cost)) => {
+                self.settle(&verdict);
+                Ok(self.draw(Some((verdict, cost))))
+            }
+            Err(failure) => Err(failure),
+        };
+        {
+            let mut live = lock(&self.live);
+            if live.outcome.is_some() {
+                return false;
+            }
+            live.outcome = Some(outcome.clone());
+        }
+        match outcome {
+            Ok(view) => record(&view, None),
+            Err(failure) => record(
+                &self.draw(Some((Verdict::refused(failure.clone()), Cost::default()))),
+                Some(&failure),
+            ),
+        }
+        self.done.send_replace(true);
+        true
+    }
+
+    fn settle(&self, verdict: &Verdict) {
+        let mut live = lock(&self.live);
+        live.state_lost |= verdict.state_lost;
+        let dropped = live.artifacts.notice();
+        live.notices.extend(dropped);
+        live.stdout.settle();
+        live.stderr.settle();
+    }
+
+    /// Its end, or how it stands.
+    pub(crate) fn outcome(&self) -> Result<ExecutionView, Failure> {
+        let outcome = lock(&self.live).outcome.clone();
+        outcome.unwrap_or_else(|| Ok(self.draw(None)))
+    }
+
+    /// The same for somebody who asks later: a call that could not be done is then an execution that failed.
+    pub(crate) fn view(&self) -> ExecutionView {
+        match self.outcome() {
+            Ok(view) => view,
+            Err(failure) => self.draw(Some((Verdict::refused(failure), Cost::default()))),
+        }
+    }
+
+    /// Makes the view. Whatever is slow happens without the lock.
+    fn draw(&self, end: Option<(Verdict, Cost)>) -> ExecutionView {
+        let (verdict, cost) = end.map_or((None, None), |(verdict, cost)| (Some(verdict), Some(cost)));
+        let verdict = verdict.unwrap_or_else(Verdict::running);
+        let (mut view, ends) = {
+            let live = lock(&self.live);
+            (
+                self.sketch(&live, &verdict, cost),
+                (live.stdout.ends(WINDOW), live.stderr.ends(WINDOW)),
+            )
+        };
+        let (out_bytes, err_bytes) = (view.stdout.total_bytes, view.stderr.total_bytes);
+        let mut texts = self
+            .render(ends, view.result.as_deref(), view.error.as_deref())
+            .into_iter();
+        view.stdout = shown(texts.next(), out_bytes);
+        view.stderr = shown(texts.next(), err_bytes);
+        let mut next = || texts.next().map(|part| part.text);
+        view.result = view.result.and_then(|_| next());
+        view.error = view.error.and_then(|_| next());
+        view
+    }
+
+    /// The view without its texts.
+    fn sketch(&self, live: &Live, verdict: &Verdict, cost: Option<Cost>) -> ExecutionView {
+        let so_far = live.began.map_or(Duration::ZERO, |began| began.elapsed());
+        let cost = cost.unwrap_or(Cost {
+            duration: so_far,
+            ..Cost::default()
+        });
+        let total = |total_bytes| Shown {
+            total_bytes,
+            ..Shown::default()
+        };
+        ExecutionView {
+            id: self.id.clone(),
+            sandbox_id: self.sandbox_id.clone(),
+            language: self.language.clone(),
+            status: verdict.status,
+            exit_code: verdict.exit_code,
+            started: live.started,
+            duration: cost.duration,
+            cpu: cost.cpu,
+            peak_memory: ByteSize::bytes(cost.peak),
+            stdout: total(live.stdout.total()),
+            stderr: total(live.stderr.total()),
+            result: live.result.clone(),
+            error: verdict.error.clone(),
+            cause: verdict.cause.clone(),
+            artifacts: live.artifacts.all.clone(),
+            missing_outputs: live.missing.clone(),
+            state_lost: live.state_lost,
+            new_sandbox: self.new_sandbox,
+            notices: live.notices.clone(),
+            isolation: live.isolation.clone(),
+        }
+    }
+
+    /// stdout, stderr, then result and error where there are some.
+    fn render(&self, ends: (Ends, Ends), result: Option<&str>, error: Option<&str>) -> Vec<Rendered> {
+        let call = |stream: StreamName| Marker {
+            call: self.limits.read_rest.as_ref().map(|call| {
+                call.replace("{execution_id}", self.id.as_str())
+                    .replace("{stream}", stream.as_str())
+            }),
+        };
+        let part = |ends, head_percent, marker| Part {
+            ends,
+            head_percent,
+            marker,
+        };
+        // Of errors the end says most, of output the start.
+        let mut parts = vec![
+            part(ends.0, 70, call(StreamName::Stdout)),
+            part(ends.1, 35, call(StreamName::Stderr)),
+        ];
+        parts.extend(result.map(|text| part(Ends::whole(text), 70, Marker::default())));
+        parts.extend(error.map(|text| part(Ends::whole(text), 35, Marker::default())));
+        render(parts, self.limits.inline)
+    }
+
+    /// Bytes that keeping it costs.
+    pub(crate) fn weight(&self) -> u64 {
+        let live = lock(&self.live);
+        OVERHEAD + live.stdout.kept() + live.stderr.kept() + live.artifacts.bytes() + bytes_of(self.code.len())
+    }
+
+    /// A part of one of its texts.
+    pub(crate) fn slice(&self, what: StreamName, offset: i64, limit: u64, find: Option<&str>) -> StreamSlice {
+        let done = self.is_finished();
+        let live = lock(&self.live);
+        match what {
+            StreamName::Stdout => slice(&live.stdout, offset, limit, find, done),
+            StreamName::Stderr => slice(&live.stderr, offset, limit, find, done),
+            StreamName::Code => {
+                drop(live);
+                let mut capture = Capture::new(ByteSize::bytes(u64::MAX));
+                capture.push(self.code.as_bytes());
+                slice(&capture, offset, limit, find, true)
+            }
+        }
+    }
+}
+
+impl Live {
+    const fn stream(&mut self, stream: OutputStream) -> &mut Capture {
+        match stream {
+            OutputStream::Stdout => &mut self.stdout,
+            OutputStream::Stderr => &mut self.stderr,
+        }
+    }
+}
+
+/// What the first answer of a sandbox says that stands in for another one.
+pub(crate) fn new_sandbox_notice(gone: &crate::record::Gone) -> String {
+    format!(
+        "new sandbox: the previous one {}; its variables and files are gone",
+        gone.story()
+    )
+}
+
+fn shown(part: Option<Rendered>, total_bytes: u64) -> Shown {
+    let part = part.unwrap_or_default();
+    Shown {
+        text: part.text,
+        total_bytes,
+        truncated: part.truncated,
+    }
+}
+
+/// The line that the history shows of an error: the traceback's last, else what the server says.
+pub(crate) fn error_line(view: &ExecutionView) -> Option<&str> {
+    let last = view
+        .error
+        .as_deref()
+        .and_then(|error| error.lines().rev().find(|line| !line.trim().is_empty()));
+    let cause = || view.cause.as_ref().map(|cause| cause.message.as_str());
+    match view.status {
+        Status::Ok | Status::Running => None,
+        Status::Error => last.or_else(cause),
+        Status::Timeout | Status::Cancelled | Status::Killed => cause().or(last),
+    }
+}

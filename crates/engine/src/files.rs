@@ -1,0 +1,172 @@
+//! Files of a caller's sandbox, and those that a run hands back.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use sandcell_sandbox::{Code, Failure, FileChunk, FileError, Files, Listing, Sandbox, SandboxPath, WriteMode};
+use tokio::time::timeout;
+
+use crate::core::Core;
+use crate::executions::{Execution, new_sandbox_notice};
+use crate::policy::{MAX_OUTPUT_BYTES, bytes_of, file_size};
+use crate::record::Record;
+use crate::registry::Target;
+use crate::{EngineConfig, FileAnswer, Principal};
+
+/// How long one file call may take.
+pub(crate) const FILES: Duration = Duration::from_secs(30);
+/// The most entries that one listing has.
+const MOST_ENTRIES: usize = 10_000;
+
+impl Core {
+    pub(crate) async fn list_files(
+        self: &Arc<Self>,
+        who: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+        recursive: bool,
+        max: usize,
+    ) -> Result<FileAnswer<Listing>, Failure> {
+        let target = self.target(who, sandbox)?;
+        let max = max.clamp(1, MOST_ENTRIES);
+        let (target, live) = ready(target).await?;
+        let listing = in_time(live.files().list(path, recursive, max)).await?;
+        Ok(answer(&target, listing))
+    }
+
+    pub(crate) async fn read_file(
+        self: &Arc<Self>,
+        who: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+        offset: u64,
+        len: u64,
+    ) -> Result<FileAnswer<FileChunk>, Failure> {
+        let target = self.target(who, sandbox)?;
+        let len = len.min(self.config.file_bytes.as_bytes());
+        let (target, live) = ready(target).await?;
+        let chunk = in_time(read(live.files(), path, offset, len)).await?;
+        Ok(answer(&target, chunk))
+    }
+
+    pub(crate) async fn write_file(
+        self: &Arc<Self>,
+        who: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+        bytes: Bytes,
+        mode: WriteMode,
+    ) -> Result<FileAnswer<u64>, Failure> {
+        file_size(&self.config, path, bytes.len())?;
+        let target = self.target(who, sandbox)?;
+        let (target, live) = ready(target).await?;
+        let size = in_time(live.files().write(path, bytes, mode)).await?;
+        Ok(answer(&target, size))
+    }
+}
+
+async fn ready(target: Target) -> Result<(Target, Arc<dyn Sandbox>), Failure> {
+    let live = target.record.ready().await?;
+    Ok((target, live))
+}
+
+async fn in_time<T>(call: impl Future<Output = Result<T, FileError>>) -> Result<T, Failure> {
+    match timeout(FILES, call).await {
+        Ok(done) => Ok(done?),
+        Err(_) => Err(too_slow("the file call was not answered")),
+    }
+}
+
+pub(crate) fn too_slow(what: &str) -> Failure {
+    Failure::new(
+        Code::Timeout,
+        format!("{what} within {} s", FILES.as_secs()),
+        "try again; if it stays, close the sandbox and use a new one",
+    )
+}
+
+fn answer<T>(target: &Target, value: T) -> FileAnswer<T> {
+    let replaces = target.record.birth.replaces.as_ref().filter(|_| target.new);
+    FileAnswer {
+        sandbox_id: target.record.id.clone(),
+        new_sandbox: target.new,
+        notices: replaces.map(new_sandbox_notice).into_iter().collect(),
+        value,
+    }
+}
+
+/// Reads up to `len` bytes, however small the pieces are that a back end hands out.
+async fn read(files: &dyn Files, path: &SandboxPath, offset: u64, len: u64) -> Result<FileChunk, FileError> {
+    let first = files.read(path, offset, len).await?;
+    let total = first.total;
+    let wanted = len.min(total.saturating_sub(offset));
+    if bytes_of(first.bytes.len()) >= wanted {
+        return Ok(first);
+    }
+    let mut bytes = BytesMut::from(first.bytes.as_ref());
+    while bytes_of(bytes.len()) < wanted {
+        let got = bytes_of(bytes.len());
+        let next = files.read(path, offset.saturating_add(got), wanted - got).await?;
+        if next.bytes.is_empty() {
+            // It became shorter meanwhile.
+            break;
+        }
+        bytes.extend_from_slice(&next.bytes);
+    }
+    Ok(FileChunk {
+        bytes: bytes.freeze(),
+        total,
+    })
+}
+
+/// Reads the files that a run was asked to hand back into its execution. Those that cannot be read are listed.
+pub(crate) async fn read_wanted(
+    config: &EngineConfig,
+    record: &Record,
+    sandbox: &dyn Sandbox,
+    execution: &Execution,
+    outputs: &[SandboxPath],
+) {
+    let mut room = MAX_OUTPUT_BYTES;
+    for path in outputs {
+        let reading = read_one(config, sandbox, path, room);
+        let read = tokio::select! {
+            biased;
+            gone = record.closing() => Err(format!("{path}: the sandbox {}", gone.story())),
+            read = timeout(FILES, reading) => read.unwrap_or_else(|_| Err(format!("{path} could not be read in time"))),
+        };
+        match read {
+            Ok(bytes) => {
+                room = room.saturating_sub(bytes_of(bytes.len()));
+                execution.add_file(path.name(), bytes);
+            }
+            Err(reason) => execution.miss_file(reason),
+        }
+    }
+}
+
+async fn read_one(
+    config: &EngineConfig,
+    sandbox: &dyn Sandbox,
+    path: &SandboxPath,
+    room: u64,
+) -> Result<Bytes, String> {
+    let limit = config.file_bytes.as_bytes();
+    // One byte more than may be: whoever grows meanwhile is noticed.
+    let most = limit.min(room).saturating_add(1);
+    let chunk = read(sandbox.files(), path, 0, most)
+        .await
+        .map_err(|error| Failure::from(error).message)?;
+    let size = chunk.total.max(bytes_of(chunk.bytes.len()));
+    if size > limit {
+        return Err(format!("{path} has {size} bytes; at most {limit} can be handed back"));
+    }
+    if size > room {
+        return Err(format!(
+            "{path} has {size} bytes; all outputs together may have {MAX_OUTPUT_BYTES}"
+        ));
+    }
+    Ok(chunk.bytes)
+}

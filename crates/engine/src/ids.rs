@@ -1,0 +1,94 @@
+//! Ids that nobody can guess: two letters for the kind, then 130 bits of randomness in base 32.
+//!
+//! They are lower-case letters and digits only, so they fit into file names, host names and URLs.
+
+use std::sync::Arc;
+
+use sandcell_sandbox::{Code, Failure};
+
+use crate::{ExecutionId, Principal, SandboxId};
+
+const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+const LENGTH: usize = 26;
+
+impl SandboxId {
+    pub(crate) fn random() -> Result<Self, Failure> {
+        random("sb").map(Self)
+    }
+}
+
+impl ExecutionId {
+    pub(crate) fn random() -> Result<Self, Failure> {
+        random("ex").map(Self)
+    }
+}
+
+impl Principal {
+    /// A caller by name.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self(Arc::from(name))
+    }
+}
+
+fn random(kind: &str) -> Result<Arc<str>, Failure> {
+    let mut bytes = [0_u8; LENGTH];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        Failure::new(
+            Code::Internal,
+            format!("the system gave no random bytes for an id: {error}"),
+            "try again",
+        )
+    })?;
+    let mut id = String::with_capacity(kind.len() + LENGTH);
+    id.push_str(kind);
+    // 256 is a multiple of 32: every letter is equally likely.
+    id.extend(
+        bytes
+            .iter()
+            .filter_map(|byte| ALPHABET.get(usize::from(byte % 32)).copied().map(char::from)),
+    );
+    Ok(Arc::from(id))
+}
+
+/// An id as a caller sent it, made fit for a message: bounded, and nothing but visible ASCII.
+pub(crate) fn echo(id: &str) -> String {
+    let mut text: String = id
+        .chars()
+        .take(40)
+        .map(|c| if c.is_ascii_graphic() { c } else { '?' })
+        .collect();
+    if id.chars().nth(40).is_some() {
+        text.push_str("...");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_a_kind_and_26_lower_case_letters_and_digits() {
+        for _ in 0..200 {
+            let sandbox = SandboxId::random().unwrap();
+            let execution = ExecutionId::random().unwrap();
+            for (id, kind) in [(sandbox.as_str(), "sb"), (execution.as_str(), "ex")] {
+                assert!(id.starts_with(kind) && id.len() == 28, "{id}");
+                assert!(id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()), "{id}");
+            }
+        }
+    }
+
+    #[test]
+    fn two_ids_differ() {
+        assert_ne!(SandboxId::random().unwrap(), SandboxId::random().unwrap());
+    }
+
+    #[test]
+    fn an_echoed_id_is_short_and_harmless() {
+        assert_eq!(echo("sb1"), "sb1");
+        assert_eq!(echo("a\nb\u{202e}"), "a?b?");
+        assert_eq!(echo(&"x".repeat(5000)).len(), 43);
+    }
+}

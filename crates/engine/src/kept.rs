@@ -1,0 +1,124 @@
+//! The executions that can still be asked about: all that run, and the newest of those that are finished.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use sandcell_sandbox::{Code, Failure};
+
+use crate::executions::Execution;
+use crate::sync::lock;
+use crate::{ExecutionId, Principal};
+
+/// Finished executions of one caller whose output is kept.
+const KEPT_EACH: usize = 256;
+/// Bytes of output and artifacts of one caller that are kept.
+const KEPT_BYTES_EACH: u64 = 128 << 20;
+/// Bytes of output and artifacts of all callers that are kept.
+const KEPT_BYTES: u64 = 1 << 30;
+/// Ids of one caller that are remembered when their output is not kept any more.
+const REMEMBERED: usize = 1024;
+/// All executions that can still be asked about.
+#[derive(Debug, Default)]
+pub(crate) struct Executions {
+    store: Mutex<Store>,
+}
+
+#[derive(Debug, Default)]
+struct Store {
+    by_id: HashMap<ExecutionId, (u64, Arc<Execution>)>,
+    shelves: BTreeMap<Principal, Shelf>,
+    next: u64,
+    bytes: u64,
+}
+
+/// Finished executions of one caller, oldest first.
+#[derive(Debug, Default)]
+struct Shelf {
+    order: VecDeque<(ExecutionId, u64)>,
+    bytes: u64,
+    forgotten: VecDeque<ExecutionId>,
+}
+
+impl Executions {
+    pub(crate) fn add(&self, execution: &Arc<Execution>) {
+        let mut store = lock(&self.store);
+        store.next += 1;
+        let number = store.next;
+        store.by_id.insert(execution.id.clone(), (number, execution.clone()));
+    }
+
+    pub(crate) fn find(&self, who: &Principal, id: &str) -> Result<Arc<Execution>, Failure> {
+        let store = lock(&self.store);
+        let key = ExecutionId(Arc::from(id));
+        if let Some((_, execution)) = store.by_id.get(&key).filter(|(_, found)| found.owner == *who) {
+            return Ok(execution.clone());
+        }
+        if store
+            .shelves
+            .get(who)
+            .is_some_and(|shelf| shelf.forgotten.contains(&key))
+        {
+            return Err(Failure::new(
+                Code::Expired,
+                format!("the output of execution {key} is not kept any more"),
+                "run the code again; get_execution_history still lists it",
+            ));
+        }
+        Err(Failure::new(
+            Code::NotFound,
+            format!("there is no execution '{}'", crate::ids::echo(id)),
+            "get_execution_history lists yours",
+        ))
+    }
+
+    /// The caller's newest one that is not finished.
+    pub(crate) fn newest_running(&self, who: &Principal) -> Option<Arc<Execution>> {
+        let store = lock(&self.store);
+        let running = store
+            .by_id
+            .values()
+            .filter(|(_, execution)| execution.owner == *who && !execution.is_finished());
+        running
+            .max_by_key(|(number, _)| *number)
+            .map(|(_, execution)| execution.clone())
+    }
+
+    /// It is over: from now on it counts against what is kept.
+    pub(crate) fn shelve(&self, execution: &Execution) {
+        let weight = execution.weight();
+        let mut store = lock(&self.store);
+        let shelf = store.shelves.entry(execution.owner.clone()).or_default();
+        shelf.order.push_back((execution.id.clone(), weight));
+        shelf.bytes += weight;
+        store.bytes += weight;
+        let over = |shelf: &Shelf| shelf.order.len() > KEPT_EACH || shelf.bytes > KEPT_BYTES_EACH;
+        while store.shelves.get(&execution.owner).is_some_and(over) {
+            store.forget(&execution.owner);
+        }
+        while store.bytes > KEPT_BYTES {
+            let Some(who) = store.heaviest() else { break };
+            store.forget(&who);
+        }
+    }
+}
+
+impl Store {
+    fn heaviest(&self) -> Option<Principal> {
+        let heaviest = self.shelves.iter().max_by_key(|(_, shelf)| shelf.bytes);
+        heaviest.map(|(who, _)| who.clone())
+    }
+
+    fn forget(&mut self, who: &Principal) {
+        let Some(shelf) = self.shelves.get_mut(who) else { return };
+        let Some((id, weight)) = shelf.order.pop_front() else {
+            return;
+        };
+        shelf.bytes = shelf.bytes.saturating_sub(weight);
+        if shelf.forgotten.len() >= REMEMBERED {
+            shelf.forgotten.pop_front();
+        }
+        shelf.forgotten.push_back(id.clone());
+        self.bytes = self.bytes.saturating_sub(weight);
+        self.by_id.remove(&id);
+    }
+}

@@ -1,0 +1,213 @@
+//! The raw bytes of one stream: the first three quarters of the bound, the last quarter, and a count of all.
+
+use std::collections::VecDeque;
+
+use sandcell_sandbox::ByteSize;
+
+use crate::policy::bytes_of;
+
+/// Keeps the head and the tail of a stream of any length in bounded memory.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    head_cap: usize,
+    tail_cap: usize,
+    total: u64,
+}
+
+/// Raw bytes for showing: all of a stream, or its two ends.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Ends {
+    /// From byte 0 on.
+    pub(super) front: Vec<u8>,
+    /// The last bytes; empty if `front` is everything.
+    pub(super) back: Vec<u8>,
+    /// How long the stream is.
+    pub(super) total: u64,
+    /// Bytes in the middle that were not kept and cannot be read later.
+    pub(super) lost: u64,
+}
+
+/// A piece of a stream as it was kept.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct RawSlice {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) offset: u64,
+    /// Where to go on; behind the gap if the piece ends at one.
+    pub(crate) next: u64,
+    /// Bytes that are missing between the end of the piece and `next`.
+    pub(crate) gap: u64,
+}
+
+impl Ends {
+    /// A text that is there as a whole.
+    pub(crate) fn whole(text: &str) -> Self {
+        Self {
+            front: text.as_bytes().to_vec(),
+            back: Vec::new(),
+            total: bytes_of(text.len()),
+            lost: 0,
+        }
+    }
+}
+
+impl Capture {
+    /// Keeps at most this many bytes.
+    pub(crate) fn new(kept: ByteSize) -> Self {
+        let kept = usize::try_from(kept.as_bytes()).unwrap_or(usize::MAX);
+        let tail_cap = kept / 4;
+        Self {
+            head: Vec::new(),
+            tail: VecDeque::new(),
+            head_cap: kept.saturating_sub(tail_cap),
+            tail_cap,
+            total: 0,
+        }
+    }
+
+    /// Takes what the code wrote.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.total = self.total.saturating_add(bytes_of(bytes.len()));
+        let room = self.head_cap.saturating_sub(self.head.len());
+        let (first, rest) = bytes.split_at(room.min(bytes.len()));
+        self.head.extend_from_slice(first);
+        // Only the last `tail_cap` bytes can survive, so no more than those are copied.
+        let (_, rest) = rest.split_at(rest.len().saturating_sub(self.tail_cap));
+        let over = (self.tail.len() + rest.len()).saturating_sub(self.tail_cap);
+        self.tail.drain(..over.min(self.tail.len()));
+        self.tail.extend(rest);
+    }
+
+    /// All bytes that were written.
+    pub(crate) const fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Bytes of memory in use.
+    pub(crate) fn kept(&self) -> u64 {
+        bytes_of(self.head.len() + self.tail.len())
+    }
+
+    /// Gives back memory that more output would have used.
+    pub(crate) fn settle(&mut self) {
+        self.head.shrink_to_fit();
+        self.tail.shrink_to_fit();
+    }
+
+    fn tail_start(&self) -> u64 {
+        self.total.saturating_sub(bytes_of(self.tail.len()))
+    }
+
+    fn lost(&self) -> u64 {
+        self.tail_start().saturating_sub(bytes_of(self.head.len()))
+    }
+
+    /// The two ends, at most `window` bytes each; or everything, if that is not more than both.
+    pub(crate) fn ends(&self, window: usize) -> Ends {
+        let kept = self.head.len() + self.tail.len();
+        let lost = self.lost();
+        if lost == 0 && kept <= window.saturating_mul(2) {
+            return Ends {
+                front: self.kept_range(0, kept),
+                back: Vec::new(),
+                total: self.total,
+                lost,
+            };
+        }
+        let front = window.min(self.head.len());
+        let back = window.min(kept.saturating_sub(front));
+        // With a gap the back part must not reach over it: what is shown as one text was one text.
+        let back = if lost > 0 { back.min(self.tail.len()) } else { back };
+        Ends {
+            front: self.kept_range(0, front),
+            back: self.kept_range(kept - back, kept),
+            total: self.total,
+            lost,
+        }
+    }
+
+    /// At most `limit` bytes from `offset` of the stream on; an offset in the gap moves behind it.
+    pub(crate) fn read(&self, offset: u64, limit: usize) -> RawSlice {
+        let head = bytes_of(self.head.len());
+        let (lost, tail_start) = (self.lost(), self.tail_start());
+        let offset = match offset.min(self.total) {
+            at if lost > 0 && at >= head && at < tail_start => tail_start,
+            at => at,
+        };
+        // Position among the kept bytes, and the end of the stretch without a gap.
+        let (from, stretch) = if lost > 0 && offset < head {
+            (offset, head)
+        } else if lost > 0 {
+            (offset - lost, self.total - lost)
+        } else {
+            (offset, self.total)
+        };
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        let end = from
+            .saturating_add(limit)
+            .min(usize::try_from(stretch).unwrap_or(usize::MAX));
+        let bytes = self.kept_range(from, end);
+        let next = offset + bytes_of(bytes.len());
+        let at_gap = lost > 0 && next == head;
+        RawSlice {
+            bytes,
+            offset,
+            next: if at_gap { tail_start } else { next },
+            gap: if at_gap { lost } else { 0 },
+        }
+    }
+
+    /// Where `needle` first occurs at or after `offset`, among the kept bytes.
+    pub(crate) fn find(&self, needle: &[u8], offset: u64) -> Option<u64> {
+        let mut at = offset;
+        while at < self.total {
+            let slice = self.read(at, SEARCH_STEP);
+            if let Some(found) = position(&slice.bytes, needle) {
+                return Some(slice.offset + bytes_of(found));
+            }
+            if slice.bytes.is_empty() {
+                return None;
+            }
+            // Step back by less than a needle, so that a match across two steps is found.
+            let end = slice.offset + bytes_of(slice.bytes.len());
+            let again = end.saturating_sub(bytes_of(needle.len().saturating_sub(1)));
+            at = if slice.gap > 0 || slice.bytes.len() < SEARCH_STEP {
+                slice.next
+            } else {
+                again
+            };
+        }
+        None
+    }
+
+    /// Bytes by their position among the kept ones.
+    fn kept_range(&self, from: usize, to: usize) -> Vec<u8> {
+        let cut = |part: &[u8], start: usize| -> Vec<u8> {
+            let from = from.saturating_sub(start).min(part.len());
+            let to = to.saturating_sub(start).clamp(from, part.len());
+            part.get(from..to).unwrap_or_default().to_vec()
+        };
+        let (one, two) = self.tail.as_slices();
+        let mut bytes = cut(&self.head, 0);
+        bytes.append(&mut cut(one, self.head.len()));
+        bytes.append(&mut cut(two, self.head.len() + one.len()));
+        bytes
+    }
+}
+
+/// How many bytes one step of a search looks at. Needles are shorter (checked by the caller).
+const SEARCH_STEP: usize = 1 << 20;
+
+fn position(haystack: &[u8], needle: &[u8]) -> Option<usize> {
+    let first = *needle.first()?;
+    let mut from = 0;
+    while let Some(rest) = haystack.get(from..) {
+        let at = from + rest.iter().position(|byte| *byte == first)?;
+        if haystack.get(at..)?.starts_with(needle) {
+            return Some(at);
+        }
+        from = at + 1;
+    }
+    None
+}

@@ -1,0 +1,18 @@
+//! What code prints: kept within bounds, cleaned of what a terminal would do, and cut for showing.
+//!
+//! The three steps are apart: [`Capture`] keeps raw bytes, [`clean`] makes text of them, [`show`] cuts that text
+//! to a budget and knows exactly which raw bytes it left out. Bytes from inside are hostile: everything here is
+//! bounded, whatever they are.
+
+mod capture;
+mod clean;
+mod show;
+mod slice;
+
+pub(crate) use capture::{Capture, Ends};
+pub(crate) use clean::preview;
+pub(crate) use show::{Marker, Part, Rendered, WINDOW, render};
+pub(crate) use slice::slice;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,357 @@
+//! What may be asked. Pure: it looks at a request and the settings, and nothing else.
+//!
+//! Every check happens before anything is made or started, so that a refused call changes nothing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sandcell_sandbox::{ByteSize, Code, Cpus, Failure, Limits, MAX_TIMEOUT, SandboxPath};
+
+use crate::{CreateRequest, EngineConfig};
+
+/// The longest lifetime that can be asked for.
+const MAX_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Below this no interpreter starts; a clear word here beats a puzzling crash there.
+const MIN_MEMORY: ByteSize = ByteSize::mib(16);
+const MIN_DISK: ByteSize = ByteSize::mib(1);
+/// The smallest share that the kernel's quota can express (1 ms in 100 ms).
+const MIN_CPUS: Cpus = Cpus::milli(10);
+const MAX_ENV: usize = 100;
+const MAX_ENV_VALUE: usize = 32 * 1024;
+const MAX_LABEL: usize = 100;
+const MAX_FILES: usize = 100;
+const MAX_ARGS: usize = 1000;
+const MAX_ARGS_BYTES: usize = 128 * 1024;
+/// Wanted files of one run together.
+pub(crate) const MAX_OUTPUT_BYTES: u64 = 32 << 20;
+
+/// Source code that can be run: not empty, not too long, no NUL.
+pub(crate) fn code(config: &EngineConfig, code: &str) -> Result<(), Failure> {
+    let limit = config.code_bytes.as_bytes();
+    if bytes_of(code.len()) > limit {
+        return Err(Failure::invalid(
+            format!("the code has {} bytes; at most {limit} are possible", code.len()),
+            "split it over several calls, or write the data into a file and read it from there",
+        ));
+    }
+    if code.contains('\0') {
+        return Err(Failure::invalid(
+            "the code contains a NUL character",
+            "write it as an escape of the language, such as \\x00",
+        ));
+    }
+    if code.trim().is_empty() {
+        return Err(Failure::invalid("the code is empty", "pass the code to run"));
+    }
+    Ok(())
+}
+
+/// Text for standard input: bounded like code is.
+pub(crate) fn stdin(config: &EngineConfig, stdin: Option<&str>) -> Result<(), Failure> {
+    let limit = config.code_bytes.as_bytes();
+    match stdin {
+        Some(text) if bytes_of(text.len()) > limit => Err(Failure::invalid(
+            format!("stdin has {} bytes; at most {limit} are possible", text.len()),
+            "write the data into a file and read it from there",
+        )),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// How long an execution may run.
+pub(crate) fn timeout(config: &EngineConfig, asked: Option<Duration>) -> Result<Duration, Failure> {
+    match asked {
+        None => Ok(config.timeout),
+        Some(asked) if asked.is_zero() || asked > MAX_TIMEOUT => Err(Failure::invalid(
+            format!("a time-out of {} s is not possible", asked.as_secs_f64()),
+            format!("choose more than 0 and at most {} s", MAX_TIMEOUT.as_secs()),
+        )),
+        Some(asked) => Ok(asked),
+    }
+}
+
+/// The limits of a sandbox: the default ones with what was asked for in their place.
+pub(crate) fn limits(
+    config: &EngineConfig,
+    memory: Option<ByteSize>,
+    cpus: Option<Cpus>,
+    disk: Option<ByteSize>,
+) -> Result<Limits, Failure> {
+    let (mut limits, most) = (config.limits.clone(), &config.max_limits);
+    if let Some(asked) = memory {
+        within(
+            "memory",
+            "MiB",
+            asked.as_mib(),
+            MIN_MEMORY.as_mib(),
+            most.memory.as_mib(),
+        )?;
+        limits.memory = asked;
+    }
+    if let Some(asked) = disk {
+        within("disk", "MiB", asked.as_mib(), MIN_DISK.as_mib(), most.disk.as_mib())?;
+        limits.disk = asked;
+    }
+    if let Some(asked) = cpus {
+        within(
+            "processor time",
+            "thousandths of a core",
+            asked.as_milli().into(),
+            MIN_CPUS.as_milli().into(),
+            most.cpus.as_milli().into(),
+        )?;
+        limits.cpus = asked;
+    }
+    Ok(limits)
+}
+
+fn within(what: &str, unit: &str, asked: u64, least: u64, most: u64) -> Result<(), Failure> {
+    if asked < least {
+        return Err(Failure::invalid(
+            format!("{asked} {unit} of {what} are too little"),
+            format!("ask for at least {least} and at most {most} {unit}"),
+        ));
+    }
+    if asked > most {
+        return Err(Failure::new(
+            Code::LimitReached,
+            format!("{asked} {unit} of {what} are more than the {most} that the operator allows"),
+            format!("ask for at most {most} {unit}"),
+        ));
+    }
+    Ok(())
+}
+
+/// Everything about a request for new sandboxes, except whether there is room for them.
+pub(crate) fn create(config: &EngineConfig, req: &CreateRequest, backends: &[&'static str]) -> Result<Limits, Failure> {
+    if req.count == 0 {
+        return Err(Failure::invalid("count is 0", "ask for at least one sandbox"));
+    }
+    if let Some(name) = &req.backend
+        && !backends.contains(&name.as_str())
+    {
+        return Err(Failure::invalid(
+            format!("there is no back end called '{}'", crate::ids::echo(name)),
+            format!("choose one of: {}", backends.join(", ")),
+        ));
+    }
+    if let Some(lifetime) = req.lifetime
+        && (lifetime.is_zero() || lifetime > MAX_LIFETIME)
+    {
+        return Err(Failure::invalid(
+            format!("a lifetime of {} s is not possible", lifetime.as_secs_f64()),
+            format!("choose more than 0 and at most {} s", MAX_LIFETIME.as_secs()),
+        ));
+    }
+    label(req.label.as_deref())?;
+    image(req.image.as_deref())?;
+    env(&req.env)?;
+    limits(config, req.memory, req.cpus, req.disk)
+}
+
+fn label(label: Option<&str>) -> Result<(), Failure> {
+    let Some(label) = label else { return Ok(()) };
+    if label.chars().count() > MAX_LABEL || label.chars().any(char::is_control) {
+        return Err(Failure::invalid(
+            "the label is too long or has control characters",
+            format!("use at most {MAX_LABEL} visible characters"),
+        ));
+    }
+    Ok(())
+}
+
+fn image(image: Option<&str>) -> Result<(), Failure> {
+    let Some(image) = image else { return Ok(()) };
+    // What an image reference can be made of; a leading dash would read as an option somewhere.
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
+    if image.is_empty() || image.len() > 255 || image.starts_with('-') || !image.chars().all(fits) {
+        return Err(Failure::invalid(
+            format!("'{}' is not the name of an image", crate::ids::echo(image)),
+            "write it like alpine:3.20 or registry.example/name@sha256:…",
+        ));
+    }
+    Ok(())
+}
+
+/// Variables for programs: names as a shell knows them, values without NUL.
+fn env(env: &BTreeMap<String, String>) -> Result<(), Failure> {
+    if env.len() > MAX_ENV {
+        return Err(Failure::invalid(
+            format!("env has {} variables", env.len()),
+            format!("use at most {MAX_ENV}"),
+        ));
+    }
+    for (name, value) in env {
+        let mut letters = name.bytes();
+        let starts = letters.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
+        if !starts || name.len() > 255 || !letters.all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+            return Err(Failure::invalid(
+                format!("'{}' is not the name of a variable", crate::ids::echo(name)),
+                "use letters, digits and _, not starting with a digit",
+            ));
+        }
+        if value.len() > MAX_ENV_VALUE || value.contains('\0') {
+            return Err(Failure::invalid(
+                format!("the value of {name} is too long or contains a NUL character"),
+                format!("use at most {MAX_ENV_VALUE} bytes, or write it into a file"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Files that a fresh sandbox starts with, and files that are wanted back.
+pub(crate) fn transfers(
+    config: &EngineConfig,
+    files: &[(SandboxPath, Bytes)],
+    outputs: &[SandboxPath],
+) -> Result<(), Failure> {
+    if files.len() > MAX_FILES || outputs.len() > MAX_FILES {
+        return Err(Failure::invalid(
+            format!("{} files and {} outputs are too many", files.len(), outputs.len()),
+            format!("use at most {MAX_FILES} of each; pack them into an archive"),
+        ));
+    }
+    for (path, bytes) in files {
+        file_size(config, path, bytes.len())?;
+    }
+    Ok(())
+}
+
+/// The bytes of one file call.
+pub(crate) fn file_size(config: &EngineConfig, path: &SandboxPath, size: usize) -> Result<(), Failure> {
+    let limit = config.file_bytes.as_bytes();
+    if bytes_of(size) > limit {
+        return Err(Failure::new(
+            Code::LimitReached,
+            format!("{path} would get {size} bytes; one call moves at most {limit}"),
+            "write it in parts with append",
+        ));
+    }
+    Ok(())
+}
+
+/// The arguments of a program.
+pub(crate) fn args(args: &[String]) -> Result<(), Failure> {
+    let total: usize = args.iter().map(String::len).sum();
+    if args.len() > MAX_ARGS || total > MAX_ARGS_BYTES || args.iter().any(|arg| arg.contains('\0')) {
+        return Err(Failure::invalid(
+            "the program's arguments are too many, too long, or contain a NUL character",
+            format!("use at most {MAX_ARGS} with {MAX_ARGS_BYTES} bytes together"),
+        ));
+    }
+    Ok(())
+}
+
+/// A length in bytes as the wide type that limits have.
+pub(crate) fn bytes_of(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> EngineConfig {
+        EngineConfig::default()
+    }
+
+    #[test]
+    fn code_that_is_empty_too_long_or_has_nul_is_refused() {
+        let config = config();
+        for bad in ["", "  \n\t ", "print(1)\0", "\u{3000}"] {
+            assert_eq!(code(&config, bad).unwrap_err().code, Code::InvalidArgument, "{bad:?}");
+        }
+        let long = "#".repeat((1 << 20) + 1);
+        let refused = code(&config, &long).unwrap_err();
+        assert!(
+            refused.message.contains("1048577") && refused.message.contains("1048576"),
+            "{refused}"
+        );
+        assert!(code(&config, &long[1..]).is_ok());
+    }
+
+    #[test]
+    fn a_timeout_is_more_than_zero_and_at_most_an_hour() {
+        let config = config();
+        assert_eq!(timeout(&config, None).unwrap(), Duration::from_secs(30));
+        assert!(timeout(&config, Some(Duration::from_secs(3600))).is_ok());
+        for bad in [
+            Duration::ZERO,
+            Duration::from_secs(3601),
+            Duration::MAX,
+            Duration::from_millis(3_600_001),
+        ] {
+            let refused = timeout(&config, Some(bad)).unwrap_err();
+            assert_eq!(refused.code, Code::InvalidArgument);
+            assert!(refused.remedy.contains("3600"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn limits_of_zero_are_invalid_and_huge_ones_name_the_maximum() {
+        let config = config();
+        let mib = |n| Some(ByteSize::mib(n));
+        assert_eq!(
+            limits(&config, mib(0), None, None).unwrap_err().code,
+            Code::InvalidArgument
+        );
+        assert_eq!(
+            limits(&config, None, None, mib(0)).unwrap_err().code,
+            Code::InvalidArgument
+        );
+        assert_eq!(
+            limits(&config, None, Some(Cpus::milli(0)), None).unwrap_err().code,
+            Code::InvalidArgument
+        );
+        let refused = limits(&config, mib(u64::MAX), None, None).unwrap_err();
+        assert_eq!(refused.code, Code::LimitReached);
+        assert!(refused.remedy.contains("16384"), "{refused}");
+        assert_eq!(limits(&config, mib(64), None, None).unwrap().memory, ByteSize::mib(64));
+    }
+
+    #[test]
+    fn a_request_for_sandboxes_is_checked_in_every_field() {
+        let base = CreateRequest {
+            count: 1,
+            ..CreateRequest::default()
+        };
+        let with = |change: &dyn Fn(&mut CreateRequest)| {
+            let mut req = base.clone();
+            change(&mut req);
+            create(&config(), &req, &["native"])
+        };
+        assert!(with(&|_| {}).is_ok());
+        type Change = Box<dyn Fn(&mut CreateRequest)>;
+        let bad: Vec<Change> = vec![
+            Box::new(|r| r.count = 0),
+            Box::new(|r| r.backend = Some("docker".into())),
+            Box::new(|r| r.lifetime = Some(Duration::ZERO)),
+            Box::new(|r| r.lifetime = Some(Duration::MAX)),
+            Box::new(|r| r.label = Some("x".repeat(101))),
+            Box::new(|r| r.label = Some("a\nb".into())),
+            Box::new(|r| r.image = Some(String::new())),
+            Box::new(|r| r.image = Some("--privileged".into())),
+            Box::new(|r| r.image = Some("a b".into())),
+            Box::new(|r| drop(r.env.insert("1A".into(), String::new()))),
+            Box::new(|r| drop(r.env.insert("A=B".into(), String::new()))),
+            Box::new(|r| drop(r.env.insert(String::new(), String::new()))),
+            Box::new(|r| drop(r.env.insert("A".into(), "x\0".into()))),
+            Box::new(|r| r.env = (0..101).map(|n| (format!("V{n}"), String::new())).collect()),
+        ];
+        for (n, change) in bad.iter().enumerate() {
+            assert_eq!(with(change).unwrap_err().code, Code::InvalidArgument, "case {n}");
+        }
+        let refused = with(&bad[1]).unwrap_err();
+        assert!(refused.remedy.contains("native"), "{refused}");
+    }
+
+    #[test]
+    fn arguments_are_bounded() {
+        assert!(args(&["a".into(), String::new()]).is_ok());
+        assert!(args(&["a\0".into()]).is_err());
+        assert!(args(&vec![String::new(); 1001]).is_err());
+        assert!(args(&["x".repeat(128 * 1024 + 1)]).is_err());
+    }
+}

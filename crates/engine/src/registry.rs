@@ -1,0 +1,249 @@
+//! Which sandboxes there are, whose they are, and which ones are remembered after their end.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use sandcell_sandbox::{Code, Failure};
+
+use crate::record::{Birth, Gone, GoneWhy, Kind, Record, Visit, no_sandbox};
+use crate::sync::lock;
+use crate::{EngineConfig, Principal, SandboxId};
+
+/// Ended sandboxes that are remembered for each caller, so that their ids answer with the reason.
+const REMEMBERED: usize = 64;
+/// Callers without a sandbox that something is remembered about.
+const CALLERS: usize = 4096;
+
+/// All sandboxes of the engine.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    inner: Mutex<Inner>,
+    per_caller: usize,
+    in_all: usize,
+}
+
+#[derive(Debug)]
+struct Inner {
+    open: bool,
+    live: HashMap<SandboxId, Arc<Record>>,
+    callers: HashMap<Principal, Caller>,
+}
+
+#[derive(Debug, Default)]
+struct Caller {
+    default: Option<SandboxId>,
+    /// The end of the last default sandbox, until the caller was told.
+    lost: Option<Gone>,
+    ended: VecDeque<(SandboxId, Gone)>,
+}
+
+/// A sandbox that a call may use.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) record: Arc<Record>,
+    pub(crate) visit: Visit,
+    /// Whether it was reserved by this call, which then has to see to it that it is made.
+    pub(crate) new: bool,
+}
+
+impl Registry {
+    pub(crate) fn new(config: &EngineConfig) -> Self {
+        Self {
+            inner: Mutex::new(Inner {
+                open: true,
+                live: HashMap::new(),
+                callers: HashMap::new(),
+            }),
+            per_caller: config.sandboxes_per_caller,
+            in_all: config.sandboxes,
+        }
+    }
+
+    /// The caller's sandbox with this id.
+    pub(crate) fn find(&self, who: &Principal, id: &str) -> Result<Target, Failure> {
+        let inner = lock(&self.inner);
+        let key = SandboxId(Arc::from(id));
+        if let Some(record) = inner.live.get(&key).filter(|record| record.owner == *who) {
+            return Ok(Target {
+                visit: record.enter()?,
+                record: record.clone(),
+                new: false,
+            });
+        }
+        let ended = inner.callers.get(who).map(|caller| &caller.ended);
+        match ended.and_then(|ended| ended.iter().find(|(id, _)| *id == key)) {
+            Some((id, gone)) => Err(gone.failure(id)),
+            None => Err(no_sandbox(id)),
+        }
+    }
+
+    /// The caller's default sandbox, reserved if there is none.
+    pub(crate) fn default(&self, who: &Principal, birth: Birth) -> Result<Target, Failure> {
+        let mut inner = lock(&self.inner);
+        let current = inner.callers.get(who).and_then(|caller| caller.default.clone());
+        if let Some(record) = current.and_then(|id| inner.live.get(&id).cloned())
+            && let Ok(visit) = record.enter()
+        {
+            return Ok(Target {
+                record,
+                visit,
+                new: false,
+            });
+        }
+        self.room(&inner, who, 1)?;
+        let id = SandboxId::random()?;
+        let caller = inner.caller(who);
+        let replaces = caller.lost.take();
+        caller.default = Some(id.clone());
+        let record = Record::new(id.clone(), who.clone(), Birth { replaces, ..birth });
+        inner.live.insert(id, record.clone());
+        Ok(Target {
+            visit: record.enter()?,
+            record,
+            new: true,
+        })
+    }
+
+    /// The caller's default sandbox, if there is one.
+    pub(crate) fn existing_default(&self, who: &Principal) -> Option<Arc<Record>> {
+        let inner = lock(&self.inner);
+        let id = inner.callers.get(who)?.default.as_ref()?;
+        inner.live.get(id).filter(|record| record.open()).cloned()
+    }
+
+    /// Places for new sandboxes: as many as asked for, or none.
+    pub(crate) fn reserve(&self, who: &Principal, count: usize, birth: &Birth) -> Result<Vec<Arc<Record>>, Failure> {
+        let mut inner = lock(&self.inner);
+        self.room(&inner, who, count)?;
+        let ids = (0..count).map(|_| SandboxId::random()).collect::<Result<Vec<_>, _>>()?;
+        let mut records = Vec::with_capacity(count);
+        for id in ids {
+            let record = Record::new(id.clone(), who.clone(), birth.clone());
+            inner.live.insert(id, record.clone());
+            records.push(record);
+        }
+        Ok(records)
+    }
+
+    fn room(&self, inner: &Inner, who: &Principal, count: usize) -> Result<(), Failure> {
+        if !inner.open {
+            return Err(ending());
+        }
+        let used = inner.live.values().filter(|record| record.owner == *who).count();
+        let limit = |used: usize, most: usize, whose: &str, remedy: &str| {
+            let asked = if count > 1 {
+                format!("; {count} more do not fit")
+            } else {
+                String::new()
+            };
+            Failure::new(
+                Code::LimitReached,
+                format!("{used} of {most} sandboxes{whose} in use{asked}"),
+                remedy,
+            )
+        };
+        if count > self.per_caller.saturating_sub(used) {
+            return Err(limit(
+                used,
+                self.per_caller,
+                "",
+                "close one with close_sandbox, or use one that you have",
+            ));
+        }
+        if count > self.in_all.saturating_sub(inner.live.len()) {
+            return Err(limit(
+                inner.live.len(),
+                self.in_all,
+                " of this server",
+                "close one of yours with close_sandbox, or try again later",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The caller's sandboxes, oldest first.
+    pub(crate) fn of(&self, who: &Principal) -> Vec<Arc<Record>> {
+        let mut own: Vec<Arc<Record>> = lock(&self.inner)
+            .live
+            .values()
+            .filter(|record| record.owner == *who)
+            .cloned()
+            .collect();
+        own.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
+        own
+    }
+
+    /// Whether this is the caller's default sandbox.
+    pub(crate) fn is_default(&self, record: &Record) -> bool {
+        let inner = lock(&self.inner);
+        let caller = inner.callers.get(&record.owner);
+        caller.is_some_and(|caller| caller.default.as_ref() == Some(&record.id))
+    }
+
+    /// Lets a sandbox take no more calls, and remembers why. Whoever keeps it then ends it. False if it was on
+    /// its way out already, or if it expires but somebody uses it.
+    pub(crate) fn depart(&self, record: &Record, gone: &Gone) -> bool {
+        let mut inner = lock(&self.inner);
+        if !record.leave(gone, matches!(gone.why, GoneWhy::Idle(_))) {
+            return false;
+        }
+        let caller = inner.caller(&record.owner);
+        let was_default = caller.default.as_ref() == Some(&record.id);
+        if was_default {
+            caller.default = None;
+        }
+        if gone.unexpected() && record.birth.kind != Kind::Throwaway {
+            if was_default {
+                caller.lost = Some(gone.clone());
+            }
+            if caller.ended.len() >= REMEMBERED {
+                caller.ended.pop_front();
+            }
+            caller.ended.push_back((record.id.clone(), gone.clone()));
+        }
+        true
+    }
+
+    /// Nothing is left of a sandbox: its place is free.
+    pub(crate) fn remove(&self, record: &Record) {
+        let mut inner = lock(&self.inner);
+        inner.live.remove(&record.id);
+        let caller = inner.caller(&record.owner);
+        if caller.default.as_ref() == Some(&record.id) {
+            // It was never made: what the caller had to be told is still to be told.
+            caller.default = None;
+            caller.lost = caller.lost.take().or_else(|| record.birth.replaces.clone());
+        }
+    }
+
+    /// Takes no more sandboxes, and hands out those that are there.
+    pub(crate) fn shut(&self) -> Vec<Arc<Record>> {
+        let mut inner = lock(&self.inner);
+        inner.open = false;
+        inner.live.values().cloned().collect()
+    }
+}
+
+impl Inner {
+    fn caller(&mut self, who: &Principal) -> &mut Caller {
+        if self.callers.len() >= CALLERS && !self.callers.contains_key(who) {
+            let live = &self.live;
+            let used = |id: &SandboxId| live.contains_key(id);
+            let idle = |caller: &Caller| !caller.default.as_ref().is_some_and(used);
+            let forgotten = self.callers.iter().find(|(_, caller)| idle(caller));
+            if let Some(key) = forgotten.map(|(key, _)| key.clone()) {
+                self.callers.remove(&key);
+            }
+        }
+        self.callers.entry(who.clone()).or_default()
+    }
+}
+
+/// The answer to calls that come while the server ends.
+pub(crate) fn ending() -> Failure {
+    Failure::new(
+        Code::BackendUnavailable,
+        "the server is ending",
+        "start it again and repeat the call",
+    )
+}

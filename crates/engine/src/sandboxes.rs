@@ -1,0 +1,197 @@
+//! Calls about sandboxes as such: making, closing, looking at, resetting, and ending them all.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use futures::future::join_all;
+use sandcell_sandbox::{Backend, Failure, NetworkRule, SandboxSpec};
+use tokio::time::{Instant, timeout};
+
+use crate::core::Core;
+use crate::ladder::Stop;
+use crate::meter::read_usage;
+use crate::record::{Birth, Gone, GoneWhy, Kind, Record};
+use crate::sessions::Slot;
+use crate::sync::lock;
+use crate::warden::{CLOSE, Plan};
+use crate::{CreateRequest, HistoryView, Principal, ResetView, SandboxId, SandboxView, policy};
+
+/// How long closing is waited for: a little more than it may take.
+const CLOSED: Duration = CLOSE.saturating_add(Duration::from_secs(1));
+/// How long sandboxes may take to close at the end, before the back ends end what is left.
+const SHUTDOWN_CLOSE: Duration = Duration::from_secs(3);
+/// How long the back ends have for that.
+const SHUTDOWN_BACKENDS: Duration = Duration::from_secs(2);
+
+impl Core {
+    pub(crate) async fn create(
+        self: &Arc<Self>,
+        who: &Principal,
+        req: CreateRequest,
+    ) -> Result<Vec<SandboxView>, Failure> {
+        let names: Vec<&'static str> = self.backends.iter().map(|backend| backend.name()).collect();
+        let limits = policy::create(&self.config, &req, &names)?;
+        let planned = self.planned(req.backend.as_deref())?;
+        let chosen = |b: &&Arc<dyn Backend>| req.backend.as_ref().is_none_or(|name| b.name() == name);
+        let plan = Plan {
+            backends: self.backends.iter().filter(chosen).cloned().collect(),
+            spec: SandboxSpec {
+                limits: limits.clone(),
+                network: NetworkRule::None,
+                env: req.env,
+                image: req.image,
+            },
+        };
+        let birth = Birth {
+            kind: Kind::Asked,
+            label: req.label,
+            limits,
+            lifetime: req.lifetime,
+            idle: self.config.idle,
+            planned,
+            replaces: None,
+        };
+        let count = usize::try_from(req.count).unwrap_or(usize::MAX);
+        let records = self.registry.reserve(who, count, &birth)?;
+        for record in &records {
+            self.make(record, plan.clone());
+        }
+        let mut unclaimed = Unclaimed { core: self, records };
+        // All are awaited even when one fails, so that the first failure in order is the answer.
+        let made = join_all(unclaimed.records.iter().map(|record| record.ready())).await;
+        made.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let records = std::mem::take(&mut unclaimed.records);
+        Ok(join_all(records.iter().map(|record| self.look(record))).await)
+    }
+
+    pub(crate) async fn close(&self, who: &Principal, id: &str) -> Result<SandboxId, Failure> {
+        let record = self.registry.find(who, id)?.record;
+        self.registry.depart(&record, &Gone::now(GoneWhy::Closed));
+        if timeout(CLOSED, record.gone()).await.is_err() {
+            tracing::warn!(sandbox = %record.id, "the sandbox is still closing");
+        }
+        Ok(record.id.clone())
+    }
+
+    pub(crate) async fn status(&self, who: &Principal, id: Option<&str>) -> Result<Vec<SandboxView>, Failure> {
+        let records = match id {
+            // The visit ends here: looking at a sandbox does not make it busy.
+            Some(id) => vec![self.registry.find(who, id)?.record],
+            None => self.registry.of(who),
+        };
+        Ok(join_all(records.iter().map(|record| self.look(record))).await)
+    }
+
+    async fn look(&self, record: &Arc<Record>) -> SandboxView {
+        let live = record.live();
+        let usage = match &live {
+            Some(sandbox) => read_usage(sandbox.as_ref()).await,
+            None => None,
+        };
+        let isolation = live.map_or_else(|| record.birth.planned.clone(), |live| live.isolation().clone());
+        let sessions = lock(&record.slots).values().filter_map(|slot| slot.view()).collect();
+        let now = Instant::now();
+        let expiry = record.expiry();
+        SandboxView {
+            id: record.id.clone(),
+            is_default: self.registry.is_default(record),
+            state: record.state_word(),
+            label: record.birth.label.clone(),
+            created: record.created,
+            idle_expires: SystemTime::now() + expiry.idle.saturating_duration_since(now),
+            ends: record.birth.lifetime.map(|lifetime| record.created + lifetime),
+            limits: record.birth.limits.clone(),
+            usage,
+            sessions,
+            isolation,
+        }
+    }
+
+    pub(crate) fn history(
+        &self,
+        who: &Principal,
+        last_n: usize,
+        sandbox: Option<&str>,
+    ) -> Result<HistoryView, Failure> {
+        let view = lock(&self.history).view(who, last_n, sandbox);
+        if let Some(id) = sandbox
+            && view.records.is_empty()
+        {
+            self.registry.find(who, id)?;
+        }
+        Ok(view)
+    }
+
+    pub(crate) async fn reset(
+        &self,
+        who: &Principal,
+        sandbox: Option<&str>,
+        language: Option<&str>,
+    ) -> Result<ResetView, Failure> {
+        let language = language.map(|name| self.language(name)).transpose()?;
+        let wanted = language.as_ref().map(|language| language.info().name.as_str());
+        let record = match sandbox {
+            Some(id) => Some(self.registry.find(who, id)?.record),
+            None => self.registry.existing_default(who),
+        };
+        let mut languages = Vec::new();
+        if let Some(record) = &record {
+            let slots: Vec<(String, Arc<Slot>)> = lock(&record.slots)
+                .iter()
+                .filter(|(name, _)| wanted.is_none_or(|wanted| wanted == name.as_str()))
+                .map(|(name, slot)| (name.clone(), slot.clone()))
+                .collect();
+            let ended = join_all(slots.iter().map(|(_, slot)| self.restart(slot))).await;
+            let ended = slots.into_iter().zip(ended).filter(|(_, ended)| *ended);
+            languages.extend(ended.map(|((name, _), _)| name));
+        }
+        lock(&self.history).reset(who);
+        Ok(ResetView {
+            sandbox_id: record.map(|record| record.id.clone()),
+            languages,
+        })
+    }
+
+    /// Ends the interpreter of a slot. What runs in it is killed first.
+    async fn restart(&self, slot: &Slot) -> bool {
+        let had = match slot.running() {
+            Some(execution) => {
+                self.end(&execution, Stop::Reset).await;
+                true
+            }
+            None => slot.take().is_some(),
+        };
+        // The caller asked for it, so there is nothing to tell.
+        drop(slot.untold_loss());
+        had
+    }
+
+    pub(crate) async fn shutdown(&self) {
+        let records = self.registry.shut();
+        for record in &records {
+            self.registry.depart(record, &Gone::now(GoneWhy::Shutdown));
+        }
+        let all = join_all(records.iter().map(|record| record.gone()));
+        if timeout(SHUTDOWN_CLOSE, all).await.is_err() {
+            tracing::warn!("some sandboxes did not close in time; the back ends end them");
+        }
+        let backends = join_all(self.backends.iter().map(|backend| backend.shutdown()));
+        if timeout(SHUTDOWN_BACKENDS, backends).await.is_err() {
+            tracing::warn!("a back end did not shut down in time");
+        }
+    }
+}
+
+/// Sandboxes that were made for a caller who may have left, or for whom not all could be made.
+struct Unclaimed<'a> {
+    core: &'a Core,
+    records: Vec<Arc<Record>>,
+}
+
+impl Drop for Unclaimed<'_> {
+    fn drop(&mut self) {
+        for record in &self.records {
+            self.core.registry.depart(record, &Gone::now(GoneWhy::Closed));
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Live interpreters: at most one for each sandbox and language, one cell at a time, in the order of the calls.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+
+use sandcell_sandbox::{Code, Failure, Language, Session};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+
+use crate::SessionView;
+use crate::executions::Execution;
+use crate::record::Record;
+use crate::sync::lock;
+
+/// The place of one language's interpreter in one sandbox.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    language: String,
+    turns: Arc<Semaphore>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    session: Option<Held>,
+    /// Calls that run or wait.
+    pending: usize,
+    running: Option<(Arc<Execution>, u32)>,
+    /// How the last interpreter ended, and whether the caller has read it in a result.
+    lost: Option<(Arc<AtomicBool>, String)>,
+}
+
+/// An interpreter that waits for its next cell.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) session: Box<dyn Session>,
+    pub(crate) cells: u32,
+}
+
+type Waiting = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
+
+/// A place in the line for a slot. Dropping it gives the place up.
+pub(crate) struct Ticket {
+    slot: Arc<Slot>,
+    /// In a lock that is never taken, only because a future cannot be shared and a ticket is.
+    wait: Mutex<Waiting>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Slot {
+    /// The slot of this language in a sandbox.
+    pub(crate) fn of(record: &Record, language: &dyn Language) -> Arc<Self> {
+        let name = &language.info().name;
+        let mut slots = lock(&record.slots);
+        let slot = slots.entry(name.clone()).or_insert_with(|| {
+            Arc::new(Self {
+                language: name.clone(),
+                turns: Arc::new(Semaphore::new(1)),
+                state: Mutex::default(),
+            })
+        });
+        slot.clone()
+    }
+
+    /// Stands in line. At most `queue` calls wait while one runs.
+    pub(crate) async fn line_up(self: &Arc<Self>, queue: usize) -> Result<Ticket, Failure> {
+        {
+            let mut state = lock(&self.state);
+            if state.pending > queue {
+                return Err(Failure::new(
+                    Code::Busy,
+                    format!(
+                        "{} executions already wait for the {} session of this sandbox",
+                        state.pending - 1,
+                        self.language
+                    ),
+                    "wait for their results, cancel some, or use another sandbox (create_sandbox)",
+                ));
+            }
+            state.pending += 1;
+        }
+        let mut ticket = Ticket {
+            slot: self.clone(),
+            wait: Mutex::new(Box::pin(self.turns.clone().acquire_owned())),
+            permit: None,
+        };
+        // Polled once here, so that the order of the calls is the order of the line; the semaphore is fair.
+        if let Poll::Ready(Ok(permit)) = futures::poll!(ticket.waiting()) {
+            ticket.permit = Some(permit);
+        }
+        Ok(ticket)
+    }
+
+    /// Takes the waiting interpreter, if there is one.
+    pub(crate) fn take(&self) -> Option<Held> {
+        lock(&self.state).session.take()
+    }
+
+    /// Gives an interpreter back for the next cell.
+    pub(crate) fn put(&self, held: Held) {
+        lock(&self.state).session = Some(held);
+    }
+
+    /// The interpreter ended in this execution.
+    pub(crate) fn lose(&self, execution: &Execution, story: String) {
+        lock(&self.state).lost = Some((execution.delivery(), story));
+    }
+
+    /// How the last interpreter ended, if the caller does not know yet.
+    pub(crate) fn untold_loss(&self) -> Option<String> {
+        let (delivered, story) = lock(&self.state).lost.take()?;
+        (!delivered.load(Ordering::Relaxed)).then_some(story)
+    }
+
+    /// The execution that runs in it.
+    pub(crate) fn running(&self) -> Option<Arc<Execution>> {
+        lock(&self.state)
+            .running
+            .as_ref()
+            .map(|(execution, _)| execution.clone())
+    }
+
+    /// What status answers say; none if there is no interpreter.
+    pub(crate) fn view(&self) -> Option<SessionView> {
+        let state = lock(&self.state);
+        let cells = match (&state.running, &state.session) {
+            (Some((_, cells)), _) => *cells,
+            (None, Some(held)) => held.cells,
+            (None, None) => return None,
+        };
+        Some(SessionView {
+            language: self.language.clone(),
+            cells,
+            busy: state.running.is_some(),
+        })
+    }
+}
+
+impl Ticket {
+    /// Waits until it is this call's turn. The turn lasts until the ticket is dropped.
+    pub(crate) async fn turn(&mut self) -> Result<(), Failure> {
+        if self.permit.is_none() {
+            let permit = self.waiting().await;
+            self.permit = Some(permit.map_err(|_| Failure::new(Code::Internal, "the line is closed", "try again"))?);
+        }
+        Ok(())
+    }
+
+    fn waiting(&mut self) -> Pin<&mut (dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send)> {
+        self.wait.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut()
+    }
+
+    /// Says which execution has the turn, and the number of its cell.
+    pub(crate) fn runs(&self, execution: &Arc<Execution>, cells: u32) {
+        lock(&self.slot.state).running = Some((execution.clone(), cells));
+    }
+
+    pub(crate) const fn slot(&self) -> &Arc<Slot> {
+        &self.slot
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut state = lock(&self.slot.state);
+        state.pending = state.pending.saturating_sub(1);
+        if self.permit.is_some() {
+            state.running = None;
+        }
+    }
+}

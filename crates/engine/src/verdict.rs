@@ -1,0 +1,531 @@
+//! What an execution's end means for its caller: status, exit code, cause and remedy. Pure.
+
+use std::time::Duration;
+
+use sandcell_sandbox::{CellError, CellStatus, Code, Exit, Failure, Limits, Usage};
+
+use crate::ladder::{GRACE, KILL_WAIT, Step, Stop};
+use crate::record::{Gone, GoneWhy, span};
+use crate::{Cause, Status};
+
+const MORE_MEMORY: &str =
+    "work on the data in parts, or ask for more with memory_mb (create_sandbox or create_run_close)";
+const MORE_TIME: &str =
+    "raise timeout_s (at most 3600); with a small wait_s the call returns early and the code runs on";
+const NEXT_IS_FRESH: &str = "the next call gets a fresh interpreter; files are still there";
+
+/// The end of an execution in the words of the results.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) status: Status,
+    pub(crate) exit_code: Option<i32>,
+    pub(crate) error: Option<String>,
+    pub(crate) cause: Option<Cause>,
+    pub(crate) state_lost: bool,
+}
+
+/// How running the code ended.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// A cell of a session.
+    Cell(CellStatus),
+    /// A whole program.
+    Program(Exit),
+    /// The session or the program could not be followed any more.
+    Broke(Failure),
+    /// It did not end after being killed.
+    Abandoned,
+    /// It was ended before the code started.
+    NeverRan,
+}
+
+/// Everything a verdict depends on.
+#[derive(Debug)]
+pub(crate) struct Facts<'a> {
+    pub(crate) ending: Ending,
+    /// Who ended it from outside, if anybody, and how far they had to go.
+    pub(crate) stop: Option<Stop>,
+    pub(crate) step: Step,
+    pub(crate) timeout: Duration,
+    pub(crate) limits: &'a Limits,
+    pub(crate) before: Usage,
+    pub(crate) after: Option<Usage>,
+    /// The end of the whole sandbox.
+    pub(crate) gone: Option<Gone>,
+    /// Whether variables would have stayed for a next call.
+    pub(crate) keeps: bool,
+}
+
+impl Verdict {
+    /// It still runs.
+    pub(crate) const fn running() -> Self {
+        Self {
+            status: Status::Running,
+            exit_code: None,
+            error: None,
+            cause: None,
+            state_lost: false,
+        }
+    }
+
+    /// The call could not be done as asked, and `running` was answered before that was known.
+    pub(crate) fn refused(failure: Failure) -> Self {
+        Self {
+            status: Status::Error,
+            cause: Some(cause(failure.code, failure.message, failure.remedy)),
+            ..Self::running()
+        }
+    }
+}
+
+/// Judges.
+pub(crate) fn judge(facts: Facts<'_>) -> Verdict {
+    let lives = match &facts.ending {
+        Ending::Cell(status) => !matches!(status, CellStatus::Died(_)),
+        Ending::NeverRan => true,
+        Ending::Program(_) | Ending::Broke(_) | Ending::Abandoned => false,
+    };
+    let lost = facts.keeps && (!lives || facts.gone.is_some());
+    let verdict = match (&facts.stop, &facts.gone) {
+        // Even where the end of the sandbox was noticed first, it is what the caller has to know.
+        (Some(Stop::Departed(gone)), _) | (None, Some(gone)) if !ended_by_itself(&facts.ending) => {
+            departed(gone, &facts)
+        }
+        (Some(Stop::Reset | Stop::Departed(_)), _) if ended_by_itself(&facts.ending) => own_end(&facts),
+        (Some(stop), _) => stopped(stop, lives, &facts),
+        (None, _) => own_end(&facts),
+    };
+    let error = match facts.ending {
+        Ending::Cell(CellStatus::Error(error) | CellStatus::Interrupted(error)) => Some(traceback(error)),
+        Ending::Cell(_) | Ending::Program(_) | Ending::Broke(_) | Ending::Abandoned | Ending::NeverRan => None,
+    };
+    Verdict {
+        error,
+        state_lost: lost,
+        ..verdict
+    }
+}
+
+/// Whether the code came to its own end, so that a sandbox that ended right after it is not the cause.
+const fn ended_by_itself(ending: &Ending) -> bool {
+    match ending {
+        Ending::Cell(status) => !matches!(status, CellStatus::Died(_)),
+        Ending::Program(exit) => matches!(exit, Exit::Code(_)),
+        Ending::Broke(_) | Ending::Abandoned | Ending::NeverRan => false,
+    }
+}
+
+fn own_end(facts: &Facts<'_>) -> Verdict {
+    match &facts.ending {
+        Ending::Cell(CellStatus::Ok) => ok(),
+        Ending::Cell(CellStatus::Exit(code)) => exited(*code),
+        Ending::Program(Exit::Code(code)) => exited(i32::from(*code)),
+        Ending::Cell(CellStatus::Error(error) | CellStatus::Interrupted(error)) => raised(error, facts.limits),
+        Ending::Cell(CellStatus::Died(exit)) => died("the interpreter", *exit, facts),
+        Ending::Program(exit) => died("the program", *exit, facts),
+        Ending::Broke(failure) => killed(failure.code, failure.message.clone(), failure.remedy.clone()),
+        Ending::Abandoned | Ending::NeverRan => killed(
+            Code::Internal,
+            "the code was not followed to its end".to_owned(),
+            "run it again".to_owned(),
+        ),
+    }
+}
+
+fn ok() -> Verdict {
+    Verdict {
+        status: Status::Ok,
+        exit_code: Some(0),
+        ..Verdict::running()
+    }
+}
+
+fn exited(code: i32) -> Verdict {
+    if code == 0 {
+        return ok();
+    }
+    Verdict {
+        status: Status::Error,
+        exit_code: Some(code),
+        cause: Some(cause(
+            Code::CodeFailed,
+            format!("the code ended with exit code {code}"),
+            "see its output for the reason",
+        )),
+        ..Verdict::running()
+    }
+}
+
+/// The code raised: the driver's class says which limit it ran into, if any.
+fn raised(error: &CellError, limits: &Limits) -> Verdict {
+    let name = if error.name.is_empty() { "an error" } else { &error.name };
+    let (code, message, remedy) = match error.class.as_str() {
+        "memory" => (
+            Code::OutOfMemory,
+            format!("{name}: the sandbox may use {} MiB of memory", limits.memory.as_mib()),
+            MORE_MEMORY.to_owned(),
+        ),
+        "disk" => (
+            Code::DiskFull,
+            format!(
+                "{name}: the sandbox may hold {} MiB in {} files",
+                limits.disk.as_mib(),
+                limits.inodes
+            ),
+            "delete files, or make a sandbox with a larger disk_mb".to_owned(),
+        ),
+        "processes" => (
+            Code::ProcessLimit,
+            format!(
+                "{name}: the sandbox may have {} processes and threads",
+                limits.processes
+            ),
+            "start fewer at once, and wait for those that have ended".to_owned(),
+        ),
+        "network" => (
+            Code::NetworkDenied,
+            format!("{name}: the sandbox has no network"),
+            "bring the data with write_file or upload_file instead".to_owned(),
+        ),
+        "stdin" => (
+            Code::CodeFailed,
+            format!("{name}: the code reads standard input, and there is none"),
+            "pass stdin with the call".to_owned(),
+        ),
+        _ => (
+            Code::CodeFailed,
+            format!("the code raised {name}"),
+            "the error says where; correct the code and run it again".to_owned(),
+        ),
+    };
+    let remedy = if error.hint.is_empty() {
+        remedy
+    } else {
+        error.hint.clone()
+    };
+    Verdict {
+        status: Status::Error,
+        exit_code: Some(1),
+        cause: Some(cause(code, message, remedy)),
+        ..Verdict::running()
+    }
+}
+
+/// The process ended in a way it should not have: the counters say whether a limit was the reason.
+fn died(what: &str, exit: Exit, facts: &Facts<'_>) -> Verdict {
+    let after = facts.after.unwrap_or(facts.before);
+    let for_memory = after.memory_events > facts.before.memory_events;
+    let for_processes = after.process_events > facts.before.process_events;
+    let (exit_code, how) = match exit {
+        Exit::Code(code) => (i32::from(code), format!("ended with exit code {code}")),
+        Exit::Signal(signal) => (128 + i32::from(signal), format!("was ended by {}", signal_name(signal))),
+    };
+    let by_signal = matches!(exit, Exit::Signal(_));
+    let lost = if facts.keeps { "; variables are lost" } else { "" };
+    let verdict = match (by_signal, for_memory, for_processes) {
+        (true, true, _) => killed(
+            Code::OutOfMemory,
+            format!(
+                "{what} was killed for memory: the sandbox may use {} MiB, and its peak was {} MiB{lost}",
+                facts.limits.memory.as_mib(),
+                after.memory_peak >> 20
+            ),
+            MORE_MEMORY.to_owned(),
+        ),
+        (true, false, true) => killed(
+            Code::ProcessLimit,
+            format!(
+                "{what} {how} after new processes were refused: the sandbox may have {}{lost}",
+                facts.limits.processes
+            ),
+            "start fewer at once".to_owned(),
+        ),
+        (false, ..) | (true, false, false) => Verdict {
+            status: if exit == Exit::Signal(9) {
+                Status::Killed
+            } else {
+                Status::Error
+            },
+            cause: Some(cause(
+                Code::Crashed,
+                format!("{what} {how}{lost}"),
+                if facts.keeps {
+                    NEXT_IS_FRESH
+                } else {
+                    "correct the code and run it again"
+                },
+            )),
+            ..Verdict::running()
+        },
+    };
+    Verdict {
+        exit_code: Some(exit_code),
+        ..verdict
+    }
+}
+
+fn stopped(stop: &Stop, lives: bool, facts: &Facts<'_>) -> Verdict {
+    let variables = match (facts.keeps, lives) {
+        (false, _) => "",
+        (true, true) => "; variables are kept",
+        (true, false) => "; variables are lost",
+    };
+    let time = span(facts.timeout);
+    let how = match (&facts.ending, facts.step) {
+        (Ending::NeverRan, _) => String::new(),
+        (Ending::Abandoned, _) | (_, Step::GivenUp) => format!(
+            "was still there {} after being killed, so its sandbox was closed",
+            span(KILL_WAIT)
+        ),
+        (_, Step::Free | Step::Interrupted) => format!("was interrupted{variables}"),
+        (_, Step::Killed) if matches!(stop, Stop::Reset | Stop::Departed(_)) => format!("was killed{variables}"),
+        (_, Step::Killed) => format!("did not yield within {} and was killed{variables}", span(GRACE)),
+    };
+    let (status, code, message, remedy) = match stop {
+        Stop::Timeout if matches!(facts.ending, Ending::NeverRan) => (
+            Status::Timeout,
+            Code::Timeout,
+            format!("the interpreter was not ready after {time}"),
+            MORE_TIME,
+        ),
+        Stop::Timeout if facts.step <= Step::Interrupted => (
+            Status::Timeout,
+            Code::Timeout,
+            format!("the code was interrupted after {time}{variables}"),
+            MORE_TIME,
+        ),
+        Stop::Timeout => (
+            Status::Timeout,
+            Code::Timeout,
+            format!("the code ran for {time} and {how}"),
+            MORE_TIME,
+        ),
+        Stop::Cancelled | Stop::Reset | Stop::Departed(_) => {
+            let why = if matches!(stop, Stop::Reset) {
+                "the session was reset"
+            } else {
+                "the call was cancelled"
+            };
+            let how = if how.is_empty() {
+                "did not start".to_owned()
+            } else {
+                how
+            };
+            (
+                Status::Cancelled,
+                Code::Cancelled,
+                format!("{why}: the code {how}"),
+                "run it again if it is still wanted",
+            )
+        }
+    };
+    Verdict {
+        status,
+        cause: Some(cause(code, message, remedy)),
+        ..Verdict::running()
+    }
+}
+
+/// The whole sandbox ended while the code ran.
+fn departed(gone: &Gone, facts: &Facts<'_>) -> Verdict {
+    let code = match gone.why {
+        GoneWhy::Closed => Code::Cancelled,
+        GoneWhy::Idle(_) | GoneWhy::Lifetime | GoneWhy::Lost(_) | GoneWhy::Unresponsive | GoneWhy::Shutdown => {
+            gone.code()
+        }
+    };
+    let limit = match code {
+        Code::OutOfMemory => format!(" (it may use {} MiB)", facts.limits.memory.as_mib()),
+        _ => String::new(),
+    };
+    let rest = if facts.keeps {
+        "; its variables and files are gone"
+    } else {
+        ""
+    };
+    let remedy = match code {
+        Code::OutOfMemory => MORE_MEMORY,
+        _ if facts.keeps => "call again without sandbox_id for a new default sandbox, or use create_sandbox",
+        _ => "run it again",
+    };
+    killed(
+        code,
+        format!("the whole sandbox {}{limit}{rest}", gone.story()),
+        remedy.to_owned(),
+    )
+}
+
+fn killed(code: Code, message: String, remedy: String) -> Verdict {
+    Verdict {
+        status: Status::Killed,
+        cause: Some(cause(code, message, remedy)),
+        ..Verdict::running()
+    }
+}
+
+fn cause(code: Code, message: String, remedy: impl Into<String>) -> Cause {
+    Cause {
+        code,
+        message,
+        remedy: remedy.into(),
+    }
+}
+
+fn traceback(error: CellError) -> String {
+    if !error.traceback.is_empty() {
+        return error.traceback;
+    }
+    match (error.name.as_str(), error.message.as_str()) {
+        ("", message) => message.to_owned(),
+        (name, "") => name.to_owned(),
+        (name, message) => format!("{name}: {message}"),
+    }
+}
+
+/// A signal as people know it. The numbers are Linux's, whatever this is compiled for.
+fn signal_name(signal: u8) -> String {
+    let known = match signal {
+        2 => "SIGINT, an interrupt",
+        4 => "SIGILL, an illegal instruction",
+        6 => "SIGABRT, an abort",
+        7 => "SIGBUS, a bus error",
+        8 => "SIGFPE, an arithmetic error",
+        9 => "SIGKILL, from inside the sandbox",
+        11 => "SIGSEGV, a segmentation fault",
+        13 => "SIGPIPE, a broken pipe",
+        15 => "SIGTERM, a request to end",
+        24 => "SIGXCPU, the processor time limit",
+        25 => "SIGXFSZ, the file size limit",
+        31 => "SIGSYS, a system call that is not allowed",
+        other => return format!("signal {other}"),
+    };
+    known.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use sandcell_sandbox::EndReason;
+
+    use super::*;
+
+    fn facts(ending: Ending, limits: &Limits) -> Facts<'_> {
+        Facts {
+            ending,
+            stop: None,
+            step: Step::Free,
+            timeout: Duration::from_secs(30),
+            limits,
+            before: Usage::default(),
+            after: None,
+            gone: None,
+            keeps: true,
+        }
+    }
+
+    fn died_with(exit: Exit, memory_events: u64, process_events: u64) -> Verdict {
+        let limits = Limits::default();
+        judge(Facts {
+            after: Some(Usage {
+                memory_events,
+                process_events,
+                ..Usage::default()
+            }),
+            ..facts(Ending::Cell(CellStatus::Died(exit)), &limits)
+        })
+    }
+
+    fn code_of(verdict: &Verdict) -> Code {
+        verdict.cause.as_ref().unwrap().code
+    }
+
+    #[test]
+    fn a_kill_with_refused_memory_is_out_of_memory_and_names_the_limit() {
+        let verdict = died_with(Exit::Signal(9), 1, 0);
+        assert_eq!((verdict.status, code_of(&verdict)), (Status::Killed, Code::OutOfMemory));
+        assert!(verdict.cause.unwrap().message.contains("512 MiB"));
+        assert!(verdict.state_lost);
+        assert_eq!(verdict.exit_code, Some(137));
+    }
+
+    #[test]
+    fn a_signal_after_refused_processes_is_the_process_limit() {
+        assert_eq!(code_of(&died_with(Exit::Signal(6), 0, 3)), Code::ProcessLimit);
+    }
+
+    #[test]
+    fn a_segmentation_fault_and_an_exit_are_crashes_named_as_what_they_are() {
+        let verdict = died_with(Exit::Signal(11), 0, 0);
+        assert_eq!((verdict.status, code_of(&verdict)), (Status::Error, Code::Crashed));
+        assert!(verdict.cause.unwrap().message.contains("segmentation fault"));
+        let verdict = died_with(Exit::Code(3), 5, 0);
+        assert_eq!(
+            (code_of(&verdict), verdict.exit_code, verdict.state_lost),
+            (Code::Crashed, Some(3), true)
+        );
+    }
+
+    #[test]
+    fn errors_that_hit_a_limit_have_that_limits_code() {
+        let limits = Limits::default();
+        for (class, code) in [
+            ("memory", Code::OutOfMemory),
+            ("disk", Code::DiskFull),
+            ("processes", Code::ProcessLimit),
+            ("network", Code::NetworkDenied),
+            ("stdin", Code::CodeFailed),
+            ("", Code::CodeFailed),
+            ("unheard of", Code::CodeFailed),
+        ] {
+            let error = CellError {
+                name: "E".into(),
+                class: class.into(),
+                ..CellError::default()
+            };
+            let verdict = judge(facts(Ending::Cell(CellStatus::Error(error)), &limits));
+            assert_eq!((verdict.status, code_of(&verdict)), (Status::Error, code), "{class}");
+            assert!(!verdict.state_lost);
+        }
+    }
+
+    #[test]
+    fn the_drivers_hint_is_the_remedy() {
+        let limits = Limits::default();
+        let error = CellError {
+            hint: "install_package(\"x\")".into(),
+            ..CellError::default()
+        };
+        let verdict = judge(facts(Ending::Cell(CellStatus::Error(error)), &limits));
+        assert_eq!(verdict.cause.unwrap().remedy, "install_package(\"x\")");
+    }
+
+    #[test]
+    fn a_sandbox_that_ended_is_the_cause_unless_the_code_was_done() {
+        let limits = Limits::default();
+        let gone = Gone::now(GoneWhy::Lost(EndReason::OutOfMemory));
+        let verdict = judge(Facts {
+            gone: Some(gone.clone()),
+            ..facts(Ending::Cell(CellStatus::Died(Exit::Signal(9))), &limits)
+        });
+        assert_eq!((verdict.status, code_of(&verdict)), (Status::Killed, Code::OutOfMemory));
+        assert!(verdict.cause.unwrap().message.contains("whole sandbox"));
+        let verdict = judge(Facts {
+            gone: Some(gone),
+            ..facts(Ending::Cell(CellStatus::Ok), &limits)
+        });
+        assert_eq!((verdict.status, verdict.state_lost), (Status::Ok, true));
+    }
+
+    #[test]
+    fn an_error_without_traceback_is_its_name_and_message() {
+        let error = |name: &str, message: &str| {
+            traceback(CellError {
+                name: name.into(),
+                message: message.into(),
+                ..CellError::default()
+            })
+        };
+        assert_eq!(error("ValueError", "x"), "ValueError: x");
+        assert_eq!(error("KeyboardInterrupt", ""), "KeyboardInterrupt");
+        assert_eq!(error("", "x"), "x");
+    }
+}

@@ -1,0 +1,103 @@
+//! The task that each sandbox has: it makes the sandbox, notices its end, lets it expire, and closes it.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandcell_sandbox::{Backend, Code, Failure, Sandbox, SandboxError, SandboxSpec};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::core::Core;
+use crate::record::{Gone, GoneWhy, Record};
+
+/// How long a back end may take to make a sandbox.
+const CREATE: Duration = Duration::from_secs(30);
+/// How long a sandbox may take to close, before it is dropped instead.
+pub(crate) const CLOSE: Duration = Duration::from_secs(5);
+
+/// What to make, and who may make it, in this order.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) spec: SandboxSpec,
+    pub(crate) backends: Vec<Arc<dyn Backend>>,
+}
+
+/// Makes the sandbox of a record and keeps it to its end. Runs in a task of its own, so that no caller's leaving
+/// can leave one half made.
+pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
+    let sandbox = match create(&plan).await {
+        Ok(sandbox) => sandbox,
+        Err(failure) => {
+            tracing::warn!(sandbox = %record.id, code = %failure.code, "a sandbox could not be made: {}", failure.message);
+            core.registry.remove(&record);
+            record.failed(failure);
+            return;
+        }
+    };
+    // When it was closed while it was made, it is closed now.
+    record.born(sandbox.clone());
+    let gone = watch(&core, &record, sandbox.as_ref()).await;
+    tracing::debug!(sandbox = %record.id, "the sandbox {}", gone.story());
+    record.drop_sessions();
+    if !matches!(timeout(CLOSE, sandbox.close()).await, Ok(Ok(()))) {
+        tracing::warn!(sandbox = %record.id, "the sandbox did not close in order and is dropped");
+    }
+    drop(sandbox);
+    core.registry.remove(&record);
+    record.ended();
+}
+
+/// Waits until the sandbox has a reason to end.
+async fn watch(core: &Core, record: &Record, sandbox: &dyn Sandbox) -> Gone {
+    let mut ended = pin!(sandbox.ended());
+    loop {
+        let expiry = record.expiry();
+        let next = expiry
+            .lifetime
+            .map_or(expiry.idle, |lifetime| lifetime.min(expiry.idle));
+        let why = tokio::select! {
+            biased;
+            gone = record.closing() => return gone,
+            ended = &mut ended => GoneWhy::Lost(ended.reason),
+            () = core.down.cancelled() => GoneWhy::Shutdown,
+            () = sleep_until(next) => match expiry.lifetime {
+                Some(lifetime) if lifetime <= Instant::now() => GoneWhy::Lifetime,
+                Some(_) | None if expiry.busy => continue,
+                Some(_) | None => GoneWhy::Idle(record.birth.idle),
+            },
+        };
+        // A sandbox that somebody entered in this moment stays; the next round looks again.
+        core.registry.depart(record, &Gone::now(why));
+    }
+}
+
+/// Asks the back ends in order; the first that can makes it.
+async fn create(plan: &Plan) -> Result<Arc<dyn Sandbox>, Failure> {
+    let mut first: Option<(bool, Failure)> = None;
+    for backend in &plan.backends {
+        let error = match timeout(CREATE, backend.create(&plan.spec)).await {
+            Ok(Ok(sandbox)) => return Ok(sandbox),
+            Ok(Err(error)) => error,
+            Err(_) => SandboxError::Unavailable {
+                backend: backend.name().to_owned(),
+                reason: format!("a sandbox was not ready within {} s", CREATE.as_secs()),
+                remedy: "try again; `sandcell doctor` on the host says what is slow or missing".to_owned(),
+            },
+        };
+        let cannot = matches!(error, SandboxError::Unsupported(_));
+        // That a back end lacks a feature says less than why one that has it could not work.
+        if first.as_ref().is_none_or(|(weak, _)| *weak && !cannot) {
+            first = Some((cannot, error.into()));
+        }
+    }
+    Err(first.map_or_else(no_backend, |(_, failure)| failure))
+}
+
+/// There is nothing to make sandboxes with.
+pub(crate) fn no_backend() -> Failure {
+    Failure::new(
+        Code::BackendUnavailable,
+        "no back end is available on this machine",
+        "`sandcell doctor` on the host says why and how to mend it",
+    )
+}

@@ -1,0 +1,17 @@
+//! The engine against a scripted world: every rule a caller can notice.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on may panic"
+)]
+
+mod endings;
+mod files;
+mod history;
+mod once;
+mod output;
+mod programs;
+mod sandboxes;
+mod sessions;
+mod support;

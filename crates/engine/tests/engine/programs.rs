@@ -1,0 +1,230 @@
+//! Whole programs: streamed, fed, ended.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use sandcell_engine::{ExecutionView, ProgramRequest, Status};
+use sandcell_sandbox::{Code, Failure, SandboxPath, SessionEvent};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::Bench;
+
+fn program(code: &str) -> ProgramRequest {
+    ProgramRequest {
+        code: code.to_owned(),
+        language: "script".to_owned(),
+        args: Vec::new(),
+        files: Vec::new(),
+        outputs: Vec::new(),
+        timeout: None,
+        memory: None,
+    }
+}
+
+/// Runs to the end; gives back the view and what was streamed.
+async fn run(bench: &Bench, req: ProgramRequest, input: &[&'static str]) -> (Result<ExecutionView, Failure>, String) {
+    let (feed, stdin) = mpsc::channel(4);
+    let (output, mut streamed) = mpsc::channel(2);
+    let running = bench
+        .engine
+        .run_program(&bench.me, req, stdin, output, CancellationToken::new());
+    let feeding = async {
+        for text in input {
+            // A program that does not read is not an error of the test.
+            drop(feed.send(Bytes::from_static(text.as_bytes())).await);
+        }
+        drop(feed);
+    };
+    let reading = async {
+        let mut text = String::new();
+        while let Some(event) = streamed.recv().await {
+            if let SessionEvent::Output { bytes, .. } = event {
+                text.push_str(std::str::from_utf8(&bytes).unwrap());
+            }
+        }
+        text
+    };
+    let (view, (), text) = tokio::join!(running, feeding, reading);
+    (view, text)
+}
+
+#[tokio::test(start_paused = true)]
+async fn output_is_streamed_and_counted() {
+    let bench = Bench::new();
+    let (view, streamed) = run(&bench, program("print one\nprint two"), &[]).await;
+    let view = view.unwrap();
+    assert_eq!(streamed, "one\ntwo\n");
+    assert_eq!((view.status, view.exit_code), (Status::Ok, Some(0)));
+    assert_eq!((view.stdout.text.as_str(), view.stdout.total_bytes), ("one\ntwo\n", 8));
+    bench.world.live_becomes(0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn arguments_environment_and_folder_reach_the_program() {
+    let bench = Bench::new();
+    let req = ProgramRequest {
+        args: vec!["a b".into(), String::new()],
+        ..program("args\nenv FAKE_NUMBER")
+    };
+    let (_, streamed) = run(&bench, req, &[]).await;
+    assert_eq!(streamed, "[\"a b\", \"\"]\nSome(\"0\") /home/user\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn standard_input_is_passed_on_until_it_ends() {
+    let bench = Bench::new();
+    let (view, streamed) = run(&bench, program("cat\nprint end"), &["a", "b", "c", "d", "e", "f"]).await;
+    assert_eq!(streamed, "abcdefend\n");
+    assert_eq!(view.unwrap().status, Status::Ok);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_exit_code_is_the_programs() {
+    let bench = Bench::new();
+    let (view, _) = run(&bench, program("exit 3"), &[]).await;
+    let view = view.unwrap();
+    assert_eq!((view.status, view.exit_code), (Status::Error, Some(3)));
+    assert_eq!(view.cause.unwrap().code, Code::CodeFailed);
+    let (view, _) = run(&bench, program("signal 11"), &[]).await;
+    let view = view.unwrap();
+    assert_eq!((view.exit_code, view.cause.unwrap().code), (Some(139), Code::Crashed));
+    let (view, _) = run(&bench, program("oom"), &[]).await;
+    let view = view.unwrap();
+    assert_eq!((view.status, view.exit_code), (Status::Killed, Some(137)));
+    assert_eq!(view.cause.unwrap().code, Code::OutOfMemory);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_runs_too_long_is_interrupted_then_killed() {
+    let bench = Bench::new();
+    let timed = |code: &str| ProgramRequest {
+        timeout: Some(Duration::from_secs(3)),
+        ..program(code)
+    };
+    let began = Instant::now();
+    let (view, _) = run(&bench, timed("sleep 100000"), &[]).await;
+    let view = view.unwrap();
+    assert_eq!((view.status, view.exit_code), (Status::Timeout, None));
+    assert_eq!(view.cause.unwrap().message, "the code was interrupted after 3 s");
+    assert!(began.elapsed() < Duration::from_secs(4));
+    let (view, _) = run(&bench, timed("stubborn"), &[]).await;
+    let view = view.unwrap();
+    assert_eq!(view.status, Status::Timeout);
+    assert!(view.cause.unwrap().message.contains("was killed"));
+    bench.world.live_becomes(0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_program_leaves_behind_does_not_hold_its_end_up() {
+    let bench = Bench::new();
+    let began = Instant::now();
+    let (view, streamed) = run(&bench, program("daemon\nprint done"), &[]).await;
+    assert_eq!(view.unwrap().status, Status::Ok);
+    assert_eq!(streamed, "done\ndaemon's last words\n");
+    assert!(began.elapsed() < Duration::from_secs(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_who_stalls_stops_the_program_until_its_time_is_over() {
+    let bench = Bench::new();
+    let (_feed, stdin) = mpsc::channel(1);
+    let (output, _never_read) = mpsc::channel(1);
+    let req = ProgramRequest {
+        timeout: Some(Duration::from_secs(5)),
+        ..program("flood")
+    };
+    let began = Instant::now();
+    let view = bench
+        .engine
+        .run_program(&bench.me, req, stdin, output, CancellationToken::new())
+        .await
+        .unwrap();
+    assert_eq!(view.status, Status::Timeout);
+    assert!(view.stdout.total_bytes < 100_000, "{}", view.stdout.total_bytes);
+    assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_who_is_slow_gets_everything_even_after_the_end() {
+    let bench = Bench::new();
+    let (_feed, stdin) = mpsc::channel(1);
+    let (output, mut streamed) = mpsc::channel(1);
+    let req = program("print 1\nprint 2\nprint 3\nprint 4");
+    let running = bench
+        .engine
+        .run_program(&bench.me, req, stdin, output, CancellationToken::new());
+    let reading = async {
+        let mut count = 0;
+        loop {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            match streamed.recv().await {
+                Some(_) => count += 1,
+                None => return count,
+            }
+        }
+    };
+    let (view, count) = tokio::join!(running, reading);
+    assert_eq!((view.unwrap().status, count), (Status::Ok, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_who_left_does_not_stop_the_program() {
+    let bench = Bench::new();
+    let (_feed, stdin) = mpsc::channel(1);
+    let (output, streamed) = mpsc::channel(1);
+    drop(streamed);
+    let req = program("print 1\nprint 2");
+    let view = bench
+        .engine
+        .run_program(&bench.me, req, stdin, output, CancellationToken::new())
+        .await
+        .unwrap();
+    assert_eq!((view.status, view.stdout.total_bytes), (Status::Ok, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelling_ends_a_program() {
+    let bench = Bench::new();
+    let (_feed, stdin) = mpsc::channel(1);
+    let (output, _streamed) = mpsc::channel(10);
+    let cancel = CancellationToken::new();
+    let running = bench
+        .engine
+        .run_program(&bench.me, program("sleep 20000"), stdin, output, cancel.clone());
+    let stop = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        cancel.cancel();
+    };
+    let (view, ()) = tokio::join!(running, stop);
+    assert_eq!(view.unwrap().status, Status::Cancelled);
+    bench.world.live_becomes(0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_whose_sandbox_is_lost_says_so() {
+    let bench = Bench::new();
+    let (view, _) = run(&bench, program("lose"), &[]).await;
+    let view = view.unwrap();
+    assert_eq!(view.status, Status::Killed);
+    assert!(view.cause.unwrap().message.contains("was lost at"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_go_in_and_outputs_come_back() {
+    let bench = Bench::new();
+    let path = |text: &str| SandboxPath::parse(text).unwrap();
+    let req = ProgramRequest {
+        files: vec![(path("in"), Bytes::from_static(b"x"))],
+        outputs: vec![path("in"), path("out")],
+        ..program("write /home/user/out y")
+    };
+    let (view, _) = run(&bench, req, &[]).await;
+    assert_eq!(view.unwrap().artifacts.len(), 2);
+    let req = ProgramRequest {
+        files: vec![(path("main.script"), Bytes::new())],
+        ..program("print x")
+    };
+    assert_eq!(run(&bench, req, &[]).await.0.unwrap_err().code, Code::InvalidArgument);
+}

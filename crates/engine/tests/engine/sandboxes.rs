@@ -1,0 +1,455 @@
+//! Sandboxes and their owners: ids, limits, expiry, back ends, the end of the server.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sandcell_engine::{CreateRequest, ExecuteRequest, Principal};
+use sandcell_sandbox::{ByteSize, Code};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{Bench, FakeBackend, World, code_of};
+
+fn one() -> CreateRequest {
+    CreateRequest {
+        count: 1,
+        ..CreateRequest::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unknown_closed_and_foreign_ids_answer_alike() {
+    let bench = Bench::new();
+    let ids = bench.create(2).await.unwrap();
+    bench.engine.close(&bench.me, &ids[0]).await.unwrap();
+    let stranger = Principal::new("stranger");
+    let unknown = format!("sb{}", "a".repeat(26));
+    let answer = |failure: sandcell_sandbox::Failure, id: &str| {
+        let message = failure.message.replace(id, "ID");
+        (failure.code, message, failure.remedy)
+    };
+    let expected = answer(bench.exec_in(&unknown, "cell").await.unwrap_err(), &unknown);
+    assert_eq!(expected.0, Code::NotFound);
+    assert_eq!(
+        answer(bench.exec_in(&ids[0], "cell").await.unwrap_err(), &ids[0]),
+        expected
+    );
+    let foreign = ExecuteRequest {
+        sandbox_id: Some(ids[1].clone()),
+        ..code_of("cell")
+    };
+    let engine = &bench.engine;
+    let failure = engine.execute(&stranger, foreign, CancellationToken::new()).await;
+    assert_eq!(answer(failure.unwrap_err(), &ids[1]), expected);
+    assert_eq!(
+        answer(engine.close(&stranger, &ids[1]).await.unwrap_err(), &ids[1]),
+        expected
+    );
+    assert_eq!(
+        answer(engine.status(&stranger, Some(&ids[1])).await.unwrap_err(), &ids[1]),
+        expected
+    );
+    assert_eq!(
+        answer(engine.reset(&stranger, Some(&ids[1]), None).await.unwrap_err(), &ids[1]),
+        expected
+    );
+    assert!(engine.status(&stranger, None).await.unwrap().is_empty());
+    assert!(bench.exec_in("nonsense \u{202e} id", "cell").await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn foreign_executions_answer_like_unknown_ones() {
+    let bench = Bench::new();
+    let view = bench.exec("print secret").await;
+    let stranger = Principal::new("stranger");
+    let id = view.id.as_str();
+    let failure = bench.engine.execution(&stranger, id, Duration::ZERO).await.unwrap_err();
+    let unknown = bench
+        .engine
+        .execution(&bench.me, "ex1", Duration::ZERO)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (failure.code, failure.message.replace(id, "ex1")),
+        (unknown.code, unknown.message)
+    );
+    assert!(bench.engine.cancel(&stranger, Some(id)).await.is_err());
+    assert!(bench.engine.cancel(&stranger, None).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_have_default_sandboxes_of_their_own() {
+    let bench = Bench::new();
+    let mine = bench.exec("set x 1").await;
+    let other = Principal::new("other");
+    let theirs = bench
+        .engine
+        .execute(&other, code_of("get x"), CancellationToken::new())
+        .await
+        .unwrap();
+    assert_ne!(mine.sandbox_id, theirs.sandbox_id);
+    assert!(theirs.result.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_first_calls_at_once_share_one_default_sandbox() {
+    let bench = Bench::new();
+    *bench.world.create_delay.lock().unwrap() = Duration::from_secs(1);
+    let (a, b) = tokio::join!(bench.exec("set x 7"), bench.exec("get x"));
+    assert_eq!(a.sandbox_id, b.sandbox_id);
+    assert!(a.new_sandbox && !b.new_sandbox);
+    assert_eq!(b.result.as_deref(), Some("7"));
+    assert_eq!(bench.world.made.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_sandbox_expires_and_its_id_says_when() {
+    let bench = Bench::new();
+    let first = bench.exec("set x 1").await;
+    tokio::time::sleep(Duration::from_secs(29 * 60)).await;
+    bench.exec("cell").await;
+    tokio::time::sleep(Duration::from_secs(29 * 60)).await;
+    assert_eq!(bench.world.live(), 1, "a call starts the idle time anew");
+    tokio::time::sleep(Duration::from_secs(2 * 60)).await;
+    assert_eq!(bench.world.live(), 0);
+    let failure = bench.exec_in(first.sandbox_id.as_str(), "cell").await.unwrap_err();
+    assert_eq!(failure.code, Code::Expired);
+    assert!(failure.message.contains("after 30 min without a call"), "{failure}");
+    let stranger = Principal::new("stranger");
+    let foreign = bench
+        .engine
+        .status(&stranger, Some(first.sandbox_id.as_str()))
+        .await
+        .unwrap_err();
+    assert_eq!(foreign.code, Code::NotFound);
+    let next = bench.exec("get x").await;
+    assert!(next.new_sandbox && next.state_lost);
+    let notice = &next.notices[0];
+    assert!(
+        notice.starts_with("new sandbox: the previous one expired at "),
+        "{notice}"
+    );
+    assert!(notice.ends_with("; its variables and files are gone"), "{notice}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_time_does_not_count_while_something_runs() {
+    let bench = Bench::with(|config| config.idle = Duration::from_secs(60));
+    let req = ExecuteRequest {
+        timeout: Some(Duration::from_secs(3600)),
+        ..code_of("sleep 1000000\nprint done")
+    };
+    assert_eq!(bench.try_exec(req).await.unwrap().stdout.text, "done\n");
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    assert_eq!(bench.world.live(), 1);
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert_eq!(bench.world.live(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lifetime_ends_a_sandbox_even_in_use() {
+    let bench = Bench::new();
+    let req = CreateRequest {
+        lifetime: Some(Duration::from_secs(100)),
+        ..one()
+    };
+    let view = bench.engine.create(&bench.me, req).await.unwrap().remove(0);
+    assert_eq!(view.ends, Some(view.created + Duration::from_secs(100)));
+    let req = ExecuteRequest {
+        sandbox_id: Some(view.id.to_string()),
+        timeout: Some(Duration::from_secs(3600)),
+        ..code_of("sleep 1000000")
+    };
+    let began = Instant::now();
+    let ended = bench.try_exec(req).await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(107));
+    assert_eq!(ended.cause.unwrap().code, Code::Expired);
+    bench.world.live_becomes(0).await;
+    let failure = bench.exec_in(view.id.as_str(), "cell").await.unwrap_err();
+    assert!(failure.message.contains("end of its lifetime"), "{failure}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_has_at_most_so_many_sandboxes_and_all_or_none_are_made() {
+    let bench = Bench::with(|config| config.sandboxes_per_caller = 4);
+    let ids = bench.create(3).await.unwrap();
+    let failure = bench.create(2).await.unwrap_err();
+    assert_eq!(failure.code, Code::LimitReached);
+    assert!(failure.message.starts_with("3 of 4 sandboxes in use"), "{failure}");
+    assert_eq!(bench.world.made.load(Ordering::SeqCst), 3);
+    bench.create(1).await.unwrap();
+    let failure = bench.try_exec(code_of("cell")).await.unwrap_err();
+    assert_eq!(failure.code, Code::LimitReached);
+    assert!(failure.message.starts_with("4 of 4") && failure.remedy.contains("close_sandbox"));
+    bench.engine.close(&bench.me, &ids[0]).await.unwrap();
+    assert!(bench.exec("cell").await.new_sandbox);
+    let other = Principal::new("other");
+    assert!(
+        bench.engine.create(&other, one()).await.is_ok(),
+        "the limit is each caller's own"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_has_at_most_so_many_sandboxes() {
+    let bench = Bench::with(|config| config.sandboxes = 2);
+    bench.create(2).await.unwrap();
+    let failure = bench.engine.create(&Principal::new("other"), one()).await.unwrap_err();
+    assert_eq!(failure.code, Code::LimitReached);
+    assert!(failure.message.contains("2 of 2 sandboxes of this server"), "{failure}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_one_of_several_cannot_be_made_none_stays() {
+    let bench = Bench::new();
+    bench.world.fail_from.store(3, Ordering::SeqCst);
+    let failure = bench.create(4).await.unwrap_err();
+    assert_eq!(failure.code, Code::BackendUnavailable);
+    bench.world.live_becomes(0).await;
+    bench.world.fail_from.store(usize::MAX, Ordering::SeqCst);
+    assert_eq!(bench.create(16).await.unwrap().len(), 16, "no place stays taken");
+}
+
+#[tokio::test(start_paused = true)]
+async fn sandboxes_for_a_caller_who_left_are_closed() {
+    let bench = Bench::new();
+    *bench.world.create_delay.lock().unwrap() = Duration::from_secs(5);
+    let gave_up = tokio::time::timeout(Duration::from_secs(1), bench.create(3)).await;
+    assert!(gave_up.is_err());
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!((bench.world.made.load(Ordering::SeqCst), bench.world.live()), (3, 0));
+    assert!(bench.engine.status(&bench.me, None).await.unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_default_sandbox_that_could_not_be_made_is_an_error_and_is_tried_again() {
+    let bench = Bench::new();
+    bench.world.fail_from.store(1, Ordering::SeqCst);
+    let failure = bench.try_exec(code_of("cell")).await.unwrap_err();
+    assert_eq!(failure.code, Code::BackendUnavailable);
+    assert!(
+        failure.message.contains("cgroup") && failure.message.contains("no space"),
+        "{failure}"
+    );
+    bench.world.fail_from.store(usize::MAX, Ordering::SeqCst);
+    assert!(bench.exec("cell").await.new_sandbox);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_back_end_that_hangs_is_given_up_after_thirty_seconds() {
+    let bench = Bench::new();
+    *bench.world.create_delay.lock().unwrap() = Duration::from_secs(10_000);
+    let failure = bench.try_exec(code_of("cell")).await.unwrap_err();
+    assert_eq!(failure.code, Code::BackendUnavailable);
+    assert!(failure.message.contains("30 s"), "{failure}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_creation_is_answered_with_running_too() {
+    let bench = Bench::new();
+    *bench.world.create_delay.lock().unwrap() = Duration::from_secs(20);
+    let req = ExecuteRequest {
+        wait: Some(Duration::from_secs(2)),
+        ..code_of("print made")
+    };
+    let view = bench.try_exec(req).await.unwrap();
+    let done = bench
+        .engine
+        .execution(&bench.me, view.id.as_str(), Duration::from_secs(60))
+        .await
+        .unwrap();
+    assert_eq!(done.stdout.text, "made\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn back_ends_are_tried_in_order_and_a_named_one_is_the_only_one() {
+    let world = Arc::new(World::default());
+    let down = FakeBackend::broken("down", world.clone(), "unavailable");
+    let fine = FakeBackend::new("fine", world.clone());
+    let bench = Bench::made(|_| {}, world, vec![down, fine]);
+    assert_eq!(bench.exec("cell").await.isolation.backend, "fine");
+    let with = |name: &str| CreateRequest {
+        backend: Some(name.to_owned()),
+        ..one()
+    };
+    let failure = bench.engine.create(&bench.me, with("down")).await.unwrap_err();
+    assert_eq!(failure.code, Code::BackendUnavailable);
+    let failure = bench.engine.create(&bench.me, with("nowhere")).await.unwrap_err();
+    assert_eq!(failure.code, Code::InvalidArgument);
+    assert!(failure.remedy.contains("down, fine"), "{failure}");
+    let view = bench.engine.create(&bench.me, with("fine")).await.unwrap().remove(0);
+    assert_eq!(view.isolation.backend, "fine");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_no_back_end_knows_is_an_invalid_argument() {
+    let world = Arc::new(World::default());
+    let plain = FakeBackend::broken("plain", world.clone(), "unsupported");
+    let bench = Bench::made(|_| {}, world.clone(), vec![plain.clone()]);
+    let req = CreateRequest {
+        image: Some("alpine:3.20".into()),
+        ..one()
+    };
+    let failure = bench.engine.create(&bench.me, req.clone()).await.unwrap_err();
+    assert_eq!(failure.code, Code::InvalidArgument);
+    let down = FakeBackend::broken("down", world.clone(), "isolation");
+    let bench = Bench::made(|_| {}, world, vec![plain, down]);
+    let failure = bench.engine.create(&bench.me, req).await.unwrap_err();
+    assert_eq!(
+        failure.code,
+        Code::IsolationUnavailable,
+        "the reason of the one that knows images counts"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_any_back_end_the_answer_says_so() {
+    let bench = Bench::made(|_| {}, Arc::new(World::default()), Vec::new());
+    let failure = bench.try_exec(code_of("cell")).await.unwrap_err();
+    assert_eq!(failure.code, Code::BackendUnavailable);
+    assert!(bench.engine.create(&bench.me, one()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_asked_for_reaches_the_back_end_and_the_view() {
+    let bench = Bench::new();
+    let req = CreateRequest {
+        memory: Some(ByteSize::mib(64)),
+        env: [("KEY".to_owned(), "value".to_owned())].into(),
+        label: Some("for tests".into()),
+        ..one()
+    };
+    let view = bench.engine.create(&bench.me, req).await.unwrap().remove(0);
+    let spec = bench.world.specs.lock().unwrap()[0].clone();
+    assert_eq!(
+        (spec.limits.memory, spec.env["KEY"].as_str()),
+        (ByteSize::mib(64), "value")
+    );
+    assert_eq!(
+        (view.limits.memory, view.label.as_deref()),
+        (ByteSize::mib(64), Some("for tests"))
+    );
+    assert!(!view.is_default);
+}
+
+#[tokio::test(start_paused = true)]
+async fn status_says_what_a_sandbox_is_and_does() {
+    let bench = Bench::new();
+    bench.create(1).await.unwrap();
+    let running = bench.start("note on\nsleep 20000", "on").await;
+    let views = bench.engine.status(&bench.me, None).await.unwrap();
+    assert_eq!(views.len(), 2);
+    let default = views.iter().find(|view| view.is_default).unwrap();
+    assert_eq!((&default.id, default.state), (&running.sandbox_id, "busy"));
+    assert_eq!(default.sessions.len(), 1);
+    assert!(default.sessions[0].busy && default.sessions[0].cells == 1);
+    assert_eq!(default.usage.unwrap().memory_peak, 9 << 20);
+    bench.engine.cancel(&bench.me, None).await.unwrap();
+    let view = bench
+        .engine
+        .status(&bench.me, Some(running.sandbox_id.as_str()))
+        .await
+        .unwrap()
+        .remove(0);
+    assert_eq!(
+        (view.state, view.sessions[0].busy, view.sessions[0].cells),
+        ("idle", false, 1)
+    );
+    let left = view.idle_expires.duration_since(std::time::SystemTime::now()).unwrap();
+    assert!(
+        left > Duration::from_secs(29 * 60) && left <= Duration::from_secs(30 * 60),
+        "{left:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_is_over_when_it_is_answered_and_slow_closing_is_bounded() {
+    let bench = Bench::new();
+    let id = bench.create(1).await.unwrap().remove(0);
+    assert_eq!(bench.engine.close(&bench.me, &id).await.unwrap().as_str(), id);
+    assert_eq!(bench.world.live(), 0);
+    assert_eq!(
+        bench.engine.close(&bench.me, &id).await.unwrap_err().code,
+        Code::NotFound
+    );
+    *bench.world.close_delay.lock().unwrap() = Duration::from_secs(1000);
+    let id = bench.create(1).await.unwrap().remove(0);
+    let began = Instant::now();
+    bench.engine.close(&bench.me, &id).await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(7));
+    bench.world.live_becomes(0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_ends_everything_within_five_seconds_and_can_be_repeated() {
+    let world = Arc::new(World::default());
+    let backend = FakeBackend::new("fake", world.clone());
+    let bench = Bench::made(|_| {}, world, vec![backend.clone()]);
+    bench.create(5).await.unwrap();
+    let running = bench.start("note on\nundead", "on").await;
+    let began = Instant::now();
+    bench.engine.shutdown().await;
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert_eq!((bench.world.live(), backend.shut.load(Ordering::SeqCst)), (0, 1));
+    assert_eq!(
+        bench.try_exec(code_of("cell")).await.unwrap_err().code,
+        Code::BackendUnavailable
+    );
+    bench.engine.shutdown().await;
+    let view = bench
+        .engine
+        .execution(&bench.me, running.id.as_str(), Duration::from_secs(20))
+        .await
+        .unwrap();
+    assert_ne!(view.status, sandcell_engine::Status::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_does_not_wait_for_what_does_not_end() {
+    let bench = Bench::new();
+    bench.create(3).await.unwrap();
+    *bench.world.close_delay.lock().unwrap() = Duration::from_secs(1000);
+    let began = Instant::now();
+    bench.engine.shutdown().await;
+    assert!(began.elapsed() <= Duration::from_secs(5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_engine_ends_its_sandboxes() {
+    let Bench { engine, world, me } = Bench::new();
+    engine
+        .execute(&me, code_of("cell"), CancellationToken::new())
+        .await
+        .unwrap();
+    drop(engine);
+    world.live_becomes(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_callers_at_once_leave_nothing_behind() {
+    let bench = Arc::new(Bench::with(|config| config.sandboxes = 1000));
+    let tasks = (0..100).map(|n| {
+        let bench = bench.clone();
+        tokio::spawn(async move {
+            let who = Principal::new(&format!("caller {n}"));
+            for _ in 0..5 {
+                let code = code_of(&format!("print {n}"));
+                let view = bench
+                    .engine
+                    .execute(&who, code, CancellationToken::new())
+                    .await
+                    .unwrap();
+                assert_eq!(view.stdout.text, format!("{n}\n"));
+            }
+            let own = bench.engine.status(&who, None).await.unwrap();
+            assert_eq!(own.len(), 1);
+            bench.engine.close(&who, own[0].id.as_str()).await.unwrap();
+        })
+    });
+    for task in futures::future::join_all(tasks).await {
+        task.unwrap();
+    }
+    assert_eq!(bench.world.live(), 0);
+    assert_eq!(bench.world.interpreters.load(Ordering::SeqCst), 0);
+}

@@ -1,0 +1,487 @@
+//! The scripted back end and its sandboxes.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use sandcell_sandbox::{
+    Backend, Channel, Command, EndReason, Ended, Entry, EntryKind, Exit, FileChunk, FileError, Files, Isolation,
+    LayerReport, Level, Listing, Process, ProcessEvent, ProcessHandle, Sandbox, SandboxError, SandboxPath, SandboxSpec,
+    Signal, SignalScope, Usage, WriteMode,
+};
+use tokio::sync::{mpsc, watch};
+
+/// What a test sets up and looks at.
+#[derive(Debug)]
+pub(crate) struct World {
+    /// Sandboxes that are not closed.
+    pub(crate) live: AtomicUsize,
+    pub(crate) made: AtomicUsize,
+    /// Readings of usage that were asked for.
+    pub(crate) usage_asked: AtomicUsize,
+    /// Interpreters that were opened, and those that are still there.
+    pub(crate) opened: AtomicUsize,
+    pub(crate) interpreters: AtomicUsize,
+    pub(crate) create_delay: Mutex<Duration>,
+    pub(crate) close_delay: Mutex<Duration>,
+    pub(crate) open_delay: Mutex<Duration>,
+    pub(crate) open_fails: AtomicBool,
+    /// The n-th creation (from 1) and later ones fail.
+    pub(crate) fail_from: AtomicUsize,
+    /// Pieces that file reads are handed out in.
+    pub(crate) read_piece: AtomicUsize,
+    pub(crate) specs: Mutex<Vec<SandboxSpec>>,
+    pub(crate) sandboxes: Mutex<Vec<Arc<Inside>>>,
+    notes: watch::Sender<HashSet<String>>,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self {
+            live: AtomicUsize::new(0),
+            made: AtomicUsize::new(0),
+            usage_asked: AtomicUsize::new(0),
+            opened: AtomicUsize::new(0),
+            interpreters: AtomicUsize::new(0),
+            create_delay: Mutex::default(),
+            close_delay: Mutex::default(),
+            open_delay: Mutex::default(),
+            open_fails: AtomicBool::new(false),
+            fail_from: AtomicUsize::new(usize::MAX),
+            read_piece: AtomicUsize::new(usize::MAX),
+            specs: Mutex::default(),
+            sandboxes: Mutex::default(),
+            notes: watch::Sender::new(HashSet::new()),
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn note(&self, note: &str) {
+        self.notes.send_modify(|notes| {
+            notes.insert(note.to_owned());
+        });
+    }
+
+    pub(crate) async fn noted(&self, note: &str) {
+        let mut notes = self.notes.subscribe();
+        let waiting = notes.wait_for(|notes| notes.contains(note));
+        tokio::time::timeout(Duration::from_secs(60), waiting)
+            .await
+            .expect("the note never came")
+            .unwrap();
+    }
+
+    pub(crate) fn live(&self) -> usize {
+        self.live.load(Ordering::SeqCst)
+    }
+
+    /// Waits until this many sandboxes are there.
+    pub(crate) async fn live_becomes(&self, count: usize) {
+        for _ in 0..10_000 {
+            if self.live() == count {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        panic!("{} sandboxes are live instead of {count}", self.live());
+    }
+
+    /// The sandbox that was made last.
+    pub(crate) fn last(&self) -> Arc<Inside> {
+        self.sandboxes.lock().unwrap().last().unwrap().clone()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct FakeBackend {
+    name: &'static str,
+    isolation: Isolation,
+    world: Arc<World>,
+    pub(crate) error: Mutex<Option<&'static str>>,
+    pub(crate) shut: AtomicUsize,
+}
+
+impl FakeBackend {
+    pub(crate) fn new(name: &'static str, world: Arc<World>) -> Arc<Self> {
+        Arc::new(Self {
+            name,
+            isolation: Isolation {
+                backend: name.to_owned(),
+                level: Level::Namespace,
+                layers: vec!["pretence".to_owned()],
+                degraded: Vec::new(),
+            },
+            world,
+            error: Mutex::new(None),
+            shut: AtomicUsize::new(0),
+        })
+    }
+
+    /// Makes every creation fail: `unavailable`, `unsupported` or `isolation`.
+    pub(crate) fn broken(name: &'static str, world: Arc<World>, error: &'static str) -> Arc<Self> {
+        let backend = Self::new(name, world);
+        *backend.error.lock().unwrap() = Some(error);
+        backend
+    }
+}
+
+#[async_trait]
+impl Backend for FakeBackend {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn isolation(&self) -> &Isolation {
+        &self.isolation
+    }
+
+    fn layers(&self) -> &[LayerReport] {
+        &[]
+    }
+
+    async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
+        let delay = *self.world.create_delay.lock().unwrap();
+        tokio::time::sleep(delay).await;
+        let error = match *self.error.lock().unwrap() {
+            None => None,
+            Some("unsupported") => Some(SandboxError::Unsupported("an image".to_owned())),
+            Some("isolation") => Some(SandboxError::Isolation {
+                layer: "userns".to_owned(),
+                reason: "forbidden".to_owned(),
+                remedy: "allow it".to_owned(),
+            }),
+            Some(_) => Some(SandboxError::Unavailable {
+                backend: self.name.to_owned(),
+                reason: "it is down".to_owned(),
+                remedy: "start it".to_owned(),
+            }),
+        };
+        if let Some(error) = error {
+            return Err(error);
+        }
+        let made = self.world.made.fetch_add(1, Ordering::SeqCst) + 1;
+        if made >= self.world.fail_from.load(Ordering::SeqCst) {
+            return Err(SandboxError::Setup {
+                step: "cgroup".to_owned(),
+                source: std::io::Error::other("no space"),
+            });
+        }
+        self.world.live.fetch_add(1, Ordering::SeqCst);
+        self.world.specs.lock().unwrap().push(spec.clone());
+        let inside = Arc::new(Inside {
+            world: self.world.clone(),
+            usage: Mutex::new(Usage {
+                memory_peak: 9 << 20,
+                ..Usage::default()
+            }),
+            files: Mutex::default(),
+            ended: watch::Sender::new(None),
+        });
+        let mut sandboxes = self.world.sandboxes.lock().unwrap();
+        let mut env = spec.env.clone();
+        env.insert("FAKE_NUMBER".to_owned(), sandboxes.len().to_string());
+        sandboxes.push(inside.clone());
+        Ok(Arc::new(FakeSandbox {
+            inside,
+            isolation: self.isolation.clone(),
+            env,
+        }))
+    }
+
+    async fn shutdown(&self) {
+        self.shut.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// The part of a sandbox that its sessions see.
+#[derive(Debug)]
+pub(crate) struct Inside {
+    pub(crate) world: Arc<World>,
+    pub(crate) usage: Mutex<Usage>,
+    pub(crate) files: Mutex<BTreeMap<String, Bytes>>,
+    pub(crate) ended: watch::Sender<Option<EndReason>>,
+}
+
+impl Inside {
+    /// The sandbox ends by itself.
+    pub(crate) fn end(&self, reason: EndReason) -> bool {
+        let ended = self.ended.send_if_modified(|ended| {
+            let first = ended.is_none();
+            if first {
+                *ended = Some(reason);
+            }
+            first
+        });
+        if ended {
+            self.world.live.fetch_sub(1, Ordering::SeqCst);
+        }
+        ended
+    }
+
+    pub(crate) async fn gone(&self) -> EndReason {
+        let mut ended = self.ended.subscribe();
+        let found = ended.wait_for(Option::is_some).await.unwrap();
+        found.unwrap()
+    }
+
+    pub(crate) fn check(&self) -> Result<(), SandboxError> {
+        match *self.ended.borrow() {
+            None => Ok(()),
+            Some(reason) => Err(SandboxError::Gone(reason)),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct FakeSandbox {
+    pub(crate) inside: Arc<Inside>,
+    isolation: Isolation,
+    env: BTreeMap<String, String>,
+}
+
+impl Drop for FakeSandbox {
+    fn drop(&mut self) {
+        self.inside.end(EndReason::Closed);
+    }
+}
+
+#[async_trait]
+impl Sandbox for FakeSandbox {
+    fn isolation(&self) -> &Isolation {
+        &self.isolation
+    }
+
+    fn base_env(&self) -> &BTreeMap<String, String> {
+        &self.env
+    }
+
+    async fn spawn(&self, command: Command) -> Result<Process, SandboxError> {
+        self.inside.check()?;
+        let path = command.argv.get(1).cloned().unwrap_or_default();
+        let code = self
+            .inside
+            .files
+            .lock()
+            .unwrap()
+            .get(&path)
+            .cloned()
+            .unwrap_or_default();
+        let (sender, events) = mpsc::channel(4);
+        let (stdin, input) = mpsc::channel(4);
+        let (signals, heard) = mpsc::channel(4);
+        let code = String::from_utf8(code.to_vec()).unwrap();
+        tokio::spawn(program(code, command, sender, input, heard, self.inside.clone()));
+        Ok(Process {
+            events,
+            handle: Arc::new(FakeHandle {
+                stdin: Mutex::new(Some(stdin)),
+                signals,
+            }),
+        })
+    }
+
+    fn files(&self) -> &dyn Files {
+        self.inside.as_ref()
+    }
+
+    async fn usage(&self) -> Result<Usage, SandboxError> {
+        self.inside.world.usage_asked.fetch_add(1, Ordering::SeqCst);
+        self.inside.check()?;
+        Ok(*self.inside.usage.lock().unwrap())
+    }
+
+    async fn close(&self) -> Result<(), SandboxError> {
+        let delay = *self.inside.world.close_delay.lock().unwrap();
+        tokio::time::sleep(delay).await;
+        self.inside.end(EndReason::Closed);
+        Ok(())
+    }
+
+    async fn ended(&self) -> Ended {
+        Ended {
+            reason: self.inside.gone().await,
+        }
+    }
+}
+
+#[async_trait]
+impl Files for Inside {
+    async fn list(&self, path: &SandboxPath, _recursive: bool, max: usize) -> Result<Listing, FileError> {
+        self.check()?;
+        let files = self.files.lock().unwrap();
+        let below = format!("{}/", path.as_str());
+        let own: Vec<Entry> = files
+            .iter()
+            .filter_map(|(name, bytes)| {
+                Some(Entry {
+                    name: name.strip_prefix(&below)?.to_owned(),
+                    kind: EntryKind::File,
+                    size: u64::try_from(bytes.len()).unwrap(),
+                    modified_ms: 0,
+                })
+            })
+            .collect();
+        Ok(Listing {
+            omitted: u64::try_from(own.len().saturating_sub(max)).unwrap(),
+            entries: own.into_iter().take(max).collect(),
+        })
+    }
+
+    async fn read(&self, path: &SandboxPath, offset: u64, len: u64) -> Result<FileChunk, FileError> {
+        self.check()?;
+        let piece = self.world.read_piece.load(Ordering::SeqCst);
+        let files = self.files.lock().unwrap();
+        let bytes = files
+            .get(path.as_str())
+            .ok_or_else(|| FileError::NotFound { path: path.to_string() })?;
+        let start = usize::try_from(offset).unwrap().min(bytes.len());
+        let end = start.saturating_add(usize::try_from(len).unwrap().min(piece));
+        Ok(FileChunk {
+            bytes: bytes.slice(start..end.min(bytes.len())),
+            total: u64::try_from(bytes.len()).unwrap(),
+        })
+    }
+
+    async fn write(&self, path: &SandboxPath, bytes: Bytes, mode: WriteMode) -> Result<u64, FileError> {
+        self.check()?;
+        if path.as_str().starts_with("/slow") {
+            std::future::pending::<()>().await;
+        }
+        if path.as_str().starts_with("/usr") {
+            return Err(FileError::ReadOnly { path: path.to_string() });
+        }
+        let mut files = self.files.lock().unwrap();
+        let old = files.remove(path.as_str()).unwrap_or_default();
+        let new = match mode {
+            WriteMode::Replace => bytes,
+            WriteMode::Append => [old, bytes].concat().into(),
+        };
+        let size = u64::try_from(new.len()).unwrap();
+        files.insert(path.to_string(), new);
+        Ok(size)
+    }
+}
+
+#[derive(Debug)]
+struct FakeHandle {
+    stdin: Mutex<Option<mpsc::Sender<Bytes>>>,
+    signals: mpsc::Sender<(Signal, SignalScope)>,
+}
+
+#[async_trait]
+impl ProcessHandle for FakeHandle {
+    async fn write(&self, _channel: Channel, bytes: Bytes) -> Result<(), SandboxError> {
+        let stdin = self.stdin.lock().unwrap().clone();
+        match stdin {
+            Some(stdin) => stdin
+                .send(bytes)
+                .await
+                .map_err(|_| SandboxError::Protocol("closed".to_owned())),
+            None => Err(SandboxError::Protocol("closed".to_owned())),
+        }
+    }
+
+    async fn close(&self, _channel: Channel) -> Result<(), SandboxError> {
+        self.stdin.lock().unwrap().take();
+        Ok(())
+    }
+
+    async fn signal(&self, signal: Signal, scope: SignalScope) -> Result<(), SandboxError> {
+        // A process that has ended already is not an error.
+        self.signals.send((signal, scope)).await.ok();
+        Ok(())
+    }
+}
+
+/// A program: its lines are `print TEXT`, `args`, `env NAME`, `cat` (stdin), `sleep MS`, `stubborn`, `flood`,
+/// `exit N`, `signal N`, `oom`, `write PATH TEXT`, and `daemon` (leaves the output open after the end).
+async fn program(
+    code: String,
+    command: Command,
+    events: mpsc::Sender<ProcessEvent>,
+    mut stdin: mpsc::Receiver<Bytes>,
+    mut signals: mpsc::Receiver<(Signal, SignalScope)>,
+    inside: Arc<Inside>,
+) {
+    let out = |text: String| ProcessEvent::Output {
+        channel: Channel::Stdout,
+        bytes: text.into(),
+    };
+    let mut exit = Exit::Code(0);
+    let mut daemon = false;
+    for line in code.lines() {
+        let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match verb {
+            "print" => drop(events.send(out(format!("{rest}\n"))).await),
+            "args" => drop(events.send(out(format!("{:?}\n", &command.argv[2..]))).await),
+            "env" => drop(
+                events
+                    .send(out(format!("{:?} {}\n", command.env.get(rest), command.cwd)))
+                    .await,
+            ),
+            "cat" => {
+                while let Some(bytes) = stdin.recv().await {
+                    let event = ProcessEvent::Output {
+                        channel: Channel::Stdout,
+                        bytes,
+                    };
+                    drop(events.send(event).await);
+                }
+            }
+            "sleep" => {
+                let sleep = tokio::time::sleep(Duration::from_millis(rest.parse().unwrap()));
+                tokio::select! {
+                    () = sleep => {}
+                    _ = signals.recv() => { exit = Exit::Signal(2); break; }
+                }
+            }
+            "stubborn" => {
+                while signals.recv().await.is_some_and(|(signal, _)| signal != Signal::Kill) {}
+                exit = Exit::Signal(9);
+                break;
+            }
+            "flood" => while events.send(out("x".repeat(1000))).await.is_ok() && signals.try_recv().is_err() {},
+            "exit" => {
+                exit = Exit::Code(rest.parse().unwrap());
+                break;
+            }
+            "signal" => {
+                exit = Exit::Signal(rest.parse().unwrap());
+                break;
+            }
+            "oom" => {
+                inside.usage.lock().unwrap().memory_events += 1;
+                exit = Exit::Signal(9);
+                break;
+            }
+            "write" => {
+                let (path, text) = rest.split_once(' ').unwrap();
+                let text = Bytes::copy_from_slice(text.as_bytes());
+                inside.files.lock().unwrap().insert(path.to_owned(), text);
+            }
+            "daemon" => daemon = true,
+            "lose" => {
+                inside.end(EndReason::LauncherLost);
+                return;
+            }
+            other => panic!("the program knows no '{other}'"),
+        }
+    }
+    drop(events.send(ProcessEvent::Exited { exit }).await);
+    if daemon {
+        // Its child lives until it is killed with the tree, and its last words come late.
+        while signals
+            .recv()
+            .await
+            .is_some_and(|signal| signal != (Signal::Kill, SignalScope::Tree))
+        {}
+        drop(events.send(out("daemon's last words\n".to_owned())).await);
+    }
+    for channel in [Channel::Stdout, Channel::Stderr] {
+        drop(events.send(ProcessEvent::Closed { channel }).await);
+    }
+}

@@ -1,0 +1,471 @@
+//! A live interpreter behind a driver.
+//!
+//! One decision is taken here: a session whose driver breaks the protocol, or whose interpreter has ended, is over; it
+//! is killed and never repaired. Everything that is awaited from inside either has a deadline or is ended by
+//! [`Interrupter::kill`].
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use sandcell_sandbox::{
+    Cell, CellOutcome, CellStatus, Channel, Command, EndReason, Exit, Interrupter, MimeBundle, OutputStream,
+    ProcessEvent, ProcessHandle, Sandbox, SandboxError, Session, SessionError, SessionEvent, SessionFeatures, Signal,
+    SignalScope,
+};
+use serde_json::json;
+use tokio::sync::{Mutex, mpsc};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::frame::{Decoder, Done, Frame, Variable, encode};
+
+/// How long an interpreter may take to become ready.
+const START_MAX: Duration = Duration::from_secs(30);
+/// How long output is still read after the interpreter has ended, while descendants hold its pipes open.
+const DRAIN_MAX: Duration = Duration::from_millis(250);
+/// How long the end of the process may come after that of its control channel.
+const EXIT_MAX: Duration = Duration::from_secs(1);
+/// How long an interrupt waits to be announced before the signal is sent all the same.
+const ANNOUNCE_MAX: Duration = Duration::from_millis(300);
+/// How long the listing of variables may take.
+const LIST_MAX: Duration = Duration::from_secs(5);
+const DISPLAYS_MAX: u32 = 65;
+const SHOWN_BYTES_MAX: usize = 32 << 20;
+const STDERR_KEPT: usize = 2000;
+
+/// What a driver needs to start.
+#[derive(Debug, Clone)]
+pub struct Start {
+    /// The language's name, for errors.
+    pub language: String,
+    /// The program; `control` must be set.
+    pub command: Command,
+    /// What it reads first from its control channel.
+    pub boot: Bytes,
+}
+
+/// A session on top of a driver, in whatever language.
+#[derive(Debug)]
+pub struct DriverSession {
+    events: mpsc::Receiver<ProcessEvent>,
+    decoder: Decoder,
+    link: Arc<Link>,
+    nonce_base: String,
+    cells: u64,
+    version: String,
+    over: Option<Exit>,
+}
+
+/// The way to the process, shared with interrupters for as long as the session lives.
+#[derive(Debug)]
+struct Link {
+    handle: Arc<dyn ProcessHandle>,
+    /// The nonce of the running cell. Whoever holds the lock may write to the control channel.
+    running: Mutex<Option<String>>,
+}
+
+#[derive(Debug)]
+struct DriverInterrupter(Weak<Link>);
+
+/// What one cell has shown so far.
+#[derive(Debug, Default)]
+struct Shown {
+    result: bool,
+    displays: u32,
+    bytes: usize,
+}
+
+impl DriverSession {
+    /// Starts the driver in the sandbox and waits until it is ready.
+    ///
+    /// # Errors
+    /// [`SessionError::Start`] with what the interpreter said; [`SessionError::Sandbox`] if it could not be started.
+    pub async fn open(sandbox: &dyn Sandbox, start: Start) -> Result<Self, SessionError> {
+        let failed = |reason: String| SessionError::Start {
+            language: start.language.clone(),
+            reason,
+        };
+        let mut secret = [0_u8; 8];
+        getrandom::fill(&mut secret).map_err(|error| failed(format!("no random numbers: {error}")))?;
+        let process = sandbox.spawn(start.command.clone()).await?;
+        let mut session = Self {
+            events: process.events,
+            decoder: Decoder::default(),
+            link: Arc::new(Link {
+                handle: process.handle,
+                running: Mutex::new(None),
+            }),
+            nonce_base: secret.iter().map(|byte| format!("{byte:02x}")).collect(),
+            cells: 0,
+            version: String::new(),
+            over: None,
+        };
+        match timeout(START_MAX, session.wait_ready(start.boot.clone())).await {
+            Ok(Ok(())) => Ok(session),
+            Ok(Err(reason)) => Err(failed(reason)),
+            Err(_) => Err(failed(format!("it was not ready after {} s", START_MAX.as_secs()))),
+        }
+    }
+
+    /// The interpreter's version as it says itself.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// The session's variables, described without running any of their code.
+    ///
+    /// # Errors
+    /// [`SessionError::Protocol`] when no listing comes in time, which ends the session.
+    pub async fn variables(&mut self) -> Result<Vec<Variable>, SessionError> {
+        if self.over.is_some() {
+            return Ok(Vec::new());
+        }
+        let nonce = self.next_nonce();
+        let frame = encode(&json!({"type": "variables", "nonce": nonce}), &[]);
+        let deadline = Instant::now() + LIST_MAX;
+        let listed = timeout_at(deadline, self.listing(&nonce, frame)).await;
+        let problem = match listed {
+            Ok(Ok(variables)) => return Ok(variables),
+            Ok(Err(SessionError::Protocol(reason))) => reason,
+            Ok(Err(other)) => return Err(other),
+            Err(_) => "the listing of variables did not come".to_owned(),
+        };
+        Err(self.broken(problem).await)
+    }
+
+    /// Output that comes meanwhile is lost: only background threads can have written it.
+    async fn listing(&mut self, nonce: &str, frame: Bytes) -> Result<Vec<Variable>, SessionError> {
+        self.link.handle.write(Channel::Control, frame).await?;
+        loop {
+            match self.events.recv().await {
+                Some(ProcessEvent::Output {
+                    channel: Channel::Control,
+                    bytes,
+                }) => {
+                    self.decoder.push(&bytes);
+                    while let Some(frame) = self.next_frame()? {
+                        if let Frame::Variables { nonce: of, variables } = frame
+                            && of == nonce
+                        {
+                            return Ok(variables);
+                        }
+                    }
+                }
+                Some(ProcessEvent::Exited { exit }) => {
+                    self.over = Some(exit);
+                    return Ok(Vec::new());
+                }
+                Some(_) => {}
+                None => return Err(SandboxError::Gone(EndReason::AgentLost).into()),
+            }
+        }
+    }
+
+    async fn wait_ready(&mut self, boot: Bytes) -> Result<(), String> {
+        let handle = Arc::clone(&self.link.handle);
+        let mut write = handle.write(Channel::Control, boot);
+        let mut written = false;
+        let mut stderr = Vec::new();
+        loop {
+            tokio::select! {
+                result = &mut write, if !written => {
+                    written = true;
+                    if let Err(error) = result {
+                        tracing::debug!(%error, "the boot frame could not be written");
+                    }
+                }
+                event = self.events.recv() => match event {
+                    Some(ProcessEvent::Output { channel: Channel::Control, bytes }) => {
+                        self.decoder.push(&bytes);
+                        match self.decoder.next_frame() {
+                            Ok(None) => {}
+                            Ok(Some(Frame::Ready { version })) => {
+                                self.version = version;
+                                return Ok(());
+                            }
+                            Ok(Some(_)) => return Err("it said something else than that it is ready".to_owned()),
+                            Err(error) => return Err(error.to_string()),
+                        }
+                    }
+                    Some(ProcessEvent::Output { channel: Channel::Stderr, bytes }) => {
+                        stderr.extend_from_slice(&bytes);
+                        let extra = stderr.len().saturating_sub(STDERR_KEPT);
+                        stderr.drain(..extra);
+                    }
+                    Some(ProcessEvent::Exited { exit }) => return Err(self.early_end(exit, stderr).await),
+                    Some(ProcessEvent::Output { .. } | ProcessEvent::Closed { .. }) => {}
+                    None => return Err("the sandbox ended".to_owned()),
+                },
+            }
+        }
+    }
+
+    /// Why the interpreter ended before it was ready, with the last that it wrote to stderr.
+    async fn early_end(&mut self, exit: Exit, mut stderr: Vec<u8>) -> String {
+        let deadline = Instant::now() + DRAIN_MAX;
+        while let Ok(Some(event)) = timeout_at(deadline, self.events.recv()).await {
+            match event {
+                ProcessEvent::Output {
+                    channel: Channel::Stderr,
+                    bytes,
+                } if stderr.len() < STDERR_KEPT => stderr.extend_from_slice(&bytes),
+                ProcessEvent::Closed {
+                    channel: Channel::Stderr,
+                } => break,
+                _ => {}
+            }
+        }
+        let text = String::from_utf8_lossy(&stderr);
+        let ended = match exit {
+            Exit::Code(code) => format!("it ended with status {code}"),
+            Exit::Signal(signal) => format!("signal {signal} ended it"),
+        };
+        match text.trim() {
+            "" => ended,
+            said => format!("{ended}: {said}"),
+        }
+    }
+
+    fn next_nonce(&mut self) -> String {
+        self.cells += 1;
+        format!("{}-{}", self.nonce_base, self.cells)
+    }
+
+    fn next_frame(&mut self) -> Result<Option<Frame>, SessionError> {
+        self.decoder
+            .next_frame()
+            .map_err(|error| SessionError::Protocol(error.to_string()))
+    }
+
+    /// Ends a session that cannot be trusted to work any more.
+    async fn broken(&mut self, reason: String) -> SessionError {
+        self.over = Some(Exit::Signal(9));
+        if let Err(error) = self.link.handle.signal(Signal::Kill, SignalScope::Tree).await {
+            tracing::debug!(%error, "a broken session could not be killed");
+        }
+        SessionError::Protocol(reason)
+    }
+
+    /// Writes the cell and passes on what comes until it is over.
+    async fn run(
+        &mut self,
+        nonce: &str,
+        frame: Bytes,
+        to: &mpsc::Sender<SessionEvent>,
+    ) -> Result<CellStatus, SessionError> {
+        let link = Arc::clone(&self.link);
+        let mut running = Some(link.running.lock().await);
+        if let Some(running) = &mut running {
+            **running = Some(nonce.to_owned());
+        }
+        let mut write = link.handle.write(Channel::Control, frame);
+        let mut shown = Shown::default();
+        let mut control_ended: Option<Instant> = None;
+        loop {
+            let give_up = control_ended.unwrap_or_else(Instant::now);
+            tokio::select! {
+                result = &mut write, if running.is_some() => {
+                    running = None;
+                    if let Err(error) = result {
+                        tracing::debug!(%error, "a cell could not be written");
+                        control_ended.get_or_insert_with(|| Instant::now() + EXIT_MAX);
+                    }
+                }
+                () = tokio::time::sleep_until(give_up), if control_ended.is_some() => {
+                    return Err(SessionError::Protocol("its control channel was closed".to_owned()));
+                }
+                event = self.events.recv() => match event {
+                    Some(ProcessEvent::Output { channel, bytes }) => {
+                        if let Some(status) = self.output(nonce, channel, bytes, &mut shown, to).await? {
+                            return Ok(status);
+                        }
+                    }
+                    Some(ProcessEvent::Closed { channel: Channel::Control }) => {
+                        control_ended.get_or_insert_with(|| Instant::now() + EXIT_MAX);
+                    }
+                    Some(ProcessEvent::Closed { .. }) => {}
+                    Some(ProcessEvent::Exited { exit }) => return self.drain(nonce, exit, &mut shown, to).await,
+                    None => return Err(SandboxError::Gone(EndReason::AgentLost).into()),
+                },
+            }
+        }
+    }
+
+    /// Passes one piece of output on; says how the cell ended if that is what it said.
+    async fn output(
+        &mut self,
+        nonce: &str,
+        channel: Channel,
+        bytes: Bytes,
+        shown: &mut Shown,
+        to: &mpsc::Sender<SessionEvent>,
+    ) -> Result<Option<CellStatus>, SessionError> {
+        let stream = match channel {
+            Channel::Stdout => OutputStream::Stdout,
+            Channel::Stderr => OutputStream::Stderr,
+            Channel::Stdin => return Ok(None),
+            Channel::Control => {
+                self.decoder.push(&bytes);
+                while let Some(frame) = self.next_frame()? {
+                    if let Some(status) = deliver(nonce, frame, shown, to).await {
+                        return Ok(Some(status));
+                    }
+                }
+                return Ok(None);
+            }
+        };
+        pass(to, SessionEvent::Output { stream, bytes }).await;
+        Ok(None)
+    }
+
+    /// After the interpreter's end: what it had still written. Its last word may be that the cell was over.
+    async fn drain(
+        &mut self,
+        nonce: &str,
+        exit: Exit,
+        shown: &mut Shown,
+        to: &mpsc::Sender<SessionEvent>,
+    ) -> Result<CellStatus, SessionError> {
+        self.over = Some(exit);
+        let deadline = Instant::now() + DRAIN_MAX;
+        let mut open = 3_u8;
+        let mut status = None;
+        while open > 0 {
+            match timeout_at(deadline, self.events.recv()).await {
+                Ok(Some(ProcessEvent::Output { channel, bytes })) => {
+                    // A broken frame at the very end is not worth an error: the interpreter is gone anyway.
+                    if let Ok(Some(done)) = self.output(nonce, channel, bytes, shown, to).await {
+                        status.get_or_insert(done);
+                    }
+                }
+                Ok(Some(ProcessEvent::Closed { .. })) => open -= 1,
+                Ok(Some(ProcessEvent::Exited { .. })) => {}
+                Ok(None) | Err(_) => break,
+            }
+        }
+        if let Err(error) = self.link.handle.signal(Signal::Kill, SignalScope::Tree).await {
+            tracing::debug!(%error, "what a dead interpreter left could not be killed");
+        }
+        Ok(status.unwrap_or(CellStatus::Died(exit)))
+    }
+}
+
+/// Hands an event to the caller. One who no longer listens does not stop the cell.
+async fn pass(to: &mpsc::Sender<SessionEvent>, event: SessionEvent) {
+    if to.send(event).await.is_err() {
+        tracing::trace!("nobody listens to this cell any more");
+    }
+}
+
+/// Passes a frame on if it is about this cell and within the limits of one.
+async fn deliver(
+    expected: &str,
+    frame: Frame,
+    shown: &mut Shown,
+    to: &mpsc::Sender<SessionEvent>,
+) -> Option<CellStatus> {
+    match frame {
+        Frame::Display { nonce, bundle } if nonce == expected && shown.displays < DISPLAYS_MAX => {
+            shown.displays += 1;
+            pass(to, SessionEvent::Display(shown.within(bundle))).await;
+        }
+        Frame::Result { nonce, bundle } if nonce == expected && !shown.result => {
+            shown.result = true;
+            pass(to, SessionEvent::Result(shown.within(bundle))).await;
+        }
+        Frame::Done { nonce, done } if nonce == expected => {
+            return Some(match done {
+                Done::Ok => CellStatus::Ok,
+                Done::Exit(code) => CellStatus::Exit(code),
+                Done::Error(error) => CellStatus::Error(error),
+                Done::Interrupted(error) => CellStatus::Interrupted(error),
+            });
+        }
+        // About another cell, beyond the limits, or never asked for: dropped.
+        Frame::Ready { .. }
+        | Frame::Display { .. }
+        | Frame::Result { .. }
+        | Frame::Done { .. }
+        | Frame::Variables { .. } => {}
+    }
+    None
+}
+
+impl Shown {
+    /// The bundle, or its text alone once the cell has shown too many bytes.
+    fn within(&mut self, mut bundle: MimeBundle) -> MimeBundle {
+        let size: usize = bundle.0.values().map(Bytes::len).sum();
+        if self.bytes.saturating_add(size) > SHOWN_BYTES_MAX {
+            bundle.0.retain(|mime, _| mime == "text/plain");
+        } else {
+            self.bytes += size;
+        }
+        bundle
+    }
+}
+
+#[async_trait]
+impl Session for DriverSession {
+    async fn execute(&mut self, cell: Cell, events: &mpsc::Sender<SessionEvent>) -> Result<CellOutcome, SessionError> {
+        if let Some(exit) = self.over {
+            return Ok(CellOutcome {
+                status: CellStatus::Died(exit),
+            });
+        }
+        let nonce = self.next_nonce();
+        let header = json!({
+            "type": "run", "cell": cell.number, "nonce": nonce, "code": cell.code, "stdin": cell.stdin,
+        });
+        let result = self.run(&nonce, encode(&header, &[]), events).await;
+        *self.link.running.lock().await = None;
+        match result {
+            Ok(status) => Ok(CellOutcome { status }),
+            Err(SessionError::Protocol(reason)) => Err(self.broken(reason).await),
+            Err(other) => Err(other),
+        }
+    }
+
+    fn interrupter(&self) -> Arc<dyn Interrupter> {
+        Arc::new(DriverInterrupter(Arc::downgrade(&self.link)))
+    }
+
+    fn features(&self) -> SessionFeatures {
+        SessionFeatures {
+            result_value: true,
+            display: true,
+            interrupt: true,
+            stdin: true,
+        }
+    }
+}
+
+#[async_trait]
+impl Interrupter for DriverInterrupter {
+    /// Announces the interrupt on the control channel first: a driver that has not begun the cell yet ignores the
+    /// signal, and finds the announcement when it does. A cell that is over is not interrupted.
+    async fn interrupt(&self) -> Result<(), SandboxError> {
+        let Some(link) = self.0.upgrade() else {
+            return Ok(());
+        };
+        if let Ok(running) = timeout(ANNOUNCE_MAX, link.running.lock()).await {
+            let Some(nonce) = running.as_ref() else {
+                return Ok(());
+            };
+            let frame = encode(&json!({"type": "interrupt", "nonce": nonce}), &[]);
+            // A cell that was interrupted very often without reading may have filled the pipe: the signal is enough.
+            if let Ok(Err(error)) = timeout(ANNOUNCE_MAX, link.handle.write(Channel::Control, frame)).await {
+                tracing::debug!(%error, "an interrupt could not be announced");
+            }
+        }
+        link.handle.signal(Signal::Interrupt, SignalScope::Group).await
+    }
+
+    async fn kill(&self) -> Result<(), SandboxError> {
+        match self.0.upgrade() {
+            Some(link) => link.handle.signal(Signal::Kill, SignalScope::Tree).await,
+            None => Ok(()),
+        }
+    }
+}

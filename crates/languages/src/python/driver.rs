@@ -1,0 +1,159 @@
+//! The driver's files, and the frame that brings them to an interpreter.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::json;
+
+use super::probe::{PythonRuntime, run_python};
+use crate::control::encode;
+
+/// A file of the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DriverFile {
+    /// Its name without `.py`.
+    pub name: &'static str,
+    /// Its text.
+    pub source: &'static str,
+}
+
+const BOOT: &str = include_str!("driver/boot.py");
+
+const FILES: [DriverFile; 9] = [
+    file("core", include_str!("driver/core.py")),
+    file("imports", include_str!("driver/imports.py")),
+    file("errors", include_str!("driver/errors.py")),
+    file("pretty", include_str!("driver/pretty.py")),
+    file("rich", include_str!("driver/rich.py")),
+    file("charts", include_str!("driver/charts.py")),
+    file("magics", include_str!("driver/magics.py")),
+    file("notebook", include_str!("driver/notebook.py")),
+    file("variables", include_str!("driver/variables.py")),
+];
+
+const fn file(name: &'static str, source: &'static str) -> DriverFile {
+    DriverFile { name, source }
+}
+
+/// Reads `name length` pairs and sources; writes the magic number, pairs and code objects. The same order.
+const COMPILE: &str = r#"
+import sys, marshal, _frozen_importlib_external as x
+read, out = sys.stdin.buffer, [x.MAGIC_NUMBER.hex()]
+head, codes = read.readline().decode().split(), []
+for name, size in zip(head[::2], head[1::2]):
+    codes.append(marshal.dumps(compile(read.read(int(size)), "<sandcell %s>" % name, "exec", 0, True, 2)))
+    out += [name, str(len(codes[-1]))]
+sys.stdout.buffer.write(" ".join(out).encode() + b"\n" + b"".join(codes))
+"#;
+
+/// The files of the driver that runs inside a session, the first one being its start.
+#[must_use]
+pub fn driver_sources() -> &'static [DriverFile] {
+    &FILES
+}
+
+/// How the driver is started, and what it reads first.
+#[derive(Debug)]
+pub(super) struct Boot {
+    executable: PathBuf,
+    site: serde_json::Value,
+    from_source: Bytes,
+    compiled: Arc<OnceLock<Option<Bytes>>>,
+    begun: OnceLock<()>,
+}
+
+impl Boot {
+    pub(super) fn new(runtime: &PythonRuntime) -> Self {
+        let site = json!({
+            "site": runtime.site.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
+            "prefix": runtime.venv.as_ref().map(|path| path.to_string_lossy()).unwrap_or_default(),
+        });
+        let parts: Vec<_> = FILES
+            .iter()
+            .map(|file| (format!("{}.py", file.name), file.source.as_bytes()))
+            .collect();
+        Self {
+            executable: runtime.executable.clone(),
+            from_source: frame(&site, "", &parts),
+            site,
+            compiled: Arc::new(OnceLock::new()),
+            begun: OnceLock::new(),
+        }
+    }
+
+    /// Isolated from the environment and without `site`, whose work the driver does when it is needed. No byte code
+    /// files: they would appear among the caller's own.
+    pub(super) fn argv(&self) -> Vec<String> {
+        let mut argv = vec![self.executable.to_string_lossy().into_owned()];
+        argv.extend(["-I", "-S", "-B", "-X", "utf8", "-c", BOOT].map(str::to_owned));
+        argv
+    }
+
+    /// The first frame: with code objects if they are there by now.
+    pub(super) fn frame(&self) -> Bytes {
+        match self.compiled.get() {
+            Some(Some(compiled)) => compiled.clone(),
+            Some(None) | None => self.from_source.clone(),
+        }
+    }
+
+    pub(super) fn compile_in_background(&self) {
+        if self.begun.set(()).is_err() {
+            return;
+        }
+        let (executable, site, compiled) = (self.executable.clone(), self.site.clone(), Arc::clone(&self.compiled));
+        let spawned = std::thread::Builder::new()
+            .name("compile-driver".to_owned())
+            .spawn(move || {
+                let frame = compile(&executable, &site);
+                if frame.is_none() {
+                    tracing::debug!("the driver could not be compiled; sessions start from its source");
+                }
+                let _already = compiled.set(frame);
+            });
+        if let Err(error) = spawned {
+            tracing::debug!(%error, "no thread to compile the driver in");
+        }
+    }
+}
+
+/// The boot frame with code objects, made by the interpreter that will read them.
+fn compile(executable: &std::path::Path, site: &serde_json::Value) -> Option<Bytes> {
+    let head: Vec<_> = FILES
+        .iter()
+        .map(|file| format!("{} {}", file.name, file.source.len()))
+        .collect();
+    let mut input = (head.join(" ") + "\n").into_bytes();
+    for file in &FILES {
+        input.extend_from_slice(file.source.as_bytes());
+    }
+    let output = run_python(executable, COMPILE, &input, Duration::from_secs(20)).ok()?;
+    let end = output.iter().position(|byte| *byte == b'\n')?;
+    let (head, mut rest) = (output.get(..end)?, output.get(end + 1..)?);
+    let mut words = std::str::from_utf8(head).ok()?.split(' ');
+    let magic = words.next()?;
+    let mut parts = Vec::new();
+    while let Some(name) = words.next() {
+        let (code, later) = rest.split_at_checked(words.next()?.parse().ok()?)?;
+        parts.push((format!("{name}.code"), code));
+        rest = later;
+    }
+    (parts.len() == FILES.len()).then(|| frame(site, magic, &parts))
+}
+
+fn frame(site: &serde_json::Value, magic: &str, parts: &[(String, &[u8])]) -> Bytes {
+    let mut header = site.clone();
+    if let Some(fields) = header.as_object_mut() {
+        let blobs: Vec<_> = parts
+            .iter()
+            .map(|(name, data)| json!({"name": name, "bytes": data.len()}))
+            .collect();
+        fields.insert("type".to_owned(), "boot".into());
+        fields.insert("magic".to_owned(), magic.into());
+        fields.insert("blobs".to_owned(), blobs.into());
+    }
+    let blobs: Vec<_> = parts.iter().map(|(_, data)| *data).collect();
+    encode(&header, &blobs)
+}

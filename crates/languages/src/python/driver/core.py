@@ -1,0 +1,843 @@
+"""The inside end of a Python session: reads cells from one descriptor, runs them in `__main__`, answers on another.
+
+What it is not: a boundary. Code of a cell shares this process and can read, break or imitate everything here, so the host
+believes nothing that comes out. What this file owes the *well-meaning* caller is that ordinary accidents (a closed or
+replaced stdout, a shadowed builtin, a repr that raises, an interrupt at any moment) leave the session usable.
+
+How: builtins are looked up in a private copy (the boot code put it into `__builtins__`), whatever is needed later is bound
+at start, only modules that the interpreter has loaded anyway are imported here (a cold start must cost little more than a
+bare one), and everything that a plain cell does not need sits in the other files, loaded at first use by `part`.
+"""
+
+import sys
+import posix
+import builtins
+import io
+import _signal
+import _thread
+from posix import close, dup2, fstat, getcwd, getpid, pipe, read, set_blocking, write
+
+import _ast
+
+try:
+    from _json import encode_basestring_ascii, make_scanner
+except ImportError:  # an interpreter without the accelerator
+    from json.encoder import py_encode_basestring_ascii as encode_basestring_ascii
+    from json.scanner import py_make_scanner as make_scanner
+
+HOME = "/home/user"
+TEXT_LIMIT = 64 << 10
+DISPLAY_LIMIT = 64
+SOURCES_LIMIT = 16 << 20
+ONLY_AST = 0x400
+TOP_LEVEL_AWAIT = 0x2000
+FUTURE_FLAGS = 0x1FE0000
+COROUTINE = 0x80
+
+PID = getpid()
+MAIN_THREAD = _thread.get_ident()
+STANDARD_PATH = list(sys.path)
+NOTHING = object()
+
+
+class session:
+    """What changes while the session lives."""
+
+    nonce = None  # of the running cell
+    cell = 0
+    armed = False  # an interrupt becomes KeyboardInterrupt
+    pending = False  # one came while the cell was between two stretches of user code
+    sending = False  # the main thread writes a frame: an interrupt waits until it is whole
+    late = False  # one has waited
+    child = False  # this process is a fork made by user code
+    future = 0  # `from __future__` flags of earlier cells
+    loop = None  # for top-level await
+    syntax_error = None  # raised by the cell's own text, not by code it ran
+    stdin_text = False  # the cell has standard input
+    stdin_lines_hint = ""
+    shown = 0
+    dropped = 0
+    waiting = []  # displays made while no cell ran
+
+
+# ---------------------------------------------------------------- frames
+
+
+class _scanner_rules:
+    strict = False
+    object_hook = None
+    object_pairs_hook = None
+    parse_float = float
+    parse_int = int
+    parse_constant = float
+    memo = {}
+
+
+scan = make_scanner(_scanner_rules)
+
+
+def scrub(text):
+    """Text that is valid UTF-8, whatever surrogates it had."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def dump(value):
+    """JSON of None, bool, int, str, list and dict. The json module would cost more than the whole start."""
+    if value is None:
+        return "null"
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    if isinstance(value, int):
+        return int.__repr__(value)
+    if isinstance(value, str):
+        return encode_basestring_ascii(scrub(value))
+    if isinstance(value, dict):
+        return "{" + ",".join([dump(key) + ":" + dump(item) for key, item in value.items()]) + "}"
+    return "[" + ",".join([dump(item) for item in value]) + "]"
+
+
+class Inbox:
+    """Frames from the host, read ahead where that does not block."""
+
+    buffer = bytearray()
+
+    def next(self):
+        while True:
+            frame = self.ready()
+            if frame is not None:
+                return frame
+            data = read(CONTROL_IN, 1 << 16)
+            if not data:
+                posix._exit(0)
+            self.buffer += data
+
+    def ready(self):
+        """The first whole frame's header, or None. The host's frames have no blobs."""
+        have = len(self.buffer)
+        if have < 8:
+            return None
+        size = int.from_bytes(self.buffer[:4], "little")
+        if have < 4 + size:
+            return None
+        body = bytes(self.buffer[4 : 4 + size])
+        del self.buffer[: 4 + size]
+        length = int.from_bytes(body[:4], "little")
+        header, _ = scan(body[4 : 4 + length].decode("utf-8"), 0)
+        return header
+
+    def interrupt_waits(self, nonce):
+        """Whether the host asked for an interrupt of this cell before its code could be interrupted."""
+        set_blocking(CONTROL_IN, False)
+        try:
+            self.buffer += read(CONTROL_IN, 1 << 16)
+        except BlockingIOError:
+            return False
+        finally:
+            set_blocking(CONTROL_IN, True)
+        found = False
+        frame = self.ready()
+        while frame is not None:
+            found = found or (frame.get("type") == "interrupt" and frame.get("nonce") == nonce)
+            frame = self.ready()
+        return found
+
+
+inbox = Inbox()
+out_lock = _thread.allocate_lock()
+
+
+def send(header, blobs=()):
+    """Sends one frame, whole, from any thread. In a forked child it does nothing."""
+    if session.child:
+        return
+    if blobs:
+        header["blobs"] = [{"mime": mime, "bytes": len(data)} for mime, data in blobs]
+    text = dump(header).encode("ascii")
+    size = 4 + len(text) + sum([len(data) for _, data in blobs])
+    frame = b"".join(
+        [size.to_bytes(4, "little"), len(text).to_bytes(4, "little"), text, *[data for _, data in blobs]]
+    )
+    main = _thread.get_ident() == MAIN_THREAD
+    if main:
+        if session.sending:
+            return  # a signal handler of user code in the middle of a frame
+        session.sending = True
+    out_lock.acquire()
+    try:
+        view = memoryview(frame)
+        while view:
+            view = view[write(CONTROL_OUT, view) :]
+    except OSError:
+        say("sandcell: the session's control channel is gone (was its descriptor closed?); the session ends\n")
+        posix._exit(71)
+    finally:
+        out_lock.release()
+        if main:
+            session.sending = False
+            if session.late:
+                session.late = False
+                if session.armed:
+                    raise KeyboardInterrupt
+
+
+def say(text):
+    """Writes to the real stderr, past whatever `sys.stderr` is now."""
+    try:
+        write(ERR_COPY, text.encode("utf-8", "backslashreplace"))
+    except OSError:
+        pass
+
+
+# ---------------------------------------------------------------- interrupts
+
+
+def on_interrupt(_signal_number, frame):
+    """SIGINT: ignored between cells, one KeyboardInterrupt in the code of a cell.
+
+    When it hits `guarded` itself, whose handlers must run undisturbed, it also disarms: a second one cannot come out.
+    """
+    if not session.armed:
+        session.pending = session.nonce is not None
+        return
+    if session.sending and _thread.get_ident() == MAIN_THREAD:
+        session.late = True
+        return
+    if frame is not None and frame.f_code is GUARDED:
+        session.armed = False
+    raise KeyboardInterrupt
+
+
+def guarded(function, *arguments):
+    """Calls what runs user code. Returns (value, None) or (None, exception), whatever happens."""
+    try:
+        try:
+            session.armed = True
+            if session.pending:
+                session.pending = False
+                raise KeyboardInterrupt
+            return function(*arguments), None
+        finally:
+            session.armed = False
+    except BaseException as error:
+        return None, error
+
+
+GUARDED = guarded.__code__
+
+
+# ---------------------------------------------------------------- parts and imports
+
+
+PARTS = {}
+
+
+def part(name):
+    """Another file of the driver, loaded at first use. It sees this one as `core`."""
+    found = PARTS.get(name)
+    if found is None:
+        found = type(sys)("sandcell_" + name)
+        found.__dict__.update(__builtins__=__builtins__, core=CORE)
+        exec(code_of(name), found.__dict__)
+        PARTS[name] = found
+    return found
+
+
+def standard(name):
+    """A module of the standard library, also where a file of the user's bears its name."""
+    found = sys.modules.get(name)
+    if found is None:
+        path = sys.path
+        sys.path = STANDARD_PATH
+        try:
+            __import__(name)
+        finally:
+            sys.path = path
+        found = sys.modules[name]
+    return found
+
+
+class Hooks:
+    """First and last in `sys.meta_path`: runs code after certain modules were imported, and makes the site folders'
+    .pth files (and the user's own site folder) count once an import would fail without them."""
+
+    wanted = {}
+    site_done = False
+
+    def __init__(self, last):
+        self.last = last
+
+    def find_spec(self, name, path=None, target=None):
+        if self.last:
+            return self.last_resort(name, path, target)
+        if name not in self.wanted:
+            return None
+        action = self.wanted.pop(name)
+        for finder in sys.meta_path:
+            if not isinstance(finder, Hooks):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    break
+        else:
+            return None
+        if isinstance(spec.loader, type) or not hasattr(spec.loader, "exec_module"):
+            return spec  # a frozen module's loader is a class that all of them share
+        original = spec.loader.exec_module
+
+        def exec_module(module):
+            original(module)
+            try:
+                action(module)
+            except Exception:
+                pass  # a library that changed: it works as it is
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+    def last_resort(self, name, path, target):
+        if path is not None:
+            return part("notebook").ipython_spec(name) if name.startswith("IPython.") else None
+        if part("imports").late_site():
+            for finder in sys.meta_path:
+                if not isinstance(finder, Hooks):
+                    spec = finder.find_spec(name, None, target)
+                    if spec is not None:
+                        return spec
+        return part("notebook").ipython_spec(name) if name == "IPython" else None
+
+
+def when_imported(name, action):
+    """Calls `action(module)` when the module is imported, or now if it is there."""
+    if name in sys.modules:
+        action(sys.modules[name])
+    else:
+        Hooks.wanted[name] = action
+
+
+def set_up_imports():
+    site = BOOT.get("site")
+    if site is None:
+        site = part("imports").find_site()
+    elif BOOT.get("prefix"):
+        sys.prefix = sys.exec_prefix = BOOT["prefix"]
+    asked = posix.environ.get(b"PYTHONPATH", b"").decode("utf-8", "surrogateescape")
+    sys.path[:] = ["", *[item for item in asked.split(":") if item], *STANDARD_PATH, *site]
+    STANDARD_PATH.extend(site)
+    sys.meta_path.insert(0, Hooks(False))
+    sys.meta_path.append(Hooks(True))
+    sys.argv = [""]
+    when_imported("linecache", fill_linecache)
+    for name, action in (
+        ("inspect", "on_inspect"),
+        ("warnings", "on_warnings"),
+        ("pandas", "on_pandas"),
+        ("matplotlib", "on_matplotlib"),
+        ("plotly.basedatatypes", "on_plotly"),
+        ("IPython.core.display_functions", "on_ipython"),
+        ("multiprocessing.context", "on_multiprocessing"),
+    ):
+        when_imported(name, lambda module, action=action: getattr(part("imports"), action)(module))
+
+
+# ---------------------------------------------------------------- sources
+
+
+SOURCES = {}
+CLASS_CELLS = {}
+
+
+def remember(name, text):
+    """Keeps a cell's text for tracebacks and inspect.getsource; the oldest go when it is too much."""
+    SOURCES[name] = text
+    remember.size += len(text)
+    while remember.size > SOURCES_LIMIT and len(SOURCES) > 1:
+        oldest = next(iter(SOURCES))
+        remember.size -= len(SOURCES.pop(oldest))
+        module = sys.modules.get("linecache")
+        if module is not None:
+            module.cache.pop(oldest, None)
+    module = sys.modules.get("linecache")
+    if module is not None:
+        fill_linecache(module, (name,))
+
+
+remember.size = 0
+
+
+def fill_linecache(module, names=None):
+    """The entry without a time stays when files are checked for changes."""
+    for name in names or SOURCES:
+        text = SOURCES[name]
+        module.cache[name] = (len(text), None, text.splitlines(True), name)
+
+
+# ---------------------------------------------------------------- running code
+
+
+def parse(text, name):
+    """The cell's syntax tree. Only what is no Python as it stands is tried as a notebook's dialect."""
+    flags = ONLY_AST | TOP_LEVEL_AWAIT | session.future
+    try:
+        return compile(text, name, "exec", flags, True)
+    except SyntaxError as error:
+        failure = error
+    other = part("magics").rewrite(text, failure)
+    if other is not None:
+        try:
+            return compile(other, name, "exec", flags, True)
+        except SyntaxError as error:
+            failure = error
+    session.syntax_error = failure
+    raise failure from None
+
+
+def ends_silently(text, last):
+    """Whether a `;` follows the last expression. Behind it only brackets, comments and blanks are possible."""
+    lines = text.encode("utf-8", "surrogatepass").split(b"\n")[last.end_lineno - 1 :]
+    if lines:
+        lines[0] = lines[0][last.end_col_offset :]
+    return any([b";" in line.partition(b"#")[0] for line in lines])
+
+
+def prepare(text, name):
+    """Compiles a cell: (code of the statements or None, code of the last expression or None)."""
+    tree = parse(text, name)
+    for node in tree.body:
+        if type(node) is _ast.ClassDef:
+            CLASS_CELLS[node.name] = name
+    last = None
+    if tree.body and type(tree.body[-1]) is _ast.Expr and not ends_silently(text, tree.body[-1]):
+        last = tree.body.pop().value
+    flags = TOP_LEVEL_AWAIT | session.future
+    body = None
+    try:
+        if tree.body:
+            body = compile(tree, name, "exec", flags, True)
+            session.future |= body.co_flags & FUTURE_FLAGS
+            flags |= session.future
+        if last is not None:
+            last = compile(_ast.Expression(last), name, "eval", flags, True)
+    except SyntaxError as error:
+        session.syntax_error = error
+        raise
+    return body, last
+
+
+def run_code(code):
+    value = eval(code, NAMES)
+    if code.co_flags & COROUTINE:
+        value = run_awaitable(value)
+    return value
+
+
+def run_awaitable(coroutine):
+    """Top-level await: on a loop of the session's own that does not run between cells, so asyncio.run works too."""
+    asyncio = standard("asyncio")
+    if session.loop is None or session.loop.is_closed():
+        session.loop = asyncio.new_event_loop()
+    loop = session.loop
+    asyncio.set_event_loop(loop)
+    task = loop.create_task(coroutine)
+    try:
+        return loop.run_until_complete(task)
+    except BaseException:
+        if not task.done():
+            task.cancel()
+            loop.run_until_complete(asyncio.wait({task}, timeout=1))
+        raise
+
+
+def execute(text, name):
+    """Runs a cell's text; returns the last expression's value or NOTHING."""
+    remember(name, text)
+    if text.lstrip().startswith("%%"):
+        return part("magics").cell(text, name)
+    return run_text(text, name)
+
+
+def run_text(text, name):
+    body, last = prepare(text, name)
+    if body is not None:
+        run_code(body)
+    return NOTHING if last is None else run_code(last)
+
+
+def begin(header, name):
+    """What a cell does first, already interruptible."""
+    heal()
+    give_stdin(header.get("stdin"))
+    NAMES.pop("__warningregistry__", None)
+    if session.loop is not None and not session.loop.is_closed():
+        standard("asyncio").set_event_loop(session.loop)
+    waiting, session.waiting = session.waiting, []
+    for blobs in waiting:
+        show(blobs)
+    if inbox.interrupt_waits(session.nonce):
+        raise KeyboardInterrupt
+    return execute(header["code"], name)
+
+
+def run_cell(header):
+    session.pending = False
+    session.nonce = header["nonce"]
+    session.shown = session.dropped = 0
+    session.syntax_error = None
+    name = "<cell %d>" % header["cell"]
+    value, error = guarded(begin, header, name)
+    if session.child or getpid() != PID:
+        end_child(error)
+    if error is None and value is not NOTHING and value is not None:
+        _, error = guarded(publish, value)
+    value = None
+    if "matplotlib.pyplot" in sys.modules:
+        _, failure = guarded(part("charts").flush)
+        error = error or failure
+    _, failure = guarded(finish_output)
+    error = error or failure
+    report = {"type": "done", "nonce": session.nonce, "status": "ok"}
+    if error is not None:
+        report.update(outcome(error))
+        _, _ = guarded(finish_output)
+    send(report)
+    session.nonce = None
+
+
+def outcome(error):
+    """The end of a cell that raised, as fields of `done`."""
+    if sys.getrecursionlimit() < 400:
+        sys.setrecursionlimit(1000)
+    if isinstance(error, SystemExit):
+        code, failure = guarded(exit_code, error)
+        return {"status": "exit", "exit_code": 1 if failure else code}
+    described, failure = guarded(part("errors").describe, error)
+    if failure is not None:
+        name = type(error).__name__
+        described = {"name": name, "message": "", "traceback": name, "hint": "", "class": ""}
+    status = "interrupted" if isinstance(error, KeyboardInterrupt) else "error"
+    return {"status": status, "error": described}
+
+
+def exit_code(error):
+    code = error.code
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return max(-(1 << 31), min(int(code), (1 << 31) - 1))
+    print(code, file=sys.stderr)
+    return 1
+
+
+def end_child(error):
+    """A fork made by the cell has come to the end of its program, as a script's fork would."""
+    code = 0
+    if isinstance(error, SystemExit):
+        code, failure = guarded(exit_code, error)
+        code = 1 if failure else code & 0xFF
+    elif error is not None:
+        described, _ = guarded(part("errors").describe, error)
+        say((described or {}).get("traceback", type(error).__name__) + "\n")
+        code = 1
+    guarded(finish_output)
+    posix._exit(code)
+
+
+# ---------------------------------------------------------------- values
+
+
+def clip(text, limit=TEXT_LIMIT):
+    """At most `limit` bytes of UTF-8, with a note of how much there was."""
+    total = str.__len__(text)
+    data = str.__getitem__(text, slice(0, limit)).encode("utf-8", "backslashreplace")
+    if total <= limit and len(data) <= limit:
+        return data
+    note = "\n... (%d characters in all)" % total
+    return data[: limit - 64].decode("utf-8", "ignore").encode("utf-8") + note.encode("ascii")
+
+
+def publish(value):
+    """The last expression's value: kept as `_` and sent."""
+    builtins._ = value
+    kind = type(value)
+    if kind is int or kind is float or kind is bool:
+        blobs = [("text/plain", repr(value).encode("ascii"))]
+    else:
+        blobs = part("rich").bundle(value)
+    flush_streams()
+    send({"type": "result", "nonce": session.nonce}, blobs)
+
+
+def show(blobs):
+    """Sends a display, within the cell's number of them; between cells it waits for the next one."""
+    if session.child:
+        for mime, data in blobs:
+            if mime == "text/plain":
+                print(data.decode("utf-8", "replace"))
+        return
+    if session.nonce is None:
+        if len(session.waiting) < 16:
+            session.waiting.append(blobs)
+        return
+    if session.shown >= DISPLAY_LIMIT:
+        session.dropped += 1
+        return
+    session.shown += 1
+    flush_streams()
+    send({"type": "display", "nonce": session.nonce}, blobs)
+
+
+def display(*values, raw=False, **_options):
+    """Shows values in all their representations. With `raw` each is a ready mapping of MIME types."""
+    for value in values:
+        show(part("rich").bundle_of_raw(value) if raw else part("rich").bundle(value))
+
+
+def finish_output():
+    """After the cell's code: the note about dropped displays, and whatever stands in buffers."""
+    if session.dropped:
+        text = "%d more displays were left out (at most %d a cell)" % (session.dropped, DISPLAY_LIMIT)
+        session.dropped = 0
+        send({"type": "display", "nonce": session.nonce}, [("text/plain", text.encode("ascii"))])
+    flush_streams()
+
+
+def flush_streams():
+    for stream in (sys.stdout, sys.stderr, streams[1], streams[2]):
+        try:
+            stream.flush()
+        except Exception:
+            pass
+
+
+# ---------------------------------------------------------------- descriptors and streams
+
+
+COPIES = []
+
+
+def move_up(fd):
+    """A copy of `fd` at a high number, out of the way of loops that close the low ones; not inherited by programs."""
+    for base in (1000, 500, 200, 50):
+        try:
+            copy = dup2(fd, base + len(COPIES), False)
+        except OSError:
+            continue
+        COPIES.append(copy)
+        return copy
+    COPIES.append(posix.dup(fd))
+    return COPIES[-1]
+
+
+def identity(fd):
+    status = fstat(fd)
+    return status.st_dev, status.st_ino
+
+
+def open_stream(fd):
+    raw = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
+    return io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
+
+
+def heal():
+    """Puts right what an earlier cell left broken: the interrupt handler, descriptors 1 and 2, sys.stdout, the folder."""
+    if _signal.getsignal(_signal.SIGINT) is not on_interrupt:
+        _signal.signal(_signal.SIGINT, on_interrupt)
+    for fd, copy in ((1, OUT_COPY), (2, ERR_COPY)):
+        try:
+            whole = identity(fd) == IDENTITIES[fd]
+        except OSError:
+            whole = False
+        if not whole:
+            dup2(copy, fd)
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        if streams[fd].closed:
+            streams[fd] = open_stream(fd)
+        stream = getattr(sys, name, None)
+        kind = type(stream)
+        usable = hasattr(kind, "write") and not (kind.__module__ == "_io" and stream.closed)
+        if not usable:
+            setattr(sys, name, streams[fd])
+    try:
+        getcwd()
+    except OSError:
+        posix.chdir(HOME if posix.access(HOME, 0) else "/")
+        print("sandcell: the working folder was deleted; it is now " + getcwd(), file=sys.stderr)
+
+
+class StdinMissing(EOFError):
+    """Reading standard input of a cell that has none."""
+
+
+StdinMissing.__name__ = StdinMissing.__qualname__ = "EOFError"
+StdinMissing.__module__ = "builtins"
+
+
+class NoStdin(io.TextIOBase):
+    """Standard input of a cell that was given none: reading it is an error that says what to do."""
+
+    encoding = "utf-8"
+    errors = "strict"
+    name = "<stdin>"
+    mode = "r"
+
+    def _missing(self, *_arguments):
+        raise StdinMissing("no standard input: pass `stdin` with the call (one line for each input())")
+
+    read = readline = readlines = readinto = read1 = __iter__ = __next__ = _missing
+
+    @property
+    def buffer(self):
+        return self
+
+    def readable(self):
+        return True
+
+    def fileno(self):
+        return 0
+
+    def close(self):
+        pass
+
+
+NO_STDIN = NoStdin()
+
+
+def give_stdin(text):
+    """Makes `text` (or nothing) standard input, of this process and of those that it starts."""
+    if text is None:
+        if session.stdin_text:
+            session.stdin_text = False
+            replace_fd0(posix.open("/dev/null", posix.O_RDONLY))
+        sys.stdin = NO_STDIN
+        return
+    session.stdin_text = True
+    data = text.encode("utf-8", "backslashreplace")
+    source, sink = pipe()
+    set_blocking(sink, False)
+    try:
+        fits = not data or write(sink, data) == len(data)
+    except BlockingIOError:
+        fits = False
+    close(sink)
+    if not fits:
+        close(source)
+        source = part("imports").stdin_file(data)
+    replace_fd0(source)
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", closefd=False)), "utf-8", "backslashreplace")
+
+
+def replace_fd0(fd):
+    if fd != 0:
+        dup2(fd, 0)
+        close(fd)
+
+
+# ---------------------------------------------------------------- start
+
+
+class Leaver:
+    """`exit` and `quit`: end the cell, not the session."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __repr__(self):
+        return "%s() ends this cell; the session and its variables stay" % self.name
+
+    def __call__(self, code=None):
+        raise SystemExit(code)
+
+
+class Helper:
+    """`help(thing)`, without the interactive mode."""
+
+    def __repr__(self):
+        return "help(thing) describes it"
+
+    def __call__(self, *things, **named):
+        if not things and not named:
+            print(self)
+            return None
+        return standard("pydoc").help(*things, **named)
+
+
+class Notice:
+    """`copyright`, `credits` and `license`."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def __repr__(self):
+        return self.text
+
+    def __call__(self):
+        print(self.text)
+
+
+def before_fork():
+    flush_streams()
+
+
+def in_child():
+    """A fork made by user code keeps no hold on the session."""
+    session.child = True
+    session.loop = None
+    for copy in COPIES:
+        if copy not in (OUT_COPY, ERR_COPY):
+            try:
+                close(copy)
+            except OSError:
+                pass
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+
+
+def make_main():
+    main = type(sys)("__main__")
+    main.__dict__.update(__builtins__=builtins, __spec__=None, __loader__=None, __package__=None, __doc__=None)
+    sys.modules["__main__"] = main
+    builtins.display = display
+    builtins.exit, builtins.quit, builtins.help = Leaver("exit"), Leaver("quit"), Helper()
+    builtins.copyright = Notice(sys.copyright)
+    builtins.credits = builtins.license = Notice("see https://docs.python.org/3/license.html")
+    return main
+
+
+def be_killed_first():
+    """When memory runs out, the interpreter goes before the sandbox's first process."""
+    try:
+        fd = posix.open("/proc/self/oom_score_adj", posix.O_WRONLY)
+        try:
+            write(fd, b"300")
+        finally:
+            close(fd)
+    except OSError:
+        pass
+
+
+def serve():
+    """Serves frames until the host closes its end."""
+    while True:
+        header = inbox.next()
+        kind = header.get("type")
+        if kind == "run":
+            run_cell(header)
+        elif kind == "variables":
+            listed, failure = guarded(part("variables").listing, NAMES)
+            send({"type": "variables", "nonce": header.get("nonce"), "variables": [] if failure else listed})
+
+
+CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = [move_up(fd) for fd in (3, 4, 1, 2)]
+close(3)
+close(4)
+_signal.signal(_signal.SIGINT, on_interrupt)
+sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+streams = {1: sys.stdout, 2: sys.stderr}
+IDENTITIES = {1: identity(1), 2: identity(2)}
+sys.stdin = NO_STDIN
+posix.register_at_fork(before=before_fork, after_in_child=in_child)
+NAMES = make_main().__dict__
+set_up_imports()
+be_killed_first()
+send({"type": "ready", "version": "%d.%d.%d" % sys.version_info[:3], "pid": PID})
+serve()

@@ -1,0 +1,589 @@
+"""The notebook's dialect: `!cmd`, `%magic`, `%%cell`, `name?`, indented cells.
+
+It is tried only for text that is no Python as it stands, and changes only lines that start a statement, so `a % b` and
+what stands in strings are never touched. Every rewrite keeps the line numbers.
+"""
+
+import builtins
+import os
+import sys
+
+re = core.standard("re")
+
+ASSIGNED = re.compile(r"^(\s*)([A-Za-z_][\w.\[\]'\", ]*?)\s*=\s*(!|%(?=[A-Za-z]))\s*(.+)$", re.S)
+ASKED = re.compile(r"^\s*(?:(\?\??)\s*([\w.]+)|([A-Za-z_][\w.]*)\s*(\?\??))\s*$")
+MAGIC = re.compile(r"^(\s*)%([A-Za-z_]\w*)\s?(.*)$", re.S)
+
+
+class UsageError(Exception):
+    """A magic that is unknown or was used wrongly."""
+
+
+UsageError.__module__ = "builtins"
+
+
+# ---------------------------------------------------------------- rewriting
+
+
+def rewrite(text, failure):
+    """The cell as Python, or None if there is nothing to rewrite."""
+    lines = text.split("\n")
+    changed = dedent(lines)
+    changed = escapes(lines) or changed
+    return "\n".join(lines) if changed else None
+
+
+def dedent(lines):
+    """A cell that was cut out of something indented."""
+    first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
+    indent = first[: len(first) - len(first.lstrip())]
+    if not indent:
+        return False
+    for number, line in enumerate(lines):
+        if line.startswith(indent):
+            lines[number] = line[len(indent) :]
+    return True
+
+
+def escapes(lines):
+    """Rewrites magic lines in place; returns whether there were any."""
+    changed = False
+    state = Scanner()
+    number = 0
+    while number < len(lines):
+        start = number
+        if state.neutral():
+            while lines[number].endswith("\\") and number + 1 < len(lines) and is_magic(lines[start]):
+                number += 1
+            whole = " ".join([line.rstrip("\\").strip() if at else line.rstrip("\\").rstrip()
+                              for at, line in enumerate(lines[start : number + 1])])
+            other = rewritten(whole)
+            if other is not None:
+                lines[start : number + 1] = [other] + [""] * (number - start)
+                changed = True
+                number += 1
+                continue
+            number = start
+        state.feed(lines[number])
+        number += 1
+    return changed
+
+
+def is_magic(line):
+    return rewritten(line.rstrip("\\")) is not None
+
+
+def rewritten(line):
+    """A magic line as a call, or None."""
+    bare = line.lstrip()
+    indent = line[: len(line) - len(bare)]
+    if bare.startswith("!"):
+        return "%s__sandcell__.shell(%r)" % (indent, bare.lstrip("!"))
+    match = MAGIC.match(line)
+    if match:
+        return "%s__sandcell__.line(%r, %r)" % match.groups()
+    match = ASSIGNED.match(line)
+    if match:
+        space, target, mark, rest = match.groups()
+        if mark == "!":
+            return "%s%s = __sandcell__.capture(%r)" % (space, target, rest)
+        name, _, arguments = rest.partition(" ")
+        return "%s%s = __sandcell__.line(%r, %r)" % (space, target, name, arguments)
+    match = ASKED.match(line)
+    if match:
+        before, name, other, after = match.groups()
+        return "%s__sandcell__.ask(%r, %r)" % (indent, name or other, (before or after) == "??")
+    return None
+
+
+class Scanner:
+    """Knows whether a new statement starts on the next line: brackets, triple quotes and backslashes keep one open."""
+
+    def __init__(self):
+        self.depth = 0
+        self.quote = ""
+        self.joined = False
+
+    def neutral(self):
+        return self.depth == 0 and not self.quote and not self.joined
+
+    def feed(self, line):
+        self.joined = False
+        at = 0
+        while at < len(line):
+            if self.quote:
+                at = self.inside(line, at)
+                continue
+            character = line[at]
+            if character == "#":
+                return
+            if character in "\"'":
+                self.quote = character * 3 if line.startswith(character * 3, at) else character
+                at += len(self.quote)
+                continue
+            if character in "([{":
+                self.depth += 1
+            elif character in ")]}":
+                self.depth = max(0, self.depth - 1)
+            at += 1
+        if len(self.quote) == 1:
+            self.quote = ""
+        self.joined = line.endswith("\\")
+
+    def inside(self, line, at):
+        """Goes on to the end of the string or of the line."""
+        while at < len(line):
+            if line[at] == "\\":
+                at += 2
+            elif line.startswith(self.quote, at):
+                at += len(self.quote)
+                self.quote = ""
+                return at
+            else:
+                at += 1
+        return at
+
+
+# ---------------------------------------------------------------- shell
+
+
+def shell_program():
+    return "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
+
+
+def expand(command, frame):
+    """`{expression}` and `$name` of the caller's variables; the text as it is where that does not work."""
+    names = {**frame.f_globals, **frame.f_locals}
+
+    def braces(match):
+        return str(eval(match.group(1), names))
+
+    def dollar(match):
+        return str(names[match.group(1)]) if match.group(1) in names else match.group(0)
+
+    try:
+        command = re.sub(r"(?<![{$])\{([^{}]+)\}(?!\})", braces, command).replace("{{", "{").replace("}}", "}")
+    except Exception:
+        return command
+    return re.sub(r"(?<![\\$])\$([A-Za-z_]\w*)", dollar, command)
+
+
+class Lines(list):
+    """What a command printed, line by line; `.s` and `.n` join it."""
+
+    @property
+    def s(self):
+        return " ".join(self)
+
+    @property
+    def n(self):
+        return "\n".join(self)
+
+    @property
+    def l(self):
+        return list(self)
+
+
+def run_shell(command, **options):
+    subprocess = core.standard("subprocess")
+    core.flush_streams()
+    return subprocess.run([shell_program(), "-c", command], **options)
+
+
+def pip_words(command):
+    """The arguments of a package manager's call, or None if the command is something else."""
+    words = command.split()
+    while words and (words[0] in ("sudo", "uv", "python", "python3", "-m") or words[0] == sys.executable):
+        words = words[1:]
+    if words and words[0] in ("pip", "pip3", "conda", "mamba") and words[1:2] == ["install"]:
+        return words[2:]
+    return None
+
+
+def install(words):
+    """`pip install`: fine for what is there, and a clear error for the rest."""
+    metadata = core.standard("importlib.metadata")
+    missing = []
+    skip = False
+    for word in words:
+        if skip or word.startswith("-"):
+            skip = not skip and word in ("-r", "-c", "-i", "--index-url", "-t", "--target")
+            continue
+        name = re.split(r"[\[<>=!~;@ ]", word.strip("'\""))[0]
+        try:
+            print("Requirement already satisfied: %s (%s)" % (name, metadata.version(name)))
+        except Exception:
+            missing.append(name)
+    if missing:
+        raise UsageError(
+            "not in this sandbox: %s. pip has no network here; use the server's install_package tool if it offers one"
+            % ", ".join(missing)
+        )
+
+
+def shell(command):
+    """`!command`: its output goes where ours goes."""
+    command = expand(command, sys._getframe(1))
+    words = pip_words(command)
+    if words is not None:
+        return install(words)
+    code = run_shell(command).returncode
+    core.NAMES["_exit_code"] = code
+    if code:
+        print("[exit status %d]" % code, file=sys.stderr)
+    return None
+
+
+def capture(command):
+    """`x = !command`: its output as lines."""
+    command = expand(command, sys._getframe(1))
+    subprocess = core.standard("subprocess")
+    done = run_shell(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    core.NAMES["_exit_code"] = done.returncode
+    return Lines(done.stdout.decode("utf-8", "replace").splitlines())
+
+
+# ---------------------------------------------------------------- line magics
+
+
+def line(name, arguments):
+    """`%name arguments`."""
+    function = LINE.get(name)
+    if function is None:
+        known = ", ".join(["%" + item for item in sorted(LINE) if LINE[item] is not nothing])
+        raise UsageError("there is no magic %%%s here; there are %s" % (name, known))
+    frame = sys._getframe(1)
+    return function(arguments.strip(), frame)
+
+
+def nothing(_arguments, _frame):
+    return None
+
+
+def names_of(frame):
+    return frame.f_globals if frame.f_globals is frame.f_locals else {**frame.f_globals, **frame.f_locals}
+
+
+def magic_cd(arguments, _frame):
+    target = arguments.strip("'\"") or "~"
+    os.chdir(os.path.expanduser(target))
+    print(os.getcwd())
+
+
+def magic_env(arguments, _frame):
+    if not arguments:
+        return dict(os.environ)
+    name, mark, value = arguments.partition("=")
+    if not mark:
+        name, _, value = arguments.partition(" ")
+    name, value = name.strip(), value.strip()
+    if not value and not mark:
+        return os.environ.get(name)
+    os.environ[name] = value
+    print("env: %s=%s" % (name, value))
+    return None
+
+
+def magic_pip(arguments, frame):
+    words = arguments.split()
+    if words[:1] == ["install"]:
+        return install(words[1:])
+    return run_module_pip(arguments)
+
+
+def run_module_pip(arguments):
+    run_shell("%s -m pip %s" % (sys.executable, arguments))
+
+
+def alias(program):
+    def run(arguments, frame):
+        run_shell(expand(program + " " + arguments, frame))
+
+    return run
+
+
+def seconds(value):
+    for unit, size in (("s", 1), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
+        if value >= size or unit == "ns":
+            return "%.3g %s" % (value / size, unit)
+    return ""
+
+
+def timed(function):
+    """Calls it, and prints the times as notebooks do."""
+    import time
+
+    wall, before = time.perf_counter(), os.times()
+    try:
+        return function()
+    finally:
+        wall, after = time.perf_counter() - wall, os.times()
+        user, system = after.user - before.user, after.system - before.system
+        print("CPU times: user %s, sys: %s, total: %s" % (seconds(user), seconds(system), seconds(user + system)))
+        print("Wall time: " + seconds(wall))
+
+
+def magic_time(arguments, frame):
+    try:
+        code = compile(arguments, "<magic>", "eval", 0, True)
+    except SyntaxError:
+        code = compile(arguments, "<magic>", "exec", 0, True)
+    return timed(lambda: eval(code, frame.f_globals, frame.f_locals))
+
+
+def magic_timeit(arguments, frame, setup="pass", statement=None):
+    """Runs it often enough to measure, for about two seconds altogether."""
+    import timeit
+
+    loops, runs, quiet, wanted = 0, 7, False, False
+    words = arguments.split(" ")
+    while words and words[0].startswith("-"):
+        word = words.pop(0)
+        if word[:2] in ("-n", "-r"):
+            value = word[2:] or words.pop(0)
+            loops, runs = (int(value), runs) if word[1] == "n" else (loops, max(1, int(value)))
+        else:
+            quiet, wanted = quiet or "q" in word, wanted or "o" in word
+    if statement is None:
+        statement = " ".join(words)
+    elif " ".join(words).strip():
+        setup = " ".join(words)
+    timer = timeit.Timer(statement, setup, globals=names_of(frame))
+    if not loops:
+        loops, taken = timer.autorange()
+        runs = max(1, min(runs, int(2.0 / max(taken, 1e-9))))
+    values = [value / loops for value in timer.repeat(runs, loops)]
+    mean = sum(values) / len(values)
+    spread = (sum([(value - mean) ** 2 for value in values]) / len(values)) ** 0.5
+    report = "%s ± %s per loop (mean ± std. dev. of %d run%s, %s loop%s each)" % (
+        seconds(mean), seconds(spread), runs, "s" * (runs > 1), format(loops, ","), "s" * (loops > 1),
+    )
+    if not quiet:
+        print(report)
+    return report if wanted else None
+
+
+def magic_run(arguments, _frame):
+    words = core.standard("shlex").split(arguments)
+    while words and words[0].startswith("-"):
+        words.pop(0)
+    if not words:
+        raise UsageError("%run needs the name of a file")
+    path = os.path.expanduser(words[0])
+    with open(path, "rb") as source:
+        code = compile(source.read(), path, "exec", 0, True)
+    before, sys.argv = sys.argv, words
+    names = {"__name__": "__main__", "__file__": path, "__builtins__": builtins}
+    try:
+        exec(code, names)
+    finally:
+        sys.argv = before
+        core.NAMES.update({key: value for key, value in names.items() if not key.startswith("__")})
+
+
+def magic_who(_arguments, _frame):
+    names = [item["name"] for item in core.part("variables").listing(core.NAMES)]
+    print("\t".join(names) or "no variables yet")
+
+
+def magic_whos(_arguments, _frame):
+    for item in core.part("variables").listing(core.NAMES):
+        print("%-20s %-12s %-10s %s" % (item["name"], item["type"], item["shape"], item["preview"]))
+
+
+def magic_reset(_arguments, _frame):
+    for name in [name for name in core.NAMES if not name.startswith("__")]:
+        del core.NAMES[name]
+
+
+LINE = {
+    "cd": magic_cd,
+    "pwd": lambda arguments, frame: os.getcwd(),
+    "env": magic_env,
+    "set_env": magic_env,
+    "pip": magic_pip,
+    "uv": lambda arguments, frame: magic_pip(arguments.replace("pip ", "", 1), frame),
+    "conda": magic_pip,
+    "mamba": magic_pip,
+    "time": magic_time,
+    "timeit": magic_timeit,
+    "run": magic_run,
+    "who": magic_who,
+    "who_ls": lambda arguments, frame: [item["name"] for item in core.part("variables").listing(core.NAMES)],
+    "whos": magic_whos,
+    "reset": magic_reset,
+    "sx": lambda arguments, frame: capture(arguments),
+    "system": lambda arguments, frame: capture(arguments),
+}
+LINE.update({name: alias(name) for name in ("ls", "cat", "mkdir", "rm", "cp", "mv", "rmdir", "head", "tail")})
+LINE.update(
+    {
+        name: nothing
+        for name in (
+            "matplotlib", "load_ext", "reload_ext", "unload_ext", "autoreload", "config", "precision", "xmode",
+            "colors", "automagic", "pylab", "aimport", "pdb", "logstart", "logstop", "alias", "gui", "autosave",
+        )
+    }
+)
+
+
+# ---------------------------------------------------------------- cell magics
+
+
+def cell(text, name):
+    """`%%magic` on the first line; the body keeps its line numbers."""
+    before, _, rest = text.partition("%%")
+    head, _, tail = rest.partition("\n")
+    magic, _, arguments = head.strip().partition(" ")
+    body = "\n" * (before.count("\n") + 1) + tail
+    function = CELL.get(magic)
+    if function is None:
+        known = ", ".join(["%%" + item for item in sorted(CELL)])
+        raise UsageError("there is no cell magic %%%%%s here; there are %s" % (magic, known))
+    return function(arguments.strip(), body, name)
+
+
+def program(*words):
+    """A cell that is another program's input."""
+
+    def run(arguments, body, _name):
+        subprocess = core.standard("subprocess")
+        core.flush_streams()
+        argv = [*words] if words else core.standard("shlex").split(arguments)
+        body = body.lstrip("\n")
+        if words and len(body) < 100000:
+            code = subprocess.run([*argv, "-c", body]).returncode
+        else:
+            code = subprocess.run(argv, input=body.encode("utf-8", "surrogateescape")).returncode
+        core.NAMES["_exit_code"] = code
+        if code:
+            raise subprocess.CalledProcessError(code, argv[0])
+        return core.NOTHING
+
+    return run
+
+
+def cell_writefile(arguments, body, _name):
+    words = core.standard("shlex").split(arguments)
+    append = bool({"-a", "--append"} & set(words))
+    words = [word for word in words if not word.startswith("-")]
+    if len(words) != 1:
+        raise UsageError("%%writefile needs the name of one file")
+    path = os.path.expanduser(words[0])
+    verb = "Appending to" if append else ("Overwriting" if os.path.exists(path) else "Writing")
+    body = body.lstrip("\n")
+    with open(path, "a" if append else "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(body if body.endswith("\n") else body + "\n")
+    print(verb, path)
+    return core.NOTHING
+
+
+def cell_time(_arguments, body, name):
+    return timed(lambda: core.run_text(body, name))
+
+
+def cell_timeit(arguments, body, _name):
+    class frame:
+        f_globals = f_locals = core.NAMES
+
+    return magic_timeit(arguments, frame, statement=body.strip("\n")) or core.NOTHING
+
+
+class Captured:
+    """What `%%capture name` keeps."""
+
+    def __init__(self, stdout, stderr):
+        self.stdout, self.stderr, self.outputs = stdout, stderr, []
+
+    def show(self):
+        sys.stdout.write(self.stdout)
+        sys.stderr.write(self.stderr)
+
+    __call__ = show
+
+    def __str__(self):
+        return self.stdout
+
+
+def cell_capture(arguments, body, name):
+    import io
+
+    kept = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = out, err = io.StringIO(), io.StringIO()
+    try:
+        core.run_text(body, name)
+    finally:
+        sys.stdout, sys.stderr = kept
+        words = [word for word in arguments.split() if not word.startswith("-")]
+        if words:
+            core.NAMES[words[0]] = Captured(out.getvalue(), err.getvalue())
+    return core.NOTHING
+
+
+def shown_as(mime):
+    def show(_arguments, body, _name):
+        core.display({mime: body.lstrip("\n"), "text/plain": body.strip()}, raw=True)
+        return core.NOTHING
+
+    return show
+
+
+CELL = {
+    "bash": program("bash"),
+    "sh": program("sh"),
+    "python": program(sys.executable),
+    "python3": program(sys.executable),
+    "script": program(),
+    "writefile": cell_writefile,
+    "file": cell_writefile,
+    "time": cell_time,
+    "timeit": cell_timeit,
+    "capture": cell_capture,
+    "html": shown_as("text/html"),
+    "HTML": shown_as("text/html"),
+    "markdown": shown_as("text/markdown"),
+    "latex": shown_as("text/latex"),
+    "svg": shown_as("image/svg+xml"),
+    "SVG": shown_as("image/svg+xml"),
+    "javascript": shown_as("application/javascript"),
+    "js": shown_as("application/javascript"),
+}
+
+
+# ---------------------------------------------------------------- ?name
+
+
+def ask(name, with_source):
+    """`name?`: signature and documentation; `name??` adds the source."""
+    inspect = core.standard("inspect")
+    frame = sys._getframe(1)
+    try:
+        thing = eval(name, names_of(frame))
+    except Exception:
+        print("Object `%s` not found." % name)
+        return
+    lines = []
+    try:
+        lines.append("Signature: %s%s" % (name, inspect.signature(thing)))
+    except (ValueError, TypeError):
+        pass
+    lines.append("Type:      " + type(thing).__name__)
+    if with_source:
+        try:
+            lines.append("Source:\n" + inspect.getsource(thing))
+        except (OSError, TypeError):
+            pass
+    lines.append("Docstring:\n" + (inspect.getdoc(thing) or "<no docstring>"))
+    print(core.clip("\n".join(lines), 8000).decode("utf-8"))
+
+
+class calls:
+    """What rewritten lines call."""
+
+    shell = staticmethod(shell)
+    capture = staticmethod(capture)
+    line = staticmethod(line)
+    ask = staticmethod(ask)
+
+
+builtins.__sandcell__ = calls

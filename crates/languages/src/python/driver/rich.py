@@ -1,0 +1,188 @@
+"""Values in several representations (MIME bundles): the methods that notebooks know, and the types that matter most.
+
+Every method of a value is user code: each runs in its own `try`, and what comes back is checked and bounded.
+"""
+
+import sys
+
+PICTURE_LIMIT = 4 << 20
+OTHER_LIMIT = 1 << 20
+TOTAL_LIMIT = 7 << 20
+
+METHODS = (
+    ("text/html", "_repr_html_"),
+    ("text/markdown", "_repr_markdown_"),
+    ("image/svg+xml", "_repr_svg_"),
+    ("image/png", "_repr_png_"),
+    ("image/jpeg", "_repr_jpeg_"),
+    ("text/latex", "_repr_latex_"),
+    ("application/json", "_repr_json_"),
+    ("application/javascript", "_repr_javascript_"),
+    ("application/pdf", "_repr_pdf_"),
+)
+
+
+def bundle(value):
+    """[(mime, bytes)] of a value, `text/plain` first."""
+    if type(value) is str:
+        return [("text/plain", core.clip(repr(value[: core.TEXT_LIMIT + 1])))]
+    found = {}
+    if not isinstance(value, type):
+        special(value, found)
+        asked(value, found)
+    if not isinstance(found.get("text/plain"), str):
+        found["text/plain"] = plain(value)
+    return checked(found)
+
+
+def bundle_of_raw(data):
+    """The same of a ready mapping from MIME type to str, bytes or JSON."""
+    found = dict(data)
+    if not isinstance(found.get("text/plain"), str):
+        found["text/plain"] = "<%s>" % ", ".join([str(mime) for mime in found])
+    return checked(found)
+
+
+def plain(value):
+    try:
+        return core.part("pretty").text_of(value)
+    except Exception as error:
+        described = core.part("errors").describe(error)
+        core.say(described["traceback"] + "\n")
+        kind = type(value)
+        return "<%s.%s object whose __repr__ raised %s>" % (kind.__module__, kind.__qualname__, described["name"])
+
+
+def asked(value, found):
+    """What the value's own methods give. Looked up on the class, so objects that invent attributes invent none here."""
+    kind = type(value)
+    method = getattr(kind, "_repr_mimebundle_", None)
+    if method is not None:
+        data = attempt(lambda: method(value, include=None, exclude=None))
+        if isinstance(data, tuple):
+            data = data[0] if data else None
+        if isinstance(data, dict):
+            for mime, item in data.items():
+                found.setdefault(mime, item)
+    for mime, name in METHODS:
+        if mime not in found:
+            method = getattr(kind, name, None)
+            if callable(method):
+                data = attempt(lambda: method(value))
+                if isinstance(data, tuple):
+                    data = data[0] if data else None
+                if data is not None:
+                    found[mime] = data
+
+
+def attempt(function):
+    try:
+        return function()
+    except Exception:
+        return None
+
+
+def checked(found):
+    """Bytes within the limits; what had to go is said in the text."""
+    notes, ready = [], []
+    total = 0
+    for mime, data in found.items():
+        if mime == "text/plain" or data is None or not good_mime(mime):
+            continue
+        data = attempt(lambda: as_bytes(mime, data))
+        if data is None:
+            continue
+        limit = PICTURE_LIMIT if mime.startswith("image/") else OTHER_LIMIT
+        if len(data) > limit or total + len(data) > TOTAL_LIMIT:
+            notes.append("(%s of %d bytes left out: too large)" % (mime, len(data)))
+            continue
+        total += len(data)
+        ready.append((mime, data))
+    text = core.clip(found["text/plain"], core.TEXT_LIMIT - 512)
+    for note in notes[:5]:
+        text += b"\n" + note.encode("ascii")
+    return [("text/plain", text), *ready[:15]]
+
+
+def good_mime(mime):
+    return type(mime) is str and 3 <= len(mime) <= 100 and "/" in mime and mime.isascii() and mime.isprintable()
+
+
+def as_bytes(mime, data):
+    if isinstance(data, (bytes, bytearray)):
+        return bytes(data)
+    if isinstance(data, str):
+        if mime.startswith("image/") and not mime.startswith("image/svg"):
+            return core.standard("base64").b64decode(data)
+        return data.encode("utf-8", "backslashreplace")
+    json = core.standard("json")
+    try:
+        text = json.dumps(data, allow_nan=False)
+    except (ValueError, TypeError):
+        text = json.dumps(json.loads(json.dumps(data, default=str), parse_constant=lambda name: None))
+    return core.scrub(text).encode("utf-8")
+
+
+# ---------------------------------------------------------------- types that get more
+
+
+def special(value, found):
+    """Adds what a type's own methods would not give, or not within bounds."""
+    module = type(value).__module__ or ""
+    top = module.partition(".")[0]
+    if top == "matplotlib" and "matplotlib.figure" in sys.modules:
+        if isinstance(value, sys.modules["matplotlib.figure"].Figure):
+            found.update(core.part("charts").picture(value))
+    elif top == "PIL" and "PIL.Image" in sys.modules:
+        if isinstance(value, sys.modules["PIL.Image"].Image):
+            attempt(lambda: found.update(pil_picture(value)))
+    elif top in ("pandas", "polars"):
+        attempt(lambda: frame(value, found))
+    elif top == "plotly" and "plotly.basedatatypes" in sys.modules:
+        if isinstance(value, sys.modules["plotly.basedatatypes"].BaseFigure):
+            attempt(lambda: found.update(plotly(value)))
+
+
+def pil_picture(image):
+    """A picture of bounded size; a large one loses detail here, not in the caller's variable."""
+    import io
+
+    shown = image
+    if max(image.size) > 2000:
+        shown = image.copy()
+        shown.thumbnail((2000, 2000))
+    if shown.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"):
+        shown = shown.convert("RGB")
+    text = "%s %s image, %d x %d" % (image.format or "PIL", image.mode, image.size[0], image.size[1])
+    data = io.BytesIO()
+    shown.save(data, "PNG")
+    mime = "image/png"
+    if data.tell() > PICTURE_LIMIT:
+        data = io.BytesIO()
+        shown.convert("RGB").save(data, "JPEG", quality=80)
+        mime = "image/jpeg"
+    return {"text/plain": text, mime: data.getvalue(), **({"image/jpeg": None} if mime == "image/png" else {})}
+
+
+def frame(value, found):
+    """The shape and column types of a data frame, which its text leaves out."""
+    shape = getattr(value, "shape", None)
+    columns = getattr(value, "columns", None)
+    if columns is None or not isinstance(shape, tuple) or len(shape) != 2:
+        return
+    kinds = list(value.dtypes)
+    listed = [{"name": str(name)[:100], "type": str(kind)[:60]} for name, kind in zip(list(columns)[:200], kinds)]
+    found["application/vnd.sandcell.table+json"] = {"rows": shape[0], "columns": shape[1], "fields": listed}
+
+
+def plotly(figure):
+    """Text for a reader, the figure's own JSON, and a page that loads plotly from the network of whoever opens it."""
+    data = core.part("charts").of_plotly(figure)
+    title = data.get("title") or "plotly figure"
+    series = ", ".join(["%s (%d points)" % (item["name"] or item["type"], item["total"]) for item in data["series"]])
+    return {
+        "text/plain": "%s: %s" % (title, series or "no data"),
+        "application/vnd.plotly.v1+json": figure.to_json(),
+        "application/vnd.sandcell.chart+json": data,
+        "text/html": figure.to_html(include_plotlyjs="cdn", full_html=False),
+    }

@@ -1,0 +1,276 @@
+//! Finds the interpreter to use: the machine's real one, never a version manager's stand-in.
+//!
+//! A stand-in (pyenv, asdf, mise, …) chooses its interpreter by files and variables that do not exist in a sandbox, so
+//! only binaries that are called python after all links were followed count.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use sandcell_sandbox::{Code, Failure};
+
+use super::probe::{PythonRuntime, probe};
+
+/// Why there is no Python to use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LocateError {
+    /// The machine has none.
+    #[error("no Python was found on this machine{}", stand_in_note(.stand_in))]
+    NotFound {
+        /// A version manager's stand-in that was seen instead.
+        stand_in: Option<PathBuf>,
+    },
+    /// This one does not run.
+    #[error("{} is not a usable Python: {reason}", .path.display())]
+    Unusable {
+        /// Which.
+        path: PathBuf,
+        /// What was seen.
+        reason: String,
+    },
+    /// This one is older than the driver can be run with.
+    #[error("{} is Python {version}; 3.9 or later is needed", .path.display())]
+    TooOld {
+        /// Which.
+        path: PathBuf,
+        /// Its version.
+        version: String,
+    },
+    /// Showing what this one needs would show far more.
+    #[error("{} needs the whole of {} to be visible in sandboxes", .path.display(), .folder.display())]
+    TooBroad {
+        /// Which.
+        path: PathBuf,
+        /// The folder.
+        folder: PathBuf,
+    },
+}
+
+fn stand_in_note(stand_in: &Option<PathBuf>) -> String {
+    match stand_in {
+        Some(path) => format!(" ({} is a version manager's stand-in, not an interpreter)", path.display()),
+        None => String::new(),
+    }
+}
+
+impl From<LocateError> for Failure {
+    fn from(error: LocateError) -> Self {
+        let remedy = match &error {
+            LocateError::NotFound { .. } => {
+                "install python3 (apt-get install python3), or set python = \"/path/to/python\" in the configuration"
+            }
+            LocateError::Unusable { .. } => {
+                "set python = to an interpreter that runs, or leave it out to use the machine's own"
+            }
+            LocateError::TooOld { .. } => "install a newer python3, or set python = to one",
+            LocateError::TooBroad { .. } => {
+                "make a virtual environment in a folder of its own and set python = to its bin/python"
+            }
+        };
+        Self::new(Code::LanguageUnavailable, error.to_string(), remedy)
+    }
+}
+
+/// Finds the Python for sandboxes: `chosen` by the operator, else the machine's own.
+///
+/// # Errors
+/// [`LocateError`]; a chosen one that does not work is an error, never replaced by another.
+pub fn locate(chosen: Option<&Path>) -> Result<PythonRuntime, LocateError> {
+    match chosen {
+        Some(path) => locate_chosen(path),
+        None => locate_among(candidates(std::env::var_os("PATH").as_deref())),
+    }
+}
+
+fn locate_chosen(path: &Path) -> Result<PythonRuntime, LocateError> {
+    let unusable = |reason: &str| LocateError::Unusable {
+        path: path.to_owned(),
+        reason: reason.to_owned(),
+    };
+    let inside = path.join("bin").join("python");
+    let path = if path.join("pyvenv.cfg").is_file() { &inside } else { path };
+    match kind_of(path) {
+        Kind::Absent => Err(unusable("it does not exist")),
+        Kind::StandIn => Err(unusable("it is a script or a version manager's stand-in, not an interpreter")),
+        Kind::Interpreter if path.is_absolute() => probe(path),
+        Kind::Interpreter => Err(unusable("the path must be absolute")),
+    }
+}
+
+fn locate_among(paths: Vec<PathBuf>) -> Result<PythonRuntime, LocateError> {
+    let mut stand_in = None;
+    let mut failed = None;
+    let mut tried: Vec<PathBuf> = Vec::new();
+    for path in paths {
+        match kind_of(&path) {
+            Kind::Absent => {}
+            Kind::StandIn => stand_in = stand_in.or(Some(path)),
+            Kind::Interpreter => {
+                let real = path.canonicalize().unwrap_or_else(|_| path.clone());
+                if tried.contains(&real) {
+                    continue;
+                }
+                match probe(&path) {
+                    Ok(runtime) => return Ok(runtime),
+                    Err(error) => failed = failed.or(Some(error)),
+                }
+                tried.push(real);
+            }
+        }
+    }
+    Err(failed.unwrap_or(LocateError::NotFound { stand_in }))
+}
+
+/// Where to look, best first: the system's, then the search path. Without an explicit version the system's default.
+fn candidates(search: Option<&OsStr>) -> Vec<PathBuf> {
+    let names = || {
+        std::iter::once("python3".to_owned()).chain((9..=15).rev().map(|minor| format!("python3.{minor}")))
+    };
+    let system = ["/usr/bin", "/usr/local/bin"].map(PathBuf::from);
+    let others = search.map(|search| std::env::split_paths(search).collect::<Vec<_>>());
+    let folders = system.into_iter().chain(others.into_iter().flatten().filter(|path| path.is_absolute()));
+    let mut found: Vec<PathBuf> = Vec::new();
+    for folder in folders.take(64) {
+        for name in names() {
+            let path = folder.join(name);
+            if !found.contains(&path) {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Kind {
+    Absent,
+    StandIn,
+    Interpreter,
+}
+
+/// What a path is after all links were followed: a binary of that name, or something that only stands for one.
+fn kind_of(path: &Path) -> Kind {
+    let Ok(real) = path.canonicalize() else {
+        return Kind::Absent;
+    };
+    if !real.is_file() {
+        return Kind::Absent;
+    }
+    let named = real
+        .file_name()
+        .and_then(OsStr::to_str)
+        .is_some_and(|name| name.to_lowercase().starts_with("py"));
+    let mut start = [0_u8; 4];
+    let read = std::fs::File::open(&real).and_then(|mut file| file.read_exact(&mut start));
+    match (named, read) {
+        (true, Ok(())) if is_binary(start) => Kind::Interpreter,
+        _ => Kind::StandIn,
+    }
+}
+
+/// ELF, Mach-O (thin, either width, or universal) or a Windows program.
+fn is_binary(start: [u8; 4]) -> bool {
+    matches!(
+        start,
+        [0x7F, b'E', b'L', b'F'] | [0xCF | 0xCE, 0xFA, 0xED, 0xFE] | [0xCA, 0xFE, 0xBA, 0xBE] | [b'M', b'Z', _, _]
+    )
+}
+
+#[cfg(test)]
+#[cfg(unix)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn script(path: &Path, text: &str) {
+        std::fs::write(path, text).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn a_version_managers_script_is_not_an_interpreter() {
+        let folder = tempfile::tempdir().unwrap();
+        let shim = folder.path().join("python3");
+        script(&shim, "#!/usr/bin/env bash\nexec pyenv exec python3 \"$@\"\n");
+        assert_eq!(
+            locate_among(vec![shim.clone()]),
+            Err(LocateError::NotFound {
+                stand_in: Some(shim.clone())
+            })
+        );
+        let Err(LocateError::Unusable { reason, .. }) = locate(Some(&shim)) else {
+            panic!("a script was taken for an interpreter");
+        };
+        assert!(reason.contains("stand-in"), "{reason}");
+    }
+
+    #[test]
+    fn a_link_to_a_version_managers_own_binary_is_not_an_interpreter() {
+        let folder = tempfile::tempdir().unwrap();
+        let shim = folder.path().join("python3");
+        symlink("/bin/sh", &shim).unwrap();
+        assert_eq!(kind_of(&shim), Kind::StandIn);
+    }
+
+    #[test]
+    fn a_chosen_python_that_is_absent_is_an_error_with_its_path() {
+        let error = locate(Some(Path::new("/nowhere/python"))).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "/nowhere/python is not a usable Python: it does not exist"
+        );
+        assert_eq!(Failure::from(error).code, Code::LanguageUnavailable);
+    }
+
+    #[test]
+    fn no_python_at_all_says_what_to_install() {
+        let failure = Failure::from(locate_among(Vec::new()).unwrap_err());
+        assert_eq!(failure.message, "no Python was found on this machine");
+        assert!(failure.remedy.contains("apt-get install python3"), "{}", failure.remedy);
+    }
+
+    #[test]
+    fn the_system_comes_before_the_search_path() {
+        let found = candidates(Some(OsStr::new("/opt/x/bin:relative")));
+        assert_eq!(found.first(), Some(&PathBuf::from("/usr/bin/python3")));
+        assert!(found.contains(&PathBuf::from("/opt/x/bin/python3.12")));
+        assert!(found.iter().all(|path| path.is_absolute()));
+    }
+
+    #[test]
+    fn the_machines_python_is_found_and_described() {
+        let Ok(runtime) = locate(None) else {
+            println!("skipped: this machine has no Python");
+            return;
+        };
+        assert!(runtime.executable.is_absolute());
+        assert!(runtime.version.starts_with("3."), "{}", runtime.version);
+        assert_eq!(runtime.venv, None);
+    }
+
+    #[test]
+    fn a_virtual_environment_is_recognised_and_shown() {
+        let Ok(system) = locate(None) else {
+            println!("skipped: this machine has no Python");
+            return;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let venv = folder.path().canonicalize().unwrap().join("env");
+        let made = std::process::Command::new(&system.executable)
+            .args(["-m", "venv", "--without-pip"])
+            .arg(&venv)
+            .output();
+        if !made.is_ok_and(|output| output.status.success()) {
+            println!("skipped: this Python cannot make virtual environments");
+            return;
+        }
+        for chosen in [venv.clone(), venv.join("bin/python")] {
+            let runtime = locate(Some(&chosen)).unwrap();
+            assert_eq!(runtime.executable, venv.join("bin/python"));
+            assert_eq!(runtime.venv.as_ref(), Some(&venv));
+            assert!(runtime.trees.contains(&venv), "{:?}", runtime.trees);
+            assert!(runtime.site.iter().all(|path| path.starts_with(&venv)), "{:?}", runtime.site);
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! What one interpreter is: asked once, by running it for some milliseconds on the host.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use super::locate::LocateError;
+
+/// An interpreter that can run here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PythonRuntime {
+    /// What is started, the same path on the host and inside.
+    pub executable: PathBuf,
+    /// Its version, such as `3.11.2`.
+    pub version: String,
+    /// Host folders outside `/usr` that must be visible inside, read-only and at the same path.
+    pub trees: Vec<PathBuf>,
+    /// Folders that installed packages are imported from.
+    pub site: Vec<PathBuf>,
+    /// The virtual environment, if it is one.
+    pub venv: Option<PathBuf>,
+    /// Data libraries that can be imported, with versions (`numpy 2.1.0`).
+    pub libraries: Vec<String>,
+}
+
+/// Prints, each ended by NUL: version, executable, prefix, base prefix, virtual environment or nothing, site folders.
+///
+/// `site` is imported but not run: it would execute what .pth files say.
+const ASK: &str = r#"
+import sys, os, site
+folder = os.path.dirname(sys.executable)
+venv, dirs = "", []
+for root in (os.path.dirname(folder), folder):
+    try:
+        with open(os.path.join(root, "pyvenv.cfg"), encoding="utf-8") as f:
+            text = f.read().lower().replace(" ", "")
+    except OSError:
+        continue
+    base = sys.base_prefix
+    venv = sys.prefix = sys.exec_prefix = root
+    dirs = site.getsitepackages([root])
+    if "include-system-site-packages=true" in text:
+        sys.prefix = sys.exec_prefix = base
+        dirs += site.getsitepackages([base])
+        sys.prefix = sys.exec_prefix = root
+    break
+else:
+    dirs = site.getsitepackages()
+dirs = [d for i, d in enumerate(dirs) if os.path.isdir(d) and d not in dirs[:i]]
+out = ["%d.%d.%d" % sys.version_info[:3], sys.executable, sys.prefix, sys.base_prefix, venv] + dirs
+sys.stdout.buffer.write("".join(s + "\0" for s in out).encode("utf-8", "surrogateescape"))
+"#;
+
+/// Packages worth naming to a caller, as their distributions are called.
+const LIBRARIES: &[&str] = &[
+    "numpy", "pandas", "matplotlib", "scipy", "scikit-learn", "polars", "pillow", "seaborn", "plotly", "altair",
+    "bokeh", "sympy", "statsmodels", "networkx", "pyarrow", "duckdb", "openpyxl", "xlsxwriter", "requests", "httpx",
+    "beautifulsoup4", "lxml", "pyyaml", "opencv-python", "opencv-python-headless", "scikit-image", "torch",
+    "tensorflow", "jax", "xgboost", "lightgbm", "transformers", "nltk", "spacy", "geopandas", "shapely", "numba",
+    "sqlalchemy", "pypdf", "python-docx", "reportlab", "tqdm",
+];
+
+const OUTPUT_MAX: u64 = 4 << 20;
+
+/// Runs the interpreter with a script, isolated and with an empty environment; returns what it printed.
+///
+/// # Errors
+/// What went wrong, in words, with the last line that the interpreter wrote to stderr.
+pub(super) fn run_python(executable: &Path, script: &str, input: &[u8], max: Duration) -> Result<Vec<u8>, String> {
+    let mut child = Command::new(executable)
+        .args(["-I", "-S", "-B", "-X", "utf8", "-c", script])
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let (sender, receiver) = mpsc::channel();
+    let outcome = std::thread::scope(|scope| {
+        scope.spawn(|| stdin.map(|mut pipe| pipe.write_all(input)));
+        let errors = scope.spawn(|| read_all(stderr));
+        scope.spawn(move || sender.send(read_all(stdout)));
+        let received = receiver.recv_timeout(max);
+        if received.is_err() {
+            // Ends the other threads' reading too.
+            if let Err(error) = child.kill() {
+                tracing::debug!(%error, "an interpreter that does not answer could not be killed");
+            }
+        }
+        let status = child.wait();
+        let errors = errors.join().unwrap_or_default();
+        (received, status, errors)
+    });
+    let (received, status, errors) = outcome;
+    let output = received.map_err(|_| format!("it gave no answer within {} s", max.as_secs()))?;
+    match status {
+        Ok(status) if status.success() => Ok(output),
+        Ok(status) => {
+            let errors = String::from_utf8_lossy(&errors);
+            let last = errors.trim_end().rsplit('\n').next().unwrap_or_default();
+            Err(format!("{status}: {last}"))
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn read_all(pipe: Option<impl Read>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(pipe) = pipe
+        && let Err(error) = pipe.take(OUTPUT_MAX).read_to_end(&mut bytes)
+    {
+        tracing::debug!(%error, "an interpreter's output could not be read to its end");
+    }
+    bytes
+}
+
+/// Asks an interpreter what it is.
+///
+/// # Errors
+/// [`LocateError`] when it does not run, is too old, or lies in a folder that cannot be shown to sandboxes.
+pub(super) fn probe(path: &Path) -> Result<PythonRuntime, LocateError> {
+    let unusable = |reason: String| LocateError::Unusable {
+        path: path.to_owned(),
+        reason,
+    };
+    let output = run_python(path, ASK, b"", Duration::from_secs(10)).map_err(unusable)?;
+    let mut fields = output
+        .split(|byte| *byte == 0)
+        .map(|field| String::from_utf8_lossy(field).into_owned());
+    let mut field = || fields.next().unwrap_or_default();
+    let (version, executable, prefix, base, venv) = (field(), field(), field(), field(), field());
+    let site: Vec<PathBuf> = fields.filter(|text| !text.is_empty()).map(PathBuf::from).collect();
+    if !is_new_enough(&version) {
+        return Err(LocateError::TooOld {
+            path: path.to_owned(),
+            version,
+        });
+    }
+    let venv = (!venv.is_empty()).then(|| PathBuf::from(venv));
+    let trees = trees([Some(PathBuf::from(prefix)), Some(PathBuf::from(base)), venv.clone()], path)?;
+    Ok(PythonRuntime {
+        executable: startable(PathBuf::from(executable), &trees),
+        libraries: libraries(&site),
+        version,
+        trees,
+        site,
+        venv,
+    })
+}
+
+fn is_new_enough(version: &str) -> bool {
+    let mut parts = version.split('.').map(str::parse::<u32>);
+    matches!((parts.next(), parts.next()), (Some(Ok(3)), Some(Ok(minor))) if minor >= 9)
+}
+
+/// The folders that must be shown, and those they are links to; one inside another is left out.
+fn trees(folders: [Option<PathBuf>; 3], python: &Path) -> Result<Vec<PathBuf>, LocateError> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for folder in folders.into_iter().flatten() {
+        let real = folder.canonicalize().unwrap_or_else(|_| folder.clone());
+        for path in [folder, real] {
+            if is_system(&path) || found.iter().any(|tree| path.starts_with(tree)) {
+                continue;
+            }
+            if is_too_broad(&path) {
+                return Err(LocateError::TooBroad {
+                    path: python.to_owned(),
+                    folder: path,
+                });
+            }
+            found.retain(|tree| !tree.starts_with(&path));
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// What every sandbox sees anyway.
+fn is_system(path: &Path) -> bool {
+    ["/usr", "/bin", "/lib", "/lib64"].iter().any(|root| path.starts_with(root))
+}
+
+/// Folders that hold far more than an interpreter: nobody means to show these.
+fn is_too_broad(path: &Path) -> bool {
+    let parts = path.components().count();
+    parts <= 2 || (path.starts_with("/home") && parts <= 3) || std::env::home_dir().is_some_and(|home| home == path)
+}
+
+/// The path to start: as given if every link on its way can be followed inside, else what it is a link to in the end.
+fn startable(executable: PathBuf, trees: &[PathBuf]) -> PathBuf {
+    let visible = |path: &Path| is_system(path) || trees.iter().any(|tree| path.starts_with(tree));
+    let mut path = executable.clone();
+    for _ in 0..16 {
+        if !visible(&path) {
+            return executable.canonicalize().unwrap_or(executable);
+        }
+        match path.read_link() {
+            Ok(target) => path = path.parent().unwrap_or_else(|| Path::new("/")).join(target),
+            Err(_) => return executable,
+        }
+    }
+    executable
+}
+
+/// Reads names and versions off the folders that describe installed distributions; nothing is imported.
+fn libraries(site: &[PathBuf]) -> Vec<String> {
+    let mut found: Vec<Option<String>> = vec![None; LIBRARIES.len()];
+    for folder in site {
+        let Ok(entries) = folder.read_dir() else { continue };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let Some((name, version)) = name.to_str().and_then(distribution) else {
+                continue;
+            };
+            if let Some(place) = LIBRARIES.iter().position(|known| *known == name)
+                && let Some(slot) = found.get_mut(place)
+                && slot.is_none()
+            {
+                *slot = Some(format!("{name} {version}"));
+            }
+        }
+    }
+    found.into_iter().flatten().collect()
+}
+
+/// (name, version) from `scikit_learn-1.5.0.dist-info` or `numpy-1.24.2.egg-info`.
+fn distribution(folder: &str) -> Option<(String, &str)> {
+    let stem = folder.strip_suffix(".dist-info").or_else(|| folder.strip_suffix(".egg-info"))?;
+    let (name, version) = stem.split_once('-')?;
+    let version = version.split_once("-py").map_or(version, |(version, _)| version);
+    Some((name.to_lowercase().replace(['_', '.'], "-"), version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_versions_are_read_from_folder_names() {
+        for (folder, expected) in [
+            ("scikit_learn-1.5.0.dist-info", Some(("scikit-learn", "1.5.0"))),
+            ("Pillow-9.4.0.egg-info", Some(("pillow", "9.4.0"))),
+            ("PyYAML-6.0-py3.11.egg-info", Some(("pyyaml", "6.0"))),
+            ("numpy", None),
+            ("x.dist-info", None),
+        ] {
+            let expected = expected.map(|(name, version)| (name.to_owned(), version));
+            assert_eq!(distribution(folder), expected, "{folder}");
+        }
+    }
+
+    #[test]
+    fn only_python_3_9_and_later_will_do() {
+        assert!(is_new_enough("3.9.0"));
+        assert!(is_new_enough("3.14.1"));
+        assert!(!is_new_enough("3.8.18"));
+        assert!(!is_new_enough("2.7.18"));
+        assert!(!is_new_enough(""));
+    }
+
+    #[test]
+    fn folders_that_hold_more_than_an_interpreter_are_not_shown() {
+        for folder in ["/", "/root", "/opt", "/home/someone"] {
+            assert!(is_too_broad(Path::new(folder)), "{folder}");
+        }
+        assert!(!is_too_broad(Path::new("/opt/python3.12")));
+        assert!(!is_too_broad(Path::new("/home/someone/venv")));
+    }
+
+    #[test]
+    fn trees_hold_no_system_folder_and_none_inside_another() {
+        let folders = ["/nowhere/py/venv", "/usr", "/nowhere/py"].map(|path| Some(PathBuf::from(path)));
+        assert_eq!(
+            trees(folders, Path::new("/x")).ok(),
+            Some(vec![PathBuf::from("/nowhere/py")])
+        );
+    }
+}

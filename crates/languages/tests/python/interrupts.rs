@@ -1,0 +1,130 @@
+//! Interrupts, and what is left after them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandcell_sandbox::{CellStatus, Exit};
+
+use crate::python;
+
+const READY: &str = "print('on', flush=True)\n";
+
+#[tokio::test]
+async fn blocking_code_yields_and_the_variables_stay() {
+    let mut python = python!();
+    python.run("x = 42\nimport asyncio, subprocess, time, threading").await.ok();
+    for code in [
+        "while True: pass",
+        "time.sleep(600)",
+        "await asyncio.sleep(600)",
+        "asyncio.run(asyncio.sleep(600))",
+        "subprocess.run(['sleep', '600'])",
+        "threading.Event().wait()",
+        "threading.Lock().acquire() and (l := threading.Lock()).acquire() and l.acquire()",
+        "sum(iter(lambda: 1, 2))",
+        "class R:\n    def __repr__(self):\n        while True: pass\nR()",
+        "!sleep 600",
+    ] {
+        let ran = python.run_interrupted(&format!("{READY}{code}")).await;
+        assert_eq!(ran.interrupted().name, "KeyboardInterrupt", "{code}");
+        assert_eq!(ran.stdout, "on\n", "{code}");
+        assert_eq!(python.run("x").await.ok().text(), "42", "{code}");
+    }
+}
+
+#[tokio::test]
+async fn the_code_may_clean_up() {
+    let mut python = python!();
+    let ran = python
+        .run_interrupted(&format!("import time\ntry:\n    {READY}    time.sleep(600)\nfinally:\n    print('cleaned')"))
+        .await;
+    ran.interrupted();
+    assert_eq!(ran.stdout, "on\ncleaned\n");
+}
+
+#[tokio::test]
+async fn an_interrupt_that_is_swallowed_is_only_one() {
+    let mut python = python!();
+    let code = format!("import time\ncaught = 0\ntry:\n    {READY}    time.sleep(600)\nexcept KeyboardInterrupt:\n    caught += 1\ntime.sleep(0.3)\ncaught");
+    assert_eq!(python.run_interrupted(&code).await.ok().text(), "1");
+}
+
+#[tokio::test]
+async fn an_interrupt_between_cells_is_ignored() {
+    let mut python = python!();
+    python.run("x = 1").await.ok();
+    for _ in 0..20 {
+        python.interrupter().interrupt().await.unwrap();
+        assert_eq!(python.run("import time; time.sleep(0.001); x").await.ok().text(), "1");
+    }
+}
+
+#[tokio::test]
+async fn interrupts_at_any_moment_break_nothing() {
+    let mut python = python!();
+    python.run("x = 0\nimport time").await.ok();
+    let (mut done, mut stopped) = (0, 0);
+    for round in 0..150_u64 {
+        let interrupter = python.interrupter();
+        let at = Duration::from_micros(round * 7 % 900);
+        let send = tokio::spawn(async move {
+            tokio::time::sleep(at).await;
+            interrupter.interrupt().await
+        });
+        let ran = python.run("print('a')\ndisplay('shown')\nx += 1\n'value'").await;
+        match &ran.status {
+            Ok(CellStatus::Ok) => done += 1,
+            Ok(CellStatus::Interrupted(_)) => stopped += 1,
+            other => panic!("{other:?}: {ran:?}"),
+        }
+        send.await.unwrap().unwrap();
+    }
+    assert_eq!(done + stopped, 150);
+    python.run("x").await.ok();
+}
+
+#[tokio::test]
+async fn an_interrupt_right_after_the_call_reaches_the_cell() {
+    let mut python = python!();
+    for _ in 0..10 {
+        let interrupter = python.interrupter();
+        let (started, cell) = tokio::join!(
+            async move {
+                tokio::task::yield_now().await;
+                interrupter.interrupt().await
+            },
+            python.run("import time\ntime.sleep(600)")
+        );
+        started.unwrap();
+        cell.interrupted();
+    }
+}
+
+#[tokio::test]
+async fn a_handler_of_an_earlier_cell_does_not_stop_interrupts() {
+    let mut python = python!();
+    python.run("import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)").await.ok();
+    python.run_interrupted(&format!("{READY}time.sleep(600)")).await.interrupted();
+}
+
+#[tokio::test]
+async fn code_that_ignores_the_interrupt_can_be_killed() {
+    let mut python = python!();
+    let interrupter = python.interrupter();
+    let ran = python
+        .run_with(
+            "import time\nprint('on', flush=True)\nwhile True:\n    try:\n        time.sleep(600)\n    except KeyboardInterrupt: pass",
+            None,
+            |_| {
+                let interrupter = Arc::clone(&interrupter);
+                tokio::spawn(async move {
+                    interrupter.interrupt().await.unwrap();
+                    interrupter.kill().await.unwrap();
+                });
+            },
+        )
+        .await;
+    assert!(matches!(ran.status, Ok(CellStatus::Died(Exit::Signal(9)))), "{ran:?}");
+    let ran = python.run("1").await;
+    assert!(matches!(ran.status, Ok(CellStatus::Died(_))), "{ran:?}");
+}

@@ -1,0 +1,427 @@
+//! A sandbox that isolates nothing: programs run on the host, with pipes on descriptors 3 and 4. For tests of what runs
+//! in sandboxes, never for anything else.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use rustix::process::{Pid, kill_process_group};
+use sandcell_languages::python::{PythonLanguage, locate};
+use sandcell_sandbox::{
+    Cell, CellError, CellStatus, Channel, Command, EndReason, Ended, Entry, Exit, FileChunk, FileError, Files,
+    Interrupter, Isolation, Level, Listing, MimeBundle, OutputStream, Process, ProcessEvent, ProcessHandle, Sandbox,
+    SandboxError, SandboxPath, Session, SessionError, SessionEvent, Signal, SignalScope, Usage, WriteMode,
+};
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::pipe;
+use tokio::sync::{Mutex, mpsc};
+
+/// The unconfined sandbox, with a home folder of its own.
+#[derive(Debug)]
+pub(crate) struct HostSandbox {
+    home: tempfile::TempDir,
+    env: BTreeMap<String, String>,
+    isolation: Isolation,
+}
+
+impl HostSandbox {
+    pub(crate) fn new() -> Arc<Self> {
+        let home = tempfile::tempdir().unwrap();
+        let env = [
+            ("HOME", home.path().to_str().unwrap()),
+            ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+            ("LANG", "C.UTF-8"),
+        ];
+        Arc::new(Self {
+            env: env.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            home,
+            isolation: Isolation {
+                backend: "test".to_owned(),
+                level: Level::None,
+                layers: Vec::new(),
+                degraded: Vec::new(),
+            },
+        })
+    }
+
+    pub(crate) fn home(&self) -> PathBuf {
+        self.home.path().canonicalize().unwrap()
+    }
+}
+
+#[derive(Debug)]
+struct HostProcess {
+    group: Pid,
+    control: Mutex<Option<pipe::Sender>>,
+}
+
+impl Drop for HostProcess {
+    fn drop(&mut self) {
+        let _ = kill_process_group(self.group, rustix::process::Signal::KILL);
+    }
+}
+
+#[async_trait]
+impl ProcessHandle for HostProcess {
+    async fn write(&self, channel: Channel, bytes: Bytes) -> Result<(), SandboxError> {
+        assert_eq!(channel, Channel::Control);
+        if let Some(control) = self.control.lock().await.as_mut() {
+            control
+                .write_all(&bytes)
+                .await
+                .map_err(|error| SandboxError::Protocol(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    async fn close(&self, _channel: Channel) -> Result<(), SandboxError> {
+        *self.control.lock().await = None;
+        Ok(())
+    }
+
+    async fn signal(&self, signal: Signal, _scope: SignalScope) -> Result<(), SandboxError> {
+        let signal = match signal {
+            Signal::Interrupt => rustix::process::Signal::INT,
+            Signal::Terminate => rustix::process::Signal::TERM,
+            Signal::Kill => rustix::process::Signal::KILL,
+        };
+        let _ = kill_process_group(self.group, signal);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Sandbox for HostSandbox {
+    fn isolation(&self) -> &Isolation {
+        &self.isolation
+    }
+
+    fn base_env(&self) -> &BTreeMap<String, String> {
+        &self.env
+    }
+
+    async fn spawn(&self, command: Command) -> Result<Process, SandboxError> {
+        let fifo = tempfile::tempdir().unwrap();
+        let path = fifo.path().join("control");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let control_out = pipe::OpenOptions::new().open_receiver(&path).unwrap();
+        let (child_end, ours) = std::io::pipe().unwrap();
+        let ours = OwnedFd::from(ours);
+        let mut child = tokio::process::Command::new("/bin/sh")
+            .args(["-c", "exec \"$@\" 3<&0 4>\"$0\" 0</dev/null"])
+            .arg(&path)
+            .args(&command.argv)
+            .env_clear()
+            .envs(&command.env)
+            .current_dir(self.home.path())
+            .process_group(0)
+            .stdin(Stdio::from(OwnedFd::from(child_end)))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let group = Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap()).unwrap();
+        let receiver = |fd: OwnedFd| pipe::Receiver::from_owned_fd(fd).unwrap();
+        let stdout = receiver(child.stdout.take().unwrap().into_owned_fd().unwrap());
+        let stderr = receiver(child.stderr.take().unwrap().into_owned_fd().unwrap());
+        let (sender, events) = mpsc::channel(64);
+        tokio::spawn(async move {
+            let _fifo = fifo;
+            pump(child, [stdout, stderr, control_out], sender).await;
+        });
+        Ok(Process {
+            events,
+            handle: Arc::new(HostProcess {
+                group,
+                control: Mutex::new(Some(pipe::Sender::from_owned_fd(ours).unwrap())),
+            }),
+        })
+    }
+
+    fn files(&self) -> &dyn Files {
+        &NoFiles
+    }
+
+    async fn usage(&self) -> Result<Usage, SandboxError> {
+        Ok(Usage::default())
+    }
+
+    async fn close(&self) -> Result<(), SandboxError> {
+        Ok(())
+    }
+
+    async fn ended(&self) -> Ended {
+        Ended {
+            reason: EndReason::Closed,
+        }
+    }
+}
+
+struct NoFiles;
+
+#[async_trait]
+impl Files for NoFiles {
+    async fn list(&self, _: &SandboxPath, _: bool, _: usize) -> Result<Listing, FileError> {
+        Ok(Listing {
+            entries: Vec::<Entry>::new(),
+            omitted: 0,
+        })
+    }
+
+    async fn read(&self, path: &SandboxPath, _: u64, _: u64) -> Result<FileChunk, FileError> {
+        Err(FileError::NotFound { path: path.to_string() })
+    }
+
+    async fn write(&self, path: &SandboxPath, _: Bytes, _: WriteMode) -> Result<u64, FileError> {
+        Err(FileError::ReadOnly { path: path.to_string() })
+    }
+}
+
+/// Forwards output. Before control bytes go out, what stood in the other pipes by then does.
+async fn pump(mut child: tokio::process::Child, pipes: [pipe::Receiver; 3], to: mpsc::Sender<ProcessEvent>) {
+    const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Control];
+    let mut open = [true; 3];
+    let mut alive = true;
+    while alive || open.contains(&true) {
+        let at = tokio::select! {
+            _ = pipes[0].readable(), if open[0] => 0,
+            _ = pipes[1].readable(), if open[1] => 1,
+            _ = pipes[2].readable(), if open[2] => 2,
+            status = child.wait(), if alive => {
+                use std::os::unix::process::ExitStatusExt;
+                alive = false;
+                let status = status.unwrap();
+                let exit = match status.code() {
+                    Some(code) => Exit::Code(u8::try_from(code).unwrap()),
+                    None => Exit::Signal(u8::try_from(status.signal().unwrap()).unwrap()),
+                };
+                let _ = to.send(ProcessEvent::Exited { exit }).await;
+                continue;
+            }
+            () = to.closed() => return,
+        };
+        let Some(bytes) = read(&pipes[at]) else { continue };
+        if at == 2 {
+            for other in 0..2 {
+                while let Some(bytes) = open[other].then(|| read(&pipes[other])).flatten() {
+                    open[other] = tell(&to, CHANNELS[other], bytes).await;
+                    if !open[other] {
+                        break;
+                    }
+                }
+            }
+        }
+        open[at] = tell(&to, CHANNELS[at], bytes).await;
+    }
+}
+
+fn read(pipe: &pipe::Receiver) -> Option<Vec<u8>> {
+    let mut buffer = vec![0; 65536];
+    match pipe.try_read(&mut buffer) {
+        Ok(length) => {
+            buffer.truncate(length);
+            Some(buffer)
+        }
+        Err(_) => None,
+    }
+}
+
+async fn tell(to: &mpsc::Sender<ProcessEvent>, channel: Channel, bytes: Vec<u8>) -> bool {
+    let more = !bytes.is_empty();
+    let event = match more {
+        true => ProcessEvent::Output {
+            channel,
+            bytes: bytes.into(),
+        },
+        false => ProcessEvent::Closed { channel },
+    };
+    let _ = to.send(event).await;
+    more
+}
+
+/// What one cell said.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) displays: Vec<MimeBundle>,
+    pub(crate) result: Option<MimeBundle>,
+    pub(crate) status: Result<CellStatus, SessionError>,
+    /// The order: `o`ut, `e`rr, `d`isplay, `r`esult, runs folded.
+    pub(crate) order: String,
+}
+
+impl Ran {
+    pub(crate) fn text(&self) -> String {
+        self.result.as_ref().map(MimeBundle::text).unwrap_or_default()
+    }
+
+    #[track_caller]
+    pub(crate) fn ok(self) -> Self {
+        assert!(matches!(self.status, Ok(CellStatus::Ok)), "{self:#?}");
+        self
+    }
+
+    #[track_caller]
+    pub(crate) fn error(&self) -> &CellError {
+        match &self.status {
+            Ok(CellStatus::Error(error)) => error,
+            _ => panic!("not an error: {self:#?}"),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn interrupted(&self) -> &CellError {
+        match &self.status {
+            Ok(CellStatus::Interrupted(error)) => error,
+            _ => panic!("not interrupted: {self:#?}"),
+        }
+    }
+}
+
+/// A Python session on the host.
+pub(crate) struct Python {
+    pub(crate) session: Box<dyn Session>,
+    pub(crate) sandbox: Arc<HostSandbox>,
+    cells: u32,
+}
+
+/// The language with the machine's Python, or None (said on stdout) if there is none.
+pub(crate) fn language() -> Option<PythonLanguage> {
+    match locate(None) {
+        Ok(runtime) => Some(PythonLanguage::new(runtime)),
+        Err(error) => {
+            println!("skipped: {error}");
+            None
+        }
+    }
+}
+
+impl Python {
+    pub(crate) async fn start() -> Option<Self> {
+        Some(Self::with(&language()?).await)
+    }
+
+    pub(crate) async fn with(language: &PythonLanguage) -> Self {
+        let sandbox = HostSandbox::new();
+        Self {
+            session: Box::new(language.open_session(sandbox.as_ref()).await.unwrap()),
+            sandbox,
+            cells: 0,
+        }
+    }
+
+    /// A session whose inside end is this shell script.
+    pub(crate) async fn pretender(script: &str) -> Result<Self, SessionError> {
+        let sandbox = HostSandbox::new();
+        let start = sandcell_languages::control::Start {
+            language: "python".to_owned(),
+            command: Command {
+                argv: vec!["/bin/bash".to_owned(), "-c".to_owned(), script.to_owned()],
+                env: sandbox.base_env().clone(),
+                cwd: "/".to_owned(),
+                stdin: sandcell_sandbox::StdinMode::Null,
+                control: true,
+            },
+            boot: Bytes::from_static(b"boot"),
+        };
+        let session = sandcell_languages::control::DriverSession::open(sandbox.as_ref(), start).await?;
+        Ok(Self {
+            session: Box::new(session),
+            sandbox,
+            cells: 0,
+        })
+    }
+
+    pub(crate) fn interrupter(&self) -> Arc<dyn Interrupter> {
+        self.session.interrupter()
+    }
+
+    pub(crate) async fn run(&mut self, code: &str) -> Ran {
+        self.run_with(code, None, |_| {}).await
+    }
+
+    pub(crate) async fn run_stdin(&mut self, code: &str, stdin: &str) -> Ran {
+        self.run_with(code, Some(stdin), |_| {}).await
+    }
+
+    /// Runs the cell and interrupts it as soon as it has printed something.
+    pub(crate) async fn run_interrupted(&mut self, code: &str) -> Ran {
+        let interrupter = self.interrupter();
+        self.run_with(code, None, move |_| {
+            let interrupter = Arc::clone(&interrupter);
+            tokio::spawn(async move { interrupter.interrupt().await });
+        })
+        .await
+    }
+
+    /// Runs the cell; `on_first_output` is called once.
+    pub(crate) async fn run_with(&mut self, code: &str, stdin: Option<&str>, on_first_output: impl FnOnce(&[u8])) -> Ran {
+        self.cells += 1;
+        let (sender, mut events) = mpsc::channel(16);
+        let cell = Cell {
+            code: code.to_owned(),
+            stdin: stdin.map(str::to_owned),
+            number: self.cells,
+        };
+        let collect = async {
+            let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+            let (mut displays, mut result, mut order) = (Vec::new(), None, String::new());
+            let mut first = Some(on_first_output);
+            while let Some(event) = events.recv().await {
+                let mark = match event {
+                    SessionEvent::Output { stream, bytes } => {
+                        if let Some(first) = first.take() {
+                            first(&bytes);
+                        }
+                        match stream {
+                            OutputStream::Stdout => {
+                                stdout.extend_from_slice(&bytes);
+                                'o'
+                            }
+                            OutputStream::Stderr => {
+                                stderr.extend_from_slice(&bytes);
+                                'e'
+                            }
+                        }
+                    }
+                    SessionEvent::Display(bundle) => {
+                        displays.push(bundle);
+                        'd'
+                    }
+                    SessionEvent::Result(bundle) => {
+                        result = Some(bundle);
+                        'r'
+                    }
+                };
+                if !order.ends_with(mark) {
+                    order.push(mark);
+                }
+            }
+            (stdout, stderr, displays, result, order)
+        };
+        let session = &mut self.session;
+        let execute = async move {
+            let outcome = session.execute(cell, &sender).await;
+            drop(sender);
+            outcome
+        };
+        let both = async { tokio::join!(execute, collect) };
+        let (outcome, (stdout, stderr, displays, result, order)) =
+            tokio::time::timeout(std::time::Duration::from_secs(60), both)
+                .await
+                .unwrap_or_else(|_| panic!("this cell did not end: {code}"));
+        Ran {
+            stdout: String::from_utf8_lossy(&stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&stderr).into_owned(),
+            displays,
+            result,
+            status: outcome.map(|outcome| outcome.status),
+            order,
+        }
+    }
+}

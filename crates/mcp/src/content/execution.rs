@@ -1,0 +1,341 @@
+//! An execution as content blocks and as the object that programs read.
+//!
+//! The first text block is the code's: stdout as it is, then labelled parts. The last block is the server's: it is
+//! always a block of its own and always the last one, so nothing that code prints can stand in its place.
+
+use std::fmt::Write as _;
+
+use sandcell_engine::{Artifact, ExecutionView, Shown, Status};
+use sandcell_sandbox::ByteSize;
+use serde_json::{Map, Value, json};
+
+use super::pictures;
+use super::text::{Part, cut, fit, shorten};
+use crate::answer::{Answer, Block, Link, notice_lines};
+use crate::limits::{CHART_BYTES, LINKS, PICTURES, RESULT_BYTES};
+use crate::time::span;
+
+/// The MIME type of data that was taken from a chart.
+const CHART: &str = "application/vnd.sandcell.chart+json";
+/// Bytes that a result keeps free for its frame and the server's block.
+const FRAME_BYTES: usize = 16_000;
+/// Bytes by which the engine's own markers may exceed the budget.
+const MARKER_BYTES: usize = 2048;
+/// Bytes of a cause's message or remedy that are shown; the rest is a caller's own text.
+const CAUSE_BYTES: usize = 1000;
+
+/// The answer to a call that ran code, or asks about it. `after` are further lines for the server's block.
+pub(crate) async fn answer(view: &ExecutionView, inline: ByteSize, after: &[String]) -> Answer {
+    let inline = usize::try_from(inline.as_bytes()).unwrap_or(usize::MAX);
+    let mut blocks = Vec::new();
+    let text = notice_lines(&view.notices) + &first_text(view, inline);
+    if !text.is_empty() {
+        blocks.push(Block::Text(text));
+    }
+    let (links, more_links) = links(view);
+    let mut notes = Vec::new();
+    let room = RESULT_BYTES.saturating_sub(FRAME_BYTES + encoded_len(&blocks) + encoded_len(&links));
+    blocks.extend(pictures(view, room, &mut notes).await);
+    blocks.extend(links);
+    if more_links > 0 {
+        notes.push(format!(
+            "{more_links} more files are not linked here; they are the resources that follow by number"
+        ));
+    }
+    notes.extend_from_slice(after);
+    blocks.push(Block::Text(server_block(view, &notes)));
+    Answer {
+        blocks,
+        ..Answer::default()
+    }
+    .with_meta("sandcell/execution", Value::Object(execution_object(view)))
+}
+
+/// The object of `_meta["sandcell/execution"]`.
+#[must_use]
+pub fn execution_object(view: &ExecutionView) -> Map<String, Value> {
+    let object = json!({
+        "execution_id": view.id,
+        "sandbox_id": view.sandbox_id,
+        "language": view.language,
+        "status": view.status,
+        "exit_code": view.exit_code,
+        "duration_ms": millis(view.duration),
+        "cpu_ms": millis(view.cpu),
+        "peak_memory_mb": tenths_of_mib(view.peak_memory),
+        "stdout_bytes": view.stdout.total_bytes,
+        "stderr_bytes": view.stderr.total_bytes,
+        "truncated": view.stdout.truncated || view.stderr.truncated,
+        "state_lost": view.state_lost,
+        "new_sandbox": view.new_sandbox,
+        "cause": view.cause,
+        "isolation": view.isolation,
+    });
+    match object {
+        Value::Object(object) => object,
+        _ => Map::new(),
+    }
+}
+
+fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn tenths_of_mib(size: ByteSize) -> f64 {
+    let tenths = u32::try_from(size.as_bytes().saturating_mul(10) >> 20).unwrap_or(u32::MAX);
+    f64::from(tenths) / 10.0
+}
+
+/// The URI under which an artifact can be read, also after its sandbox is gone.
+pub(crate) fn artifact_uri(execution: &str, number: u32) -> String {
+    format!("sandcell://executions/{execution}/{number}")
+}
+
+/// The call that reads on in a stream; `{offset}` is filled in by whoever cuts.
+fn read_on(view: &ExecutionView, stream: &str) -> String {
+    format!(
+        "get_execution(execution_id=\"{}\", stream=\"{stream}\", offset={{offset}})",
+        view.id
+    )
+}
+
+fn first_text(view: &ExecutionView, inline: usize) -> String {
+    let mut parts = Vec::new();
+    let mut add = |label, text: &str, total_bytes: u64, rest: String| {
+        if !text.is_empty() {
+            let text = text.to_owned();
+            parts.push(Part {
+                label,
+                text,
+                total_bytes,
+                rest,
+            });
+        }
+    };
+    let own = |text: &str| u64::try_from(text.len()).unwrap_or(u64::MAX);
+    add("", &view.stdout.text, view.stdout.total_bytes, read_on(view, "stdout"));
+    let shown = shown_texts(view);
+    add("display", &shown, own(&shown), String::new());
+    for chart in view
+        .artifacts
+        .iter()
+        .filter(|artifact| is_inline_chart(artifact))
+        .take(PICTURES)
+    {
+        let data = String::from_utf8_lossy(&chart.bytes);
+        add("chart", &data, own(&data), String::new());
+    }
+    add(
+        "stderr",
+        &view.stderr.text,
+        view.stderr.total_bytes,
+        read_on(view, "stderr"),
+    );
+    let result = view.result.as_deref().unwrap_or_default();
+    add("result", result, own(result), String::new());
+    let error = view.error.as_deref().unwrap_or_default();
+    add("error", error, own(error), String::new());
+    let whole: usize = parts.iter().map(|part| part.text.len()).sum();
+    // The engine has cut to its budget already; this holds whatever it may add.
+    if whole > inline + MARKER_BYTES {
+        fit(&mut parts, inline);
+    }
+    join(&parts)
+}
+
+/// stdout as it is; every other part starts on a line of its own with its label.
+fn join(parts: &[Part]) -> String {
+    let mut text = String::new();
+    for part in parts {
+        if part.label.is_empty() {
+            text.push_str(&part.text);
+            continue;
+        }
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        let separator = if part.text.contains('\n') { '\n' } else { ' ' };
+        text.push_str(part.label);
+        text.push(':');
+        text.push(separator);
+        text.push_str(&part.text);
+    }
+    text
+}
+
+/// The text stand-ins of pictures in formats that models cannot see. Those of other values stand in stdout already.
+fn shown_texts(view: &ExecutionView) -> String {
+    let texts: Vec<&str> = view
+        .artifacts
+        .iter()
+        .filter(|artifact| artifact.shown && artifact.mime.starts_with("image/") && !is_picture(artifact))
+        .filter_map(|artifact| artifact.text.as_deref())
+        .map(str::trim_end)
+        .filter(|text| !text.is_empty())
+        .collect();
+    texts.join("\n")
+}
+
+fn is_picture(artifact: &Artifact) -> bool {
+    artifact.shown && pictures::is_picture(&artifact.bytes)
+}
+
+fn is_inline_chart(artifact: &Artifact) -> bool {
+    artifact.mime == CHART && artifact.bytes.len() <= CHART_BYTES
+}
+
+/// Shown pictures as blocks; what is left out or made smaller is noted.
+async fn pictures(view: &ExecutionView, mut room: usize, notes: &mut Vec<String>) -> Vec<Block> {
+    let all: Vec<&Artifact> = view.artifacts.iter().filter(|artifact| is_picture(artifact)).collect();
+    let mut blocks = Vec::new();
+    let mut left_out = Vec::new();
+    let mut smaller = 0_u32;
+    for (index, artifact) in all.iter().take(PICTURES).enumerate() {
+        // A fair share of what is left, so that a large first picture does not push out the others.
+        let others = all.len().min(PICTURES) - index;
+        match pictures::fit(artifact.bytes.clone(), room / others.max(1)).await {
+            Ok(picture) => {
+                room = room.saturating_sub(picture.base64.len());
+                smaller += u32::from(picture.shrunk);
+                blocks.push(Block::Image {
+                    mime: picture.mime,
+                    base64: picture.base64,
+                });
+            }
+            Err(refused) => left_out.push(format!("{}: {refused}", shorten(&artifact.name, 80))),
+        }
+    }
+    if all.len() > PICTURES {
+        left_out.push(format!(
+            "{} more than the {PICTURES} that a result shows",
+            all.len() - PICTURES
+        ));
+    }
+    if smaller > 0 {
+        notes.push(format!(
+            "pictures made smaller: {smaller}; the links lead to the full files"
+        ));
+    }
+    if !left_out.is_empty() {
+        notes.push(format!("pictures not shown, only linked: {}", left_out.join("; ")));
+    }
+    blocks
+}
+
+/// Links to the full files, and how many there are beyond the bound.
+fn links(view: &ExecutionView) -> (Vec<Block>, usize) {
+    let mut links: Vec<Block> = view
+        .artifacts
+        .iter()
+        .filter(|artifact| !is_inline_chart(artifact))
+        .map(|artifact| {
+            Block::Link(Link {
+                uri: artifact_uri(view.id.as_str(), artifact.number),
+                name: shorten(&artifact.name, 200),
+                mime: Some(shorten(&artifact.mime, 100)),
+                size: u64::try_from(artifact.bytes.len()).unwrap_or(u64::MAX),
+            })
+        })
+        .collect();
+    let more = links.len().saturating_sub(LINKS);
+    links.truncate(LINKS);
+    (links, more)
+}
+
+/// Bytes that blocks have on the wire, roughly; escaping is counted.
+fn encoded_len(blocks: &[Block]) -> usize {
+    blocks
+        .iter()
+        .map(|block| match block {
+            Block::Text(text) => serde_json::to_string(text).map_or(usize::MAX, |text| text.len()) + 50,
+            Block::Image { base64, .. } => base64.len() + 100,
+            Block::Link(link) => (link.uri.len() + link.name.len()) * 2 + 300,
+        })
+        .sum()
+}
+
+/// The server's own block: one line when all is well, else what happened and what to do.
+fn server_block(view: &ExecutionView, notes: &[String]) -> String {
+    let mut text = format!("[{}", status_name(view.status));
+    if let Some(code) = view.exit_code.filter(|code| *code != 0) {
+        let _ = write!(text, ", exit code {code},");
+    }
+    let _ = write!(text, " {} {}", span(view.duration), view.id);
+    if view.new_sandbox {
+        let _ = write!(text, " new sandbox {}", view.sandbox_id);
+    }
+    text.push(']');
+    if let Some(cause) = &view.cause {
+        let _ = write!(
+            text,
+            "\ncause: {}: {}\nwhat to do: {}",
+            cause.code,
+            cut_if_long(&cause.message),
+            cut_if_long(&cause.remedy)
+        );
+    }
+    if view.status == Status::Running {
+        let _ = write!(
+            text,
+            "\nstill running; the output so far is above. get_execution(execution_id=\"{0}\") waits for the rest, \
+             cancel_execution(execution_id=\"{0}\") stops it",
+            view.id
+        );
+    }
+    if view.state_lost {
+        text.push_str(if view.new_sandbox {
+            "\nstate_lost: variables and files of the previous sandbox are gone"
+        } else {
+            "\nstate_lost: variables and imports of earlier calls are gone; files are still there"
+        });
+    }
+    for (name, shown) in [("stdout", &view.stdout), ("stderr", &view.stderr)] {
+        if let Some(line) = cut_line(view, name, shown) {
+            let _ = write!(text, "\n{line}");
+        }
+    }
+    for missing in view.missing_outputs.iter().take(LINKS) {
+        let _ = write!(text, "\nno output file: {}", shorten(missing, 300));
+    }
+    for note in notes {
+        let _ = write!(text, "\n{note}");
+    }
+    let all_well = view.status == Status::Ok && !view.new_sandbox;
+    if !view.isolation.degraded.is_empty() && !all_well {
+        let _ = write!(
+            text,
+            "\ndegraded isolation: {}",
+            shorten(&view.isolation.degraded.join("; "), CAUSE_BYTES)
+        );
+    }
+    text
+}
+
+fn cut_if_long(text: &str) -> String {
+    if text.len() <= CAUSE_BYTES {
+        return text.to_owned();
+    }
+    cut(text, CAUSE_BYTES, u64::try_from(text.len()).unwrap_or(u64::MAX), "")
+}
+
+fn cut_line(view: &ExecutionView, name: &str, shown: &Shown) -> Option<String> {
+    shown.truncated.then(|| {
+        format!(
+            "{name} is cut: it has {} bytes; {} reads it all in parts",
+            shown.total_bytes,
+            read_on(view, name).replace("{offset}", "0")
+        )
+    })
+}
+
+/// The status as results spell it.
+pub(crate) const fn status_name(status: Status) -> &'static str {
+    match status {
+        Status::Ok => "ok",
+        Status::Error => "error",
+        Status::Timeout => "timeout",
+        Status::Cancelled => "cancelled",
+        Status::Killed => "killed",
+        Status::Running => "running",
+    }
+}

@@ -1,0 +1,8 @@
+//! How executions become content blocks: text that a model reads, pictures it sees, links, and the server's own last
+//! block that code cannot forge.
+
+pub(crate) mod execution;
+pub(crate) mod pictures;
+pub(crate) mod text;
+
+pub use execution::execution_object;

@@ -1,0 +1,123 @@
+//! The real engine behind the trait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use sandcell_engine::{
+    BackendView, CreateRequest, Engine, EngineConfig, ExecuteRequest, ExecutionView, FileAnswer, HistoryView,
+    Principal, ResetView, RunRequest, SandboxId, SandboxView, StreamSlice,
+};
+use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, Listing, SandboxPath, WriteMode};
+use tokio_util::sync::CancellationToken;
+
+use super::{Host, StreamPart};
+
+/// The engine of this process.
+pub(crate) struct EngineHost(pub(crate) Arc<Engine>);
+
+#[async_trait]
+impl Host for EngineHost {
+    fn config(&self) -> &EngineConfig {
+        self.0.config()
+    }
+
+    fn languages(&self) -> Vec<LanguageInfo> {
+        self.0.languages()
+    }
+
+    fn backends(&self) -> Vec<BackendView> {
+        self.0.backends()
+    }
+
+    async fn execute(
+        &self,
+        who: &Principal,
+        request: ExecuteRequest,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        self.0.execute(who, request, cancel).await
+    }
+
+    async fn run_once(
+        &self,
+        who: &Principal,
+        request: RunRequest,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        self.0.run_once(who, request, cancel).await
+    }
+
+    async fn create(&self, who: &Principal, request: CreateRequest) -> Result<Vec<SandboxView>, Failure> {
+        self.0.create(who, request).await
+    }
+
+    async fn close(&self, who: &Principal, id: &str) -> Result<SandboxId, Failure> {
+        self.0.close(who, id).await
+    }
+
+    async fn status(&self, who: &Principal, id: Option<&str>) -> Result<Vec<SandboxView>, Failure> {
+        self.0.status(who, id).await
+    }
+
+    async fn execution(&self, who: &Principal, id: &str, wait: Duration) -> Result<ExecutionView, Failure> {
+        self.0.execution(who, id, wait).await
+    }
+
+    async fn stream(&self, who: &Principal, id: &str, part: StreamPart) -> Result<StreamSlice, Failure> {
+        self.0
+            .stream(who, id, part.stream, part.offset, part.limit, part.find.as_deref())
+            .await
+    }
+
+    async fn cancel(&self, who: &Principal, id: Option<&str>) -> Result<ExecutionView, Failure> {
+        self.0.cancel(who, id).await
+    }
+
+    async fn list_files(
+        &self,
+        who: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+        recursive: bool,
+        max: usize,
+    ) -> Result<FileAnswer<Listing>, Failure> {
+        self.0.list_files(who, sandbox, path, recursive, max).await
+    }
+
+    async fn read_file(
+        &self,
+        who: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+        offset: u64,
+        len: u64,
+    ) -> Result<FileAnswer<FileChunk>, Failure> {
+        self.0.read_file(who, sandbox, path, offset, len).await
+    }
+
+    async fn write_file(
+        &self,
+        who: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+        bytes: Bytes,
+        mode: WriteMode,
+    ) -> Result<FileAnswer<u64>, Failure> {
+        self.0.write_file(who, sandbox, path, bytes, mode).await
+    }
+
+    async fn history(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Result<HistoryView, Failure> {
+        self.0.history(who, last_n, sandbox).await
+    }
+
+    async fn reset(
+        &self,
+        who: &Principal,
+        sandbox: Option<&str>,
+        language: Option<&str>,
+    ) -> Result<ResetView, Failure> {
+        self.0.reset(who, sandbox, language).await
+    }
+}

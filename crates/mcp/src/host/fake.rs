@@ -1,0 +1,386 @@
+//! An engine side for tests: it answers at once what the code's text names, and keeps files in memory.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use sandcell_engine::{
+    Artifact, BackendView, Cause, CreateRequest, EngineConfig, ExecuteRequest, ExecutionId, ExecutionView, FileAnswer,
+    HistoryRecord, HistoryView, Principal, ResetView, RunRequest, SandboxId, SandboxView, SessionView, Shown, Status,
+    StreamSlice,
+};
+use sandcell_sandbox::{
+    ByteSize, Code, Entry, EntryKind, Failure, FileChunk, FileError, Isolation, LanguageInfo, Level, Limits, Listing,
+    SandboxPath, Usage, WriteMode,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Host, StreamPart};
+
+pub(crate) const SANDBOX: &str = "sbaaaaaaaaaaaaaaaaaaaaaaaaaa";
+pub(crate) const EXECUTION: &str = "exbbbbbbbbbbbbbbbbbbbbbbbbbb";
+
+/// See the module.
+pub(crate) struct FakeHost {
+    pub(crate) config: EngineConfig,
+    pub(crate) languages: Vec<LanguageInfo>,
+    pub(crate) files: Mutex<BTreeMap<String, Vec<u8>>>,
+    /// What was asked, in Rust's own words.
+    pub(crate) asked: Mutex<Vec<String>>,
+    /// Executions that were stopped because their call was taken back.
+    pub(crate) stopped: Mutex<Vec<String>>,
+    pub(crate) notices: Vec<String>,
+    pub(crate) artifacts: Vec<Artifact>,
+}
+
+impl Default for FakeHost {
+    fn default() -> Self {
+        Self {
+            config: EngineConfig::default(),
+            languages: vec![
+                LanguageInfo {
+                    name: "python".into(),
+                    aliases: vec!["py".into()],
+                    version: "3.11.2".into(),
+                    libraries: vec!["numpy 2.1.0".into(), "pandas 2.2.3".into()],
+                },
+                LanguageInfo {
+                    name: "bash".into(),
+                    aliases: vec!["sh".into()],
+                    version: "5.2".into(),
+                    libraries: vec![],
+                },
+            ],
+            files: Mutex::default(),
+            asked: Mutex::default(),
+            stopped: Mutex::default(),
+            notices: vec![],
+            artifacts: vec![],
+        }
+    }
+}
+
+pub(crate) fn sandbox_id() -> SandboxId {
+    SandboxId::parse(SANDBOX).unwrap()
+}
+
+pub(crate) fn isolation(degraded: &[&str]) -> Isolation {
+    Isolation {
+        backend: "native".into(),
+        level: Level::Namespace,
+        layers: ["user_namespace", "seccomp", "landlock"].map(str::to_owned).to_vec(),
+        degraded: degraded.iter().map(|&layer| layer.to_owned()).collect(),
+    }
+}
+
+/// An execution that printed `hello`.
+pub(crate) fn view() -> ExecutionView {
+    ExecutionView {
+        id: ExecutionId::parse(EXECUTION).unwrap(),
+        sandbox_id: sandbox_id(),
+        language: "python".into(),
+        status: Status::Ok,
+        exit_code: Some(0),
+        started: UNIX_EPOCH,
+        duration: Duration::from_millis(12),
+        cpu: Duration::from_millis(10),
+        peak_memory: ByteSize::bytes(12_345_678),
+        stdout: shown("hello\n"),
+        stderr: Shown::default(),
+        result: None,
+        error: None,
+        cause: None,
+        artifacts: vec![],
+        missing_outputs: vec![],
+        state_lost: false,
+        new_sandbox: false,
+        notices: vec![],
+        isolation: isolation(&[]),
+    }
+}
+
+pub(crate) fn shown(text: &str) -> Shown {
+    Shown {
+        text: text.into(),
+        total_bytes: u64::try_from(text.len()).unwrap(),
+        truncated: false,
+    }
+}
+
+pub(crate) fn cause(code: Code, message: &str, remedy: &str) -> Option<Cause> {
+    Some(Cause {
+        code,
+        message: message.into(),
+        remedy: remedy.into(),
+    })
+}
+
+fn sandbox() -> SandboxView {
+    SandboxView {
+        id: sandbox_id(),
+        is_default: true,
+        state: "idle",
+        label: Some("a label".into()),
+        created: SystemTime::now() - Duration::from_secs(600),
+        idle_expires: SystemTime::now() + Duration::from_secs(1800),
+        ends: None,
+        limits: Limits::default(),
+        usage: Some(Usage {
+            memory: 40 << 20,
+            memory_peak: 50 << 20,
+            cpu_us: 2_500_000,
+            processes: 3,
+            disk: 1 << 20,
+            inodes: 12,
+            memory_events: 0,
+            process_events: 0,
+        }),
+        sessions: vec![SessionView {
+            language: "python".into(),
+            cells: 3,
+            busy: false,
+        }],
+        isolation: isolation(&["cgroup: not delegated"]),
+    }
+}
+
+impl FakeHost {
+    fn ask(&self, what: impl std::fmt::Debug) {
+        self.asked.lock().unwrap().push(format!("{what:?}"));
+    }
+
+    fn file_answer<T>(&self, value: T) -> FileAnswer<T> {
+        FileAnswer {
+            sandbox_id: sandbox_id(),
+            new_sandbox: false,
+            notices: self.notices.clone(),
+            value,
+        }
+    }
+
+    fn file(&self, path: &SandboxPath) -> Result<Vec<u8>, Failure> {
+        let path = path.as_str().to_owned();
+        let file = self.files.lock().unwrap().get(&path).cloned();
+        file.ok_or_else(|| FileError::NotFound { path }.into())
+    }
+
+    async fn run(&self, code: &str, cancel: CancellationToken) -> Result<ExecutionView, Failure> {
+        match code {
+            "panic" => panic!("a mistake in the server"),
+            "hang" => {
+                cancel.cancelled().await;
+                self.stopped.lock().unwrap().push(code.to_owned());
+                Ok(ExecutionView {
+                    status: Status::Cancelled,
+                    ..view()
+                })
+            }
+            "sleep" => {
+                tokio::time::sleep(Duration::from_millis(2500)).await;
+                Ok(view())
+            }
+            "" => Err(Failure::invalid("`code` is empty", "give the code to run")),
+            code => Ok(ExecutionView {
+                stdout: shown(code),
+                artifacts: self.artifacts.clone(),
+                ..view()
+            }),
+        }
+    }
+}
+
+#[async_trait]
+impl Host for FakeHost {
+    fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    fn languages(&self) -> Vec<LanguageInfo> {
+        self.languages.clone()
+    }
+
+    fn backends(&self) -> Vec<BackendView> {
+        vec![BackendView {
+            name: "native",
+            isolation: isolation(&[]),
+            layers: vec![],
+        }]
+    }
+
+    async fn execute(
+        &self,
+        _: &Principal,
+        request: ExecuteRequest,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        self.ask(&request);
+        self.run(&request.code, cancel).await
+    }
+
+    async fn run_once(
+        &self,
+        _: &Principal,
+        request: RunRequest,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        self.ask(&request);
+        self.run(&request.code, cancel).await
+    }
+
+    async fn create(&self, _: &Principal, request: CreateRequest) -> Result<Vec<SandboxView>, Failure> {
+        self.ask(&request);
+        Ok((0..request.count).map(|_| sandbox()).collect())
+    }
+
+    async fn close(&self, _: &Principal, id: &str) -> Result<SandboxId, Failure> {
+        SandboxId::parse(id).ok_or_else(|| {
+            Failure::new(
+                Code::NotFound,
+                format!("there is no sandbox {id}"),
+                "get_sandbox_status lists yours",
+            )
+        })
+    }
+
+    async fn status(&self, _: &Principal, id: Option<&str>) -> Result<Vec<SandboxView>, Failure> {
+        Ok(if id.is_some() {
+            vec![sandbox()]
+        } else {
+            vec![sandbox(), sandbox()]
+        })
+    }
+
+    async fn execution(&self, _: &Principal, id: &str, wait: Duration) -> Result<ExecutionView, Failure> {
+        self.ask((id, wait));
+        match id {
+            EXECUTION => Ok(ExecutionView {
+                artifacts: self.artifacts.clone(),
+                ..view()
+            }),
+            _ => Err(Failure::new(
+                Code::NotFound,
+                "there is no execution with that id",
+                "get_execution_history lists yours",
+            )),
+        }
+    }
+
+    async fn stream(&self, _: &Principal, _: &str, part: StreamPart) -> Result<StreamSlice, Failure> {
+        self.ask(&part);
+        Ok(StreamSlice {
+            text: "part of it\n".into(),
+            offset: 100,
+            next_offset: 111,
+            total_bytes: 5000,
+            eof: false,
+        })
+    }
+
+    async fn cancel(&self, _: &Principal, id: Option<&str>) -> Result<ExecutionView, Failure> {
+        self.ask(id);
+        Ok(ExecutionView {
+            status: Status::Cancelled,
+            cause: cause(
+                Code::Cancelled,
+                "the code was interrupted by cancel_execution",
+                "variables are still there; call execute_code again",
+            ),
+            ..view()
+        })
+    }
+
+    async fn list_files(
+        &self,
+        _: &Principal,
+        _: Option<&str>,
+        path: &SandboxPath,
+        recursive: bool,
+        max: usize,
+    ) -> Result<FileAnswer<Listing>, Failure> {
+        self.ask((path, recursive, max));
+        let entry = |name: &str, kind, size| Entry {
+            name: name.into(),
+            kind,
+            size,
+            modified_ms: 1_795_221_307_123,
+        };
+        Ok(self.file_answer(Listing {
+            entries: vec![
+                entry("data.csv", EntryKind::File, 1234),
+                entry("odd\nname", EntryKind::Link, 5),
+                entry("src", EntryKind::Folder, 4096),
+            ],
+            omitted: 7,
+        }))
+    }
+
+    async fn read_file(
+        &self,
+        _: &Principal,
+        _: Option<&str>,
+        path: &SandboxPath,
+        offset: u64,
+        len: u64,
+    ) -> Result<FileAnswer<FileChunk>, Failure> {
+        assert!(len <= self.config.file_bytes.as_bytes(), "one call moves {len} bytes");
+        let file = self.file(path)?;
+        let start = usize::try_from(offset).unwrap().min(file.len());
+        let end = start
+            .saturating_add(usize::try_from(len).unwrap_or(usize::MAX))
+            .min(file.len());
+        Ok(self.file_answer(FileChunk {
+            bytes: Bytes::copy_from_slice(&file[start..end]),
+            total: u64::try_from(file.len()).unwrap(),
+        }))
+    }
+
+    async fn write_file(
+        &self,
+        _: &Principal,
+        _: Option<&str>,
+        path: &SandboxPath,
+        bytes: Bytes,
+        mode: WriteMode,
+    ) -> Result<FileAnswer<u64>, Failure> {
+        let mut files = self.files.lock().unwrap();
+        let file = files.entry(path.as_str().to_owned()).or_default();
+        if mode == WriteMode::Replace {
+            file.clear();
+        }
+        file.extend_from_slice(&bytes);
+        let size = u64::try_from(file.len()).unwrap();
+        Ok(self.file_answer(size))
+    }
+
+    async fn history(&self, _: &Principal, last_n: usize, sandbox: Option<&str>) -> Result<HistoryView, Failure> {
+        self.ask((last_n, sandbox));
+        let record = |status, error: Option<&str>| HistoryRecord {
+            execution_id: ExecutionId::parse(EXECUTION).unwrap(),
+            sandbox_id: error.is_none().then(sandbox_id),
+            language: "python".into(),
+            status,
+            timestamp: "2026-11-21T00:35:07.123Z".into(),
+            success: status == Status::Ok,
+            duration_ms: 12,
+            code_preview: "x = 1\nprint(x)".into(),
+            stdout_preview: "1\n".into(),
+            error: error.map(str::to_owned),
+        };
+        Ok(HistoryView {
+            total: 2,
+            session_start: "2026-11-21T00:00:00.000Z".into(),
+            installed_packages: vec![],
+            records: vec![record(Status::Ok, None), record(Status::Error, Some("NameError: y"))],
+        })
+    }
+
+    async fn reset(&self, _: &Principal, sandbox: Option<&str>, language: Option<&str>) -> Result<ResetView, Failure> {
+        self.ask((sandbox, language));
+        Ok(ResetView {
+            sandbox_id: Some(sandbox_id()),
+            languages: vec!["python".into()],
+        })
+    }
+}

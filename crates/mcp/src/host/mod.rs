@@ -1,0 +1,82 @@
+//! What the tools need from the engine, as a trait, so that transcripts can be tested with a fake.
+
+mod engine;
+#[cfg(test)]
+pub(crate) mod fake;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use sandcell_engine::{
+    BackendView, CreateRequest, EngineConfig, ExecuteRequest, ExecutionView, FileAnswer, HistoryView, Principal,
+    ResetView, RunRequest, SandboxId, SandboxView, StreamName, StreamSlice,
+};
+use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, Listing, SandboxPath, WriteMode};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use engine::EngineHost;
+
+/// A part of a kept stream that is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StreamPart {
+    pub(crate) stream: StreamName,
+    /// Bytes; negative counts from the end.
+    pub(crate) offset: i64,
+    pub(crate) limit: u64,
+    /// Start at the first line from `offset` on that contains this.
+    pub(crate) find: Option<String>,
+}
+
+/// The engine, as the tools see it. Each method does what the engine's method of that name says.
+#[async_trait]
+pub(crate) trait Host: Send + Sync {
+    fn config(&self) -> &EngineConfig;
+    fn languages(&self) -> Vec<LanguageInfo>;
+    fn backends(&self) -> Vec<BackendView>;
+    async fn execute(
+        &self,
+        who: &Principal,
+        request: ExecuteRequest,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure>;
+    async fn run_once(
+        &self,
+        who: &Principal,
+        request: RunRequest,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure>;
+    async fn create(&self, who: &Principal, request: CreateRequest) -> Result<Vec<SandboxView>, Failure>;
+    async fn close(&self, who: &Principal, id: &str) -> Result<SandboxId, Failure>;
+    async fn status(&self, who: &Principal, id: Option<&str>) -> Result<Vec<SandboxView>, Failure>;
+    async fn execution(&self, who: &Principal, id: &str, wait: Duration) -> Result<ExecutionView, Failure>;
+    async fn stream(&self, who: &Principal, id: &str, part: StreamPart) -> Result<StreamSlice, Failure>;
+    async fn cancel(&self, who: &Principal, id: Option<&str>) -> Result<ExecutionView, Failure>;
+    async fn list_files(
+        &self,
+        who: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+        recursive: bool,
+        max: usize,
+    ) -> Result<FileAnswer<Listing>, Failure>;
+    async fn read_file(
+        &self,
+        who: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+        offset: u64,
+        len: u64,
+    ) -> Result<FileAnswer<FileChunk>, Failure>;
+    async fn write_file(
+        &self,
+        who: &Principal,
+        sandbox: Option<&str>,
+        path: &SandboxPath,
+        bytes: Bytes,
+        mode: WriteMode,
+    ) -> Result<FileAnswer<u64>, Failure>;
+    async fn history(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Result<HistoryView, Failure>;
+    async fn reset(&self, who: &Principal, sandbox: Option<&str>, language: Option<&str>)
+    -> Result<ResetView, Failure>;
+}

@@ -1,0 +1,57 @@
+//! How much one message, one answer and one connection may hold. Limits of sandboxes and executions are the engine's.
+
+use std::time::Duration;
+
+/// Bytes of one incoming message. A file of 10 MiB fits, in base64 and with its frame.
+pub(crate) const MESSAGE_BYTES: usize = 24 << 20;
+/// Levels of brackets in a message; the JSON parser refuses more as well, but without an answer.
+pub(crate) const MESSAGE_DEPTH: u32 = 128;
+/// Requests of one connection that are worked on at once; more are refused.
+pub(crate) const REQUESTS_IN_FLIGHT: usize = 256;
+/// Answers that may wait for a client which does not read, before the server stops reading from it.
+pub(crate) const UNWRITTEN_ANSWERS: usize = 16;
+/// Bytes of large answers (files, resources) that exist at once on one connection.
+pub(crate) const BULK_BYTES: usize = 64 << 20;
+/// What one of them is counted as: a file of 10 MiB in base64.
+pub(crate) const BULK_ANSWER_BYTES: usize = 16 << 20;
+/// What requests that were already sent may still take after the client closed its end.
+pub(crate) const GRACE_AFTER_EOF: Duration = Duration::from_millis(500);
+/// How long a connection may take to end after its client is gone.
+pub(crate) const LEAVE: Duration = Duration::from_millis(700);
+/// How long the last answers may take to leave when a connection ends.
+pub(crate) const FLUSH: Duration = Duration::from_secs(1);
+
+/// How long a call waits for an execution when it does not say.
+pub(crate) const WAIT: Duration = Duration::from_secs(45);
+/// The longest such wait: common clients give up after 60 s.
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(55);
+/// Progress notifications are at least this far apart.
+pub(crate) const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+/// How long an answer waits for a progress notification that is on its way.
+pub(crate) const PROGRESS_LEAVES: Duration = Duration::from_millis(100);
+
+/// Bytes of a whole encoded result with pictures.
+pub(crate) const RESULT_BYTES: usize = 900_000;
+/// Pictures in one result.
+pub(crate) const PICTURES: usize = 4;
+/// The longer side of a picture in a result, in pixels.
+pub(crate) const PICTURE_SIDE: u32 = 1568;
+/// Encoded bytes of one picture in a result (in base64).
+pub(crate) const PICTURE_BYTES: usize = 500_000;
+/// Bytes of one piece of chart data that are shown in the text.
+pub(crate) const CHART_BYTES: usize = 1024;
+/// Resource links in one result; the others are counted.
+pub(crate) const LINKS: usize = 32;
+
+/// Bytes of text that one `read_file` call hands back.
+pub(crate) const READ_TEXT_BYTES: usize = 20_000;
+/// Bytes that `read_file` asks the engine for at once.
+pub(crate) const READ_CHUNK_BYTES: u64 = 1 << 20;
+/// Entries of one listing.
+pub(crate) const LIST_ENTRIES: usize = 300;
+/// Records of one history answer.
+pub(crate) const HISTORY_RECORDS: u64 = 50;
+/// Bytes that one stream part may have.
+pub(crate) const STREAM_BYTES: u64 = 20_000;
+/// Bytes of the MCP instructions.
+pub(crate) const INSTRUCTIONS_BYTES: usize = 1500;

@@ -1,0 +1,212 @@
+//! What a tool takes and gives, declared once: the JSON Schema that clients see and the checks that calls go through
+//! come from the same fields. The schemas use only what every client is known to understand: no `$ref`, no `null`
+//! alternatives, no `format`.
+
+use serde_json::{Map, Value, json};
+
+/// The kind of value that an argument takes.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Kind {
+    /// Any text.
+    Text,
+    /// One of these texts is advised; others reach the engine, which knows aliases too.
+    Choice(Vec<String>),
+    /// A whole number within these bounds.
+    Integer { min: i64, max: i64 },
+    /// A number within these bounds.
+    Number { min: f64, max: f64 },
+    /// `true` or `false`.
+    Flag,
+    /// A list of texts.
+    Texts,
+    /// An object of texts.
+    TextMap,
+}
+
+impl Kind {
+    /// What it is called in an error message.
+    pub(crate) fn noun(&self) -> &'static str {
+        match self {
+            Self::Text | Self::Choice(_) => "a string",
+            Self::Integer { .. } => "a whole number",
+            Self::Number { .. } => "a number",
+            Self::Flag => "true or false",
+            Self::Texts => "a list of strings",
+            Self::TextMap => "an object whose values are strings",
+        }
+    }
+}
+
+/// One argument of a tool.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Field {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) required: bool,
+    /// Understood, but not shown to models: it cannot be used as this server is set up, and the tool says why.
+    pub(crate) hidden: bool,
+    /// What the model must know beyond the name; may be empty.
+    pub(crate) about: String,
+    /// What holds when it is left out; shown only.
+    pub(crate) default: Option<Value>,
+    /// A valid value, for error messages.
+    pub(crate) example: Value,
+}
+
+impl Field {
+    /// An argument that may be left out.
+    pub(crate) fn new(name: &'static str, kind: Kind, example: Value) -> Self {
+        Self {
+            name,
+            kind,
+            required: false,
+            hidden: false,
+            about: String::new(),
+            default: None,
+            example,
+        }
+    }
+
+    /// Makes it one that every call must have.
+    pub(crate) fn required(mut self) -> Self {
+        self.required = true;
+        self
+    }
+
+    /// Takes it out of the schema.
+    pub(crate) fn hidden_if(mut self, hidden: bool) -> Self {
+        self.hidden = hidden;
+        self
+    }
+
+    /// Says what the model must know.
+    pub(crate) fn about(mut self, about: impl Into<String>) -> Self {
+        self.about = about.into();
+        self
+    }
+
+    /// Says what holds when it is left out.
+    pub(crate) fn default(mut self, default: Value) -> Self {
+        self.default = Some(default);
+        self
+    }
+
+    fn schema(&self) -> Value {
+        let mut schema = match &self.kind {
+            Kind::Text => json!({"type": "string"}),
+            Kind::Choice(names) if names.is_empty() => json!({"type": "string"}),
+            Kind::Choice(names) => json!({"type": "string", "enum": names}),
+            Kind::Integer { .. } => json!({"type": "integer"}),
+            Kind::Number { .. } => json!({"type": "number"}),
+            Kind::Flag => json!({"type": "boolean"}),
+            Kind::Texts => json!({"type": "array", "items": {"type": "string"}}),
+            Kind::TextMap => json!({"type": "object", "additionalProperties": {"type": "string"}}),
+        };
+        if let Some(object) = schema.as_object_mut() {
+            if !self.about.is_empty() {
+                object.insert("description".into(), json!(self.about));
+            }
+            if let Some(default) = &self.default {
+                object.insert("default".into(), default.clone());
+            }
+        }
+        schema
+    }
+}
+
+/// The input schema of a tool with these arguments.
+pub(crate) fn input(fields: &[Field]) -> Map<String, Value> {
+    let properties: Map<String, Value> = fields
+        .iter()
+        .filter(|field| !field.hidden)
+        .map(|field| (field.name.to_owned(), field.schema()))
+        .collect();
+    let required: Vec<&str> = fields
+        .iter()
+        .filter(|field| field.required)
+        .map(|field| field.name)
+        .collect();
+    let mut schema = Map::new();
+    schema.insert("type".into(), json!("object"));
+    schema.insert("properties".into(), Value::Object(properties));
+    if !required.is_empty() {
+        schema.insert("required".into(), json!(required));
+    }
+    schema.insert("additionalProperties".into(), json!(false));
+    schema
+}
+
+/// An object schema from names and type names, for what a tool gives back. A name that ends in `?` may be absent or
+/// null, and gets no type, because clients differ in how they take alternatives with null.
+pub(crate) fn output(fields: &[(&str, &str)]) -> Value {
+    let mut properties = Map::new();
+    let mut required = Vec::new();
+    for (name, kind) in fields {
+        match name.strip_suffix('?') {
+            Some(optional) => {
+                properties.insert(optional.to_owned(), json!({}));
+            }
+            None => {
+                properties.insert((*name).to_owned(), json!({"type": kind}));
+                required.push(*name);
+            }
+        }
+    }
+    json!({"type": "object", "properties": properties, "required": required})
+}
+
+/// An object schema with one list of objects in it.
+pub(crate) fn output_list(fields: &[(&str, &str)], list: &str, items: &[(&str, &str)]) -> Value {
+    let mut schema = output(fields);
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.insert(list.to_owned(), json!({"type": "array", "items": output(items)}));
+    }
+    if let Some(required) = schema.get_mut("required").and_then(Value::as_array_mut) {
+        required.push(json!(list));
+    }
+    schema
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schema_has_only_what_every_client_understands() {
+        let schema = input(&[
+            Field::new("code", Kind::Text, json!("1"))
+                .required()
+                .about("the source"),
+            Field::new("language", Kind::Choice(vec!["python".into()]), json!("python")).default(json!("python")),
+            Field::new("outputs", Kind::Texts, json!(["a"])),
+        ]);
+        insta::assert_json_snapshot!(schema, @r#"
+        {
+          "additionalProperties": false,
+          "properties": {
+            "code": {
+              "description": "the source",
+              "type": "string"
+            },
+            "language": {
+              "default": "python",
+              "enum": [
+                "python"
+              ],
+              "type": "string"
+            },
+            "outputs": {
+              "items": {
+                "type": "string"
+              },
+              "type": "array"
+            }
+          },
+          "required": [
+            "code"
+          ],
+          "type": "object"
+        }
+        "#);
+    }
+}

@@ -1,0 +1,297 @@
+//! The MCP server: which tools and resources there are, and calling them so that every call gets an answer.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
+use futures::FutureExt as _;
+use rmcp::RoleServer;
+use rmcp::handler::server::ServerHandler;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, ErrorCode, ErrorData, Implementation,
+    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+    ProgressNotificationParam, ProgressToken, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities,
+    ServerConfig, Tool as McpTool,
+};
+use rmcp::service::{Peer, RequestContext};
+use sandcell_engine::Principal;
+use sandcell_sandbox::{Code, Failure, Mount};
+use tokio_util::sync::CancellationToken;
+
+use crate::answer::{Answer, Block};
+use crate::host::Host;
+use crate::limits::{BULK_ANSWER_BYTES, PROGRESS_EVERY, PROGRESS_LEAVES};
+use crate::resources::Address;
+use crate::stdio::ledger::Ledger;
+use crate::tools::{self, Facts, Tool};
+use crate::{instructions, wire};
+
+/// How the server is set up.
+#[derive(Debug, Clone, Default)]
+pub struct ServerOptions {
+    /// Only these tools; none means all of the toolset.
+    pub tools: Option<Vec<String>>,
+    /// The operator's folders that sandboxes see, for the instructions.
+    pub mounts: Vec<Mount>,
+}
+
+/// A tool was named that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no tool {name}; the tools are {known}")]
+pub struct UnknownTool {
+    /// What was named.
+    pub name: String,
+    /// The names that exist.
+    pub known: String,
+}
+
+/// The server of one connection. Clones are cheap and share everything.
+#[derive(Clone)]
+pub(crate) struct Server(Arc<Inner>);
+
+struct Inner {
+    host: Arc<dyn Host>,
+    tools: Vec<Tool>,
+    instructions: String,
+    who: Principal,
+    /// Fires when the client is gone.
+    gone: CancellationToken,
+    ledger: Arc<Ledger>,
+}
+
+impl Server {
+    pub(crate) fn new(
+        host: Arc<dyn Host>,
+        options: &ServerOptions,
+        who: Principal,
+        gone: CancellationToken,
+        ledger: Arc<Ledger>,
+    ) -> Result<Self, UnknownTool> {
+        let mut tools = tools::sandbox_toolset(&Facts::of(&*host));
+        if let Some(wanted) = &options.tools {
+            if let Some(name) = wanted.iter().find(|name| !tools.iter().any(|tool| tool.name == **name)) {
+                return Err(UnknownTool {
+                    name: name.clone(),
+                    known: names(&tools),
+                });
+            }
+            tools.retain(|tool| wanted.iter().any(|name| name == tool.name));
+        }
+        let instructions = instructions::sandbox_toolset(&*host, &options.mounts);
+        Ok(Self(Arc::new(Inner {
+            host,
+            tools,
+            instructions,
+            who,
+            gone,
+            ledger,
+        })))
+    }
+
+    fn tool(&self, name: &str) -> Option<&Tool> {
+        self.0.tools.iter().find(|tool| tool.name == name)
+    }
+
+    /// Waits until there is room for an answer of the size of a file.
+    async fn reserve(&self, context: &RequestContext<RoleServer>) {
+        tokio::select! {
+            () = self.0.ledger.reserve(&context.id, BULK_ANSWER_BYTES) => {}
+            () = context.ct.cancelled() => {}
+            () = self.0.gone.cancelled() => {}
+        }
+    }
+
+    /// Runs a call to its end: with progress for those who want it, stopped when it is taken back, and with an answer
+    /// also when it panics (rmcp would leave the client waiting).
+    async fn run(&self, tool: &Tool, request: CallToolRequestParams, context: &RequestContext<RoleServer>) -> Answer {
+        let cancel = self.0.gone.child_token();
+        let given = request.arguments.unwrap_or_default();
+        let call = tool.call(Arc::clone(&self.0.host), self.0.who.clone(), given, cancel.clone());
+        let mut call = std::pin::pin!(AssertUnwindSafe(call).catch_unwind());
+        let sending = AtomicBool::new(false);
+        let mut progress = std::pin::pin!(progress(context, &sending));
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                outcome = &mut call => break outcome,
+                () = context.ct.cancelled(), if !cancel.is_cancelled() => cancel.cancel(),
+                () = &mut progress => {}
+            }
+        };
+        // A notification that is on its way must not come after the answer.
+        let sent = std::future::poll_fn(|waker| {
+            let _ = progress.as_mut().poll(waker);
+            if sending.load(Ordering::Relaxed) {
+                Poll::Pending
+            } else {
+                Poll::Ready(())
+            }
+        });
+        if sending.load(Ordering::Relaxed) {
+            let _ = tokio::time::timeout(PROGRESS_LEAVES, sent).await;
+        }
+        outcome.unwrap_or_else(|_| Answer::failure(&panicked(tool.name)))
+    }
+}
+
+fn names(tools: &[Tool]) -> String {
+    tools.iter().map(|tool| tool.name).collect::<Vec<_>>().join(", ")
+}
+
+fn panicked(what: &str) -> Failure {
+    Failure::new(
+        Code::Internal,
+        format!("the server made a mistake in {what} and stopped this call"),
+        "try again; if it happens again, tell the operator to look at the server's log",
+    )
+}
+
+/// Says once a second that the call is still under way, if the client asked for that. Never ends.
+async fn progress(context: &RequestContext<RoleServer>, sending: &AtomicBool) {
+    if let Some(token) = context.meta.get_progress_token() {
+        report(&context.peer, token, sending).await;
+    }
+    std::future::pending().await
+}
+
+async fn report(peer: &Peer<RoleServer>, token: ProgressToken, sending: &AtomicBool) {
+    for second in 1_u32.. {
+        tokio::time::sleep(PROGRESS_EVERY).await;
+        let message = format!("running for {second} s");
+        let params = ProgressNotificationParam::new(token.clone(), f64::from(second)).with_message(message);
+        sending.store(true, Ordering::Relaxed);
+        let sent = peer.notify_progress(params).await;
+        sending.store(false, Ordering::Relaxed);
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+/// Bytes that an answer takes, as far as it matters.
+fn weight(answer: &Answer) -> usize {
+    let len = |block: &Block| match block {
+        Block::Text(text) => text.len(),
+        Block::Image { base64, .. } => base64.len(),
+        Block::Link(_) => 0,
+    };
+    answer.blocks.iter().map(len).sum()
+}
+
+/// Calls whose answer can have the size of a file.
+fn is_bulk(tool: &Tool, request: &CallToolRequestParams) -> bool {
+    tool.name == "read_file"
+        && request
+            .arguments
+            .as_ref()
+            .is_some_and(|given| given.contains_key("base64"))
+}
+
+impl ServerHandler for Server {
+    fn get_info(&self) -> ServerConfig {
+        let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
+        ServerConfig::new(capabilities)
+            .with_server_info(Implementation::new("sandcell", env!("CARGO_PKG_VERSION")))
+            .with_instructions(self.0.instructions.clone())
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(
+            self.0.tools.iter().map(wire::tool).collect(),
+        ))
+    }
+
+    fn get_tool(&self, name: &str) -> Option<McpTool> {
+        self.tool(name).map(wire::tool)
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let Some(tool) = self.tool(&request.name) else {
+            let message = format!(
+                "there is no tool {}; the tools are {}",
+                crate::arguments::echo(&request.name),
+                names(&self.0.tools)
+            );
+            return Err(ErrorData::invalid_params(message, None));
+        };
+        if is_bulk(tool, &request) {
+            self.reserve(&context).await;
+        }
+        let answer = self.run(tool, request, &context).await;
+        tracing::debug!(
+            tool = tool.name,
+            failed = answer.failed,
+            bytes = weight(&answer),
+            "answered"
+        );
+        Ok(wire::result(answer).into())
+    }
+
+    async fn list_resources(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        Ok(ListResourcesResult::default())
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(ListResourceTemplatesResult::with_all_items(wire::resource_templates()))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        self.reserve(&context).await;
+        let read = async {
+            let address = Address::parse(&request.uri)?;
+            address.read(&*self.0.host, &self.0.who).await
+        };
+        let outcome = AssertUnwindSafe(read).catch_unwind().await;
+        match outcome.unwrap_or_else(|_| Err(panicked("resources/read"))) {
+            Ok(content) => Ok(wire::resource(&request.uri, content).into()),
+            Err(failure) => Err(wire::error(&failure)),
+        }
+    }
+
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        // rmcp takes a known method with parameters of the wrong shape for an unknown method.
+        const KNOWN: [&str; 5] = [
+            "initialize",
+            "tools/call",
+            "tools/list",
+            "resources/read",
+            "resources/list",
+        ];
+        let method = crate::arguments::echo(&request.method);
+        Err(if KNOWN.contains(&request.method.as_str()) {
+            let message = format!("the params of {method} have the wrong shape; arguments must be an object");
+            ErrorData::invalid_params(message, None)
+        } else {
+            ErrorData::new(
+                ErrorCode::METHOD_NOT_FOUND,
+                format!("there is no method {method}"),
+                None,
+            )
+        })
+    }
+}

@@ -1,0 +1,154 @@
+//! Which requests of a connection are open, and how much of their answers still has to leave. It bounds what a client
+//! can make the server hold by asking without reading.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rmcp::model::RequestId;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crate::limits::{BULK_BYTES, REQUESTS_IN_FLIGHT, UNWRITTEN_ANSWERS};
+
+/// Semaphores count in `u32`; kibibytes are fine enough.
+const UNIT: usize = 1024;
+
+/// The books of one connection.
+pub(crate) struct Ledger {
+    open: Mutex<HashMap<RequestId, Option<OwnedSemaphorePermit>>>,
+    unwritten: watch::Sender<usize>,
+    bulk: Arc<Semaphore>,
+}
+
+/// Whether a request may be worked on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Entry {
+    Accepted,
+    /// A request with this id is still open.
+    Duplicate,
+    /// Too many are open.
+    Full,
+}
+
+/// An answer that has not left yet; dropped when it has.
+pub(crate) struct Ticket {
+    ledger: Arc<Ledger>,
+    _bulk: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.ledger
+            .unwritten
+            .send_modify(|count| *count = count.saturating_sub(1));
+    }
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self {
+            open: Mutex::default(),
+            unwritten: watch::Sender::new(0),
+            bulk: Arc::new(Semaphore::new(BULK_BYTES / UNIT)),
+        }
+    }
+}
+
+impl Ledger {
+    fn open(&self) -> MutexGuard<'_, HashMap<RequestId, Option<OwnedSemaphorePermit>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a request.
+    pub(crate) fn begin(&self, id: &RequestId) -> Entry {
+        let mut open = self.open();
+        if open.contains_key(id) {
+            return Entry::Duplicate;
+        }
+        if open.len() >= REQUESTS_IN_FLIGHT {
+            return Entry::Full;
+        }
+        open.insert(id.clone(), None);
+        Entry::Accepted
+    }
+
+    /// Closes a request that gets no answer.
+    pub(crate) fn forget(&self, id: &RequestId) {
+        self.open().remove(id);
+    }
+
+    /// Closes a request (if the message answers one) and counts its answer until that has left.
+    pub(crate) fn answer(self: &Arc<Self>, id: Option<&RequestId>) -> Ticket {
+        let bulk = id.and_then(|id| self.open().remove(id)).flatten();
+        self.unwritten.send_modify(|count| *count += 1);
+        Ticket {
+            ledger: Arc::clone(self),
+            _bulk: bulk,
+        }
+    }
+
+    /// Waits for room for a large answer. The room is free again when the answer has left or the request is closed.
+    pub(crate) async fn reserve(&self, id: &RequestId, bytes: usize) {
+        let units = u32::try_from(bytes.min(BULK_BYTES) / UNIT).unwrap_or(u32::MAX);
+        if let Ok(permit) = Arc::clone(&self.bulk).acquire_many_owned(units).await
+            && let Some(slot) = self.open().get_mut(id)
+        {
+            *slot = Some(permit);
+        }
+    }
+
+    /// Waits until the client has read enough to be listened to again.
+    pub(crate) async fn readable(&self) {
+        // The sender lives as long as `self`, so this cannot fail.
+        let _ = self
+            .unwritten
+            .subscribe()
+            .wait_for(|count| *count < UNWRITTEN_ANSWERS)
+            .await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn requests_are_bounded_and_ids_are_not_reused_while_open() {
+        let ledger = Arc::new(Ledger::default());
+        for id in 0..256 {
+            assert_eq!(ledger.begin(&RequestId::Number(id)), Entry::Accepted);
+        }
+        assert_eq!(ledger.begin(&RequestId::Number(3)), Entry::Duplicate);
+        assert_eq!(ledger.begin(&RequestId::Number(300)), Entry::Full);
+        ledger.forget(&RequestId::Number(3));
+        assert_eq!(ledger.begin(&RequestId::Number(3)), Entry::Accepted);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_client_is_not_listened_to_while_it_does_not_read() {
+        let ledger = Arc::new(Ledger::default());
+        let mut tickets: Vec<Ticket> = (0..UNWRITTEN_ANSWERS).map(|_| ledger.answer(None)).collect();
+        let waited = tokio::time::timeout(std::time::Duration::from_secs(1), ledger.readable()).await;
+        assert!(waited.is_err());
+        tickets.pop();
+        ledger.readable().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_answers_wait_for_the_ones_before_them_to_leave() {
+        let ledger = Arc::new(Ledger::default());
+        let ids: Vec<RequestId> = (0..5).map(RequestId::Number).collect();
+        for id in &ids {
+            ledger.begin(id);
+        }
+        for id in &ids[..4] {
+            ledger.reserve(id, BULK_BYTES / 4).await;
+        }
+        let ticket = ledger.answer(Some(&ids[0]));
+        let fifth = ledger.reserve(&ids[4], BULK_BYTES / 4);
+        let mut fifth = std::pin::pin!(fifth);
+        let waited = tokio::time::timeout(std::time::Duration::from_secs(1), &mut fifth).await;
+        assert!(waited.is_err());
+        drop(ticket);
+        fifth.await;
+    }
+}

@@ -1,0 +1,77 @@
+//! MCP over standard input and output: one JSON message a line. stdout carries nothing else.
+
+pub(crate) mod ledger;
+mod scanner;
+pub(crate) mod transport;
+
+use std::sync::Arc;
+
+use rmcp::service::{QuitReason, ServerInitializeError, ServiceExt as _};
+use sandcell_engine::{Engine, Principal};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
+
+use crate::host::{EngineHost, Host};
+use crate::limits::LEAVE;
+use crate::server::{Server, ServerOptions, UnknownTool};
+use ledger::Ledger;
+use transport::LineTransport;
+
+/// The caller of a server on stdio: whoever started the process.
+const STDIO_PRINCIPAL: &str = "stdio";
+
+/// Why serving ended other than by the client leaving.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The options name a tool that does not exist.
+    #[error(transparent)]
+    UnknownTool(#[from] UnknownTool),
+    /// The handshake could not be completed.
+    #[error("the handshake with the client failed")]
+    Handshake(#[source] Box<ServerInitializeError>),
+    /// The task that serves the connection ended abnormally.
+    #[error("serving the connection ended abnormally")]
+    Connection(#[source] tokio::task::JoinError),
+}
+
+/// Serves one client on stdin and stdout until it leaves (end of file, or its pipe is closed). What still runs then is
+/// stopped within half a second; the caller ends the engine afterwards. Dropping the future ends serving as well.
+///
+/// # Errors
+/// [`ServeError`]; a client that leaves at any moment is no error.
+pub async fn serve_stdio(engine: Arc<Engine>, options: ServerOptions) -> Result<(), ServeError> {
+    let (read, write) = rmcp::transport::stdio_pipes();
+    serve_on(Arc::new(EngineHost(engine)), &options, read, write).await
+}
+
+/// The same on any pair of byte streams.
+pub(crate) async fn serve_on<R, W>(
+    host: Arc<dyn Host>,
+    options: &ServerOptions,
+    read: R,
+    write: W,
+) -> Result<(), ServeError>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    let gone = CancellationToken::new();
+    let _stop_what_runs = gone.clone().drop_guard();
+    let ledger = Arc::new(Ledger::default());
+    let who = Principal(STDIO_PRINCIPAL.into());
+    let server = Server::new(host, options, who, gone.clone(), Arc::clone(&ledger))?;
+    let transport = LineTransport::new(read, write, gone.clone(), ledger);
+    match server.serve(transport).await {
+        Ok(running) => tokio::select! {
+            ended = running.waiting() => match ended {
+                Ok(QuitReason::JoinError(error)) | Err(error) => Err(ServeError::Connection(error)),
+                Ok(_) => Ok(()),
+            },
+            // rmcp waits 5 s for answers that nobody may want any more.
+            () = async { gone.cancelled().await; tokio::time::sleep(LEAVE).await } => Ok(()),
+        },
+        Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => Ok(()),
+        Err(ServerInitializeError::TransportError { .. }) => Ok(()),
+        Err(error) => Err(ServeError::Handshake(Box::new(error))),
+    }
+}

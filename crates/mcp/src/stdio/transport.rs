@@ -1,0 +1,328 @@
+//! Lines of JSON as rmcp's messages, in front of rmcp's own transport because that drops what it cannot parse: here
+//! every line that could be a request gets an answer, nothing that a client sends ends the session, and memory stays
+//! bounded when a client sends too much or does not read.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use rmcp::RoleServer;
+use rmcp::model::{ClientJsonRpcMessage, ClientNotification, JsonRpcMessage, RequestId, ServerJsonRpcMessage};
+use rmcp::transport::Transport;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::ledger::{Entry, Ledger, Ticket};
+use super::scanner::Scanner;
+use crate::limits::{FLUSH, GRACE_AFTER_EOF, MESSAGE_BYTES, MESSAGE_DEPTH, REQUESTS_IN_FLIGHT};
+
+/// Answers that the writer holds at once.
+const WRITER_QUEUE: usize = 4;
+/// Bytes read from the pipe at once.
+const READ_BYTES: usize = 64 << 10;
+/// A line buffer larger than this is given back after its message.
+const KEPT_BUFFER: usize = 1 << 20;
+
+const PARSE_ERROR: i32 = -32700;
+const INVALID_REQUEST: i32 = -32600;
+/// In the range that servers may define; the text says what it means.
+const BUSY: i32 = -32000;
+
+/// An encoded message on its way out.
+struct Outgoing {
+    line: Vec<u8>,
+    _ticket: Ticket,
+}
+
+/// Messages over a pair of byte streams, one a line.
+pub(crate) struct LineTransport<R> {
+    reader: BufReader<R>,
+    line: Vec<u8>,
+    scanner: Scanner,
+    /// Bytes of a line that is too long and is being dropped.
+    dropped: usize,
+    at_end: bool,
+    /// Whether a request was seen. What comes before is not for a server, and rmcp would end the session over it.
+    opened: bool,
+    /// Refusals of our own that wait for the writer.
+    refusals: VecDeque<Vec<u8>>,
+    out: Option<mpsc::Sender<Outgoing>>,
+    writer: Option<JoinHandle<()>>,
+    ledger: Arc<Ledger>,
+    gone: CancellationToken,
+}
+
+impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
+    /// A transport that fires `gone` when its client is gone.
+    pub(crate) fn new<W>(read: R, write: W, gone: CancellationToken, ledger: Arc<Ledger>) -> Self
+    where
+        W: AsyncWrite + Send + Unpin + 'static,
+    {
+        let (out, queue) = mpsc::channel(WRITER_QUEUE);
+        let writer = tokio::spawn(write_all(write, queue, gone.clone()));
+        Self {
+            reader: BufReader::with_capacity(READ_BYTES, read),
+            line: Vec::new(),
+            scanner: Scanner::default(),
+            dropped: 0,
+            at_end: false,
+            opened: false,
+            refusals: VecDeque::new(),
+            out: Some(out),
+            writer: Some(writer),
+            ledger,
+            gone,
+        }
+    }
+
+    /// The next message. May be dropped at any await and called again: all state is in `self`.
+    async fn next(&mut self) -> Option<ClientJsonRpcMessage> {
+        loop {
+            self.send_refusals().await?;
+            self.ledger.readable().await;
+            if self.at_end {
+                return None;
+            }
+            self.read_line().await;
+            if let Some(message) = self.take_line() {
+                return Some(message);
+            }
+        }
+    }
+
+    async fn send_refusals(&mut self) -> Option<()> {
+        while !self.refusals.is_empty() {
+            let place = self.out.as_ref()?.reserve().await.ok()?;
+            if let Some(line) = self.refusals.pop_front() {
+                place.send(Outgoing {
+                    line,
+                    _ticket: self.ledger.answer(None),
+                });
+            }
+        }
+        Some(())
+    }
+
+    /// Reads to the end of a line or of the stream, keeping at most [`MESSAGE_BYTES`]; whatever is left of the line
+    /// is in `line`.
+    async fn read_line(&mut self) {
+        loop {
+            let available = match self.reader.fill_buf().await {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    tracing::debug!(%error, "reading from the client failed");
+                    &[]
+                }
+            };
+            if available.is_empty() {
+                self.end_of_stream();
+                return;
+            }
+            let newline = available.iter().position(|byte| *byte == b'\n');
+            let piece = available.get(..newline.unwrap_or(available.len())).unwrap_or_default();
+            self.scanner.feed(piece);
+            if self.dropped > 0 || self.line.len() + piece.len() > MESSAGE_BYTES {
+                self.dropped += self.line.len() + piece.len();
+                self.line = Vec::new();
+            } else {
+                self.line.extend_from_slice(piece);
+            }
+            let consumed = piece.len() + usize::from(newline.is_some());
+            self.reader.consume(consumed);
+            if newline.is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Lets quick calls that were already sent finish, then stops what still runs.
+    fn end_of_stream(&mut self) {
+        self.at_end = true;
+        let gone = self.gone.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = tokio::time::sleep(GRACE_AFTER_EOF) => gone.cancel(),
+                () = gone.cancelled() => {}
+            }
+        });
+    }
+
+    /// Turns the line that was read into a message, or into a refusal.
+    fn take_line(&mut self) -> Option<ClientJsonRpcMessage> {
+        let scanner = std::mem::take(&mut self.scanner);
+        let dropped = std::mem::take(&mut self.dropped);
+        let line = std::mem::take(&mut self.line);
+        let message = if dropped > 0 {
+            Err(too_long(dropped))
+        } else {
+            parse(&line, &scanner)
+        };
+        if line.capacity() <= KEPT_BUFFER {
+            self.line = line;
+            self.line.clear();
+        }
+        match message {
+            Ok(message) => message.and_then(|message| self.admit(message)),
+            Err(_) if scanner.is_notification() => None,
+            Err((code, text)) => {
+                self.refuse(scanner.id(), code, &text);
+                None
+            }
+        }
+    }
+
+    /// Keeps the books, and lets through what rmcp should see.
+    fn admit(&mut self, message: ClientJsonRpcMessage) -> Option<ClientJsonRpcMessage> {
+        match &message {
+            JsonRpcMessage::Request(request) => {
+                let id = request.id.clone().into_json_value();
+                match self.ledger.begin(&request.id) {
+                    Entry::Accepted => self.opened = true,
+                    Entry::Duplicate => {
+                        let text = format!("a request with the id {id} is still being answered; use a new id");
+                        self.refuse(Some(&id), INVALID_REQUEST, &text);
+                        return None;
+                    }
+                    Entry::Full => {
+                        let text =
+                            format!("busy: {REQUESTS_IN_FLIGHT} requests are being answered; wait for some of them");
+                        self.refuse(Some(&id), BUSY, &text);
+                        return None;
+                    }
+                }
+            }
+            JsonRpcMessage::Notification(notification) => {
+                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
+                    && let Some(id) = &cancelled.params.request_id
+                {
+                    // rmcp sends no answer to a request that was taken back.
+                    self.ledger.forget(id);
+                }
+            }
+            JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => {}
+        }
+        self.opened.then_some(message)
+    }
+
+    fn refuse(&mut self, id: Option<&Value>, code: i32, text: &str) {
+        let error = json!({"code": code, "message": text});
+        // Without an id the field is left out: that is what MCP says, and null would be taken for an id.
+        let message = match id {
+            Some(id) => json!({"jsonrpc": "2.0", "id": id, "error": error}),
+            None => json!({"jsonrpc": "2.0", "error": error}),
+        };
+        self.refusals.push_back(format!("{message}\n").into_bytes());
+    }
+}
+
+type Refusal = (i32, String);
+
+fn too_long(bytes: usize) -> Refusal {
+    let text = format!(
+        "the message has {bytes} bytes; at most {MESSAGE_BYTES} are taken. Send files in parts with append=true"
+    );
+    (INVALID_REQUEST, text)
+}
+
+/// `Ok(None)` for lines that mean nothing: empty ones, and notifications that are not ours.
+fn parse(line: &[u8], scanner: &Scanner) -> Result<Option<ClientJsonRpcMessage>, Refusal> {
+    let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line).trim_ascii();
+    if line.is_empty() {
+        return Ok(None);
+    }
+    if scanner.deepest() > MESSAGE_DEPTH {
+        let text = format!(
+            "the message has {} levels of brackets; at most {MESSAGE_DEPTH} are taken",
+            scanner.deepest()
+        );
+        return Err((INVALID_REQUEST, text));
+    }
+    if let Err(error) = std::str::from_utf8(line) {
+        return Err((PARSE_ERROR, format!("the message is not UTF-8: {error}")));
+    }
+    if scanner.is_list() {
+        return Err((
+            INVALID_REQUEST,
+            "lists of messages are not taken; send one message a line".into(),
+        ));
+    }
+    match serde_json::from_slice(line) {
+        Ok(message) => Ok(Some(message)),
+        Err(error) if matches!(error.classify(), serde_json::error::Category::Data) => Err((
+            INVALID_REQUEST,
+            "this is not a message of MCP: jsonrpc, method or id is missing or wrong".into(),
+        )),
+        Err(error) => Err((PARSE_ERROR, format!("the message is not JSON: {error}"))),
+    }
+}
+
+/// Writes until the channel closes. A client that cannot be written to is gone.
+async fn write_all<W: AsyncWrite + Unpin>(mut write: W, mut queue: mpsc::Receiver<Outgoing>, gone: CancellationToken) {
+    while let Some(outgoing) = queue.recv().await {
+        let written = async {
+            write.write_all(&outgoing.line).await?;
+            write.flush().await
+        };
+        if let Err(error) = written.await {
+            tracing::debug!(%error, "the client does not take answers any more");
+            gone.cancel();
+            return;
+        }
+    }
+    let _ = write.shutdown().await;
+}
+
+fn answered(message: &ServerJsonRpcMessage) -> Option<&RequestId> {
+    match message {
+        JsonRpcMessage::Response(response) => Some(&response.id),
+        JsonRpcMessage::Error(error) => error.id.as_ref(),
+        JsonRpcMessage::Request(_) | JsonRpcMessage::Notification(_) => None,
+    }
+}
+
+impl<R: AsyncRead + Send + Unpin + 'static> Transport<RoleServer> for LineTransport<R> {
+    type Error = io::Error;
+
+    fn send(&mut self, item: ServerJsonRpcMessage) -> impl Future<Output = io::Result<()>> + Send + 'static {
+        let ticket = self.ledger.answer(answered(&item));
+        let out = self.out.clone();
+        async move {
+            // Encoded before waiting, so that what waits has the size that it is counted with.
+            let mut line = serde_json::to_vec(&item)?;
+            drop(item);
+            line.push(b'\n');
+            let outgoing = Outgoing { line, _ticket: ticket };
+            let out = out.ok_or(io::ErrorKind::NotConnected)?;
+            out.send(outgoing).await.map_err(|_| io::ErrorKind::BrokenPipe.into())
+        }
+    }
+
+    async fn receive(&mut self) -> Option<ClientJsonRpcMessage> {
+        let gone = self.gone.clone();
+        tokio::select! {
+            biased;
+            () = gone.cancelled() => None,
+            message = self.next() => message,
+        }
+    }
+
+    async fn close(&mut self) -> io::Result<()> {
+        self.gone.cancel();
+        drop(self.out.take());
+        if let Some(mut writer) = self.writer.take()
+            && tokio::time::timeout(FLUSH, &mut writer).await.is_err()
+        {
+            writer.abort();
+        }
+        Ok(())
+    }
+}
+
+impl<R> Drop for LineTransport<R> {
+    fn drop(&mut self) {
+        self.gone.cancel();
+    }
+}

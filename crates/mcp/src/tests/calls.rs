@@ -1,0 +1,342 @@
+//! Each tool, called as a client calls it.
+
+use super::*;
+use crate::content::pictures;
+use crate::host::fake::{EXECUTION, SANDBOX};
+
+async fn with_files(files: &[(&str, &[u8])]) -> (Arc<FakeHost>, Client) {
+    let host = Arc::new(FakeHost::default());
+    for (path, bytes) in files {
+        host.files.lock().unwrap().insert((*path).to_owned(), bytes.to_vec());
+    }
+    let client = Client::ready(Arc::clone(&host)).await;
+    (host, client)
+}
+
+fn last_asked(host: &FakeHost) -> String {
+    host.asked.lock().unwrap().last().unwrap().clone()
+}
+
+#[tokio::test]
+async fn execute_code_hands_its_arguments_to_the_engine() {
+    let (host, mut client) = with_files(&[]).await;
+    client.call("execute_code", json!({"code": "1"})).await;
+    assert_eq!(
+        last_asked(&host),
+        "ExecuteRequest { code: \"1\", language: \"python\", sandbox_id: None, stdin: None, timeout: None, wait: Some(45s) }"
+    );
+    let arguments = json!({
+        "code": "1", "language": "sh", "sandbox_id": SANDBOX, "stdin": "in", "timeout_s": "2.5", "wait_s": 600
+    });
+    client.call("execute_code", arguments).await;
+    assert_eq!(
+        last_asked(&host),
+        format!(
+            "ExecuteRequest {{ code: \"1\", language: \"sh\", sandbox_id: Some({SANDBOX:?}), stdin: Some(\"in\"), \
+             timeout: Some(2.5s), wait: Some(55s) }}"
+        )
+    );
+}
+
+#[tokio::test]
+async fn create_run_close_hands_files_and_outputs_over() {
+    let (host, mut client) = with_files(&[]).await;
+    let arguments = json!({
+        "code": "1", "files": {"a.txt": "A", "/tmp/b": "B"}, "outputs": ["out/plot.png"], "memory_mb": 64,
+    });
+    client.call("create_run_close", arguments).await;
+    insta::assert_snapshot!(last_asked(&host));
+    let bad = client
+        .call("create_run_close", json!({"code": "1", "outputs": ["../x"]}))
+        .await;
+    insta::assert_snapshot!(transcript(&bad));
+}
+
+#[tokio::test]
+async fn bad_arguments_are_results_that_say_how_to_do_it() {
+    let (_, mut client) = with_files(&[]).await;
+    let mut transcripts = Vec::new();
+    for (tool, arguments) in [
+        ("execute_code", json!({})),
+        ("execute_code", json!({"code": ["print(1)"]})),
+        ("execute_code", json!({"code": "1", "sandbox": "sb1", "timeout": 5})),
+        ("execute_code", json!({"code": "1", "packages": ["numpy"]})),
+        ("execute_code", json!({"code": "1", "timeout_s": 0})),
+        ("execute_code", json!({"code": ""})),
+        ("create_sandbox", json!({"network": "none"})),
+        ("create_sandbox", json!({"count": 0, "cpus": -1, "memory_mb": 0})),
+        ("close_sandbox", json!({})),
+        ("close_sandbox", json!({"sandbox_id": "sb1"})),
+        ("read_file", json!({"path": "missing.txt"})),
+        ("read_file", json!({"path": "a\u{0}b"})),
+        ("list_files", json!({"path": ""})),
+        ("upload_file", json!({"path": "a"})),
+        ("upload_file", json!({"path": "a", "content_base64": "aGVsbG8"})),
+        ("upload_file", json!({"path": "a", "local_path": "/etc/passwd"})),
+        ("get_execution", json!({"execution_id": "exnone"})),
+        ("get_execution", json!({"execution_id": EXECUTION, "stream": "log"})),
+    ] {
+        let result = client.call(tool, arguments.clone()).await;
+        assert_eq!(result["isError"], json!(true), "{tool} {arguments}");
+        assert!(result["_meta"]["sandcell/error"]["remedy"].is_string());
+        transcripts.push(format!("{tool} {arguments}\n{}", transcript(&result)));
+    }
+    insta::assert_snapshot!(transcripts.join("\n\n"));
+}
+
+#[tokio::test]
+async fn the_tools_around_sandboxes_say_what_a_model_needs() {
+    let (_, mut client) = with_files(&[]).await;
+    let created = client
+        .call("create_sandbox", json!({"count": 2, "cpus": 0.5, "label": "x"}))
+        .await;
+    let data = &created["structuredContent"];
+    assert_eq!(data["sandbox_id"], SANDBOX);
+    assert_eq!(data["sandbox_ids"], json!([SANDBOX, SANDBOX]));
+    assert_eq!(data["limits"]["memory_mb"], 512);
+    assert!(data["idle_expires_at"].as_str().unwrap().ends_with('Z'));
+    assert_eq!(data["ends_at"], Value::Null);
+    let closed = client.call("close_sandbox", json!({"sandbox_id": SANDBOX})).await;
+    let one = client.call("get_sandbox_status", json!({"sandbox_id": SANDBOX})).await;
+    let all = client.call("get_sandbox_status", json!({})).await;
+    assert_eq!(all["structuredContent"]["sandboxes"].as_array().unwrap().len(), 2);
+    let reset = client.call("reset_session_state", json!({})).await;
+    let texts = [created, closed, one, all, reset]
+        .map(|result| transcript(&result))
+        .join("\n\n");
+    insta::assert_snapshot!(without_times(&texts));
+}
+
+/// Replaces the times, which differ from run to run.
+fn without_times(text: &str) -> String {
+    let words: Vec<String> = text
+        .split(' ')
+        .map(|word| {
+            if word.starts_with("20") && word.contains('T') {
+                "<time>".to_owned()
+            } else {
+                word.to_owned()
+            }
+        })
+        .collect();
+    words.join(" ")
+}
+
+#[tokio::test]
+async fn history_is_compact_and_complete_as_data() {
+    let (host, mut client) = with_files(&[]).await;
+    let result = client.call("get_execution_history", json!({})).await;
+    insta::assert_snapshot!(transcript(&result));
+    insta::assert_json_snapshot!(result["structuredContent"]["records"][1]);
+    for (given, used) in [
+        (json!(0), 1),
+        (json!(-5), 1),
+        (json!(1000), 50),
+        (json!("7"), 7),
+        (json!(null), 10),
+    ] {
+        client.call("get_execution_history", json!({"last_n": given})).await;
+        assert_eq!(last_asked(&host), format!("({used}, None)"));
+    }
+}
+
+#[tokio::test]
+async fn a_running_execution_can_be_waited_for_read_in_parts_and_stopped() {
+    let (host, mut client) = with_files(&[]).await;
+    let whole = client.call("get_execution", json!({"execution_id": EXECUTION})).await;
+    assert_eq!(last_asked(&host), format!("({EXECUTION:?}, 45s)"));
+    let part = client
+        .call(
+            "get_execution",
+            json!({"execution_id": EXECUTION, "stream": "stderr", "offset": -500, "find": "Error"}),
+        )
+        .await;
+    let asked = host.asked.lock().unwrap().clone();
+    assert_eq!(
+        asked[1..],
+        [
+            format!("({EXECUTION:?}, 0ns)"),
+            "StreamPart { stream: Stderr, offset: -500, limit: 20000, find: Some(\"Error\") }".to_owned()
+        ]
+    );
+    assert_eq!(
+        part["_meta"]["sandcell/stream"],
+        json!({"stream": "stderr", "offset": 100, "next_offset": 111, "total_bytes": 5000, "eof": false})
+    );
+    let stopped = client.call("cancel_execution", json!({})).await;
+    let texts = [whole, part, stopped].map(|result| transcript(&result)).join("\n\n");
+    insta::assert_snapshot!(texts);
+}
+
+#[tokio::test]
+async fn a_folder_is_listed_with_names_that_cannot_break_lines() {
+    let (_, mut client) = with_files(&[]).await;
+    let result = client.call("list_files", json!({"recursive": "true"})).await;
+    insta::assert_snapshot!(transcript(&result));
+    insta::assert_json_snapshot!(result["structuredContent"]);
+}
+
+#[tokio::test]
+async fn text_is_read_in_pages() {
+    let lines: String = (0..3000).map(|n| format!("line {n:04}\n")).collect();
+    let (_, mut client) = with_files(&[("/home/user/a.txt", lines.as_bytes()), ("/tmp/empty", b"")]).await;
+    let first = client.call("read_file", json!({"path": "a.txt"})).await;
+    let page = first["_meta"]["sandcell/file"].clone();
+    assert_eq!(
+        (&page["total_lines"], &page["next_offset"]),
+        (&json!(3000), &json!(2000))
+    );
+    assert_eq!(blocks(&first)[0], lines[..20_000]);
+    assert_eq!(
+        blocks(&first)[1],
+        format!("[/home/user/a.txt in {SANDBOX}: 30000 bytes, total_lines 3000, lines 0 to 1999, next_offset 2000]")
+    );
+    let middle = client
+        .call("read_file", json!({"path": "a.txt", "offset": 2998, "limit": 1}))
+        .await;
+    assert_eq!(blocks(&middle)[0], "line 2998\n");
+    let rest = client.call("read_file", json!({"path": "a.txt", "offset": 2998})).await;
+    assert_eq!(rest["_meta"]["sandcell/file"]["next_offset"], Value::Null);
+    let beyond = client.call("read_file", json!({"path": "a.txt", "offset": 9999})).await;
+    let empty = client.call("read_file", json!({"path": "/tmp/empty"})).await;
+    insta::assert_snapshot!([rest, beyond, empty].map(|result| transcript(&result)).join("\n\n"));
+}
+
+#[tokio::test]
+async fn a_file_larger_than_one_call_is_paged_without_reading_it_whole() {
+    let big = "0123456789abcde\n".repeat(1 << 20);
+    let (_, mut client) = with_files(&[("/home/user/big", big.as_bytes())]).await;
+    let result = client
+        .call("read_file", json!({"path": "big", "offset": 5, "limit": 2}))
+        .await;
+    assert_eq!(blocks(&result)[0], "0123456789abcde\n0123456789abcde\n");
+    let page = &result["_meta"]["sandcell/file"];
+    assert_eq!((&page["total_lines"], &page["next_offset"]), (&Value::Null, &json!(7)));
+}
+
+#[tokio::test]
+async fn pictures_are_shown_and_other_binary_is_linked() {
+    let png = pictures::tests::png_file(20, 10, false);
+    let (_, mut client) = with_files(&[("/home/user/p.png", &png), ("/home/user/x.bin", b"\0\x01\xff")]).await;
+    let picture = client.call("read_file", json!({"path": "p.png"})).await;
+    let binary = client.call("read_file", json!({"path": "x.bin"})).await;
+    let bytes = client.call("read_file", json!({"path": "x.bin", "base64": true})).await;
+    let part = client
+        .call(
+            "read_file",
+            json!({"path": "x.bin", "base64": true, "offset": 1, "limit": 1}),
+        )
+        .await;
+    insta::assert_snapshot!(
+        [picture, binary, bytes, part]
+            .map(|result| transcript(&result))
+            .join("\n\n")
+    );
+}
+
+#[tokio::test]
+async fn what_is_written_can_be_read_back() {
+    let (host, mut client) = with_files(&[]).await;
+    let written = client
+        .call("write_file", json!({"path": "a/b.txt", "content": "Grüße\n"}))
+        .await;
+    let more = client
+        .call("write_file", json!({"path": "a/b.txt", "content": "x", "append": true}))
+        .await;
+    let uploaded = client
+        .call("upload_file", json!({"path": "b.bin", "content_base64": "AAH/"}))
+        .await;
+    assert_eq!(host.files.lock().unwrap()["/home/user/b.bin"], [0, 1, 255]);
+    let read = client.call("read_file", json!({"path": "a/b.txt"})).await;
+    insta::assert_snapshot!(
+        [written, more, uploaded, read]
+            .map(|result| transcript(&result))
+            .join("\n\n")
+    );
+}
+
+#[tokio::test]
+async fn ten_mebibytes_can_be_uploaded_and_no_more() {
+    use base64::Engine as _;
+    let (host, mut client) = with_files(&[]).await;
+    let encode = |size: usize| base64::engine::general_purpose::STANDARD.encode(vec![7; size]);
+    let fits = client
+        .call("upload_file", json!({"path": "a", "content_base64": encode(10 << 20)}))
+        .await;
+    assert_eq!(fits["isError"], json!(false));
+    assert_eq!(host.files.lock().unwrap()["/home/user/a"].len(), 10 << 20);
+    let too_large = client
+        .call(
+            "upload_file",
+            json!({"path": "b", "content_base64": encode((10 << 20) + 1)}),
+        )
+        .await;
+    assert_eq!(too_large["_meta"]["sandcell/error"]["code"], "limit_reached");
+    let back = client.call("read_file", json!({"path": "a", "base64": true})).await;
+    assert_eq!(blocks(&back)[0].len(), (10_usize << 20).div_ceil(3) * 4);
+}
+
+#[tokio::test]
+async fn a_host_file_comes_only_from_a_folder_that_the_operator_allowed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("in.csv");
+    std::fs::write(&file, "a,b\n").unwrap();
+    let mut host = FakeHost::default();
+    host.config.upload_from = vec![folder.path().to_owned()];
+    let host = Arc::new(host);
+    let mut client = Client::ready(Arc::clone(&host)).await;
+    let result = client
+        .call("upload_file", json!({"path": "in.csv", "local_path": file}))
+        .await;
+    assert_eq!(result["isError"], json!(false), "{result}");
+    assert_eq!(host.files.lock().unwrap()["/home/user/in.csv"], b"a,b\n");
+    let refused = client
+        .call("upload_file", json!({"path": "x", "local_path": "/etc/hostname"}))
+        .await;
+    assert_eq!(refused["_meta"]["sandcell/error"]["code"], "denied_by_policy");
+}
+
+#[tokio::test]
+async fn resources_are_read_by_their_address() {
+    let table = sandcell_engine::Artifact {
+        number: 3,
+        name: "t.csv".into(),
+        mime: "text/csv".into(),
+        bytes: "a,b\n".into(),
+        shown: false,
+        text: None,
+    };
+    let host = FakeHost {
+        artifacts: vec![table],
+        ..FakeHost::default()
+    };
+    host.files
+        .lock()
+        .unwrap()
+        .insert("/home/user/a b.bin".into(), vec![0, 1]);
+    let mut client = Client::ready(Arc::new(host)).await;
+    let artifact = client
+        .request(
+            "resources/read",
+            json!({"uri": format!("sandcell://executions/{EXECUTION}/3")}),
+        )
+        .await;
+    let file = client
+        .request(
+            "resources/read",
+            json!({"uri": format!("sandcell://{SANDBOX}/home/user/a%20b.bin")}),
+        )
+        .await;
+    let templates = client.request("resources/templates/list", json!({})).await;
+    insta::assert_json_snapshot!([&artifact["result"], &file["result"], &templates["result"]]);
+    for uri in [
+        "sandcell://executions/exnone/0",
+        "file:///etc/passwd",
+        "sandcell://sb1/../etc/passwd",
+    ] {
+        let refused = client.request("resources/read", json!({"uri": uri})).await;
+        assert!(refused["error"]["message"].is_string(), "{refused}");
+    }
+    let listed = client.request("resources/list", json!({})).await;
+    assert_eq!(listed["result"]["resources"], json!([]));
+}

@@ -1,0 +1,135 @@
+//! What a client is told before it calls anything.
+
+use super::*;
+
+#[tokio::test]
+async fn the_list_of_tools_is_as_it_is() {
+    let mut client = Client::ready(Arc::default()).await;
+    let answer = client.request("tools/list", json!({})).await;
+    insta::assert_json_snapshot!(answer["result"]);
+}
+
+#[tokio::test]
+async fn the_list_of_tools_stays_small_with_every_language_and_host_files() {
+    let mut host = FakeHost::default();
+    for name in ["node", "ruby", "r", "julia", "go", "rust", "java", "perl", "lua", "php"] {
+        let mut language = host.languages[0].clone();
+        language.name = name.into();
+        host.languages.push(language);
+    }
+    host.config.upload_from = vec!["/data".into()];
+    let mut client = Client::ready(Arc::new(host)).await;
+    let answer = client.request("tools/list", json!({})).await;
+    let size = answer.to_string().len();
+    assert!(size < 12_000, "{size} bytes");
+}
+
+#[tokio::test]
+async fn names_arguments_and_hints_are_what_clients_can_take() {
+    let mut client = Client::ready(Arc::default()).await;
+    let answer = client.request("tools/list", json!({})).await;
+    for tool in answer["result"]["tools"].as_array().unwrap() {
+        let name = tool["name"].as_str().unwrap();
+        assert!(
+            name.len() <= 32 && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'),
+            "{name}"
+        );
+        assert_eq!(tool["inputSchema"]["type"], "object");
+        assert_eq!(tool["inputSchema"]["additionalProperties"], json!(false));
+        assert!(
+            tool["annotations"]["openWorldHint"] == json!(false),
+            "{name} has no network"
+        );
+        for argument in ["packages", "network", "image"] {
+            assert!(
+                tool["inputSchema"]["properties"].get(argument).is_none(),
+                "{name}: {argument} is not there yet"
+            );
+        }
+    }
+    let reads: Vec<&str> = answer["result"]["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|tool| tool["annotations"]["readOnlyHint"] == json!(true))
+        .map(|tool| tool["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        reads,
+        [
+            "get_sandbox_status",
+            "get_execution",
+            "list_files",
+            "read_file",
+            "get_execution_history"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn only_the_tools_that_the_operator_named_exist() {
+    let tools = Some(vec!["read_file".to_owned(), "execute_code".to_owned()]);
+    let mut client = Client::connect_with(Arc::default(), ServerOptions { tools, mounts: vec![] });
+    client.initialize().await;
+    let answer = client.request("tools/list", json!({})).await;
+    let names: Vec<&Value> = answer["result"]["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| &tool["name"])
+        .collect();
+    assert_eq!(names, ["execute_code", "read_file"]);
+    let refused = client
+        .request("tools/call", json!({"name": "write_file", "arguments": {}}))
+        .await;
+    assert_eq!(refused["error"]["code"], -32602);
+}
+
+#[tokio::test]
+async fn a_tool_that_does_not_exist_cannot_be_selected() {
+    let tools = Some(vec!["execute_cod".to_owned()]);
+    let client = Client::connect_with(Arc::default(), ServerOptions { tools, mounts: vec![] });
+    let error = client.server.await.unwrap().unwrap_err().to_string();
+    assert!(
+        error.starts_with("there is no tool execute_cod; the tools are execute_code, create_run_close"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn the_handshake_names_the_server_and_tells_how_to_use_it() {
+    let mut client = Client::connect(Arc::default());
+    let answer = client.initialize().await;
+    let result = &answer["result"];
+    assert_eq!(result["serverInfo"]["name"], "sandcell");
+    assert_eq!(result["serverInfo"]["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(result["protocolVersion"], "2025-11-25");
+    assert_eq!(result["capabilities"], json!({"tools": {}, "resources": {}}));
+    let instructions = result["instructions"].as_str().unwrap();
+    assert!(instructions.len() <= 1500 && instructions.contains("execute_code"));
+}
+
+#[tokio::test]
+async fn the_era_without_a_handshake_works_too() {
+    let mut client = Client::connect(Arc::default());
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+    });
+    let discovered = client.request("server/discover", json!({"_meta": meta})).await;
+    assert!(
+        discovered["result"]["instructions"]
+            .as_str()
+            .unwrap()
+            .contains("execute_code")
+    );
+    let listed = client.request("tools/list", json!({"_meta": meta})).await;
+    assert_eq!(listed["result"]["resultType"], "complete");
+    assert_eq!(listed["result"]["tools"].as_array().unwrap().len(), 13);
+    let params = json!({"_meta": meta, "name": "execute_code", "arguments": {"code": "hi"}});
+    let called = client.request("tools/call", params).await;
+    assert_eq!(called["result"]["content"][0]["text"], "hi");
+    assert_eq!(called["result"]["resultType"], "complete");
+    client.leave().await.unwrap();
+}

@@ -1,0 +1,139 @@
+//! Running code: in a session that keeps its variables, or once.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use sandcell_engine::{ExecuteRequest, RunRequest};
+use sandcell_sandbox::Failure;
+use serde_json::json;
+
+use super::{Call, Effect, Facts, Tool, count_field, sandbox_field, seconds_field};
+use crate::answer::Answer;
+use crate::arguments::{Arguments, sandbox_path};
+use crate::content::execution;
+use crate::host::Host;
+use crate::limits::{MAX_WAIT, WAIT};
+use crate::schema::{Field, Kind};
+
+/// The shortest time that can be asked for.
+const LEAST_TIMEOUT_S: f64 = 0.001;
+
+fn code_field() -> Field {
+    Field::new("code", Kind::Text, json!("print(1)")).required()
+}
+
+fn language_field(facts: &Facts) -> Field {
+    let default = facts.default_language();
+    Field::new("language", Kind::Choice(facts.languages.clone()), json!(default)).default(json!(default))
+}
+
+fn stdin_field() -> Field {
+    Field::new("stdin", Kind::Text, json!("yes\n")).about("What input() reads")
+}
+
+fn timeout_field(facts: &Facts) -> Field {
+    seconds_field("timeout_s", LEAST_TIMEOUT_S, 60).default(json!(facts.timeout_s))
+}
+
+pub(super) fn wait_field() -> Field {
+    seconds_field("wait_s", 0.0, 45).default(json!(WAIT.as_secs()))
+}
+
+/// How long the call waits: never longer than clients do.
+pub(super) fn wait(arguments: &mut Arguments) -> Duration {
+    arguments.seconds("wait_s").unwrap_or(WAIT).min(MAX_WAIT)
+}
+
+pub(super) fn execute_code(facts: &Facts) -> Tool {
+    Tool {
+        name: "execute_code",
+        description: "Run code in a sandbox and get its output, the last expression's value and its plots. Start \
+                      here: nothing has to be created first. Variables, imports and files stay for the next call of \
+                      the same sandbox and language. Code that takes longer than wait_s keeps running: the result \
+                      then has status running and an execution_id for get_execution. The last text block is the \
+                      server's own status."
+            .into(),
+        fields: vec![
+            code_field(),
+            language_field(facts),
+            sandbox_field().about("Leave out for your default sandbox"),
+            stdin_field(),
+            timeout_field(facts).about("The code is stopped after this"),
+            wait_field().about("Answer after this at the latest (max 55)"),
+        ],
+        output: None,
+        effect: Effect::ChangesSandbox,
+        run: |call| run_execute(call).boxed(),
+    }
+}
+
+async fn run_execute(mut call: Call) -> Result<Answer, Failure> {
+    let arguments = &mut call.arguments;
+    let request = ExecuteRequest {
+        code: arguments.required_text("code")?,
+        language: language(arguments, &*call.host),
+        sandbox_id: arguments.text("sandbox_id"),
+        stdin: arguments.text("stdin"),
+        timeout: arguments.seconds("timeout_s"),
+        wait: Some(wait(arguments)),
+    };
+    let view = call.host.execute(&call.who, request, call.cancel).await?;
+    Ok(execution::answer(&view, call.host.config().output_inline, &[]).await)
+}
+
+fn language(arguments: &mut Arguments, host: &dyn Host) -> String {
+    arguments
+        .text("language")
+        .unwrap_or_else(|| Facts::of(host).default_language().to_owned())
+}
+
+pub(super) fn create_run_close(facts: &Facts) -> Tool {
+    Tool {
+        name: "create_run_close",
+        description: "Run code once in a fresh sandbox that is removed afterwards: nothing is kept, and nothing of \
+                      your other sandboxes is seen. For independent or untrusted snippets. Files named in outputs \
+                      come back as resources."
+            .into(),
+        fields: vec![
+            code_field(),
+            language_field(facts),
+            Field::new("files", Kind::TextMap, json!({"data.csv": "a,b\n1,2\n"}))
+                .about("Text files to put there: path to content"),
+            stdin_field(),
+            Field::new("outputs", Kind::Texts, json!(["plot.png"])).about("Paths of files to hand back"),
+            timeout_field(facts),
+            wait_field(),
+            count_field("memory_mb", 1, 1024),
+        ],
+        output: None,
+        effect: Effect::ChangesSandbox,
+        run: |call| run_once(call).boxed(),
+    }
+}
+
+async fn run_once(mut call: Call) -> Result<Answer, Failure> {
+    let arguments = &mut call.arguments;
+    let files = arguments
+        .text_map("files")
+        .into_iter()
+        .map(|(path, content)| Ok((sandbox_path("files", &path)?, Bytes::from(content))))
+        .collect::<Result<Vec<_>, Failure>>()?;
+    let outputs = arguments
+        .texts("outputs")
+        .iter()
+        .map(|path| sandbox_path("outputs", path))
+        .collect::<Result<Vec<_>, Failure>>()?;
+    let request = RunRequest {
+        code: arguments.required_text("code")?,
+        language: language(arguments, &*call.host),
+        stdin: arguments.text("stdin"),
+        files,
+        outputs,
+        timeout: arguments.seconds("timeout_s"),
+        wait: Some(wait(arguments)),
+        memory: arguments.mebibytes("memory_mb"),
+    };
+    let view = call.host.run_once(&call.who, request, call.cancel).await?;
+    Ok(execution::answer(&view, call.host.config().output_inline, &[]).await)
+}

@@ -1,0 +1,150 @@
+//! The toolsets: each tool is a name, a description for a model, its arguments, and a function. They are a list, so
+//! that adding one is one line here and one file or function beside it.
+
+mod code;
+mod executions;
+mod files;
+mod host_file;
+mod read_file;
+mod sandboxes;
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use sandcell_engine::Principal;
+use sandcell_sandbox::Failure;
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::answer::Answer;
+use crate::arguments::Arguments;
+use crate::host::Host;
+use crate::schema::{Field, Kind};
+
+/// A tool call under way.
+pub(crate) struct Call {
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) who: Principal,
+    pub(crate) arguments: Arguments,
+    /// Fires when the client takes the call back or is gone.
+    pub(crate) cancel: CancellationToken,
+}
+
+/// What a tool's function gives back.
+pub(crate) type Outcome = BoxFuture<'static, Result<Answer, Failure>>;
+
+/// How clients may treat a tool, as MCP's hints say it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Changes nothing.
+    Reads,
+    /// Changes things inside a sandbox only.
+    ChangesSandbox,
+    /// Takes away what cannot be had back (a sandbox, variables).
+    Removes,
+}
+
+/// A tool of the server.
+pub(crate) struct Tool {
+    pub(crate) name: &'static str,
+    pub(crate) description: String,
+    pub(crate) fields: Vec<Field>,
+    pub(crate) output: Option<Value>,
+    pub(crate) effect: Effect,
+    pub(crate) run: fn(Call) -> Outcome,
+}
+
+impl Tool {
+    /// Checks the arguments and runs the tool.
+    pub(crate) async fn call(
+        &self,
+        host: Arc<dyn Host>,
+        who: Principal,
+        given: Map<String, Value>,
+        cancel: CancellationToken,
+    ) -> Answer {
+        let checked = Arguments::check(self.name, &self.fields, given);
+        let outcome = match checked {
+            Ok(arguments) => {
+                (self.run)(Call {
+                    host,
+                    who,
+                    arguments,
+                    cancel,
+                })
+                .await
+            }
+            Err(failure) => Err(failure),
+        };
+        outcome.unwrap_or_else(|failure| Answer::failure(&failure))
+    }
+}
+
+/// What is true on this machine, as far as descriptions depend on it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Facts {
+    /// The names of the installed languages, the default one first.
+    pub(crate) languages: Vec<String>,
+    /// The names of the back ends.
+    pub(crate) backends: Vec<String>,
+    /// Whether the operator allows reading host files.
+    pub(crate) uploads: bool,
+    /// Execution time when a call does not say, in seconds.
+    pub(crate) timeout_s: u64,
+}
+
+impl Facts {
+    pub(crate) fn of(host: &dyn Host) -> Self {
+        let mut languages: Vec<String> = host.languages().into_iter().map(|language| language.name).collect();
+        if let Some(python) = languages.iter().position(|name| name == "python") {
+            languages.swap(0, python);
+        }
+        Self {
+            languages,
+            backends: host.backends().iter().map(|backend| backend.name.to_owned()).collect(),
+            uploads: !host.config().upload_from.is_empty(),
+            timeout_s: host.config().timeout.as_secs(),
+        }
+    }
+
+    /// The language of a call that names none.
+    pub(crate) fn default_language(&self) -> &str {
+        self.languages.first().map_or("python", String::as_str)
+    }
+}
+
+/// The tools of the toolset `sandbox`, in the order of the contract.
+pub(crate) fn sandbox_toolset(facts: &Facts) -> Vec<Tool> {
+    vec![
+        code::execute_code(facts),
+        code::create_run_close(facts),
+        sandboxes::create_sandbox(facts),
+        sandboxes::close_sandbox(),
+        sandboxes::get_sandbox_status(),
+        executions::get_execution(),
+        executions::cancel_execution(),
+        files::list_files(),
+        read_file::read_file(),
+        files::write_file(),
+        host_file::upload_file(facts),
+        executions::get_execution_history(),
+        executions::reset_session_state(facts),
+    ]
+}
+
+/// The sandbox that a call is about.
+fn sandbox_field() -> Field {
+    Field::new("sandbox_id", Kind::Text, json!("sb4k…"))
+}
+
+/// A time in seconds.
+fn seconds_field(name: &'static str, min: f64, example: u64) -> Field {
+    let max = f64::INFINITY;
+    Field::new(name, Kind::Number { min, max }, json!(example))
+}
+
+/// A whole number of at least this.
+fn count_field(name: &'static str, min: i64, example: u64) -> Field {
+    let max = i64::MAX;
+    Field::new(name, Kind::Integer { min, max }, json!(example))
+}

@@ -1,0 +1,341 @@
+//! Making, ending and looking at sandboxes.
+
+use std::fmt::Write as _;
+use std::time::{Duration, SystemTime};
+
+use futures::FutureExt as _;
+use sandcell_engine::{CreateRequest, SandboxView};
+use sandcell_sandbox::{Cpus, Failure};
+use serde_json::{Value, json};
+
+use super::{Call, Effect, Facts, Tool, count_field, sandbox_field, seconds_field};
+use crate::answer::Answer;
+use crate::content::text::shorten;
+use crate::schema::{self, Field, Kind};
+use crate::time::{rfc3339, rough};
+
+/// More than any server has; larger numbers cannot be meant.
+const MOST_SANDBOXES: i64 = 1000;
+
+pub(super) fn create_sandbox(facts: &Facts) -> Tool {
+    let mut fields = vec![
+        Field::new(
+            "count",
+            Kind::Integer {
+                min: 1,
+                max: MOST_SANDBOXES,
+            },
+            json!(1),
+        )
+        .default(json!(1)),
+        Field::new("env", Kind::TextMap, json!({"MODE": "test"})).about("Environment variables"),
+        count_field("memory_mb", 1, 1024),
+        Field::new(
+            "cpus",
+            Kind::Number {
+                min: 0.001,
+                max: 4096.0,
+            },
+            json!(1),
+        ),
+        count_field("disk_mb", 1, 1024),
+        seconds_field("lifetime_s", 1.0, 3600).about("End it after this even when in use"),
+        Field::new("label", Kind::Text, json!("analysis")),
+    ];
+    if facts.backends.len() > 1 {
+        fields.push(Field::new(
+            "backend",
+            Kind::Choice(facts.backends.clone()),
+            json!(facts.backends.first()),
+        ));
+    }
+    Tool {
+        name: "create_sandbox",
+        description: "Make one or more sandboxes with limits of your own, or to keep tasks apart. Not needed for \
+                      execute_code. Each ends by itself when nothing was called for a while (idle_expires_at). If \
+                      there is no room for all, none is made."
+            .into(),
+        fields,
+        output: Some(schema::output(&[
+            ("sandbox_id", "string"),
+            ("sandbox_ids", "array"),
+            ("limits", "object"),
+            ("isolation", "object"),
+            ("idle_expires_at", "string"),
+            ("ends_at?", ""),
+        ])),
+        effect: Effect::ChangesSandbox,
+        run: |call| create(call).boxed(),
+    }
+}
+
+async fn create(mut call: Call) -> Result<Answer, Failure> {
+    let arguments = &mut call.arguments;
+    let request = CreateRequest {
+        count: arguments
+            .count("count")
+            .and_then(|count| u32::try_from(count).ok())
+            .unwrap_or(1),
+        env: arguments.text_map("env"),
+        memory: arguments.mebibytes("memory_mb"),
+        cpus: arguments.number("cpus").map(milli),
+        disk: arguments.mebibytes("disk_mb"),
+        lifetime: arguments.seconds("lifetime_s"),
+        label: arguments.text("label"),
+        backend: arguments.text("backend"),
+        image: None,
+    };
+    let views = call.host.create(&call.who, request).await?;
+    let Some(first) = views.first() else {
+        return Err(Failure::new(
+            sandcell_sandbox::Code::Internal,
+            "the engine made no sandbox and gave no reason",
+            "try again; tell the operator if it happens again",
+        ));
+    };
+    let ids: Vec<&str> = views.iter().map(|view| view.id.as_str()).collect();
+    let text = format!(
+        "created {}\nlimits: {}\nisolation: {} (back end {}){}\nends after {} without a call{}",
+        ids.join(" "),
+        limits_text(first),
+        first.isolation.level,
+        first.isolation.backend,
+        degraded_text(first),
+        rough(until(first.idle_expires)),
+        first
+            .ends
+            .map_or_else(String::new, |ends| format!(", and at {} in any case", rfc3339(ends))),
+    );
+    let data = json!({
+        "sandbox_id": first.id,
+        "sandbox_ids": ids,
+        "limits": limits_data(first),
+        "isolation": first.isolation,
+        "idle_expires_at": rfc3339(first.idle_expires),
+        "ends_at": first.ends.map(rfc3339),
+    });
+    Ok(Answer::data(text, data))
+}
+
+/// Cores to thousandths of a core. The field's bounds keep it within the type.
+fn milli(cpus: f64) -> Cpus {
+    Cpus::milli(format!("{:.0}", cpus * 1000.0).parse().unwrap_or(u32::MAX))
+}
+
+fn until(time: SystemTime) -> Duration {
+    // Rounded up, so that "30 min" stays "30 min" when a millisecond has passed.
+    let left = time.duration_since(SystemTime::now()).unwrap_or_default();
+    Duration::from_secs(left.as_secs() + u64::from(left.subsec_nanos() > 0))
+}
+
+fn limits_text(view: &SandboxView) -> String {
+    let limits = &view.limits;
+    format!(
+        "{} MB memory, {} CPU, {} processes, {} MB disk",
+        limits.memory.as_mib(),
+        cores(limits.cpus),
+        limits.processes,
+        limits.disk.as_mib()
+    )
+}
+
+fn cores(cpus: Cpus) -> f64 {
+    f64::from(cpus.as_milli()) / 1000.0
+}
+
+fn limits_data(view: &SandboxView) -> Value {
+    json!({
+        "memory_mb": view.limits.memory.as_mib(),
+        "cpus": cores(view.limits.cpus),
+        "processes": view.limits.processes,
+        "disk_mb": view.limits.disk.as_mib(),
+        "inodes": view.limits.inodes,
+    })
+}
+
+fn degraded_text(view: &SandboxView) -> String {
+    if view.isolation.degraded.is_empty() {
+        return String::new();
+    }
+    format!(", degraded: {}", shorten(&view.isolation.degraded.join("; "), 500))
+}
+
+pub(super) fn close_sandbox() -> Tool {
+    Tool {
+        name: "close_sandbox",
+        description: "End a sandbox: its programs, variables and files are gone. Frees room for others.".into(),
+        fields: vec![sandbox_field().required()],
+        output: None,
+        effect: Effect::Removes,
+        run: |call| close(call).boxed(),
+    }
+}
+
+async fn close(mut call: Call) -> Result<Answer, Failure> {
+    let id = call.arguments.required_text("sandbox_id")?;
+    let closed = call.host.close(&call.who, &id).await?;
+    Ok(Answer::text(format!("closed {closed}")).with_meta("sandcell/sandbox", json!({"closed": closed})))
+}
+
+pub(super) fn get_sandbox_status() -> Tool {
+    Tool {
+        name: "get_sandbox_status",
+        description: "How a sandbox stands: state, expiry, memory, CPU, disk and processes against their limits, live \
+                      sessions, and what isolates it. Without sandbox_id: all of yours, a line each."
+            .into(),
+        fields: vec![sandbox_field()],
+        output: Some(schema::output_list(
+            &[],
+            "sandboxes",
+            &[
+                ("sandbox_id", "string"),
+                ("state", "string"),
+                ("idle_expires_at", "string"),
+            ],
+        )),
+        effect: Effect::Reads,
+        run: |call| status(call).boxed(),
+    }
+}
+
+async fn status(mut call: Call) -> Result<Answer, Failure> {
+    let id = call.arguments.text("sandbox_id");
+    let views = call.host.status(&call.who, id.as_deref()).await?;
+    let text = match (&id, views.as_slice()) {
+        (_, []) => "you have no sandbox; execute_code makes one".to_owned(),
+        (Some(_), [one]) => details(one),
+        _ => views.iter().map(line).collect::<Vec<_>>().join("\n"),
+    };
+    let data: Vec<Value> = views.iter().map(data).collect();
+    Ok(Answer::data(text, json!({"sandboxes": data})))
+}
+
+/// `sb… (default) idle, memory 40/512 MB, python session (3 cells), 5 min old, ends in 29 min without a call`
+fn line(view: &SandboxView) -> String {
+    let mut text = name(view);
+    let _ = write!(text, " {}", view.state);
+    if let Some(usage) = &view.usage {
+        let _ = write!(
+            text,
+            ", memory {}/{} MB",
+            usage.memory >> 20,
+            view.limits.memory.as_mib()
+        );
+    }
+    let sessions = sessions(view);
+    if !sessions.is_empty() {
+        let _ = write!(text, ", {sessions}");
+    }
+    let _ = write!(
+        text,
+        ", {} old, ends in {} without a call",
+        rough(age(view)),
+        rough(until(view.idle_expires))
+    );
+    text
+}
+
+fn age(view: &SandboxView) -> Duration {
+    SystemTime::now().duration_since(view.created).unwrap_or_default()
+}
+
+fn name(view: &SandboxView) -> String {
+    let mut text = view.id.to_string();
+    if let Some(label) = &view.label {
+        let _ = write!(text, " {label:?}");
+    }
+    if view.is_default {
+        text.push_str(" (default)");
+    }
+    text
+}
+
+fn sessions(view: &SandboxView) -> String {
+    let sessions: Vec<String> = view
+        .sessions
+        .iter()
+        .map(|session| {
+            let busy = if session.busy { ", busy" } else { "" };
+            format!("{} session ({} cells{busy})", session.language, session.cells)
+        })
+        .collect();
+    sessions.join(", ")
+}
+
+fn details(view: &SandboxView) -> String {
+    let mut text = format!(
+        "{}: {}\ncreated {} ({} ago)",
+        name(view),
+        view.state,
+        rfc3339(view.created),
+        rough(age(view))
+    );
+    let _ = write!(text, ", ends at {} without a call", rfc3339(view.idle_expires));
+    if let Some(ends) = view.ends {
+        let _ = write!(text, ", at {} in any case", rfc3339(ends));
+    }
+    match &view.usage {
+        Some(usage) => {
+            let _ = write!(
+                text,
+                "\nmemory {} of {} MB (peak {}), disk {} of {} MB, processes {} of {}, CPU time {}.{} s (limit {} cores)",
+                usage.memory >> 20,
+                view.limits.memory.as_mib(),
+                usage.memory_peak >> 20,
+                usage.disk >> 20,
+                view.limits.disk.as_mib(),
+                usage.processes,
+                view.limits.processes,
+                usage.cpu_us / 1_000_000,
+                usage.cpu_us / 100_000 % 10,
+                cores(view.limits.cpus),
+            );
+        }
+        None => {
+            let _ = write!(text, "\nlimits: {} (use could not be read just now)", limits_text(view));
+        }
+    }
+    let sessions = sessions(view);
+    let _ = write!(
+        text,
+        "\nsessions: {}",
+        if sessions.is_empty() { "none" } else { &sessions }
+    );
+    let _ = write!(
+        text,
+        "\nisolation: {} (back end {}), layers: {}{}",
+        view.isolation.level,
+        view.isolation.backend,
+        view.isolation.layers.join(" "),
+        degraded_text(view)
+    );
+    text
+}
+
+fn data(view: &SandboxView) -> Value {
+    json!({
+        "sandbox_id": view.id,
+        "is_default": view.is_default,
+        "state": view.state,
+        "label": view.label,
+        "created_at": rfc3339(view.created),
+        "age_s": age(view).as_secs(),
+        "idle_expires_at": rfc3339(view.idle_expires),
+        "ends_at": view.ends.map(rfc3339),
+        "limits": limits_data(view),
+        "usage": view.usage.map(|usage| json!({
+            "memory_mb": usage.memory >> 20,
+            "memory_peak_mb": usage.memory_peak >> 20,
+            "cpu_ms": usage.cpu_us / 1000,
+            "processes": usage.processes,
+            "disk_mb": usage.disk >> 20,
+            "inodes": usage.inodes,
+        })),
+        "sessions": view.sessions.iter().map(|session| json!({
+            "language": session.language,
+            "cells": session.cells,
+            "busy": session.busy,
+        })).collect::<Vec<_>>(),
+        "isolation": view.isolation,
+    })
+}

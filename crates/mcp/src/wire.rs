@@ -1,0 +1,86 @@
+//! Our own words as rmcp's types. Together with `server` and `stdio::transport`, the only code that names them.
+
+use rmcp::model::{
+    CallToolResult, ContentBlock, ErrorData, MetaObject, ReadResourceResult, Resource, ResourceContents,
+    ResourceTemplate, Tool as McpTool, ToolAnnotations,
+};
+use sandcell_sandbox::{Code, Failure};
+use serde_json::{Value, json};
+
+use crate::answer::{Answer, Block};
+use crate::resources::{Body, Content};
+use crate::schema;
+use crate::tools::{Effect, Tool};
+
+/// A tool as `tools/list` shows it. Hints that say what is the default anyway are left out.
+pub(crate) fn tool(tool: &Tool) -> McpTool {
+    let hints = ToolAnnotations::new().open_world(false);
+    let hints = match tool.effect {
+        Effect::Reads => hints.read_only(true),
+        Effect::ChangesSandbox => hints.destructive(false),
+        Effect::Removes => hints.destructive(true),
+    };
+    let mut listed = McpTool::new(tool.name, tool.description.clone(), schema::input(&tool.fields)).annotate(hints);
+    if let Some(Value::Object(output)) = &tool.output {
+        listed = listed.with_raw_output_schema(output.clone().into());
+    }
+    listed
+}
+
+/// The answer of a tool.
+pub(crate) fn result(answer: Answer) -> CallToolResult {
+    let content = answer.blocks.into_iter().map(block).collect();
+    let mut result = if answer.failed {
+        CallToolResult::error(content)
+    } else {
+        CallToolResult::success(content)
+    };
+    result.structured_content = answer.structured;
+    if !answer.meta.is_empty() {
+        result.meta = Some(MetaObject(answer.meta));
+    }
+    result
+}
+
+fn block(block: Block) -> ContentBlock {
+    match block {
+        Block::Text(text) => ContentBlock::text(text),
+        Block::Image { mime, base64 } => ContentBlock::image(base64, mime),
+        Block::Link(link) => {
+            let mut resource = Resource::new(link.uri, link.name).with_size(link.size);
+            if let Some(mime) = link.mime {
+                resource = resource.with_mime_type(mime);
+            }
+            ContentBlock::resource_link(resource)
+        }
+    }
+}
+
+/// A resource that was read.
+pub(crate) fn resource(uri: &str, content: Content) -> ReadResourceResult {
+    let contents = match content.body {
+        Body::Text(text) => ResourceContents::text(text, uri),
+        Body::Base64(blob) => ResourceContents::blob(blob, uri),
+    };
+    ReadResourceResult::new(vec![contents.with_mime_type(content.mime)])
+}
+
+/// The forms that resource addresses have.
+pub(crate) fn resource_templates() -> Vec<ResourceTemplate> {
+    vec![
+        ResourceTemplate::new("sandcell://{sandbox_id}/{+path}", "file").with_description("A file of a live sandbox"),
+        ResourceTemplate::new("sandcell://executions/{execution_id}/{n}", "execution file")
+            .with_description("A picture or output of an execution; outlives its sandbox"),
+    ]
+}
+
+/// A failure where only a JSON-RPC error can say it (resources).
+pub(crate) fn error(failure: &Failure) -> ErrorData {
+    let text = format!("{}: {} ({})", failure.code, failure.message, failure.remedy);
+    let data = Some(json!({"code": failure.code, "message": failure.message, "remedy": failure.remedy}));
+    match failure.code {
+        Code::NotFound | Code::Expired => ErrorData::resource_not_found(text, data),
+        Code::Internal => ErrorData::internal_error(text, data),
+        _ => ErrorData::invalid_params(text, data),
+    }
+}

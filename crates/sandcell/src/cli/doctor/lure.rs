@@ -1,0 +1,114 @@
+//! What attacks are pointed at on this machine: listeners that must never hear anything, names of variables and
+//! folders that must not show inside.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Lures of this process so far; each has a socket name of its own.
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+/// Things of this machine that must stay out of reach while attacks run.
+#[derive(Debug)]
+pub(super) struct Lure {
+    tcp: TcpListener,
+    #[cfg(target_os = "linux")]
+    abstract_socket: std::os::unix::net::UnixListener,
+    abstract_name: String,
+    names: Vec<String>,
+    paths: Vec<String>,
+}
+
+/// Variables that a sandbox has too, with values of its own.
+const COMMON: &[&str] = &[
+    "HOME", "HOSTNAME", "LANG", "LANGUAGE", "LOGNAME", "MAIL", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TERM", "TMPDIR",
+    "TZ", "USER", "_",
+];
+
+impl Lure {
+    /// Lays it out.
+    pub(super) fn new() -> io::Result<Self> {
+        let tcp = TcpListener::bind(("127.0.0.1", 0))?;
+        tcp.set_nonblocking(true)?;
+        let abstract_name = format!("sandcell-doctor-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        Ok(Self {
+            tcp,
+            #[cfg(target_os = "linux")]
+            abstract_socket: listen_abstract(&abstract_name)?,
+            abstract_name,
+            names: names(),
+            paths: paths(),
+        })
+    }
+
+    /// An attack's code, pointed at it.
+    pub(super) fn aim(&self, code: &str) -> String {
+        let port = self.tcp.local_addr().map_or(0, |address| address.port());
+        // Debug text of these lists is a Python list too: plain words and paths only are in them.
+        code.replace("{tcp}", &port.to_string())
+            .replace("{abstract}", &self.abstract_name)
+            .replace("{names}", &format!("{:?}", self.names))
+            .replace("{paths}", &format!("{:?}", self.paths))
+    }
+
+    /// Whether anything came through, whatever the code inside said.
+    pub(super) fn was_touched(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        if self.abstract_socket.accept().is_ok() {
+            return true;
+        }
+        self.tcp.accept().is_ok()
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn listen_abstract(name: &str) -> io::Result<std::os::unix::net::UnixListener> {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn names() -> Vec<String> {
+    let plain = |name: &String| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    std::env::vars_os()
+        .filter_map(|(name, _)| name.into_string().ok())
+        .filter(|name| plain(name) && !COMMON.contains(&name.as_str()))
+        .filter(|name| !["LC_", "PYTHON", "MPL"].iter().any(|own| name.starts_with(own)))
+        .collect()
+}
+
+fn paths() -> Vec<String> {
+    let plain = |path: &String| path.chars().all(|c| c.is_ascii_alphanumeric() || "/_.-".contains(c));
+    let folders = [
+        std::env::var("HOME").ok(),
+        std::env::current_dir().ok().map(|path| path.display().to_string()),
+        std::env::current_exe().ok().and_then(|path| Some(path.parent()?.display().to_string())),
+    ];
+    folders
+        .into_iter()
+        .flatten()
+        .filter(|path| plain(path) && path.len() > 4 && !path.starts_with("/usr") && !path.starts_with("/home/user"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_from_outside_is_noticed() {
+        let lure = Lure::new().unwrap();
+        assert!(!lure.was_touched());
+        let port: u16 = lure.aim("{tcp}").parse().unwrap();
+        let _open = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        assert!(lure.was_touched());
+    }
+
+    #[test]
+    fn nothing_is_left_to_fill_in() {
+        let code = Lure::new().unwrap().aim("{tcp} {abstract} {names} {paths}");
+        assert!(!code.contains('{'), "{code}");
+    }
+}

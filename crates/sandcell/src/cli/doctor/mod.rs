@@ -1,0 +1,325 @@
+//! `sandcell doctor`: what this machine can isolate, why not more, and whether it holds.
+
+mod attacks;
+mod lure;
+mod siege;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::Args;
+use sandcell_engine::Engine;
+use sandcell_sandbox::{Code, Failure, LayerReport, LayerState, Level};
+use serde_json::json;
+use std::sync::Arc;
+
+use super::output::{self, Printed, Style, safe};
+use crate::config::Settings;
+use crate::wiring::{self, Launcher};
+use siege::Siege;
+
+/// Says what this machine can isolate and why not more, and attacks itself to see what holds
+///
+/// Each layer that is weaker than it could be comes with the command that mends it. The attacks run inside a real
+/// sandbox of this machine and take a few seconds. Exits with 0 only if sandboxes can be made and every attack held.
+#[derive(Debug, Args)]
+pub(super) struct DoctorArgs {
+    /// Prints {level, ok, layers, attacks, backends}
+    #[arg(long)]
+    json: bool,
+}
+
+/// Everything that was found.
+#[derive(Debug)]
+struct Report {
+    level: Level,
+    floor: Level,
+    layers: Vec<LayerReport>,
+    backends: Vec<BackendRow>,
+    python: Result<String, Failure>,
+    siege: Option<Siege>,
+}
+
+/// A back end of the settings.
+#[derive(Debug)]
+struct BackendRow {
+    name: String,
+    level: Option<Level>,
+    failure: Option<Failure>,
+}
+
+impl Report {
+    fn ok(&self) -> bool {
+        self.python.is_ok()
+            && self.backends.iter().any(|backend| backend.failure.is_none())
+            && self.siege.as_ref().is_some_and(Siege::held)
+    }
+}
+
+pub(super) fn run(args: &DoctorArgs, settings: Settings, launcher: Launcher) -> Printed {
+    let runtime = wiring::runtime().map_err(io::Error::other)?;
+    let report = runtime.block_on(examine(settings, launcher));
+    runtime.shutdown_background();
+    if args.json {
+        output::json(&as_json(&report))?;
+    } else {
+        output::text(&as_text(&report, Style::of(&io::stdout())))?;
+    }
+    Ok(if report.ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
+    let floor = settings.isolation_min;
+    // A look at the machine is not bound by how little its sandboxes get.
+    settings.engine.limits.processes = settings.engine.limits.processes.max(32);
+    let python = python(&settings);
+    let wired = wiring::wire(settings, launcher).await;
+    let report = Report {
+        level: wired.level(),
+        floor,
+        layers: layers(&wired.engine),
+        backends: wired
+            .backends
+            .iter()
+            .map(|row| BackendRow {
+                name: row.name.clone(),
+                level: row.level,
+                failure: row.failure.clone(),
+            })
+            .collect(),
+        siege: match (&python, wired.problems.is_empty()) {
+            (Ok(_), true) => Some(siege::lay(&wired.engine).await),
+            _ => None,
+        },
+        python,
+    };
+    wired.engine.shutdown().await;
+    report
+}
+
+fn layers(engine: &Arc<Engine>) -> Vec<LayerReport> {
+    engine.backends().into_iter().next().map(|backend| backend.layers).unwrap_or_default()
+}
+
+fn python(settings: &Settings) -> Result<String, Failure> {
+    let found = wiring::languages(settings);
+    if let Some(language) = found.languages.first() {
+        let info = language.info();
+        return Ok(match info.libraries.as_slice() {
+            [] => info.version.clone(),
+            libraries => format!("{} with {}", info.version, libraries.join(", ")),
+        });
+    }
+    Err(found.missing.into_iter().next().map_or_else(
+        || Failure::new(Code::LanguageUnavailable, "this build has no languages", "install another build"),
+        |(_, failure)| failure,
+    ))
+}
+
+fn as_json(report: &Report) -> serde_json::Value {
+    let empty = Siege::default();
+    let siege = report.siege.as_ref().unwrap_or(&empty);
+    let backends = report.backends.iter().map(|backend| {
+        json!({
+            "name": backend.name,
+            "available": backend.failure.is_none(),
+            "level": backend.level,
+            "reason": backend.failure.as_ref().map(|failure| &failure.message),
+            "remedy": backend.failure.as_ref().map(|failure| &failure.remedy),
+        })
+    });
+    let python = match &report.python {
+        Ok(version) => json!({"available": true, "version": version, "reason": null, "remedy": null}),
+        Err(failure) => {
+            json!({"available": false, "version": null, "reason": failure.message, "remedy": failure.remedy})
+        }
+    };
+    json!({
+        "level": report.level,
+        "ok": report.ok(),
+        "layers": report.layers,
+        "attacks": {
+            "tried": siege.results.len(),
+            "held": siege.results.iter().filter(|result| result.held).count(),
+            "results": siege.results,
+        },
+        "backends": backends.collect::<Vec<_>>(),
+        "python": python,
+    })
+}
+
+fn as_text(report: &Report, style: Style) -> String {
+    let mut text = String::from("\n");
+    text.push_str(&verdict(report, style));
+    for backend in &report.backends {
+        match &backend.failure {
+            None => text.push_str(&format!("{} back end {}\n", style.green("✓"), backend.name)),
+            Some(failure) => text.push_str(&trouble(style, &format!("back end {}", backend.name), failure)),
+        }
+    }
+    match &report.python {
+        Ok(version) => text.push_str(&format!("{} Python {version}\n", style.green("✓"))),
+        Err(failure) => text.push_str(&trouble(style, "Python", failure)),
+    }
+    if !report.layers.is_empty() {
+        text.push_str(&format!("\n{}\n", style.bold("Layers")));
+        for layer in &report.layers {
+            text.push_str(&layer_line(layer, style));
+        }
+    }
+    text.push_str(&report.siege.as_ref().map(|siege| attacks_text(siege, style)).unwrap_or_default());
+    text.push_str(&format!(
+        "\n{}\n  an entry for its MCP settings: command {}, arguments [\"serve\"]\n\n",
+        style.bold("Your client"),
+        std::env::current_exe().map_or_else(|_| "sandcell".to_owned(), |path| format!("\"{}\"", path.display())),
+    ));
+    text
+}
+
+fn verdict(report: &Report, style: Style) -> String {
+    if report.ok() {
+        let level = style.bold(report.level.as_str());
+        return format!("{} This machine isolates at level {level}, and every attack held.\n\n", style.green("✓"));
+    }
+    let why = if report.backends.iter().all(|backend| backend.failure.is_some()) {
+        format!("no sandbox can be made here at level {} or above, so sandcell runs no code", report.floor)
+    } else if report.python.is_err() {
+        "there is no interpreter to run code with".to_owned()
+    } else {
+        "an attack was not held; do not run code from strangers here".to_owned()
+    };
+    format!("{} Not ready: {why}.\n\n", style.red("✗"))
+}
+
+fn trouble(style: Style, what: &str, failure: &Failure) -> String {
+    format!("{} {what}: {}\n    {} {}\n", style.red("✗"), failure.message, style.bold("fix:"), failure.remedy)
+}
+
+fn layer_line(layer: &LayerReport, style: Style) -> String {
+    let (mark, state) = match layer.state {
+        LayerState::Active => (style.green("✓"), String::new()),
+        LayerState::Degraded => (style.yellow("~"), style.yellow(" (weaker)")),
+        LayerState::Missing => (style.red("✗"), style.red(" (missing)")),
+    };
+    let mut text = format!("  {mark} {}{state}", layer.name);
+    if let Some(reason) = &layer.reason {
+        text.push_str(&format!(": {reason}"));
+    }
+    text.push('\n');
+    if let Some(remedy) = &layer.remedy {
+        text.push_str(&format!("      {} {remedy}\n", style.bold("fix:")));
+    }
+    text
+}
+
+/// One line for each layer that was attacked, and one for each attack that was not held.
+fn attacks_text(siege: &Siege, style: Style) -> String {
+    let held = siege.results.iter().filter(|result| result.held).count();
+    let mut text = format!(
+        "\n{}  {} tried, {} held, in {:.1} s\n",
+        style.bold("Attacks on a sandbox of this machine"),
+        siege.results.len(),
+        held,
+        siege.took.as_secs_f64()
+    );
+    let mut layers: Vec<&str> = Vec::new();
+    for result in &siege.results {
+        if !layers.contains(&result.layer) {
+            layers.push(result.layer);
+        }
+    }
+    for layer in layers {
+        let of_layer: Vec<_> = siege.results.iter().filter(|result| result.layer == layer).collect();
+        let held = of_layer.iter().filter(|result| result.held).count();
+        let mark = if held == of_layer.len() { style.green("✓") } else { style.red("✗") };
+        let names: Vec<&str> = of_layer.iter().map(|result| result.name).collect();
+        text.push_str(&format!(
+            "  {mark} {layer:<14} {held:>2}/{:<2}  {}\n",
+            of_layer.len(),
+            style.dim(&shorten(&names.join(" · "), 54))
+        ));
+        for result in of_layer.iter().filter(|result| !result.held) {
+            text.push_str(&format!("      {} {}\n", style.red(&format!("{}:", result.name)), safe(&result.detail)));
+        }
+    }
+    text
+}
+
+fn shorten(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    let head: String = text.chars().take(most.saturating_sub(1)).collect();
+    format!("{head}…")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unable() -> Report {
+        let failure = Failure::new(
+            Code::IsolationUnavailable,
+            "isolation layer user namespace is not available: the kernel forbids it",
+            "sudo sysctl kernel.unprivileged_userns_clone=1",
+        );
+        Report {
+            level: Level::None,
+            floor: Level::Namespace,
+            layers: vec![LayerReport {
+                name: "user namespace".to_owned(),
+                state: LayerState::Missing,
+                reason: Some("the kernel forbids it".to_owned()),
+                remedy: Some("sudo sysctl kernel.unprivileged_userns_clone=1".to_owned()),
+            }],
+            backends: vec![BackendRow {
+                name: "native".to_owned(),
+                level: None,
+                failure: Some(failure),
+            }],
+            python: Ok("3.11.2".to_owned()),
+            siege: None,
+        }
+    }
+
+    #[test]
+    fn a_machine_that_cannot_isolate_is_not_ok_and_hears_why_and_what_mends_it() {
+        let report = unable();
+        assert!(!report.ok());
+        let text = as_text(&report, Style::plain());
+        assert!(text.contains("Not ready: no sandbox can be made here at level namespace"), "{text}");
+        assert!(text.contains("sudo sysctl kernel.unprivileged_userns_clone=1"), "{text}");
+        let json = as_json(&report);
+        assert_eq!(json["ok"], false);
+        assert_eq!(json["attacks"]["tried"], 0);
+        assert_eq!(json["backends"][0]["available"], false);
+        assert_eq!(json["layers"][0]["state"], "missing");
+    }
+
+    #[test]
+    fn one_attack_that_is_not_held_makes_it_not_ok() {
+        let mut report = unable();
+        report.backends[0].failure = None;
+        let result = |held| siege::Outcome {
+            name: "mount a file system",
+            layer: "namespaces",
+            held,
+            detail: "broke mount gave 0\u{1b}[2J".to_owned(),
+        };
+        let mut siege = Siege {
+            results: vec![result(true)],
+            took: std::time::Duration::from_secs(1),
+        };
+        report.siege = Some(siege);
+        assert!(report.ok());
+        siege = Siege {
+            results: vec![result(true), result(false)],
+            took: std::time::Duration::from_secs(1),
+        };
+        report.siege = Some(siege);
+        assert!(!report.ok());
+        let text = as_text(&report, Style::plain());
+        assert!(text.contains("broke mount gave 0\\u{1b}[2J"), "{text}");
+        assert!(text.contains("1/2"), "{text}");
+    }
+}

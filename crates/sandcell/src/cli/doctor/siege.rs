@@ -1,0 +1,172 @@
+//! Runs the attacks in real sandboxes and judges what came of each.
+
+use std::time::{Duration, Instant};
+
+use sandcell_engine::{CreateRequest, Engine, ExecuteRequest, ExecutionView, Principal, Status};
+use sandcell_sandbox::{ByteSize, Code, Failure};
+use serde::Serialize;
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+
+use super::attacks::{ATTACKS, Attack, Expect, FLOODS, PRELUDE};
+use super::lure::Lure;
+
+/// How long one attack may take.
+const EACH: Duration = Duration::from_secs(3);
+/// How long a flood that only time ends may take.
+const ENDLESS: Duration = Duration::from_millis(400);
+
+/// What came of one attack.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Outcome {
+    /// What it tried.
+    pub(super) name: &'static str,
+    /// The layer that had to hold.
+    pub(super) layer: &'static str,
+    /// Whether it did.
+    pub(super) held: bool,
+    /// What was seen.
+    pub(super) detail: String,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Siege {
+    pub(super) results: Vec<Outcome>,
+    pub(super) took: Duration,
+}
+
+impl Siege {
+    /// Whether every attack was held, and at least one was made.
+    pub(super) fn held(&self) -> bool {
+        !self.results.is_empty() && self.results.iter().all(|result| result.held)
+    }
+}
+
+/// Attacks two sandboxes: one of the usual kind, and a small one that is flooded.
+pub(super) async fn lay(engine: &Arc<Engine>) -> Siege {
+    let started = Instant::now();
+    let mut results = Vec::new();
+    let usual = CreateRequest {
+        count: 1,
+        label: Some("doctor".to_owned()),
+        ..CreateRequest::default()
+    };
+    let small = CreateRequest {
+        memory: Some(ByteSize::mib(128)),
+        disk: Some(ByteSize::mib(32)),
+        ..usual.clone()
+    };
+    for (request, attacks) in [(usual, ATTACKS), (small, FLOODS)] {
+        match Field::open(engine, request).await {
+            Ok(field) => results.extend(field.fight(attacks).await),
+            Err(failure) => results.extend(attacks.iter().map(|attack| lost(attack, &failure))),
+        }
+    }
+    Siege {
+        results,
+        took: started.elapsed(),
+    }
+}
+
+/// An attack that could not be made has shown nothing.
+fn lost(attack: &Attack, failure: &Failure) -> Outcome {
+    Outcome {
+        name: attack.name,
+        layer: attack.layer,
+        held: false,
+        detail: format!("could not be tried: {failure}"),
+    }
+}
+
+/// A sandbox under attack.
+struct Field<'a> {
+    engine: &'a Arc<Engine>,
+    who: Principal,
+    sandbox: String,
+    lure: Lure,
+}
+
+impl<'a> Field<'a> {
+    async fn open(engine: &'a Arc<Engine>, request: CreateRequest) -> Result<Self, Failure> {
+        let lure = Lure::new().map_err(|error| {
+            Failure::new(
+                Code::Internal,
+                format!("no listener could be set up: {error}"),
+                "allow local sockets and try again",
+            )
+        })?;
+        let who = Principal("doctor".into());
+        let made = engine.create(&who, request).await?;
+        let sandbox = made.first().map(|view| view.id.as_str().to_owned()).ok_or_else(|| {
+            Failure::new(Code::Internal, "no sandbox was made", "try again")
+        })?;
+        Ok(Self {
+            engine,
+            who,
+            sandbox,
+            lure,
+        })
+    }
+
+    async fn fight(&self, attacks: &'static [Attack]) -> Vec<Outcome> {
+        let mut results = Vec::new();
+        let mut ready = false;
+        for attack in attacks {
+            // The session may have been the price of the attack before.
+            if !ready && let Err(failure) = self.execute(PRELUDE, EACH).await {
+                results.push(lost(attack, &failure));
+                continue;
+            }
+            let limit = if attack.code.starts_with("while True") { ENDLESS } else { EACH };
+            let outcome = match self.execute(&self.lure.aim(attack.code), limit).await {
+                Ok(view) => {
+                    ready = view.status == Status::Ok && !view.state_lost;
+                    judge(attack, &view, self.lure.was_touched())
+                }
+                Err(failure) => {
+                    ready = false;
+                    lost(attack, &failure)
+                }
+            };
+            results.push(outcome);
+        }
+        // What is left is ended with the engine.
+        let _already_gone = self.engine.close(&self.who, &self.sandbox).await;
+        results
+    }
+
+    async fn execute(&self, code: &str, timeout: Duration) -> Result<ExecutionView, Failure> {
+        let request = ExecuteRequest {
+            code: code.to_owned(),
+            language: "python".to_owned(),
+            sandbox_id: Some(self.sandbox.clone()),
+            stdin: None,
+            timeout: Some(timeout),
+            wait: None,
+        };
+        self.engine.execute(&self.who, request, CancellationToken::new()).await
+    }
+}
+
+fn judge(attack: &Attack, view: &ExecutionView, touched: bool) -> Outcome {
+    let last = view.stdout.text.lines().last().unwrap_or("").trim();
+    let cause = view.cause.as_ref().map(|cause| cause.code);
+    let ended_as_wanted = match attack.expect {
+        Expect::Held => false,
+        Expect::HeldOr(codes) => cause.is_some_and(|cause| codes.contains(&cause)),
+    };
+    let said_held = view.status == Status::Ok && last.starts_with("held");
+    let detail = match (touched, &view.error, &view.cause) {
+        (true, _, _) => "a listener of this machine was reached".to_owned(),
+        (_, Some(error), _) => error.lines().last().unwrap_or("").to_owned(),
+        (_, None, Some(cause)) => cause.message.clone(),
+        (_, None, None) => last.to_owned(),
+    };
+    Outcome {
+        name: attack.name,
+        layer: attack.layer,
+        held: !touched && (said_held || ended_as_wanted),
+        detail,
+    }
+}

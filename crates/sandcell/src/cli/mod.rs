@@ -1,0 +1,153 @@
+//! The command line: what there is to type, and which file does it. One file for each command; the doc comment of a
+//! command is its help.
+
+mod config;
+mod demo;
+mod doctor;
+mod languages;
+mod output;
+#[cfg(test)]
+mod reference;
+mod run;
+mod serve;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use sandcell_sandbox::Failure;
+
+use crate::config::{FlagValue, Settings, Surroundings};
+use crate::telemetry;
+use crate::wiring::Launcher;
+
+/// What clap's own errors exit with.
+const USAGE: u8 = 2;
+/// What `run` exits with when sandcell itself could not run the program.
+const RUN_FAILED: u8 = 125;
+
+/// Runs code that AI agents write, or anyone, in a strict sandbox: as an MCP server, or from the command line.
+///
+/// Start with `sandcell demo`: it starts the server, speaks MCP to it and shows what comes back. `sandcell doctor`
+/// says what this machine can isolate. stdout carries data only; logs and talk go to stderr.
+#[derive(Debug, Parser)]
+#[command(name = "sandcell", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+
+    /// A file of settings to read after those of the system and the user
+    #[arg(long, value_name = "FILE", global = true)]
+    config: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::ServeArgs),
+    Run(run::RunArgs),
+    Demo(demo::DemoArgs),
+    Doctor(doctor::DoctorArgs),
+    Languages(languages::LanguagesArgs),
+    Config(config::ConfigArgs),
+}
+
+/// Flags of the commands that make sandboxes.
+#[derive(Debug, Clone, Default, Args)]
+struct SandboxArgs {
+    /// Back ends to use, the preferred one first
+    #[arg(long, value_name = "NAME[,NAME…]", value_delimiter = ',')]
+    backend: Vec<String>,
+
+    /// Shows a folder of this machine to the sandboxes: `ro` (the default) read-only, `cow` as a private
+    /// copy-on-write view; the folder itself is never written. Repeatable
+    #[arg(long, value_name = "HOST[:SANDBOX][:ro|:cow]")]
+    mount: Vec<String>,
+}
+
+impl SandboxArgs {
+    fn flags(&self) -> Vec<FlagValue> {
+        vec![
+            FlagValue {
+                key: "backend",
+                flag: "--backend",
+                texts: self.backend.clone(),
+            },
+            FlagValue {
+                key: "mount",
+                flag: "--mount",
+                texts: self.mount.clone(),
+            },
+        ]
+    }
+}
+
+/// Runs the command that the arguments of this process name.
+pub(crate) fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Its two streams and colours are clap's business; a closed stream leaves nobody to tell.
+            let _nobody_listens = error.print();
+            let is_run = std::env::args_os().nth(1).is_some_and(|first| first == "run");
+            return match (error.use_stderr(), is_run) {
+                (false, _) => ExitCode::SUCCESS,
+                (true, true) => ExitCode::from(RUN_FAILED),
+                (true, false) => ExitCode::from(USAGE),
+            };
+        }
+    };
+    telemetry::start();
+    dispatch(cli)
+}
+
+fn dispatch(cli: Cli) -> ExitCode {
+    let file = cli.config;
+    match cli.command {
+        Command::Serve(args) => {
+            let launcher = Launcher::start();
+            ended(load(file, args.flags()).and_then(|settings| serve::run(&args, settings, launcher)))
+        }
+        Command::Run(args) => {
+            let launcher = Launcher::start();
+            run::main(args, |flags| load(file, flags), launcher)
+        }
+        Command::Demo(args) => demo::main(&args, file.as_deref()),
+        Command::Doctor(args) => {
+            let launcher = Launcher::start();
+            ended(load(file, Vec::new()).and_then(|settings| printed(doctor::run(&args, settings, launcher))))
+        }
+        Command::Languages(args) => {
+            let launcher = args.test.then(Launcher::start);
+            ended(load(file, Vec::new()).and_then(|settings| printed(languages::run(&args, settings, launcher))))
+        }
+        Command::Config(args) => {
+            let around = Surroundings::of_this_process(file, Vec::new());
+            ended(crate::config::read(&around).map_err(Failure::from).and_then(|layers| printed(config::run(&args, &layers))))
+        }
+    }
+}
+
+fn load(file: Option<PathBuf>, flags: Vec<FlagValue>) -> Result<Settings, Failure> {
+    Ok(Settings::load(&Surroundings::of_this_process(file, flags))?)
+}
+
+/// The exit status of a command; a failure is said first.
+fn ended(result: Result<ExitCode, Failure>) -> ExitCode {
+    result.unwrap_or_else(|failure| {
+        output::failure(&failure);
+        ExitCode::FAILURE
+    })
+}
+
+/// A reader that closed stdout has seen enough; any other fault of writing is told.
+fn printed(result: output::Printed) -> Result<ExitCode, Failure> {
+    match result {
+        Ok(code) => Ok(code),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Err(error) => Err(Failure::new(
+            sandcell_sandbox::Code::Internal,
+            format!("stdout cannot be written: {error}"),
+            "check where stdout goes",
+        )),
+    }
+}

@@ -1,0 +1,119 @@
+//! What commands print: data to stdout, talk to stderr, and failures in their one shape.
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use sandcell_sandbox::Failure;
+
+/// How a command that printed data ends.
+pub(crate) type Printed = io::Result<ExitCode>;
+
+/// Prints a failure on stderr: what happened, then what to do.
+pub(crate) fn failure(failure: &Failure) {
+    let style = Style::of(&io::stderr());
+    let mut text = format!("{} {} [{}]\n", style.red("error:"), failure.message, failure.code);
+    if !failure.remedy.is_empty() {
+        text.push_str(&format!("{} {}\n", style.bold("  fix:"), failure.remedy));
+    }
+    // When stderr is closed there is nobody left to tell.
+    let _nobody_listens = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Prints a failure on stderr as one line of JSON, for programs.
+pub(crate) fn failure_json(failure: &Failure) {
+    let line = serde_json::to_string(failure).unwrap_or_else(|_| format!("{{\"code\":\"{}\"}}", failure.code));
+    let _nobody_listens = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// Prints a JSON document on stdout.
+pub(crate) fn json(value: &serde_json::Value) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, value)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// Prints text on stdout, as it is.
+pub(crate) fn text(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Colours, where they are wanted: on a terminal, unless `NO_COLOR` is set.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Style {
+    on: bool,
+}
+
+impl Style {
+    /// For this stream.
+    pub(crate) fn of(stream: &impl IsTerminal) -> Self {
+        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self {
+            on: stream.is_terminal() && !refused,
+        }
+    }
+
+    /// No colours.
+    #[cfg(test)]
+    pub(crate) const fn plain() -> Self {
+        Self { on: false }
+    }
+
+    fn paint(self, code: &str, text: &str) -> String {
+        if self.on {
+            format!("\u{1b}[{code}m{text}\u{1b}[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+
+    pub(crate) fn bold(self, text: &str) -> String {
+        self.paint("1", text)
+    }
+
+    pub(crate) fn dim(self, text: &str) -> String {
+        self.paint("2", text)
+    }
+
+    pub(crate) fn red(self, text: &str) -> String {
+        self.paint("1;31", text)
+    }
+
+    pub(crate) fn green(self, text: &str) -> String {
+        self.paint("32", text)
+    }
+
+    pub(crate) fn yellow(self, text: &str) -> String {
+        self.paint("33", text)
+    }
+
+    pub(crate) fn cyan(self, text: &str) -> String {
+        self.paint("36", text)
+    }
+}
+
+/// Text from inside a sandbox, made safe for a terminal: control characters other than line feed and tab are shown
+/// as escapes.
+pub(crate) fn safe(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' | '\t' => safe.push(character),
+            _ if character.is_control() => safe.extend(character.escape_default()),
+            _ => safe.push(character),
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_is_not_driven_by_text_from_inside() {
+        assert_eq!(safe("a\u{1b}[2Jb\tc\n\r"), "a\\u{1b}[2Jb\tc\n\\r");
+    }
+}

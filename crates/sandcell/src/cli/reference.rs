@@ -1,0 +1,94 @@
+//! The generated pages of `docs/reference`: what the help says of every command, and every setting. The tests here
+//! fail when a page is not what the code says; `UPDATE_REFERENCE=1 cargo test -p sandcell reference` writes them.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::CommandFactory;
+
+use super::Cli;
+use crate::config::table::{NOT_YET, OTHER_VARIABLES, SETTINGS};
+
+fn commands() -> String {
+    let mut page = String::from(
+        "# Commands\n\nGenerated from the help of each command by `UPDATE_REFERENCE=1 cargo test -p sandcell reference`.\n",
+    );
+    let mut cli = Cli::command().term_width(100).max_term_width(100);
+    cli.build();
+    let _infallible = write!(page, "\n## sandcell\n\n```text\n{}\n```\n", tidy(&cli.render_long_help().to_string()));
+    let visible: Vec<clap::Command> = cli.get_subcommands().filter(|one| !one.is_hide_set()).cloned().collect();
+    for mut command in visible {
+        if command.get_name() == "help" {
+            continue;
+        }
+        let name = command.get_name().to_owned();
+        let help = tidy(&command.render_long_help().to_string());
+        let _infallible = write!(page, "\n## sandcell {name}\n\n```text\n{help}\n```\n");
+    }
+    page
+}
+
+fn tidy(help: &str) -> String {
+    let lines: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();
+    lines.join("\n")
+}
+
+fn settings() -> String {
+    let mut page = String::from(
+        "# Settings\n\nGenerated from the table of settings by `UPDATE_REFERENCE=1 cargo test -p sandcell reference`.\n\n\
+         From weakest to strongest: defaults, `/etc/sandcell/config.toml`, `~/.config/sandcell/config.toml`, \
+         `--config FILE`, `.env` in the working folder, environment, flags. `sandcell config` prints what is in force \
+         and where it came from. An unknown key is an error that names the nearest known one.\n\n\
+         In a file, `limits.cpus` is `cpus` in the table `[limits]`. In the environment, lists are separated by commas. \
+         `.env` may come with a stranger's project, so settings marked *operator* are refused there.\n\n\
+         | setting | takes | default | environment | |\n|---|---|---|---|---|\n",
+    );
+    for setting in SETTINGS {
+        let default = if setting.default.is_empty() { String::new() } else { format!("`{}`", setting.default) };
+        let _infallible = writeln!(
+            page,
+            "| `{}`{} | {} | {default} | `{}` | {} |",
+            setting.key,
+            if setting.dotenv { "" } else { " *operator*" },
+            setting.kind.describe(),
+            setting.env_name(),
+            setting.doc,
+        );
+    }
+    page.push_str("\nOther variables:\n\n");
+    for (name, doc) in OTHER_VARIABLES {
+        let _infallible = writeln!(page, "- `{name}`: {doc}");
+    }
+    let later: Vec<String> = NOT_YET.iter().map(|key| format!("`{key}`")).collect();
+    let _infallible = write!(
+        page,
+        "\nNot in this build yet, and refused with that said: {}.\n",
+        later.join(", ")
+    );
+    page
+}
+
+#[track_caller]
+fn is_fresh(name: &str, page: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(name);
+    if std::env::var_os("UPDATE_REFERENCE").is_some() {
+        std::fs::write(&path, page).unwrap();
+    }
+    let there = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(there == page, "{} is stale; run UPDATE_REFERENCE=1 cargo test -p sandcell reference", path.display());
+}
+
+#[test]
+fn the_page_of_commands_is_what_the_help_says() {
+    is_fresh("cli.md", &commands());
+}
+
+#[test]
+fn the_page_of_settings_is_what_the_table_says() {
+    is_fresh("settings.md", &settings());
+}
+
+#[test]
+fn the_command_line_is_well_formed() {
+    Cli::command().debug_assert();
+}

@@ -1,0 +1,156 @@
+//! The three streams of `sandcell run`.
+
+use std::future::Future;
+use std::io::{self, Read, Write};
+
+use bytes::Bytes;
+use sandcell_sandbox::{ByteSize, OutputStream, SessionEvent};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// Bytes that are read from stdin at once.
+const CHUNK: usize = 64 << 10;
+
+/// Where the program's output goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Sink {
+    /// To our own stdout and stderr, at once.
+    Pass,
+    /// Into memory, at most so much of each stream.
+    Collect(ByteSize),
+}
+
+/// Output that was kept.
+#[derive(Debug, Default)]
+pub(super) struct Collected {
+    pub(super) stdout: Vec<u8>,
+    pub(super) stderr: Vec<u8>,
+    /// Whether more was written than is kept.
+    pub(super) truncated: bool,
+}
+
+/// A program without stdin: the end of file at once.
+pub(super) fn no_stdin() -> mpsc::Receiver<Bytes> {
+    mpsc::channel(1).1
+}
+
+/// Our stdin, read ahead by no more than two chunks. The thread that reads is not waited for: a terminal may never
+/// say anything again.
+pub(super) fn stdin() -> mpsc::Receiver<Bytes> {
+    let (sender, receiver) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        if in_background() {
+            // Reading would stop this whole process. The program waits instead, until it is over.
+            sender_kept_open(&sender);
+            return;
+        }
+        let mut stdin = io::stdin().lock();
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            match stdin.read(&mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => return,
+                Ok(length) => {
+                    let bytes = Bytes::copy_from_slice(buffer.get(..length).unwrap_or_default());
+                    if sender.blocking_send(bytes).is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    });
+    receiver
+}
+
+fn sender_kept_open(sender: &mpsc::Sender<Bytes>) {
+    while !sender.is_closed() {
+        std::thread::park();
+    }
+}
+
+/// Whether stdin is a terminal that belongs to another job of the shell.
+fn in_background() -> bool {
+    #[cfg(unix)]
+    {
+        rustix::termios::tcgetpgrp(io::stdin()).is_ok_and(|owner| owner != rustix::process::getpgrp())
+    }
+    #[cfg(not(unix))]
+    {
+        false
+    }
+}
+
+/// Starts the thread that writes what comes. It ends when all senders are gone. When nobody reads our output any
+/// more, the program is cancelled and the rest thrown away, so that nothing waits for anybody.
+pub(super) fn writer(
+    sink: Sink,
+    cancel: CancellationToken,
+) -> (mpsc::Sender<SessionEvent>, impl Future<Output = io::Result<Collected>>) {
+    let (sender, mut receiver) = mpsc::channel(64);
+    let task = tokio::task::spawn_blocking(move || {
+        let mut collected = Collected::default();
+        let mut fault = None;
+        while let Some(event) = receiver.blocking_recv() {
+            let SessionEvent::Output { stream, bytes } = event else {
+                continue;
+            };
+            let written = match sink {
+                _ if fault.is_some() => Ok(()),
+                Sink::Pass => pass(stream, &bytes),
+                Sink::Collect(limit) => {
+                    collect(&mut collected, stream, &bytes, limit);
+                    Ok(())
+                }
+            };
+            if let Err(error) = written {
+                cancel.cancel();
+                fault = Some(error);
+            }
+        }
+        fault.map_or(Ok(collected), Err)
+    });
+    (sender, async { task.await.unwrap_or_else(|panicked| Err(io::Error::other(panicked))) })
+}
+
+fn pass(stream: OutputStream, bytes: &[u8]) -> io::Result<()> {
+    match stream {
+        OutputStream::Stdout => {
+            let mut out = io::stdout().lock();
+            out.write_all(bytes)?;
+            out.flush()
+        }
+        OutputStream::Stderr => io::stderr().lock().write_all(bytes),
+    }
+}
+
+fn collect(collected: &mut Collected, stream: OutputStream, bytes: &[u8], limit: ByteSize) {
+    let kept = match stream {
+        OutputStream::Stdout => &mut collected.stdout,
+        OutputStream::Stderr => &mut collected.stderr,
+    };
+    let room = usize::try_from(limit.as_bytes()).unwrap_or(usize::MAX).saturating_sub(kept.len());
+    let fits = bytes.get(..room).unwrap_or(bytes);
+    kept.extend_from_slice(fits);
+    collected.truncated |= fits.len() < bytes.len();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_collected_is_bounded_and_says_so() {
+        let mut collected = Collected::default();
+        collect(&mut collected, OutputStream::Stdout, &[b'x'; 700], ByteSize::kib(1));
+        assert!(!collected.truncated);
+        collect(&mut collected, OutputStream::Stdout, &[b'x'; 700], ByteSize::kib(1));
+        collect(&mut collected, OutputStream::Stderr, b"e", ByteSize::kib(1));
+        assert_eq!((collected.stdout.len(), collected.stderr.len()), (1024, 1));
+        assert!(collected.truncated);
+    }
+
+    #[tokio::test]
+    async fn a_program_without_stdin_sees_its_end() {
+        assert!(no_stdin().recv().await.is_none());
+    }
+}

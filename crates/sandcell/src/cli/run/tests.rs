@@ -1,0 +1,66 @@
+//! What `run` makes of its arguments and of how a program ended.
+
+use super::*;
+use clap::Parser;
+
+#[derive(Debug, Parser)]
+struct Alone {
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+fn parse(args: &[&str]) -> Result<RunArgs, clap::Error> {
+    Alone::try_parse_from(std::iter::once(&"run").chain(args)).map(|alone| alone.run)
+}
+
+#[test]
+fn the_language_comes_from_the_name_and_is_python_otherwise() {
+    for (name, language) in [("a.py", "python"), ("a.mjs", "javascript"), ("a.sh", "bash"), ("-", "python"), ("a", "python")] {
+        assert_eq!(language_of(Path::new(name)), language);
+    }
+}
+
+#[test]
+fn what_follows_two_dashes_belongs_to_the_program() {
+    let args = parse(&["a.py", "--json", "--", "--timeout", "x"]).unwrap();
+    assert_eq!(args.args, ["--timeout", "x"]);
+    assert!(args.json && args.timeout.is_none());
+    assert_eq!(parse(&[]).unwrap().program, Path::new("-"));
+}
+
+#[test]
+fn limits_that_are_none_are_refused() {
+    for bad in [
+        ["--timeout", "0"],
+        ["--timeout", "-1"],
+        ["--timeout", "3601"],
+        ["--timeout", "nan"],
+        ["--timeout", "inf"],
+        ["--memory", "0"],
+        ["--memory", "99999999999"],
+        ["--memory", "1.5"],
+    ] {
+        assert!(parse(&bad).is_err(), "{bad:?}");
+    }
+    assert_eq!(parse(&["--timeout", "0.5"]).unwrap().timeout, Some(Duration::from_millis(500)));
+}
+
+#[test]
+fn a_wish_that_is_no_path_names_the_flag() {
+    for bad in ["out.txt", "out.txt:", ":x", "../x:y"] {
+        assert!(Out::parse(bad).unwrap_err().message.contains("--out"), "{bad}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let out = Out::parse(&format!("/tmp/a.png:{}", folder.path().display())).unwrap();
+    assert_eq!(out.host, folder.path().join("a.png"));
+    let out = Out::parse("a.txt:b:c").unwrap();
+    assert_eq!((out.sandbox.as_str(), out.host.as_path()), ("/home/user/a.txt", Path::new("b:c")));
+}
+
+#[test]
+fn a_source_that_is_too_long_or_gone_is_told() {
+    let failure = read_bounded(Path::new("/dev/zero"), ByteSize::kib(4)).unwrap_err();
+    assert_eq!(failure.code, Code::LimitReached);
+    let failure = read_bounded(Path::new("/no/such/file"), ByteSize::kib(4)).unwrap_err();
+    assert!(failure.message.contains("/no/such/file"));
+}

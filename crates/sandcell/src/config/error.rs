@@ -1,0 +1,104 @@
+//! What can be wrong with settings.
+
+use std::path::PathBuf;
+
+use sandcell_sandbox::Failure;
+
+/// Why the settings could not be taken as they are. Nothing is ever skipped: the first fault ends the program.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    /// A file that is there, or was named, cannot be read.
+    #[error("{file} cannot be read: {source}")]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file is too long to be one of ours.
+    #[error("{file} is larger than {limit} bytes, so it is no file of settings")]
+    TooLarge {
+        /// The file.
+        file: PathBuf,
+        /// The most that is read.
+        limit: u64,
+    },
+    /// A file does not parse.
+    #[error("{file}, line {line}: {reason}")]
+    Syntax {
+        /// The file.
+        file: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What the parser said.
+        reason: String,
+    },
+    /// A key that nothing reads.
+    #[error("{place}: there is no setting `{key}`")]
+    Unknown {
+        /// The file or the environment.
+        place: String,
+        /// The key as written.
+        key: String,
+        /// The known name that is most like it.
+        nearest: Option<String>,
+    },
+    /// A setting of a later version.
+    #[error("{place}: {what} is not supported by this build yet")]
+    NotYet {
+        /// The file, the environment or the flag.
+        place: String,
+        /// The table, key or word.
+        what: String,
+    },
+    /// A value that its setting does not take.
+    #[error("{place}: `{key}` {reason}")]
+    Invalid {
+        /// The file, the environment or the flag.
+        place: String,
+        /// The key.
+        key: String,
+        /// What it must be.
+        reason: String,
+    },
+    /// A flag's value that its setting does not take.
+    #[error("{flag}: {reason}")]
+    Flag {
+        /// The flag.
+        flag: &'static str,
+        /// What it must be.
+        reason: String,
+    },
+    /// A `.env` file sets what only the operator may.
+    #[error("{place}: `{key}` is not taken from a .env file, since a project folder may come from a stranger")]
+    NotFromProject {
+        /// The file.
+        place: String,
+        /// The variable.
+        key: String,
+    },
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        let message = error.to_string();
+        let remedy = match error {
+            ConfigError::Unreadable { .. } => "check the path and its permissions, or remove it".to_owned(),
+            ConfigError::TooLarge { .. } => "name another file".to_owned(),
+            ConfigError::Syntax { .. } => "mend that line; docs/reference/settings.md shows every setting".to_owned(),
+            ConfigError::Unknown { nearest: Some(name), .. } => {
+                format!("did you mean `{name}`? `sandcell config` lists every setting")
+            }
+            ConfigError::Unknown { nearest: None, .. } => {
+                "remove it; `sandcell config` lists every setting".to_owned()
+            }
+            ConfigError::NotYet { .. } => "remove it; `sandcell config` lists what this build knows".to_owned(),
+            ConfigError::Invalid { .. } => "correct the value, or remove it for the default".to_owned(),
+            ConfigError::Flag { flag, .. } => format!("correct {flag}, or leave it out"),
+            ConfigError::NotFromProject { key, .. } => format!(
+                "put it in ~/.config/sandcell/config.toml or set {key} in the environment, and remove it from .env"
+            ),
+        };
+        Self::invalid(message, remedy)
+    }
+}

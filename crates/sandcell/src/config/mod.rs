@@ -1,0 +1,260 @@
+//! Settings: read from all their layers, checked, and turned into complete types before anything else looks at them.
+
+mod dotenv;
+mod error;
+mod mount;
+mod source;
+pub(crate) mod table;
+mod value;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sandcell_engine::EngineConfig;
+use sandcell_sandbox::{ByteSize, Cpus, Degree, Level, Limits, MAX_TIMEOUT, Mount};
+
+pub(crate) use error::ConfigError;
+pub(crate) use source::{FlagValue, Layered, Origin, Surroundings, read};
+pub(crate) use value::Value;
+
+/// All settings of this build.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// Back ends in the order of preference.
+    pub(crate) backends: Vec<String>,
+    /// The weakest level that is accepted.
+    pub(crate) isolation_min: Level,
+    /// Who must hold the limits on amounts.
+    pub(crate) limits_min: Degree,
+    /// The Python to use; none: find one.
+    pub(crate) python: Option<PathBuf>,
+    /// Where things are kept; none when no folder could be told from the environment.
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Folders that sandboxes see.
+    pub(crate) mounts: Vec<Mount>,
+    /// What the engine works with.
+    pub(crate) engine: EngineConfig,
+}
+
+impl Settings {
+    /// Reads the settings of this process.
+    pub(crate) fn load(around: &Surroundings) -> Result<Self, ConfigError> {
+        Self::from_layers(&read(around)?)
+    }
+
+    /// Makes complete types of values that have been checked one by one.
+    pub(crate) fn from_layers(layered: &Layered) -> Result<Self, ConfigError> {
+        let get = Getter(layered);
+        let mib = |key| Ok::<_, ConfigError>(ByteSize::mib(get.integer(key)?));
+        let limits = Limits {
+            memory: mib("limits.memory_mb")?,
+            cpus: cpus(get.number("limits.cpus")?),
+            processes: get.small("limits.processes")?,
+            disk: mib("limits.disk_mb")?,
+            inodes: get.integer("limits.inodes")?,
+        };
+        Ok(Self {
+            backends: get.words("backend")?,
+            isolation_min: get.level()?,
+            limits_min: match get.word("limits_min")?.as_str() {
+                "enforced" => Degree::Enforced,
+                "watched" => Degree::Watched,
+                _ => return Err(wrong("limits_min")),
+            },
+            python: get.path("python")?,
+            data_dir: get.path("data_dir")?.or_else(default_data_dir),
+            mounts: match get.value("mount")? {
+                Value::Mounts(mounts) => mounts.clone(),
+                _ => return Err(wrong("mount")),
+            },
+            engine: EngineConfig {
+                max_limits: max_limits(&limits),
+                limits,
+                timeout: seconds(get.number("limits.timeout_s")?).min(MAX_TIMEOUT),
+                output_inline: ByteSize::kib(get.integer("limits.output_inline_kb")?),
+                output_kept: mib("limits.output_kept_mb")?,
+                file_bytes: mib("limits.file_mb")?,
+                code_bytes: ByteSize::mib(1),
+                sandboxes_per_caller: get.count("limits.sandboxes_per_caller")?,
+                sandboxes: get.count("limits.sandboxes")?,
+                idle: Duration::from_secs(get.integer("limits.idle_s")?),
+                history_rows: get.count("limits.history_rows")?,
+                history_age: Duration::from_secs(get.integer("limits.history_days")?.saturating_mul(86_400)),
+                queue: 32,
+                upload_from: match get.value("upload_from")? {
+                    Value::Paths(paths) => paths.clone(),
+                    _ => return Err(wrong("upload_from")),
+                },
+                ..EngineConfig::default()
+            },
+        })
+    }
+}
+
+/// Typed reads from the layers. The table says which kind each key has; a mistake there is an error, not a default.
+struct Getter<'a>(&'a Layered);
+
+impl Getter<'_> {
+    fn value(&self, key: &'static str) -> Result<&Value, ConfigError> {
+        self.0.get(key).map(|(value, _)| value).ok_or_else(|| wrong(key))
+    }
+
+    fn integer(&self, key: &'static str) -> Result<u64, ConfigError> {
+        match self.value(key)? {
+            Value::Integer(number) => Ok(*number),
+            _ => Err(wrong(key)),
+        }
+    }
+
+    fn small(&self, key: &'static str) -> Result<u32, ConfigError> {
+        u32::try_from(self.integer(key)?).map_err(|_| wrong(key))
+    }
+
+    fn count(&self, key: &'static str) -> Result<usize, ConfigError> {
+        usize::try_from(self.integer(key)?).map_err(|_| wrong(key))
+    }
+
+    fn number(&self, key: &'static str) -> Result<f64, ConfigError> {
+        match self.value(key)? {
+            Value::Number(number) => Ok(*number),
+            _ => Err(wrong(key)),
+        }
+    }
+
+    fn word(&self, key: &'static str) -> Result<String, ConfigError> {
+        match self.value(key)? {
+            Value::Word(word) => Ok(word.clone()),
+            _ => Err(wrong(key)),
+        }
+    }
+
+    fn words(&self, key: &'static str) -> Result<Vec<String>, ConfigError> {
+        match self.value(key)? {
+            Value::Words(words) => Ok(words.clone()),
+            _ => Err(wrong(key)),
+        }
+    }
+
+    fn path(&self, key: &'static str) -> Result<Option<PathBuf>, ConfigError> {
+        match self.value(key)? {
+            Value::Path(path) => Ok(path.clone()),
+            _ => Err(wrong(key)),
+        }
+    }
+
+    fn level(&self) -> Result<Level, ConfigError> {
+        let word = self.word("isolation_min")?;
+        [
+            Level::Microvm,
+            Level::Gvisor,
+            Level::Container,
+            Level::Namespace,
+            Level::Process,
+            Level::None,
+        ]
+        .into_iter()
+        .find(|level| level.as_str() == word)
+        .ok_or_else(|| wrong("isolation_min"))
+    }
+}
+
+/// The table of settings and this module disagree: a mistake of ours.
+fn wrong(key: &'static str) -> ConfigError {
+    ConfigError::Invalid {
+        place: "the table of settings".to_owned(),
+        key: key.to_owned(),
+        reason: "is of another kind than the code that reads it expects".to_owned(),
+    }
+}
+
+fn seconds(number: f64) -> Duration {
+    Duration::try_from_secs_f64(number).unwrap_or(MAX_TIMEOUT)
+}
+
+/// Thousandths of a core. The table bounds the number to 0.05 – 1024.
+fn cpus(cores: f64) -> Cpus {
+    let milli = Duration::try_from_secs_f64(cores).map_or(1000, |as_time| as_time.as_millis());
+    Cpus::milli(u32::try_from(milli).unwrap_or(u32::MAX))
+}
+
+/// The most that a call may ask for: half of the machine's memory and all of its cores, and never less than what
+/// every sandbox gets anyway.
+fn max_limits(limits: &Limits) -> Limits {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let cores = u32::try_from(cores).unwrap_or(1).min(1024);
+    let half = machine_memory().map_or(limits.memory, |all| ByteSize::bytes(all.as_bytes() / 2));
+    Limits {
+        memory: limits.memory.max(half),
+        cpus: limits.cpus.max(Cpus::milli(cores.saturating_mul(1000))),
+        processes: limits.processes.max(1024),
+        disk: limits.disk.max(half),
+        inodes: limits.inodes.max(1_000_000),
+    }
+}
+
+/// The machine's memory, where it can be told.
+fn machine_memory() -> Option<ByteSize> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(ByteSize::kib(kib))
+}
+
+fn default_data_dir() -> Option<PathBuf> {
+    #[cfg(unix)]
+    if rustix::process::geteuid().is_root() {
+        return Some(PathBuf::from("/var/lib/sandcell"));
+    }
+    let below = |name: &str, rest: &str| {
+        std::env::var_os(name)
+            .map(|folder| PathBuf::from(folder).join(rest))
+            .filter(|path| path.is_absolute())
+    };
+    below("XDG_DATA_HOME", "sandcell")
+        .or_else(|| below("HOME", ".local/share/sandcell"))
+        .or_else(|| below("LOCALAPPDATA", "sandcell"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_those_of_the_contract() {
+        let settings = Settings::load(&Surroundings::default()).unwrap();
+        assert_eq!(settings.backends, ["native"]);
+        assert_eq!(settings.isolation_min, Level::Namespace);
+        assert_eq!(settings.limits_min, Degree::Watched);
+        assert_eq!(settings.engine.limits, Limits::default());
+        assert_eq!(settings.engine.timeout, Duration::from_secs(30));
+        assert_eq!(settings.engine.output_inline, ByteSize::kib(20));
+        assert_eq!(settings.engine.output_kept, ByteSize::mib(16));
+        assert_eq!(settings.engine.file_bytes, ByteSize::mib(10));
+        assert_eq!(settings.engine.code_bytes, ByteSize::mib(1));
+        assert_eq!(settings.engine.sandboxes_per_caller, 16);
+        assert_eq!(settings.engine.sandboxes, 256);
+        assert_eq!(settings.engine.idle, Duration::from_secs(1800));
+        assert_eq!(settings.engine.history_rows, 10_000);
+        assert_eq!(settings.engine.history_age, Duration::from_secs(30 * 86_400));
+        assert!(settings.engine.upload_from.is_empty() && settings.mounts.is_empty());
+    }
+
+    #[test]
+    fn what_every_sandbox_gets_is_within_what_a_call_may_ask_for() {
+        let huge = Limits {
+            memory: ByteSize::mib(1 << 20),
+            cpus: Cpus::milli(1_024_000),
+            processes: 1 << 16,
+            disk: ByteSize::mib(1 << 20),
+            inodes: 100_000_000,
+        };
+        assert_eq!(max_limits(&huge), huge);
+    }
+
+    #[test]
+    fn cores_become_thousandths() {
+        assert_eq!(cpus(0.05), Cpus::milli(50));
+        assert_eq!(cpus(1.5), Cpus::milli(1500));
+        assert_eq!(cpus(1024.0), Cpus::milli(1_024_000));
+    }
+}

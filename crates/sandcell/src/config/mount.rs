@@ -1,0 +1,210 @@
+//! Mounts: folders of the host that sandboxes see, as `--mount` and `[[mount]]` name them.
+
+use std::path::{Path, PathBuf};
+
+use sandcell_sandbox::{HOME, Mount, MountMode, SandboxPath};
+
+use super::value::shown;
+
+/// Folders inside that belong to the sandbox itself: neither they nor anything below can be covered.
+const SYSTEM: &[&str] = &[
+    "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/root", "/run", "/sbin", "/sys",
+    "/usr", "/var",
+];
+/// Folders inside that cannot be covered as a whole, but may hold mounts.
+const SHARED: &[&str] = &["/", "/home", HOME, "/tmp", "/mnt", "/opt", "/srv"];
+/// Folders of the host that are not project folders, whatever the operator meant.
+const NOT_FROM: &[&str] = &["/", "/dev", "/proc", "/sys"];
+
+/// The most mounts that one server takes; each costs time in every sandbox.
+const MOST: usize = 32;
+
+/// Reads `HOST[:SANDBOX][:ro|:cow]`. A relative host path starts at the working folder.
+pub(crate) fn from_flag(text: &str) -> Result<Mount, String> {
+    let (rest, mode) = match text.rsplit_once(':') {
+        Some((rest, "ro")) => (rest, MountMode::Ro),
+        Some((rest, "cow")) => (rest, MountMode::Cow),
+        _ => (text, MountMode::Ro),
+    };
+    let (host, sandbox) = match rest.split_once(':') {
+        Some((_, sandbox)) if !sandbox.starts_with('/') => {
+            return Err(format!(
+                "{}: after the host's folder comes an absolute path inside the sandbox, then `ro` or `cow`",
+                shown(text)
+            ));
+        }
+        Some((host, sandbox)) => (host, Some(sandbox)),
+        None => (rest, None),
+    };
+    make(Path::new(host), sandbox, mode)
+}
+
+/// Reads one `[[mount]]` table.
+pub(crate) fn from_toml(value: &toml::Value) -> Result<Mount, String> {
+    let table = value.as_table().ok_or("must be `[[mount]]` tables")?;
+    for key in table.keys() {
+        if !["host", "sandbox", "mode"].contains(&key.as_str()) {
+            return Err(format!("has no key {}; it takes host, sandbox and mode", shown(key)));
+        }
+    }
+    let text = |key: &str| match table.get(key) {
+        None => Ok(None),
+        Some(toml::Value::String(text)) => Ok(Some(text.as_str())),
+        Some(_) => Err(format!("{key} must be a text")),
+    };
+    let host = text("host")?.ok_or("needs a host folder")?;
+    if !Path::new(host).is_absolute() {
+        return Err(format!("host must be an absolute path, not {}", shown(host)));
+    }
+    let mode = match text("mode")? {
+        None | Some("ro") => MountMode::Ro,
+        Some("cow") => MountMode::Cow,
+        Some(other) => return Err(format!("mode must be \"ro\" or \"cow\", not {}", shown(other))),
+    };
+    make(Path::new(host), text("sandbox")?, mode)
+}
+
+/// Checks mounts against each other: none may lie in another one.
+pub(crate) fn all(mounts: Vec<Mount>) -> Result<Vec<Mount>, String> {
+    if mounts.len() > MOST {
+        return Err(format!("{} mounts are more than the {MOST} that are possible", mounts.len()));
+    }
+    for (index, mount) in mounts.iter().enumerate() {
+        for other in mounts.iter().skip(index + 1) {
+            let (one, two) = (Path::new(&mount.sandbox), Path::new(&other.sandbox));
+            if one.starts_with(two) || two.starts_with(one) {
+                return Err(format!(
+                    "{} and {} lie in one another; give each mount a place of its own",
+                    mount.sandbox, other.sandbox
+                ));
+            }
+        }
+    }
+    Ok(mounts)
+}
+
+fn make(host: &Path, sandbox: Option<&str>, mode: MountMode) -> Result<Mount, String> {
+    let host = existing_folder(host)?;
+    let sandbox = match sandbox {
+        Some(text) => text.to_owned(),
+        None => match host.file_name().and_then(|name| name.to_str()) {
+            Some(name) => format!("/mnt/{name}"),
+            None => {
+                return Err(format!(
+                    "{}: say where it shall appear, as HOST:/mnt/NAME",
+                    host.display()
+                ));
+            }
+        },
+    };
+    Ok(Mount {
+        host,
+        sandbox: place(&sandbox)?,
+        mode,
+    })
+}
+
+fn existing_folder(host: &Path) -> Result<PathBuf, String> {
+    if host.as_os_str().is_empty() {
+        return Err("the host's folder is missing".to_owned());
+    }
+    let real = host
+        .canonicalize()
+        .map_err(|error| format!("{}: the host's folder cannot be opened: {error}", host.display()))?;
+    if !real.is_dir() {
+        return Err(format!("{} is not a folder", host.display()));
+    }
+    if NOT_FROM.iter().any(|path| real == Path::new(path)) || ["/dev", "/proc", "/sys"].iter().any(|p| real.starts_with(p)) {
+        return Err(format!("{} of the host is not shown to sandboxes; name a project folder", real.display()));
+    }
+    Ok(real)
+}
+
+fn place(text: &str) -> Result<String, String> {
+    if !text.starts_with('/') {
+        return Err(format!("sandbox must be an absolute path inside the sandbox, not {}", shown(text)));
+    }
+    let path = SandboxPath::parse(text).map_err(|error| format!("{}: {error}", shown(text)))?;
+    let path = path.as_str();
+    if SHARED.contains(&path) || SYSTEM.iter().any(|folder| Path::new(path).starts_with(folder)) {
+        return Err(format!(
+            "{path} belongs to the sandbox itself; mount below /mnt or /home/user instead"
+        ));
+    }
+    Ok(path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder() -> tempfile::TempDir {
+        tempfile::Builder::new().prefix("project").tempdir().unwrap()
+    }
+
+    #[test]
+    fn a_flag_may_leave_out_the_place_and_the_mode() {
+        let folder = folder();
+        let host = folder.path().to_str().unwrap();
+        let name = folder.path().file_name().unwrap().to_str().unwrap();
+        for (text, sandbox, mode) in [
+            (host.to_owned(), format!("/mnt/{name}"), MountMode::Ro),
+            (format!("{host}:cow"), format!("/mnt/{name}"), MountMode::Cow),
+            (format!("{host}:ro"), format!("/mnt/{name}"), MountMode::Ro),
+            (format!("{host}:/data//in/"), "/data/in".to_owned(), MountMode::Ro),
+            (format!("{host}:/home/user/p:cow"), "/home/user/p".to_owned(), MountMode::Cow),
+        ] {
+            let mount = from_flag(&text).unwrap();
+            assert_eq!((mount.sandbox, mount.mode), (sandbox, mode), "{text}");
+        }
+    }
+
+    #[test]
+    fn places_that_belong_to_the_sandbox_are_refused() {
+        let folder = folder();
+        for place in [
+            "/", "/usr", "/usr/lib/python3", "/proc", "/proc/self", "/dev", "/dev/shm", "/etc", "/etc/passwd", "/home/user",
+            "/home/user/", "/home", "/tmp", "/lib64", "/mnt", "/home/user/../x", "relative",
+        ] {
+            let text = format!("{}:{place}", folder.path().display());
+            assert!(from_flag(&text).is_err(), "{place}");
+        }
+    }
+
+    #[test]
+    fn the_host_side_must_be_a_folder_that_exists() {
+        let folder = folder();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "x").unwrap();
+        assert!(from_flag("/no/such/folder").unwrap_err().contains("/no/such/folder"));
+        assert!(from_flag(file.to_str().unwrap()).unwrap_err().contains("not a folder"));
+        assert!(from_flag("/proc:/mnt/p").unwrap_err().contains("not shown"));
+        assert!(from_flag("").is_err());
+        assert!(from_flag(":/mnt/x").is_err());
+    }
+
+    #[test]
+    fn mounts_in_one_another_are_refused() {
+        let folder = folder();
+        let at = |place: &str| from_flag(&format!("{}:{place}", folder.path().display())).unwrap();
+        assert!(all(vec![at("/mnt/a"), at("/mnt/a/b")]).is_err());
+        assert!(all(vec![at("/mnt/a"), at("/mnt/a")]).is_err());
+        assert!(all(vec![at("/mnt/a"), at("/mnt/ab")]).is_ok());
+        assert!(all((0..40).map(|n| at(&format!("/mnt/{n}"))).collect()).is_err());
+    }
+
+    #[test]
+    fn a_table_names_what_is_wrong_with_it() {
+        for (text, part) in [
+            ("hots = \"/\"", "hots"),
+            ("sandbox = \"/mnt/x\"", "host"),
+            ("host = \"x\"", "absolute"),
+            ("host = 1", "host must be a text"),
+            ("host = \"/tmp\"\nmode = \"rw\"", "rw"),
+        ] {
+            let table = toml::Value::Table(toml::from_str(text).unwrap());
+            let error = from_toml(&table).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! Where settings come from, and which one wins: defaults < `/etc/sandcell/config.toml` <
+//! `~/.config/sandcell/config.toml` < `--config` < `.env` in the working folder < environment < flags.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::dotenv;
+use super::error::ConfigError;
+use super::table::{self, Setting};
+use super::value::{Kind, Value};
+
+/// The most that is read of one file.
+const FILE_LIMIT: u64 = 1 << 20;
+/// What our environment variables begin with.
+const PREFIX: &str = "SANDCELL_";
+/// Variables of the test suite begin with this and are not settings.
+const TEST_PREFIX: &str = "SANDCELL_TEST_";
+/// Names of the programs that sandcell follows, and the setting that each one means; none: known, but of no use yet.
+const SEED_NAMES: &[(&str, Option<&str>)] = &[
+    ("INTERPRETER_TYPE", Some("backend")),
+    ("E2B_API_KEY", None),
+    ("DOCKER_HOST", None),
+];
+
+/// Where a value comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The table of settings.
+    Default,
+    /// A TOML file.
+    File(PathBuf),
+    /// A variable in a `.env` file.
+    DotEnv(PathBuf, String),
+    /// A variable of the environment.
+    Environment(String),
+    /// A flag of the command line.
+    Flag(&'static str),
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::DotEnv(path, name) => write!(f, "{name} in {}", path.display()),
+            Self::Environment(name) => write!(f, "{name} in the environment"),
+            Self::Flag(flag) => write!(f, "{flag}"),
+        }
+    }
+}
+
+/// A setting given by a flag.
+#[derive(Debug, Clone)]
+pub(crate) struct FlagValue {
+    /// The setting's key.
+    pub(crate) key: &'static str,
+    /// The flag, for messages.
+    pub(crate) flag: &'static str,
+    /// What stands behind it, once for each time it was given.
+    pub(crate) texts: Vec<String>,
+}
+
+/// Everything around this process that settings may come from.
+#[derive(Debug, Default)]
+pub(crate) struct Surroundings {
+    /// Files that may be there, the weakest first.
+    pub(crate) files: Vec<PathBuf>,
+    /// The file that `--config` names; it must be there.
+    pub(crate) named_file: Option<PathBuf>,
+    /// The `.env` file of the working folder.
+    pub(crate) dotenv: Option<PathBuf>,
+    /// The environment.
+    pub(crate) env: Vec<(OsString, OsString)>,
+    /// Flags.
+    pub(crate) flags: Vec<FlagValue>,
+}
+
+impl Surroundings {
+    /// Those of this process.
+    pub(crate) fn of_this_process(named_file: Option<PathBuf>, flags: Vec<FlagValue>) -> Self {
+        let home = |name: &str, below: &str| {
+            std::env::var_os(name)
+                .map(|folder| PathBuf::from(folder).join(below))
+                .filter(|path| path.is_absolute())
+        };
+        let user = home("XDG_CONFIG_HOME", "sandcell/config.toml").or_else(|| home("HOME", ".config/sandcell/config.toml"));
+        Self {
+            files: std::iter::once(PathBuf::from("/etc/sandcell/config.toml")).chain(user).collect(),
+            named_file,
+            dotenv: std::env::current_dir().ok().map(|folder| folder.join(".env")),
+            env: std::env::vars_os().collect(),
+            flags,
+        }
+    }
+}
+
+/// Every setting with its value and where that comes from.
+pub(crate) type Layered = BTreeMap<&'static str, (Value, Origin)>;
+
+/// Reads all layers.
+pub(crate) fn read(around: &Surroundings) -> Result<Layered, ConfigError> {
+    let mut layered = Layered::new();
+    for setting in table::SETTINGS {
+        let value = parse_text(setting, setting.default, "the table of settings")?;
+        layered.insert(setting.key, (value, Origin::Default));
+    }
+    for file in &around.files {
+        if let Some(text) = read_if_there(file)? {
+            merge_toml(&mut layered, file, &text)?;
+        }
+    }
+    if let Some(file) = &around.named_file {
+        let text = read_if_there(file)?.ok_or_else(|| ConfigError::Unreadable {
+            file: file.clone(),
+            source: std::io::ErrorKind::NotFound.into(),
+        })?;
+        merge_toml(&mut layered, file, &text)?;
+    }
+    if let Some(file) = &around.dotenv {
+        // A folder or a pipe of this name is not a file of settings, and a pipe would never end.
+        if file.is_file()
+            && let Some(text) = read_if_there(file)?
+        {
+            merge_dotenv(&mut layered, file, &text)?;
+        }
+    }
+    merge_environment(&mut layered, &around.env)?;
+    for flag in &around.flags {
+        merge_flag(&mut layered, flag)?;
+    }
+    Ok(layered)
+}
+
+fn read_if_there(file: &Path) -> Result<Option<String>, ConfigError> {
+    let unreadable = |source| ConfigError::Unreadable {
+        file: file.to_owned(),
+        source,
+    };
+    let open = match std::fs::File::open(file) {
+        Ok(open) => open,
+        Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(unreadable(error)),
+    };
+    let mut bytes = Vec::new();
+    let read = open.take(FILE_LIMIT + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if u64::try_from(read).is_ok_and(|read| read > FILE_LIMIT) {
+        return Err(ConfigError::TooLarge {
+            file: file.to_owned(),
+            limit: FILE_LIMIT,
+        });
+    }
+    let text = String::from_utf8(bytes).map_err(|_| unreadable(std::io::ErrorKind::InvalidData.into()))?;
+    Ok(Some(text))
+}
+
+fn merge_toml(layered: &mut Layered, file: &Path, text: &str) -> Result<(), ConfigError> {
+    let parsed: toml::Table = toml::from_str(text).map_err(|error| ConfigError::Syntax {
+        file: file.to_owned(),
+        line: error
+            .span()
+            .and_then(|span| text.get(..span.start))
+            .map_or(1, |before| before.matches('\n').count() + 1),
+        reason: error.message().to_owned(),
+    })?;
+    let place = file.display().to_string();
+    for (key, value) in flatten("", parsed) {
+        let setting = known(&place, &key, matches!(value, toml::Value::Table(_)))?;
+        let parsed = setting.kind.read_toml(&value).map_err(|reason| {
+            let words = match &value {
+                toml::Value::String(text) => vec![text.as_str()],
+                toml::Value::Array(items) => items.iter().filter_map(toml::Value::as_str).collect(),
+                _ => Vec::new(),
+            };
+            refused(setting, &place, &words, reason)
+        })?;
+        layered.insert(setting.key, (parsed, Origin::File(file.to_owned())));
+    }
+    Ok(())
+}
+
+/// `{limits: {cpus: 1}}` as `limits.cpus`, as far down as tables of ours go.
+fn flatten(prefix: &str, table: toml::Table) -> Vec<(String, toml::Value)> {
+    let mut flat = Vec::new();
+    for (name, value) in table {
+        let key = format!("{prefix}{name}");
+        let below = format!("{key}.");
+        let is_ours = table::SETTINGS.iter().any(|setting| setting.key.starts_with(&below))
+            || table::NOT_YET.iter().any(|later| later.starts_with(&below));
+        match value {
+            toml::Value::Table(inner) if is_ours => flat.extend(flatten(&below, inner)),
+            other => flat.push((key, other)),
+        }
+    }
+    flat
+}
+
+fn known(place: &str, key: &str, is_table: bool) -> Result<&'static Setting, ConfigError> {
+    if let Some(setting) = table::find(key) {
+        return Ok(setting);
+    }
+    if let Some(later) = not_yet(key) {
+        let what = if is_table { format!("`[{later}]`") } else { format!("`{later}`") };
+        return Err(ConfigError::NotYet {
+            place: place.to_owned(),
+            what,
+        });
+    }
+    Err(ConfigError::Unknown {
+        place: place.to_owned(),
+        key: key.to_owned(),
+        nearest: table::nearest(key, table::SETTINGS.iter().map(|setting| setting.key)).map(str::to_owned),
+    })
+}
+
+/// The entry of the later ones that `key` is, or lies in.
+fn not_yet(key: &str) -> Option<&'static str> {
+    table::NOT_YET
+        .iter()
+        .copied()
+        .find(|later| key.strip_prefix(later).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+}
+
+fn parse_text(setting: &'static Setting, text: &str, place: &str) -> Result<Value, ConfigError> {
+    setting.kind.read_text(text).map_err(|reason| {
+        let words: Vec<&str> = text.split(',').map(str::trim).collect();
+        refused(setting, place, &words, reason)
+    })
+}
+
+fn refused(setting: &Setting, place: &str, words: &[&str], reason: String) -> ConfigError {
+    let later = table::WORDS_NOT_YET
+        .iter()
+        .filter(|(key, _)| *key == setting.key)
+        .flat_map(|(_, later)| later.iter())
+        .find(|later| words.contains(later));
+    match later {
+        Some(word) => ConfigError::NotYet {
+            place: place.to_owned(),
+            what: format!("{} \"{word}\"", setting.key),
+        },
+        None => ConfigError::Invalid {
+            place: place.to_owned(),
+            key: setting.key.to_owned(),
+            reason,
+        },
+    }
+}
+
+fn is_ours(name: &str) -> bool {
+    (name.starts_with(PREFIX)
+        && !name.starts_with(TEST_PREFIX)
+        && !table::OTHER_VARIABLES.iter().any(|(other, _)| *other == name))
+        || SEED_NAMES.iter().any(|(seed, _)| *seed == name)
+}
+
+/// The setting that a variable of ours means; none for one that is known but of no use yet.
+fn by_variable(place: &str, name: &str) -> Result<Option<&'static Setting>, ConfigError> {
+    if let Some((_, key)) = SEED_NAMES.iter().find(|(seed, _)| *seed == name) {
+        return Ok(key.and_then(table::find));
+    }
+    if let Some(setting) = table::SETTINGS.iter().find(|setting| setting.env_name() == name) {
+        return Ok(Some(setting));
+    }
+    let key = name.strip_prefix(PREFIX).unwrap_or(name).to_lowercase().replace("__", ".");
+    if not_yet(&key).is_some() {
+        return Err(ConfigError::NotYet {
+            place: place.to_owned(),
+            what: format!("`{name}`"),
+        });
+    }
+    let names: Vec<String> = table::SETTINGS
+        .iter()
+        .map(Setting::env_name)
+        .chain(table::OTHER_VARIABLES.iter().map(|(other, _)| (*other).to_owned()))
+        .collect();
+    Err(ConfigError::Unknown {
+        place: place.to_owned(),
+        key: name.to_owned(),
+        nearest: table::nearest(name, names.iter().map(String::as_str)).map(str::to_owned),
+    })
+}
+
+/// Puts our own names last, so that they win over the seeds' names of the same layer.
+fn weakest_first<T>(variables: &mut [(String, T)]) {
+    variables.sort_by_key(|(name, _)| name.starts_with(PREFIX));
+}
+
+fn merge_dotenv(layered: &mut Layered, file: &Path, text: &str) -> Result<(), ConfigError> {
+    let mut variables = dotenv::parse(text, is_ours).map_err(|bad| ConfigError::Syntax {
+        file: file.to_owned(),
+        line: bad.0,
+        reason: "a quoted value does not end on its line".to_owned(),
+    })?;
+    weakest_first(&mut variables);
+    let place = file.display().to_string();
+    for (name, value) in variables {
+        let Some(setting) = by_variable(&place, &name)? else {
+            continue;
+        };
+        if !setting.dotenv {
+            return Err(ConfigError::NotFromProject { place, key: name });
+        }
+        let value = parse_text(setting, &value, &format!("{name} in {place}"))?;
+        layered.insert(setting.key, (value, Origin::DotEnv(file.to_owned(), name)));
+    }
+    Ok(())
+}
+
+fn merge_environment(layered: &mut Layered, env: &[(OsString, OsString)]) -> Result<(), ConfigError> {
+    let mut variables: Vec<(String, &OsString)> = env
+        .iter()
+        .filter_map(|(name, value)| Some((name.to_str()?.to_owned(), value)))
+        .filter(|(name, _)| is_ours(name))
+        .collect();
+    weakest_first(&mut variables);
+    for (name, value) in variables {
+        let Some(setting) = by_variable("the environment", &name)? else {
+            continue;
+        };
+        let place = format!("{name} in the environment");
+        let text = value.to_str().ok_or_else(|| ConfigError::Invalid {
+            place: place.clone(),
+            key: setting.key.to_owned(),
+            reason: "must be UTF-8".to_owned(),
+        })?;
+        if text.is_empty() && !name.starts_with(PREFIX) {
+            continue;
+        }
+        let value = parse_text(setting, text, &place)?;
+        layered.insert(setting.key, (value, Origin::Environment(name)));
+    }
+    Ok(())
+}
+
+fn merge_flag(layered: &mut Layered, flag: &FlagValue) -> Result<(), ConfigError> {
+    let invalid = |reason| ConfigError::Flag {
+        flag: flag.flag,
+        reason,
+    };
+    let (Some(setting), false) = (table::find(flag.key), flag.texts.is_empty()) else {
+        return Ok(());
+    };
+    let value = if let Kind::Mounts = setting.kind {
+        // Each flag is one mount, commas and all; flags add to the file's mounts and win over one at the same place.
+        let mut mounts = Vec::new();
+        for text in &flag.texts {
+            mounts.push(super::mount::from_flag(text).map_err(invalid)?);
+        }
+        if let Some((Value::Mounts(before), _)) = layered.get(setting.key) {
+            let kept = before.iter().filter(|old| !mounts.iter().any(|new| new.sandbox == old.sandbox));
+            let kept: Vec<_> = kept.cloned().collect();
+            mounts.splice(0..0, kept);
+        }
+        Value::Mounts(super::mount::all(mounts).map_err(invalid)?)
+    } else {
+        parse_text(setting, &flag.texts.join(","), flag.flag).map_err(|error| match error {
+            ConfigError::Invalid { reason, .. } => invalid(reason),
+            other => other,
+        })?
+    };
+    layered.insert(setting.key, (value, Origin::Flag(flag.flag)));
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "source_tests.rs"]
+mod tests;

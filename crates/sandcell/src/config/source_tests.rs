@@ -1,0 +1,277 @@
+//! Which layer wins, and what each fault says.
+
+use super::*;
+use sandcell_sandbox::Failure;
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+fn env(pairs: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+    pairs.iter().map(|(name, value)| (name.into(), value.into())).collect()
+}
+
+fn with_file(text: &str) -> Result<Layered, ConfigError> {
+    let folder = Folder::new();
+    read(&Surroundings {
+        files: vec![folder.file("config.toml", text)],
+        ..Surroundings::default()
+    })
+}
+
+fn with_env(pairs: &[(&str, &str)]) -> Result<Layered, ConfigError> {
+    read(&Surroundings {
+        env: env(pairs),
+        ..Surroundings::default()
+    })
+}
+
+fn with_dotenv(text: &str) -> Result<Layered, ConfigError> {
+    let folder = Folder::new();
+    read(&Surroundings {
+        dotenv: Some(folder.file(".env", text)),
+        ..Surroundings::default()
+    })
+}
+
+fn message(result: Result<Layered, ConfigError>) -> String {
+    let failure = Failure::from(result.unwrap_err());
+    format!("{} | {}", failure.message, failure.remedy)
+}
+
+#[test]
+fn each_layer_wins_over_the_one_before_it() {
+    let folder = Folder::new();
+    let line = |cpus: u32| format!("[limits]\ncpus = {cpus}\n");
+    let system = folder.file("system.toml", &format!("{}idle_s = 77\n", line(2)));
+    let user = folder.file("user.toml", &line(3));
+    let named = folder.file("named.toml", &line(4));
+    let dotenv = folder.file(".env", "SANDCELL_LIMITS__CPUS=5\n");
+    let mut around = Surroundings::default();
+    let cpus = |around: &Surroundings| read(around).unwrap().remove("limits.cpus").unwrap();
+
+    assert_eq!(cpus(&around), (Value::Number(1.0), Origin::Default));
+    around.files.push(system.clone());
+    assert_eq!(cpus(&around), (Value::Number(2.0), Origin::File(system.clone())));
+    around.files.push(user.clone());
+    assert_eq!(cpus(&around), (Value::Number(3.0), Origin::File(user)));
+    around.named_file = Some(named.clone());
+    assert_eq!(cpus(&around), (Value::Number(4.0), Origin::File(named)));
+    around.dotenv = Some(dotenv.clone());
+    let name = "SANDCELL_LIMITS__CPUS".to_owned();
+    assert_eq!(cpus(&around), (Value::Number(5.0), Origin::DotEnv(dotenv, name.clone())));
+    around.env = env(&[("SANDCELL_LIMITS__CPUS", "6")]);
+    assert_eq!(cpus(&around), (Value::Number(6.0), Origin::Environment(name)));
+    around.flags.push(FlagValue {
+        key: "limits.cpus",
+        flag: "--cpus",
+        texts: vec!["7".to_owned()],
+    });
+    assert_eq!(cpus(&around), (Value::Number(7.0), Origin::Flag("--cpus")));
+
+    let layers = read(&around).unwrap();
+    assert_eq!(layers["limits.idle_s"], (Value::Integer(77), Origin::File(system)));
+}
+
+#[test]
+fn an_unknown_key_names_the_file_the_key_and_the_nearest_known_one() {
+    let text = message(with_file("[limits]\nmemory = 5\n"));
+    assert!(text.contains("config.toml"), "{text}");
+    assert!(text.contains("`limits.memory`"), "{text}");
+    assert!(text.contains("`limits.memory_mb`"), "{text}");
+    let text = message(with_file("bakend = \"native\"\n"));
+    assert!(text.contains("`bakend`") && text.contains("`backend`"), "{text}");
+}
+
+#[test]
+fn an_unknown_variable_names_the_nearest_known_one() {
+    let text = message(with_env(&[("SANDCELL_LIMITS_MEMORY_MB", "5")]));
+    assert!(text.contains("SANDCELL_LIMITS_MEMORY_MB") && text.contains("SANDCELL_LIMITS__MEMORY_MB"), "{text}");
+    let text = message(with_env(&[("SANDCELL_LOGS", "5")]));
+    assert!(text.contains("`SANDCELL_LOG`"), "{text}");
+}
+
+#[test]
+fn variables_that_are_not_settings_are_left_alone() {
+    with_env(&[
+        ("SANDCELL_LOG", "debug"),
+        ("SANDCELL_TEST_REQUIRE", "x"),
+        ("E2B_API_KEY", "e2b_0"),
+        ("DOCKER_HOST", "unix:///x"),
+        ("SANDCELLAR", "x"),
+        ("PATH", "/bin"),
+        ("INTERPRETER_TYPE", ""),
+    ])
+    .unwrap();
+}
+
+#[test]
+fn what_is_not_built_yet_is_refused_by_name() {
+    for (text, part) in [
+        ("[http]\naddr = \"x\"\n", "`[http]`"),
+        ("[backend.docker]\nhost = \"x\"\n", "`[backend.docker]`"),
+        ("[pool]\nparked = 1\n", "`[pool]`"),
+        ("preload = []\n", "`preload`"),
+        ("backend = \"docker\"\n", "backend \"docker\""),
+        ("backend = [\"native\", \"e2b\"]\n", "backend \"e2b\""),
+        ("toolset = \"script\"\n", "toolset \"script\""),
+    ] {
+        let text = message(with_file(text));
+        assert!(text.contains(part) && text.contains("not supported by this build yet"), "{text}");
+    }
+    for pair in [
+        ("INTERPRETER_TYPE", "e2b"),
+        ("SANDCELL_BACKEND", "docker"),
+        ("SANDCELL_HTTP__ADDR", "x"),
+        ("SANDCELL_BACKEND__DOCKER__HOST", "x"),
+    ] {
+        let text = message(with_env(&[pair]));
+        assert!(text.contains("not supported by this build yet"), "{text}");
+    }
+}
+
+#[test]
+fn a_value_of_the_wrong_kind_or_range_names_file_key_and_range() {
+    for (text, parts) in [
+        ("[limits]\nmemory_mb = 0\n", ["`limits.memory_mb`", "16 to 1048576, not 0"]),
+        ("[limits]\nmemory_mb = -5\n", ["`limits.memory_mb`", "not -5"]),
+        ("[limits]\ntimeout_s = 3601\n", ["`limits.timeout_s`", "to 3600, not 3601"]),
+        ("[limits]\nprocesses = 9223372036854775807\n", ["`limits.processes`", "not 9223372036854775807"]),
+        ("[limits]\ncpus = \"two\"\n", ["`limits.cpus`", "not \"two\""]),
+        ("limits = 3\n", ["`limits`", "config.toml"]),
+        ("isolation_min = \"strong\"\n", ["`isolation_min`", "\"namespace\""]),
+        ("mount = 3\n", ["`mount`", "[[mount]]"]),
+        ("[[mount]]\nhost = \"/no/such\"\n", ["`mount`", "/no/such"]),
+    ] {
+        let text = message(with_file(text));
+        assert!(text.contains("config.toml"), "{text}");
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+    }
+}
+
+#[test]
+fn a_fault_in_the_syntax_names_the_line() {
+    let text = message(with_file("backend = \"native\"\n\n[limits\n"));
+    assert!(text.contains("config.toml, line 3"), "{text}");
+}
+
+#[test]
+fn the_seeds_name_means_the_back_end_and_ours_wins_over_it() {
+    let layers = with_env(&[("INTERPRETER_TYPE", "native")]).unwrap();
+    assert_eq!(layers["backend"].1, Origin::Environment("INTERPRETER_TYPE".to_owned()));
+    let layers = with_env(&[("SANDCELL_BACKEND", "native"), ("INTERPRETER_TYPE", "native")]).unwrap();
+    assert_eq!(layers["backend"].1, Origin::Environment("SANDCELL_BACKEND".to_owned()));
+}
+
+#[test]
+fn a_dotenv_file_sets_our_names_only() {
+    let layers = with_dotenv("DATABASE_URL=\"open\nSANDCELL_LIMITS__TIMEOUT_S=5 # short\nE2B_API_KEY=x\n").unwrap();
+    assert_eq!(layers["limits.timeout_s"].0, Value::Number(5.0));
+    assert!(message(with_dotenv("SANDCELL_FOO=1\n")).contains("SANDCELL_FOO"));
+}
+
+#[test]
+fn a_dotenv_file_cannot_lower_the_wall_or_name_programs_and_folders_of_the_host() {
+    for line in [
+        "SANDCELL_ISOLATION_MIN=none",
+        "SANDCELL_LIMITS_MIN=watched",
+        "SANDCELL_PYTHON=/tmp/python",
+        "SANDCELL_UPLOAD_FROM=/",
+        "SANDCELL_DATA_DIR=/tmp",
+        "SANDCELL_MOUNT=/home:/mnt/home",
+    ] {
+        let text = message(with_dotenv(line));
+        assert!(text.contains("not taken from a .env file"), "{text}");
+    }
+}
+
+#[test]
+fn a_named_file_must_be_there_and_the_others_need_not() {
+    let gone = PathBuf::from("/no/such/config.toml");
+    read(&Surroundings {
+        files: vec![gone.clone()],
+        dotenv: Some(PathBuf::from("/no/such/.env")),
+        ..Surroundings::default()
+    })
+    .unwrap();
+    let named = Surroundings {
+        named_file: Some(gone),
+        ..Surroundings::default()
+    };
+    assert!(message(read(&named)).contains("/no/such/config.toml"));
+}
+
+#[test]
+fn a_file_that_is_no_text_or_endless_is_refused() {
+    let folder = Folder::new();
+    let binary = folder.0.path().join("binary.toml");
+    std::fs::write(&binary, [0xff, 0xfe]).unwrap();
+    for file in [binary, PathBuf::from("/dev/zero"), folder.0.path().to_owned()] {
+        let around = Surroundings {
+            files: vec![file],
+            ..Surroundings::default()
+        };
+        assert!(read(&around).is_err());
+    }
+}
+
+#[test]
+fn a_flag_that_is_wrong_is_named_and_not_its_key() {
+    for (key, flag, text, part) in [
+        ("mount", "--mount", "/tmp:/etc", "--mount: /etc belongs to the sandbox"),
+        ("backend", "--backend", "nativ", "--backend: must be a list of \"native\", not \"nativ\""),
+        ("toolset", "--toolset", "script", "--toolset: toolset \"script\" is not supported"),
+    ] {
+        let texts = vec![text.to_owned()];
+        let around = Surroundings {
+            flags: vec![FlagValue { key, flag, texts }],
+            ..Surroundings::default()
+        };
+        let text = message(read(&around));
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn mounts_of_flags_add_to_those_of_files_and_win_at_the_same_place() {
+    let folder = Folder::new();
+    let host = folder.0.path().display();
+    let file = folder.file(
+        "config.toml",
+        &format!("[[mount]]\nhost = \"{host}\"\nsandbox = \"/mnt/a\"\n[[mount]]\nhost = \"{host}\"\nsandbox = \"/mnt/b\"\n"),
+    );
+    let layers = read(&Surroundings {
+        files: vec![file],
+        flags: vec![FlagValue {
+            key: "mount",
+            flag: "--mount",
+            texts: vec![format!("{host}:/mnt/b:cow"), format!("{host}:/mnt/c")],
+        }],
+        ..Surroundings::default()
+    })
+    .unwrap();
+    let Value::Mounts(mounts) = &layers["mount"].0 else { panic!() };
+    let seen: Vec<(&str, bool)> = mounts
+        .iter()
+        .map(|mount| (mount.sandbox.as_str(), mount.mode == sandcell_sandbox::MountMode::Cow))
+        .collect();
+    assert_eq!(seen, [("/mnt/a", false), ("/mnt/b", true), ("/mnt/c", false)]);
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_the_reader_panic(toml in ".{0,200}", dotenv in "(SANDCELL_[A-Z_]{0,20}=.{0,40}\n){0,4}") {
+        let _ = merge_toml(&mut Layered::new(), Path::new("x"), &toml);
+        let _ = merge_dotenv(&mut Layered::new(), Path::new("x"), &dotenv);
+    }
+}

@@ -1,0 +1,274 @@
+//! Every setting, declared once: parsing, `sandcell config`, the names of environment variables and the reference in
+//! `docs/reference/settings.md` all come from [`SETTINGS`].
+
+use super::value::Kind;
+
+/// One setting.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    /// Its name: `key` or `table.key`.
+    pub(crate) key: &'static str,
+    /// What it takes.
+    pub(crate) kind: Kind,
+    /// The value when nobody says, as an environment variable would hold it.
+    pub(crate) default: &'static str,
+    /// Whether a `.env` file of the working folder may set it. A project folder may come from a stranger, so what
+    /// lowers the wall, runs a program on the host or shows host folders to sandboxes is not taken from there.
+    pub(crate) dotenv: bool,
+    /// What it is for, as a sentence.
+    pub(crate) doc: &'static str,
+}
+
+impl Setting {
+    /// The environment variable that sets it.
+    pub(crate) fn env_name(&self) -> String {
+        format!("SANDCELL_{}", self.key.replace('.', "__").to_uppercase())
+    }
+}
+
+const fn operator(key: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Setting {
+    Setting {
+        key,
+        kind,
+        default,
+        dotenv: false,
+        doc,
+    }
+}
+
+const fn plain(key: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Setting {
+    Setting {
+        key,
+        kind,
+        default,
+        dotenv: true,
+        doc,
+    }
+}
+
+const fn whole(min: u64, max: u64) -> Kind {
+    Kind::Integer { min, max }
+}
+
+/// The most that `limits.file_mb` can be.
+pub(crate) const MOST_FILE_MB: u64 = 15;
+
+/// The settings of this build, in the order of the reference.
+pub(crate) const SETTINGS: &[Setting] = &[
+    plain(
+        "backend",
+        Kind::ListOf(&["native"]),
+        "native",
+        "Back ends that make sandboxes, the preferred one first; the next one is used where the one before it cannot work. The flag is `--backend`; `INTERPRETER_TYPE` means the same.",
+    ),
+    operator(
+        "isolation_min",
+        Kind::OneOf(&["microvm", "gvisor", "container", "namespace", "process", "none"]),
+        "namespace",
+        "The weakest isolation that is accepted. Where a machine cannot give it, sandcell refuses to run code.",
+    ),
+    operator(
+        "limits_min",
+        Kind::OneOf(&["watched", "enforced"]),
+        "watched",
+        "Who must hold the limits on memory, processor and processes: `enforced` takes control groups only, `watched` also a watcher outside that ends what is over.",
+    ),
+    plain(
+        "toolset",
+        Kind::OneOf(&["sandbox"]),
+        "sandbox",
+        "The set of tools that `serve` offers. The flag is `--toolset`.",
+    ),
+    operator(
+        "python",
+        Kind::Path,
+        "",
+        "The Python that sandboxes run, also of a virtual environment: it and its packages are visible read-only inside. Empty: the machine's own is found.",
+    ),
+    operator(
+        "upload_from",
+        Kind::Paths,
+        "",
+        "Folders of the host that `upload_file` may read with `local_path`. Empty: none.",
+    ),
+    operator(
+        "data_dir",
+        Kind::Path,
+        "",
+        "Where sandcell keeps what outlives a server. Empty: `/var/lib/sandcell` for root, else `$XDG_DATA_HOME/sandcell` (`~/.local/share/sandcell`).",
+    ),
+    operator(
+        "mount",
+        Kind::Mounts,
+        "",
+        "Folders of the host that sandboxes see: `[[mount]]` with `host`, `sandbox` (default `/mnt/` and the folder's name) and `mode`, `ro` (read-only) or `cow` (a private copy-on-write view). The host's folder is never written. `--mount` adds to them.",
+    ),
+    plain(
+        "limits.memory_mb",
+        whole(16, 1 << 20),
+        "512",
+        "Memory of a sandbox's processes together, in MiB.",
+    ),
+    plain(
+        "limits.cpus",
+        Kind::Number { min: 0.05, max: 1024.0 },
+        "1",
+        "Processor cores that a sandbox may use.",
+    ),
+    plain(
+        "limits.processes",
+        whole(4, 1 << 16),
+        "128",
+        "Processes and threads of a sandbox together.",
+    ),
+    plain(
+        "limits.disk_mb",
+        whole(1, 1 << 20),
+        "512",
+        "Private writable files of a sandbox, in MiB; not taken out of its memory.",
+    ),
+    plain(
+        "limits.inodes",
+        whole(100, 100_000_000),
+        "50000",
+        "Files and folders in the private writable part of a sandbox.",
+    ),
+    plain(
+        "limits.timeout_s",
+        Kind::Number { min: 0.1, max: 3600.0 },
+        "30",
+        "How long an execution may run when the call does not say, in seconds.",
+    ),
+    plain(
+        "limits.output_inline_kb",
+        whole(1, 512),
+        "20",
+        "Text of one execution that is handed back inline, in KiB.",
+    ),
+    plain(
+        "limits.output_kept_mb",
+        whole(1, 1024),
+        "16",
+        "Output that is kept of each stream for later reading, in MiB.",
+    ),
+    plain(
+        "limits.file_mb",
+        // The agent moves at most 16 MiB at once, and a file that is too large must be told from one that just fits.
+        whole(1, MOST_FILE_MB),
+        "10",
+        "What one call reads, writes or uploads, in MiB.",
+    ),
+    plain(
+        "limits.sandboxes_per_caller",
+        whole(1, 100_000),
+        "16",
+        "Sandboxes that one caller may have at once.",
+    ),
+    plain(
+        "limits.sandboxes",
+        whole(1, 100_000),
+        "256",
+        "Sandboxes of the whole server.",
+    ),
+    plain(
+        "limits.idle_s",
+        whole(1, 30 * 86_400),
+        "1800",
+        "A sandbox in which nothing runs ends after this time without a call, in seconds.",
+    ),
+    plain(
+        "limits.history_rows",
+        whole(1, 10_000_000),
+        "10000",
+        "Finished executions that the history keeps.",
+    ),
+    plain(
+        "limits.history_days",
+        whole(1, 36_500),
+        "30",
+        "How long the history keeps them, in days.",
+    ),
+];
+
+/// Settings of the contract that this build does not have yet. They are refused by name, never ignored.
+pub(crate) const NOT_YET: &[&str] = &[
+    "analysis",
+    "auth",
+    "backend.docker",
+    "backend.e2b",
+    "base",
+    "http",
+    "network",
+    "packages",
+    "pool",
+    "preload",
+    "script",
+];
+
+/// Words that a known setting will take once more is built. They are refused with that said.
+pub(crate) const WORDS_NOT_YET: &[(&str, &[&str])] = &[
+    ("backend", &["docker", "e2b", "kubernetes"]),
+    ("toolset", &["container", "script"]),
+];
+
+/// Variables of the environment that begin like settings and are none.
+pub(crate) const OTHER_VARIABLES: &[(&str, &str)] = &[(
+    "SANDCELL_LOG",
+    "What is logged to stderr: `error`, `warn` (the default), `info`, `debug`, or a filter such as `sandcell_engine=debug`.",
+)];
+
+/// The setting of this name.
+pub(crate) fn find(key: &str) -> Option<&'static Setting> {
+    SETTINGS.iter().find(|setting| setting.key == key)
+}
+
+/// The known name that is most like `key`, if one is near enough to be meant.
+pub(crate) fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .map(|name| (strsim::damerau_levenshtein(key, name), name))
+        .filter(|(distance, name)| *distance <= 1 + name.len().max(key.len()) / 3)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_is_a_value_that_its_setting_takes() {
+        for setting in SETTINGS {
+            assert!(setting.kind.read_text(setting.default).is_ok(), "{}", setting.key);
+        }
+    }
+
+    #[test]
+    fn environment_names_are_the_keys_in_capitals() {
+        let names: Vec<String> = SETTINGS.iter().map(Setting::env_name).collect();
+        assert!(names.contains(&"SANDCELL_BACKEND".to_owned()));
+        assert!(names.contains(&"SANDCELL_LIMITS__MEMORY_MB".to_owned()));
+        assert!(names.contains(&"SANDCELL_DATA_DIR".to_owned()));
+    }
+
+    #[test]
+    fn a_misspelt_key_finds_the_one_that_was_meant() {
+        let keys = || SETTINGS.iter().map(|setting| setting.key);
+        assert_eq!(nearest("limits.memory", keys()), Some("limits.memory_mb"));
+        assert_eq!(nearest("isolation", keys()), Some("isolation_min"));
+        assert_eq!(nearest("bakend", keys()), Some("backend"));
+        assert_eq!(nearest("zzzzzzzz", keys()), None);
+    }
+
+    #[test]
+    fn nothing_is_both_known_and_not_yet() {
+        for key in NOT_YET {
+            assert!(find(key).is_none(), "{key}");
+        }
+        for (key, words) in WORDS_NOT_YET {
+            let setting = find(key).unwrap();
+            for word in *words {
+                assert!(setting.kind.read_text(word).is_err(), "{key} = {word}");
+            }
+        }
+    }
+}

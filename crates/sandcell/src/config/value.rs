@@ -1,0 +1,250 @@
+//! Kinds of setting values, and how a TOML value or a line of text becomes one.
+
+use std::path::PathBuf;
+
+use sandcell_sandbox::Mount;
+use serde_json::json;
+
+use super::mount;
+
+/// What a setting takes. Everything a value can be refused for is in here, so that files, the environment and flags
+/// are held to the same rules.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+    /// A list of these words, each at most once, at least one.
+    ListOf(&'static [&'static str]),
+    /// A whole number in this range.
+    Integer { min: u64, max: u64 },
+    /// A number in this range.
+    Number { min: f64, max: f64 },
+    /// An absolute path, or empty for none.
+    Path,
+    /// A list of absolute paths.
+    Paths,
+    /// Folders of the host that sandboxes see.
+    Mounts,
+}
+
+/// A value that its [`Kind`] has accepted.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Value {
+    Word(String),
+    Words(Vec<String>),
+    Integer(u64),
+    Number(f64),
+    Path(Option<PathBuf>),
+    Paths(Vec<PathBuf>),
+    Mounts(Vec<Mount>),
+}
+
+impl Kind {
+    /// The words that this kind accepts, for people.
+    pub(crate) fn describe(self) -> String {
+        match self {
+            Self::OneOf(words) => format!("one of {}", quoted(words)),
+            Self::ListOf(words) => format!("a list of {}", quoted(words)),
+            Self::Integer { min, max } => format!("a whole number from {min} to {max}"),
+            Self::Number { min, max } => format!("a number from {min} to {max}"),
+            Self::Path => "an absolute path".to_owned(),
+            Self::Paths => "a list of absolute paths of folders".to_owned(),
+            Self::Mounts => "`[[mount]]` tables with host, sandbox and mode".to_owned(),
+        }
+    }
+
+    /// Reads a value from a file.
+    pub(crate) fn read_toml(self, value: &toml::Value) -> Result<Value, String> {
+        match (self, value) {
+            (Self::OneOf(_) | Self::Path, toml::Value::String(text)) => self.read_text(text),
+            (Self::ListOf(words), toml::Value::String(text)) => list_of(words, std::iter::once(text.as_str())),
+            (Self::ListOf(words), toml::Value::Array(items)) => {
+                let texts = texts(items).ok_or_else(|| self.refuse("a list with something else in it"))?;
+                list_of(words, texts.into_iter())
+            }
+            (Self::Integer { min, max }, toml::Value::Integer(number)) => match u64::try_from(*number) {
+                Ok(number) => integer(number, min, max),
+                Err(_) => Err(self.refuse(&number.to_string())),
+            },
+            (Self::Number { min, max }, toml::Value::Float(number)) => number_within(*number, min, max),
+            (Self::Number { .. }, toml::Value::Integer(number)) => self.read_text(&number.to_string()),
+            (Self::Paths, toml::Value::Array(items)) => {
+                let texts = texts(items).ok_or_else(|| self.refuse("a list with something else in it"))?;
+                paths(texts.into_iter())
+            }
+            (Self::Mounts, toml::Value::Array(items)) => {
+                let mounts: Result<Vec<_>, _> = items.iter().map(mount::from_toml).collect();
+                mounts.and_then(mount::all).map(Value::Mounts).map_err(unusable)
+            }
+            (_, other) => Err(self.refuse(&kind_of(other))),
+        }
+    }
+
+    /// Reads a value from an environment variable or a flag. Lists are separated by commas.
+    pub(crate) fn read_text(self, text: &str) -> Result<Value, String> {
+        let items = || text.split(',').map(str::trim).filter(|item| !item.is_empty());
+        match self {
+            Self::OneOf(words) if words.contains(&text) => Ok(Value::Word(text.to_owned())),
+            Self::OneOf(_) => Err(self.refuse(&shown(text))),
+            Self::ListOf(words) => list_of(words, items()),
+            Self::Integer { min, max } => match text.parse::<u64>() {
+                Ok(number) => integer(number, min, max),
+                Err(_) => Err(self.refuse(&shown(text))),
+            },
+            Self::Number { min, max } => match text.parse::<f64>() {
+                Ok(number) => number_within(number, min, max),
+                Err(_) => Err(self.refuse(&shown(text))),
+            },
+            Self::Path if text.is_empty() => Ok(Value::Path(None)),
+            Self::Path => Ok(Value::Path(Some(absolute(text)?))),
+            Self::Paths => paths(items()),
+            Self::Mounts => {
+                let mounts: Result<Vec<_>, _> = items().map(mount::from_flag).collect();
+                mounts.and_then(mount::all).map(Value::Mounts).map_err(unusable)
+            }
+        }
+    }
+
+    fn refuse(self, got: &str) -> String {
+        format!("must be {}, not {got}", self.describe())
+    }
+}
+
+impl Value {
+    /// The value as `sandcell config --json` prints it.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        match self {
+            Self::Word(word) => json!(word),
+            Self::Words(words) => json!(words),
+            Self::Integer(number) => json!(number),
+            Self::Number(number) => json!(number),
+            Self::Path(path) => json!(path),
+            Self::Paths(paths) => json!(paths),
+            Self::Mounts(mounts) => json!(mounts),
+        }
+    }
+}
+
+fn unusable(reason: String) -> String {
+    format!("cannot be used: {reason}")
+}
+
+fn quoted(words: &[&str]) -> String {
+    let words: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+    words.join(", ")
+}
+
+/// A piece of text as an error shows it: quoted, control characters escaped, not endless.
+pub(crate) fn shown(text: &str) -> String {
+    let short: String = text.chars().take(80).collect();
+    let dots = if short.len() < text.len() { "…" } else { "" };
+    format!("{short:?}{dots}")
+}
+
+fn kind_of(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(text) => shown(text),
+        toml::Value::Array(_) => "a list".to_owned(),
+        toml::Value::Table(_) => "a table".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+fn texts(items: &[toml::Value]) -> Option<Vec<&str>> {
+    items.iter().map(toml::Value::as_str).collect()
+}
+
+fn integer(number: u64, min: u64, max: u64) -> Result<Value, String> {
+    if (min..=max).contains(&number) {
+        Ok(Value::Integer(number))
+    } else {
+        Err(Kind::Integer { min, max }.refuse(&number.to_string()))
+    }
+}
+
+fn number_within(number: f64, min: f64, max: f64) -> Result<Value, String> {
+    // NaN is in no range.
+    if (min..=max).contains(&number) {
+        Ok(Value::Number(number))
+    } else {
+        Err(Kind::Number { min, max }.refuse(&number.to_string()))
+    }
+}
+
+fn list_of<'a>(known: &'static [&'static str], words: impl Iterator<Item = &'a str>) -> Result<Value, String> {
+    let mut list: Vec<String> = Vec::new();
+    for word in words {
+        if !known.contains(&word) {
+            return Err(Kind::ListOf(known).refuse(&shown(word)));
+        }
+        if !list.iter().any(|seen| seen == word) {
+            list.push(word.to_owned());
+        }
+    }
+    if list.is_empty() {
+        return Err(Kind::ListOf(known).refuse("an empty one"));
+    }
+    Ok(Value::Words(list))
+}
+
+fn paths<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Value, String> {
+    let paths: Result<Vec<_>, _> = texts.map(absolute).collect();
+    Ok(Value::Paths(paths?))
+}
+
+fn absolute(text: &str) -> Result<PathBuf, String> {
+    if text.contains('\0') {
+        return Err("must be a path, not a text with NUL in it".to_owned());
+    }
+    let path = PathBuf::from(text);
+    if path.is_absolute() {
+        Ok(path)
+    } else {
+        Err(format!("must be an absolute path, not {}", shown(text)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: Kind = Kind::Integer { min: 16, max: 1024 };
+
+    #[test]
+    fn a_number_outside_its_range_is_refused_with_the_range() {
+        for text in ["0", "15", "1025", "99999999999999999999", "-1", "abc", "", "1.5"] {
+            let error = SIZE.read_text(text).unwrap_err();
+            assert!(error.contains("16 to 1024"), "{text}: {error}");
+        }
+        for value in [toml::Value::Integer(-1), toml::Value::Integer(0), toml::Value::Float(20.0)] {
+            assert!(SIZE.read_toml(&value).unwrap_err().contains("16 to 1024"));
+        }
+        assert_eq!(SIZE.read_text("16"), Ok(Value::Integer(16)));
+        assert_eq!(SIZE.read_toml(&toml::Value::Integer(1024)), Ok(Value::Integer(1024)));
+    }
+
+    #[test]
+    fn not_a_number_is_in_no_range() {
+        let kind = Kind::Number { min: 0.1, max: 4.0 };
+        for text in ["nan", "inf", "-inf", "0", "4.1"] {
+            assert!(kind.read_text(text).is_err(), "{text}");
+        }
+        assert_eq!(kind.read_toml(&toml::Value::Integer(2)), Ok(Value::Number(2.0)));
+    }
+
+    #[test]
+    fn a_list_may_be_one_word_and_drops_what_it_has_already() {
+        let kind = Kind::ListOf(&["native", "docker"]);
+        let one = Ok(Value::Words(vec!["native".to_owned()]));
+        assert_eq!(kind.read_toml(&toml::Value::String("native".to_owned())), one);
+        assert_eq!(kind.read_text(" native,native, "), one);
+        assert!(kind.read_text("").unwrap_err().contains("an empty one"));
+        assert!(kind.read_text("nativ").unwrap_err().contains("\"nativ\""));
+    }
+
+    #[test]
+    fn a_relative_path_is_refused() {
+        assert!(Kind::Path.read_text("venv/bin/python").unwrap_err().contains("absolute"));
+        assert_eq!(Kind::Path.read_text(""), Ok(Value::Path(None)));
+    }
+}

@@ -1,0 +1,165 @@
+//! Puts the parts together: back ends and languages, as the settings say, into an engine.
+//!
+//! The only place that knows which of them this build has. What cannot be had is never left out silently: a back end
+//! that does not work here is replaced by one that says why, and the reason is handed up as a problem.
+
+mod absent;
+#[cfg(all(target_os = "linux", feature = "native"))]
+mod native;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use sandcell_engine::Engine;
+use sandcell_languages::Detected;
+use sandcell_sandbox::{Backend, Code, Failure, Level};
+
+use crate::config::Settings;
+use absent::AbsentBackend;
+
+/// Runs a launcher if this process was started as one, and then does not return. Must be the first thing in `main`.
+pub(crate) fn become_launcher_if_asked() {
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    native::become_launcher_if_asked();
+}
+
+/// The process that makes jails, where there are any. Started before settings are read and before any thread.
+#[derive(Debug)]
+pub(crate) struct Launcher {
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    started: native::Started,
+}
+
+impl Launcher {
+    /// Starts it. That it could not be started is told when a back end needs it.
+    pub(crate) fn start() -> Self {
+        Self {
+            #[cfg(all(target_os = "linux", feature = "native"))]
+            started: native::start(),
+        }
+    }
+}
+
+/// An async runtime for one command.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| {
+            Failure::new(
+                Code::Internal,
+                format!("threads could not be started: {error}"),
+                "raise the limits of processes and open files, and try again",
+            )
+        })
+}
+
+/// Finds the languages of this machine. Runs each interpreter once, for some milliseconds.
+pub(crate) fn languages(settings: &Settings) -> Detected {
+    sandcell_languages::detect(&sandcell_languages::Settings {
+        python: settings.python.clone(),
+    })
+}
+
+/// A back end of the settings, and whether it works here.
+#[derive(Debug)]
+pub(crate) struct BackendState {
+    /// Its name.
+    pub(crate) name: String,
+    /// What it gives; none if it does not work.
+    pub(crate) level: Option<Level>,
+    /// Why it does not work.
+    pub(crate) failure: Option<Failure>,
+}
+
+/// An engine, and what could not be had.
+#[derive(Debug)]
+pub(crate) struct Wired {
+    /// The engine.
+    pub(crate) engine: Arc<Engine>,
+    /// Each back end of the settings, in order.
+    pub(crate) backends: Vec<BackendState>,
+    /// Why code cannot be run; empty when it can.
+    pub(crate) problems: Vec<Failure>,
+}
+
+impl Wired {
+    /// The level of the sandboxes that are made; `none` when none can be.
+    pub(crate) fn level(&self) -> Level {
+        self.backends.iter().find_map(|backend| backend.level).unwrap_or(Level::None)
+    }
+}
+
+/// Makes the engine.
+pub(crate) async fn wire(settings: Settings, launcher: Launcher) -> Wired {
+    let found = languages(&settings);
+    let mut problems: Vec<Failure> = found.missing.into_iter().map(|(_, failure)| failure).collect();
+    let mut working: Vec<Arc<dyn Backend>> = Vec::new();
+    let mut broken: Vec<Arc<dyn Backend>> = Vec::new();
+    let mut backends = Vec::new();
+    let mut launcher = Some(launcher);
+    for name in &settings.backends {
+        match make(name, &settings, &found.trees, launcher.take()).await {
+            Ok(backend) => {
+                backends.push(BackendState {
+                    name: name.clone(),
+                    level: Some(backend.isolation().level),
+                    failure: None,
+                });
+                working.push(backend);
+            }
+            Err(failure) => {
+                broken.push(Arc::new(AbsentBackend::new(failure.clone())));
+                backends.push(BackendState {
+                    name: name.clone(),
+                    level: None,
+                    failure: Some(failure),
+                });
+            }
+        }
+    }
+    if working.is_empty() {
+        problems.extend(backends.iter().filter_map(|backend| backend.failure.clone()));
+        working = broken;
+    }
+    Wired {
+        engine: Engine::new(settings.engine, working, found.languages),
+        backends,
+        problems,
+    }
+}
+
+#[cfg(all(target_os = "linux", feature = "native"))]
+async fn make(
+    name: &str,
+    settings: &Settings,
+    trees: &[PathBuf],
+    launcher: Option<Launcher>,
+) -> Result<Arc<dyn Backend>, Failure> {
+    match (name, launcher) {
+        ("native", Some(launcher)) => native::backend(settings, trees, launcher.started).await,
+        _ => Err(unknown(name)),
+    }
+}
+
+#[cfg(not(all(target_os = "linux", feature = "native")))]
+async fn make(
+    name: &str,
+    _settings: &Settings,
+    _trees: &[PathBuf],
+    _launcher: Option<Launcher>,
+) -> Result<Arc<dyn Backend>, Failure> {
+    Err(unknown(name))
+}
+
+fn unknown(name: &str) -> Failure {
+    let (message, remedy) = if cfg!(target_os = "linux") {
+        (format!("back end {name} is not in this build"), "build sandcell with the feature `native`")
+    } else {
+        (
+            format!("back end {name} needs Linux, and this is {}", std::env::consts::OS),
+            "run sandcell on a Linux machine, in a Linux virtual machine or in WSL 2",
+        )
+    };
+    Failure::new(Code::BackendUnavailable, message, remedy)
+}

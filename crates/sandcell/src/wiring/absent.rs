@@ -1,0 +1,88 @@
+//! A back end in place of one that does not work here: every sandbox that is asked of it is refused with the reason.
+//! So a client hears from the server itself why nothing runs, and nothing ever runs with less isolation.
+
+use std::sync::Arc;
+
+use sandcell_sandbox::{
+    Backend, Code, Failure, Isolation, LayerReport, LayerState, Level, Sandbox, SandboxError, SandboxSpec,
+};
+
+/// Says why there is no back end.
+#[derive(Debug)]
+pub(super) struct AbsentBackend {
+    isolation: Isolation,
+    layers: Vec<LayerReport>,
+    failure: Failure,
+}
+
+impl AbsentBackend {
+    /// For this reason.
+    pub(super) fn new(failure: Failure) -> Self {
+        Self {
+            isolation: Isolation {
+                backend: NAME.to_owned(),
+                level: Level::None,
+                layers: Vec::new(),
+                degraded: Vec::new(),
+            },
+            layers: vec![LayerReport {
+                name: "sandbox".to_owned(),
+                state: LayerState::Missing,
+                reason: Some(failure.message.clone()),
+                remedy: Some(failure.remedy.clone()),
+            }],
+            failure,
+        }
+    }
+}
+
+const NAME: &str = "none";
+
+#[async_trait::async_trait]
+impl Backend for AbsentBackend {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn isolation(&self) -> &Isolation {
+        &self.isolation
+    }
+
+    fn layers(&self) -> &[LayerReport] {
+        &self.layers
+    }
+
+    async fn create(&self, _spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
+        let (reason, remedy) = (self.failure.message.clone(), self.failure.remedy.clone());
+        Err(match self.failure.code {
+            Code::IsolationUnavailable => SandboxError::Isolation {
+                layer: "sandbox".to_owned(),
+                reason,
+                remedy,
+            },
+            _ => SandboxError::Unavailable {
+                backend: "native".to_owned(),
+                reason,
+                remedy,
+            },
+        })
+    }
+
+    async fn shutdown(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_absent_makes_no_sandbox_and_says_why() {
+        for code in [Code::IsolationUnavailable, Code::BackendUnavailable] {
+            let backend = AbsentBackend::new(Failure::new(code, "no user namespaces", "sysctl x=1"));
+            let failure = Failure::from(backend.create(&SandboxSpec::default()).await.unwrap_err());
+            assert_eq!(failure.code, code);
+            assert!(failure.message.contains("no user namespaces"), "{failure}");
+            assert_eq!(failure.remedy, "sysctl x=1");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The native back end: its launcher, and what of the host its sandboxes see.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use sandcell_backends::native::{self, NativeBackend, NativeConfig};
+use sandcell_sandbox::{Backend, Code, Failure};
+
+use crate::config::Settings;
+
+/// A launcher, or why there is none.
+pub(super) type Started = Result<sandcell_jail::launcher::Launcher, std::io::Error>;
+
+pub(super) fn become_launcher_if_asked() {
+    native::become_launcher_if_asked();
+}
+
+pub(super) fn start() -> Started {
+    native::start_launcher()
+}
+
+/// Starts the back end.
+pub(super) async fn backend(
+    settings: &Settings,
+    trees: &[PathBuf],
+    started: Started,
+) -> Result<Arc<dyn Backend>, Failure> {
+    let launcher = started.map_err(|error| {
+        Failure::new(
+            Code::BackendUnavailable,
+            format!("the launcher of sandboxes could not be started: {error}"),
+            "check that /proc is mounted and that more processes are allowed",
+        )
+    })?;
+    let config = NativeConfig {
+        trees: trees.to_vec(),
+        mounts: settings.mounts.clone(),
+        isolation_min: settings.isolation_min,
+        limits_min: settings.limits_min,
+        disabled_layer: disabled_layer(),
+    };
+    Ok(NativeBackend::start(launcher, config).await?)
+}
+
+/// The layer that a test wants to fail. Only builds for tests look.
+fn disabled_layer() -> Option<String> {
+    #[cfg(feature = "fault-injection")]
+    return std::env::var("SANDCELL_TEST_DISABLE").ok();
+    #[cfg(not(feature = "fault-injection"))]
+    None
+}

@@ -1,0 +1,315 @@
+use std::collections::BTreeSet;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::json;
+
+use crate::support::client::Client;
+use crate::support::machine::{self, Seen};
+use crate::support::place::Place;
+use crate::support::{PATIENCE, begin, until};
+
+/// The promise: whatever ends it, nothing is left after this time.
+const SOON: Duration = Duration::from_secs(2);
+
+/// What a server and its sandboxes hold while they run, to be looked for afterwards.
+struct Held {
+    server: Seen,
+    processes: BTreeSet<Seen>,
+    groups: BTreeSet<PathBuf>,
+    mounts: BTreeSet<String>,
+}
+
+impl Held {
+    /// Looks at a server that has sandboxes; `before` is what the machine had without it.
+    fn by(server: &Client, before: &Machine) -> Self {
+        let processes = machine::descendants(server.pid());
+        assert!(processes.len() >= 2, "a launcher and what it made: {processes:?}");
+        let groups: BTreeSet<PathBuf> = machine::groups().difference(&before.groups).cloned().collect();
+        let mounts = machine::mounts();
+        assert_eq!(mounts, before.mounts, "a sandbox's mounts never show on the host");
+        Self {
+            server: machine::process(server.pid()),
+            processes,
+            groups,
+            mounts,
+        }
+    }
+
+    /// Waits until nothing of it is left.
+    #[track_caller]
+    fn is_gone(&self, place: &Place) {
+        let left = || -> Vec<String> {
+            let processes = self.processes.iter().chain([&self.server]).filter(|seen| seen.lives());
+            let groups = self.groups.iter().filter(|folder| folder.exists());
+            processes
+                .map(|seen| format!("{seen:?}"))
+                .chain(groups.map(|folder| folder.display().to_string()))
+                .chain(place.temporary_files().iter().map(|file| file.display().to_string()))
+                .collect()
+        };
+        let start = std::time::Instant::now();
+        while !left().is_empty() {
+            assert!(start.elapsed() < SOON, "left after {SOON:?}: {:#?}", left());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(machine::mounts(), self.mounts);
+    }
+}
+
+struct Machine {
+    groups: BTreeSet<PathBuf>,
+    mounts: BTreeSet<String>,
+}
+
+impl Machine {
+    fn now() -> Self {
+        Self {
+            groups: machine::groups(),
+            mounts: machine::mounts(),
+        }
+    }
+}
+
+/// A server of its own process group with three sandboxes: one idle, one with a family of processes that do not want
+/// to end, one in the middle of a call.
+fn busy(place: &Place) -> Client {
+    let server = Client::start(place.command(&["serve"]).process_group(0));
+    let made = server.call("create_sandbox", json!({"count": 2}));
+    assert!(!made.is_error(), "{made:?}\n{}", server.log());
+    let ids = made.data()["sandbox_ids"].as_array().unwrap().clone();
+    server.text("idle = True");
+    let stubborn = "import os, signal, time\n\
+        for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE): signal.signal(s, signal.SIG_IGN)\n\
+        for _ in range(5):\n    if os.fork() == 0:\n        os.setsid()\n        if os.fork() == 0:\n            while True: time.sleep(1)\n        while True: time.sleep(1)\n\
+        print('ready')";
+    let answer = server.call("execute_code", json!({"code": stubborn, "sandbox_id": ids[0]}));
+    assert!(answer.output().contains("ready"), "{answer:?}");
+    let running = "open('started', 'w').close()\nwhile True: pass";
+    server.begin_call(
+        "execute_code",
+        json!({"code": running, "sandbox_id": ids[1], "timeout_s": 600}),
+    );
+    until(PATIENCE, "the call is under way", || {
+        let answer = server.call("read_file", json!({"path": "started", "sandbox_id": ids[1]}));
+        (!answer.is_error()).then_some(())
+    });
+    server
+}
+
+fn signal(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), signal).unwrap();
+}
+
+#[test]
+fn end_of_input_leaves_nothing() {
+    let _turn = begin!(alone);
+    let (place, before) = (Place::new(), Machine::now());
+    let mut server = busy(&place);
+    let held = Held::by(&server, &before);
+    server.hang_up();
+    held.is_gone(&place);
+    assert_eq!(server.wait(PATIENCE), Some(0), "{}", server.log());
+}
+
+#[test]
+fn a_polite_signal_leaves_nothing() {
+    let _turn = begin!(alone);
+    for polite in [Signal::TERM, Signal::INT] {
+        let (place, before) = (Place::new(), Machine::now());
+        let server = busy(&place);
+        let held = Held::by(&server, &before);
+        signal(server.pid(), polite);
+        reaped(server, &held, &place);
+    }
+}
+
+#[test]
+fn a_killed_server_leaves_nothing() {
+    let _turn = begin!(alone);
+    let (place, before) = (Place::new(), Machine::now());
+    let server = busy(&place);
+    let held = Held::by(&server, &before);
+    signal(server.pid(), Signal::KILL);
+    reaped(server, &held, &place);
+}
+
+#[test]
+fn a_killed_process_group_leaves_nothing() {
+    let _turn = begin!(alone);
+    let (place, before) = (Place::new(), Machine::now());
+    let server = busy(&place);
+    let held = Held::by(&server, &before);
+    kill_process_group(Pid::from_raw(server.pid().try_into().unwrap()).unwrap(), Signal::KILL).unwrap();
+    reaped(server, &held, &place);
+}
+
+#[test]
+fn everything_of_the_server_killed_one_by_one_leaves_nothing() {
+    let _turn = begin!(alone);
+    let (place, before) = (Place::new(), Machine::now());
+    let server = busy(&place);
+    let held = Held::by(&server, &before);
+    // The server and its helpers, but nothing inside a sandbox: those must go by themselves.
+    let outside = held
+        .processes
+        .iter()
+        .filter(|seen| machine::status(seen.pid, "NSpid").is_none_or(|inner| inner.split_whitespace().count() == 1));
+    for seen in outside {
+        signal(seen.pid, Signal::KILL);
+    }
+    signal(server.pid(), Signal::KILL);
+    // Folders of control groups may stay until the next start, because nobody is left who could remove them.
+    let processes_only = Held {
+        groups: BTreeSet::new(),
+        ..held
+    };
+    reaped(server, &processes_only, &place);
+    let next = Client::start(&mut place.command(&["serve"]));
+    assert_eq!(next.text("print('up again')").trim(), "up again");
+    drop(next);
+    until(SOON, "the next start sweeps what the crash left", || {
+        machine::groups().is_subset(&before.groups).then_some(())
+    });
+}
+
+#[test]
+fn a_stopped_launcher_or_sandbox_does_not_outlive_the_server() {
+    let _turn = begin!(alone);
+    let (place, before) = (Place::new(), Machine::now());
+    let server = busy(&place);
+    let held = Held::by(&server, &before);
+    for seen in &held.processes {
+        let inside = machine::status(seen.pid, "NSpid").is_some_and(|inner| inner.split_whitespace().count() > 1);
+        if inside {
+            // As root any process can be stopped; an ordinary user's sandbox has the same user id.
+            signal(seen.pid, Signal::STOP);
+        }
+    }
+    signal(server.pid(), Signal::KILL);
+    reaped(server, &held, &place);
+}
+
+#[test]
+fn a_client_that_vanishes_in_mid_call_leaves_nothing() {
+    let _turn = begin!(alone);
+    let (place, before) = (Place::new(), Machine::now());
+    // A client of its own between us and the server, so that all its pipes close at once when it is killed.
+    let script = "import subprocess, sys, time\n\
+        p = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n\
+        def send(m): p.stdin.write(m + b'\\n'); p.stdin.flush()\n\
+        send(b'{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{\"protocolVersion\":\"2025-11-25\",\"capabilities\":{},\"clientInfo\":{\"name\":\"c\",\"version\":\"1\"}}}')\n\
+        p.stdout.readline()\n\
+        send(b'{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}')\n\
+        send(b'{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/call\",\"params\":{\"name\":\"execute_code\",\"arguments\":{\"code\":\"x = 1\"}}}')\n\
+        p.stdout.readline()\n\
+        send(b'{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"tools/call\",\"params\":{\"name\":\"execute_code\",\"arguments\":{\"code\":\"while True: pass\",\"timeout_s\":600}}}')\n\
+        print(p.pid, flush=True)\n\
+        time.sleep(600)\n";
+    let like = place.command(&["serve"]);
+    let python = crate::support::python().unwrap();
+    let mut client = std::process::Command::new(python)
+        .args(["-I", "-c", script])
+        .arg(like.get_program())
+        .args(like.get_args())
+        .env_clear()
+        .envs(like.get_envs().filter_map(|(name, value)| Some((name, value?))))
+        .current_dir(place.work())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(client.stdout.take().unwrap()), &mut line).unwrap();
+    let pid: u32 = line.trim().parse().expect("the server's number");
+    let held = Held {
+        server: machine::process(pid),
+        processes: machine::descendants(pid),
+        groups: machine::groups().difference(&before.groups).cloned().collect(),
+        mounts: machine::mounts(),
+    };
+    client.kill().unwrap();
+    client.wait().unwrap();
+    held.is_gone(&place);
+}
+
+#[test]
+fn a_closed_sandbox_and_a_throwaway_run_leave_nothing_while_the_server_lives() {
+    let _turn = begin!(alone);
+    let place = Place::new();
+    let server = Client::start(&mut place.command(&["serve"]));
+    let made = server.call("create_sandbox", json!({"count": 2}));
+    let ids = made.data()["sandbox_ids"].as_array().unwrap().clone();
+    server.call("close_sandbox", json!({"sandbox_id": ids[0]}));
+    // What is held with one idle sandbox, before and after others came and went.
+    let settled = || {
+        (
+            machine::descendants(server.pid()).len(),
+            machine::groups(),
+            machine::descriptors(server.pid()),
+        )
+    };
+    server.call("execute_code", json!({"code": "1", "sandbox_id": ids[1]}));
+    let before = settled();
+    for _ in 0..3 {
+        let id = server.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
+        let daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)";
+        server.call("execute_code", json!({"code": daemon, "sandbox_id": id}));
+        server.call("close_sandbox", json!({"sandbox_id": id}));
+        server.call("create_run_close", json!({"code": daemon}));
+    }
+    until(SOON, "the same as before", || (settled() == before).then_some(()));
+}
+
+#[test]
+fn one_sandbox_that_dies_takes_no_other_with_it() {
+    let _turn = begin!(alone);
+    let place = Place::new();
+    let server = Client::start(&mut place.command(&["serve"]));
+    server.text("kept = 'mine'");
+    let mine = machine::descendants(server.pid());
+    let other = server.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
+    let first = machine::descendants(server.pid())
+        .difference(&mine)
+        .find(|seen| {
+            machine::status(seen.pid, "NSpid").is_some_and(|inner| inner.split_whitespace().last() == Some("1"))
+        })
+        .cloned()
+        .expect("the first process of the other sandbox");
+    signal(first.pid, Signal::KILL);
+    until(PATIENCE, "it is gone", || (!first.lives()).then_some(()));
+    let answer = server.call("execute_code", json!({"code": "1", "sandbox_id": other}));
+    assert!(answer.is_error() || answer.state_lost(), "{answer:?}");
+    assert_eq!(server.text("print(kept)").trim(), "mine");
+}
+
+#[test]
+fn a_default_sandbox_that_died_is_replaced_and_the_text_says_so_first() {
+    let _turn = begin!(alone);
+    let place = Place::new();
+    let server = Client::start(&mut place.command(&["serve"]));
+    let old = server.run("kept = 1").sandbox();
+    for seen in machine::descendants(server.pid()) {
+        if machine::status(seen.pid, "NSpid").is_some_and(|inner| inner.split_whitespace().count() > 1) {
+            signal(seen.pid, Signal::KILL);
+        }
+    }
+    let answer = until(PATIENCE, "a new sandbox", || {
+        let answer = server.run("print('kept' in globals())");
+        (answer.status() == "ok").then_some(answer)
+    });
+    assert_ne!(answer.sandbox(), old);
+    assert!(answer.output().contains("False"), "{answer:?}");
+    assert!(answer.state_lost(), "{answer:?}");
+    assert!(answer.all().starts_with("new sandbox"), "{answer:?}");
+}
+
+/// After the server was ended from outside.
+#[track_caller]
+fn reaped(mut server: Client, held: &Held, place: &Place) {
+    // We are its parent: without this it would stay as a zombie.
+    server.wait(SOON);
+    held.is_gone(place);
+}

@@ -1,0 +1,493 @@
+use serde_json::json;
+
+use crate::support::begin;
+use crate::support::client::{Answer, Client};
+use crate::support::place::Place;
+use crate::support::{PATIENCE, until};
+
+fn server(place: &Place) -> Client {
+    Client::start(&mut place.command(&["serve"]))
+}
+
+#[track_caller]
+fn ended_the_session(answer: &Answer, cause: &str) {
+    assert!(!answer.is_error(), "code that dies is a normal result: {answer:?}");
+    assert_eq!(answer.cause(), cause, "{answer:?}");
+    assert!(answer.state_lost(), "{answer:?}");
+    assert_ne!(answer.status(), "ok", "{answer:?}");
+    let verdict = answer.verdict();
+    assert!(verdict.contains("state_lost"), "the text says it too: {verdict}");
+}
+
+#[track_caller]
+fn works_again(server: &Client) {
+    assert_eq!(server.text("print('kept' in globals(), 6 * 7)").trim(), "False 42");
+}
+
+#[test]
+fn variables_stay_over_fifty_calls_of_one_sandbox() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let first = server.run("x = 0");
+    assert_eq!(first.meta()["new_sandbox"], true, "{first:?}");
+    assert!(
+        first.all().contains(&first.sandbox()),
+        "a new sandbox is named: {first:?}"
+    );
+    for _ in 0..50 {
+        let next = server.run("x += 1");
+        assert_eq!(next.status(), "ok", "{next:?}");
+        assert_eq!(next.sandbox(), first.sandbox());
+        assert_eq!(next.meta()["new_sandbox"], false, "{next:?}");
+    }
+    assert_eq!(server.text("print(x)").trim(), "50");
+}
+
+#[test]
+fn imports_functions_classes_and_files_stay() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    server.text("import math\ndef area(r):\n    return math.pi * r * r\nclass Disc:\n    r = 2");
+    server.text("open('note.txt', 'w').write('still here')");
+    assert_eq!(server.text("print(round(area(Disc.r), 3))").trim(), "12.566");
+    assert_eq!(
+        server.text("print(open('/home/user/note.txt').read())").trim(),
+        "still here"
+    );
+}
+
+#[test]
+fn the_last_expression_comes_back_and_none_does_not() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    assert!(server.text("a = 40\na + 2").contains("42"));
+    assert!(server.text("'text' * 2").contains("texttext"));
+    assert_eq!(server.text("None").trim(), "");
+    assert_eq!(server.text("a = 1").trim(), "");
+    let both = server.text("print('printed')\n'valued'");
+    assert!(both.starts_with("printed"), "stdout comes first: {both}");
+    assert!(both.contains("valued"), "{both}");
+}
+
+#[test]
+fn top_level_await_works() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let text =
+        server.text("import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 'awaited'\nawait f()");
+    assert!(text.contains("awaited"), "{text}");
+    assert!(server.text("asyncio.run(f())").contains("awaited"));
+}
+
+#[test]
+fn stdout_and_stderr_are_told_apart() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let answer = server.run("import sys\nprint('to out')\nprint('to err', file=sys.stderr)");
+    let text = answer.output();
+    let out = text.find("to out").expect("stdout");
+    let err = text.find("to err").expect("stderr");
+    assert!(out < err && text[out..err].contains("stderr"), "labelled parts: {text}");
+    assert_eq!(answer.meta()["stdout_bytes"], 7);
+    assert_eq!(answer.meta()["stderr_bytes"], 7);
+}
+
+#[test]
+fn a_background_threads_output_is_not_lost() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    server.text(
+        "import threading\ngo = threading.Event()\n\
+         def work():\n    go.wait()\n    print('from the thread', flush=True)\n\
+         t = threading.Thread(target=work)\nt.start()",
+    );
+    // Within a later call.
+    assert!(server.text("go.set()\nt.join()").contains("from the thread"));
+    // Between two calls: the next ones bring it.
+    server.text("threading.Timer(0.05, lambda: print('came later', flush=True)).start()");
+    until(PATIENCE, "the late line comes", || {
+        server.text("pass").contains("came later").then_some(())
+    });
+}
+
+#[test]
+fn the_output_of_child_processes_is_not_lost() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let text = server.text(
+        "import os, subprocess, sys\n\
+         done = subprocess.run([sys.executable, '-c', 'import sys; print(\"out of a child\"); print(\"err of a child\", file=sys.stderr)'])\n\
+         pid = os.fork()\n\
+         if pid == 0:\n    os.write(1, b'out of a fork\\n')\n    os._exit(0)\n\
+         os.waitpid(pid, 0)\n\
+         print('code', done.returncode)",
+    );
+    for part in ["out of a child", "err of a child", "out of a fork", "code 0"] {
+        assert!(text.contains(part), "{part} is missing: {text}");
+    }
+}
+
+#[test]
+fn a_shell_and_the_usual_tools_are_there() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let text = server.text(
+        "import subprocess\nprint(subprocess.run('echo a b | tr a-z A-Z; pwd', shell=True, capture_output=True, text=True).stdout)",
+    );
+    assert!(text.contains("A B") && text.contains("/home/user"), "{text}");
+}
+
+#[test]
+fn the_ordinary_standard_library_works() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let text = server.text(
+        "import sqlite3, tempfile, json, hashlib, uuid, threading, multiprocessing, concurrent.futures as cf, locale, os\n\
+         db = sqlite3.connect('t.db'); db.execute('create table t(a)'); db.execute('insert into t values (7)'); db.commit()\n\
+         out = {'sql': db.execute('select a from t').fetchone()[0]}\n\
+         with tempfile.NamedTemporaryFile('w+') as f:\n    f.write('t'); f.flush(); out['temp'] = os.path.getsize(f.name)\n\
+         with cf.ThreadPoolExecutor(4) as pool:\n    out['threads'] = sum(pool.map(lambda n: n * n, range(5)))\n\
+         def square(n):\n    return n * n\n\
+         with multiprocessing.Pool(2) as pool:\n    out['processes'] = sum(pool.map(square, range(5)))\n\
+         out['encoding'] = locale.getpreferredencoding(False).lower().replace('-', '')\n\
+         out['uuid'] = len(str(uuid.uuid4())); out['md5'] = hashlib.md5(b'').hexdigest()[:4]\n\
+         print(json.dumps(out, sort_keys=True))",
+    );
+    assert_eq!(
+        text.trim(),
+        r#"{"encoding": "utf8", "md5": "d41d", "processes": 30, "sql": 7, "temp": 1, "threads": 30, "uuid": 36}"#
+    );
+}
+
+#[test]
+fn an_exception_is_a_result_and_variables_stay() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let answer = server.run("kept = 1\ndef f():\n    return 1 / 0\nf()");
+    assert!(!answer.is_error());
+    assert_eq!(answer.status(), "error");
+    assert_eq!(answer.cause(), "code_failed");
+    let text = answer.all();
+    assert!(text.contains("ZeroDivisionError") && text.contains("line 3"), "{text}");
+    assert!(!text.contains("driver.py"), "only the caller's own lines: {text}");
+    assert_eq!(server.text("print(kept)").trim(), "1");
+}
+
+#[test]
+fn sys_exit_ends_the_cell_and_not_the_session() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let answer = server.run("kept = 1\nimport sys\nsys.exit(3)");
+    assert!(!answer.is_error());
+    assert_eq!(answer.meta()["exit_code"], 3, "{answer:?}");
+    assert!(!answer.state_lost(), "{answer:?}");
+    assert_eq!(server.text("print(kept)").trim(), "1");
+}
+
+#[test]
+fn a_segfault_ends_only_the_session_and_is_named() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let before = server.run("kept = 1\nopen('kept.txt', 'w').write('x')");
+    let answer = server.run("print('last words', flush=True)\nimport ctypes\nctypes.string_at(0)");
+    ended_the_session(&answer, "crashed");
+    assert!(
+        answer.output().contains("last words"),
+        "output before it is kept: {answer:?}"
+    );
+    works_again(&server);
+    assert_eq!(
+        server.run("1").sandbox(),
+        before.sandbox(),
+        "the sandbox itself lives on"
+    );
+    assert_eq!(server.text("print(open('kept.txt').read())").trim(), "x");
+}
+
+#[test]
+fn os_exit_ends_only_the_session_and_is_named() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    server.text("kept = 1");
+    let answer = server.run("import os\nos._exit(7)");
+    ended_the_session(&answer, "crashed");
+    assert_eq!(answer.meta()["exit_code"], 7, "{answer:?}");
+    works_again(&server);
+}
+
+#[test]
+fn memory_without_end_is_stopped_and_named() {
+    let _turn = begin!();
+    let place = Place::with_settings("[limits]\nmemory_mb = 128\n");
+    let server = server(&place);
+    server.text("kept = 1");
+    let answer = server.run("hoard = []\nwhile True:\n    hoard.append(bytearray(4 << 20))");
+    assert!(!answer.is_error());
+    assert_eq!(answer.cause(), "out_of_memory", "{answer:?}");
+    assert!(
+        answer.verdict().contains("128"),
+        "it names the limit: {}",
+        answer.verdict()
+    );
+    let next = server.run("hoard = None\nprint(6 * 7)");
+    assert!(next.output().contains("42"), "{next:?}");
+}
+
+#[test]
+fn memory_of_many_children_counts_together() {
+    let _turn = begin!();
+    let place = Place::with_settings("[limits]\nmemory_mb = 128\n");
+    let server = server(&place);
+    let answer = server.run(
+        "import os, time\nfor _ in range(8):\n    if os.fork() == 0:\n        b = bytearray(40 << 20)\n        \
+         for i in range(0, len(b), 4096): b[i] = 1\n        time.sleep(30)\n        os._exit(0)\n\
+         codes = [os.wait()[1] for _ in range(8)]\nprint(codes)\nassert not any(codes)",
+    );
+    assert_ne!(answer.status(), "ok", "{answer:?}");
+    assert_eq!(answer.cause(), "out_of_memory", "{answer:?}");
+    assert!(server.run("print(6 * 7)").output().contains("42"));
+}
+
+#[test]
+fn a_fork_bomb_is_stopped_and_named() {
+    let _turn = begin!();
+    let place = Place::with_settings("[limits]\nprocesses = 40\n");
+    let server = server(&place);
+    let answer = server.run(
+        "import os, time\nmade = 0\ntry:\n    while True:\n        if os.fork() == 0:\n            time.sleep(60)\n            os._exit(0)\n        made += 1\n\
+         finally:\n    print('made', made, flush=True)",
+    );
+    assert_eq!(answer.cause(), "process_limit", "{answer:?}");
+    assert!(answer.all().contains("40"), "it names the limit: {}", answer.all());
+    assert!(
+        server.run("print(6 * 7)").output().contains("42"),
+        "the next call works"
+    );
+}
+
+#[test]
+fn standard_input_is_what_the_call_gives() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let code = "print([input(), input('name? ')])";
+    let answer = server.call("execute_code", json!({"code": code, "stdin": "one\ntwo\n"}));
+    assert!(answer.output().contains("['one', 'two']"), "{answer:?}");
+    let without = server.run(code);
+    assert_eq!(without.status(), "error", "{without:?}");
+    assert!(
+        without.all().contains("stdin"),
+        "it says how to give some: {}",
+        without.all()
+    );
+}
+
+#[test]
+fn a_reset_forgets_variables_and_keeps_files() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    server.text("kept = 1\nopen('f', 'w').write('file')");
+    let reset = server.call("reset_session_state", json!({}));
+    assert!(!reset.is_error(), "{reset:?}");
+    assert_eq!(
+        server.text("print('kept' in globals(), open('f').read())").trim(),
+        "False file"
+    );
+}
+
+#[test]
+fn two_sandboxes_share_nothing() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let made = server.call("create_sandbox", json!({"count": 2}));
+    let ids = made.data()["sandbox_ids"].as_array().expect("ids").clone();
+    assert_eq!(ids.len(), 2);
+    for (n, id) in ids.iter().enumerate() {
+        let code = format!(
+            "mine = {n}\nopen('f', 'w').write('{n}')\nopen('/tmp/f', 'w').write('{n}')\nopen('/dev/shm/f', 'w').write('{n}')"
+        );
+        assert_eq!(
+            server
+                .call("execute_code", json!({"code": code, "sandbox_id": id}))
+                .status(),
+            "ok"
+        );
+    }
+    for (n, id) in ids.iter().enumerate() {
+        let code = "print(mine, open('f').read(), open('/tmp/f').read(), open('/dev/shm/f').read())";
+        let answer = server.call("execute_code", json!({"code": code, "sandbox_id": id}));
+        assert_eq!(answer.output().trim(), format!("{n} {n} {n} {n}"));
+    }
+}
+
+#[test]
+fn a_sandbox_has_what_it_was_made_with() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let made = server.call(
+        "create_sandbox",
+        json!({"env": {"GREETING": "grüß dich"}, "memory_mb": 256, "label": "mine"}),
+    );
+    assert!(!made.is_error(), "{made:?}");
+    let id = made.data()["sandbox_id"].clone();
+    let answer = server.call(
+        "execute_code",
+        json!({"code": "import os\nprint(os.environ['GREETING'])", "sandbox_id": id}),
+    );
+    assert_eq!(answer.output().trim(), "grüß dich");
+    let status = server.call("get_sandbox_status", json!({"sandbox_id": id}));
+    assert!(
+        status.all().contains("256") && status.all().contains("mine"),
+        "{status:?}"
+    );
+    let closed = server.call("close_sandbox", json!({"sandbox_id": id}));
+    assert!(!closed.is_error(), "{closed:?}");
+    server
+        .call("execute_code", json!({"code": "1", "sandbox_id": id}))
+        .refused("not_found");
+}
+
+#[test]
+fn a_throwaway_run_takes_files_and_gives_outputs_that_outlive_it() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let answer = server.call(
+        "create_run_close",
+        json!({
+            "code": "import sys\nopen('sum.txt', 'w').write(str(sum(map(int, open('in/numbers.txt')))))\nprint(sys.stdin.read())",
+            "files": {"in/numbers.txt": "1\n2\n39\n"}, "outputs": ["sum.txt", "none.txt"], "stdin": "typed",
+        }),
+    );
+    assert_eq!(answer.status(), "ok", "{answer:?}");
+    assert!(answer.output().contains("typed"), "{answer:?}");
+    assert!(
+        answer.all().contains("none.txt"),
+        "a wanted file that is not there is named: {answer:?}"
+    );
+    let link = answer
+        .of_kind("resource_link")
+        .next()
+        .expect("a link to sum.txt")
+        .clone();
+    let uri = link["uri"].as_str().unwrap();
+    assert!(uri.starts_with("sandcell://executions/"), "{uri}");
+    let read = server.request("resources/read", json!({"uri": uri}));
+    assert_eq!(read["contents"][0]["text"], "42", "{read}");
+    server
+        .call("execute_code", json!({"code": "1", "sandbox_id": answer.sandbox()}))
+        .refused("not_found");
+}
+
+#[test]
+fn history_tells_newest_first_what_was_run() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let long = format!("print('{}')", "y".repeat(300));
+    server.text("print('first')");
+    server.text(&long);
+    server.run("1 / 0");
+    let history = server.call("get_execution_history", json!({"last_n": 2}));
+    let data = history.data();
+    assert_eq!(data["total"], 3, "{history:?}");
+    let records = data["records"].as_array().unwrap();
+    assert_eq!(records.len(), 2);
+    assert_eq!(records[0]["success"], false);
+    assert!(records[0]["error"].as_str().unwrap().contains("ZeroDivisionError"));
+    assert_eq!(records[1]["code_preview"], format!("{}...", &long[..100]));
+    let stdout = records[1]["stdout_preview"].as_str().unwrap();
+    assert!(stdout.len() <= 203 && stdout.starts_with("yyy"), "{stdout}");
+    // Out of range is moved into range.
+    let all = server.call("get_execution_history", json!({"last_n": 5000}));
+    assert_eq!(all.data()["records"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn more_sandboxes_than_allowed_are_refused_and_none_is_made() {
+    let _turn = begin!();
+    let place = Place::with_settings("[limits]\nsandboxes_per_caller = 2\n");
+    let server = server(&place);
+    let text = server
+        .call("create_sandbox", json!({"count": 3}))
+        .refused("limit_reached");
+    assert!(text.contains('2'), "{text}");
+    let made = server.call("create_sandbox", json!({"count": 2}));
+    assert!(!made.is_error(), "none of the three is there: {made:?}");
+    server.call("create_sandbox", json!({})).refused("limit_reached");
+    let first = made.data()["sandbox_ids"][0].clone();
+    server.call("close_sandbox", json!({"sandbox_id": first}));
+    assert!(!server.call("create_sandbox", json!({})).is_error());
+}
+
+#[test]
+fn an_operators_folder_is_seen_and_never_written() {
+    let _turn = begin!();
+    let place = Place::new();
+    place.write("data.txt", "from the host");
+    let work = place.work().display().to_string();
+    let server = Client::start(&mut place.command(&[
+        "serve",
+        "--mount",
+        &format!("{work}:/mnt/plain:ro"),
+        "--mount",
+        &format!("{work}:/mnt/copy:cow"),
+    ]));
+    let text = server.text(
+        "print(open('/mnt/plain/data.txt').read())\n\
+         try:\n    open('/mnt/plain/new', 'w')\nexcept OSError as e:\n    print(type(e).__name__, e.errno)\n\
+         open('/mnt/copy/data.txt', 'a').write(' and from inside')\nopen('/mnt/copy/new', 'w').write('x')\n\
+         print(open('/mnt/copy/data.txt').read())",
+    );
+    assert!(text.contains("from the host and from inside"), "{text}");
+    assert!(
+        text.contains("OSError 30") || text.contains("PermissionError 13"),
+        "{text}"
+    );
+    assert_eq!(
+        std::fs::read_to_string(place.work().join("data.txt")).unwrap(),
+        "from the host"
+    );
+    assert!(!place.work().join("new").exists());
+}
+
+#[test]
+fn only_the_tools_that_were_asked_for_are_there() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = Client::start(&mut place.command(&["serve", "--tools", "execute_code,read_file"]));
+    let listed = server.request("tools/list", json!({}));
+    let mut names: Vec<&str> = listed["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|tool| tool["name"].as_str())
+        .collect();
+    names.sort_unstable();
+    assert_eq!(names, ["execute_code", "read_file"]);
+    let answer = server.request_raw(
+        "tools/call",
+        json!({"name": "close_sandbox", "arguments": {"sandbox_id": "x"}}),
+    );
+    assert!(
+        answer.get("error").is_some() || answer["result"]["isError"] == true,
+        "{answer}"
+    );
+    assert_eq!(server.text("print(1)").trim(), "1");
+}

@@ -1,0 +1,166 @@
+//! What the machine holds, read from outside: processes, mounts, control groups, descriptors, memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// A process that cannot be mistaken for a later one with the same number.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Seen {
+    pub pid: u32,
+    /// In clock ticks since boot.
+    pub started: u64,
+    pub name: String,
+}
+
+impl Seen {
+    /// Whether it still runs; a zombie does not.
+    pub fn lives(&self) -> bool {
+        stat(self.pid).is_some_and(|stat| stat.started == self.started && !matches!(stat.state, 'Z' | 'X'))
+    }
+}
+
+struct Stat {
+    name: String,
+    state: char,
+    parent: u32,
+    started: u64,
+}
+
+fn stat(pid: u32) -> Option<Stat> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name stands in parentheses and may itself hold some.
+    let (head, tail) = text.rsplit_once(") ")?;
+    let fields: Vec<&str> = tail.split(' ').collect();
+    Some(Stat {
+        name: head.split_once('(')?.1.to_owned(),
+        state: fields.first()?.chars().next()?,
+        parent: fields.get(1)?.parse().ok()?,
+        started: fields.get(19)?.parse().ok()?,
+    })
+}
+
+fn pids() -> impl Iterator<Item = u32> {
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The process itself.
+pub fn process(pid: u32) -> Seen {
+    let stat = stat(pid).expect("the process is there");
+    Seen {
+        pid,
+        started: stat.started,
+        name: stat.name,
+    }
+}
+
+/// Every process below this one, however deep.
+pub fn descendants(of: u32) -> BTreeSet<Seen> {
+    let mut children: BTreeMap<u32, Vec<Seen>> = BTreeMap::new();
+    for pid in pids() {
+        if let Some(stat) = stat(pid)
+            && stat.state != 'Z'
+        {
+            children.entry(stat.parent).or_default().push(Seen {
+                pid,
+                started: stat.started,
+                name: stat.name,
+            });
+        }
+    }
+    let mut found = BTreeSet::new();
+    let mut open = vec![of];
+    while let Some(pid) = open.pop() {
+        for child in children.remove(&pid).unwrap_or_default() {
+            open.push(child.pid);
+            found.insert(child);
+        }
+    }
+    found
+}
+
+/// A line of `/proc/PID/status`.
+pub fn status(pid: u32, key: &str) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    text.lines().find_map(|line| {
+        line.strip_prefix(key)?
+            .strip_prefix(':')
+            .map(|value| value.trim().to_owned())
+    })
+}
+
+/// Memory that is only this process's own, in bytes.
+pub fn private_memory(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    text.lines()
+        .filter(|line| line.starts_with("Private_Clean:") || line.starts_with("Private_Dirty:"))
+        .filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
+        .sum::<u64>()
+        * 1024
+}
+
+/// The highest resident size so far, in bytes.
+pub fn peak_memory(pid: u32) -> u64 {
+    let text = status(pid, "VmHWM").unwrap_or_default();
+    text.split_whitespace()
+        .next()
+        .and_then(|kib| kib.parse::<u64>().ok())
+        .unwrap_or(0)
+        * 1024
+}
+
+/// How many descriptors it holds.
+pub fn descriptors(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, |entries| entries.count())
+}
+
+/// Our own mount table: a sandbox never shows in it.
+pub fn mounts() -> BTreeSet<String> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Control group folders that are ours by name, in every hierarchy.
+pub fn groups() -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    for line in std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines() {
+        let Some((head, tail)) = line.split_once(" - ") else {
+            continue;
+        };
+        if tail.starts_with("cgroup")
+            && let Some(point) = head.split(' ').nth(4)
+        {
+            collect(Path::new(point), &mut found);
+        }
+    }
+    found
+}
+
+fn collect(folder: &Path, found: &mut BTreeSet<PathBuf>) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            let path = entry.path();
+            if path
+                .file_name()
+                .is_some_and(|name| name.to_string_lossy().contains("sandcell"))
+            {
+                found.insert(path.clone());
+            }
+            collect(&path, found);
+        }
+    }
+}
+
+/// The names of namespaces a process is in, by kind.
+pub fn namespaces(pid: u32) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for kind in ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"] {
+        if let Ok(link) = std::fs::read_link(format!("/proc/{pid}/ns/{kind}")) {
+            found.insert(kind.to_owned(), link.display().to_string());
+        }
+    }
+    found
+}

@@ -1,0 +1,109 @@
+//! What the end-to-end tests share: a client, a place to work in, and eyes on the machine.
+
+pub mod client;
+pub mod machine;
+pub mod place;
+pub mod turns;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Long enough for anything that works, on a machine that is busy with other tests.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Begins a test that needs working sandboxes: skips it where the machine cannot make any, and takes a turn beside
+/// other tests (`alone` for those that measure the machine or fill it).
+macro_rules! begin {
+    () => {
+        $crate::support::begin!($crate::support::turns::Turn::shared())
+    };
+    (alone) => {
+        $crate::support::begin!($crate::support::turns::Turn::alone())
+    };
+    ($turn:expr) => {{
+        fn here() {}
+        let name = $crate::support::name_of(here);
+        if let Some(reason) = $crate::support::missing() {
+            $crate::support::skip(&name, &reason);
+            return;
+        }
+        $turn
+    }};
+}
+pub(crate) use begin;
+
+/// The test's name from a function defined in it.
+pub fn name_of<F>(_: F) -> String {
+    std::any::type_name::<F>()
+        .trim_start_matches("e2e::")
+        .trim_end_matches("::here")
+        .to_owned()
+}
+
+/// The binary under test: the one that `cargo xtask test` built, else the one that cargo built for these tests.
+pub fn binary() -> PathBuf {
+    std::env::var_os("SANDCELL_TEST_BIN").map_or_else(|| env!("CARGO_BIN_EXE_sandcell").into(), PathBuf::from)
+}
+
+/// What this machine lacks for sandboxes; none when it has all of it. Asked without the product's help.
+pub fn missing() -> Option<String> {
+    if python().is_none() {
+        return Some("no python3 (apt-get install python3)".to_owned());
+    }
+    if !succeeds(Command::new("unshare").args(["--user", "--map-root-user", "true"])) {
+        return Some("user namespaces are not allowed here (sysctl user.max_user_namespaces)".to_owned());
+    }
+    None
+}
+
+/// A real interpreter of the machine, for comparison.
+pub fn python() -> Option<PathBuf> {
+    ["/usr/bin/python3", "/usr/local/bin/python3"]
+        .into_iter()
+        .map(PathBuf::from)
+        .find(|path| path.exists())
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Says that a test was not run, and why; fails it where nothing may be skipped.
+pub fn skip(test: &str, reason: &str) {
+    assert!(
+        std::env::var("SANDCELL_TEST_REQUIRE").as_deref() != Ok("1"),
+        "{test} cannot run here: {reason}; SANDCELL_TEST_REQUIRE=1 says that nothing may be skipped"
+    );
+    println!("skipped: {test}: {reason}");
+    if let Some(path) = std::env::var_os("SANDCELL_TEST_SKIPS") {
+        let mut file = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .unwrap();
+        file.write_all(format!("{test}: {reason}\n").as_bytes()).unwrap();
+    }
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// Looks again and again until `look` finds something, at most for `limit`.
+pub fn until<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < limit, "{what}: not within {limit:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

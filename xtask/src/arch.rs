@@ -1,0 +1,236 @@
+//! The architecture test: what ARCHITECTURE.md promises about the shape of the source, read off the source.
+//!
+//! Three kinds of promise: who may depend on whom, where `unsafe` may stand, and how long a file may get.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::command::root;
+
+/// Who may depend on whom, tests included. A crate that is not listed is an error, so a new one is a decision.
+const ARROWS: [(&str, &[&str]); 9] = [
+    ("sandbox", &[]),
+    ("jail", &[]),
+    ("agent", &["jail", "sandbox"]),
+    ("backends", &["agent", "jail", "sandbox"]),
+    ("languages", &["sandbox"]),
+    ("engine", &["sandbox"]),
+    ("mcp", &["engine", "sandbox"]),
+    (
+        "sandcell",
+        &["agent", "backends", "engine", "jail", "languages", "mcp", "sandbox"],
+    ),
+    ("xtask", &[]),
+];
+
+/// The only crate that may hold `unsafe`, and where in it.
+const UNSAFE_CRATE: &str = "jail";
+const UNSAFE_FOLDER: &str = "crates/jail/src/sys";
+
+/// Lines that a source file may have; the house style asks for half of it.
+const LONGEST_FILE: usize = 800;
+
+pub fn run() -> Result<()> {
+    let faults = faults(&root())?;
+    if !faults.is_empty() {
+        bail!("architecture:\n  {}", faults.join("\n  "));
+    }
+    println!("  arrows, unsafe code and file lengths are as promised");
+    Ok(())
+}
+
+/// Every broken promise, as `path: what`.
+fn faults(root: &Path) -> Result<Vec<String>> {
+    let mut faults = Vec::new();
+    for (name, folder) in crates(root)? {
+        arrows(&name, &folder, &mut faults)?;
+        unsafe_is_forbidden(root, &name, &folder, &mut faults)?;
+        for file in sources(&folder)? {
+            let text = std::fs::read_to_string(&file).with_context(|| format!("could not read {}", file.display()))?;
+            let path = file.strip_prefix(root).unwrap_or(&file);
+            faults.extend(faults_of_file(&name, path, &text));
+        }
+    }
+    Ok(faults)
+}
+
+/// The workspace's crates: name of the folder, and the folder.
+fn crates(root: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let mut found = vec![("xtask".to_owned(), root.join("xtask"))];
+    for entry in std::fs::read_dir(root.join("crates")).context("no folder crates/")? {
+        let folder = entry?.path();
+        if folder.join("Cargo.toml").is_file() {
+            let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            found.push((name, folder));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn arrows(name: &str, folder: &Path, faults: &mut Vec<String>) -> Result<()> {
+    let Some((_, allowed)) = ARROWS.iter().find(|(listed, _)| *listed == name) else {
+        faults.push(format!("crates/{name}: not in the list of arrows (xtask/src/arch.rs)"));
+        return Ok(());
+    };
+    let text = std::fs::read_to_string(folder.join("Cargo.toml"))?;
+    let manifest: toml::Table = text.parse().with_context(|| format!("{name}/Cargo.toml"))?;
+    for used in dependencies(&manifest) {
+        let Some(used) = used.strip_prefix("sandcell-") else {
+            continue;
+        };
+        if used != name && !allowed.contains(&used) {
+            faults.push(format!("{name} depends on {used}: nothing points that way"));
+        }
+    }
+    Ok(())
+}
+
+/// The names in every dependency table, those under `[target.…]` included.
+fn dependencies(table: &toml::Table) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for (key, value) in table {
+        let Some(inner) = value.as_table() else { continue };
+        match key.as_str() {
+            "dependencies" | "dev-dependencies" | "build-dependencies" => names.extend(inner.keys().cloned()),
+            "target" => inner
+                .values()
+                .filter_map(toml::Value::as_table)
+                .for_each(|one| names.extend(dependencies(one))),
+            _ => {}
+        }
+    }
+    names
+}
+
+fn unsafe_is_forbidden(root: &Path, name: &str, folder: &Path, faults: &mut Vec<String>) -> Result<()> {
+    if name == UNSAFE_CRATE {
+        return Ok(());
+    }
+    for head in ["src/lib.rs", "src/main.rs"] {
+        let file = folder.join(head);
+        if !file.is_file() {
+            continue;
+        }
+        if !std::fs::read_to_string(&file)?.contains("#![forbid(unsafe_code)]") {
+            let path = file.strip_prefix(root).unwrap_or(&file);
+            faults.push(format!("{}: lacks #![forbid(unsafe_code)]", path.display()));
+        }
+    }
+    Ok(())
+}
+
+fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                if !matches!(
+                    path.file_name().and_then(|name| name.to_str()),
+                    Some("target" | "snapshots")
+                ) {
+                    folders.push(path);
+                }
+            } else if matches!(
+                path.extension().and_then(|e| e.to_str()),
+                Some("rs" | "py" | "js" | "sh")
+            ) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn faults_of_file(name: &str, path: &Path, text: &str) -> Vec<String> {
+    let shown = path.display();
+    let mut faults = Vec::new();
+    let lines = text.lines().count();
+    if lines > LONGEST_FILE {
+        faults.push(format!("{shown}: {lines} lines, more than {LONGEST_FILE}"));
+    }
+    if path.extension().is_none_or(|extension| extension != "rs") {
+        return faults;
+    }
+    let may_be_unsafe = path.starts_with(UNSAFE_FOLDER);
+    // Integration tests and benches talk to people; so do the binary and the chores.
+    let may_print = matches!(name, "sandcell" | "xtask")
+        || path
+            .components()
+            .any(|part| matches!(part.as_os_str().to_str(), Some("tests" | "benches" | "examples")));
+    let mut in_tests = false;
+    for (number, line) in (1..).zip(text.lines()) {
+        in_tests |= line.trim() == "#[cfg(test)]";
+        let code = line.split("//").next().unwrap_or_default();
+        if !may_be_unsafe && words(code).any(|word| word == "unsafe") {
+            faults.push(format!("{shown}:{number}: `unsafe` outside {UNSAFE_FOLDER}"));
+        }
+        if !may_print
+            && !in_tests
+            && ["println!", "eprintln!", "print!", "eprint!", "dbg!"]
+                .iter()
+                .any(|one| code.contains(one))
+        {
+            faults.push(format!("{shown}:{number}: a library does not print"));
+        }
+    }
+    faults
+}
+
+/// Identifiers outside text literals, roughly: enough to tell the keyword from `unsafe_code` and from prose.
+fn words(code: &str) -> impl Iterator<Item = &str> {
+    code.split('"')
+        .step_by(2)
+        .flat_map(|part| part.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '`'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_workspace_keeps_its_promises() {
+        assert_eq!(faults(&root()).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_arrow_that_points_back_is_found_in_every_table() {
+        let manifest: toml::Table =
+            "[dev-dependencies]\nsandcell-mcp = {}\n[target.'cfg(unix)'.dependencies]\nsandcell-jail = {}\n"
+                .parse()
+                .unwrap();
+        let names = dependencies(&manifest);
+        assert!(
+            names.contains("sandcell-mcp") && names.contains("sandcell-jail"),
+            "{names:?}"
+        );
+    }
+
+    #[test]
+    fn unsafe_is_found_as_a_keyword_only() {
+        let path = Path::new("crates/engine/src/lib.rs");
+        assert_eq!(
+            faults_of_file("engine", path, "#![forbid(unsafe_code)] // unsafe\n\"unsafe\"").len(),
+            0
+        );
+        assert_eq!(faults_of_file("engine", path, "let x = unsafe { y() };").len(), 1);
+        let allowed = Path::new("crates/jail/src/sys/clone.rs");
+        assert_eq!(faults_of_file("jail", allowed, "unsafe { y() }").len(), 0);
+    }
+
+    #[test]
+    fn a_library_that_prints_and_a_file_that_is_too_long_are_found() {
+        let path = Path::new("crates/engine/src/lib.rs");
+        assert_eq!(faults_of_file("engine", path, "println!();").len(), 1);
+        assert_eq!(
+            faults_of_file("engine", path, "#[cfg(test)]\nmod tests { println!(); }").len(),
+            0
+        );
+        assert_eq!(faults_of_file("engine", path, &"x\n".repeat(801)).len(), 1);
+    }
+}

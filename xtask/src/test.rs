@@ -1,0 +1,140 @@
+//! `cargo xtask test | soak | bench`: builds the real binary once and puts it under test.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::command::{cargo, must, nothing_may_be_skipped, output, watched, works};
+use crate::ordinary_user::{self, Stage};
+use crate::tally::Tally;
+
+/// Where the end-to-end tests find the binary that they drive.
+const BINARY: &str = "SANDCELL_TEST_BIN";
+/// Where a test that cannot run on this machine writes `test: reason`.
+const SKIPS: &str = "SANDCELL_TEST_SKIPS";
+
+pub fn run(filters: &[String]) -> Result<()> {
+    let binary = executable(
+        &["build", "--release", "--package", "sandcell", "--bin", "sandcell"],
+        "sandcell",
+    )?;
+    let skips = tempfile::Builder::new().prefix("cell-skips-").tempdir()?;
+    let mut tally = Tally::default();
+    let mut good = everything(&binary, &skips.path().join("all"), filters, &mut tally)?;
+    good &= as_ordinary_user(&binary, filters, &mut tally)?;
+    for skipped in &tally.skipped {
+        println!("skipped: {skipped}");
+    }
+    println!("{}", tally.summary());
+    if !good || tally.failed > 0 || !tally.seen {
+        bail!("not every test passed");
+    }
+    if nothing_may_be_skipped() && !tally.skipped.is_empty() {
+        bail!("tests were skipped although SANDCELL_TEST_REQUIRE=1 says that nothing may be");
+    }
+    Ok(())
+}
+
+/// Unit, property and end-to-end tests of the whole workspace, as whoever we are.
+fn everything(binary: &Path, skips: &Path, filters: &[String], tally: &mut Tally) -> Result<bool> {
+    println!("test: the whole workspace");
+    let nextest = works(cargo().args(["nextest", "--version"]));
+    let mut command = cargo();
+    if nextest {
+        command.args([
+            "nextest",
+            "run",
+            "--no-tests=pass",
+            "--workspace",
+            "--no-fail-fast",
+            "--color=never",
+        ]);
+        command.args(filters);
+    } else {
+        command.args(["test", "--workspace", "--no-fail-fast", "--color=never", "--"]);
+        command.args(filters);
+    }
+    command.env(BINARY, binary).env(SKIPS, skips).env("INSTA_UPDATE", "no");
+    let mut good = watched(&mut command, |line| tally.see(line))?;
+    if nextest && filters.is_empty() {
+        // nextest leaves the examples in the documentation out.
+        good &= watched(
+            cargo().args(["test", "--workspace", "--doc", "--quiet", "--color=never"]),
+            |line| tally.see(line),
+        )?;
+    }
+    tally.skip("", &std::fs::read_to_string(skips).unwrap_or_default());
+    Ok(good)
+}
+
+/// The end-to-end tests once more as somebody without any power; when we are that already, they ran just now.
+fn as_ordinary_user(binary: &Path, filters: &[String], tally: &mut Tally) -> Result<bool> {
+    if !cfg!(target_os = "linux") || !ordinary_user::is_root()? {
+        return Ok(true);
+    }
+    if let Some(reason) = ordinary_user::impossible() {
+        tally.skip(" (ordinary user)", &format!("e2e: {reason}"));
+        return Ok(true);
+    }
+    println!("test: end to end as an ordinary user");
+    let tests = executable(&["test", "--no-run", "--package", "sandcell", "--test", "e2e"], "e2e")?;
+    let stage = Stage::new(binary, &tests)?;
+    let skips = stage.home().join("skips");
+    let mut command = stage.command();
+    command
+        .args(filters)
+        .args(["--color=never", "--test-threads=2"])
+        .env(BINARY, stage.binary())
+        .env(SKIPS, &skips)
+        .env("INSTA_UPDATE", "no")
+        .env("INSTA_WORKSPACE_ROOT", stage.root());
+    let good = watched(&mut command, |line| tally.see(line))?;
+    tally.skip(" (ordinary user)", &std::fs::read_to_string(&skips).unwrap_or_default());
+    Ok(good)
+}
+
+/// Many sandboxes on one server, all of it; the end-to-end suite runs a part of the same test.
+pub fn soak(count: u32) -> Result<()> {
+    let binary = executable(
+        &["build", "--release", "--package", "sandcell", "--bin", "sandcell"],
+        "sandcell",
+    )?;
+    must(
+        cargo()
+            .args([
+                "test",
+                "--package",
+                "sandcell",
+                "--test",
+                "e2e",
+                "--",
+                "--nocapture",
+                "soak::",
+            ])
+            .env(BINARY, binary)
+            .env("SANDCELL_TEST_SOAK", count.to_string())
+            .env("SANDCELL_TEST_REQUIRE", "1"),
+    )
+}
+
+/// The benchmark, in the release profile.
+pub fn bench(rounds: u32) -> Result<()> {
+    must(
+        cargo()
+            .args(["bench", "--package", "sandcell", "--bench", "calls"])
+            .env("SANDCELL_BENCH_ROUNDS", rounds.to_string()),
+    )
+}
+
+/// Builds with these arguments and says where cargo put the executable of that target.
+fn executable(arguments: &[&str], target: &str) -> Result<PathBuf> {
+    let mut command: Command = cargo();
+    command.args(arguments).arg("--message-format=json-render-diagnostics");
+    let text = output(&mut command)?;
+    text.lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|message| message["target"]["name"] == target)
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .with_context(|| format!("cargo built no executable for {target}"))
+}
