@@ -1,5 +1,11 @@
 //! The native back end under the contract that every back end keeps.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::print_stdout, reason = "a test program")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test program"
+)]
 
 #[cfg(target_os = "linux")]
 mod contract;
@@ -18,6 +24,7 @@ fn main() {
             isolation_min: Level::Namespace,
             limits_min: Degree::Watched,
             disabled_layer: None,
+            skipped_layer: None,
         };
         let backend = NativeBackend::start(start_launcher().unwrap(), config).await.unwrap();
         let backend: Arc<dyn Backend> = backend;

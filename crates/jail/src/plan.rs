@@ -396,7 +396,11 @@ fn resource_limits(host: &Host, request: &Request) -> Vec<Step> {
         limit(Resource::Core, 0, 0),
         limit(Resource::Data, data, data),
         // A little above the disk, so that a full disk is told as such.
-        limit(Resource::FileSize, request.disk.saturating_add(64 << 20), request.disk.saturating_add(64 << 20)),
+        limit(
+            Resource::FileSize,
+            request.disk.saturating_add(64 << 20),
+            request.disk.saturating_add(64 << 20),
+        ),
         limit(Resource::LockedMemory, 64 << 10, 64 << 10),
         limit(Resource::MessageQueues, 819_200, 819_200),
         limit(Resource::Nice, 0, 0),
@@ -457,6 +461,7 @@ mod tests {
             mounts: vec![],
             spares: 1,
             disabled: None,
+            skipped: None,
         }
     }
 

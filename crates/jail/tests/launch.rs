@@ -73,6 +73,7 @@ mod linux {
                 mounts: vec![],
                 spares: 1,
                 disabled: layer.map(str::to_owned),
+                skipped: None,
             };
             send(launcher.socket.as_fd(), &ToLauncher::Configure(template), &[]).unwrap();
             let mut session = Self {

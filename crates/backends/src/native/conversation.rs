@@ -113,7 +113,10 @@ impl Conversation {
     }
 
     async fn receive(&self, buffer: &mut Vec<u8>) -> std::io::Result<Option<FromLauncher>> {
-        let received = self.socket.async_io(Interest::READABLE, || wire::receive(self.socket.as_fd(), buffer)).await?;
+        let received = self
+            .socket
+            .async_io(Interest::READABLE, || wire::receive(self.socket.as_fd(), buffer))
+            .await?;
         Ok(received.map(|(message, _)| message))
     }
 

@@ -42,7 +42,10 @@ pub fn become_launcher_if_asked() {
 /// What a jail's first process runs once it is locked.
 fn agent(input: std::os::fd::OwnedFd, output: std::os::fd::OwnedFd) -> i32 {
     // All private folders of a jail share one file system, so one of them tells how full it is.
-    let config = ServerConfig { private: vec![PathBuf::from(sandcell_sandbox::HOME)], ..ServerConfig::default() };
+    let config = ServerConfig {
+        private: vec![PathBuf::from(sandcell_sandbox::HOME)],
+        ..ServerConfig::default()
+    };
     match serve(input, output, config) {
         ServeEnd::HostClosed => 0,
         ServeEnd::Breach(_) | ServeEnd::Failed(_) => 1,
@@ -70,6 +73,8 @@ pub struct NativeConfig {
     pub limits_min: Degree,
     /// A layer that is made to fail, in builds for tests.
     pub disabled_layer: Option<String>,
+    /// A layer that is left out, in builds for tests.
+    pub skipped_layer: Option<String>,
 }
 
 /// Makes native sandboxes.
@@ -92,6 +97,7 @@ impl NativeBackend {
             mounts: config.mounts.into_iter().map(mount).collect(),
             spares: SPARES,
             disabled: config.disabled_layer,
+            skipped: config.skipped_layer,
         };
         let (conversation, found) = Conversation::open(launcher, template).await?;
         report::check_floor(&found, config.isolation_min, config.limits_min)?;

@@ -27,7 +27,13 @@ pub(super) struct NativeSandbox {
 
 impl NativeSandbox {
     pub(super) fn new(jail: Jail, client: AgentClient, isolation: Isolation, env: BTreeMap<String, String>) -> Self {
-        Self { jail, client, isolation, env, closing: AtomicBool::new(false) }
+        Self {
+            jail,
+            client,
+            isolation,
+            env,
+            closing: AtomicBool::new(false),
+        }
     }
 
     fn check_alive(&self) -> Result<(), SandboxError> {

@@ -33,7 +33,10 @@ where
         .iter()
         .map(|(case, body)| {
             Trial::test(format!("{name}::{case}"), move || {
-                let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+                let runtime = tokio::runtime::Builder::new_multi_thread()
+                    .worker_threads(2)
+                    .enable_all()
+                    .build()?;
                 runtime.block_on(async {
                     let making: Making = Box::pin(make());
                     let backend = making.await;
@@ -102,14 +105,21 @@ struct Seen {
 }
 
 async fn collect(mut process: Process) -> Seen {
-    let mut seen = Seen { stdout: String::new(), stderr: String::new(), exit: Exit::Code(255) };
+    let mut seen = Seen {
+        stdout: String::new(),
+        stderr: String::new(),
+        exit: Exit::Code(255),
+    };
     // The end of the program and of its two streams.
     let mut ends = 0;
     while ends < 3
         && let Some(event) = process.events.recv().await
     {
         match event {
-            ProcessEvent::Output { channel: Channel::Stdout, bytes } => {
+            ProcessEvent::Output {
+                channel: Channel::Stdout,
+                bytes,
+            } => {
                 seen.stdout.push_str(&String::from_utf8_lossy(&bytes));
             }
             ProcessEvent::Output { bytes, .. } => seen.stderr.push_str(&String::from_utf8_lossy(&bytes)),
@@ -124,14 +134,22 @@ async fn collect(mut process: Process) -> Seen {
 }
 
 async fn python(sandbox: &dyn Sandbox, code: &str) -> Seen {
-    let process = sandbox.spawn(command(&["python3", "-I", "-S", "-c", code], sandbox.base_env())).await.unwrap();
+    let process = sandbox
+        .spawn(command(&["python3", "-I", "-S", "-c", code], sandbox.base_env()))
+        .await
+        .unwrap();
     collect(process).await
 }
 
 async fn a_program_runs_and_its_output_and_status_come_back(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
-    let process =
-        sandbox.spawn(command(&["sh", "-c", "echo out; echo err >&2; pwd; exit 7"], sandbox.base_env())).await.unwrap();
+    let process = sandbox
+        .spawn(command(
+            &["sh", "-c", "echo out; echo err >&2; pwd; exit 7"],
+            sandbox.base_env(),
+        ))
+        .await
+        .unwrap();
     let seen = collect(process).await;
     assert_eq!(seen.stdout, "out\n/home/user\n");
     assert_eq!(seen.stderr, "err\n");
@@ -140,7 +158,10 @@ async fn a_program_runs_and_its_output_and_status_come_back(backend: Arc<dyn Bac
 
 async fn standard_input_reaches_the_program(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
-    let piped = Command { stdin: StdinMode::Piped, ..command(&["cat"], sandbox.base_env()) };
+    let piped = Command {
+        stdin: StdinMode::Piped,
+        ..command(&["cat"], sandbox.base_env())
+    };
     let process = sandbox.spawn(piped).await.unwrap();
     let handle = Arc::clone(&process.handle);
     let text = "line\n".repeat(100_000);
@@ -160,17 +181,29 @@ async fn standard_input_reaches_the_program(backend: Arc<dyn Backend>) {
 async fn output_before_control_comes_before_it(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
     let code = "import os\nfor i in range(200):\n os.write(1, b'x' * 5000)\n os.write(4, b'c')";
-    let with_control = Command { control: true, ..command(&["python3", "-I", "-S", "-c", code], sandbox.base_env()) };
+    let with_control = Command {
+        control: true,
+        ..command(&["python3", "-I", "-S", "-c", code], sandbox.base_env())
+    };
     let mut process = sandbox.spawn(with_control).await.unwrap();
     let (mut output, mut control) = (0, 0);
     while control < 200
         && let Some(event) = process.events.recv().await
     {
         match event {
-            ProcessEvent::Output { channel: Channel::Stdout, bytes } => output += bytes.len(),
-            ProcessEvent::Output { channel: Channel::Control, bytes } => {
+            ProcessEvent::Output {
+                channel: Channel::Stdout,
+                bytes,
+            } => output += bytes.len(),
+            ProcessEvent::Output {
+                channel: Channel::Control,
+                bytes,
+            } => {
                 control += bytes.len();
-                assert!(output >= control * 5000, "{control} control bytes came after {output} bytes of output");
+                assert!(
+                    output >= control * 5000,
+                    "{control} control bytes came after {output} bytes of output"
+                );
             }
             _ => {}
         }
@@ -180,20 +213,34 @@ async fn output_before_control_comes_before_it(backend: Arc<dyn Backend>) {
 
 async fn a_program_that_does_not_exist_is_an_error(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
-    let error = sandbox.spawn(command(&["no-such-program"], sandbox.base_env())).await.unwrap_err();
+    let error = sandbox
+        .spawn(command(&["no-such-program"], sandbox.base_env()))
+        .await
+        .unwrap_err();
     assert!(matches!(error, SandboxError::Spawn { .. }), "{error:?}");
 }
 
 async fn signals_end_a_program_and_all_it_started(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
     let script = "setsid sleep 1000 & trap '' INT TERM; echo ready; while :; do sleep 1000; done";
-    let mut process = sandbox.spawn(command(&["sh", "-c", script], sandbox.base_env())).await.unwrap();
+    let mut process = sandbox
+        .spawn(command(&["sh", "-c", script], sandbox.base_env()))
+        .await
+        .unwrap();
     assert!(matches!(process.events.recv().await, Some(ProcessEvent::Output { .. })));
-    process.handle.signal(Signal::Interrupt, SignalScope::Group).await.unwrap();
+    process
+        .handle
+        .signal(Signal::Interrupt, SignalScope::Group)
+        .await
+        .unwrap();
     process.handle.signal(Signal::Kill, SignalScope::Tree).await.unwrap();
     assert_eq!(collect(process).await.exit, Exit::Signal(9));
     // Only the agent and the program that looks are left.
-    let seen = python(&*sandbox, "import os\nprint(sum(p.isdigit() for p in os.listdir('/proc')))").await;
+    let seen = python(
+        &*sandbox,
+        "import os\nprint(sum(p.isdigit() for p in os.listdir('/proc')))",
+    )
+    .await;
     assert_eq!(seen.stdout, "2\n");
 }
 
@@ -202,8 +249,17 @@ async fn files_are_written_listed_and_read(backend: Arc<dyn Backend>) {
     let files = sandbox.files();
     let path = SandboxPath::parse("data/a.bin").unwrap();
     let big = Bytes::from(vec![7_u8; 10 << 20]);
-    assert_eq!(files.write(&path, big.clone(), WriteMode::Replace).await.unwrap(), 10 << 20);
-    assert_eq!(files.write(&path, Bytes::from_static(b"end"), WriteMode::Append).await.unwrap(), (10 << 20) + 3);
+    assert_eq!(
+        files.write(&path, big.clone(), WriteMode::Replace).await.unwrap(),
+        10 << 20
+    );
+    assert_eq!(
+        files
+            .write(&path, Bytes::from_static(b"end"), WriteMode::Append)
+            .await
+            .unwrap(),
+        (10 << 20) + 3
+    );
     let chunk = files.read(&path, 0, 10 << 20).await.unwrap();
     assert_eq!((chunk.bytes == big, chunk.total), (true, (10 << 20) + 3));
     let tail = files.read(&path, 10 << 20, 100).await.unwrap();
@@ -220,10 +276,19 @@ async fn special_files_and_missing_ones_are_refused(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
     let code = "import os\nos.mkfifo('fifo'); os.symlink('/proc/self/environ', 'link'); os.symlink('loop', 'loop')";
     assert_eq!(python(&*sandbox, code).await.exit, Exit::Code(0));
-    for (path, wanted) in
-        [("fifo", "NotRegular"), ("/dev/zero", "NotRegular"), ("link", "NotRegular"), ("loop", "LinkLoop"), ("/nothing", "NotFound"), ("/tmp", "IsDirectory")]
-    {
-        let error = sandbox.files().read(&SandboxPath::parse(path).unwrap(), 0, 10).await.unwrap_err();
+    for (path, wanted) in [
+        ("fifo", "NotRegular"),
+        ("/dev/zero", "NotRegular"),
+        ("link", "NotRegular"),
+        ("loop", "LinkLoop"),
+        ("/nothing", "NotFound"),
+        ("/tmp", "IsDirectory"),
+    ] {
+        let error = sandbox
+            .files()
+            .read(&SandboxPath::parse(path).unwrap(), 0, 10)
+            .await
+            .unwrap_err();
         assert!(format!("{error:?}").starts_with(wanted), "{path}: {error:?}");
     }
 }
@@ -231,17 +296,29 @@ async fn special_files_and_missing_ones_are_refused(backend: Arc<dyn Backend>) {
 async fn what_is_outside_cannot_be_written(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
     let path = SandboxPath::parse("/usr/lib/x").unwrap();
-    let error = sandbox.files().write(&path, Bytes::from_static(b"x"), WriteMode::Replace).await.unwrap_err();
-    assert!(matches!(error, FileError::ReadOnly { .. } | FileError::Denied { .. }), "{error:?}");
+    let error = sandbox
+        .files()
+        .write(&path, Bytes::from_static(b"x"), WriteMode::Replace)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, FileError::ReadOnly { .. } | FileError::Denied { .. }),
+        "{error:?}"
+    );
 }
 
 async fn a_full_disk_is_told_as_such(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
     let path = SandboxPath::parse("big").unwrap();
-    let error =
-        sandbox.files().write(&path, Bytes::from(vec![0_u8; 10 << 20]), WriteMode::Append);
+    let error = sandbox
+        .files()
+        .write(&path, Bytes::from(vec![0_u8; 10 << 20]), WriteMode::Append);
     error.await.unwrap();
-    let error = sandbox.files().write(&path, Bytes::from(vec![0_u8; 7 << 20]), WriteMode::Append).await.unwrap_err();
+    let error = sandbox
+        .files()
+        .write(&path, Bytes::from(vec![0_u8; 7 << 20]), WriteMode::Append)
+        .await
+        .unwrap_err();
     assert!(matches!(error, FileError::DiskFull { .. }), "{error:?}");
     let code = "import errno\ntry:\n for i in range(1000): open(f'/tmp/{i}', 'w')\nexcept OSError as e:\n print(i > 400, e.errno == errno.ENOSPC)";
     assert_eq!(python(&*sandbox, code).await.stdout, "True True\n");
@@ -259,7 +336,12 @@ async fn too_much_memory_is_refused_or_ended_and_counted(backend: Arc<dyn Backen
     let code = "parts = []\nwhile True:\n parts.append(bytearray(8 << 20))";
     let seen = python(&*sandbox, code).await;
     let refused = seen.stderr.contains("MemoryError");
-    assert!(refused || seen.exit == Exit::Signal(9), "{:?} {}", seen.exit, seen.stderr);
+    assert!(
+        refused || seen.exit == Exit::Signal(9),
+        "{:?} {}",
+        seen.exit,
+        seen.stderr
+    );
     if !refused {
         let deadline = std::time::Instant::now() + Duration::from_secs(5);
         while sandbox.usage().await.unwrap().memory_events == 0 {
@@ -273,8 +355,10 @@ async fn usage_counts_what_runs(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
     let before = sandbox.usage().await.unwrap();
     let code = "x = bytearray(40 << 20)\nsum(range(3_000_000))\nopen('f', 'wb').write(b'x' * (2 << 20))\nprint('ready', flush=True)\nimport time; time.sleep(1000)";
-    let mut process =
-        sandbox.spawn(command(&["python3", "-I", "-S", "-c", code], sandbox.base_env())).await.unwrap();
+    let mut process = sandbox
+        .spawn(command(&["python3", "-I", "-S", "-c", code], sandbox.base_env()))
+        .await
+        .unwrap();
     assert!(matches!(process.events.recv().await, Some(ProcessEvent::Output { .. })));
     let usage = sandbox.usage().await.unwrap();
     assert!(usage.memory > before.memory + (30 << 20), "{usage:?}");
@@ -290,7 +374,11 @@ async fn many_sandboxes_do_not_mix(backend: Arc<dyn Backend>) {
         tasks.push(tokio::spawn(async move {
             let sandbox = backend.create(&spec()).await.unwrap();
             let path = SandboxPath::parse("n").unwrap();
-            sandbox.files().write(&path, Bytes::from(number.to_string()), WriteMode::Replace).await.unwrap();
+            sandbox
+                .files()
+                .write(&path, Bytes::from(number.to_string()), WriteMode::Replace)
+                .await
+                .unwrap();
             let seen = python(&*sandbox, "print(open('n').read() * 3)").await;
             assert_eq!(seen.stdout, format!("{number}{number}{number}\n"));
             sandbox.close().await.unwrap();
@@ -312,8 +400,10 @@ async fn a_closed_sandbox_is_gone_and_closing_twice_is_fine(backend: Arc<dyn Bac
 
 async fn a_dropped_sandbox_ends(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
-    let mut process =
-        sandbox.spawn(command(&["sh", "-c", "echo here; sleep 1000"], sandbox.base_env())).await.unwrap();
+    let mut process = sandbox
+        .spawn(command(&["sh", "-c", "echo here; sleep 1000"], sandbox.base_env()))
+        .await
+        .unwrap();
     assert!(matches!(process.events.recv().await, Some(ProcessEvent::Output { .. })));
     drop(sandbox);
     while process.events.recv().await.is_some() {}
@@ -321,8 +411,10 @@ async fn a_dropped_sandbox_ends(backend: Arc<dyn Backend>) {
 
 async fn shutdown_ends_everything(backend: Arc<dyn Backend>) {
     let sandbox = backend.create(&spec()).await.unwrap();
-    let mut process =
-        sandbox.spawn(command(&["sh", "-c", "echo here; sleep 1000"], sandbox.base_env())).await.unwrap();
+    let mut process = sandbox
+        .spawn(command(&["sh", "-c", "echo here; sleep 1000"], sandbox.base_env()))
+        .await
+        .unwrap();
     assert!(matches!(process.events.recv().await, Some(ProcessEvent::Output { .. })));
     backend.shutdown().await;
     while process.events.recv().await.is_some() {}

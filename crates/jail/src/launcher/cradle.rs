@@ -175,7 +175,9 @@ fn become_sandbox(
     let mut flags = CLONE_PARENT;
     for (flag, layer) in NAMESPACES {
         fault(prepared, layer).map_err(|error| failed("make namespaces", Some(layer), &error))?;
-        flags |= flag;
+        if !skipped(prepared, layer) {
+            flags |= flag;
+        }
     }
     match fork(flags, 0, None).map_err(|error| failed("make namespaces", Some("user_namespace"), &error))? {
         Forked::Parent { pid, pidfd } => {
@@ -216,6 +218,9 @@ fn lock(prepared: &Prepared, request: &Request, socket: &OwnedFd) -> Result<(), 
         .iter()
         .enumerate()
     {
+        if step.layer().is_some_and(|layer| skipped(prepared, layer)) {
+            continue;
+        }
         let injected = if request.fail_at == Some(number) && cfg!(feature = "fault-injection") {
             Err(io::Error::from_raw_os_error(libc::EIO))
         } else {
@@ -230,6 +235,11 @@ fn lock(prepared: &Prepared, request: &Request, socket: &OwnedFd) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// In builds with fault injection: whether this layer is left out.
+fn skipped(prepared: &Prepared, layer: &str) -> bool {
+    cfg!(feature = "fault-injection") && prepared.template.skipped.as_deref() == Some(layer)
 }
 
 /// In builds with fault injection: an error if this layer is to fail.

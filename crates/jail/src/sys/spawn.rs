@@ -90,7 +90,13 @@ pub(crate) fn default_action(signal: libc::c_int) -> io::Result<()> {
     // SAFETY: the action is at least as large as the kernel's structure on every architecture and outlives the call; the
     // last argument is the size of the kernel's signal set.
     super::check(unsafe {
-        libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), std::ptr::null_mut::<u64>(), 8_usize)
+        libc::syscall(
+            libc::SYS_rt_sigaction,
+            signal,
+            action.as_ptr(),
+            std::ptr::null_mut::<u64>(),
+            8_usize,
+        )
     })
     .map(drop)
 }

@@ -225,7 +225,7 @@ async fn an_inside_end_that_is_no_driver_is_refused() {
     }
 }
 
-const READY: &str = r#"header='{"type":"ready","version":"3","pid":1}'; printf "\\x2e\\0\\0\\0\\x2a\\0\\0\\0$header" >&4; "#;
+const READY: &str = r#"header='{"type":"ready","version":"3","pid":1}'; printf "\\x2a\\0\\0\\0\\x26\\0\\0\\0$header" >&4; "#;
 
 #[tokio::test]
 async fn an_inside_end_that_closes_its_channel_ends_the_session() {
@@ -247,4 +247,15 @@ async fn an_inside_end_that_never_reads_can_be_killed() {
         })
         .await;
     assert!(matches!(ran.status, Ok(CellStatus::Died(_))), "{ran:?}");
+}
+
+#[tokio::test]
+async fn debug_forge() {
+    let mut python = python!();
+    python.run(FORGE).await.ok();
+    let ran = python.run("[ (fd, os.readlink('/proc/self/fd/%d'%fd), fcntl.fcntl(fd,fcntl.F_GETFL)&3) for fd in map(int,os.listdir('/proc/self/fd')) if os.path.exists('/proc/self/fd/%d'%fd)]").await;
+    println!("{}", ran.text());
+    let ran = python.run("send({'type': 'root'})").await;
+    println!("{ran:?}");
+    panic!();
 }

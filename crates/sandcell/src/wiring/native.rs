@@ -37,15 +37,13 @@ pub(super) async fn backend(
         mounts: settings.mounts.clone(),
         isolation_min: settings.isolation_min,
         limits_min: settings.limits_min,
-        disabled_layer: disabled_layer(),
+        disabled_layer: for_tests("SANDCELL_TEST_DISABLE"),
+        skipped_layer: for_tests("SANDCELL_TEST_SKIP"),
     };
     Ok(NativeBackend::start(launcher, config).await?)
 }
 
-/// The layer that a test wants to fail. Only builds for tests look.
-fn disabled_layer() -> Option<String> {
-    #[cfg(feature = "fault-injection")]
-    return std::env::var("SANDCELL_TEST_DISABLE").ok();
-    #[cfg(not(feature = "fault-injection"))]
-    None
+/// The layer that a test wants to fail or to leave out. Only builds for tests look.
+fn for_tests(variable: &str) -> Option<String> {
+    if cfg!(feature = "fault-injection") { std::env::var(variable).ok() } else { None }
 }

@@ -18,7 +18,7 @@ fn the_demo_shows_the_main_job_and_cleans_up() {
     for word in ["execute_code", "upload_file", "network", "process", " ms"] {
         assert!(said.contains(word), "{word} is missing: {said}");
     }
-    assert!(said.contains("--data"), "it says how to get data libraries: {said}");
+    assert!(said.contains("pip install"), "it says how to get data libraries: {said}");
     assert!(
         !said.contains('\u{1b}'),
         "no terminal codes where no terminal is: {said:?}"

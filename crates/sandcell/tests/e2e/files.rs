@@ -85,8 +85,8 @@ fn a_long_text_is_read_in_pieces_of_whole_lines() {
     let first = server.call("read_file", json!({"path": "long.txt"}));
     let text = first.all();
     assert!(text.contains("line 0\n") && text.len() < 24_000, "{} bytes", text.len());
-    assert_eq!(first.data()["total_lines"], 20_000, "{:?}", first.data());
-    let next = first.data()["next_offset"].as_u64().expect("where to go on");
+    assert_eq!(first.page()["total_lines"], 20_000, "{:?}", first.page());
+    let next = first.page()["next_offset"].as_u64().expect("where to go on");
     let second = server.call("read_file", json!({"path": "long.txt", "offset": next, "limit": 2}));
     let text = second.all();
     assert!(

@@ -305,6 +305,6 @@ fn every_result_says_what_isolates_it() {
     assert_eq!(isolation["level"], "namespace", "{isolation}");
     assert!(isolation["layers"].as_array().unwrap().len() >= 5, "{isolation}");
     assert!(isolation["degraded"].is_array(), "{isolation}");
-    let status = server.call("get_sandbox_status", json!({}));
+    let status = server.call("get_sandbox_status", json!({"sandbox_id": answer.sandbox()}));
     assert!(status.all().contains("namespace"), "{status:?}");
 }

@@ -555,12 +555,19 @@ def clip(text, limit=TEXT_LIMIT):
     return data[: limit - 64].decode("utf-8", "ignore").encode("utf-8") + note.encode("ascii")
 
 
+def number_text(value):
+    try:
+        return repr(value)
+    except ValueError:  # more digits than Python converts
+        return "an integer of %d bits; str() of it needs sys.set_int_max_str_digits(0)" % value.bit_length()
+
+
 def publish(value):
     """The last expression's value: kept as `_` and sent."""
     builtins._ = value
     kind = type(value)
     if kind is int or kind is float or kind is bool:
-        blobs = [("text/plain", repr(value).encode("ascii"))]
+        blobs = [("text/plain", number_text(value).encode("ascii"))]
     else:
         blobs = part("rich").bundle(value)
     flush_streams()
@@ -602,7 +609,7 @@ def finish_output():
 
 
 def flush_streams():
-    for stream in (sys.stdout, sys.stderr, streams[1], streams[2]):
+    for stream in (getattr(sys, "stdout", None), getattr(sys, "stderr", None), streams[1], streams[2]):
         try:
             stream.flush()
         except Exception:

@@ -319,6 +319,11 @@ impl Answer {
         &self.0["structuredContent"]
     }
 
+    /// Where a page of a text file stands in it.
+    pub fn page(&self) -> &Value {
+        &self.0["_meta"]["sandcell/file"]
+    }
+
     /// What programs read.
     pub fn meta(&self) -> &Value {
         &self.0["_meta"]["sandcell/execution"]
