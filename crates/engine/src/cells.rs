@@ -95,12 +95,13 @@ impl Core {
         let timeout = policy::timeout(&self.config, req.timeout)?;
         let limits = policy::limits(&self.config, req.memory, None, None)?;
         let target = self.throwaway(who, "create_run_close", limits)?;
+        let record = target.record.clone();
         let once = Once {
             files: req.files,
             outputs: req.outputs,
         };
-        self.job(target, language, req.code, req.stdin, timeout, Some(once))
-            .await
+        let job = self.job(target, language, req.code, req.stdin, timeout, Some(once));
+        job.await.inspect_err(|_| self.discard(&record))
     }
 
     async fn job(
@@ -182,7 +183,9 @@ impl Job {
     }
 
     async fn work(&mut self) -> Result<(Verdict, Cost), Interrupted> {
-        let sandbox = self.reach(None, self.record.ready()).await?.map_err(Err)?;
+        let sandbox = arrive(&self.execution, &self.record)
+            .await
+            .map_err(|why| why.map(|stop| self.never_ran(stop)))?;
         self.execution.isolated_by(sandbox.isolation());
         if let Some(once) = &self.once {
             let put = put_files(sandbox.as_ref(), &once.files);
@@ -351,6 +354,15 @@ pub(crate) async fn until_stopped<T>(
         stop = execution.stopped() => Err(stop),
         gone = record.closing() => Err(Stop::Departed(gone)),
         () = end => Err(Stop::Timeout),
+    }
+}
+
+/// Waits for the sandbox. One that is closed while it is made ends the execution like one that is closed later.
+pub(crate) async fn arrive(execution: &Execution, record: &Record) -> Result<Arc<dyn Sandbox>, Result<Stop, Failure>> {
+    match until_stopped(execution, record, None, record.ready()).await {
+        Ok(Ok(sandbox)) => Ok(sandbox),
+        Ok(Err(failure)) => Err(record.departed().map(Stop::Departed).ok_or(failure)),
+        Err(stop) => Err(Ok(stop)),
     }
 }
 

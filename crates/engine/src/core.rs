@@ -125,6 +125,11 @@ impl Core {
         })
     }
 
+    /// A sandbox for one run is not needed any more: its keeper closes it.
+    pub(crate) fn discard(&self, record: &Record) {
+        self.registry.depart(record, &Gone::now(GoneWhy::Closed));
+    }
+
     /// A call was refused before anything started: that is history too.
     pub(crate) fn refuse(&self, who: &Principal, language: &str, code: &str, failure: &Failure) {
         let Ok(execution) = ExecutionId::random() else { return };
@@ -242,7 +247,7 @@ impl Finisher {
     /// The sandbox is closed by its keeper; the answer does not wait for that.
     fn dispose(&self) {
         if let Some(record) = &self.throwaway {
-            self.core.registry.depart(record, &Gone::now(GoneWhy::Closed));
+            self.core.discard(record);
         }
     }
 }

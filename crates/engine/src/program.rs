@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::cells::{Once, Ran, end_of_sandbox, never_ran, put_files, until_stopped};
+use crate::cells::{Once, Ran, arrive, end_of_sandbox, never_ran, put_files, until_stopped};
 use crate::core::{Core, Finisher};
 use crate::executions::Execution;
 use crate::files::read_wanted;
@@ -76,7 +76,8 @@ impl Core {
             ));
         }
         let Target { record, visit, .. } = self.throwaway(who, "run", limits)?;
-        let execution = Execution::new(&self.config, &record, &language.info().name, req.code, true)?;
+        let execution = Execution::new(&self.config, &record, &language.info().name, req.code, true)
+            .inspect_err(|_| self.discard(&record))?;
         self.executions.add(&execution);
         let mut files = req.files;
         files.push((path.clone(), Bytes::copy_from_slice(execution.code.as_bytes())));
@@ -137,8 +138,7 @@ impl ProgramJob {
 
     async fn work(&mut self) -> Result<(Verdict, Cost), Result<Stop, Failure>> {
         let (execution, record) = (self.execution.clone(), self.record.clone());
-        let ready = until_stopped(&execution, &record, None, record.ready());
-        let sandbox = ready.await.map_err(Ok)?.map_err(Err)?;
+        let sandbox = arrive(&execution, &record).await?;
         execution.isolated_by(sandbox.isolation());
         let put = put_files(sandbox.as_ref(), &self.once.files);
         until_stopped(&execution, &record, None, put)

@@ -25,10 +25,17 @@ pub(crate) struct Plan {
 /// Makes the sandbox of a record and keeps it to its end. Runs in a task of its own, so that no caller's leaving
 /// can leave one half made.
 pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
+    // Should a back end panic, nobody waits for ever and the place is free again.
+    let mut guard = Guard {
+        core: &core,
+        record: &record,
+        over: false,
+    };
     let sandbox = match create(&plan).await {
         Ok(sandbox) => sandbox,
         Err(failure) => {
             tracing::warn!(sandbox = %record.id, code = %failure.code, "a sandbox could not be made: {}", failure.message);
+            guard.over = true;
             core.registry.remove(&record);
             record.failed(failure);
             return;
@@ -43,8 +50,28 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
         tracing::warn!(sandbox = %record.id, "the sandbox did not close in order and is dropped");
     }
     drop(sandbox);
+    guard.over = true;
     core.registry.remove(&record);
     record.ended();
+}
+
+struct Guard<'a> {
+    core: &'a Core,
+    record: &'a Record,
+    over: bool,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.core.registry.remove(self.record);
+            self.record.failed(Failure::new(
+                Code::Internal,
+                "the task that kept the sandbox broke off",
+                "call again for a new sandbox; the server's log says more",
+            ));
+        }
+    }
 }
 
 /// Waits until the sandbox has a reason to end.

@@ -339,6 +339,10 @@ fn tree_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
         bytes: request.disk,
         inodes: request.inodes,
     });
+    steps.push(Step::Tree {
+        source: place::ETC.into(),
+        path: "/etc".into(),
+    });
     for (source, path) in &host.trees {
         steps.push(folder(path));
         steps.push(Step::Tree {
@@ -347,10 +351,6 @@ fn tree_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
         });
     }
     steps.extend(host.covered.iter().map(|path| Step::Cover { path: path.clone() }));
-    steps.push(Step::Tree {
-        source: place::ETC.into(),
-        path: "/etc".into(),
-    });
     steps.push(Step::WorkFolder {
         name: "home",
         path: "/home/user".into(),

@@ -18,8 +18,8 @@ pub struct Template {
     pub spares: usize,
     /// The name of a layer that is made to fail; only builds with fault injection look at it.
     pub disabled: Option<String>,
-    /// The name of a layer that is left out; only builds with fault injection look at it. Tests show with it that an
-    /// attack is stopped by this layer and not by luck.
+    /// The names of layers that are left out, with commas between them; only builds with fault injection look at it.
+    /// Tests show with it that an attack is stopped by this layer and not by luck.
     pub skipped: Option<String>,
 }
 

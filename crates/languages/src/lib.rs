@@ -18,6 +18,8 @@ use sandcell_sandbox::{Failure, Language};
 pub struct Settings {
     /// The Python to use instead of the machine's own; also of a virtual environment.
     pub python: Option<PathBuf>,
+    /// A folder of the operator's in which what interpreters say of themselves is remembered between starts.
+    pub memory: Option<PathBuf>,
 }
 
 /// The languages of this machine.
@@ -31,11 +33,11 @@ pub struct Detected {
     pub trees: Vec<PathBuf>,
 }
 
-/// Finds every language that has a session. Runs each interpreter once, for some milliseconds, on the host.
+/// Finds every language that has a session. Runs each interpreter once, for some milliseconds, on the host, unless it is remembered.
 #[must_use]
 pub fn detect(settings: &Settings) -> Detected {
     let mut detected = Detected::default();
-    match python::locate(settings.python.as_deref()) {
+    match python::locate(settings.python.as_deref(), settings.memory.as_deref()) {
         Ok(runtime) => {
             detected.trees.extend(runtime.trees.iter().cloned());
             detected.languages.push(Arc::new(python::PythonLanguage::new(runtime)));

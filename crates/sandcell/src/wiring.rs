@@ -54,10 +54,11 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
         })
 }
 
-/// Finds the languages of this machine. Runs each interpreter once, for some milliseconds.
+/// Finds the languages of this machine. Runs each interpreter once, for some milliseconds, unless it is remembered.
 pub(crate) fn languages(settings: &Settings) -> Detected {
     sandcell_languages::detect(&sandcell_languages::Settings {
         python: settings.python.clone(),
+        memory: settings.data_dir.clone(),
     })
 }
 

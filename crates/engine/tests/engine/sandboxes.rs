@@ -453,3 +453,50 @@ async fn many_callers_at_once_leave_nothing_behind() {
     assert_eq!(bench.world.live(), 0);
     assert_eq!(bench.world.interpreters.load(Ordering::SeqCst), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_back_end_that_panics_is_an_error_and_takes_no_place() {
+    let world = Arc::new(World::default());
+    let bad = FakeBackend::broken("bad", world.clone(), "panic");
+    let bench = Bench::made(|config| config.sandboxes_per_caller = 1, world, vec![bad]);
+    for _ in 0..3 {
+        assert_eq!(bench.try_exec(code_of("cell")).await.unwrap_err().code, Code::Internal);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_is_closed_while_it_is_made_does_not_stay() {
+    let bench = Bench::new();
+    *bench.world.create_delay.lock().unwrap() = Duration::from_secs(3);
+    let req = ExecuteRequest {
+        wait: Some(Duration::from_secs(1)),
+        ..code_of("cell")
+    };
+    let view = bench.try_exec(req).await.unwrap();
+    let starting = bench.engine.status(&bench.me, None).await.unwrap();
+    assert_eq!(starting[0].state, "starting");
+    bench.engine.close(&bench.me, view.sandbox_id.as_str()).await.unwrap();
+    assert_eq!((bench.world.made.load(Ordering::SeqCst), bench.world.live()), (1, 0));
+    let ended = bench
+        .engine
+        .execution(&bench.me, view.id.as_str(), Duration::from_secs(5))
+        .await
+        .unwrap();
+    assert_eq!(ended.status, sandcell_engine::Status::Killed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_so_many_ended_sandboxes_are_remembered() {
+    let bench = Bench::with(|config| config.sandboxes_per_caller = 10);
+    let mut ids = Vec::new();
+    for _ in 0..7 {
+        ids.extend(bench.create(10).await.unwrap());
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+    }
+    let mut codes = Vec::new();
+    for id in &ids {
+        codes.push(bench.exec_in(id, "cell").await.unwrap_err().code);
+    }
+    assert_eq!(codes.iter().filter(|code| **code == Code::Expired).count(), 64);
+    assert_eq!(codes.iter().filter(|code| **code == Code::NotFound).count(), 6);
+}

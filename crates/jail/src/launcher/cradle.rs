@@ -218,7 +218,8 @@ fn lock(prepared: &Prepared, request: &Request, socket: &OwnedFd) -> Result<(), 
         .iter()
         .enumerate()
     {
-        if step.layer().is_some_and(|layer| skipped(prepared, layer)) {
+        if left_out(prepared, step) {
+            instead(step).map_err(|error| failed(&step.name(), step.layer(), &error))?;
             continue;
         }
         let injected = if request.fail_at == Some(number) && cfg!(feature = "fault-injection") {
@@ -237,9 +238,41 @@ fn lock(prepared: &Prepared, request: &Request, socket: &OwnedFd) -> Result<(), 
     Ok(())
 }
 
-/// In builds with fault injection: whether this layer is left out.
-fn skipped(prepared: &Prepared, layer: &str) -> bool {
-    cfg!(feature = "fault-injection") && prepared.template.skipped.as_deref() == Some(layer)
+/// In builds with fault injection: whether this layer is left out. Several may be, with commas between their names.
+pub(super) fn skipped(prepared: &Prepared, layer: &str) -> bool {
+    let named = |list: &str| list.split(',').any(|name| name == layer);
+    cfg!(feature = "fault-injection") && prepared.template.skipped.as_deref().is_some_and(named)
+}
+
+fn left_out(prepared: &Prepared, step: &Step) -> bool {
+    step.layer().is_some_and(|layer| skipped(prepared, layer))
+}
+
+/// What takes the place of a step that was left out for a test: what there would be if nobody had thought of that
+/// layer. Without a private root that is the host's folders as they are, without a private /proc the host's.
+fn instead(step: &Step) -> io::Result<()> {
+    let below = |path: &str| format!("{}{path}", place::ROOT);
+    let show = |source: &str, path: &str| steps::copy_of(source).and_then(|mount| steps::attach(&mount, &below(path)));
+    match step {
+        Step::Root => {
+            steps::run(step)?;
+            for path in ["/root", "/run", "/srv", "/sys", "/var"] {
+                rustix::fs::mkdir(below(path), rustix::fs::Mode::from_raw_mode(0o755))?;
+                show(&format!("{}{path}", place::HOST), path)?;
+            }
+            Ok(())
+        }
+        Step::Tree { path, .. } if path == "/etc" => show(&format!("{}/etc", place::HOST), path),
+        Step::Tree { source, path } => show(source, path),
+        Step::Devices => show(&format!("{}/dev", place::HOST), "/dev"),
+        Step::Proc => show(&format!("{}/proc", place::HOST), "/proc"),
+        Step::Pivot => steps::run(step),
+        // Taking an id hides a process as well.
+        Step::NotDumpable => Ok(rustix::process::set_dumpable_behavior(
+            rustix::process::DumpableBehavior::Dumpable,
+        )?),
+        _ => Ok(()),
+    }
 }
 
 /// In builds with fault injection: an error if this layer is to fail.

@@ -321,8 +321,9 @@ impl Keeper {
                 } else {
                     self.prepared.ids.1
                 };
+                let mapping = if cradle::skipped(&self.prepared, "user_namespace") { None } else { Some(group_id) };
                 let mut buffer = std::mem::take(&mut self.buffer);
-                let now = jail.go_on(&mut buffer, group_id);
+                let now = jail.go_on(&mut buffer, mapping);
                 self.buffer = buffer;
                 if now {
                     let _ = self.tell(&FromLauncher::Made { id });
@@ -427,8 +428,9 @@ impl Cradle {
 }
 
 impl Jail {
-    /// The next message of a sandbox in the making. True when it is made.
-    fn go_on(&mut self, buffer: &mut Vec<u8>, group_id: u32) -> bool {
+    /// The next message of a sandbox in the making. True when it is made. `group_id` is the group on the host that it
+    /// gets; none where a test leaves its user namespace out, so that there is nothing to map.
+    fn go_on(&mut self, buffer: &mut Vec<u8>, group_id: Option<u32>) -> bool {
         let State::Starting {
             cradle, socket, first, ..
         } = &mut self.state
@@ -441,7 +443,8 @@ impl Jail {
                 let _ = waitid(WaitId::PidFd(cradle.as_fd()), WaitIdOptions::EXITED);
                 let Some(pidfd) = descriptors.pop() else { return false };
                 *first = Some((pid, pidfd));
-                match map_ids(pid, self.host_id, group_id).and_then(|()| send(socket.as_fd(), &ToCradle::Mapped, &[])) {
+                let mapped = group_id.map_or(Ok(()), |group| map_ids(pid, self.host_id, group));
+                match mapped.and_then(|()| send(socket.as_fd(), &ToCradle::Mapped, &[])) {
                     Ok(()) => return false,
                     Err(error) => step_error("map ids", Some("user_namespace"), &error),
                 }

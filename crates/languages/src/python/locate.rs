@@ -71,18 +71,19 @@ impl From<LocateError> for Failure {
     }
 }
 
-/// Finds the Python for sandboxes: `chosen` by the operator, else the machine's own.
+/// Finds the Python for sandboxes: `chosen` by the operator, else the machine's own. What it says of itself is
+/// remembered in the folder `memory`, where one is given.
 ///
 /// # Errors
 /// [`LocateError`]; a chosen one that does not work is an error, never replaced by another.
-pub fn locate(chosen: Option<&Path>) -> Result<PythonRuntime, LocateError> {
+pub fn locate(chosen: Option<&Path>, memory: Option<&Path>) -> Result<PythonRuntime, LocateError> {
     match chosen {
-        Some(path) => locate_chosen(path),
-        None => locate_among(candidates(std::env::var_os("PATH").as_deref())),
+        Some(path) => locate_chosen(path, memory),
+        None => locate_among(candidates(std::env::var_os("PATH").as_deref()), memory),
     }
 }
 
-fn locate_chosen(path: &Path) -> Result<PythonRuntime, LocateError> {
+fn locate_chosen(path: &Path, memory: Option<&Path>) -> Result<PythonRuntime, LocateError> {
     let unusable = |reason: &str| LocateError::Unusable {
         path: path.to_owned(),
         reason: reason.to_owned(),
@@ -92,12 +93,12 @@ fn locate_chosen(path: &Path) -> Result<PythonRuntime, LocateError> {
     match kind_of(path) {
         Kind::Absent => Err(unusable("it does not exist")),
         Kind::StandIn => Err(unusable("it is a script or a version manager's stand-in, not an interpreter")),
-        Kind::Interpreter if path.is_absolute() => probe(path),
+        Kind::Interpreter if path.is_absolute() => probe(path, memory),
         Kind::Interpreter => Err(unusable("the path must be absolute")),
     }
 }
 
-fn locate_among(paths: Vec<PathBuf>) -> Result<PythonRuntime, LocateError> {
+fn locate_among(paths: Vec<PathBuf>, memory: Option<&Path>) -> Result<PythonRuntime, LocateError> {
     let mut stand_in = None;
     let mut failed = None;
     let mut tried: Vec<PathBuf> = Vec::new();
@@ -110,7 +111,7 @@ fn locate_among(paths: Vec<PathBuf>) -> Result<PythonRuntime, LocateError> {
                 if tried.contains(&real) {
                     continue;
                 }
-                match probe(&path) {
+                match probe(&path, memory) {
                     Ok(runtime) => return Ok(runtime),
                     Err(error) => failed = failed.or(Some(error)),
                 }
@@ -194,12 +195,12 @@ mod tests {
         let shim = folder.path().join("python3");
         script(&shim, "#!/usr/bin/env bash\nexec pyenv exec python3 \"$@\"\n");
         assert_eq!(
-            locate_among(vec![shim.clone()]),
+            locate_among(vec![shim.clone()], None),
             Err(LocateError::NotFound {
                 stand_in: Some(shim.clone())
             })
         );
-        let Err(LocateError::Unusable { reason, .. }) = locate(Some(&shim)) else {
+        let Err(LocateError::Unusable { reason, .. }) = locate(Some(&shim), None) else {
             panic!("a script was taken for an interpreter");
         };
         assert!(reason.contains("stand-in"), "{reason}");
@@ -215,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_chosen_python_that_is_absent_is_an_error_with_its_path() {
-        let error = locate(Some(Path::new("/nowhere/python"))).unwrap_err();
+        let error = locate(Some(Path::new("/nowhere/python")), None).unwrap_err();
         assert_eq!(
             error.to_string(),
             "/nowhere/python is not a usable Python: it does not exist"
@@ -225,7 +226,7 @@ mod tests {
 
     #[test]
     fn no_python_at_all_says_what_to_install() {
-        let failure = Failure::from(locate_among(Vec::new()).unwrap_err());
+        let failure = Failure::from(locate_among(Vec::new(), None).unwrap_err());
         assert_eq!(failure.message, "no Python was found on this machine");
         assert!(failure.remedy.contains("apt-get install python3"), "{}", failure.remedy);
     }
@@ -240,7 +241,7 @@ mod tests {
 
     #[test]
     fn the_machines_python_is_found_and_described() {
-        let Ok(runtime) = locate(None) else {
+        let Ok(runtime) = locate(None, None) else {
             println!("skipped: this machine has no Python");
             return;
         };
@@ -251,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_virtual_environment_is_recognised_and_shown() {
-        let Ok(system) = locate(None) else {
+        let Ok(system) = locate(None, None) else {
             println!("skipped: this machine has no Python");
             return;
         };
@@ -266,7 +267,7 @@ mod tests {
             return;
         }
         for chosen in [venv.clone(), venv.join("bin/python")] {
-            let runtime = locate(Some(&chosen)).unwrap();
+            let runtime = locate(Some(&chosen), None).unwrap();
             assert_eq!(runtime.executable, venv.join("bin/python"));
             assert_eq!(runtime.venv.as_ref(), Some(&venv));
             assert!(runtime.trees.contains(&venv), "{:?}", runtime.trees);

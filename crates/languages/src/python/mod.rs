@@ -7,6 +7,7 @@
 mod driver;
 mod locate;
 mod probe;
+mod remember;
 
 use std::sync::Arc;
 

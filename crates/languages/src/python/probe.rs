@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use super::locate::LocateError;
+use super::remember;
 
 /// An interpreter that can run here.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +26,8 @@ pub struct PythonRuntime {
     pub libraries: Vec<String>,
 }
 
-/// Prints, each ended by NUL: version, executable, prefix, base prefix, virtual environment or nothing, site folders.
+/// Prints, each ended by NUL: version, executable, prefix, base prefix, virtual environment or nothing, site folders
+/// (also those that do not exist yet, since the answer is remembered).
 ///
 /// `site` is imported but not run: it would execute what .pth files say.
 const ASK: &str = r#"
@@ -48,7 +50,7 @@ for root in (os.path.dirname(folder), folder):
     break
 else:
     dirs = site.getsitepackages()
-dirs = [d for i, d in enumerate(dirs) if os.path.isdir(d) and d not in dirs[:i]]
+dirs = [d for i, d in enumerate(dirs) if d not in dirs[:i]]
 out = ["%d.%d.%d" % sys.version_info[:3], sys.executable, sys.prefix, sys.base_prefix, venv] + dirs
 sys.stdout.buffer.write("".join(s + "\0" for s in out).encode("utf-8", "surrogateescape"))
 "#;
@@ -122,18 +124,31 @@ fn read_all(pipe: Option<impl Read>) -> Vec<u8> {
 ///
 /// # Errors
 /// [`LocateError`] when it does not run, is too old, or lies in a folder that cannot be shown to sandboxes.
-pub(super) fn probe(path: &Path) -> Result<PythonRuntime, LocateError> {
+pub(super) fn probe(path: &Path, memory: Option<&Path>) -> Result<PythonRuntime, LocateError> {
     let unusable = |reason: String| LocateError::Unusable {
         path: path.to_owned(),
         reason,
     };
-    let output = run_python(path, ASK, b"", Duration::from_secs(10)).map_err(unusable)?;
+    let output = match memory.and_then(|memory| remember::recall(memory, path)) {
+        Some(known) => known,
+        None => {
+            let output = run_python(path, ASK, b"", Duration::from_secs(10)).map_err(unusable)?;
+            if let Some(memory) = memory {
+                remember::keep(memory, path, &output);
+            }
+            output
+        }
+    };
     let mut fields = output
         .split(|byte| *byte == 0)
         .map(|field| String::from_utf8_lossy(field).into_owned());
     let mut field = || fields.next().unwrap_or_default();
     let (version, executable, prefix, base, venv) = (field(), field(), field(), field(), field());
-    let site: Vec<PathBuf> = fields.filter(|text| !text.is_empty()).map(PathBuf::from).collect();
+    let site: Vec<PathBuf> = fields
+        .filter(|text| !text.is_empty())
+        .map(PathBuf::from)
+        .filter(|folder| folder.is_dir())
+        .collect();
     if !is_new_enough(&version) {
         return Err(LocateError::TooOld {
             path: path.to_owned(),

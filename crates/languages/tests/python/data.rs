@@ -1,1 +1,159 @@
-//! data
+//! Data libraries: with the interpreter that `SANDCELL_TEST_DATA_PYTHON` names (numpy, pandas, matplotlib, pillow,
+//! polars and plotly installed), else skipped.
+
+use std::path::PathBuf;
+
+use sandcell_languages::python::{PythonLanguage, locate};
+use sandcell_sandbox::MimeBundle;
+
+use crate::support::Python;
+
+async fn data_python() -> Option<Python> {
+    let Some(path) = std::env::var_os("SANDCELL_TEST_DATA_PYTHON") else {
+        println!("skipped: SANDCELL_TEST_DATA_PYTHON names no interpreter with data libraries");
+        return None;
+    };
+    let runtime = locate(Some(&PathBuf::from(path))).unwrap();
+    for name in ["numpy", "pandas", "matplotlib", "pillow", "polars", "plotly"] {
+        assert!(runtime.libraries.iter().any(|library| library.starts_with(name)), "{name} is not there");
+    }
+    Some(Python::with(&PythonLanguage::new(runtime)).await)
+}
+
+/// (width, height) from the head of a PNG.
+fn size(bundle: &MimeBundle) -> (u32, u32) {
+    let png = bundle.get("image/png").expect("a picture");
+    assert!(png.starts_with(b"\x89PNG\r\n\x1a\n"));
+    let at = |from: usize| u32::from_be_bytes(png[from..from + 4].try_into().unwrap());
+    (at(16), at(20))
+}
+
+fn chart(bundle: &MimeBundle) -> serde_json::Value {
+    serde_json::from_slice(bundle.get("application/vnd.sandcell.chart+json").expect("chart data")).unwrap()
+}
+
+#[tokio::test]
+async fn figures_come_back_shown_or_left_open() {
+    let Some(mut python) = data_python().await else { return };
+    let ran = python
+        .run("import matplotlib.pyplot as plt\nplt.plot([1, 2, 3], [4, 5, 6], label='up')\nplt.title('T'); plt.xlabel('x'); plt.ylabel('y [m]')\nprint('first')\nplt.show()\nprint('between')\nplt.bar(['a', 'b'], [1, 2]);")
+        .await
+        .ok();
+    assert_eq!(ran.displays.len(), 2);
+    assert_eq!(ran.order, "odod");
+    let (width, height) = size(&ran.displays[0]);
+    assert!((300..1600).contains(&width) && (200..1200).contains(&height));
+    let data = chart(&ran.displays[0]);
+    assert_eq!(
+        data["charts"][0],
+        serde_json::json!({
+            "type": "line", "title": "T", "x": {"label": "x", "scale": "linear"},
+            "y": {"label": "y [m]", "scale": "linear"}, "omitted_series": 0,
+            "series": [{"type": "line", "name": "up", "total": 3, "points": [[1, 4], [2, 5], [3, 6]]}],
+        })
+    );
+    assert_eq!(chart(&ran.displays[1])["charts"][0]["series"][0]["points"], serde_json::json!([["a", 1], ["b", 2]]));
+    assert_eq!(python.run("plt.get_fignums()").await.ok().text(), "[]");
+}
+
+#[tokio::test]
+async fn a_figure_as_value_is_shown_once() {
+    let Some(mut python) = data_python().await else { return };
+    let ran = python.run("import matplotlib.pyplot as plt\nfig, ax = plt.subplots()\nax.scatter([1], [2])\nfig").await.ok();
+    assert_eq!(ran.displays.len(), 0);
+    let result = ran.result.unwrap();
+    size(&result);
+    assert_eq!(result.text(), "Figure 640x480: scatter");
+    let ran = python.run("ax.set_title('more')\nfig").await.ok();
+    size(&ran.result.unwrap());
+}
+
+#[tokio::test]
+async fn any_back_end_that_is_asked_for_is_ours() {
+    let Some(mut python) = data_python().await else { return };
+    for name in ["Agg", "TkAgg", "QtAgg"] {
+        let ran = python
+            .run(&format!("import matplotlib\nmatplotlib.use('{name}')\nimport matplotlib.pyplot as plt\nplt.plot([1]); plt.show()"))
+            .await
+            .ok();
+        assert_eq!((ran.displays.len(), ran.stderr.as_str()), (1, ""), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn figures_of_cells_that_fail_are_not_lost() {
+    let Some(mut python) = data_python().await else { return };
+    let ran = python.run("import matplotlib.pyplot as plt\nplt.plot([1])\n1/0").await;
+    assert_eq!(ran.displays.len(), 1);
+    assert_eq!(ran.error().name, "ZeroDivisionError");
+}
+
+#[tokio::test]
+async fn a_figure_of_fifty_thousand_pixels_becomes_a_usable_picture() {
+    let Some(mut python) = data_python().await else { return };
+    let ran = python.run("import matplotlib.pyplot as plt\nplt.figure(figsize=(500, 500)); plt.plot([1]);").await.ok();
+    let (width, height) = size(&ran.displays[0]);
+    assert!(width <= 4000 && height <= 4000, "{width} x {height}");
+}
+
+#[tokio::test]
+async fn chart_data_is_bounded() {
+    let Some(mut python) = data_python().await else { return };
+    let ran = python
+        .run("import matplotlib.pyplot as plt, numpy as np\nfor i in range(100): plt.plot(np.random.rand(10000))\nplt.show()")
+        .await
+        .ok();
+    let bundle = &ran.displays[0];
+    assert!(bundle.get("application/vnd.sandcell.chart+json").unwrap().len() < 100_000);
+    let data = chart(bundle);
+    assert_eq!(data["charts"][0]["omitted_series"], 76);
+    assert_eq!(data["charts"][0]["series"][0]["total"], 10000);
+}
+
+#[tokio::test]
+async fn dates_and_boxes_and_pies_are_read_back() {
+    let Some(mut python) = data_python().await else { return };
+    let ran = python
+        .run("import matplotlib.pyplot as plt, pandas as pd\nplt.plot(pd.date_range('2024-01-01', periods=2), [1, 2]); plt.show()\nplt.boxplot([[1, 2, 3]]); plt.show()\nplt.pie([1, 3], labels=['x', 'y']); plt.show()")
+        .await
+        .ok();
+    let points = |at: usize| chart(&ran.displays[at])["charts"][0]["series"][0]["points"].clone();
+    assert_eq!(points(0), serde_json::json!([["2024-01-01", 1], ["2024-01-02", 2]]));
+    assert_eq!(points(1), serde_json::json!([["1", 1, 1.5, 2, 2.5, 3]]));
+    assert_eq!(points(2), serde_json::json!([["x", 25], ["y", 75]]));
+}
+
+#[tokio::test]
+async fn frames_are_text_that_fits() {
+    let Some(mut python) = data_python().await else { return };
+    let ran = python
+        .run("import pandas as pd, numpy as np\npd.DataFrame(np.zeros((100_000, 12)), columns=[f'column_{i}' for i in range(12)])")
+        .await
+        .ok();
+    assert!(ran.text().contains("column_11") && ran.text().contains("[100000 rows x 12 columns]"), "{}", ran.text());
+    assert!(ran.text().len() < 5000);
+    let table: serde_json::Value =
+        serde_json::from_slice(ran.result.unwrap().get("application/vnd.sandcell.table+json").unwrap()).unwrap();
+    assert_eq!(table["rows"], 100_000);
+    assert_eq!(table["fields"][0], serde_json::json!({"name": "column_0", "type": "float64"}));
+    let ran = python.run("import polars as pl\npl.DataFrame({'a': range(1000)})").await.ok();
+    assert!(ran.text().starts_with("shape: (1_000, 1)"), "{}", ran.text());
+    let ran = python.run("pd.DataFrame({'a': [1]})['b']").await;
+    assert!(ran.error().traceback.lines().count() < 14, "{}", ran.error().traceback);
+    assert!(ran.error().traceback.contains("calls inside pandas"), "{}", ran.error().traceback);
+}
+
+#[tokio::test]
+async fn pictures_and_plotly_figures_have_their_kinds() {
+    let Some(mut python) = data_python().await else { return };
+    let ran = python.run("from PIL import Image\nImage.new('RGB', (8000, 4000), 'red')").await.ok();
+    let result = ran.result.unwrap();
+    assert_eq!(result.text(), "PIL RGB image, 8000 x 4000");
+    assert_eq!(size(&result), (2000, 1000));
+    let ran = python.run("import plotly.express as px\nf = px.line(x=[1, 2], y=[3, 4], title='P')\nf.show()\nf").await.ok();
+    assert_eq!(ran.displays.len(), 1);
+    let result = ran.result.unwrap();
+    assert_eq!(result.text(), "P: scatter (2 points)");
+    assert_eq!(chart(&result)["series"][0]["points"], serde_json::json!([[1, 3], [2, 4]]));
+    assert!(result.get("application/vnd.plotly.v1+json").is_some());
+}

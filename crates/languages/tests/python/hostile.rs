@@ -158,7 +158,7 @@ const FORGE: &str = "import os, json, struct, fcntl, sys
 def send(header, blob=b'', raw=None):
     text = json.dumps(header).encode()
     frame = struct.pack('<I', len(text)) + text + blob
-    for fd in range(3, 1100):
+    for fd in range(900, 1100):
         try:
             mode = fcntl.fcntl(fd, fcntl.F_GETFL) & 3
             kind = os.readlink('/proc/self/fd/%d' % fd)
@@ -202,9 +202,7 @@ async fn a_flood_of_forged_frames_is_read_and_dropped() {
     let mut python = python!();
     python.run(FORGE).await.ok();
     let ran = python
-        .run("for i in range(20_000): send({'type': 'display', 'nonce': 'x', 'blobs': [{'mime': 'text/plain', 'bytes': 1}]}, b'a') or i\n'end'"
-            .replace("for fd in range(3, 1100)", "")
-            .as_str())
+        .run("for i in range(20_000): send({'type': 'display', 'nonce': 'x', 'blobs': [{'mime': 'text/plain', 'bytes': 1}]}, b'a') or i\n'end'")
         .await;
     assert_eq!(ran.ok().text(), "'end'");
 }
@@ -247,15 +245,4 @@ async fn an_inside_end_that_never_reads_can_be_killed() {
         })
         .await;
     assert!(matches!(ran.status, Ok(CellStatus::Died(_))), "{ran:?}");
-}
-
-#[tokio::test]
-async fn debug_forge() {
-    let mut python = python!();
-    python.run(FORGE).await.ok();
-    let ran = python.run("[ (fd, os.readlink('/proc/self/fd/%d'%fd), fcntl.fcntl(fd,fcntl.F_GETFL)&3) for fd in map(int,os.listdir('/proc/self/fd')) if os.path.exists('/proc/self/fd/%d'%fd)]").await;
-    println!("{}", ran.text());
-    let ran = python.run("send({'type': 'root'})").await;
-    println!("{ran:?}");
-    panic!();
 }

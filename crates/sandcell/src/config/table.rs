@@ -95,7 +95,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "data_dir",
         Kind::Path,
         "",
-        "Where sandcell keeps what outlives a server. Empty: `/var/lib/sandcell` for root, else `$XDG_DATA_HOME/sandcell` (`~/.local/share/sandcell`).",
+        "Where sandcell keeps what outlives a server, such as what it knows of the machine's Python. Empty: `/var/lib/sandcell` for root, else `$XDG_DATA_HOME/sandcell` (`~/.local/share/sandcell`).",
     ),
     operator(
         "mount",

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::support::client::Client;
 use crate::support::machine::{self, Seen};
 use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, until};
+use crate::support::{PATIENCE, begin, settles, until};
 
 /// The promise: whatever ends it, nothing is left after this time.
 const SOON: Duration = Duration::from_secs(2);
@@ -173,9 +173,8 @@ fn everything_of_the_server_killed_one_by_one_leaves_nothing() {
     let next = Client::start(&mut place.command(&["serve"]));
     assert_eq!(next.text("print('up again')").trim(), "up again");
     drop(next);
-    until(SOON, "the next start sweeps what the crash left", || {
-        machine::groups().is_subset(&before.groups).then_some(())
-    });
+    // What the crash left was swept by the next start.
+    settles(machine::groups, &before.groups);
 }
 
 #[test]
@@ -262,7 +261,7 @@ fn a_closed_sandbox_and_a_throwaway_run_leave_nothing_while_the_server_lives() {
         server.call("close_sandbox", json!({"sandbox_id": id}));
         server.call("create_run_close", json!({"code": daemon}));
     }
-    until(SOON, "the same as before", || (settled() == before).then_some(()));
+    settles(settled, &before);
 }
 
 #[test]

@@ -1,12 +1,11 @@
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use serde_json::json;
 
 use crate::support::client::Client;
 use crate::support::machine;
 use crate::support::place::Place;
-use crate::support::{begin, until};
+use crate::support::{begin, settles};
 
 /// What one server holds of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,11 +62,7 @@ fn create_run_close_over_and_over_keeps_everything_flat() {
         "{count} times create-run-close: {:.1} ms each",
         began.elapsed().as_secs_f64() * 1000.0 / f64::from(count)
     );
-    until(
-        Duration::from_secs(2),
-        &format!("what is held goes back to {start:#?}"),
-        || (holds(&server, &place) == start).then_some(()),
-    );
+    settles(|| holds(&server, &place), &start);
     let memory_after = memory(&server);
     println!("private memory of server and helpers: {memory_before} -> {memory_after} bytes");
     assert!(

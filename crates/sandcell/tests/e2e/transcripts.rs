@@ -168,7 +168,7 @@ fn the_handshake_tells_a_model_what_it_needs() {
     assert_eq!(hello["serverInfo"]["name"], "sandcell", "{hello}");
     let instructions = hello["instructions"].as_str().expect("instructions");
     assert!(instructions.len() < 1536, "{} bytes", instructions.len());
-    for word in ["python 3", "/home/user", "network", "512"] {
+    for word in ["python 3", "/home/user", "Network: none", "512"] {
         assert!(instructions.contains(word), "{word} is missing: {instructions}");
     }
     for version in ["2024-11-05", "2025-03-26", "2025-06-18"] {

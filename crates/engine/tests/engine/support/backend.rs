@@ -121,7 +121,7 @@ impl FakeBackend {
         })
     }
 
-    /// Makes every creation fail: `unavailable`, `unsupported` or `isolation`.
+    /// Makes every creation fail: `unavailable`, `unsupported`, `isolation` or `panic`.
     pub(crate) fn broken(name: &'static str, world: Arc<World>, error: &'static str) -> Arc<Self> {
         let backend = Self::new(name, world);
         *backend.error.lock().unwrap() = Some(error);
@@ -148,6 +148,7 @@ impl Backend for FakeBackend {
         tokio::time::sleep(delay).await;
         let error = match *self.error.lock().unwrap() {
             None => None,
+            Some("panic") => panic!("as the test asked for"),
             Some("unsupported") => Some(SandboxError::Unsupported("an image".to_owned())),
             Some("isolation") => Some(SandboxError::Isolation {
                 layer: "userns".to_owned(),

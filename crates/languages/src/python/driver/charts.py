@@ -7,6 +7,7 @@ LONGEST_SIDE = 4000
 PICTURE_LIMIT = 4 << 20
 SERIES = 24
 POINTS = 200
+FIGURE_POINTS = 2000
 TEXT = 200
 MIME = "application/vnd.sandcell.chart+json"
 
@@ -77,7 +78,8 @@ def picture(figure):
     try:
         data = of_figure(figure)
         found[MIME] = data
-        found["text/plain"] = summary(figure, data)
+        if "image/png" in found:
+            found["text/plain"] = summary(figure, data)
     except Exception:
         pass
     for manager in managers():
@@ -135,10 +137,9 @@ def number(value):
 
 def thin(values, limit=POINTS):
     """At most `limit` of them, evenly chosen, with the first and the last."""
-    values = list(values) if len(values) <= limit else [
-        values[round(index * (len(values) - 1) / (limit - 1))] for index in range(limit)
-    ]
-    return values
+    if len(values) <= limit:
+        return list(values)
+    return [values[round(index * (len(values) - 1) / (limit - 1))] for index in range(limit)]
 
 
 def converter(axis):
@@ -196,9 +197,10 @@ def of_axes(axes):
             taken.add(id(line))
             taken.update(id(cap) for cap in container.lines[1])
             found.append(series("errorbar", container.get_label(), *line.get_data(orig=False), as_x, as_y))
+    found += boxes(axes, taken, as_x)
     for line in axes.lines:
         xs, ys = line.get_data(orig=False)
-        if id(line) not in taken and len(xs):
+        if id(line) not in taken and any(y == y for y in ys):
             kind = "scatter" if line.get_linestyle() in ("None", "", " ") else "line"
             found.append(series(kind, line.get_label(), xs, ys, as_x, as_y))
     for collection in axes.collections:
@@ -208,11 +210,14 @@ def of_axes(axes):
             found.append(series("scatter", collection.get_label(), spots[:, 0], spots[:, 1], as_x, as_y))
         elif name == "QuadMesh":
             found.append(grid("heatmap", collection.get_array()))
+        elif name in ("PolyCollection", "FillBetweenPolyCollection") and collection.get_paths():
+            corners = collection.get_paths()[0].vertices
+            found.append(series("area", collection.get_label(), corners[:, 0], corners[:, 1], as_x, as_y))
     wedges = [patch for patch in axes.patches if type(patch).__name__ == "Wedge"]
     if wedges:
         labels = [text(wedge.get_label()) for wedge in wedges]
         shares = [abs(wedge.theta2 - wedge.theta1) / 3.6 for wedge in wedges]
-        found.append(series("pie", "percent", labels, shares, str))
+        found.append(series("pie", "", labels, shares, str))
     for image in axes.images:
         found.append(grid("image", image.get_array()))
     steps = [patch for patch in axes.patches if type(patch).__name__ in ("Polygon", "StepPatch")]
@@ -235,6 +240,35 @@ def bars(container, as_x, as_y, axes):
     kind = "histogram" if touching else "bar"
     places = [bar.get_x() + bar.get_width() / 2 for bar in patches]
     return series(kind, container.get_label(), places, [bar.get_height() for bar in patches], as_x, as_y)
+
+
+def boxes(axes, taken, as_x):
+    """Box plots, put together again from their lines: [place, low, first quartile, median, third quartile, high]."""
+    lines = [(line, *[list(map(float, part)) for part in line.get_data(orig=False)]) for line in axes.lines[:600]]
+    rows = []
+    for box, xs, ys in lines:
+        if len(xs) != 5 or (xs[0], ys[0]) != (xs[4], ys[4]) or len(set(xs)) != 2 or len(set(ys)) != 2:
+            continue
+        left, right, place = min(xs), max(xs), (min(xs) + max(xs)) / 2
+        low, middle, high = min(ys), None, max(ys)
+        parts = [box]
+        for line, others, heights in lines:
+            if line is box or not others or abs(sum(others) / len(others) - place) > 1e-6:
+                continue
+            if len(others) == 2 and others[0] == others[1]:
+                low, high = min(low, *heights), max(high, *heights)
+            elif len(others) == 2 and sorted(others) == [left, right]:
+                middle = heights[0]
+            elif len(others) != 2 and line.get_linestyle() not in ("None", "", " "):
+                continue
+            parts.append(line)
+        if middle is not None:
+            taken.update(id(line) for line in parts)
+            rows.append([as_x(place), *[number(value) for value in (low, min(ys), middle, max(ys), high)]])
+    if not rows:
+        return []
+    fields = ["place", "low", "first quartile", "median", "third quartile", "high"]
+    return [{"type": "box", "name": "", "fields": fields, "total": len(rows), "points": rows[:POINTS]}]
 
 
 def grid(kind, values):
@@ -265,6 +299,10 @@ def of_figure(figure):
                 "omitted_series": max(0, len(found) - SERIES),
             }
         )
+    every = [item for chart in charts for item in chart["series"]]
+    if sum(len(item["points"]) for item in every) > FIGURE_POINTS:
+        for item in every:
+            item["points"] = thin(item["points"], max(2, FIGURE_POINTS // len(every)))
     title = text(figure._suptitle) if getattr(figure, "_suptitle", None) is not None else ""
     return {"title": title, "charts": charts}
 

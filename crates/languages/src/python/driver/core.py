@@ -133,7 +133,7 @@ class Inbox:
         try:
             self.buffer += read(CONTROL_IN, 1 << 16)
         except BlockingIOError:
-            return False
+            pass  # what was read along with the cell may hold it
         finally:
             set_blocking(CONTROL_IN, True)
         found = False

@@ -164,7 +164,7 @@ def is_own(filename):
     if filename.startswith("<"):
         return not filename.startswith("<frozen ")
     if not filename.startswith("/"):
-        return True
+        return filename.endswith(".py")  # compiled libraries name their sources like this: pandas/_libs/index.pyx
     if "/site-packages/" in filename or "/dist-packages/" in filename:
         return False
     return filename.startswith(OWN_FOLDERS)
@@ -177,6 +177,8 @@ def library(filename):
             return filename.rpartition(mark)[2].partition("/")[0].replace(".py", "")
     if filename.startswith("<frozen "):
         return filename[8:-1]
+    if not filename.startswith("/"):
+        return filename.partition("/")[0]
     parts = filename.rpartition("/lib/python")[2].split("/")
     return parts[1].replace(".py", "") if len(parts) > 1 else filename.rpartition("/")[2]
 

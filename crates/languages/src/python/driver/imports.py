@@ -25,8 +25,12 @@ def find_site():
             continue
         base = [] if "include-system-site-packages=true" not in text else site.getsitepackages()
         sys.prefix = sys.exec_prefix = root
-        return site.getsitepackages([root]) + base
-    return [item for item in site.getsitepackages() if posix.access(item, 0)]
+        return existing(site.getsitepackages([root]) + base)
+    return existing(site.getsitepackages())
+
+
+def existing(folders):
+    return [folder for folder in folders if posix.access(folder, 0)]
 
 
 def late_site():

@@ -290,9 +290,11 @@ pub(crate) struct Python {
     cells: u32,
 }
 
-/// The language with the machine's Python, or None (said on stdout) if there is none.
+/// The language with the Python that `SANDCELL_TEST_PYTHON` names or the machine's own, or None (said on stdout) if
+/// there is none.
 pub(crate) fn language() -> Option<PythonLanguage> {
-    match locate(None) {
+    let chosen = std::env::var_os("SANDCELL_TEST_PYTHON").map(PathBuf::from);
+    match locate(chosen.as_deref()) {
         Ok(runtime) => Some(PythonLanguage::new(runtime)),
         Err(error) => {
             println!("skipped: {error}");

@@ -107,3 +107,15 @@ pub fn until<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// Waits until a reading is as it was, at most for the two seconds within which everything must be gone.
+#[track_caller]
+pub fn settles<T: PartialEq + std::fmt::Debug>(read: impl Fn() -> T, before: &T) {
+    let start = Instant::now();
+    let mut now = read();
+    while now != *before && start.elapsed() < Duration::from_secs(2) {
+        std::thread::sleep(Duration::from_millis(5));
+        now = read();
+    }
+    assert_eq!(now, *before, "it does not go back to what it was");
+}

@@ -1,0 +1,178 @@
+//! Remembers what an interpreter said of itself, so that a server need not run it again at every start (about 10 ms).
+//!
+//! The memory is one small file in the operator's data folder. It is believed only if nobody else could have written
+//! it, and only for exactly the same files: path, device, inode, size and time of change of the interpreter and of the
+//! `pyvenv.cfg` near it. Whatever is wrong with it, the interpreter is asked instead.
+
+use std::path::Path;
+
+/// Changes whenever the question does.
+const QUESTION: u64 = 1;
+/// The most that is read of a memory.
+#[cfg(unix)]
+const LIMIT: u64 = 64 << 10;
+
+/// What `path` answered before, if that is known and still true.
+pub(super) fn recall(memory: &Path, path: &Path) -> Option<Vec<u8>> {
+    let key = key(path)?;
+    let bytes = read_own(&memory.join(FILE))?;
+    let (stored, answer) = bytes.split_at_checked(key.len())?;
+    (stored == key.as_bytes() && answer.ends_with(b"\0")).then(|| answer.to_vec())
+}
+
+/// Keeps an answer. A memory that cannot be kept costs time at the next start and nothing else.
+pub(super) fn keep(memory: &Path, path: &Path, answer: &[u8]) {
+    if let Some(key) = key(path)
+        && let Err(error) = write_own(memory, &[key.as_bytes(), answer].concat())
+    {
+        tracing::debug!(%error, "what Python is here could not be remembered");
+    }
+}
+
+const FILE: &str = "python";
+
+/// Everything that the answer depends on. Ends with a line feed, which no part holds.
+fn key(path: &Path) -> Option<String> {
+    let real = path.canonicalize().ok()?;
+    let mut key = format!("{QUESTION}");
+    let near = path.parent()?;
+    let configs = [near.join("pyvenv.cfg"), near.parent()?.join("pyvenv.cfg")];
+    for (part, needed) in [(&real, true), (&path.to_owned(), true), (&configs[0], false), (&configs[1], false)] {
+        let name = part.to_str().filter(|name| !name.contains(['\0', '\n']))?;
+        let state = match (state(part), needed) {
+            (Some(state), _) => state,
+            (None, true) => return None,
+            (None, false) => "absent".to_owned(),
+        };
+        key.push_str(&format!("\t{name}\t{state}"));
+    }
+    key.push('\n');
+    Some(key)
+}
+
+#[cfg(unix)]
+fn state(path: &Path) -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+    let found = path.metadata().ok()?;
+    Some(format!(
+        "{}:{}:{}:{}.{}:{}.{}",
+        found.dev(),
+        found.ino(),
+        found.size(),
+        found.mtime(),
+        found.mtime_nsec(),
+        found.ctime(),
+        found.ctime_nsec()
+    ))
+}
+
+#[cfg(not(unix))]
+fn state(_path: &Path) -> Option<String> {
+    None
+}
+
+/// Reads a file that only we can have written, in a folder that only we can write.
+#[cfg(unix)]
+fn read_own(file: &Path) -> Option<Vec<u8>> {
+    use std::io::Read;
+    let folder = file.parent()?.symlink_metadata().ok()?;
+    let named = file.symlink_metadata().ok()?;
+    if !folder.is_dir() || !named.is_file() || !is_ours(&folder) || !is_ours(&named) {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::open(file).ok()?.take(LIMIT).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+#[cfg(unix)]
+fn is_ours(found: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0
+}
+
+#[cfg(not(unix))]
+fn read_own(_file: &Path) -> Option<Vec<u8>> {
+    None
+}
+
+/// Replaces the file as a whole.
+#[cfg(unix)]
+fn write_own(memory: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(memory)?;
+    let new = memory.join(format!("{FILE}.{}", std::process::id()));
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    let written = file.write_all(bytes).and_then(|()| std::fs::rename(&new, memory.join(FILE)));
+    if written.is_err() {
+        std::fs::remove_file(&new)?;
+    }
+    written
+}
+
+#[cfg(not(unix))]
+fn write_own(_memory: &Path, _bytes: &[u8]) -> std::io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+#[cfg(unix)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn place() -> (tempfile::TempDir, std::path::PathBuf, std::path::PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let python = folder.path().join("bin/python3");
+        std::fs::create_dir(folder.path().join("bin")).unwrap();
+        std::fs::write(&python, "one").unwrap();
+        let memory = folder.path().join("data/sandcell");
+        (folder, python, memory)
+    }
+
+    #[test]
+    fn an_answer_is_recalled_for_the_same_interpreter_only() {
+        let (folder, python, memory) = place();
+        assert_eq!(recall(&memory, &python), None);
+        keep(&memory, &python, b"3.11.2\0");
+        assert_eq!(recall(&memory, &python), Some(b"3.11.2\0".to_vec()));
+        std::fs::write(folder.path().join("pyvenv.cfg"), "home = /x").unwrap();
+        assert_eq!(recall(&memory, &python), None, "it has become a virtual environment");
+        keep(&memory, &python, b"3.11.2\0");
+        std::fs::write(&python, "another").unwrap();
+        assert_eq!(recall(&memory, &python), None, "it was replaced");
+        assert_eq!(recall(&memory, Path::new("/nowhere/python3")), None);
+    }
+
+    #[test]
+    fn a_memory_that_others_can_write_is_not_believed() {
+        let (_folder, python, memory) = place();
+        let mode = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        keep(&memory, &python, b"3.11.2\0");
+        for (path, loose, tight) in [(memory.clone(), 0o777, 0o700), (memory.join(FILE), 0o666, 0o600)] {
+            mode(&path, loose);
+            assert_eq!(recall(&memory, &python), None, "{}", path.display());
+            mode(&path, tight);
+            assert!(recall(&memory, &python).is_some());
+        }
+        let real = memory.join("elsewhere");
+        std::fs::rename(memory.join(FILE), &real).unwrap();
+        std::os::unix::fs::symlink(&real, memory.join(FILE)).unwrap();
+        assert_eq!(recall(&memory, &python), None, "it is a link");
+    }
+
+    #[test]
+    fn a_memory_that_was_cut_is_not_believed() {
+        let (_folder, python, memory) = place();
+        keep(&memory, &python, b"3.11.2\0/usr\0");
+        let file = memory.join(FILE);
+        let whole = std::fs::read(&file).unwrap();
+        for length in 0..whole.len() {
+            std::fs::write(&file, &whole[..length]).unwrap();
+            let found = recall(&memory, &python);
+            assert!(found.is_none_or(|answer| answer == b"3.11.2\0"), "cut at {length}");
+        }
+    }
+}

@@ -1,0 +1,6 @@
+# attack: set limits by a process number other than 0, one's own included
+# class: agent
+# layer: seccomp
+# expect: held
+
+refused("prlimit64", os.getpid(), 7, 0, ctypes.create_string_buffer(16))

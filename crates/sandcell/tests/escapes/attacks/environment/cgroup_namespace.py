@@ -1,0 +1,7 @@
+# attack: be in the host's control group namespace
+# class: environment
+# layer: cgroup_namespace
+# expect: held
+
+here = os.readlink("/proc/self/ns/cgroup")
+verdict(here == LURE["ns"]["cgroup"], here)

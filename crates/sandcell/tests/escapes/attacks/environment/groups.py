@@ -1,0 +1,6 @@
+# attack: keep a group of the server's
+# class: environment
+# layer: user_namespace
+# expect: held
+
+finds([g for g in os.getgroups() if g not in (1000, 65534)] + [i for i in os.getresgid() + os.getresuid() if i != 1000])

@@ -1,0 +1,9 @@
+# attack: be in the host's process namespace
+# class: environment
+# layer: pid_namespace
+# expect: held
+# beside: private_proc
+# needs: root
+
+here = os.readlink("/proc/self/ns/pid")
+verdict(here == LURE["ns"]["pid"], here)

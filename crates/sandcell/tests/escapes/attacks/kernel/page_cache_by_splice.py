@@ -1,0 +1,20 @@
+# attack: change a read-only file's cached pages by way of a pipe (the shape of Dirty Pipe)
+# class: kernel
+# layer: private_root
+# expect: held
+# unproven: this kernel is mended; the attack is its regression test
+
+path = "/usr/lib/os-release" if os.path.exists("/usr/lib/os-release") else sys.executable
+before = open(path, "rb").read(64)
+read, write = os.pipe()
+for _ in range(16):
+    os.write(write, bytes(4096))
+for _ in range(16):
+    os.read(read, 4096)
+fd = os.open(path, os.O_RDONLY)
+try:
+    os.splice(fd, write, 1, offset_src=0)
+    os.write(write, b"XX")
+except OSError:
+    pass
+verdict(open(path, "rb").read(64) != before, "the file changed")

@@ -1,0 +1,8 @@
+# attack: turn the root
+# class: kernel
+# layer: seccomp
+# expect: held
+# unproven: without rights over the mount namespace the kernel refuses too
+# quick: yes
+
+refused("pivot_root", b"/", b"/")

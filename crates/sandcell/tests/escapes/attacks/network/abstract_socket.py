@@ -1,0 +1,8 @@
+# attack: connect to an abstract socket of the host
+# class: network
+# layer: network_namespace
+# expect: held
+# beside: landlock
+# quick: yes
+
+fails(lambda: socket.socket(socket.AF_UNIX).connect("\0" + LURE["abstract"]))

@@ -1,0 +1,7 @@
+# attack: connect to an abstract socket of the host where the network is the host's
+# class: network
+# layer: landlock
+# expect: held
+# beside: network_namespace
+
+fails(lambda: socket.socket(socket.AF_UNIX).connect("\0" + LURE["abstract"]))

@@ -1,0 +1,13 @@
+# attack: send a datagram to a service on the host's loopback
+# class: network
+# layer: network_namespace
+# expect: held
+# unproven: the sending succeeds into the void; the listener outside is what is looked at
+# outside: untouched
+
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+try:
+    s.sendto(b"x", ("127.0.0.1", LURE["udp"]))
+except OSError:
+    pass
+print("HELD")

@@ -1,0 +1,6 @@
+# attack: be in the host's IPC namespace
+# class: network
+# layer: ipc_namespace
+# expect: held
+
+verdict(os.readlink("/proc/self/ns/ipc") == LURE["ns"]["ipc"], "the host's")

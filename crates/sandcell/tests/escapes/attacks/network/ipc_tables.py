@@ -1,0 +1,6 @@
+# attack: read tables of the host's System V objects
+# class: network
+# layer: ipc_namespace
+# expect: held
+
+finds(n for n in ("msg", "sem", "shm") if str(LURE["ipc_key"]) in text_of("/proc/sysvipc/" + n))

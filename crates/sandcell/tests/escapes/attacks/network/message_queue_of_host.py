@@ -1,0 +1,8 @@
+# attack: open a POSIX message queue of the host
+# class: network
+# layer: ipc_namespace
+# expect: held
+
+libc.mq_open.restype = ctypes.c_int
+fd = call("mq_open", LURE["mq"].encode(), 0, 0, 0)[0]
+verdict(fd >= 0, "it opened")

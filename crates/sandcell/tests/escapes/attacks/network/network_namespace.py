@@ -1,0 +1,6 @@
+# attack: be in the host's network namespace
+# class: network
+# layer: network_namespace
+# expect: held
+
+verdict(os.readlink("/proc/self/ns/net") == LURE["ns"]["net"], "the host's")

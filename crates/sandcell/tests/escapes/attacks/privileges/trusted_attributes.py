@@ -1,0 +1,15 @@
+# attack: set attributes that overlay file systems believe
+# class: privileges
+# layer: capabilities
+# expect: held
+# unproven: setting the attributes takes rights over the host
+
+open("/tmp/trusted", "w").close()
+found = []
+for name in ("trusted.overlay.redirect", "trusted.overlay.opaque", "security.selinux", "security.ima", "system.posix_acl_x"):
+    try:
+        os.setxattr("/tmp/trusted", name, b"/usr")
+        found.append(name)
+    except OSError:
+        pass
+finds(found)

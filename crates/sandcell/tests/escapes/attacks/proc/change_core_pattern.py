@@ -1,0 +1,9 @@
+# attack: have the host run a program when something crashes
+# class: proc
+# layer: private_proc
+# expect: held
+# beside: user_namespace, landlock
+# needs: root
+# quick: yes
+
+verdict(opens("/proc/sys/kernel/core_pattern", os.O_WRONLY), "it opened for writing")

@@ -1,0 +1,13 @@
+# attack: change settings of the kernel
+# class: proc
+# layer: private_proc
+# expect: held
+# beside: user_namespace
+# needs: root
+
+found = []
+for folder, _, names in os.walk("/proc/sys"):
+    for name in names:
+        if opens(os.path.join(folder, name), os.O_WRONLY):
+            found.append(os.path.join(folder, name))
+finds(found)

@@ -1,0 +1,6 @@
+# attack: read the kernel's list of keys
+# class: proc
+# layer: private_proc
+# expect: held
+
+finds(p for p in ("keys", "key-users") if text_of("/proc/" + p))

@@ -1,0 +1,9 @@
+# attack: read the kernel's memory, its log and its symbols
+# class: proc
+# layer: private_proc
+# expect: held
+# beside: user_namespace
+# needs: root
+# quick: yes
+
+finds(p for p in ("kcore", "kallsyms", "kmsg", "kpagecount", "kpageflags", "kpagecgroup") if text_of("/proc/" + p))

@@ -1,0 +1,6 @@
+# attack: read what the kernel has loaded and how it was started
+# class: proc
+# layer: private_proc
+# expect: held
+
+finds(p for p in ("modules", "cmdline", "config.gz", "consoles", "interrupts", "iomem", "ioports", "partitions", "diskstats", "swaps", "softirqs", "cgroups", "locks", "buddyinfo") if text_of("/proc/" + p))

@@ -1,0 +1,6 @@
+# attack: find that user namespaces may be made below this one
+# class: proc
+# layer: user_namespace
+# expect: held
+
+verdict(open("/proc/sys/user/max_user_namespaces").read().strip() != "0", open("/proc/sys/user/max_user_namespaces").read())

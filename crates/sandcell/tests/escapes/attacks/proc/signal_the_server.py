@@ -1,0 +1,12 @@
+# attack: find the server by its process number
+# class: proc
+# layer: pid_namespace
+# expect: held
+# beside: private_proc
+# needs: root
+
+try:
+    os.kill(LURE["pid"], 0)
+    verdict(True, "it could be signalled")
+except OSError as error:
+    verdict(error.errno != errno.ESRCH, error)

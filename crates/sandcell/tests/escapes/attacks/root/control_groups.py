@@ -1,0 +1,7 @@
+# attack: find the control groups' folders and change one
+# class: root
+# layer: private_root
+# expect: held
+# beside: landlock
+
+finds(path for path in ("/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/unified") if os.path.exists(path))

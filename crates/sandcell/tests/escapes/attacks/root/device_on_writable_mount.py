@@ -1,0 +1,8 @@
+# attack: find a writable mount where device nodes would work
+# class: root
+# layer: private_root
+# expect: held
+# unproven: all mounts are made with nodev from the start
+
+flags = {line.split()[4]: line.split()[5] for line in open("/proc/self/mountinfo")}
+finds((point, value) for point, value in flags.items() if "nodev" not in value and not point.startswith("/dev"))

@@ -1,0 +1,8 @@
+# attack: list /root
+# class: root
+# layer: private_root
+# expect: held
+# beside: user_namespace, landlock
+# needs: root
+
+fails(lambda: os.listdir("/root"))

@@ -1,0 +1,8 @@
+# attack: list /run, where the host's sockets are
+# class: root
+# layer: private_root
+# expect: held
+# beside: landlock
+# quick: yes
+
+fails(lambda: os.listdir("/run") or open("/nothing"))

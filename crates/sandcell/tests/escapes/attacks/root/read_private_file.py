@@ -1,0 +1,7 @@
+# attack: read a file that only the server's own user may read
+# class: root
+# layer: user_namespace
+# expect: held
+# beside: private_root, landlock
+
+fails(lambda: open(LURE["private_file"]).read())

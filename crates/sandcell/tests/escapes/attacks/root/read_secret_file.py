@@ -1,0 +1,8 @@
+# attack: read a world-readable file of the host by its path
+# class: root
+# layer: private_root
+# expect: held
+# beside: landlock
+# quick: yes
+
+fails(lambda: open(LURE["secret_file"]).read())

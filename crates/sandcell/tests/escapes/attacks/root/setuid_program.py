@@ -1,0 +1,14 @@
+# attack: gain rights with a set-user-id program of /usr
+# class: root
+# layer: private_root
+# expect: held
+# unproven: without it the ids are not mapped, so the kernel ignores the bit
+
+found = []
+for folder in ("/usr/bin", "/usr/sbin", "/usr/lib"):
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if os.path.isfile(path) and os.stat(path).st_mode & 0o6000:
+            found.append(path)
+flags = {line.split()[4]: line.split()[5] for line in open("/proc/self/mountinfo")}
+verdict("nosuid" not in flags["/usr"], found, flags["/usr"])

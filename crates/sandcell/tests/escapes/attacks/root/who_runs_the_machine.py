@@ -1,0 +1,8 @@
+# attack: learn from /etc/passwd who has accounts here
+# class: root
+# layer: private_root
+# expect: held
+# quick: yes
+
+lines = open("/etc/passwd").read().splitlines()
+finds(lines if len(lines) > 4 else [])

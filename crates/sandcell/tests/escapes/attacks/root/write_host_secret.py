@@ -1,0 +1,7 @@
+# attack: open a world-writable file of the host for writing
+# class: root
+# layer: private_root
+# expect: held
+# beside: landlock
+
+fails(lambda: os.open(LURE["open_file"], os.O_WRONLY))

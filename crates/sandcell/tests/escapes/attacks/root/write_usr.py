@@ -1,0 +1,9 @@
+# attack: put a file below /usr
+# class: root
+# layer: private_root
+# expect: held
+# beside: user_namespace, landlock
+# needs: root
+# quick: yes
+
+fails(lambda: os.open("/usr", os.O_TMPFILE | os.O_WRONLY))
