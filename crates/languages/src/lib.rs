@@ -37,7 +37,7 @@ pub struct Detected {
 #[must_use]
 pub fn detect(settings: &Settings) -> Detected {
     let mut detected = Detected::default();
-    match python::locate(settings.python.as_deref(), settings.memory.as_deref()) {
+    match python::locate_remembered(settings.python.as_deref(), settings.memory.as_deref()) {
         Ok(runtime) => {
             detected.trees.extend(runtime.trees.iter().cloned());
             detected.languages.push(Arc::new(python::PythonLanguage::new(runtime)));

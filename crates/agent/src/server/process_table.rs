@@ -34,19 +34,38 @@ impl Entry {
     }
 }
 
-/// Everybody, in the order of /proc. Who ends meanwhile may be missing.
-pub(super) fn read() -> io::Result<Vec<Entry>> {
+/// A walk through /proc.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) entries: Vec<Entry>,
+    /// Whether every process that lived during the whole walk, or that descends from one that did, must be among the entries or
+    /// have a dead forebear among them. Not so when somebody was listed but gone before it was looked at, or when process
+    /// ids have begun from the start again: a process that forks itself away may then have slipped through behind the reader.
+    pub(super) complete: bool,
+}
+
+/// Looks at everybody.
+pub(super) fn read() -> io::Result<Table> {
     let mut entries = Vec::new();
+    let newest_before = newest_id();
+    let mut complete = true;
     for entry in std::fs::read_dir("/proc")?.take(MAX_PROCESSES) {
         let name = entry?.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
         match std::fs::read(format!("/proc/{pid}/stat")) {
             Ok(stat) => entries.extend(parse(pid, &stat)),
-            Err(error) if matches!(error.raw_os_error(), Some(2 | 3)) => {}
+            Err(error) if matches!(error.raw_os_error(), Some(2 | 3)) => complete = false,
             Err(error) => return Err(error),
         }
     }
-    Ok(entries)
+    let wrapped = newest_before.zip(newest_id()).is_none_or(|(before, after)| after < before);
+    complete &= !wrapped && entries.len() < MAX_PROCESSES;
+    Ok(Table { entries, complete })
+}
+
+/// The id that was given out last in this process namespace.
+fn newest_id() -> Option<i32> {
+    std::fs::read_to_string("/proc/loadavg").ok()?.split_ascii_whitespace().last()?.parse().ok()
 }
 
 /// The name in the second field is the process's own choice and may hold spaces, parentheses and line feeds; the last closing
@@ -81,6 +100,6 @@ mod tests {
     #[test]
     fn the_table_holds_this_very_process() {
         let me = i32::try_from(std::process::id()).unwrap();
-        assert!(read().unwrap().iter().any(|entry| entry.pid == me && !entry.is_dead()));
+        assert!(read().unwrap().entries.iter().any(|entry| entry.pid == me && !entry.is_dead()));
     }
 }

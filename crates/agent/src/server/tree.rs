@@ -28,15 +28,12 @@ pub(super) struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// Sends a signal to the tree once; KILL until nothing is left of it.
+    /// Sends a signal to the tree once; KILL so that nothing of it is left.
     pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
         if signal == Signal::KILL {
             return self.kill();
         }
-        for entry in self.members(&process_table::read()?) {
-            send(entry, signal);
-        }
-        Ok(())
+        self.send_to_members(signal)
     }
 
     fn kill(&self) -> io::Result<()> {
@@ -44,59 +41,60 @@ impl Tree<'_> {
             return to_everybody(Signal::KILL);
         }
         // Stopped before it is killed: who is orphaned outside a process namespace is not found again.
-        for _ in 0..2 {
-            if !self.freeze()? {
-                break;
-            }
-            for entry in self.members(&process_table::read()?) {
-                send(entry, Signal::KILL);
-            }
-            if self.members(&process_table::read()?).iter().all(|entry| entry.is_dead()) {
-                return Ok(());
-            }
+        if self.freeze()? {
+            return self.send_to_members(Signal::KILL);
         }
-        self.kill_all_frozen()
+        if self.first_process {
+            return self.kill_with_everybody_stopped();
+        }
+        for _ in 0..ROUNDS {
+            self.send_to_members(Signal::KILL)?;
+        }
+        Ok(())
     }
 
-    /// Stops the tree. True when a whole walk has found nobody who was not told before: then nobody is left who could make
-    /// a new process, for a fork does not complete while a signal is pending.
+    fn send_to_members(&self, signal: Signal) -> io::Result<()> {
+        for entry in self.members(&process_table::read()?.entries) {
+            send(entry, signal);
+        }
+        Ok(())
+    }
+
+    /// Stops the tree, as it is found. True when nobody of it runs any more: a whole walk has found only those who were told to stop in an earlier
+    /// one. They cannot have forked since, for a fork does not complete while a signal is pending; and whoever forks himself
+    /// away under the walk leaves a dead process in it, or a gap.
     fn freeze(&self) -> io::Result<bool> {
-        let mut told = BTreeSet::new();
+        let mut known = BTreeSet::new();
         for _ in 0..ROUNDS {
-            let mut found_new = false;
-            for entry in self.members(&process_table::read()?) {
-                if told.insert((entry.pid, entry.started)) {
-                    found_new = true;
+            let table = process_table::read()?;
+            let mut news = false;
+            for entry in self.members(&table.entries) {
+                if known.insert((entry.pid, entry.started)) {
+                    news = true;
                     send(entry, Signal::STOP);
                 }
             }
-            if !found_new {
+            for dead in table.entries.iter().filter(|entry| entry.is_dead()) {
+                news |= known.insert((dead.pid, dead.started));
+            }
+            if table.complete && !news {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Stops everybody in one call, kills the tree and lets the others continue. Only process 1 can; elsewhere the tree is killed as it is found.
-    fn kill_all_frozen(&self) -> io::Result<()> {
-        if !self.first_process {
-            for _ in 0..ROUNDS {
-                for entry in self.members(&process_table::read()?) {
-                    send(entry, Signal::KILL);
-                }
-            }
-            return Ok(());
-        }
-        let before: BTreeSet<i32> =
-            process_table::read()?.iter().filter(|entry| entry.is_stopped()).map(|entry| entry.pid).collect();
+    /// Stops everybody in one step, kills the tree and lets the others continue.
+    fn kill_with_everybody_stopped(&self) -> io::Result<()> {
+        let before = process_table::read()?.entries;
+        let before: BTreeSet<i32> = before.iter().filter(|entry| entry.is_stopped()).map(|entry| entry.pid).collect();
         to_everybody(Signal::STOP)?;
-        let table = process_table::read();
-        let Ok(table) = table else {
+        let Ok(table) = process_table::read() else {
             // Nobody can be told apart. Nothing may outlive a kill, so the others go too.
             return to_everybody(Signal::KILL);
         };
-        let members: BTreeSet<i32> = self.members(&table).iter().map(|entry| entry.pid).collect();
-        for entry in table {
+        let members: BTreeSet<i32> = self.members(&table.entries).iter().map(|entry| entry.pid).collect();
+        for entry in table.entries {
             if members.contains(&entry.pid) {
                 send(entry, Signal::KILL);
             } else if entry.id() != Some(getpid()) && !before.contains(&entry.pid) {

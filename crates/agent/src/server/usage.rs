@@ -11,8 +11,8 @@ use crate::protocol::UsageReply;
 pub(super) fn read(private: &[PathBuf], first_process: bool) -> UsageReply {
     let mut usage = UsageReply::default();
     if first_process {
-        let table = process_table::read().unwrap_or_default();
-        usage.processes = table.iter().fold(0, |sum, entry| entry.threads.max(1).saturating_add(sum));
+        let entries = process_table::read().map(|table| table.entries).unwrap_or_default();
+        usage.processes = entries.iter().fold(0, |sum, entry| entry.threads.max(1).saturating_add(sum));
     }
     let mut seen = Vec::new();
     for folder in private {

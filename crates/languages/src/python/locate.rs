@@ -71,12 +71,19 @@ impl From<LocateError> for Failure {
     }
 }
 
-/// Finds the Python for sandboxes: `chosen` by the operator, else the machine's own. What it says of itself is
-/// remembered in the folder `memory`, where one is given.
+/// Finds the Python for sandboxes: `chosen` by the operator, else the machine's own.
 ///
 /// # Errors
 /// [`LocateError`]; a chosen one that does not work is an error, never replaced by another.
-pub fn locate(chosen: Option<&Path>, memory: Option<&Path>) -> Result<PythonRuntime, LocateError> {
+pub fn locate(chosen: Option<&Path>) -> Result<PythonRuntime, LocateError> {
+    locate_remembered(chosen, None)
+}
+
+/// The same; what the interpreter says of itself is remembered in the folder `memory`, where one is given.
+///
+/// # Errors
+/// [`LocateError`]; a chosen one that does not work is an error, never replaced by another.
+pub fn locate_remembered(chosen: Option<&Path>, memory: Option<&Path>) -> Result<PythonRuntime, LocateError> {
     match chosen {
         Some(path) => locate_chosen(path, memory),
         None => locate_among(candidates(std::env::var_os("PATH").as_deref()), memory),
@@ -200,7 +207,7 @@ mod tests {
                 stand_in: Some(shim.clone())
             })
         );
-        let Err(LocateError::Unusable { reason, .. }) = locate(Some(&shim), None) else {
+        let Err(LocateError::Unusable { reason, .. }) = locate(Some(&shim)) else {
             panic!("a script was taken for an interpreter");
         };
         assert!(reason.contains("stand-in"), "{reason}");
@@ -216,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_chosen_python_that_is_absent_is_an_error_with_its_path() {
-        let error = locate(Some(Path::new("/nowhere/python")), None).unwrap_err();
+        let error = locate(Some(Path::new("/nowhere/python"))).unwrap_err();
         assert_eq!(
             error.to_string(),
             "/nowhere/python is not a usable Python: it does not exist"
@@ -241,7 +248,7 @@ mod tests {
 
     #[test]
     fn the_machines_python_is_found_and_described() {
-        let Ok(runtime) = locate(None, None) else {
+        let Ok(runtime) = locate(None) else {
             println!("skipped: this machine has no Python");
             return;
         };
@@ -252,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_virtual_environment_is_recognised_and_shown() {
-        let Ok(system) = locate(None, None) else {
+        let Ok(system) = locate(None) else {
             println!("skipped: this machine has no Python");
             return;
         };
@@ -267,7 +274,7 @@ mod tests {
             return;
         }
         for chosen in [venv.clone(), venv.join("bin/python")] {
-            let runtime = locate(Some(&chosen), None).unwrap();
+            let runtime = locate(Some(&chosen)).unwrap();
             assert_eq!(runtime.executable, venv.join("bin/python"));
             assert_eq!(runtime.venv.as_ref(), Some(&venv));
             assert!(runtime.trees.contains(&venv), "{:?}", runtime.trees);

@@ -19,7 +19,7 @@ use sandcell_sandbox::{
 use crate::control::{DriverSession, Start};
 
 pub use driver::{DriverFile, driver_sources};
-pub use locate::{LocateError, locate};
+pub use locate::{LocateError, locate, locate_remembered};
 pub use probe::PythonRuntime;
 
 /// Python sessions and programs with one interpreter.

@@ -41,7 +41,7 @@ async fn the_source_of_what_cells_define_can_be_had() {
     python.run("# first\ndef f(x):\n    return x\n\nclass C:\n    a = 1").await.ok();
     python.run("import inspect").await.ok();
     assert_eq!(python.run("print(inspect.getsource(f))").await.ok().stdout, "def f(x):\n    return x\n\n");
-    assert_eq!(python.run("print(inspect.getsource(C))").await.ok().stdout, "class C:\n    a = 1\n\n");
+    assert_eq!(python.run("print(inspect.getsource(C).rstrip())").await.ok().stdout, "class C:\n    a = 1\n");
 }
 
 #[tokio::test]

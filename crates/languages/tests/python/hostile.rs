@@ -234,7 +234,7 @@ async fn an_inside_end_that_closes_its_channel_ends_the_session() {
 
 #[tokio::test]
 async fn an_inside_end_that_never_reads_can_be_killed() {
-    let mut python = Python::pretender(&format!("{READY} echo on; sleep 600")).await.unwrap();
+    let mut python = Python::pretender(&format!("{READY} head -c5 <&3 >/dev/null; echo on; sleep 600")).await.unwrap();
     let interrupter = python.interrupter();
     let ran = python
         .run_with(&"x".repeat(900_000), None, |_| {

@@ -226,7 +226,11 @@ impl Host for FakeHost {
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
         self.ask(&request);
-        self.run(&request.code, cancel).await
+        let view = self.run(&request.code, cancel).await?;
+        Ok(ExecutionView {
+            new_sandbox: true,
+            ..view
+        })
     }
 
     async fn create(&self, _: &Principal, request: CreateRequest) -> Result<Vec<SandboxView>, Failure> {

@@ -44,7 +44,12 @@ async fn create_run_close_hands_files_and_outputs_over() {
     let arguments = json!({
         "code": "1", "files": {"a.txt": "A", "/tmp/b": "B"}, "outputs": ["out/plot.png"], "memory_mb": 64,
     });
-    client.call("create_run_close", arguments).await;
+    let ran = client.call("create_run_close", arguments).await;
+    assert_eq!(ran["_meta"]["sandcell/execution"]["new_sandbox"], json!(true));
+    assert!(
+        !blocks(&ran).concat().contains(SANDBOX),
+        "a sandbox that is gone is not offered"
+    );
     insta::assert_snapshot!(last_asked(&host));
     let bad = client
         .call("create_run_close", json!({"code": "1", "outputs": ["../x"]}))

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use sandcell_engine::{ExecuteRequest, RunRequest};
 use sandcell_sandbox::Failure;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Call, Effect, Facts, Tool, count_field, sandbox_field, seconds_field};
 use crate::answer::Answer;
@@ -134,6 +134,10 @@ async fn run_once(mut call: Call) -> Result<Answer, Failure> {
         wait: Some(wait(arguments)),
         memory: arguments.mebibytes("memory_mb"),
     };
-    let view = call.host.run_once(&call.who, request, call.cancel).await?;
-    Ok(execution::answer(&view, call.host.config().output_inline, &[]).await)
+    let mut view = call.host.run_once(&call.who, request, call.cancel).await?;
+    let object = execution::execution_object(&view);
+    // The text does not offer the id of a sandbox that is gone already.
+    view.new_sandbox = false;
+    let answer = execution::answer(&view, call.host.config().output_inline, &[]).await;
+    Ok(answer.with_meta("sandcell/execution", Value::Object(object)))
 }

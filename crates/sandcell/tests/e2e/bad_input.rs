@@ -167,7 +167,10 @@ fn limits_of_zero_below_it_or_beyond_everything_are_refused() {
             assert!(answer.is_error(), "{tool} {key}={value}: {answer:?}");
             let text = answer.all();
             assert!(
-                text.contains(key) || text.contains("time-out") || text.contains("lifetime") || text.contains("limit_reached"),
+                text.contains(key)
+                    || text.contains("time-out")
+                    || text.contains("lifetime")
+                    || text.contains("limit_reached"),
                 "{tool} {key}={value}: {text}"
             );
         }

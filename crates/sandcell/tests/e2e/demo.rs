@@ -1,4 +1,6 @@
+use std::collections::BTreeSet;
 use std::process::Stdio;
+use std::time::Duration;
 
 use crate::support::place::Place;
 use crate::support::{begin, machine, until};
@@ -7,23 +9,37 @@ use crate::support::{begin, machine, until};
 fn the_demo_shows_the_main_job_and_cleans_up() {
     let _turn = begin!(alone);
     let place = Place::new();
-    let before = machine::groups();
-    let output = place.command(&["demo"]).stdin(Stdio::null()).output().unwrap();
-    let said = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    assert!(output.status.success(), "{said}");
+    let out = std::fs::File::create(place.path("out")).unwrap();
+    let mut child = place
+        .command(&["demo"])
+        .stdin(Stdio::null())
+        .stdout(out.try_clone().unwrap())
+        .stderr(out)
+        .spawn()
+        .unwrap();
+    // Whatever it started is remembered, to be looked for when it is over.
+    let (mut held, mut groups) = (BTreeSet::new(), BTreeSet::new());
+    let status = until(Duration::from_secs(120), "the demo ends", || {
+        held.extend(machine::descendants(child.id()));
+        groups.extend(machine::groups_of(&held));
+        child.try_wait().unwrap()
+    });
+    let said = std::fs::read_to_string(place.path("out")).unwrap();
+    assert!(status.success(), "{said}");
     for word in ["execute_code", "upload_file", "network", "process", " ms"] {
         assert!(said.contains(word), "{word} is missing: {said}");
     }
-    assert!(said.contains("pip install"), "it says how to get data libraries: {said}");
+    assert!(
+        said.contains("pip install"),
+        "it says how to get data libraries: {said}"
+    );
     assert!(
         !said.contains('\u{1b}'),
         "no terminal codes where no terminal is: {said:?}"
     );
-    until(std::time::Duration::from_secs(2), "nothing is left", || {
-        (machine::groups() == before && place.temporary_files().is_empty()).then_some(())
+    assert!(held.len() > 2, "a server, its launcher and sandboxes: {held:?}");
+    until(Duration::from_secs(2), "nothing is left", || {
+        let gone = held.iter().all(|seen| !seen.lives()) && groups.iter().all(|folder| !folder.exists());
+        (gone && place.temporary_files().is_empty()).then_some(())
     });
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::support::client::Client;
 use crate::support::machine::{self, Seen};
 use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, settles, until};
+use crate::support::{PATIENCE, begin, settled, settles, until};
 
 /// The promise: whatever ends it, nothing is left after this time.
 const SOON: Duration = Duration::from_secs(2);
@@ -24,18 +24,16 @@ struct Held {
 }
 
 impl Held {
-    /// Looks at a server that has sandboxes; `before` is what the machine had without it.
-    fn by(server: &Client, before: &Machine) -> Self {
+    /// Looks at a server that has sandboxes; `mounts` is what the machine had without it.
+    fn by(server: &Client, mounts: &BTreeSet<String>) -> Self {
         let processes = machine::descendants(server.pid());
         assert!(processes.len() >= 2, "a launcher and what it made: {processes:?}");
-        let groups: BTreeSet<PathBuf> = machine::groups().difference(&before.groups).cloned().collect();
-        let mounts = machine::mounts();
-        assert_eq!(mounts, before.mounts, "a sandbox's mounts never show on the host");
+        assert_eq!(machine::mounts(), *mounts, "a sandbox's mounts never show on the host");
         Self {
             server: machine::process(server.pid()),
+            groups: machine::groups_of(&processes),
             processes,
-            groups,
-            mounts,
+            mounts: mounts.clone(),
         }
     }
 
@@ -57,20 +55,6 @@ impl Held {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(machine::mounts(), self.mounts);
-    }
-}
-
-struct Machine {
-    groups: BTreeSet<PathBuf>,
-    mounts: BTreeSet<String>,
-}
-
-impl Machine {
-    fn now() -> Self {
-        Self {
-            groups: machine::groups(),
-            mounts: machine::mounts(),
-        }
     }
 }
 
@@ -103,15 +87,18 @@ fn busy(place: &Place) -> Client {
 fn signal(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
     // Who is gone already, since something else went, needs no signal.
-    assert!(matches!(kill_process(pid, signal), Ok(()) | Err(rustix::io::Errno::SRCH)));
+    assert!(matches!(
+        kill_process(pid, signal),
+        Ok(()) | Err(rustix::io::Errno::SRCH)
+    ));
 }
 
 #[test]
 fn end_of_input_leaves_nothing() {
     let _turn = begin!(alone);
-    let (place, before) = (Place::new(), Machine::now());
+    let (place, mounts) = (Place::new(), machine::mounts());
     let mut server = busy(&place);
-    let held = Held::by(&server, &before);
+    let held = Held::by(&server, &mounts);
     server.hang_up();
     held.is_gone(&place);
     assert_eq!(server.wait(PATIENCE), Some(0), "{}", server.log());
@@ -121,9 +108,9 @@ fn end_of_input_leaves_nothing() {
 fn a_polite_signal_leaves_nothing() {
     let _turn = begin!(alone);
     for polite in [Signal::TERM, Signal::INT] {
-        let (place, before) = (Place::new(), Machine::now());
+        let (place, mounts) = (Place::new(), machine::mounts());
         let server = busy(&place);
-        let held = Held::by(&server, &before);
+        let held = Held::by(&server, &mounts);
         signal(server.pid(), polite);
         reaped(server, &held, &place);
     }
@@ -132,9 +119,9 @@ fn a_polite_signal_leaves_nothing() {
 #[test]
 fn a_killed_server_leaves_nothing() {
     let _turn = begin!(alone);
-    let (place, before) = (Place::new(), Machine::now());
+    let (place, mounts) = (Place::new(), machine::mounts());
     let server = busy(&place);
-    let held = Held::by(&server, &before);
+    let held = Held::by(&server, &mounts);
     signal(server.pid(), Signal::KILL);
     reaped(server, &held, &place);
 }
@@ -142,9 +129,9 @@ fn a_killed_server_leaves_nothing() {
 #[test]
 fn a_killed_process_group_leaves_nothing() {
     let _turn = begin!(alone);
-    let (place, before) = (Place::new(), Machine::now());
+    let (place, mounts) = (Place::new(), machine::mounts());
     let server = busy(&place);
-    let held = Held::by(&server, &before);
+    let held = Held::by(&server, &mounts);
     kill_process_group(Pid::from_raw(server.pid().try_into().unwrap()).unwrap(), Signal::KILL).unwrap();
     reaped(server, &held, &place);
 }
@@ -152,9 +139,9 @@ fn a_killed_process_group_leaves_nothing() {
 #[test]
 fn everything_of_the_server_killed_one_by_one_leaves_nothing() {
     let _turn = begin!(alone);
-    let (place, before) = (Place::new(), Machine::now());
+    let (place, mounts) = (Place::new(), machine::mounts());
     let server = busy(&place);
-    let held = Held::by(&server, &before);
+    let mut held = Held::by(&server, &mounts);
     // The server and its helpers, but nothing inside a sandbox: those must go by themselves.
     let outside = held
         .processes
@@ -165,24 +152,34 @@ fn everything_of_the_server_killed_one_by_one_leaves_nothing() {
     }
     signal(server.pid(), Signal::KILL);
     // Folders of control groups may stay until the next start, because nobody is left who could remove them.
-    let processes_only = Held {
-        groups: BTreeSet::new(),
-        ..held
-    };
-    reaped(server, &processes_only, &place);
+    let groups = std::mem::take(&mut held.groups);
+    reaped(server, &held, &place);
+    // The launcher's number stays taken until whoever adopted it has read its status.
+    for seen in held.processes.iter().filter(|seen| seen.name.contains("sandcell")) {
+        until(PATIENCE, "it is reaped", || {
+            (!std::path::Path::new(&format!("/proc/{}", seen.pid)).exists()).then_some(())
+        });
+    }
     let next = Client::start(&mut place.command(&["serve"]));
     assert_eq!(next.text("print('up again')").trim(), "up again");
     drop(next);
     // What the crash left was swept by the next start.
-    settles(machine::groups, &before.groups);
+    let left = || {
+        groups
+            .iter()
+            .filter(|folder| folder.exists())
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    settles(left, &Vec::new());
 }
 
 #[test]
 fn a_stopped_launcher_or_sandbox_does_not_outlive_the_server() {
     let _turn = begin!(alone);
-    let (place, before) = (Place::new(), Machine::now());
+    let (place, mounts) = (Place::new(), machine::mounts());
     let server = busy(&place);
-    let held = Held::by(&server, &before);
+    let held = Held::by(&server, &mounts);
     for seen in &held.processes {
         let inside = machine::status(seen.pid, "NSpid").is_some_and(|inner| inner.split_whitespace().count() > 1);
         if inside {
@@ -197,7 +194,7 @@ fn a_stopped_launcher_or_sandbox_does_not_outlive_the_server() {
 #[test]
 fn a_client_that_vanishes_in_mid_call_leaves_nothing() {
     let _turn = begin!(alone);
-    let (place, before) = (Place::new(), Machine::now());
+    let (place, mounts) = (Place::new(), machine::mounts());
     // A client of its own between us and the server, so that all its pipes close at once when it is killed.
     let script = "import subprocess, sys, time\n\
         p = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n\
@@ -228,8 +225,8 @@ fn a_client_that_vanishes_in_mid_call_leaves_nothing() {
     let held = Held {
         server: machine::process(pid),
         processes: machine::descendants(pid),
-        groups: machine::groups().difference(&before.groups).cloned().collect(),
-        mounts: machine::mounts(),
+        groups: machine::groups_of(&machine::descendants(pid)),
+        mounts,
     };
     client.kill().unwrap();
     client.wait().unwrap();
@@ -245,15 +242,13 @@ fn a_closed_sandbox_and_a_throwaway_run_leave_nothing_while_the_server_lives() {
     let ids = made.data()["sandbox_ids"].as_array().unwrap().clone();
     server.call("close_sandbox", json!({"sandbox_id": ids[0]}));
     // What is held with one idle sandbox, before and after others came and went.
-    let settled = || {
-        (
-            machine::descendants(server.pid()).len(),
-            machine::groups().len(),
-            machine::descriptors(server.pid()),
-        )
+    let holds = || {
+        let processes = machine::descendants(server.pid());
+        let groups = machine::groups_of(&processes).len();
+        (processes.len(), groups, machine::descriptors(server.pid()))
     };
     server.call("execute_code", json!({"code": "1", "sandbox_id": ids[1]}));
-    let before = settled();
+    let before = settled(holds);
     for _ in 0..3 {
         let id = server.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
         let daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)";
@@ -261,7 +256,7 @@ fn a_closed_sandbox_and_a_throwaway_run_leave_nothing_while_the_server_lives() {
         server.call("close_sandbox", json!({"sandbox_id": id}));
         server.call("create_run_close", json!({"code": daemon}));
     }
-    settles(settled, &before);
+    settles(holds, &before);
 }
 
 #[test]

@@ -71,7 +71,11 @@ fn code_that_ignores_the_interrupt_ends_all_the_same() {
         assert_eq!(answer.cause(), "timeout", "{code}: {answer:?}");
         // Interrupted or killed, the session answers, and what was said about its variables is true.
         let kept = if answer.state_lost() { "False" } else { "True" };
-        assert_eq!(server.text("print('kept' in globals())").trim(), kept, "{code}: {answer:?}");
+        assert_eq!(
+            server.text("print('kept' in globals())").trim(),
+            kept,
+            "{code}: {answer:?}"
+        );
         server.call("reset_session_state", json!({}));
     }
 }
@@ -81,10 +85,7 @@ fn children_of_code_that_timed_out_do_not_run_on() {
     let _turn = begin!();
     let place = Place::new();
     let server = server(&place);
-    let answer = for_a_second(
-        &server,
-        "import subprocess\nsubprocess.run(['sh', '-c', 'sleep 602'])",
-    );
+    let answer = for_a_second(&server, "import subprocess\nsubprocess.run(['sh', '-c', 'sleep 602'])");
     assert_eq!(answer.status(), "timeout", "{answer:?}");
     let look = "import os\nfound = []\n\
                 for p in os.listdir('/proc'):\n    \

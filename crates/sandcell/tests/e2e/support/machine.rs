@@ -122,8 +122,23 @@ pub fn mounts() -> BTreeSet<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Control group folders that are ours by name, in every hierarchy.
-pub fn groups() -> BTreeSet<PathBuf> {
+/// Control group folders that belong to one of these processes: they hold it, or bear the number of the launcher that
+/// made them. Other servers of this machine come and go meanwhile, so others' folders do not count.
+pub fn groups_of(processes: &BTreeSet<Seen>) -> BTreeSet<PathBuf> {
+    let pids: BTreeSet<u32> = processes.iter().map(|seen| seen.pid).collect();
+    let mut all = groups();
+    all.retain(|folder| {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let maker = name.split('-').nth(1).and_then(|pid| pid.parse().ok());
+        let held = std::fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+        let mut held = held.lines().filter_map(|pid| pid.parse().ok());
+        maker.is_some_and(|pid| pids.contains(&pid)) || held.any(|pid| pids.contains(&pid))
+    });
+    all
+}
+
+/// Control group folders that are sandcell's by name, in every hierarchy.
+fn groups() -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for line in std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines() {
         let Some((head, tail)) = line.split_once(" - ") else {

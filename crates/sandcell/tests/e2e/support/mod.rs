@@ -119,3 +119,20 @@ pub fn settles<T: PartialEq + std::fmt::Debug>(read: impl Fn() -> T, before: &T)
     }
     assert_eq!(now, *before, "it does not go back to what it was");
 }
+
+/// A reading that has not changed for a moment: the server prepares and clears away in the background.
+#[track_caller]
+pub fn settled<T: PartialEq>(read: impl Fn() -> T) -> T {
+    let start = Instant::now();
+    let mut reading = read();
+    let mut since = Instant::now();
+    while since.elapsed() < Duration::from_millis(300) {
+        std::thread::sleep(Duration::from_millis(5));
+        let now = read();
+        if now != reading {
+            (reading, since) = (now, Instant::now());
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "it never settles");
+    }
+    reading
+}

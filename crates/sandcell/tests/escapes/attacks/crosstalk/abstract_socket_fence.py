@@ -1,0 +1,12 @@
+# attack: connect to an abstract socket of the other sandbox where the network is shared
+# class: crosstalk
+# layer: landlock
+# expect: held
+# beside: network_namespace
+
+# in: a
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("\0escape-meeting-2")
+listener.listen()
+# in: b
+fails(lambda: socket.socket(socket.AF_UNIX).connect("\0escape-meeting-2"))

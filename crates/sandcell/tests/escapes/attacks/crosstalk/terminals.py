@@ -1,0 +1,10 @@
+# attack: open a terminal of the other sandbox
+# class: crosstalk
+# layer: private_root
+# expect: held
+# unproven: each sandbox mounts an instance of its own
+
+# in: a
+master, slave = os.openpty()
+# in: b
+finds(n for n in os.listdir("/dev/pts") if n.isdigit())

@@ -1,0 +1,15 @@
+# attack: see by inotify what the other sandbox does in /proc, /dev/pts and /dev/shm
+# class: crosstalk
+# layer: private_proc
+# expect: held
+
+# in: a
+fd = libc.inotify_init1(os.O_NONBLOCK)
+for p in ("/proc", "/proc/version", "/dev/pts", "/dev/shm", "/tmp", "/proc/sys/kernel/hostname", "/proc/meminfo"):
+    libc.inotify_add_watch(fd, p.encode(), 0xFFF)
+# in: b
+open("/proc/version").read(), open("/proc/meminfo").read(), open("/dev/shm/x", "w").write("x"), open("/tmp/watched", "w").write("x")
+master, slave = os.openpty()
+os.close(master), os.close(slave)
+# in: a
+verdict(select.select([fd], [], [], 0.1)[0], "events came")

@@ -1,0 +1,13 @@
+# attack: keep standard output open in a daemon, so that the answer never comes
+# class: resources
+# layer: time_limit
+# expect: held
+# timeout: 3
+# unproven: the answer comes when the cell is over, whoever holds the pipe
+# fresh: yes
+
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(60)
+    os._exit(0)
+print("HELD")

@@ -1,0 +1,26 @@
+# attack: use more processor time than one was given
+# class: resources
+# layer: cpu_limit
+# expect: held
+# limits: cpus=0.5
+# raised: cpus=2
+# fresh: yes
+# needs: root
+
+def spin():
+    end = time.monotonic() + 1.2
+    while time.monotonic() < end:
+        pass
+    os._exit(0)
+children = []
+for _ in range(4):
+    pid = os.fork()
+    if pid == 0:
+        spin()
+    children.append(pid)
+started = time.monotonic()
+for pid in children:
+    os.waitpid(pid, 0)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+share = (used.ru_utime + used.ru_stime) / (time.monotonic() - started)
+verdict(share > 0.75, f"{share:.2f} cores")

@@ -1,0 +1,18 @@
+# attack: take memory without end in anonymous files (memfd)
+# class: resources
+# layer: memory_limit
+# limits: memory=128, disk=32
+# raised: memory=512, disk=32
+# fresh: yes
+# needs: root
+# expect: held or out_of_memory
+
+size = 0
+try:
+    fd = os.memfd_create("x")
+    while size < 300 << 20:
+        size += os.write(fd, bytes(1 << 20))
+    result = f"{size >> 20} MiB"
+except (OSError, MemoryError):
+    result = None
+verdict(result, result)

@@ -1,0 +1,16 @@
+# attack: swallow every interrupt in a loop
+# class: resources
+# layer: time_limit
+# timeout: 1
+# expect: timeout
+# unproven: the same program ends by itself when it is given more time
+# fresh: yes
+
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    try:
+        while time.monotonic() < end:
+            time.sleep(0.01)
+    except BaseException:
+        pass
+verdict(True, "60 s")
