@@ -104,6 +104,27 @@ pub struct EngineConfig {
     pub upload_from: Vec<std::path::PathBuf>,
     /// What results tell the caller to do, in the words of the interface in front.
     pub hints: Hints,
+    /// Sandboxes that wait.
+    pub pool: PoolConfig,
+}
+
+/// Sandboxes with the default limits that are made ahead, an interpreter ready in each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// How many wait; none means that demand decides, within `memory`.
+    pub parked: Option<usize>,
+    /// Memory that waiting sandboxes may use together, when demand decides.
+    pub memory: ByteSize,
+}
+
+impl Default for PoolConfig {
+    /// None wait: right for a program that makes one sandbox and ends.
+    fn default() -> Self {
+        Self {
+            parked: Some(0),
+            memory: ByteSize::mib(256),
+        }
+    }
 }
 
 impl Default for EngineConfig {
@@ -131,6 +152,7 @@ impl Default for EngineConfig {
             queue: 16,
             upload_from: Vec::new(),
             hints: Hints::default(),
+            pool: PoolConfig::default(),
         }
     }
 }

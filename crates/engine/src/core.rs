@@ -13,6 +13,7 @@ use crate::ids::echo;
 use crate::kept::Executions;
 use crate::ladder::{GRACE, KILL_WAIT, Stop};
 use crate::meter::Cost;
+use crate::pool::Pool;
 use crate::record::{Birth, Gone, GoneWhy, Kind, Record};
 use crate::registry::{Registry, Target};
 use crate::sync::lock;
@@ -32,6 +33,7 @@ pub(crate) struct Core {
     pub(crate) registry: Registry,
     pub(crate) executions: Executions,
     pub(crate) history: Mutex<History>,
+    pub(crate) pool: Pool,
     /// Fired when the engine is dropped: sandboxes end.
     pub(crate) down: CancellationToken,
 }

@@ -23,6 +23,7 @@ mod ladder;
 mod meter;
 mod output;
 mod policy;
+mod pool;
 mod program;
 mod record;
 mod registry;
@@ -48,6 +49,7 @@ use crate::core::Core;
 use crate::history::History;
 use crate::kept::Executions;
 use crate::ladder::Stop;
+use crate::pool::Pool;
 use crate::registry::Registry;
 
 /// The bytes that one part of a stream has at most.
@@ -68,17 +70,18 @@ impl Engine {
     /// runtime with time enabled.
     #[must_use]
     pub fn new(config: EngineConfig, backends: Vec<Arc<dyn Backend>>, languages: Vec<Arc<dyn Language>>) -> Arc<Self> {
-        Arc::new(Self {
-            core: Arc::new(Core {
-                registry: Registry::new(&config),
-                executions: Executions::default(),
-                history: Mutex::new(History::new(config.history_rows, config.history_age)),
-                down: CancellationToken::new(),
-                config,
-                backends,
-                languages,
-            }),
-        })
+        let core = Arc::new(Core {
+            registry: Registry::new(&config),
+            executions: Executions::default(),
+            history: Mutex::new(History::new(config.history_rows, config.history_age)),
+            pool: Pool::new(&config.pool),
+            down: CancellationToken::new(),
+            config,
+            backends,
+            languages,
+        });
+        tokio::spawn(pool::fill(core.clone()));
+        Arc::new(Self { core })
     }
 
     /// The settings in force.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use sandcell_sandbox::{Backend, Failure, NetworkRule, SandboxSpec};
 use tokio::time::{Instant, timeout};
 
@@ -168,11 +168,12 @@ impl Core {
 
     pub(crate) async fn shutdown(&self) {
         let records = self.registry.shut();
+        let waiting = self.pool.close();
         for record in &records {
             self.registry.depart(record, &Gone::now(GoneWhy::Shutdown));
         }
         let all = join_all(records.iter().map(|record| record.gone()));
-        if timeout(SHUTDOWN_CLOSE, all).await.is_err() {
+        if timeout(SHUTDOWN_CLOSE, join(all, waiting)).await.is_err() {
             tracing::warn!("some sandboxes did not close in time; the back ends end them");
         }
         let backends = join_all(self.backends.iter().map(|backend| backend.shutdown()));

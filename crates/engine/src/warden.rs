@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::core::Core;
 use crate::record::{Gone, GoneWhy, Record};
+use crate::sessions::{Held, Slot};
 
 /// How long a back end may take to make a sandbox.
 const CREATE: Duration = Duration::from_secs(30);
@@ -31,7 +32,11 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
         record: &record,
         over: false,
     };
-    let sandbox = match create(&plan).await {
+    let sandbox = match parked(&core, &record, &plan) {
+        Some(sandbox) => Ok(sandbox),
+        None => create(&plan).await,
+    };
+    let sandbox = match sandbox {
         Ok(sandbox) => sandbox,
         Err(failure) => {
             tracing::warn!(sandbox = %record.id, code = %failure.code, "a sandbox could not be made: {}", failure.message);
@@ -53,6 +58,20 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
     guard.over = true;
     core.registry.remove(&record);
     record.ended();
+}
+
+/// One that waits, its interpreter put where the first call finds it.
+fn parked(core: &Core, record: &Record, plan: &Plan) -> Option<Arc<dyn Sandbox>> {
+    let ordinary = core.plain_plan(core.config.limits.clone());
+    let first = ordinary.backends.first().map(|backend| backend.name());
+    let parked = core.pool.take(plan, &ordinary.spec, first)?;
+    if let Some(usage) = parked.usage {
+        record.remember_usage(usage);
+    }
+    if let Some((language, session)) = parked.session {
+        Slot::of(record, language.as_ref()).put(Held { session, cells: 0 });
+    }
+    Some(parked.sandbox)
 }
 
 struct Guard<'a> {
@@ -99,7 +118,7 @@ async fn watch(core: &Core, record: &Record, sandbox: &dyn Sandbox) -> Gone {
 }
 
 /// Asks the back ends in order; the first that can makes it.
-async fn create(plan: &Plan) -> Result<Arc<dyn Sandbox>, Failure> {
+pub(crate) async fn create(plan: &Plan) -> Result<Arc<dyn Sandbox>, Failure> {
     let mut first: Option<(bool, Failure)> = None;
     for backend in &plan.backends {
         let error = match timeout(CREATE, backend.create(&plan.spec)).await {

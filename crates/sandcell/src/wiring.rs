@@ -87,8 +87,17 @@ pub(crate) struct Wired {
 impl Wired {
     /// The level of the sandboxes that are made; `none` when none can be.
     pub(crate) fn level(&self) -> Level {
-        self.backends.iter().find_map(|backend| backend.level).unwrap_or(Level::None)
+        self.backends
+            .iter()
+            .find_map(|backend| backend.level)
+            .unwrap_or(Level::None)
     }
+}
+
+/// Makes an engine for a command that makes few sandboxes and ends: none wait.
+pub(crate) async fn wire_briefly(mut settings: Settings, launcher: Launcher) -> Wired {
+    settings.engine.pool = sandcell_engine::PoolConfig::default();
+    wire(settings, launcher).await
 }
 
 /// Makes the engine.
@@ -155,7 +164,10 @@ async fn make(
 
 fn unknown(name: &str) -> Failure {
     let (message, remedy) = if cfg!(target_os = "linux") {
-        (format!("back end {name} is not in this build"), "build sandcell with the feature `native`")
+        (
+            format!("back end {name} is not in this build"),
+            "build sandcell with the feature `native`",
+        )
     } else {
         (
             format!("back end {name} needs Linux, and this is {}", std::env::consts::OS),

@@ -12,8 +12,11 @@ use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
 
 use super::process_table::{self, Entry};
 
-/// How often the table is read while new processes keep appearing, before everything is stopped at once.
-const ROUNDS: usize = 8;
+/// How often the table is read while new processes keep appearing, before everybody is stopped at once.
+const GENTLE_ROUNDS: usize = 8;
+
+/// How often it is read then.
+const ROUNDS: usize = 64;
 
 /// No chain of ancestors is followed further.
 const MAX_ANCESTORS: usize = 4096;
@@ -37,41 +40,43 @@ impl Tree<'_> {
     }
 
     fn kill(&self) -> io::Result<()> {
-        if self.first_process && self.others.is_empty() {
+        if !self.first_process {
+            return self.kill_descent();
+        }
+        if self.others.is_empty() {
             return to_everybody(Signal::KILL);
         }
-        // Stopped before it is killed: who is orphaned outside a process namespace is not found again.
-        if self.freeze()? {
-            return self.send_to_members(Signal::KILL);
+        if self.sweep(GENTLE_ROUNDS)? {
+            return Ok(());
         }
-        if self.first_process {
-            return self.kill_with_everybody_stopped();
+        // Somebody forks himself away faster than he is read. With everybody stopped in one step (a fork under way passes that on to the
+        // child) nobody does.
+        let stopped = process_table::read()?.entries.into_iter().filter(|entry| entry.is_stopped());
+        let stopped: Vec<Entry> = stopped.collect();
+        to_everybody(Signal::STOP)?;
+        if !self.sweep(ROUNDS).unwrap_or(false) {
+            // Nobody can be told apart. Nothing may outlive a kill, so the others go too.
+            return to_everybody(Signal::KILL);
         }
-        for _ in 0..ROUNDS {
-            self.send_to_members(Signal::KILL)?;
+        to_everybody(Signal::CONT)?;
+        for entry in stopped {
+            send(entry, Signal::STOP);
         }
         Ok(())
     }
 
-    fn send_to_members(&self, signal: Signal) -> io::Result<()> {
-        for entry in self.members(&process_table::read()?.entries) {
-            send(entry, signal);
-        }
-        Ok(())
-    }
-
-    /// Stops the tree, as it is found. True when nobody of it runs any more: a whole walk has found only those who were told to stop in an earlier
-    /// one. They cannot have forked since, for a fork does not complete while a signal is pending; and whoever forks himself
-    /// away under the walk leaves a dead process in it, or a gap.
-    fn freeze(&self) -> io::Result<bool> {
+    /// Kills whoever is found until a whole walk has found only those who were killed before it began. Whoever has a KILL pending completes no fork; so
+    /// a survivor could only descend from one who forked himself away under the walk, and that leaves somebody unknown in
+    /// it, dead or alive, or a gap. False when there was no such walk.
+    fn sweep(&self, rounds: usize) -> io::Result<bool> {
         let mut known = BTreeSet::new();
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds {
             let table = process_table::read()?;
             let mut news = false;
             for entry in self.members(&table.entries) {
                 if known.insert((entry.pid, entry.started)) {
                     news = true;
-                    send(entry, Signal::STOP);
+                    send(entry, Signal::KILL);
                 }
             }
             for dead in table.entries.iter().filter(|entry| entry.is_dead()) {
@@ -84,22 +89,17 @@ impl Tree<'_> {
         Ok(false)
     }
 
-    /// Stops everybody in one step, kills the tree and lets the others continue.
-    fn kill_with_everybody_stopped(&self) -> io::Result<()> {
-        let before = process_table::read()?.entries;
-        let before: BTreeSet<i32> = before.iter().filter(|entry| entry.is_stopped()).map(|entry| entry.pid).collect();
-        to_everybody(Signal::STOP)?;
-        let Ok(table) = process_table::read() else {
-            // Nobody can be told apart. Nothing may outlive a kill, so the others go too.
-            return to_everybody(Signal::KILL);
-        };
-        let members: BTreeSet<i32> = self.members(&table.entries).iter().map(|entry| entry.pid).collect();
-        for entry in table.entries {
-            if members.contains(&entry.pid) {
-                send(entry, Signal::KILL);
-            } else if entry.id() != Some(getpid()) && !before.contains(&entry.pid) {
-                send(entry, Signal::CONT);
-            }
+    /// Without a process namespace: stopped before they are killed, since who is orphaned is not found again.
+    fn kill_descent(&self) -> io::Result<()> {
+        for signal in [Signal::STOP, Signal::STOP, Signal::KILL, Signal::KILL] {
+            self.send_to_members(signal)?;
+        }
+        Ok(())
+    }
+
+    fn send_to_members(&self, signal: Signal) -> io::Result<()> {
+        for entry in self.members(&process_table::read()?.entries) {
+            send(entry, signal);
         }
         Ok(())
     }

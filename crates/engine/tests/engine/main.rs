@@ -6,7 +6,6 @@
     reason = "a test that cannot go on may panic"
 )]
 
-mod bench_tmp;
 mod endings;
 mod files;
 mod history;

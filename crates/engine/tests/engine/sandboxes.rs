@@ -500,3 +500,15 @@ async fn only_so_many_ended_sandboxes_are_remembered() {
     assert_eq!(codes.iter().filter(|code| **code == Code::Expired).count(), 64);
     assert_eq!(codes.iter().filter(|code| **code == Code::NotFound).count(), 6);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_lost_is_told_even_when_the_first_new_sandbox_could_not_be_made() {
+    let bench = Bench::new();
+    bench.exec("set x 1").await;
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    bench.world.fail_from.store(1, Ordering::SeqCst);
+    bench.try_exec(code_of("cell")).await.unwrap_err();
+    bench.world.fail_from.store(usize::MAX, Ordering::SeqCst);
+    let view = bench.exec("cell").await;
+    assert!(view.state_lost && view.notices[0].contains("expired at"));
+}

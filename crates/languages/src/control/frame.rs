@@ -373,17 +373,41 @@ mod tests {
     fn what_is_not_in_the_protocol_is_refused() {
         let display = |blobs: serde_json::Value| json!({"type": "display", "nonce": "n", "blobs": blobs});
         for (header, blob, expected) in [
-            (display(json!([{"mime": "text/plain", "bytes": 3}])), "ab", FrameError::BlobSum),
-            (display(json!([{"mime": "text/plain", "bytes": 1}])), "ab", FrameError::BlobSum),
-            (display(json!([{"mime": "text/html", "bytes": 2}])), "ab", FrameError::NoText),
-            (display(json!([{"mime": "text plain", "bytes": 2}])), "ab", FrameError::BlobTypes),
+            (
+                display(json!([{"mime": "text/plain", "bytes": 3}])),
+                "ab",
+                FrameError::BlobSum,
+            ),
+            (
+                display(json!([{"mime": "text/plain", "bytes": 1}])),
+                "ab",
+                FrameError::BlobSum,
+            ),
+            (
+                display(json!([{"mime": "text/html", "bytes": 2}])),
+                "ab",
+                FrameError::NoText,
+            ),
+            (
+                display(json!([{"mime": "text plain", "bytes": 2}])),
+                "ab",
+                FrameError::BlobTypes,
+            ),
             (
                 display(json!([{"mime": "a/b", "bytes": 1}, {"mime": "a/b", "bytes": 1}])),
                 "ab",
                 FrameError::BlobTypes,
             ),
-            (display(json!([{"mime": "text/plain", "bytes": u64::MAX}])), "ab", FrameError::BlobSum),
-            (json!({"type": "done", "nonce": "n", "status": "ok"}), "ab", FrameError::BlobSum),
+            (
+                display(json!([{"mime": "text/plain", "bytes": u64::MAX}])),
+                "ab",
+                FrameError::BlobSum,
+            ),
+            (
+                json!({"type": "done", "nonce": "n", "status": "ok"}),
+                "ab",
+                FrameError::BlobSum,
+            ),
         ] {
             assert_eq!(decode(&encode(&header, &[blob.as_bytes()])), Err(expected), "{header}");
         }
@@ -393,12 +417,21 @@ mod tests {
             json!({"type": "ready", "version": "3", "pid": 1, "extra": 1}),
             json!([1]),
         ] {
-            assert!(matches!(decode(&encode(&header, &[])), Err(FrameError::Header(_))), "{header}");
+            assert!(
+                matches!(decode(&encode(&header, &[])), Err(FrameError::Header(_))),
+                "{header}"
+            );
         }
-        assert_eq!(decode(&[255, 255, 255, 255]), Err(FrameError::TooLong(u32::MAX as usize)));
+        assert_eq!(
+            decode(&[255, 255, 255, 255]),
+            Err(FrameError::TooLong(usize::try_from(u32::MAX).unwrap()))
+        );
         assert_eq!(decode(&[2, 0, 0, 0, 1, 0]), Err(FrameError::HeaderLength));
         assert_eq!(decode(&[4, 0, 0, 0, 9, 0, 0, 0]), Err(FrameError::HeaderLength));
-        assert!(matches!(decode(&[6, 0, 0, 0, 2, 0, 0, 0, 255, 254]), Err(FrameError::Header(_))));
+        assert!(matches!(
+            decode(&[6, 0, 0, 0, 2, 0, 0, 0, 255, 254]),
+            Err(FrameError::Header(_))
+        ));
     }
 
     #[test]

@@ -48,7 +48,10 @@ pub enum LocateError {
 
 fn stand_in_note(stand_in: &Option<PathBuf>) -> String {
     match stand_in {
-        Some(path) => format!(" ({} is a version manager's stand-in, not an interpreter)", path.display()),
+        Some(path) => format!(
+            " ({} is a version manager's stand-in, not an interpreter)",
+            path.display()
+        ),
         None => String::new(),
     }
 }
@@ -96,10 +99,16 @@ fn locate_chosen(path: &Path, memory: Option<&Path>) -> Result<PythonRuntime, Lo
         reason: reason.to_owned(),
     };
     let inside = path.join("bin").join("python");
-    let path = if path.join("pyvenv.cfg").is_file() { &inside } else { path };
+    let path = if path.join("pyvenv.cfg").is_file() {
+        &inside
+    } else {
+        path
+    };
     match kind_of(path) {
         Kind::Absent => Err(unusable("it does not exist")),
-        Kind::StandIn => Err(unusable("it is a script or a version manager's stand-in, not an interpreter")),
+        Kind::StandIn => Err(unusable(
+            "it is a script or a version manager's stand-in, not an interpreter",
+        )),
         Kind::Interpreter if path.is_absolute() => probe(path, memory),
         Kind::Interpreter => Err(unusable("the path must be absolute")),
     }
@@ -131,12 +140,12 @@ fn locate_among(paths: Vec<PathBuf>, memory: Option<&Path>) -> Result<PythonRunt
 
 /// Where to look, best first: the system's, then the search path. Without an explicit version the system's default.
 fn candidates(search: Option<&OsStr>) -> Vec<PathBuf> {
-    let names = || {
-        std::iter::once("python3".to_owned()).chain((9..=15).rev().map(|minor| format!("python3.{minor}")))
-    };
+    let names = || std::iter::once("python3".to_owned()).chain((9..=15).rev().map(|minor| format!("python3.{minor}")));
     let system = ["/usr/bin", "/usr/local/bin"].map(PathBuf::from);
     let others = search.map(|search| std::env::split_paths(search).collect::<Vec<_>>());
-    let folders = system.into_iter().chain(others.into_iter().flatten().filter(|path| path.is_absolute()));
+    let folders = system
+        .into_iter()
+        .chain(others.into_iter().flatten().filter(|path| path.is_absolute()));
     let mut found: Vec<PathBuf> = Vec::new();
     for folder in folders.take(64) {
         for name in names() {
@@ -278,7 +287,11 @@ mod tests {
             assert_eq!(runtime.executable, venv.join("bin/python"));
             assert_eq!(runtime.venv.as_ref(), Some(&venv));
             assert!(runtime.trees.contains(&venv), "{:?}", runtime.trees);
-            assert!(runtime.site.iter().all(|path| path.starts_with(&venv)), "{:?}", runtime.site);
+            assert!(
+                runtime.site.iter().all(|path| path.starts_with(&venv)),
+                "{:?}",
+                runtime.site
+            );
         }
     }
 }

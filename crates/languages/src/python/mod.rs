@@ -12,9 +12,7 @@ mod remember;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sandcell_sandbox::{
-    Command, HOME, Language, LanguageInfo, Sandbox, SandboxPath, Session, SessionError, StdinMode,
-};
+use sandcell_sandbox::{Command, HOME, Language, LanguageInfo, Sandbox, SandboxPath, Session, SessionError, StdinMode};
 
 use crate::control::{DriverSession, Start};
 

@@ -57,11 +57,48 @@ sys.stdout.buffer.write("".join(s + "\0" for s in out).encode("utf-8", "surrogat
 
 /// Packages worth naming to a caller, as their distributions are called.
 const LIBRARIES: &[&str] = &[
-    "numpy", "pandas", "matplotlib", "scipy", "scikit-learn", "polars", "pillow", "seaborn", "plotly", "altair",
-    "bokeh", "sympy", "statsmodels", "networkx", "pyarrow", "duckdb", "openpyxl", "xlsxwriter", "requests", "httpx",
-    "beautifulsoup4", "lxml", "pyyaml", "opencv-python", "opencv-python-headless", "scikit-image", "torch",
-    "tensorflow", "jax", "xgboost", "lightgbm", "transformers", "nltk", "spacy", "geopandas", "shapely", "numba",
-    "sqlalchemy", "pypdf", "python-docx", "reportlab", "tqdm",
+    "numpy",
+    "pandas",
+    "matplotlib",
+    "scipy",
+    "scikit-learn",
+    "polars",
+    "pillow",
+    "seaborn",
+    "plotly",
+    "altair",
+    "bokeh",
+    "sympy",
+    "statsmodels",
+    "networkx",
+    "pyarrow",
+    "duckdb",
+    "openpyxl",
+    "xlsxwriter",
+    "requests",
+    "httpx",
+    "beautifulsoup4",
+    "lxml",
+    "pyyaml",
+    "opencv-python",
+    "opencv-python-headless",
+    "scikit-image",
+    "torch",
+    "tensorflow",
+    "jax",
+    "xgboost",
+    "lightgbm",
+    "transformers",
+    "nltk",
+    "spacy",
+    "geopandas",
+    "shapely",
+    "numba",
+    "sqlalchemy",
+    "pypdf",
+    "python-docx",
+    "reportlab",
+    "tqdm",
 ];
 
 const OUTPUT_MAX: u64 = 4 << 20;
@@ -156,7 +193,10 @@ pub(super) fn probe(path: &Path, memory: Option<&Path>) -> Result<PythonRuntime,
         });
     }
     let venv = (!venv.is_empty()).then(|| PathBuf::from(venv));
-    let trees = trees([Some(PathBuf::from(prefix)), Some(PathBuf::from(base)), venv.clone()], path)?;
+    let trees = trees(
+        [Some(PathBuf::from(prefix)), Some(PathBuf::from(base)), venv.clone()],
+        path,
+    )?;
     Ok(PythonRuntime {
         executable: startable(PathBuf::from(executable), &trees),
         libraries: libraries(&site),
@@ -196,7 +236,9 @@ fn trees(folders: [Option<PathBuf>; 3], python: &Path) -> Result<Vec<PathBuf>, L
 
 /// What every sandbox sees anyway.
 fn is_system(path: &Path) -> bool {
-    ["/usr", "/bin", "/lib", "/lib64"].iter().any(|root| path.starts_with(root))
+    ["/usr", "/bin", "/lib", "/lib64"]
+        .iter()
+        .any(|root| path.starts_with(root))
 }
 
 /// Folders that hold far more than an interpreter: nobody means to show these.
@@ -244,7 +286,9 @@ fn libraries(site: &[PathBuf]) -> Vec<String> {
 
 /// (name, version) from `scikit_learn-1.5.0.dist-info` or `numpy-1.24.2.egg-info`.
 fn distribution(folder: &str) -> Option<(String, &str)> {
-    let stem = folder.strip_suffix(".dist-info").or_else(|| folder.strip_suffix(".egg-info"))?;
+    let stem = folder
+        .strip_suffix(".dist-info")
+        .or_else(|| folder.strip_suffix(".egg-info"))?;
     let (name, version) = stem.split_once('-')?;
     let version = version.split_once("-py").map_or(version, |(version, _)| version);
     Some((name.to_lowercase().replace(['_', '.'], "-"), version))

@@ -85,7 +85,11 @@ fn read_own(file: &Path) -> Option<Vec<u8>> {
         return None;
     }
     let mut bytes = Vec::new();
-    std::fs::File::open(file).ok()?.take(LIMIT).read_to_end(&mut bytes).ok()?;
+    std::fs::File::open(file)
+        .ok()?
+        .take(LIMIT)
+        .read_to_end(&mut bytes)
+        .ok()?;
     Some(bytes)
 }
 
@@ -107,8 +111,14 @@ fn write_own(memory: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(memory)?;
     let new = memory.join(format!("{FILE}.{}", std::process::id()));
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-    let written = file.write_all(bytes).and_then(|()| std::fs::rename(&new, memory.join(FILE)));
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&new)?;
+    let written = file
+        .write_all(bytes)
+        .and_then(|()| std::fs::rename(&new, memory.join(FILE)));
     if written.is_err() {
         std::fs::remove_file(&new)?;
     }

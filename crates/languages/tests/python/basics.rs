@@ -43,7 +43,11 @@ async fn long_containers_break_into_lines_as_in_a_notebook() {
     let numbers: Vec<_> = (1..30).map(|n| format!("  {n}")).collect();
     assert_eq!(
         ran.text(),
-        format!("{{'first': [0,\n{}],\n 'second': '{}'}}", numbers.join(",\n"), "x".repeat(60))
+        format!(
+            "{{'first': [0,\n{}],\n 'second': '{}'}}",
+            numbers.join(",\n"),
+            "x".repeat(60)
+        )
     );
     let ran = python.run("list(range(5000))").await.ok();
     assert!(ran.text().ends_with(" 999,\n ...]"));
@@ -54,7 +58,10 @@ async fn long_containers_break_into_lines_as_in_a_notebook() {
 #[tokio::test]
 async fn state_survives_fifty_cells() {
     let mut python = python!();
-    python.run("total = 0\ndef add(n):\n    global total\n    total += n").await.ok();
+    python
+        .run("total = 0\ndef add(n):\n    global total\n    total += n")
+        .await
+        .ok();
     for number in 1..=50 {
         let ran = python.run(&format!("add({number})\ntotal")).await.ok();
         assert_eq!(ran.text(), (number * (number + 1) / 2).to_string());
@@ -72,7 +79,8 @@ async fn output_comes_in_order_and_before_the_end() {
     assert_eq!(ran.stdout.lines().count(), 2001);
     assert!(ran.stdout.ends_with("1999\nafter"));
     assert_eq!(ran.stderr, "e\n");
-    assert!(ran.order.ends_with("dor"), "{}", ran.order);
+    let order = ran.order.replace('e', "").replace("oo", "o");
+    assert_eq!(order, "odor");
     assert_eq!(ran.text(), "7");
 }
 
@@ -104,7 +112,10 @@ async fn text_of_any_kind_arrives_as_valid_unicode() {
     let ran = python.run("print('é漢🎉', '\\ud800')\n'\\ud800é'").await.ok();
     assert_eq!(ran.stdout, "é漢🎉 \\ud800\n");
     assert_eq!(ran.text(), "'\\ud800é'");
-    let ran = python.run("import sys\nsys.stdout.buffer.write(b'\\xff\\xfe'); sys.stdout.flush()").await.ok();
+    let ran = python
+        .run("import sys\nsys.stdout.buffer.write(b'\\xff\\xfe'); sys.stdout.flush()")
+        .await
+        .ok();
     assert_eq!(ran.stdout, "\u{fffd}\u{fffd}");
 }
 
@@ -118,7 +129,10 @@ async fn ten_megabytes_of_output_arrive_complete() {
 #[tokio::test]
 async fn a_megabyte_of_code_runs() {
     let mut python = python!();
-    let ran = python.run(&format!("x = '''{}'''\nlen(x)", "é".repeat(500_000))).await.ok();
+    let ran = python
+        .run(&format!("x = '''{}'''\nlen(x)", "é".repeat(500_000)))
+        .await
+        .ok();
     assert_eq!(ran.text(), "500000");
 }
 
@@ -135,7 +149,10 @@ async fn leaving_ends_the_cell_and_not_the_session() {
         ("sys.exit(10**30)", i32::MAX),
     ] {
         let ran = python.run(code).await;
-        assert!(matches!(ran.status, Ok(CellStatus::Exit(code)) if code == expected), "{code}: {ran:?}");
+        assert!(
+            matches!(ran.status, Ok(CellStatus::Exit(code)) if code == expected),
+            "{code}: {ran:?}"
+        );
     }
     let ran = python.run("sys.exit('what went wrong')").await;
     assert!(matches!(ran.status, Ok(CellStatus::Exit(1))));
@@ -146,23 +163,41 @@ async fn leaving_ends_the_cell_and_not_the_session() {
 #[tokio::test]
 async fn standard_input_is_served_to_the_code_and_to_its_children() {
     let mut python = python!();
-    let ran = python.run_stdin("name = input('Name? ')\nname, input()", "Ada\n36\n").await.ok();
+    let ran = python
+        .run_stdin("name = input('Name? ')\nname, input()", "Ada\n36\n")
+        .await
+        .ok();
     assert_eq!((ran.stdout.as_str(), ran.text().as_str()), ("Name? ", "('Ada', '36')"));
-    let ran = python.run_stdin("import os; os.system('cat');", "for the child").await.ok();
+    let ran = python
+        .run_stdin("import os; os.system('cat');", "for the child")
+        .await
+        .ok();
     assert_eq!(ran.stdout, "for the child");
     let large = "zeile\n".repeat(200_000);
     let ran = python.run_stdin("import sys\nlen(sys.stdin.read())", &large).await.ok();
     assert_eq!(ran.text(), "1200000");
-    let ran = python.run_stdin("[line.strip() for line in sys.stdin]", "a\nb").await.ok();
+    let ran = python
+        .run_stdin("[line.strip() for line in sys.stdin]", "a\nb")
+        .await
+        .ok();
     assert_eq!(ran.text(), "['a', 'b']");
 }
 
 #[tokio::test]
 async fn reading_standard_input_that_is_not_there_is_an_error_at_once() {
     let mut python = python!();
-    for code in ["input('x')", "import sys; sys.stdin.read()", "sys.stdin.readline()", "next(sys.stdin)"] {
+    for code in [
+        "input('x')",
+        "import sys; sys.stdin.read()",
+        "sys.stdin.readline()",
+        "next(sys.stdin)",
+    ] {
         let ran = python.run(code).await;
-        assert_eq!((ran.error().name.as_str(), ran.error().class.as_str()), ("EOFError", "stdin"), "{code}");
+        assert_eq!(
+            (ran.error().name.as_str(), ran.error().class.as_str()),
+            ("EOFError", "stdin"),
+            "{code}"
+        );
         assert!(ran.error().message.contains("`stdin`"), "{}", ran.error().message);
     }
     let ran = python.run_stdin("input()\ninput()", "one\n").await;
@@ -174,7 +209,9 @@ async fn reading_standard_input_that_is_not_there_is_an_error_at_once() {
 
 #[tokio::test]
 async fn starting_from_code_objects_works_like_starting_from_source() {
-    let Some(language) = crate::support::language() else { return };
+    let Some(language) = crate::support::language() else {
+        return;
+    };
     language.prepare();
     for _ in 0..20 {
         let mut python = crate::support::Python::with(&language).await;
@@ -201,7 +238,9 @@ async fn files_of_the_user_can_be_imported_from_the_working_folder() {
 
 #[tokio::test]
 async fn variables_are_listed_without_running_their_code() {
-    let Some(language) = crate::support::language() else { return };
+    let Some(language) = crate::support::language() else {
+        return;
+    };
     let sandbox = crate::support::HostSandbox::new();
     let mut session = language.open_session(sandbox.as_ref()).await.unwrap();
     let (sender, mut events) = tokio::sync::mpsc::channel(16);
@@ -210,16 +249,29 @@ async fn variables_are_listed_without_running_their_code() {
         stdin: None,
         number: 1,
     };
-    sandcell_sandbox::Session::execute(&mut session, cell, &sender).await.unwrap();
+    sandcell_sandbox::Session::execute(&mut session, cell, &sender)
+        .await
+        .unwrap();
     drop(sender);
     while events.recv().await.is_some() {}
     let listed = session.variables().await.unwrap();
     let seen: Vec<_> = listed
         .iter()
-        .map(|item| (item.name.as_str(), item.kind.as_str(), item.shape.as_str(), item.preview.as_str()))
+        .map(|item| {
+            (
+                item.name.as_str(),
+                item.kind.as_str(),
+                item.shape.as_str(),
+                item.preview.as_str(),
+            )
+        })
         .collect();
     assert_eq!(
         seen,
-        [("n", "int", "", "7"), ("words", "list", "2", "['a', 'b']"), ("trap", "Trap", "", "<Trap>")]
+        [
+            ("n", "int", "", "7"),
+            ("words", "list", "2", "['a', 'b']"),
+            ("trap", "Trap", "", "<Trap>")
+        ]
     );
 }

@@ -15,7 +15,10 @@ async fn data_python() -> Option<Python> {
     };
     let runtime = locate(Some(&PathBuf::from(path))).unwrap();
     for name in ["numpy", "pandas", "matplotlib", "pillow", "polars", "plotly"] {
-        assert!(runtime.libraries.iter().any(|library| library.starts_with(name)), "{name} is not there");
+        assert!(
+            runtime.libraries.iter().any(|library| library.starts_with(name)),
+            "{name} is not there"
+        );
     }
     Some(Python::with(&PythonLanguage::new(runtime)).await)
 }
@@ -52,14 +55,20 @@ async fn figures_come_back_shown_or_left_open() {
             "series": [{"type": "line", "name": "up", "total": 3, "points": [[1, 4], [2, 5], [3, 6]]}],
         })
     );
-    assert_eq!(chart(&ran.displays[1])["charts"][0]["series"][0]["points"], serde_json::json!([["a", 1], ["b", 2]]));
+    assert_eq!(
+        chart(&ran.displays[1])["charts"][0]["series"][0]["points"],
+        serde_json::json!([["a", 1], ["b", 2]])
+    );
     assert_eq!(python.run("plt.get_fignums()").await.ok().text(), "[]");
 }
 
 #[tokio::test]
 async fn a_figure_as_value_is_shown_once() {
     let Some(mut python) = data_python().await else { return };
-    let ran = python.run("import matplotlib.pyplot as plt\nfig, ax = plt.subplots()\nax.scatter([1], [2])\nfig").await.ok();
+    let ran = python
+        .run("import matplotlib.pyplot as plt\nfig, ax = plt.subplots()\nax.scatter([1], [2])\nfig")
+        .await
+        .ok();
     assert_eq!(ran.displays.len(), 0);
     let result = ran.result.unwrap();
     size(&result);
@@ -91,7 +100,10 @@ async fn figures_of_cells_that_fail_are_not_lost() {
 #[tokio::test]
 async fn a_figure_of_fifty_thousand_pixels_becomes_a_usable_picture() {
     let Some(mut python) = data_python().await else { return };
-    let ran = python.run("import matplotlib.pyplot as plt\nplt.figure(figsize=(500, 500)); plt.plot([1]);").await.ok();
+    let ran = python
+        .run("import matplotlib.pyplot as plt\nplt.figure(figsize=(500, 500)); plt.plot([1]);")
+        .await
+        .ok();
     let (width, height) = size(&ran.displays[0]);
     assert!(width <= 4000 && height <= 4000, "{width} x {height}");
 }
@@ -130,30 +142,53 @@ async fn frames_are_text_that_fits() {
         .run("import pandas as pd, numpy as np\npd.DataFrame(np.zeros((100_000, 12)), columns=[f'column_{i}' for i in range(12)])")
         .await
         .ok();
-    assert!(ran.text().contains("column_11") && ran.text().contains("[100000 rows x 12 columns]"), "{}", ran.text());
+    assert!(
+        ran.text().contains("column_11") && ran.text().contains("[100000 rows x 12 columns]"),
+        "{}",
+        ran.text()
+    );
     assert!(ran.text().len() < 5000);
     let table: serde_json::Value =
         serde_json::from_slice(ran.result.unwrap().get("application/vnd.sandcell.table+json").unwrap()).unwrap();
     assert_eq!(table["rows"], 100_000);
-    assert_eq!(table["fields"][0], serde_json::json!({"name": "column_0", "type": "float64"}));
-    let ran = python.run("import polars as pl\npl.DataFrame({'a': range(1000)})").await.ok();
+    assert_eq!(
+        table["fields"][0],
+        serde_json::json!({"name": "column_0", "type": "float64"})
+    );
+    let ran = python
+        .run("import polars as pl\npl.DataFrame({'a': range(1000)})")
+        .await
+        .ok();
     assert!(ran.text().starts_with("shape: (1_000, 1)"), "{}", ran.text());
     let ran = python.run("pd.DataFrame({'a': [1]})['b']").await;
     assert!(ran.error().traceback.lines().count() < 14, "{}", ran.error().traceback);
-    assert!(ran.error().traceback.contains("calls inside pandas"), "{}", ran.error().traceback);
+    assert!(
+        ran.error().traceback.contains("calls inside pandas"),
+        "{}",
+        ran.error().traceback
+    );
 }
 
 #[tokio::test]
 async fn pictures_and_plotly_figures_have_their_kinds() {
     let Some(mut python) = data_python().await else { return };
-    let ran = python.run("from PIL import Image\nImage.new('RGB', (8000, 4000), 'red')").await.ok();
+    let ran = python
+        .run("from PIL import Image\nImage.new('RGB', (8000, 4000), 'red')")
+        .await
+        .ok();
     let result = ran.result.unwrap();
     assert_eq!(result.text(), "PIL RGB image, 8000 x 4000");
     assert_eq!(size(&result), (2000, 1000));
-    let ran = python.run("import plotly.express as px\nf = px.line(x=[1, 2], y=[3, 4], title='P')\nf.show()\nf").await.ok();
+    let ran = python
+        .run("import plotly.express as px\nf = px.line(x=[1, 2], y=[3, 4], title='P')\nf.show()\nf")
+        .await
+        .ok();
     assert_eq!(ran.displays.len(), 1);
     let result = ran.result.unwrap();
     assert_eq!(result.text(), "P: scatter (2 points)");
-    assert_eq!(chart(&result)["series"][0]["points"], serde_json::json!([[1, 3], [2, 4]]));
+    assert_eq!(
+        chart(&result)["series"][0]["points"],
+        serde_json::json!([[1, 3], [2, 4]])
+    );
     assert!(result.get("application/vnd.plotly.v1+json").is_some());
 }

@@ -5,18 +5,28 @@ use crate::python;
 #[tokio::test]
 async fn await_works_at_the_top_and_asyncio_run_too() {
     let mut python = python!();
-    let ran = python.run("import asyncio\nasync def f(): \n    await asyncio.sleep(0)\n    return 7\nawait f()").await.ok();
+    let ran = python
+        .run("import asyncio\nasync def f(): \n    await asyncio.sleep(0)\n    return 7\nawait f()")
+        .await
+        .ok();
     assert_eq!(ran.text(), "7");
     assert_eq!(python.run("asyncio.run(f())").await.ok().text(), "7");
     python.run("task = asyncio.ensure_future(f()) if False else asyncio.get_event_loop_policy and None\nq = await asyncio.gather(f(), f())").await.ok();
     assert_eq!(python.run("q").await.ok().text(), "[7, 7]");
     python.run("async def later(): return 'from the task'\nt = asyncio.create_task(later()) if False else None\nawait asyncio.sleep(0)\nt = asyncio.create_task(later())").await.ok();
     assert_eq!(python.run("await t").await.ok().text(), "'from the task'");
-    let ran = python.run("[x async for x in (await f() for _ in [1])] if False else [await f() for _ in range(2)]").await.ok();
+    let ran = python
+        .run("[x async for x in (await f() for _ in [1])] if False else [await f() for _ in range(2)]")
+        .await
+        .ok();
     assert_eq!(ran.text(), "[7, 7]");
     let ran = python.run("async def g():\n    return 1 / 0\nawait g()").await;
     let lines: Vec<_> = ran.error().traceback.lines().collect();
-    assert_eq!(lines[1], format!("  File \"<cell {}>\", line 3, in <module>", 8), "{lines:?}");
+    assert_eq!(
+        lines[1],
+        format!("  File \"<cell {}>\", line 3, in <module>", 8),
+        "{lines:?}"
+    );
 }
 
 #[tokio::test]
@@ -26,10 +36,23 @@ async fn what_cells_define_can_be_pickled_and_sent_to_workers() {
         .run("import pickle, multiprocessing, dataclasses\nfrom concurrent.futures import ProcessPoolExecutor\n@dataclasses.dataclass\nclass P:\n    x: int\n    y: int = 2\ndef double(p): return P(p.x * 2, p.y)")
         .await
         .ok();
-    assert_eq!(python.run("pickle.loads(pickle.dumps(P(1))), __name__").await.ok().text(), "(P(x=1, y=2), '__main__')");
-    let ran = python.run("with multiprocessing.Pool(2) as pool: r = pool.map(double, [P(1), P(2)])\nr").await.ok();
+    assert_eq!(
+        python
+            .run("pickle.loads(pickle.dumps(P(1))), __name__")
+            .await
+            .ok()
+            .text(),
+        "(P(x=1, y=2), '__main__')"
+    );
+    let ran = python
+        .run("with multiprocessing.Pool(2) as pool: r = pool.map(double, [P(1), P(2)])\nr")
+        .await
+        .ok();
     assert_eq!(ran.text(), "[P(x=2, y=2), P(x=4, y=2)]");
-    let ran = python.run("with ProcessPoolExecutor(2) as pool: r = list(pool.map(double, [P(3)]))\nr").await.ok();
+    let ran = python
+        .run("with ProcessPoolExecutor(2) as pool: r = list(pool.map(double, [P(3)]))\nr")
+        .await
+        .ok();
     assert_eq!(ran.text(), "[P(x=6, y=2)]");
     let ran = python.run("if __name__ == '__main__':\n    print('main')").await.ok();
     assert_eq!(ran.stdout, "main\n");
@@ -38,21 +61,53 @@ async fn what_cells_define_can_be_pickled_and_sent_to_workers() {
 #[tokio::test]
 async fn the_source_of_what_cells_define_can_be_had() {
     let mut python = python!();
-    python.run("# first\ndef f(x):\n    return x\n\nclass C:\n    a = 1").await.ok();
+    python
+        .run("# first\ndef f(x):\n    return x\n\nclass C:\n    a = 1")
+        .await
+        .ok();
     python.run("import inspect").await.ok();
-    assert_eq!(python.run("print(inspect.getsource(f))").await.ok().stdout, "def f(x):\n    return x\n\n");
-    assert_eq!(python.run("print(inspect.getsource(C).rstrip())").await.ok().stdout, "class C:\n    a = 1\n");
+    assert_eq!(
+        python.run("print(inspect.getsource(f))").await.ok().stdout,
+        "def f(x):\n    return x\n\n"
+    );
+    assert_eq!(
+        python.run("print(inspect.getsource(C).rstrip())").await.ok().stdout,
+        "class C:\n    a = 1\n"
+    );
 }
 
 #[tokio::test]
 async fn shell_lines_run_and_can_be_kept() {
     let mut python = python!();
     python.run("name = 'Ada'").await.ok();
-    assert_eq!(python.run("!echo hello {name} $name $HOME_IS_NOT {1+1}").await.ok().stdout, "hello Ada Ada 2\n");
-    assert_eq!(python.run("!echo '{print $1}' $$ | awk '{print $1}'").await.ok().stdout, "{print\n");
-    assert_eq!(python.run("out = !printf 'a\\nb\\n'\nout").await.ok().text(), "['a', 'b']");
-    assert_eq!(python.run("if True:\n    !echo indented\nfor i in range(2):\n    !echo {i}").await.ok().stdout, "indented\n0\n1\n");
-    assert_eq!(python.run("!echo one \\\n   two\nprint('three')").await.ok().stdout, "one two\nthree\n");
+    assert_eq!(
+        python
+            .run("!echo hello {name} $name $HOME_IS_NOT {1+1}")
+            .await
+            .ok()
+            .stdout,
+        "hello Ada Ada 2\n"
+    );
+    assert_eq!(
+        python.run("!echo '{print $1}' $$ | awk '{print $1}'").await.ok().stdout,
+        "{print\n"
+    );
+    assert_eq!(
+        python.run("out = !printf 'a\\nb\\n'\nout").await.ok().text(),
+        "['a', 'b']"
+    );
+    assert_eq!(
+        python
+            .run("if True:\n    !echo indented\nfor i in range(2):\n    !echo {i}")
+            .await
+            .ok()
+            .stdout,
+        "indented\n0\n1\n"
+    );
+    assert_eq!(
+        python.run("!echo one \\\n   two\nprint('three')").await.ok().stdout,
+        "one two\nthree\n"
+    );
     let ran = python.run("!exit 3").await.ok();
     assert_eq!(ran.stderr, "[exit status 3]\n");
     assert_eq!(python.run("_exit_code").await.ok().text(), "3");
@@ -83,21 +138,40 @@ async fn line_magics_do_their_work() {
     assert_eq!(python.run("%pwd").await.ok().text(), format!("'{}'", home.display()));
     assert_eq!(python.run("%cd /tmp").await.ok().stdout, "/tmp\n");
     python.run("%cd ~").await.ok();
-    assert_eq!(python.run("%env SHADE=blue\nimport os\nos.environ['SHADE']").await.ok().text(), "'blue'");
+    assert_eq!(
+        python
+            .run("%env SHADE=blue\nimport os\nos.environ['SHADE']")
+            .await
+            .ok()
+            .text(),
+        "'blue'"
+    );
     assert_eq!(python.run("%env SHADE").await.ok().text(), "'blue'");
     let ran = python.run("def f(n): return n + 1\n%time f(1)").await.ok();
     assert_eq!(ran.text(), "2");
     assert!(ran.stdout.contains("Wall time: "), "{}", ran.stdout);
     let ran = python.run("%timeit -n 5 -r 2 f(1)").await.ok();
-    assert!(ran.stdout.contains("per loop (mean ± std. dev. of 2 runs, 5 loops each)"), "{}", ran.stdout);
+    assert!(
+        ran.stdout
+            .contains("per loop (mean ± std. dev. of 2 runs, 5 loops each)"),
+        "{}",
+        ran.stdout
+    );
     let ran = python.run("%matplotlib inline\n%load_ext autoreload\n%autoreload 2\n%config InlineBackend.figure_format = 'retina'\n1").await.ok();
     assert_eq!((ran.text().as_str(), ran.stdout.as_str()), ("1", ""));
     let ran = python.run("%who").await.ok();
     assert!(ran.stdout.is_empty() || !ran.stdout.contains("__"), "{}", ran.stdout);
     std::fs::write(home.join("script.py"), "import sys\nmade_by_script = sys.argv[1:]\n").unwrap();
-    assert_eq!(python.run("%run script.py a b\nmade_by_script").await.ok().text(), "['a', 'b']");
+    assert_eq!(
+        python.run("%run script.py a b\nmade_by_script").await.ok().text(),
+        "['a', 'b']"
+    );
     let ran = python.run("%nothing_like_this").await;
-    assert!(ran.error().message.contains("there are %cat, %cd"), "{}", ran.error().message);
+    assert!(
+        ran.error().message.contains("there are %cat, %cd"),
+        "{}",
+        ran.error().message
+    );
 }
 
 #[tokio::test]
@@ -110,7 +184,10 @@ async fn cell_magics_do_their_work() {
     assert_eq!(ran.error().name, "CalledProcessError");
     let ran = python.run("%%writefile notes.txt\nline one\n  line two").await.ok();
     assert_eq!(ran.stdout, "Writing notes.txt\n");
-    assert_eq!(std::fs::read_to_string(python.sandbox.home().join("notes.txt")).unwrap(), "line one\n  line two\n");
+    assert_eq!(
+        std::fs::read_to_string(python.sandbox.home().join("notes.txt")).unwrap(),
+        "line one\n  line two\n"
+    );
     let ran = python.run("%%time\nx = 20\nx + 1").await.ok();
     assert_eq!(ran.text(), "21");
     assert!(ran.stdout.contains("CPU times"), "{}", ran.stdout);
@@ -118,11 +195,18 @@ async fn cell_magics_do_their_work() {
     assert_eq!(ran.stdout, "");
     assert_eq!(python.run("kept.stdout").await.ok().text(), "'hidden\\n'");
     let ran = python.run("%%html\n<b>x</b>").await.ok();
-    assert_eq!(ran.displays[0].get("text/html").map(AsRef::as_ref), Some(&b"<b>x</b>"[..]));
+    assert_eq!(
+        ran.displays[0].get("text/html").map(AsRef::as_ref),
+        Some(&b"<b>x</b>"[..])
+    );
     let ran = python.run("%%python\nprint(1 + 1)").await.ok();
     assert_eq!(ran.stdout, "2\n");
     let ran = python.run("%%time\n1/0").await;
-    assert!(ran.error().traceback.contains("line 2, in <module>"), "{}", ran.error().traceback);
+    assert!(
+        ran.error().traceback.contains("line 2, in <module>"),
+        "{}",
+        ran.error().traceback
+    );
     let ran = python.run("%%cobol\nx").await;
     assert!(ran.error().message.contains("%%bash"), "{}", ran.error().message);
 }
@@ -130,29 +214,50 @@ async fn cell_magics_do_their_work() {
 #[tokio::test]
 async fn installing_says_what_is_there_and_what_cannot_be_had() {
     let mut python = python!();
-    for code in ["%pip install nothing-like-this", "!pip install -q nothing-like-this", "!python -m pip install nothing-like-this==1.0"] {
+    for code in [
+        "%pip install nothing-like-this",
+        "!pip install -q nothing-like-this",
+        "!python -m pip install nothing-like-this==1.0",
+    ] {
         let ran = python.run(code).await;
-        assert!(ran.error().message.contains("not in this sandbox: nothing-like-this"), "{}", ran.error().message);
+        assert!(
+            ran.error().message.contains("not in this sandbox: nothing-like-this"),
+            "{}",
+            ran.error().message
+        );
     }
 }
 
 #[tokio::test]
 async fn questions_are_answered() {
     let mut python = python!();
-    python.run("def area(r):\n    '''Of a circle.'''\n    return 3 * r * r").await.ok();
+    python
+        .run("def area(r):\n    '''Of a circle.'''\n    return 3 * r * r")
+        .await
+        .ok();
     for code in ["area?", "?area"] {
         let ran = python.run(code).await.ok();
-        assert!(ran.stdout.contains("area(r)") && ran.stdout.contains("Of a circle."), "{}", ran.stdout);
+        assert!(
+            ran.stdout.contains("area(r)") && ran.stdout.contains("Of a circle."),
+            "{}",
+            ran.stdout
+        );
     }
     assert!(python.run("area??").await.ok().stdout.contains("return 3 * r * r"));
     assert!(python.run("help(area)").await.ok().stdout.contains("Of a circle."));
-    assert_eq!(python.run("nonsense?").await.ok().stdout, "Object `nonsense` not found.\n");
+    assert_eq!(
+        python.run("nonsense?").await.ok().stdout,
+        "Object `nonsense` not found.\n"
+    );
 }
 
 #[tokio::test]
 async fn indented_cells_run() {
     let mut python = python!();
-    let ran = python.run("    x = 1\n    if x:\n        print('in')\n    x + 1").await.ok();
+    let ran = python
+        .run("    x = 1\n    if x:\n        print('in')\n    x + 1")
+        .await
+        .ok();
     assert_eq!((ran.stdout.as_str(), ran.text().as_str()), ("in\n", "2"));
     let ran = python.run("    x = 1\n    1/0").await;
     assert!(ran.error().traceback.contains("line 2"), "{}", ran.error().traceback);
@@ -167,16 +272,35 @@ async fn display_shows_every_representation() {
         .ok();
     let bundle = ran.result.as_ref().unwrap();
     let types: Vec<_> = bundle.0.keys().map(String::as_str).collect();
-    assert_eq!(types, ["application/json", "image/png", "image/svg+xml", "text/html", "text/plain"]);
-    assert_eq!(bundle.get("application/json").map(AsRef::as_ref), Some(&b"{\"a\": null}"[..]));
+    assert_eq!(
+        types,
+        [
+            "application/json",
+            "image/png",
+            "image/svg+xml",
+            "text/html",
+            "text/plain"
+        ]
+    );
+    assert_eq!(
+        bundle.get("application/json").map(AsRef::as_ref),
+        Some(&b"{\"a\": null}"[..])
+    );
     let ran = python
         .run("class M:\n    def _repr_mimebundle_(self, include=None, exclude=None): return {'text/plain': 'm', 'text/x': 'y'}, {}\ndisplay(M(), 'text', [1])\ndisplay({'text/html': '<p>'}, raw=True)")
         .await
         .ok();
     let texts: Vec<_> = ran.displays.iter().map(|bundle| bundle.text()).collect();
     assert_eq!(texts, ["m", "'text'", "[1]", "<text/html>"]);
-    let ran = python.run("class Big:\n    def _repr_png_(self): return b'x' * (5 << 20)\nBig()").await.ok();
-    assert!(ran.text().contains("(image/png of 5242880 bytes left out: too large)"), "{}", ran.text());
+    let ran = python
+        .run("class Big:\n    def _repr_png_(self): return b'x' * (5 << 20)\nBig()")
+        .await
+        .ok();
+    assert!(
+        ran.text().contains("(image/png of 5242880 bytes left out: too large)"),
+        "{}",
+        ran.text()
+    );
 }
 
 #[tokio::test]
@@ -188,21 +312,37 @@ async fn notebook_imports_work_without_ipython() {
         return;
     }
     let ran = ran.ok();
-    assert_eq!(ran.displays[0].get("text/html").map(AsRef::as_ref), Some(&b"<b>b</b>"[..]));
-    assert_eq!(ran.result.unwrap().get("text/markdown").map(AsRef::as_ref), Some(&b"# t"[..]));
+    assert_eq!(
+        ran.displays[0].get("text/html").map(AsRef::as_ref),
+        Some(&b"<b>b</b>"[..])
+    );
+    assert_eq!(
+        ran.result.unwrap().get("text/markdown").map(AsRef::as_ref),
+        Some(&b"# t"[..])
+    );
 }
 
 #[tokio::test]
 async fn future_imports_last() {
     let mut python = python!();
     python.run("from __future__ import annotations").await.ok();
-    assert_eq!(python.run("def f(a: Unknown): pass\nf.__annotations__").await.ok().text(), "{'a': 'Unknown'}");
+    assert_eq!(
+        python
+            .run("def f(a: Unknown): pass\nf.__annotations__")
+            .await
+            .ok()
+            .text(),
+        "{'a': 'Unknown'}"
+    );
 }
 
 #[tokio::test]
 async fn a_deleted_working_folder_is_replaced() {
     let mut python = python!();
-    python.run("import os, shutil\nos.makedirs('gone'); os.chdir('gone'); os.rmdir('../gone')").await.ok();
+    python
+        .run("import os, shutil\nos.makedirs('gone'); os.chdir('gone'); os.rmdir('../gone')")
+        .await
+        .ok();
     let ran = python.run("os.getcwd()").await.ok();
     assert!(ran.stderr.contains("the working folder was deleted"), "{}", ran.stderr);
     assert!(ran.text().starts_with("'/"), "{}", ran.text());
@@ -210,7 +350,9 @@ async fn a_deleted_working_folder_is_replaced() {
 
 #[tokio::test]
 async fn path_files_of_a_virtual_environment_count() {
-    let Some(system) = crate::support::language() else { return };
+    let Some(system) = crate::support::language() else {
+        return;
+    };
     let folder = tempfile::tempdir().unwrap();
     let venv = folder.path().canonicalize().unwrap().join("env");
     let made = std::process::Command::new(&system.runtime().executable)
@@ -231,10 +373,19 @@ async fn path_files_of_a_virtual_environment_count() {
     std::fs::write(site.join("broken.pth"), "import no_such_module_here\n").unwrap();
     let language = sandcell_languages::python::PythonLanguage::new(runtime);
     let mut python = crate::support::Python::with(&language).await;
-    assert_eq!(python.run("import direct, sys\ndirect.where").await.ok().text(), "'direct'");
+    assert_eq!(
+        python.run("import direct, sys\ndirect.where").await.ok().text(),
+        "'direct'"
+    );
     assert_eq!(python.run("import linked\nlinked.where").await.ok().text(), "'linked'");
-    assert_eq!(python.run("sys.prefix").await.ok().text(), format!("'{}'", venv.display()));
+    assert_eq!(
+        python.run("sys.prefix").await.ok().text(),
+        format!("'{}'", venv.display())
+    );
     assert_eq!(python.run("import nowhere").await.error().name, "ModuleNotFoundError");
-    let ran = python.run("import subprocess\nsubprocess.run([sys.executable, '-c', 'import linked; print(linked.where)']);").await.ok();
+    let ran = python
+        .run("import subprocess\nsubprocess.run([sys.executable, '-c', 'import linked; print(linked.where)']);")
+        .await
+        .ok();
     assert_eq!(ran.stdout, "linked\n");
 }

@@ -11,14 +11,26 @@ use crate::support::Python;
 async fn a_crash_is_seen_at_once_and_named() {
     for (code, expected) in [
         ("import os\nprint('last words', flush=True)\nos._exit(3)", Exit::Code(3)),
-        ("print('last words', flush=True)\nimport ctypes\nctypes.string_at(0)", Exit::Signal(11)),
-        ("print('last words', flush=True)\nimport os; os.abort()", Exit::Signal(6)),
-        ("print('last words', flush=True)\nimport os; os.kill(os.getpid(), 9)", Exit::Signal(9)),
+        (
+            "print('last words', flush=True)\nimport ctypes\nctypes.string_at(0)",
+            Exit::Signal(11),
+        ),
+        (
+            "print('last words', flush=True)\nimport os; os.abort()",
+            Exit::Signal(6),
+        ),
+        (
+            "print('last words', flush=True)\nimport os; os.kill(os.getpid(), 9)",
+            Exit::Signal(9),
+        ),
     ] {
         let mut python = python!();
         let begun = Instant::now();
         let ran = python.run(code).await;
-        assert!(matches!(ran.status, Ok(CellStatus::Died(exit)) if exit == expected), "{ran:?}");
+        assert!(
+            matches!(ran.status, Ok(CellStatus::Died(exit)) if exit == expected),
+            "{ran:?}"
+        );
         assert_eq!(ran.stdout, "last words\n");
         assert!(begun.elapsed() < Duration::from_secs(10));
     }
@@ -27,7 +39,9 @@ async fn a_crash_is_seen_at_once_and_named() {
 #[tokio::test]
 async fn a_daemon_that_holds_the_output_open_does_not_delay_the_news_of_a_crash() {
     let mut python = python!();
-    let ran = python.run("import os, subprocess\nsubprocess.Popen(['sleep', '20'])\nos._exit(1)").await;
+    let ran = python
+        .run("import os, subprocess\nsubprocess.Popen(['sleep', '20'])\nos._exit(1)")
+        .await;
     assert!(matches!(ran.status, Ok(CellStatus::Died(Exit::Code(1)))), "{ran:?}");
 }
 
@@ -52,7 +66,11 @@ async fn broken_streams_and_descriptors_are_mended_for_the_next_cell() {
         let ran = python.run(code).await;
         assert!(matches!(ran.status, Ok(CellStatus::Ok)), "{code}: {ran:?}");
         let ran = python.run("print('out'); print('err', file=sys.stderr); 7").await.ok();
-        assert_eq!((ran.stdout.as_str(), ran.stderr.as_str(), ran.text().as_str()), ("out\n", "err\n", "7"), "{code}");
+        assert_eq!(
+            (ran.stdout.as_str(), ran.stderr.as_str(), ran.text().as_str()),
+            ("out\n", "err\n", "7"),
+            "{code}"
+        );
         let ran = python.run_stdin("input(); os.system('cat');", "a\n").await.ok();
         assert_eq!(ran.stdout, "", "{code}");
     }
@@ -61,7 +79,10 @@ async fn broken_streams_and_descriptors_are_mended_for_the_next_cell() {
 #[tokio::test]
 async fn broken_builtins_and_modules_do_not_break_the_session() {
     let mut python = python!();
-    python.run("import builtins, sys, os, json, traceback, linecache, posix").await.ok();
+    python
+        .run("import builtins, sys, os, json, traceback, linecache, posix")
+        .await
+        .ok();
     for code in [
         "builtins.repr = builtins.len = builtins.isinstance = builtins.type = None",
         "json.dumps = json.loads = traceback.TracebackException = linecache.getline = None",
@@ -73,7 +94,11 @@ async fn broken_builtins_and_modules_do_not_break_the_session() {
     ] {
         python.run(code).await.ok();
         let ran = python.run("print('still here')\n[1, 'two']").await.ok();
-        assert_eq!((ran.stdout.as_str(), ran.text().as_str()), ("still here\n", "[1, 'two']"), "{code}");
+        assert_eq!(
+            (ran.stdout.as_str(), ran.text().as_str()),
+            ("still here\n", "[1, 'two']"),
+            "{code}"
+        );
         let ran = python.run("1/0").await;
         assert_eq!(ran.error().name, "ZeroDivisionError", "{code}");
     }
@@ -82,8 +107,22 @@ async fn broken_builtins_and_modules_do_not_break_the_session() {
 #[tokio::test]
 async fn files_named_like_modules_of_the_driver_do_not_break_it() {
     let mut python = python!();
-    for name in ["traceback", "linecache", "json", "base64", "inspect", "asyncio", "difflib", "re", "tokenize"] {
-        std::fs::write(python.sandbox.home().join(format!("{name}.py")), "raise RuntimeError('mine')\n").unwrap();
+    for name in [
+        "traceback",
+        "linecache",
+        "json",
+        "base64",
+        "inspect",
+        "asyncio",
+        "difflib",
+        "re",
+        "tokenize",
+    ] {
+        std::fs::write(
+            python.sandbox.home().join(format!("{name}.py")),
+            "raise RuntimeError('mine')\n",
+        )
+        .unwrap();
     }
     let ran = python.run("undefined_name").await;
     assert!(ran.error().traceback.contains("undefined_name"), "{ran:?}");
@@ -93,26 +132,42 @@ async fn files_named_like_modules_of_the_driver_do_not_break_it() {
 #[tokio::test]
 async fn values_whose_text_misbehaves_do_no_harm() {
     let mut python = python!();
-    python.run("class Raises:\n    def __repr__(self): raise ValueError('no text')\n    _repr_html_ = __repr__").await.ok();
+    python
+        .run("class Raises:\n    def __repr__(self): raise ValueError('no text')\n    _repr_html_ = __repr__")
+        .await
+        .ok();
     let ran = python.run("Raises()").await.ok();
     assert_eq!(ran.text(), "<__main__.Raises object whose __repr__ raised ValueError>");
     assert!(ran.stderr.contains("ValueError: no text"), "{}", ran.stderr);
-    let ran = python.run("class Wrong:\n    def __repr__(self): return 5\nWrong()").await.ok();
+    let ran = python
+        .run("class Wrong:\n    def __repr__(self): return 5\nWrong()")
+        .await
+        .ok();
     assert!(ran.text().contains("raised TypeError"), "{}", ran.text());
-    let ran = python.run("class Huge:\n    def __repr__(self): return 'x' * 200_000_000\nHuge()").await.ok();
+    let ran = python
+        .run("class Huge:\n    def __repr__(self): return 'x' * 200_000_000\nHuge()")
+        .await
+        .ok();
     assert!(ran.text().len() <= 65536);
     assert!(ran.text().contains("characters in all"), "{}", &ran.text()[60_000..]);
     let ran = python.run("class Liar(str):\n    def __len__(self): return 1\n    def encode(self, *a): return b'forged'\nclass L:\n    def __repr__(self): return Liar('z' * 100_000)\nL()").await.ok();
     assert!(ran.text().starts_with("zzz"));
-    let ran = python.run("class Everything:\n    def __getattr__(self, name): return lambda *a, **k: 'x'\nEverything()").await.ok();
+    let ran = python
+        .run("class Everything:\n    def __getattr__(self, name): return lambda *a, **k: 'x'\nEverything()")
+        .await
+        .ok();
     assert!(ran.text().starts_with("<__main__.Everything at 0x"), "{}", ran.text());
-    let ran = python.run("class E(Exception):\n    def __str__(self): raise ValueError\nraise E").await;
+    let ran = python
+        .run("class E(Exception):\n    def __str__(self): raise ValueError\nraise E")
+        .await;
     assert_eq!(ran.error().name, "E");
     let ran = python.run("'y' * 100_000_000").await.ok();
     assert!(ran.text().len() <= 65536);
     let ran = python.run("x = 10 ** 10_000\nx").await.ok();
     assert!(!ran.text().is_empty());
-    let ran = python.run("class Exits:\n    def __repr__(self): raise SystemExit(7)\nExits()").await;
+    let ran = python
+        .run("class Exits:\n    def __repr__(self): raise SystemExit(7)\nExits()")
+        .await;
     assert!(matches!(ran.status, Ok(CellStatus::Exit(7))), "{ran:?}");
 }
 
@@ -121,7 +176,10 @@ async fn a_million_displays_are_sixty_five() {
     let mut python = python!();
     let ran = python.run("for i in range(100_000): display(i)").await.ok();
     assert_eq!(ran.displays.len(), 65);
-    assert_eq!(ran.displays[64].text(), "99936 more displays were left out (at most 64 a cell)");
+    assert_eq!(
+        ran.displays[64].text(),
+        "99936 more displays were left out (at most 64 a cell)"
+    );
 }
 
 #[tokio::test]
@@ -192,7 +250,10 @@ async fn frames_that_are_none_end_the_session() {
         let mut python = python!();
         python.run(FORGE).await.ok();
         let ran = python.run(&format!("{forged}\nimport time; time.sleep(600)")).await;
-        assert!(matches!(ran.status, Err(SessionError::Protocol(_))), "{forged}: {ran:?}");
+        assert!(
+            matches!(ran.status, Err(SessionError::Protocol(_))),
+            "{forged}: {ran:?}"
+        );
         assert!(matches!(python.run("1").await.status, Ok(CellStatus::Died(_))));
     }
 }
@@ -214,7 +275,10 @@ async fn an_inside_end_that_is_no_driver_is_refused() {
         ("echo no such module >&2; exit 1", "no such module"),
         ("kill -9 $$", "signal 9"),
         ("printf 'garbage that is longer than a prefix' >&4; sleep 60", "at most"),
-        ("printf '\\x08\\0\\0\\0\\x04\\0\\0\\0null' >&4; sleep 60", "not in the protocol"),
+        (
+            "printf '\\x08\\0\\0\\0\\x04\\0\\0\\0null' >&4; sleep 60",
+            "not in the protocol",
+        ),
     ] {
         match Python::pretender(script).await {
             Err(SessionError::Start { reason, .. }) => assert!(reason.contains(part), "{script}: {reason}"),
@@ -223,18 +287,23 @@ async fn an_inside_end_that_is_no_driver_is_refused() {
     }
 }
 
-const READY: &str = r#"header='{"type":"ready","version":"3","pid":1}'; printf "\\x2a\\0\\0\\0\\x26\\0\\0\\0$header" >&4; "#;
+const READY: &str =
+    r#"header='{"type":"ready","version":"3","pid":1}'; printf "\\x2a\\0\\0\\0\\x26\\0\\0\\0$header" >&4; "#;
 
 #[tokio::test]
 async fn an_inside_end_that_closes_its_channel_ends_the_session() {
-    let mut python = Python::pretender(&format!("{READY} exec 3<&- 4>&-; sleep 60")).await.unwrap();
+    let mut python = Python::pretender(&format!("{READY} exec 3<&- 4>&-; sleep 60"))
+        .await
+        .unwrap();
     let ran = python.run("1").await;
     assert!(matches!(ran.status, Err(SessionError::Protocol(_))), "{ran:?}");
 }
 
 #[tokio::test]
 async fn an_inside_end_that_never_reads_can_be_killed() {
-    let mut python = Python::pretender(&format!("{READY} head -c5 <&3 >/dev/null; echo on; sleep 600")).await.unwrap();
+    let mut python = Python::pretender(&format!("{READY} head -c5 <&3 >/dev/null; echo on; sleep 600"))
+        .await
+        .unwrap();
     let interrupter = python.interrupter();
     let ran = python
         .run_with(&"x".repeat(900_000), None, |_| {

@@ -12,7 +12,10 @@ const READY: &str = "print('on', flush=True)\n";
 #[tokio::test]
 async fn blocking_code_yields_and_the_variables_stay() {
     let mut python = python!();
-    python.run("x = 42\nimport asyncio, subprocess, time, threading").await.ok();
+    python
+        .run("x = 42\nimport asyncio, subprocess, time, threading")
+        .await
+        .ok();
     for code in [
         "while True: pass",
         "time.sleep(600)",
@@ -36,7 +39,9 @@ async fn blocking_code_yields_and_the_variables_stay() {
 async fn the_code_may_clean_up() {
     let mut python = python!();
     let ran = python
-        .run_interrupted(&format!("import time\ntry:\n    {READY}    time.sleep(600)\nfinally:\n    print('cleaned')"))
+        .run_interrupted(&format!(
+            "import time\ntry:\n    {READY}    time.sleep(600)\nfinally:\n    print('cleaned')"
+        ))
         .await;
     ran.interrupted();
     assert_eq!(ran.stdout, "on\ncleaned\n");
@@ -45,7 +50,9 @@ async fn the_code_may_clean_up() {
 #[tokio::test]
 async fn an_interrupt_that_is_swallowed_is_only_one() {
     let mut python = python!();
-    let code = format!("import time\ncaught = 0\ntry:\n    {READY}    time.sleep(600)\nexcept KeyboardInterrupt:\n    caught += 1\ntime.sleep(0.3)\ncaught");
+    let code = format!(
+        "import time\ncaught = 0\ntry:\n    {READY}    time.sleep(600)\nexcept KeyboardInterrupt:\n    caught += 1\ntime.sleep(0.3)\ncaught"
+    );
     assert_eq!(python.run_interrupted(&code).await.ok().text(), "1");
 }
 
@@ -103,8 +110,14 @@ async fn an_interrupt_right_after_the_call_reaches_the_cell() {
 #[tokio::test]
 async fn a_handler_of_an_earlier_cell_does_not_stop_interrupts() {
     let mut python = python!();
-    python.run("import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)").await.ok();
-    python.run_interrupted(&format!("{READY}time.sleep(600)")).await.interrupted();
+    python
+        .run("import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)")
+        .await
+        .ok();
+    python
+        .run_interrupted(&format!("{READY}time.sleep(600)"))
+        .await
+        .interrupted();
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! The Python driver as a caller meets it: the real interpreter and driver, in a sandbox that isolates nothing.
 #![allow(
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::print_stdout,
     clippy::indexing_slicing,
     reason = "a test says what went wrong by failing"

@@ -88,7 +88,7 @@ fn present(info: &LanguageInfo) -> Row {
 
 async fn test(settings: Settings, launcher: Launcher) -> Vec<Row> {
     let mut rows = rows(wiring::languages(&settings));
-    let wired = wiring::wire(settings, launcher).await;
+    let wired = wiring::wire_briefly(settings, launcher).await;
     for row in rows.iter_mut().filter(|row| row.hint.is_none()) {
         row.tested = Some(match wired.problems.first() {
             Some(problem) => Err(problem.to_string()),
@@ -116,7 +116,9 @@ async fn test_one(engine: &Arc<Engine>, language: &str) -> Result<Duration, Stri
     let view = view.map_err(|failure| failure.to_string())?;
     match (view.status, view.stdout.text.trim()) {
         (Status::Ok, "42") => Ok(started.elapsed()),
-        (status, _) => Err(view.cause.map_or_else(|| format!("ended as {status:?}"), |cause| cause.message)),
+        (status, _) => Err(view
+            .cause
+            .map_or_else(|| format!("ended as {status:?}"), |cause| cause.message)),
     }
 }
 
@@ -148,7 +150,11 @@ fn as_json(rows: &[Row]) -> serde_json::Value {
 fn as_text(rows: &[Row], style: Style) -> String {
     let mut text = String::new();
     for row in rows {
-        let mark = if row.hint.is_none() { style.green("●") } else { style.red("○") };
+        let mark = if row.hint.is_none() {
+            style.green("●")
+        } else {
+            style.red("○")
+        };
         let version = row.version.as_deref().unwrap_or("not found");
         text.push_str(&format!("{mark} {} {version}", style.bold(&row.name)));
         match &row.tested {

@@ -122,7 +122,11 @@ fn dispatch(cli: Cli) -> ExitCode {
         }
         Command::Config(args) => {
             let around = Surroundings::of_this_process(file, Vec::new());
-            ended(crate::config::read(&around).map_err(Failure::from).and_then(|layers| printed(config::run(&args, &layers))))
+            ended(
+                crate::config::read(&around)
+                    .map_err(Failure::from)
+                    .and_then(|layers| printed(config::run(&args, &layers))),
+            )
         }
     }
 }

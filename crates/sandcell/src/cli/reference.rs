@@ -15,8 +15,16 @@ fn commands() -> String {
     );
     let mut cli = Cli::command().term_width(100).max_term_width(100);
     cli.build();
-    let _infallible = write!(page, "\n## sandcell\n\n```text\n{}\n```\n", tidy(&cli.render_long_help().to_string()));
-    let visible: Vec<clap::Command> = cli.get_subcommands().filter(|one| !one.is_hide_set()).cloned().collect();
+    let _infallible = write!(
+        page,
+        "\n## sandcell\n\n```text\n{}\n```\n",
+        tidy(&cli.render_long_help().to_string())
+    );
+    let visible: Vec<clap::Command> = cli
+        .get_subcommands()
+        .filter(|one| !one.is_hide_set())
+        .cloned()
+        .collect();
     for mut command in visible {
         if command.get_name() == "help" {
             continue;
@@ -44,7 +52,11 @@ fn settings() -> String {
          | setting | takes | default | environment | |\n|---|---|---|---|---|\n",
     );
     for setting in SETTINGS {
-        let default = if setting.default.is_empty() { String::new() } else { format!("`{}`", setting.default) };
+        let default = if setting.default.is_empty() {
+            String::new()
+        } else {
+            format!("`{}`", setting.default)
+        };
         let _infallible = writeln!(
             page,
             "| `{}`{} | {} | {default} | `{}` | {} |",
@@ -70,12 +82,18 @@ fn settings() -> String {
 
 #[track_caller]
 fn is_fresh(name: &str, page: &str) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(name);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../docs/reference")
+        .join(name);
     if std::env::var_os("UPDATE_REFERENCE").is_some() {
         std::fs::write(&path, page).unwrap();
     }
     let there = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(there == page, "{} is stale; run UPDATE_REFERENCE=1 cargo test -p sandcell reference", path.display());
+    assert!(
+        there == page,
+        "{} is stale; run UPDATE_REFERENCE=1 cargo test -p sandcell reference",
+        path.display()
+    );
 }
 
 #[test]

@@ -52,7 +52,14 @@ mod tests {
         let found: Vec<(&str, &str)> = found.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         assert_eq!(
             found,
-            [("A", "1"), ("B", "two words"), ("C", "#3"), ("D", "e2b"), ("E", "a#b"), ("F", "")]
+            [
+                ("A", "1"),
+                ("B", "two words"),
+                ("C", "#3"),
+                ("D", "e2b"),
+                ("E", "a#b"),
+                ("F", "")
+            ]
         );
     }
 
@@ -64,7 +71,16 @@ mod tests {
 
     #[test]
     fn any_text_is_read_without_a_panic() {
-        for text in ["", "=", "==\n'", "export ", "export =", "A='", "\u{feff}A=1", "A=\u{1F600} #"] {
+        for text in [
+            "",
+            "=",
+            "==\n'",
+            "export ",
+            "export =",
+            "A='",
+            "\u{feff}A=1",
+            "A=\u{1F600} #",
+        ] {
             let _ = parse(text, |_| true);
         }
     }

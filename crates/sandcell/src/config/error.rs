@@ -86,12 +86,12 @@ impl From<ConfigError> for Failure {
             ConfigError::Unreadable { .. } => "check the path and its permissions, or remove it".to_owned(),
             ConfigError::TooLarge { .. } => "name another file".to_owned(),
             ConfigError::Syntax { .. } => "mend that line; docs/reference/settings.md shows every setting".to_owned(),
-            ConfigError::Unknown { nearest: Some(name), .. } => {
+            ConfigError::Unknown {
+                nearest: Some(name), ..
+            } => {
                 format!("did you mean `{name}`? `sandcell config` lists every setting")
             }
-            ConfigError::Unknown { nearest: None, .. } => {
-                "remove it; `sandcell config` lists every setting".to_owned()
-            }
+            ConfigError::Unknown { nearest: None, .. } => "remove it; `sandcell config` lists every setting".to_owned(),
             ConfigError::NotYet { .. } => "remove it; `sandcell config` lists what this build knows".to_owned(),
             ConfigError::Invalid { .. } => "correct the value, or remove it for the default".to_owned(),
             ConfigError::Flag { flag, .. } => format!("correct {flag}, or leave it out"),

@@ -10,7 +10,7 @@ mod value;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sandcell_engine::EngineConfig;
+use sandcell_engine::{EngineConfig, PoolConfig};
 use sandcell_sandbox::{ByteSize, Cpus, Degree, Level, Limits, MAX_TIMEOUT, Mount};
 
 pub(crate) use error::ConfigError;
@@ -84,6 +84,16 @@ impl Settings {
                 upload_from: match get.value("upload_from")? {
                     Value::Paths(paths) => paths.clone(),
                     _ => return Err(wrong("upload_from")),
+                },
+                pool: PoolConfig {
+                    parked: match get.value("pool.parked")? {
+                        Value::Demand(number) => number
+                            .map(usize::try_from)
+                            .transpose()
+                            .map_err(|_| wrong("pool.parked"))?,
+                        _ => return Err(wrong("pool.parked")),
+                    },
+                    memory: mib("pool.memory_mb")?,
                 },
                 ..EngineConfig::default()
             },

@@ -67,7 +67,10 @@ pub(crate) fn from_toml(value: &toml::Value) -> Result<Mount, String> {
 /// Checks mounts against each other: none may lie in another one.
 pub(crate) fn all(mounts: Vec<Mount>) -> Result<Vec<Mount>, String> {
     if mounts.len() > MOST {
-        return Err(format!("{} mounts are more than the {MOST} that are possible", mounts.len()));
+        return Err(format!(
+            "{} mounts are more than the {MOST} that are possible",
+            mounts.len()
+        ));
     }
     for (index, mount) in mounts.iter().enumerate() {
         for other in mounts.iter().skip(index + 1) {
@@ -114,15 +117,23 @@ fn existing_folder(host: &Path) -> Result<PathBuf, String> {
     if !real.is_dir() {
         return Err(format!("{} is not a folder", host.display()));
     }
-    if NOT_FROM.iter().any(|path| real == Path::new(path)) || ["/dev", "/proc", "/sys"].iter().any(|p| real.starts_with(p)) {
-        return Err(format!("{} of the host is not shown to sandboxes; name a project folder", real.display()));
+    if NOT_FROM.iter().any(|path| real == Path::new(path))
+        || ["/dev", "/proc", "/sys"].iter().any(|p| real.starts_with(p))
+    {
+        return Err(format!(
+            "{} of the host is not shown to sandboxes; name a project folder",
+            real.display()
+        ));
     }
     Ok(real)
 }
 
 fn place(text: &str) -> Result<String, String> {
     if !text.starts_with('/') {
-        return Err(format!("sandbox must be an absolute path inside the sandbox, not {}", shown(text)));
+        return Err(format!(
+            "sandbox must be an absolute path inside the sandbox, not {}",
+            shown(text)
+        ));
     }
     let path = SandboxPath::parse(text).map_err(|error| format!("{}: {error}", shown(text)))?;
     let path = path.as_str();
@@ -152,7 +163,11 @@ mod tests {
             (format!("{host}:cow"), format!("/mnt/{name}"), MountMode::Cow),
             (format!("{host}:ro"), format!("/mnt/{name}"), MountMode::Ro),
             (format!("{host}:/data//in/"), "/data/in".to_owned(), MountMode::Ro),
-            (format!("{host}:/home/user/p:cow"), "/home/user/p".to_owned(), MountMode::Cow),
+            (
+                format!("{host}:/home/user/p:cow"),
+                "/home/user/p".to_owned(),
+                MountMode::Cow,
+            ),
         ] {
             let mount = from_flag(&text).unwrap();
             assert_eq!((mount.sandbox, mount.mode), (sandbox, mode), "{text}");
@@ -163,8 +178,23 @@ mod tests {
     fn places_that_belong_to_the_sandbox_are_refused() {
         let folder = folder();
         for place in [
-            "/", "/usr", "/usr/lib/python3", "/proc", "/proc/self", "/dev", "/dev/shm", "/etc", "/etc/passwd", "/home/user",
-            "/home/user/", "/home", "/tmp", "/lib64", "/mnt", "/home/user/../x", "relative",
+            "/",
+            "/usr",
+            "/usr/lib/python3",
+            "/proc",
+            "/proc/self",
+            "/dev",
+            "/dev/shm",
+            "/etc",
+            "/etc/passwd",
+            "/home/user",
+            "/home/user/",
+            "/home",
+            "/tmp",
+            "/lib64",
+            "/mnt",
+            "/home/user/../x",
+            "relative",
         ] {
             let text = format!("{}:{place}", folder.path().display());
             assert!(from_flag(&text).is_err(), "{place}");

@@ -85,9 +85,12 @@ impl Surroundings {
                 .map(|folder| PathBuf::from(folder).join(below))
                 .filter(|path| path.is_absolute())
         };
-        let user = home("XDG_CONFIG_HOME", "sandcell/config.toml").or_else(|| home("HOME", ".config/sandcell/config.toml"));
+        let user =
+            home("XDG_CONFIG_HOME", "sandcell/config.toml").or_else(|| home("HOME", ".config/sandcell/config.toml"));
         Self {
-            files: std::iter::once(PathBuf::from("/etc/sandcell/config.toml")).chain(user).collect(),
+            files: std::iter::once(PathBuf::from("/etc/sandcell/config.toml"))
+                .chain(user)
+                .collect(),
             named_file,
             dotenv: std::env::current_dir().ok().map(|folder| folder.join(".env")),
             env: std::env::vars_os().collect(),
@@ -140,7 +143,12 @@ fn read_if_there(file: &Path) -> Result<Option<String>, ConfigError> {
     };
     let open = match std::fs::File::open(file) {
         Ok(open) => open,
-        Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+        Err(error)
+            if matches!(
+                error.kind(),
+                std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+            ) =>
+        {
             return Ok(None);
         }
         Err(error) => return Err(unreadable(error)),
@@ -203,7 +211,11 @@ fn known(place: &str, key: &str, is_table: bool) -> Result<&'static Setting, Con
         return Ok(setting);
     }
     if let Some(later) = not_yet(key) {
-        let what = if is_table { format!("`[{later}]`") } else { format!("`{later}`") };
+        let what = if is_table {
+            format!("`[{later}]`")
+        } else {
+            format!("`{later}`")
+        };
         return Err(ConfigError::NotYet {
             place: place.to_owned(),
             what,
@@ -218,10 +230,10 @@ fn known(place: &str, key: &str, is_table: bool) -> Result<&'static Setting, Con
 
 /// The entry of the later ones that `key` is, or lies in.
 fn not_yet(key: &str) -> Option<&'static str> {
-    table::NOT_YET
-        .iter()
-        .copied()
-        .find(|later| key.strip_prefix(later).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+    table::NOT_YET.iter().copied().find(|later| {
+        key.strip_prefix(later)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    })
 }
 
 fn parse_text(setting: &'static Setting, text: &str, place: &str) -> Result<Value, ConfigError> {
@@ -265,7 +277,11 @@ fn by_variable(place: &str, name: &str) -> Result<Option<&'static Setting>, Conf
     if let Some(setting) = table::SETTINGS.iter().find(|setting| setting.env_name() == name) {
         return Ok(Some(setting));
     }
-    let key = name.strip_prefix(PREFIX).unwrap_or(name).to_lowercase().replace("__", ".");
+    let key = name
+        .strip_prefix(PREFIX)
+        .unwrap_or(name)
+        .to_lowercase()
+        .replace("__", ".");
     if not_yet(&key).is_some() {
         return Err(ConfigError::NotYet {
             place: place.to_owned(),
@@ -351,7 +367,9 @@ fn merge_flag(layered: &mut Layered, flag: &FlagValue) -> Result<(), ConfigError
             mounts.push(super::mount::from_flag(text).map_err(invalid)?);
         }
         if let Some((Value::Mounts(before), _)) = layered.get(setting.key) {
-            let kept = before.iter().filter(|old| !mounts.iter().any(|new| new.sandbox == old.sandbox));
+            let kept = before
+                .iter()
+                .filter(|old| !mounts.iter().any(|new| new.sandbox == old.sandbox));
             let kept: Vec<_> = kept.cloned().collect();
             mounts.splice(0..0, kept);
         }

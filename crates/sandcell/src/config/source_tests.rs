@@ -69,7 +69,10 @@ fn each_layer_wins_over_the_one_before_it() {
     assert_eq!(cpus(&around), (Value::Number(4.0), Origin::File(named)));
     around.dotenv = Some(dotenv.clone());
     let name = "SANDCELL_LIMITS__CPUS".to_owned();
-    assert_eq!(cpus(&around), (Value::Number(5.0), Origin::DotEnv(dotenv, name.clone())));
+    assert_eq!(
+        cpus(&around),
+        (Value::Number(5.0), Origin::DotEnv(dotenv, name.clone()))
+    );
     around.env = env(&[("SANDCELL_LIMITS__CPUS", "6")]);
     assert_eq!(cpus(&around), (Value::Number(6.0), Origin::Environment(name)));
     around.flags.push(FlagValue {
@@ -96,7 +99,10 @@ fn an_unknown_key_names_the_file_the_key_and_the_nearest_known_one() {
 #[test]
 fn an_unknown_variable_names_the_nearest_known_one() {
     let text = message(with_env(&[("SANDCELL_LIMITS_MEMORY_MB", "5")]));
-    assert!(text.contains("SANDCELL_LIMITS_MEMORY_MB") && text.contains("SANDCELL_LIMITS__MEMORY_MB"), "{text}");
+    assert!(
+        text.contains("SANDCELL_LIMITS_MEMORY_MB") && text.contains("SANDCELL_LIMITS__MEMORY_MB"),
+        "{text}"
+    );
     let text = message(with_env(&[("SANDCELL_LOGS", "5")]));
     assert!(text.contains("`SANDCELL_LOG`"), "{text}");
 }
@@ -120,14 +126,17 @@ fn what_is_not_built_yet_is_refused_by_name() {
     for (text, part) in [
         ("[http]\naddr = \"x\"\n", "`[http]`"),
         ("[backend.docker]\nhost = \"x\"\n", "`[backend.docker]`"),
-        ("[pool]\nparked = 1\n", "`[pool]`"),
+        ("[network]\nallow = []\n", "`[network]`"),
         ("preload = []\n", "`preload`"),
         ("backend = \"docker\"\n", "backend \"docker\""),
         ("backend = [\"native\", \"e2b\"]\n", "backend \"e2b\""),
         ("toolset = \"script\"\n", "toolset \"script\""),
     ] {
         let text = message(with_file(text));
-        assert!(text.contains(part) && text.contains("not supported by this build yet"), "{text}");
+        assert!(
+            text.contains(part) && text.contains("not supported by this build yet"),
+            "{text}"
+        );
     }
     for pair in [
         ("INTERPRETER_TYPE", "e2b"),
@@ -143,10 +152,19 @@ fn what_is_not_built_yet_is_refused_by_name() {
 #[test]
 fn a_value_of_the_wrong_kind_or_range_names_file_key_and_range() {
     for (text, parts) in [
-        ("[limits]\nmemory_mb = 0\n", ["`limits.memory_mb`", "16 to 1048576, not 0"]),
+        (
+            "[limits]\nmemory_mb = 0\n",
+            ["`limits.memory_mb`", "16 to 1048576, not 0"],
+        ),
         ("[limits]\nmemory_mb = -5\n", ["`limits.memory_mb`", "not -5"]),
-        ("[limits]\ntimeout_s = 3601\n", ["`limits.timeout_s`", "to 3600, not 3601"]),
-        ("[limits]\nprocesses = 9223372036854775807\n", ["`limits.processes`", "not 9223372036854775807"]),
+        (
+            "[limits]\ntimeout_s = 3601\n",
+            ["`limits.timeout_s`", "to 3600, not 3601"],
+        ),
+        (
+            "[limits]\nprocesses = 9223372036854775807\n",
+            ["`limits.processes`", "not 9223372036854775807"],
+        ),
         ("[limits]\ncpus = \"two\"\n", ["`limits.cpus`", "not \"two\""]),
         ("limits = 3\n", ["`limits`", "config.toml"]),
         ("isolation_min = \"strong\"\n", ["`isolation_min`", "\"namespace\""]),
@@ -229,8 +247,18 @@ fn a_file_that_is_no_text_or_endless_is_refused() {
 fn a_flag_that_is_wrong_is_named_and_not_its_key() {
     for (key, flag, text, part) in [
         ("mount", "--mount", "/tmp:/etc", "--mount: /etc belongs to the sandbox"),
-        ("backend", "--backend", "nativ", "--backend: must be a list of \"native\", not \"nativ\""),
-        ("toolset", "--toolset", "script", "--toolset: toolset \"script\" is not supported"),
+        (
+            "backend",
+            "--backend",
+            "nativ",
+            "--backend: must be a list of \"native\", not \"nativ\"",
+        ),
+        (
+            "toolset",
+            "--toolset",
+            "script",
+            "--toolset: toolset \"script\" is not supported",
+        ),
     ] {
         let texts = vec![text.to_owned()];
         let around = Surroundings {
@@ -248,7 +276,9 @@ fn mounts_of_flags_add_to_those_of_files_and_win_at_the_same_place() {
     let host = folder.0.path().display();
     let file = folder.file(
         "config.toml",
-        &format!("[[mount]]\nhost = \"{host}\"\nsandbox = \"/mnt/a\"\n[[mount]]\nhost = \"{host}\"\nsandbox = \"/mnt/b\"\n"),
+        &format!(
+            "[[mount]]\nhost = \"{host}\"\nsandbox = \"/mnt/a\"\n[[mount]]\nhost = \"{host}\"\nsandbox = \"/mnt/b\"\n"
+        ),
     );
     let layers = read(&Surroundings {
         files: vec![file],
@@ -260,7 +290,9 @@ fn mounts_of_flags_add_to_those_of_files_and_win_at_the_same_place() {
         ..Surroundings::default()
     })
     .unwrap();
-    let Value::Mounts(mounts) = &layers["mount"].0 else { panic!() };
+    let Value::Mounts(mounts) = &layers["mount"].0 else {
+        panic!()
+    };
     let seen: Vec<(&str, bool)> = mounts
         .iter()
         .map(|mount| (mount.sandbox.as_str(), mount.mode == sandcell_sandbox::MountMode::Cow))

@@ -188,6 +188,18 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "30",
         "How long the history keeps them, in days.",
     ),
+    plain(
+        "pool.parked",
+        Kind::Demand { max: 1000 },
+        "",
+        "Sandboxes with the default limits that `serve` makes ahead, an interpreter ready in each: 0 for none, empty for as many as demand asks for within `pool.memory_mb`.",
+    ),
+    plain(
+        "pool.memory_mb",
+        whole(0, 1_048_576),
+        "256",
+        "Memory that waiting sandboxes may use together, in MiB, when demand decides how many wait.",
+    ),
 ];
 
 /// Settings of the contract that this build does not have yet. They are refused by name, never ignored.
@@ -200,7 +212,7 @@ pub(crate) const NOT_YET: &[&str] = &[
     "http",
     "network",
     "packages",
-    "pool",
+    "pool.warm_parents",
     "preload",
     "script",
 ];

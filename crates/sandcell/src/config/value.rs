@@ -17,6 +17,8 @@ pub(crate) enum Kind {
     ListOf(&'static [&'static str]),
     /// A whole number in this range.
     Integer { min: u64, max: u64 },
+    /// A whole number up to this one, or empty: demand decides.
+    Demand { max: u64 },
     /// A number in this range.
     Number { min: f64, max: f64 },
     /// An absolute path, or empty for none.
@@ -33,6 +35,7 @@ pub(crate) enum Value {
     Word(String),
     Words(Vec<String>),
     Integer(u64),
+    Demand(Option<u64>),
     Number(f64),
     Path(Option<PathBuf>),
     Paths(Vec<PathBuf>),
@@ -46,6 +49,7 @@ impl Kind {
             Self::OneOf(words) => format!("one of {}", quoted(words)),
             Self::ListOf(words) => format!("a list of {}", quoted(words)),
             Self::Integer { min, max } => format!("a whole number from {min} to {max}"),
+            Self::Demand { max } => format!("a whole number from 0 to {max}, or empty for by demand"),
             Self::Number { min, max } => format!("a number from {min} to {max}"),
             Self::Path => "an absolute path".to_owned(),
             Self::Paths => "a list of absolute paths of folders".to_owned(),
@@ -56,7 +60,7 @@ impl Kind {
     /// Reads a value from a file.
     pub(crate) fn read_toml(self, value: &toml::Value) -> Result<Value, String> {
         match (self, value) {
-            (Self::OneOf(_) | Self::Path, toml::Value::String(text)) => self.read_text(text),
+            (Self::OneOf(_) | Self::Path | Self::Demand { .. }, toml::Value::String(text)) => self.read_text(text),
             (Self::ListOf(words), toml::Value::String(text)) => list_of(words, std::iter::once(text.as_str())),
             (Self::ListOf(words), toml::Value::Array(items)) => {
                 let texts = texts(items).ok_or_else(|| self.refuse("a list with something else in it"))?;
@@ -66,6 +70,7 @@ impl Kind {
                 Ok(number) => integer(number, min, max),
                 Err(_) => Err(self.refuse(&number.to_string())),
             },
+            (Self::Demand { .. }, toml::Value::Integer(number)) => self.read_text(&number.to_string()),
             (Self::Number { min, max }, toml::Value::Float(number)) => number_within(*number, min, max),
             (Self::Number { .. }, toml::Value::Integer(number)) => self.read_text(&number.to_string()),
             (Self::Paths, toml::Value::Array(items)) => {
@@ -90,6 +95,11 @@ impl Kind {
             Self::Integer { min, max } => match text.parse::<u64>() {
                 Ok(number) => integer(number, min, max),
                 Err(_) => Err(self.refuse(&shown(text))),
+            },
+            Self::Demand { .. } if text.is_empty() => Ok(Value::Demand(None)),
+            Self::Demand { max } => match text.parse::<u64>() {
+                Ok(number) if number <= max => Ok(Value::Demand(Some(number))),
+                Ok(_) | Err(_) => Err(self.refuse(&shown(text))),
             },
             Self::Number { min, max } => match text.parse::<f64>() {
                 Ok(number) => number_within(number, min, max),
@@ -117,6 +127,7 @@ impl Value {
             Self::Word(word) => json!(word),
             Self::Words(words) => json!(words),
             Self::Integer(number) => json!(number),
+            Self::Demand(number) => json!(number),
             Self::Number(number) => json!(number),
             Self::Path(path) => json!(path),
             Self::Paths(paths) => json!(paths),
@@ -216,7 +227,11 @@ mod tests {
             let error = SIZE.read_text(text).unwrap_err();
             assert!(error.contains("16 to 1024"), "{text}: {error}");
         }
-        for value in [toml::Value::Integer(-1), toml::Value::Integer(0), toml::Value::Float(20.0)] {
+        for value in [
+            toml::Value::Integer(-1),
+            toml::Value::Integer(0),
+            toml::Value::Float(20.0),
+        ] {
             assert!(SIZE.read_toml(&value).unwrap_err().contains("16 to 1024"));
         }
         assert_eq!(SIZE.read_text("16"), Ok(Value::Integer(16)));
@@ -244,7 +259,12 @@ mod tests {
 
     #[test]
     fn a_relative_path_is_refused() {
-        assert!(Kind::Path.read_text("venv/bin/python").unwrap_err().contains("absolute"));
+        assert!(
+            Kind::Path
+                .read_text("venv/bin/python")
+                .unwrap_err()
+                .contains("absolute")
+        );
         assert_eq!(Kind::Path.read_text(""), Ok(Value::Path(None)));
     }
 }

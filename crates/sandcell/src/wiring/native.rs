@@ -45,5 +45,9 @@ pub(super) async fn backend(
 
 /// The layer that a test wants to fail or to leave out. Only builds for tests look.
 fn for_tests(variable: &str) -> Option<String> {
-    if cfg!(feature = "fault-injection") { std::env::var(variable).ok() } else { None }
+    if cfg!(feature = "fault-injection") {
+        std::env::var(variable).ok()
+    } else {
+        None
+    }
 }

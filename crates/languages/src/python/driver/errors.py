@@ -343,13 +343,22 @@ def name_hint(error):
     usual = {"np": "numpy", "pd": "pandas", "plt": "matplotlib.pyplot", "sns": "seaborn", "pl": "polars"}
     if name in usual:
         return "import %s as %s first" % (usual[name], name)
-    if name in getattr(sys, "stdlib_module_names", ()):
+    if is_module(name):
         return "import %s first" % name
     if name in ("true", "false", "null"):
         return "in Python it is " + {"true": "True", "false": "False", "null": "None"}[name]
     names = [key for key in list(core.NAMES)[:5000] if isinstance(key, str) and not key.startswith("_")]
     near = core.standard("difflib").get_close_matches(name, names, 3, 0.75)
     return "did you mean %s?" % ", ".join(near) if near else ""
+
+
+def is_module(name):
+    if not name.isidentifier():
+        return False
+    try:
+        return core.standard("importlib.util").find_spec(name) is not None
+    except Exception:
+        return False
 
 
 def syntax_hint(error):

@@ -107,7 +107,13 @@ impl Sandbox for HostSandbox {
     async fn spawn(&self, command: Command) -> Result<Process, SandboxError> {
         let fifo = tempfile::tempdir().unwrap();
         let path = fifo.path().join("control");
-        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        assert!(
+            std::process::Command::new("mkfifo")
+                .arg(&path)
+                .status()
+                .unwrap()
+                .success()
+        );
         let control_out = pipe::OpenOptions::new().open_receiver(&path).unwrap();
         let (child_end, ours) = std::io::pipe().unwrap();
         let ours = OwnedFd::from(ours);
@@ -362,7 +368,12 @@ impl Python {
     }
 
     /// Runs the cell; `on_first_output` is called once.
-    pub(crate) async fn run_with(&mut self, code: &str, stdin: Option<&str>, on_first_output: impl FnOnce(&[u8])) -> Ran {
+    pub(crate) async fn run_with(
+        &mut self,
+        code: &str,
+        stdin: Option<&str>,
+        on_first_output: impl FnOnce(&[u8]),
+    ) -> Ran {
         self.cells += 1;
         let (sender, mut events) = mpsc::channel(16);
         let cell = Cell {

@@ -87,7 +87,10 @@ impl Client {
             }),
         )?;
         let took = started.elapsed();
-        client.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}), "initialized")?;
+        client.send(
+            &json!({"jsonrpc": "2.0", "method": "notifications/initialized"}),
+            "initialized",
+        )?;
         Ok((client, hello, took))
     }
 
@@ -100,7 +103,10 @@ impl Client {
     pub(super) fn tools(&mut self) -> Result<Vec<String>, ClientError> {
         let answer = self.request("tools/list", json!({}))?;
         let tools = answer.get("tools").and_then(Value::as_array);
-        let names = tools.into_iter().flatten().filter_map(|tool| tool.get("name")?.as_str());
+        let names = tools
+            .into_iter()
+            .flatten()
+            .filter_map(|tool| tool.get("name")?.as_str());
         Ok(names.map(str::to_owned).collect())
     }
 
@@ -110,11 +116,17 @@ impl Client {
         let result = self.request("tools/call", json!({"name": tool, "arguments": arguments}))?;
         let took = started.elapsed();
         let blocks = result.get("content").and_then(Value::as_array);
-        let texts = blocks.into_iter().flatten().filter_map(|block| block.get("text")?.as_str());
+        let texts = blocks
+            .into_iter()
+            .flatten()
+            .filter_map(|block| block.get("text")?.as_str());
         Ok(Answer {
             texts: texts.map(str::to_owned).collect(),
             is_error: result.get("isError").and_then(Value::as_bool).unwrap_or(false),
-            execution: result.pointer("/_meta/sandcell~1execution").cloned().unwrap_or_default(),
+            execution: result
+                .pointer("/_meta/sandcell~1execution")
+                .cloned()
+                .unwrap_or_default(),
             took,
         })
     }
@@ -142,7 +154,10 @@ impl Client {
     fn request(&mut self, method: &str, params: Value) -> Result<Value, ClientError> {
         let id = self.next_id;
         self.next_id += 1;
-        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}), method)?;
+        self.send(
+            &json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}),
+            method,
+        )?;
         let deadline = Instant::now() + PATIENCE;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -158,7 +173,11 @@ impl Client {
             if let Some(error) = message.get("error") {
                 return Err(ClientError::Refused {
                     method: method.to_owned(),
-                    message: error.get("message").and_then(Value::as_str).unwrap_or("no reason given").to_owned(),
+                    message: error
+                        .get("message")
+                        .and_then(Value::as_str)
+                        .unwrap_or("no reason given")
+                        .to_owned(),
                 });
             }
             return Ok(message.get_mut("result").map(Value::take).unwrap_or_default());

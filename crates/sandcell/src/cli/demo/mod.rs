@@ -73,7 +73,10 @@ fn play(style: Style, config: Option<&Path>) -> Result<(), DemoError> {
     let tools = client.tools()?;
     say_server(style, &client, &hello, &tools, took)?;
 
-    chapter(style, "An analysis in steps: each call uses what the one before left behind")?;
+    chapter(
+        style,
+        "An analysis in steps: each call uses what the one before left behind",
+    )?;
     let mut counter = Counter::default();
     let first = upload(style, &mut client, &mut counter)?;
     for scene in scenes::ANALYSIS {
@@ -128,7 +131,10 @@ fn upload(style: Style, client: &mut Client, counter: &mut Counter) -> Result<Du
         return Err(unexpected("upload_file", &answer, "it was refused"));
     }
     body(style, &answer)?;
-    moral(style, "The first call made a sandbox of its own; nothing had to be set up.")?;
+    moral(
+        style,
+        "The first call made a sandbox of its own; nothing had to be set up.",
+    )?;
     Ok(answer.took)
 }
 
@@ -204,18 +210,30 @@ fn body(style: Style, answer: &Answer) -> Result<(), DemoError> {
     let lines: Vec<String> = answer.texts.iter().flat_map(|block| block.lines()).map(safe).collect();
     for line in lines.iter().filter(|line| !line.is_empty()).take(LINES_SHOWN) {
         // Lines of code in a traceback keep their shape.
-        let shown = if line.starts_with(' ') { line.clone() } else { fold(line, WIDTH - 4, 4) };
+        let shown = if line.starts_with(' ') {
+            line.clone()
+        } else {
+            fold(line, WIDTH - 4, 4)
+        };
         let _infallible = writeln!(text, "    {shown}");
     }
     if lines.len() > LINES_SHOWN {
-        let _infallible = writeln!(text, "    {}", style.dim(&format!("… {} more lines", lines.len() - LINES_SHOWN)));
+        let _infallible = writeln!(
+            text,
+            "    {}",
+            style.dim(&format!("… {} more lines", lines.len() - LINES_SHOWN))
+        );
     }
     output::text(&text)?;
     Ok(())
 }
 
 fn moral(style: Style, text: &str) -> Result<(), DemoError> {
-    output::text(&format!("  {} {}\n", style.green("✓"), style.dim(&fold(text, WIDTH - 4, 4))))?;
+    output::text(&format!(
+        "  {} {}\n",
+        style.green("✓"),
+        style.dim(&fold(text, WIDTH - 4, 4))
+    ))?;
     Ok(())
 }
 
@@ -223,10 +241,22 @@ fn say_end(style: Style, counter: &Counter, first: &Duration, ended: Duration) -
     let mut quick = counter.quick.clone();
     quick.sort_unstable();
     let middle = quick.get(quick.len() / 2).copied().unwrap_or_default();
-    let word = |key: &str| counter.isolation.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
+    let word = |key: &str| {
+        counter
+            .isolation
+            .get(key)
+            .and_then(Value::as_str)
+            .unwrap_or("?")
+            .to_owned()
+    };
     let list = |key: &str| {
         let items = counter.isolation.get(key).and_then(Value::as_array);
-        items.into_iter().flatten().filter_map(Value::as_str).map(safe).collect::<Vec<_>>()
+        items
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .map(safe)
+            .collect::<Vec<_>>()
     };
     chapter(style, "What happened")?;
     let mut text = format!(
@@ -241,8 +271,12 @@ fn say_end(style: Style, counter: &Counter, first: &Duration, ended: Duration) -
         word("backend"),
         style.dim(&fold(&list("layers").join(", "), WIDTH - 4, 4)),
     );
-    for degraded in list("degraded") {
-        let _infallible = writeln!(text, "  {} {}", style.yellow("weaker:"), fold(&degraded, WIDTH - 12, 10));
+    let weaker = list("degraded");
+    if !weaker.is_empty() {
+        // Each is `name: reason`; doctor tells the reasons and what mends them.
+        let names: Vec<&str> = weaker.iter().filter_map(|text| text.split(':').next()).collect();
+        let line = format!("{}; `sandcell doctor` says why and what mends it", names.join(", "));
+        let _infallible = writeln!(text, "  {} {}", style.yellow("weaker here:"), fold(&line, WIDTH - 16, 4));
     }
     output::text(&text)?;
     Ok(())
@@ -251,10 +285,17 @@ fn say_end(style: Style, counter: &Counter, first: &Duration, ended: Duration) -
 fn next_steps(style: Style, program: &Path) -> String {
     let program = program.display();
     // A JSON text of a path is right whatever the path holds.
-    let entry = format!("{{\"mcpServers\": {{\"sandcell\": {{\"command\": {}, \"args\": [\"serve\"]}}}}}}", json!(program.to_string()));
+    let entry = format!(
+        "{{\"mcpServers\": {{\"sandcell\": {{\"command\": {}, \"args\": [\"serve\"]}}}}}}",
+        json!(program.to_string())
+    );
     let venv = venv_place();
     let venv = venv.display();
-    let mut text = format!("\n{}\n{}\n", style.bold("Data libraries"), style.dim(&"─".repeat(WIDTH)));
+    let mut text = format!(
+        "\n{}\n{}\n",
+        style.bold("Data libraries"),
+        style.dim(&"─".repeat(WIDTH))
+    );
     let _infallible = write!(
         text,
         "  The demo used what Python has. To give every sandbox pandas and plots (read-only):\n\n    \
@@ -275,7 +316,9 @@ fn next_steps(style: Style, program: &Path) -> String {
 }
 
 fn venv_place() -> PathBuf {
-    let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+    let home = std::env::var_os("HOME")
+        .map(PathBuf::from)
+        .filter(|home| home.is_absolute());
     home.unwrap_or_else(|| PathBuf::from("/opt")).join("sandcell-python")
 }
 

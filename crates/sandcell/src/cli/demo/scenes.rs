@@ -68,7 +68,13 @@ low, high = min(flow, key=flow.get), max(flow, key=flow.get)
 print(f"mean {mean(flow.values()):.2f}   standard deviation {stdev(flow.values()):.2f}")
 print(f"lowest {flow[low]} in {low}   highest {flow[high]} in {high}")
 median(flow.values())"#,
-        &["mean 919.35", "deviation 169.23", "456 in 1913", "1370 in 1879", "893.5"],
+        &[
+            "mean 919.35",
+            "deviation 169.23",
+            "456 in 1913",
+            "1370 in 1879",
+            "893.5",
+        ],
         "The last expression's value comes back too, as in a notebook.",
     ),
     code(
@@ -124,16 +130,12 @@ print("homes:", glob.glob("/home/*"), "  processes:", sum(name.isdigit() for nam
         moral: "Files, homes and processes of this machine are not locked away: they are not there.",
     },
     Scene {
-        title: "Set off a fork bomb",
+        title: "Set off a process bomb",
         tool: "execute_code",
-        code: r#"import os, time
+        code: r#"import subprocess
 bomb = []
 while True:
-    child = os.fork()
-    if child == 0:
-        time.sleep(60)
-        os._exit(0)
-    bomb.append(child)"#,
+    bomb.append(subprocess.Popen(["sleep", "60"]))"#,
         timeout_s: Some(10),
         status: "error",
         causes: &["process_limit"],
@@ -143,15 +145,14 @@ while True:
     Scene {
         title: "Clear up after the bomb",
         tool: "execute_code",
-        code: r#"import signal
-for child in bomb:
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-print(f"{len(bomb)} children ended; still {len(flow)} years here")"#,
+        code: r#"for child in bomb:
+    child.kill()
+    child.wait()
+print(f"{len(bomb)} processes ended; still {len(flow)} years here")"#,
         timeout_s: None,
         status: "ok",
         causes: &[],
-        answers: &["children ended; still 100 years here"],
+        answers: &["processes ended; still 100 years here"],
         moral: "The session survived, and cleared up by itself.",
     },
     Scene {
@@ -199,7 +200,10 @@ mod tests {
         assert!(rows.iter().map(|(year, _)| *year).eq(1871..=1970));
         let sum = |rows: &[(u32, u64)]| rows.iter().map(|(_, volume)| volume).sum::<u64>();
         assert_eq!(sum(&rows), 91_935);
-        assert_eq!(rows.iter().map(|(_, v)| v * v).sum::<u64>() - 91_935 * 91_935 / 100, 2_835_157);
+        assert_eq!(
+            rows.iter().map(|(_, v)| v * v).sum::<u64>() - 91_935 * 91_935 / 100,
+            2_835_157
+        );
         assert_eq!(rows.iter().min_by_key(|(_, volume)| *volume), Some(&(1913, 456)));
         assert_eq!(rows.iter().max_by_key(|(_, volume)| *volume), Some(&(1879, 1370)));
         // 28 years before the break with a mean of 1097.75, 72 after it with 849.97.

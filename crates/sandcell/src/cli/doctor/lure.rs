@@ -21,8 +21,8 @@ pub(super) struct Lure {
 
 /// Variables that a sandbox has too, with values of its own.
 const COMMON: &[&str] = &[
-    "HOME", "HOSTNAME", "LANG", "LANGUAGE", "LOGNAME", "MAIL", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TERM", "TMPDIR",
-    "TZ", "USER", "_",
+    "HOME", "HOSTNAME", "LANG", "LANGUAGE", "LOGNAME", "MAIL", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TERM",
+    "TMPDIR", "TZ", "USER", "_",
 ];
 
 impl Lure {
@@ -30,7 +30,11 @@ impl Lure {
     pub(super) fn new() -> io::Result<Self> {
         let tcp = TcpListener::bind(("127.0.0.1", 0))?;
         tcp.set_nonblocking(true)?;
-        let abstract_name = format!("sandcell-doctor-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let abstract_name = format!(
+            "sandcell-doctor-{}-{}",
+            std::process::id(),
+            NUMBER.fetch_add(1, Ordering::Relaxed)
+        );
         Ok(Self {
             tcp,
             #[cfg(target_os = "linux")]
@@ -84,7 +88,9 @@ fn paths() -> Vec<String> {
     let folders = [
         std::env::var("HOME").ok(),
         std::env::current_dir().ok().map(|path| path.display().to_string()),
-        std::env::current_exe().ok().and_then(|path| Some(path.parent()?.display().to_string())),
+        std::env::current_exe()
+            .ok()
+            .and_then(|path| Some(path.parent()?.display().to_string())),
     ];
     folders
         .into_iter()

@@ -65,7 +65,11 @@ pub(super) fn run(args: &DoctorArgs, settings: Settings, launcher: Launcher) -> 
     } else {
         output::text(&as_text(&report, Style::of(&io::stdout())))?;
     }
-    Ok(if report.ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.ok() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
@@ -73,7 +77,7 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     // A look at the machine is not bound by how little its sandboxes get.
     settings.engine.limits.processes = settings.engine.limits.processes.max(32);
     let python = python(&settings);
-    let wired = wiring::wire(settings, launcher).await;
+    let wired = wiring::wire_briefly(settings, launcher).await;
     let report = Report {
         level: wired.level(),
         floor,
@@ -98,7 +102,12 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
 }
 
 fn layers(engine: &Arc<Engine>) -> Vec<LayerReport> {
-    engine.backends().into_iter().next().map(|backend| backend.layers).unwrap_or_default()
+    engine
+        .backends()
+        .into_iter()
+        .next()
+        .map(|backend| backend.layers)
+        .unwrap_or_default()
 }
 
 fn python(settings: &Settings) -> Result<String, Failure> {
@@ -111,7 +120,13 @@ fn python(settings: &Settings) -> Result<String, Failure> {
         });
     }
     Err(found.missing.into_iter().next().map_or_else(
-        || Failure::new(Code::LanguageUnavailable, "this build has no languages", "install another build"),
+        || {
+            Failure::new(
+                Code::LanguageUnavailable,
+                "this build has no languages",
+                "install another build",
+            )
+        },
         |(_, failure)| failure,
     ))
 }
@@ -163,11 +178,17 @@ fn as_text(report: &Report, style: Style) -> String {
     }
     if !report.layers.is_empty() {
         text.push_str(&format!("\n{}\n", style.bold("Layers")));
-        for layer in &report.layers {
-            text.push_str(&layer_line(layer, style));
+        for group in report.layers.chunk_by(same_trouble) {
+            text.push_str(&layer_line(group, style));
         }
     }
-    text.push_str(&report.siege.as_ref().map(|siege| attacks_text(siege, style)).unwrap_or_default());
+    text.push_str(
+        &report
+            .siege
+            .as_ref()
+            .map(|siege| attacks_text(siege, style))
+            .unwrap_or_default(),
+    );
     text.push_str(&format!(
         "\n{}\n  an entry for its MCP settings: command {}, arguments [\"serve\"]\n\n",
         style.bold("Your client"),
@@ -179,10 +200,16 @@ fn as_text(report: &Report, style: Style) -> String {
 fn verdict(report: &Report, style: Style) -> String {
     if report.ok() {
         let level = style.bold(report.level.as_str());
-        return format!("{} This machine isolates at level {level}, and every attack held.\n\n", style.green("✓"));
+        return format!(
+            "{} This machine isolates at level {level}, and every attack held.\n\n",
+            style.green("✓")
+        );
     }
     let why = if report.backends.iter().all(|backend| backend.failure.is_some()) {
-        format!("no sandbox can be made here at level {} or above, so sandcell runs no code", report.floor)
+        format!(
+            "no sandbox can be made here at level {} or above, so sandcell runs no code",
+            report.floor
+        )
     } else if report.python.is_err() {
         "there is no interpreter to run code with".to_owned()
     } else {
@@ -192,16 +219,31 @@ fn verdict(report: &Report, style: Style) -> String {
 }
 
 fn trouble(style: Style, what: &str, failure: &Failure) -> String {
-    format!("{} {what}: {}\n    {} {}\n", style.red("✗"), failure.message, style.bold("fix:"), failure.remedy)
+    format!(
+        "{} {what}: {}\n    {} {}\n",
+        style.red("✗"),
+        failure.message,
+        style.bold("fix:"),
+        failure.remedy
+    )
 }
 
-fn layer_line(layer: &LayerReport, style: Style) -> String {
+/// Layers that stand in one line: those that lack something for the same reason.
+fn same_trouble(one: &LayerReport, two: &LayerReport) -> bool {
+    one.reason.is_some() && (one.state, &one.reason, &one.remedy) == (two.state, &two.reason, &two.remedy)
+}
+
+fn layer_line(group: &[LayerReport], style: Style) -> String {
+    let Some(layer) = group.first() else {
+        return String::new();
+    };
+    let names: Vec<&str> = group.iter().map(|layer| layer.name.as_str()).collect();
     let (mark, state) = match layer.state {
         LayerState::Active => (style.green("✓"), String::new()),
         LayerState::Degraded => (style.yellow("~"), style.yellow(" (weaker)")),
         LayerState::Missing => (style.red("✗"), style.red(" (missing)")),
     };
-    let mut text = format!("  {mark} {}{state}", layer.name);
+    let mut text = format!("  {mark} {}{state}", names.join(", "));
     if let Some(reason) = &layer.reason {
         text.push_str(&format!(": {reason}"));
     }
@@ -231,7 +273,11 @@ fn attacks_text(siege: &Siege, style: Style) -> String {
     for layer in layers {
         let of_layer: Vec<_> = siege.results.iter().filter(|result| result.layer == layer).collect();
         let held = of_layer.iter().filter(|result| result.held).count();
-        let mark = if held == of_layer.len() { style.green("✓") } else { style.red("✗") };
+        let mark = if held == of_layer.len() {
+            style.green("✓")
+        } else {
+            style.red("✗")
+        };
         let names: Vec<&str> = of_layer.iter().map(|result| result.name).collect();
         text.push_str(&format!(
             "  {mark} {layer:<14} {held:>2}/{:<2}  {}\n",
@@ -239,7 +285,11 @@ fn attacks_text(siege: &Siege, style: Style) -> String {
             style.dim(&shorten(&names.join(" · "), 54))
         ));
         for result in of_layer.iter().filter(|result| !result.held) {
-            text.push_str(&format!("      {} {}\n", style.red(&format!("{}:", result.name)), safe(&result.detail)));
+            text.push_str(&format!(
+                "      {} {}\n",
+                style.red(&format!("{}:", result.name)),
+                safe(&result.detail)
+            ));
         }
     }
     text
@@ -287,8 +337,14 @@ mod tests {
         let report = unable();
         assert!(!report.ok());
         let text = as_text(&report, Style::plain());
-        assert!(text.contains("Not ready: no sandbox can be made here at level namespace"), "{text}");
-        assert!(text.contains("sudo sysctl kernel.unprivileged_userns_clone=1"), "{text}");
+        assert!(
+            text.contains("Not ready: no sandbox can be made here at level namespace"),
+            "{text}"
+        );
+        assert!(
+            text.contains("sudo sysctl kernel.unprivileged_userns_clone=1"),
+            "{text}"
+        );
         let json = as_json(&report);
         assert_eq!(json["ok"], false);
         assert_eq!(json["attacks"]["tried"], 0);

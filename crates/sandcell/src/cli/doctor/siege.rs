@@ -98,9 +98,10 @@ impl<'a> Field<'a> {
         })?;
         let who = Principal("doctor".into());
         let made = engine.create(&who, request).await?;
-        let sandbox = made.first().map(|view| view.id.as_str().to_owned()).ok_or_else(|| {
-            Failure::new(Code::Internal, "no sandbox was made", "try again")
-        })?;
+        let sandbox = made
+            .first()
+            .map(|view| view.id.as_str().to_owned())
+            .ok_or_else(|| Failure::new(Code::Internal, "no sandbox was made", "try again"))?;
         Ok(Self {
             engine,
             who,
@@ -118,7 +119,11 @@ impl<'a> Field<'a> {
                 results.push(lost(attack, &failure));
                 continue;
             }
-            let limit = if attack.code.starts_with("while True") { ENDLESS } else { EACH };
+            let limit = if attack.code.starts_with("while True") {
+                ENDLESS
+            } else {
+                EACH
+            };
             let outcome = match self.execute(&self.lure.aim(attack.code), limit).await {
                 Ok(view) => {
                     ready = view.status == Status::Ok && !view.state_lost;

@@ -96,14 +96,18 @@ async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Resu
     settings.engine.file_bytes = ByteSize::mib(MOST_FILE_MB);
     let kept = settings.engine.output_kept;
     let (request, outs) = request(args, &settings)?;
-    let wired = wiring::wire(settings, launcher).await;
+    let wired = wiring::wire_briefly(settings, launcher).await;
     if let Some(problem) = wired.problems.into_iter().next() {
         wired.engine.shutdown().await;
         return Err(problem);
     }
     let cancel = CancellationToken::new();
     let sink = if args.json { Sink::Collect(kept) } else { Sink::Pass };
-    let stdin = if args.program == Path::new("-") { streams::no_stdin() } else { streams::stdin() };
+    let stdin = if args.program == Path::new("-") {
+        streams::no_stdin()
+    } else {
+        streams::stdin()
+    };
     let (events, writer) = streams::writer(sink, cancel.clone());
     let who = Principal("cli".into());
     let mut signal = None;
@@ -142,12 +146,19 @@ async fn shutdown(engine: &Engine, stop: &mut signals::Stop) {
 
 /// What the engine is asked, and where files go afterwards.
 fn request(args: &RunArgs, settings: &Settings) -> Result<(ProgramRequest, Vec<Out>), Failure> {
-    let outs: Vec<Out> = args.outs.iter().map(|text| Out::parse(text)).collect::<Result<_, _>>()?;
+    let outs: Vec<Out> = args
+        .outs
+        .iter()
+        .map(|text| Out::parse(text))
+        .collect::<Result<_, _>>()?;
     let limit = settings.engine.file_bytes;
     let mut files = Vec::new();
     for text in &args.files {
         let (host, sandbox) = text.rsplit_once(':').ok_or_else(|| {
-            Failure::invalid(format!("--file {text}: there is no `:`"), "give it as HOST:SANDBOX, such as data.csv:data.csv")
+            Failure::invalid(
+                format!("--file {text}: there is no `:`"),
+                "give it as HOST:SANDBOX, such as data.csv:data.csv",
+            )
         })?;
         let path = sandbox_path("--file", sandbox)?;
         files.push((path, Bytes::from(read_bounded(Path::new(host), limit)?)));
@@ -155,13 +166,20 @@ fn request(args: &RunArgs, settings: &Settings) -> Result<(ProgramRequest, Vec<O
     let code = read_bounded(&args.program, settings.engine.code_bytes)?;
     let code = String::from_utf8(code).map_err(|error| {
         Failure::invalid(
-            format!("{} is not UTF-8: byte {} breaks it", name(&args.program), error.utf8_error().valid_up_to()),
+            format!(
+                "{} is not UTF-8: byte {} breaks it",
+                name(&args.program),
+                error.utf8_error().valid_up_to()
+            ),
             "save the program as UTF-8",
         )
     })?;
     let request = ProgramRequest {
         code,
-        language: args.language.clone().unwrap_or_else(|| language_of(&args.program).to_owned()),
+        language: args
+            .language
+            .clone()
+            .unwrap_or_else(|| language_of(&args.program).to_owned()),
         args: args.args.clone(),
         files,
         outputs: outs.iter().map(|out| out.sandbox.clone()).collect(),
@@ -189,9 +207,15 @@ struct Out {
 
 impl Out {
     fn parse(text: &str) -> Result<Self, Failure> {
-        let (sandbox, host) = text.split_once(':').filter(|(_, host)| !host.is_empty()).ok_or_else(|| {
-            Failure::invalid(format!("--out {text}: there is no `:HOST`"), "give it as SANDBOX:HOST, such as plot.png:plot.png")
-        })?;
+        let (sandbox, host) = text
+            .split_once(':')
+            .filter(|(_, host)| !host.is_empty())
+            .ok_or_else(|| {
+                Failure::invalid(
+                    format!("--out {text}: there is no `:HOST`"),
+                    "give it as SANDBOX:HOST, such as plot.png:plot.png",
+                )
+            })?;
         let sandbox = sandbox_path("--out", sandbox)?;
         let mut host = PathBuf::from(host);
         if host.is_dir() {
@@ -211,13 +235,20 @@ fn sandbox_path(flag: &str, text: &str) -> Result<SandboxPath, Failure> {
 }
 
 fn name(program: &Path) -> String {
-    if program == Path::new("-") { "the program on stdin".to_owned() } else { program.display().to_string() }
+    if program == Path::new("-") {
+        "the program on stdin".to_owned()
+    } else {
+        program.display().to_string()
+    }
 }
 
 /// Reads a file, or stdin for `-`, that may not be larger than `limit`.
 fn read_bounded(path: &Path, limit: ByteSize) -> Result<Vec<u8>, Failure> {
     let unreadable = |error: io::Error| {
-        Failure::invalid(format!("{} cannot be read: {error}", name(path)), "check the path and its permissions")
+        Failure::invalid(
+            format!("{} cannot be read: {error}", name(path)),
+            "check the path and its permissions",
+        )
     };
     let bound = limit.as_bytes().saturating_add(1);
     let mut bytes = Vec::new();
@@ -231,7 +262,11 @@ fn read_bounded(path: &Path, limit: ByteSize) -> Result<Vec<u8>, Failure> {
     if u64::try_from(read).is_ok_and(|read| read > limit.as_bytes()) {
         return Err(Failure::new(
             Code::LimitReached,
-            format!("{} has more than the {} bytes that are possible", name(path), limit.as_bytes()),
+            format!(
+                "{} has more than the {} bytes that are possible",
+                name(path),
+                limit.as_bytes()
+            ),
             "bring larger files in with --mount",
         ));
     }
@@ -242,7 +277,10 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     match Duration::try_from_secs_f64(seconds) {
         Ok(timeout) if !timeout.is_zero() && timeout <= MAX_TIMEOUT => Ok(timeout),
-        _ => Err(format!("must be more than 0 and at most {} seconds", MAX_TIMEOUT.as_secs())),
+        _ => Err(format!(
+            "must be more than 0 and at most {} seconds",
+            MAX_TIMEOUT.as_secs()
+        )),
     }
 }
 
@@ -307,7 +345,11 @@ fn bring_back(view: &ExecutionView, outs: &[Out]) -> Result<(), Failure> {
         let Some(artifact) = found else {
             return Err(Failure::new(
                 Code::NotFound,
-                format!("--out {}: {}", out.sandbox, reason.map_or("it did not come back", String::as_str)),
+                format!(
+                    "--out {}: {}",
+                    out.sandbox,
+                    reason.map_or("it did not come back", String::as_str)
+                ),
                 "check that the program writes it before it ends; relative paths start at /home/user",
             ));
         };
@@ -323,7 +365,9 @@ fn bring_back(view: &ExecutionView, outs: &[Out]) -> Result<(), Failure> {
 
 /// Reasons begin with the path they are about.
 fn is_about(reason: &str, out: &Out) -> bool {
-    reason.strip_prefix(out.sandbox.as_str()).is_some_and(|rest| rest.starts_with([' ', ':']))
+    reason
+        .strip_prefix(out.sandbox.as_str())
+        .is_some_and(|rest| rest.starts_with([' ', ':']))
 }
 
 /// The exit status as shells know it.

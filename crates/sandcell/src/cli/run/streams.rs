@@ -109,7 +109,9 @@ pub(super) fn writer(
         }
         fault.map_or(Ok(collected), Err)
     });
-    (sender, async { task.await.unwrap_or_else(|panicked| Err(io::Error::other(panicked))) })
+    (sender, async {
+        task.await.unwrap_or_else(|panicked| Err(io::Error::other(panicked)))
+    })
 }
 
 fn pass(stream: OutputStream, bytes: &[u8]) -> io::Result<()> {
@@ -128,7 +130,9 @@ fn collect(collected: &mut Collected, stream: OutputStream, bytes: &[u8], limit:
         OutputStream::Stdout => &mut collected.stdout,
         OutputStream::Stderr => &mut collected.stderr,
     };
-    let room = usize::try_from(limit.as_bytes()).unwrap_or(usize::MAX).saturating_sub(kept.len());
+    let room = usize::try_from(limit.as_bytes())
+        .unwrap_or(usize::MAX)
+        .saturating_sub(kept.len());
     let fits = bytes.get(..room).unwrap_or(bytes);
     kept.extend_from_slice(fits);
     collected.truncated |= fits.len() < bytes.len();

@@ -15,7 +15,13 @@ fn parse(args: &[&str]) -> Result<RunArgs, clap::Error> {
 
 #[test]
 fn the_language_comes_from_the_name_and_is_python_otherwise() {
-    for (name, language) in [("a.py", "python"), ("a.mjs", "javascript"), ("a.sh", "bash"), ("-", "python"), ("a", "python")] {
+    for (name, language) in [
+        ("a.py", "python"),
+        ("a.mjs", "javascript"),
+        ("a.sh", "bash"),
+        ("-", "python"),
+        ("a", "python"),
+    ] {
         assert_eq!(language_of(Path::new(name)), language);
     }
 }
@@ -42,7 +48,10 @@ fn limits_that_are_none_are_refused() {
     ] {
         assert!(parse(&bad).is_err(), "{bad:?}");
     }
-    assert_eq!(parse(&["--timeout", "0.5"]).unwrap().timeout, Some(Duration::from_millis(500)));
+    assert_eq!(
+        parse(&["--timeout", "0.5"]).unwrap().timeout,
+        Some(Duration::from_millis(500))
+    );
 }
 
 #[test]
@@ -54,7 +63,10 @@ fn a_wish_that_is_no_path_names_the_flag() {
     let out = Out::parse(&format!("/tmp/a.png:{}", folder.path().display())).unwrap();
     assert_eq!(out.host, folder.path().join("a.png"));
     let out = Out::parse("a.txt:b:c").unwrap();
-    assert_eq!((out.sandbox.as_str(), out.host.as_path()), ("/home/user/a.txt", Path::new("b:c")));
+    assert_eq!(
+        (out.sandbox.as_str(), out.host.as_path()),
+        ("/home/user/a.txt", Path::new("b:c"))
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 # class: crosstalk
 # layer: ipc_namespace
 # expect: held
-# needs: root
+# proof: root
 
 # in: a
 call("msgget", 0x5EC1, 0o1666)

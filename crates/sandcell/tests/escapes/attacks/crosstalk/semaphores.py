@@ -2,7 +2,7 @@
 # class: crosstalk
 # layer: ipc_namespace
 # expect: held
-# needs: root
+# proof: root
 
 # in: a
 call("semget", 0x5EC2, 1, 0o1666)

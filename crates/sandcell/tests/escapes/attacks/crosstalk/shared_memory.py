@@ -2,7 +2,7 @@
 # class: crosstalk
 # layer: ipc_namespace
 # expect: held
-# needs: root
+# proof: root
 
 # in: a
 call("shmget", 0x5EC3, 4096, 0o1666)

@@ -3,7 +3,7 @@
 # layer: private_root
 # expect: held
 # beside: landlock, user_namespace
-# needs: root
+# proof: root
 
 found = []
 for action in (lambda: open("/dev/x", "w"), lambda: os.mkdir("/dev/y"), lambda: os.symlink("null", "/dev/z")):

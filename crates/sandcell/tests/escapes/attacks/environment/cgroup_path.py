@@ -2,7 +2,7 @@
 # class: environment
 # layer: cgroup_namespace
 # expect: held
-# needs: root
+# proof: root
 
 text = open("/proc/self/cgroup").read()
 finds(line for line in text.splitlines() if line.split(":", 2)[2] not in ("/", ""))

@@ -3,7 +3,7 @@
 # layer: pid_namespace
 # expect: held
 # beside: private_proc
-# needs: root
+# proof: root
 
 here = os.readlink("/proc/self/ns/pid")
 verdict(here == LURE["ns"]["pid"], here)

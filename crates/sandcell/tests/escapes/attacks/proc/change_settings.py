@@ -3,7 +3,7 @@
 # layer: private_proc
 # expect: held
 # beside: user_namespace
-# needs: root
+# proof: root
 
 found = []
 for folder, _, names in os.walk("/proc/sys"):

@@ -3,7 +3,7 @@
 # layer: private_proc
 # expect: held
 # beside: user_namespace
-# needs: root
+# proof: root
 # quick: yes
 
 finds(p for p in ("kcore", "kallsyms", "kmsg", "kpagecount", "kpageflags", "kpagecgroup") if text_of("/proc/" + p))

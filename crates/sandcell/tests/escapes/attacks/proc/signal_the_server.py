@@ -3,7 +3,7 @@
 # layer: pid_namespace
 # expect: held
 # beside: private_proc
-# needs: root
+# proof: root
 
 try:
     os.kill(LURE["pid"], 0)

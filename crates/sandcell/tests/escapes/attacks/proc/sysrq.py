@@ -3,7 +3,7 @@
 # layer: private_proc
 # expect: held
 # beside: user_namespace
-# needs: root
+# proof: root
 # quick: yes
 
 verdict(opens("/proc/sysrq-trigger", os.O_WRONLY), "it opened for writing")

@@ -3,7 +3,6 @@
 # layer: pid_namespace
 # expect: held
 # fresh: yes
-# closes: yes
 # unproven: what is looked at is whether it lives after the sandbox is closed
 # outside: gone
 

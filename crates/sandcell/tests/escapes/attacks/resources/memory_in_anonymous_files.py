@@ -4,7 +4,7 @@
 # limits: memory=128, disk=32
 # raised: memory=512, disk=32
 # fresh: yes
-# needs: root
+# proof: root
 # expect: held or out_of_memory
 
 size = 0

@@ -3,6 +3,6 @@
 # layer: private_root
 # expect: held
 # beside: user_namespace, landlock
-# needs: root
+# proof: root
 
 fails(lambda: os.listdir("/root"))

@@ -6,4 +6,4 @@
 # quick: yes
 
 text = "".join(open("/proc/self/" + n).read() for n in ("mountinfo", "mounts", "mountstats"))
-finds([p for p in LURE["paths"] if p in text] + [w for w in ("/dev/vd", "/dev/sd", "/dev/nvme", "lowerdir=/usr", "upperdir=/home", "cgroup") if w in text])
+finds([p for p in LURE["paths"] if p in text] + [w for w in ("/dev/vd", "/dev/sd", "/dev/nvme", "lowerdir=/usr", "upperdir=/home", " - cgroup") if w in text])

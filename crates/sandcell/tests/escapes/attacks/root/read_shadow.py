@@ -3,7 +3,7 @@
 # layer: private_root
 # expect: held
 # beside: user_namespace, landlock
-# needs: root
+# proof: root
 # quick: yes
 
 fails(lambda: open("/etc/shadow").read())

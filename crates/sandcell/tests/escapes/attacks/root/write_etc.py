@@ -3,7 +3,7 @@
 # layer: private_root
 # expect: held
 # beside: user_namespace, landlock
-# needs: root
+# proof: root
 # quick: yes
 
 fails(lambda: os.open("/etc", os.O_TMPFILE | os.O_WRONLY))

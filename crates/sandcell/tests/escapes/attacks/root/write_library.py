@@ -3,7 +3,7 @@
 # layer: private_root
 # expect: held
 # beside: user_namespace, landlock
-# needs: root
+# proof: root
 
 path = next(line.split()[-1] for line in open("/proc/self/maps") if "libc" in line and line.split()[-1].startswith("/"))
 fails(lambda: os.open(path, os.O_WRONLY))

@@ -1,0 +1,9 @@
+# attack: close every descriptor and go on computing
+# class: protocol
+# layer: protocol
+# timeout: 2
+# expect: any
+# fresh: yes
+
+os.closerange(0, 4096)
+time.sleep(30)

@@ -1,0 +1,331 @@
+//! A server under attack: runs attacks in its sandboxes and judges what came of them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::catalogue::{Attack, Expect, Needs, PRELUDE, Step};
+use crate::lure::{self, Lure};
+use crate::support::client::{Answer, Client};
+use crate::support::{is_root, machine, place::Place};
+
+/// The most that the server's own memory may grow while a sandbox floods it.
+const SERVER_GROWTH: u64 = 64 << 20;
+
+/// Who runs the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Who {
+    /// Whoever runs the tests.
+    Current,
+    /// Somebody without any power; only root can become that.
+    Ordinary,
+}
+
+impl Who {
+    /// Everybody that the server can be here.
+    pub fn everybody() -> Vec<Self> {
+        if is_root() { vec![Self::Current, Self::Ordinary] } else { vec![Self::Current] }
+    }
+
+    pub fn is_root(self) -> bool {
+        self == Self::Current && is_root()
+    }
+
+    pub fn name(self) -> &'static str {
+        if self.is_root() { "root" } else { "ordinary user" }
+    }
+}
+
+/// The program as everybody can start it: a copy, since the build folder may be private.
+pub fn program() -> PathBuf {
+    static COPY: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let folder = COPY.get_or_init(|| {
+        let folder = tempfile::Builder::new().prefix("cell-escapes-").tempdir_in("/var/tmp").unwrap();
+        std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::copy(crate::under_test(), folder.path().join("sandcell")).unwrap();
+        folder
+    });
+    folder.path().join("sandcell")
+}
+
+/// What came of an attack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Held,
+    Breach(String),
+    /// It neither held nor came through: it could not be tried as meant.
+    Unclear(String),
+}
+
+/// A server, its place, and what lies around it.
+pub struct Field {
+    pub who: Who,
+    pub client: Client,
+    pub lure: Lure,
+    place: Place,
+    words: Value,
+    /// The sandbox of harmless attacks.
+    usual: Option<String>,
+    witness: String,
+}
+
+impl Field {
+    /// Starts a server with these settings and variables.
+    pub fn open(who: Who, settings: &str, variables: &[(&str, &str)]) -> Self {
+        let place = Place::with_settings(settings);
+        for name in ["home", "tmp", "data", "work"] {
+            who.give(&place.path(name));
+        }
+        who.give(place.work().parent().unwrap());
+        let lure = Lure::new(who);
+        let mut command = server_command(&place, who, &["serve"]);
+        command.envs(variables.iter().copied());
+        let client = Client::start(&mut command);
+        let words = lure.words(client.pid(), &place);
+        let mut field = Self {
+            who,
+            client,
+            lure,
+            place,
+            words,
+            usual: None,
+            witness: String::new(),
+        };
+        field.witness = field.create();
+        field
+    }
+
+    fn create(&self) -> String {
+        let made = self.client.call("create_sandbox", json!({}));
+        assert!(!made.is_error(), "{made:?}\n{}", self.client.log());
+        made.data()["sandbox_id"].as_str().unwrap().to_owned()
+    }
+
+    fn close(&self, sandbox: &str) {
+        let _ = self.client.call("close_sandbox", json!({"sandbox_id": sandbox}));
+    }
+
+    /// What an attack's code is told, as Python.
+    pub fn head(&self) -> String {
+        // A JSON text in a Python string: read by json, so that true and null mean the same.
+        format!("import json\nLURE = json.loads({:?})\n{PRELUDE}\n", self.words.to_string())
+    }
+
+    /// Why an attack cannot be tried here.
+    pub fn missing(&self, attack: &Attack) -> Option<&'static str> {
+        match attack.needs {
+            Some(Needs::Root) if !self.who.is_root() => Some("needs a server that is root"),
+            Some(Needs::User) if self.who.is_root() => Some("needs a server that is not root"),
+            Some(Needs::X86) if !cfg!(target_arch = "x86_64") => Some("needs an x86-64 machine"),
+            _ => None,
+        }
+    }
+
+    /// Makes one attack.
+    pub fn try_out(&mut self, attack: &Attack) -> Outcome {
+        let own = attack.fresh || attack.meets() || attack.steps.len() > 1;
+        let first = match (&self.usual, own) {
+            (Some(usual), false) => usual.clone(),
+            (None, false) => self.usual.insert(self.client.call("create_sandbox", json!({})).data()["sandbox_id"].as_str().unwrap_or_default().to_owned()).clone(),
+            (_, true) => self.create(),
+        };
+        let second = if attack.meets() { Some(self.create()) } else { None };
+        let idle = machine::private_memory(self.client.pid());
+        forget_peak(self.client.pid());
+        let (answer, trouble) = self.run_steps(attack, &first, second.as_deref());
+        let mut outcome = judge(attack, &answer, trouble);
+        if outcome == Outcome::Held
+            && let Some(seen) = self.look_from_outside(attack, &first, &answer, idle)
+        {
+            outcome = Outcome::Breach(seen);
+        }
+        if own {
+            self.close(&first);
+        } else if answer.status() != "ok" || answer.state_lost() {
+            self.close(&first);
+            self.usual = None;
+        }
+        if let Some(second) = second {
+            self.close(&second);
+        }
+        outcome
+    }
+
+    fn run_steps(&self, attack: &Attack, first: &str, second: Option<&str>) -> (Answer, Option<String>) {
+        let mut last = Answer(Value::Null);
+        let mut seen = Value::Null;
+        for (number, step) in attack.steps.iter().enumerate() {
+            match step {
+                Step::Code { second: in_second, text } => {
+                    let sandbox = if *in_second { second.unwrap_or(first) } else { first };
+                    let code = format!("{}ANSWER = json.loads({:?})\n{text}", self.head(), seen.to_string());
+                    last = self.client.call(
+                        "execute_code",
+                        json!({"code": code, "sandbox_id": sandbox, "timeout_s": attack.timeout_s.unwrap_or(20.0)}),
+                    );
+                    let is_last = number + 1 == attack.steps.len();
+                    if !is_last && last.status() != "ok" {
+                        let trouble = format!("step {number} ended with {}: {}", last.status(), last.all());
+                        return (last, Some(trouble));
+                    }
+                }
+                Step::Tool { name, arguments } => {
+                    let mut arguments = arguments.clone();
+                    if arguments.get("sandbox_id").is_none() && name != "get_execution" {
+                        arguments["sandbox_id"] = json!(first);
+                    }
+                    let started = Instant::now();
+                    let raw = self.client.request_raw("tools/call", json!({"name": name, "arguments": arguments}));
+                    let answer = Answer(raw["result"].clone());
+                    seen = json!({
+                        "is_error": answer.is_error() || raw.get("error").is_some(),
+                        "text": answer.all(),
+                        "took_ms": u64::try_from(started.elapsed().as_millis()).unwrap(),
+                    });
+                }
+            }
+        }
+        (last, None)
+    }
+
+    /// What only the machine's owner sees.
+    fn look_from_outside(&self, attack: &Attack, sandbox: &str, answer: &Answer, idle: u64) -> Option<String> {
+        if let Some(touched) = self.lure.touched() {
+            return Some(touched.to_owned());
+        }
+        if !self.client.noise().is_empty() {
+            return Some(format!("stdout of the server carried {:?}", self.client.noise()));
+        }
+        if attack.expect == Expect::Any {
+            let said = self.client.call("execute_code", json!({"code": "print(6 * 7)", "sandbox_id": self.witness}));
+            if said.output().trim() != "42" {
+                return Some(format!("another sandbox does not answer any more: {said:?}"));
+            }
+            let again = self.client.call("execute_code", json!({"code": "print(6 * 7)", "sandbox_id": sandbox}));
+            if !again.output().contains("42") {
+                return Some(format!("the sandbox is of no use afterwards: {again:?}"));
+            }
+        }
+        match attack.outside.as_deref() {
+            None | Some("untouched") => None,
+            Some("room") => lure::room(self.who).err(),
+            Some("server memory") => {
+                let grown = machine::peak_memory(self.client.pid()).saturating_sub(idle.max(resident(self.client.pid(), idle)));
+                (grown > SERVER_GROWTH).then(|| format!("the server grew by {} MiB", grown >> 20))
+            }
+            Some("no escape") => {
+                let text = answer.all();
+                text.chars().any(|c| c.is_control() && c != '\n' && c != '\t').then(|| format!("{text:?}"))
+            }
+            Some("gone") => {
+                self.close(sandbox);
+                gone_within(Duration::from_secs(2), || find_in_command_lines(&self.lure.marker))
+            }
+            Some("no spinner") => gone_within(Duration::from_secs(2), || {
+                machine::descendants(self.client.pid()).into_iter().find(spins).map(|seen| format!("{seen:?}"))
+            }),
+            Some(other) => panic!("{}: nobody looks at {other}", attack.name),
+        }
+    }
+
+    /// The folder of this server, for those that start another one.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+}
+
+/// The server's command line as this user.
+pub fn server_command(place: &Place, who: Who, arguments: &[&str]) -> Command {
+    let template = place.command(arguments);
+    let mut command = who.command(&program());
+    command.args(template.get_args());
+    command.env_clear().current_dir(place.work());
+    for (name, value) in template.get_envs() {
+        if let Some(value) = value {
+            command.env(name, value);
+        }
+    }
+    command
+}
+
+fn resident(pid: u32, at_least: u64) -> u64 {
+    let text = machine::status(pid, "VmRSS").unwrap_or_default();
+    let now = text.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024;
+    // What is resident now was so before, or is part of the growth; programs and libraries are neither.
+    now.min(at_least + (24 << 20))
+}
+
+/// Begins a new measurement of the highest resident size.
+fn forget_peak(pid: u32) {
+    let _ = std::fs::write(format!("/proc/{pid}/clear_refs"), "5");
+}
+
+fn spins(seen: &machine::Seen) -> bool {
+    let ticks = || -> Option<u64> {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", seen.pid)).ok()?;
+        let fields: Vec<&str> = text.rsplit_once(") ")?.1.split(' ').collect();
+        Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
+    };
+    let before = ticks();
+    std::thread::sleep(Duration::from_millis(100));
+    matches!((before, ticks()), (Some(before), Some(after)) if after > before + 3)
+}
+
+fn find_in_command_lines(marker: &str) -> Option<String> {
+    std::fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
+        let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+        let text = String::from_utf8_lossy(&line).into_owned();
+        (text.contains(marker) && !text.contains("json.loads")).then(|| format!("{}: {text}", entry.path().display()))
+    })
+}
+
+/// What is still found after this time.
+fn gone_within(limit: Duration, mut look: impl FnMut() -> Option<String>) -> Option<String> {
+    let started = Instant::now();
+    loop {
+        let seen = look();
+        if seen.is_none() || started.elapsed() > limit {
+            return seen;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// What an execution's text and end say.
+pub fn judge(attack: &Attack, answer: &Answer, trouble: Option<String>) -> Outcome {
+    if let Some(trouble) = trouble {
+        return Outcome::Unclear(trouble);
+    }
+    let text = answer.output();
+    if let Some(line) = text.lines().find(|line| line.starts_with("BREACH: ")) {
+        return Outcome::Breach(line["BREACH: ".len()..].to_owned());
+    }
+    let said = text.lines().any(|line| line == "HELD");
+    let ended = || Outcome::Unclear(format!("{} {}: {}", answer.status(), answer.cause(), answer.all()));
+    match &attack.expect {
+        Expect::Any => Outcome::Held,
+        Expect::Held | Expect::HeldOr(_) if said => Outcome::Held,
+        Expect::HeldOr(causes) if causes.iter().any(|cause| cause == answer.cause()) => Outcome::Held,
+        Expect::Cause(cause) if cause == answer.cause() => Outcome::Held,
+        _ => ended(),
+    }
+}
+
+/// Settings that hold these limits.
+pub fn settings(limits: &[(String, String)]) -> String {
+    let mut lines = BTreeMap::new();
+    for (key, value) in limits {
+        let key = match key.as_str() {
+            "memory" => "memory_mb",
+            "disk" => "disk_mb",
+            other => other,
+        };
+        lines.insert(key.to_owned(), value.clone());
+    }
+    let lines: Vec<String> = lines.into_iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
+    if lines.is_empty() { String::new() } else { format!("[limits]\n{}", lines.concat()) }
+}

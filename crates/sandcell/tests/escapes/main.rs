@@ -1,0 +1,207 @@
+//! The escape suite: one file for each attack, made on the real server, as whoever runs this and, as root, once more as
+//! somebody without any power.
+//!
+//! That each attack is real is shown elsewhere: `layers` takes the layer away that holds it, and here limits are raised.
+//! An attack that could not be tried counts as a failure.
+#![cfg(target_os = "linux")]
+#![forbid(unsafe_code)]
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::as_conversions,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "tests may panic and print; that is how they fail"
+)]
+
+mod catalogue;
+mod enumerated;
+mod field;
+mod lure;
+#[path = "../e2e/support/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "shared with the end-to-end tests, which use all of it")]
+mod support;
+mod table;
+
+use std::collections::BTreeMap;
+
+use catalogue::{Attack, Expect};
+use field::{Field, Outcome, Who};
+use support::begin;
+
+/// The program that these tests attack.
+pub fn under_test() -> std::path::PathBuf {
+    support::binary()
+}
+
+/// Makes these attacks, those with equal limits on one server; fails with every one that was not held.
+fn besiege(class: &str, attacks: &[Attack]) {
+    let mut failures = Vec::new();
+    for who in Who::everybody() {
+        let mut groups: BTreeMap<String, Vec<&Attack>> = BTreeMap::new();
+        for attack in attacks {
+            groups.entry(field::settings(&attack.limits)).or_default().push(attack);
+        }
+        let (mut tried, mut held, mut skipped) = (0, 0, 0);
+        for (settings, attacks) in groups {
+            let mut field = Field::open(who, &settings, &[]);
+            for attack in attacks {
+                if let Some(reason) = field.missing(attack) {
+                    println!("not tried: {} ({}): {reason}", attack.name, who.name());
+                    skipped += 1;
+                    continue;
+                }
+                tried += 1;
+                match field.try_out(attack) {
+                    Outcome::Held => held += 1,
+                    other => failures.push(format!("{} as {}: {other:?}", attack.name, who.name())),
+                }
+            }
+        }
+        println!("{class} as {}: {tried} tried, {held} held, {skipped} not for this user", who.name());
+    }
+    assert!(failures.is_empty(), "{} not held:\n{}", failures.len(), failures.join("\n"));
+}
+
+macro_rules! classes {
+    ($($name:ident: $class:literal;)*) => {
+        $(#[test]
+        fn $name() {
+            let _turn = begin!();
+            besiege($class, &catalogue::of($class));
+        })*
+
+        const TESTED: &[&str] = &[$($class),*];
+    };
+}
+
+classes! {
+    the_agent_cannot_be_touched: "agent";
+    nothing_crosses_between_two_sandboxes: "crosstalk";
+    devices_give_no_way_out: "devices";
+    nothing_of_the_server_leaks: "environment";
+    the_kernels_surface_is_closed: "kernel";
+    the_network_is_out_of_reach: "network";
+    no_rights_can_be_gained: "privileges";
+    proc_tells_and_changes_nothing: "proc";
+    lies_to_the_server_change_nothing: "protocol";
+    nothing_can_be_used_up: "resources";
+    the_hosts_files_are_out_of_reach: "root";
+    odd_sockets_are_refused: "sockets";
+    traps_for_the_file_tools_do_not_work: "workspace";
+}
+
+#[test]
+fn every_class_is_tested_and_there_are_many_attacks_of_many_kinds() {
+    let classes = catalogue::classes();
+    assert_eq!(classes.iter().map(String::as_str).collect::<Vec<_>>(), TESTED);
+    let attacks = catalogue::all();
+    assert!(attacks.len() >= 160, "{}", attacks.len());
+    let layers: Vec<&str> = sandcell_jail::plan::LAYERS.into_iter().chain(catalogue::OTHER_LAYERS).collect();
+    for attack in &attacks {
+        for layer in std::iter::once(&attack.layer).chain(&attack.beside) {
+            assert!(layers.contains(&layer.as_str()), "{}: there is no layer {layer}", attack.name);
+        }
+    }
+    for layer in layers {
+        assert!(attacks.iter().any(|attack| attack.layer == layer), "nothing attacks {layer}");
+    }
+}
+
+/// Every attack that is one piece of code, all in one program of the command line.
+#[test]
+fn the_command_line_holds_as_well() {
+    let _turn = begin!();
+    for who in Who::everybody() {
+        let field = Field::open(who, "", &[]);
+        let attacks: Vec<Attack> = catalogue::all()
+            .into_iter()
+            .filter(|attack| attack.is_plain() && !attack.fresh && attack.expect == Expect::Held)
+            .filter(|attack| attack.timeout_s.is_none() && field.missing(attack).is_none())
+            .collect();
+        let output = run_all(&field, &attacks);
+        let mut failures = Vec::new();
+        for attack in &attacks {
+            let said = output.get(&attack.name).map_or("(nothing)", String::as_str);
+            if said != "HELD" {
+                failures.push(format!("{} as {}: {said}", attack.name, who.name()));
+            }
+        }
+        if let Some(touched) = field.lure.touched() {
+            failures.push(touched.to_owned());
+        }
+        println!("run as {}: {} tried, {} not held", who.name(), attacks.len(), failures.len());
+        assert!(failures.is_empty(), "{}", failures.join("\n"));
+        assert!(attacks.len() >= 100, "{}", attacks.len());
+    }
+}
+
+/// Runs them one after the other in one program; the last line that each printed.
+fn run_all(field: &Field, attacks: &[Attack]) -> BTreeMap<String, String> {
+    let texts: BTreeMap<&str, &str> = attacks
+        .iter()
+        .map(|attack| match attack.steps.as_slice() {
+            [catalogue::Step::Code { text, .. }] => (attack.name.as_str(), text.as_str()),
+            _ => unreachable!("only plain ones"),
+        })
+        .collect();
+    let program = format!(
+        "{}\nANSWER = None\nATTACKS = json.loads({:?})\nBASE = dict(globals())\nfor NAME, TEXT in sorted(ATTACKS.items()):\n    \
+         print('@', NAME, flush=True)\n    try:\n        exec(compile(TEXT, NAME, 'exec'), dict(BASE))\n    \
+         except BaseException as e:\n        print('unclear:', repr(e))\n    sys.stdout.flush()\n",
+        field.head(),
+        serde_json::to_string(&texts).unwrap()
+    );
+    let file = field.place().write("attacks.py", program);
+    let output = field::server_command(field.place(), field.who, &["run", &file.display().to_string(), "--timeout", "120"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("@ "), "{output:?}");
+    let mut found = BTreeMap::new();
+    let mut name = String::new();
+    for line in text.lines() {
+        match line.strip_prefix("@ ") {
+            Some(next) => name = next.to_owned(),
+            None => {
+                found.insert(name.clone(), line.to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// An attack on a limit that would be held anyway shows nothing: with the limit raised each one comes through.
+#[test]
+fn attacks_on_limits_come_through_when_the_limit_is_raised() {
+    let _turn = begin!();
+    let mut failures = Vec::new();
+    let mut groups: BTreeMap<String, Vec<Attack>> = BTreeMap::new();
+    for attack in catalogue::all() {
+        if attack.raised.is_empty() {
+            assert!(
+                attack.limits.is_empty() || attack.unproven.is_some(),
+                "{} names limits, and neither what raises them nor why nothing does",
+                attack.name
+            );
+            continue;
+        }
+        groups.entry(field::settings(&attack.raised)).or_default().push(attack);
+    }
+    let mut tried = 0;
+    for (settings, attacks) in groups {
+        let mut field = Field::open(Who::Current, &settings, &[]);
+        for attack in attacks.iter().filter(|attack| field.missing(attack).is_none()).collect::<Vec<_>>() {
+            tried += 1;
+            match field.try_out(attack) {
+                Outcome::Breach(_) => {}
+                other => failures.push(format!("{} with more room: {other:?}", attack.name)),
+            }
+        }
+    }
+    println!("limits raised: {tried} tried, {} did not come through", failures.len());
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
