@@ -31,6 +31,8 @@ const UNSAFE_FOLDER: &str = "crates/jail/src/sys";
 
 /// Lines that a source file may have; the house style asks for half of it.
 const LONGEST_FILE: usize = 800;
+/// One that may be longer, and how long: each file of the driver costs every interpreter's start.
+const LONGER: (&str, usize) = ("crates/languages/src/python/driver/core.py", 900);
 
 pub fn run() -> Result<()> {
     let faults = faults(&root())?;
@@ -151,8 +153,13 @@ fn faults_of_file(name: &str, path: &Path, text: &str) -> Vec<String> {
     let shown = path.display();
     let mut faults = Vec::new();
     let lines = text.lines().count();
-    if lines > LONGEST_FILE {
-        faults.push(format!("{shown}: {lines} lines, more than {LONGEST_FILE}"));
+    let most = if path == Path::new(LONGER.0) {
+        LONGER.1
+    } else {
+        LONGEST_FILE
+    };
+    if lines > most {
+        faults.push(format!("{shown}: {lines} lines, more than {most}"));
     }
     if path.extension().is_none_or(|extension| extension != "rs") {
         return faults;
@@ -160,6 +167,7 @@ fn faults_of_file(name: &str, path: &Path, text: &str) -> Vec<String> {
     let may_be_unsafe = path.starts_with(UNSAFE_FOLDER);
     // Integration tests and benches talk to people; so do the binary and the chores.
     let may_print = matches!(name, "sandcell" | "xtask")
+        || path.ends_with("build.rs")
         || path
             .components()
             .any(|part| matches!(part.as_os_str().to_str(), Some("tests" | "benches" | "examples")));

@@ -159,7 +159,8 @@ impl Core {
                 self.end(&execution, Stop::Reset).await;
                 true
             }
-            None => slot.take().is_some(),
+            // One that was made ahead and never used is not worth a word.
+            None => slot.take().is_some_and(|held| held.cells > 0),
         };
         // The caller asked for it, so there is nothing to tell.
         drop(slot.untold_loss());

@@ -127,8 +127,9 @@ impl Slot {
         let state = lock(&self.state);
         let cells = match (&state.running, &state.session) {
             (Some((_, cells)), _) => *cells,
-            (None, Some(held)) => held.cells,
-            (None, None) => return None,
+            (None, Some(held)) if held.cells > 0 => held.cells,
+            // One that was made ahead and never used is nothing to look at.
+            (None, Some(_) | None) => return None,
         };
         Some(SessionView {
             language: self.language.clone(),

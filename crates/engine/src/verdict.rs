@@ -120,7 +120,7 @@ fn own_end(facts: &Facts<'_>) -> Verdict {
         Ending::Cell(CellStatus::Ok) => ok(),
         Ending::Cell(CellStatus::Exit(code)) => exited(*code),
         Ending::Program(Exit::Code(code)) => exited(i32::from(*code)),
-        Ending::Cell(CellStatus::Error(error) | CellStatus::Interrupted(error)) => raised(error, facts.limits),
+        Ending::Cell(CellStatus::Error(error) | CellStatus::Interrupted(error)) => raised(error, facts),
         Ending::Cell(CellStatus::Died(exit)) => died("the interpreter", *exit, facts),
         Ending::Program(exit) => died("the program", *exit, facts),
         Ending::Broke(failure) => killed(failure.code, failure.message.clone(), failure.remedy.clone()),
@@ -157,12 +157,25 @@ fn exited(code: i32) -> Verdict {
 }
 
 /// The code raised: the driver's class says which limit it ran into, if any.
-fn raised(error: &CellError, limits: &Limits) -> Verdict {
+fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
+    let limits = facts.limits;
+    let hit = facts
+        .after
+        .is_some_and(|after| after.memory_events > facts.before.memory_events);
     let name = if error.name.is_empty() { "an error" } else { &error.name };
     let (code, message, remedy) = match error.class.as_str() {
         "memory" => (
             Code::OutOfMemory,
             format!("{name}: the sandbox may use {} MiB of memory", limits.memory.as_mib()),
+            MORE_MEMORY.to_owned(),
+        ),
+        // The code's own error came of it: a child it waited for, or a worker of a pool.
+        "" if hit => (
+            Code::OutOfMemory,
+            format!(
+                "a process of the code was ended for memory: the sandbox may use {} MiB; then the code raised {name}",
+                limits.memory.as_mib()
+            ),
             MORE_MEMORY.to_owned(),
         ),
         "disk" => (
@@ -485,6 +498,24 @@ mod tests {
             assert_eq!((verdict.status, code_of(&verdict)), (Status::Error, code), "{class}");
             assert!(!verdict.state_lost);
         }
+    }
+
+    #[test]
+    fn an_error_after_a_kill_for_memory_names_the_memory() {
+        let limits = Limits::default();
+        let error = CellError {
+            name: "AssertionError".into(),
+            ..CellError::default()
+        };
+        let verdict = judge(Facts {
+            after: Some(Usage {
+                memory_events: 1,
+                ..Usage::default()
+            }),
+            ..facts(Ending::Cell(CellStatus::Error(error)), &limits)
+        });
+        assert_eq!(code_of(&verdict), Code::OutOfMemory);
+        assert!(verdict.cause.unwrap().message.contains("AssertionError"));
     }
 
     #[test]

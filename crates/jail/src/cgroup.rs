@@ -153,8 +153,11 @@ impl Groups {
         format!("{PREFIX}{pid}-{}-{number}", started("/host", pid).unwrap_or(0))
     }
 
-    /// Removes the groups of launchers that are gone (after a kill of everything, or a crash of the machine).
-    pub fn sweep(&self, host: &str) {
+    /// Removes the groups of launchers that are gone (after a kill of everything, or a crash of the machine). Gives
+    /// back the folders that are still busy: what was killed in them takes a moment to go.
+    #[must_use]
+    pub fn sweep(&self, host: &str) -> Vec<String> {
+        let mut busy = Vec::new();
         for folder in self.folders() {
             let Ok(entries) = std::fs::read_dir(folder) else {
                 continue;
@@ -169,9 +172,12 @@ impl Groups {
                 for pid in pids_in(&path) {
                     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
                 }
-                let _ = rustix::fs::rmdir(path.as_str());
+                if matches!(rustix::fs::rmdir(path.as_str()), Err(rustix::io::Errno::BUSY)) {
+                    busy.push(path);
+                }
             }
         }
+        busy
     }
 }
 

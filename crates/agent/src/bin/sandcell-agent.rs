@@ -11,7 +11,9 @@ fn main() -> ExitCode {
 
     let (input, output) = (std::io::stdin(), std::io::stdout());
     let streams = (input.as_fd().try_clone_to_owned(), output.as_fd().try_clone_to_owned());
-    let (Ok(input), Ok(output)) = streams else { return ExitCode::FAILURE };
+    let (Ok(input), Ok(output)) = streams else {
+        return ExitCode::FAILURE;
+    };
     match serve(input, output, ServerConfig::default()) {
         ServeEnd::HostClosed => ExitCode::SUCCESS,
         ServeEnd::Breach(_) | ServeEnd::Failed(_) => ExitCode::FAILURE,

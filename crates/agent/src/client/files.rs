@@ -40,7 +40,11 @@ impl AgentFiles {
 #[async_trait]
 impl Files for AgentFiles {
     async fn list(&self, path: &SandboxPath, recursive: bool, max: usize) -> Result<Listing, FileError> {
-        let request = Request::List { path: path.as_str().to_owned(), recursive, max };
+        let request = Request::List {
+            path: path.as_str().to_owned(),
+            recursive,
+            max,
+        };
         let listing: Listing = self.link.ask(&request).await.map_err(|error| file_error(path, error))?;
         if listing.entries.len() > max {
             let end = AgentEnd::Breach("more entries than were asked for".to_owned());
@@ -55,15 +59,31 @@ impl Files for AgentFiles {
         if len > MAX_TRANSFER {
             return Err(too_large(path, len));
         }
-        let request = Request::Read { path: path.as_str().to_owned(), offset, len };
+        let request = Request::Read {
+            path: path.as_str().to_owned(),
+            offset,
+            len,
+        };
         let (answer, answered) = oneshot::channel();
         let (contents, received) = oneshot::channel();
-        let stream = Stream::Read { answer, bytes: Vec::new(), limit, window: ReceiveWindow::default(), contents };
+        let stream = Stream::Read {
+            answer,
+            bytes: Vec::new(),
+            limit,
+            window: ReceiveWindow::default(),
+            contents,
+        };
         let open = self.link.open(&request, stream).await?;
-        let reply: ReadReply = open.answer(answered, &request).await.map_err(|error| file_error(path, error))?;
+        let reply: ReadReply = open
+            .answer(answered, &request)
+            .await
+            .map_err(|error| file_error(path, error))?;
         // The reader hands the contents over before the answer.
         let bytes = received.await.map_err(|_| self.link.error())?;
-        Ok(FileChunk { bytes: bytes.into(), total: reply.total })
+        Ok(FileChunk {
+            bytes: bytes.into(),
+            total: reply.total,
+        })
     }
 
     async fn write(&self, path: &SandboxPath, bytes: Bytes, mode: WriteMode) -> Result<u64, FileError> {
@@ -71,21 +91,34 @@ impl Files for AgentFiles {
         if size > MAX_TRANSFER {
             return Err(too_large(path, size));
         }
-        let request = Request::Write { path: path.as_str().to_owned(), mode };
+        let request = Request::Write {
+            path: path.as_str().to_owned(),
+            mode,
+        };
         let (answer, answered) = oneshot::channel();
         let credit = Arc::new(Credit::default());
-        let stream = Stream::Write { answer, credit: Arc::clone(&credit) };
+        let stream = Stream::Write {
+            answer,
+            credit: Arc::clone(&credit),
+        };
         let open = self.link.open(&request, stream).await?;
         // An error may come before everything is sent; then there is no more credit and the answer says why.
         let sent = tokio::time::timeout(ANSWER, self.send(open.id, &bytes, &credit)).await;
         sent.map_err(|_| timed_out("write"))?;
-        let reply: WriteReply = open.answer(answered, &request).await.map_err(|error| file_error(path, error))?;
+        let reply: WriteReply = open
+            .answer(answered, &request)
+            .await
+            .map_err(|error| file_error(path, error))?;
         Ok(reply.size)
     }
 }
 
 fn too_large(path: &SandboxPath, size: u64) -> FileError {
-    FileError::TooLarge { path: path.to_string(), size, limit: MAX_TRANSFER }
+    FileError::TooLarge {
+        path: path.to_string(),
+        size,
+        limit: MAX_TRANSFER,
+    }
 }
 
 /// The contract's error for what the agent has answered. The text comes from inside, so it is only shown where no variant says it.
@@ -109,7 +142,10 @@ fn file_error(path: &SandboxPath, error: AskError) -> FileError {
         ErrorCode::LinkLoop => FileError::LinkLoop { path },
         ErrorCode::Unsupported => FileError::Sandbox(SandboxError::Unsupported(error.message)),
         ErrorCode::TooLarge | ErrorCode::Spawn | ErrorCode::Limit | ErrorCode::Invalid | ErrorCode::Failed => {
-            FileError::Other { path, reason: error.message.chars().take(300).collect() }
+            FileError::Other {
+                path,
+                reason: error.message.chars().take(300).collect(),
+            }
         }
     }
 }

@@ -44,7 +44,11 @@ impl Link {
 
     fn give_credit(&self, credits: &Credits) {
         if !credits.is_empty() {
-            let append = |out: &mut OutBuffer| credits.iter().for_each(|(stream, channel, amount)| out.credit(*stream, *channel, *amount));
+            let append = |out: &mut OutBuffer| {
+                credits
+                    .iter()
+                    .for_each(|(stream, channel, amount)| out.credit(*stream, *channel, *amount))
+            };
             self.outbound.send(append);
         }
     }
@@ -65,8 +69,12 @@ async fn move_on(link: Weak<Link>, stream: u32) {
         let mut credits = Credits::new();
         let more = {
             let mut table = link.table();
-            let Some(Stream::Program(program)) = table.streams.get_mut(&stream) else { return };
-            let Some((event, charge)) = program.waiting.pop_front() else { return };
+            let Some(Stream::Program(program)) = table.streams.get_mut(&stream) else {
+                return;
+            };
+            let Some((event, charge)) = program.waiting.pop_front() else {
+                return;
+            };
             if let Ok(permit) = permit {
                 permit.send(event);
             }
@@ -91,7 +99,10 @@ impl Table {
             return Ok(());
         }
         let Some(stream) = self.streams.get_mut(&id) else {
-            return Err(Breach::new(format!("{:?} on stream {id}, which is not open", frame.kind)));
+            return Err(Breach::new(format!(
+                "{:?} on stream {id}, which is not open",
+                frame.kind
+            )));
         };
         match frame.kind {
             Kind::Reply => self.reply(id, frame.payload),
@@ -127,7 +138,12 @@ impl Table {
                 credit.close();
                 drop(answer.send(payload.to_vec()));
             }
-            Some(Stream::Read { answer, bytes, contents, .. }) => {
+            Some(Stream::Read {
+                answer,
+                bytes,
+                contents,
+                ..
+            }) => {
                 drop(contents.send(bytes));
                 drop(answer.send(payload.to_vec()));
             }
@@ -158,20 +174,30 @@ impl Stream {
     }
 
     fn data(&mut self, id: u32, channel: u8, data: &[u8], outcome: &mut Outcome) -> Result<(), Breach> {
-        if let Self::Read { bytes, limit, window, .. } = self {
+        if let Self::Read {
+            bytes, limit, window, ..
+        } = self
+        {
             if channel != BODY || data.len() > limit.saturating_sub(bytes.len()) {
                 return Err(Breach::new("more file contents than were asked for"));
             }
             window.receive(data.len())?;
             bytes.extend_from_slice(data);
-            outcome.credits.extend(window.passed(data.len()).map(|amount| (id, BODY, amount)));
+            outcome
+                .credits
+                .extend(window.passed(data.len()).map(|amount| (id, BODY, amount)));
             return Ok(());
         }
         let program = self.started()?;
         let name = outward(channel)?;
         let window = program.window(channel).as_mut();
-        window.ok_or_else(|| Breach::new("output on a channel that is closed"))?.receive(data.len())?;
-        let event = ProcessEvent::Output { channel: name, bytes: Bytes::copy_from_slice(data) };
+        window
+            .ok_or_else(|| Breach::new("output on a channel that is closed"))?
+            .receive(data.len())?;
+        let event = ProcessEvent::Output {
+            channel: name,
+            bytes: Bytes::copy_from_slice(data),
+        };
         program.deliver(id, event, Some((channel, data.len())), outcome);
         Ok(())
     }

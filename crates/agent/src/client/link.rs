@@ -64,7 +64,10 @@ impl Link {
         });
         let reading = tokio::spawn(read(Arc::downgrade(&link), reader, decoder)).abort_handle();
         let writing = tokio::spawn(write(Arc::downgrade(&link), Arc::clone(&link.outbound))).abort_handle();
-        link.tasks.lock().unwrap_or_else(PoisonError::into_inner).extend([reading, writing]);
+        link.tasks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend([reading, writing]);
         Ok(link)
     }
 
@@ -76,15 +79,24 @@ impl Link {
     /// Sends a request and waits for its answer.
     pub(super) async fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, AskError> {
         let (answer, answered) = oneshot::channel();
-        let open = self.open(request, Stream::Question { answer }).await.map_err(AskError::Sandbox)?;
+        let open = self
+            .open(request, Stream::Question { answer })
+            .await
+            .map_err(AskError::Sandbox)?;
         open.answer(answered, request).await
     }
 
     /// Opens a stream with a request. When the returned guard is dropped before its answer came the stream is given up.
     pub(super) async fn open(&self, request: &Request, stream: Stream) -> Result<Open<'_>, SandboxError> {
-        let queue = if matches!(request, Request::Signal { .. }) { &self.signals } else { &self.requests };
+        let queue = if matches!(request, Request::Signal { .. }) {
+            &self.signals
+        } else {
+            &self.requests
+        };
         let turn = tokio::time::timeout(ANSWER, queue.acquire()).await;
-        let Ok(turn) = turn.map_err(|_| timed_out("queue"))? else { return Err(self.error()) };
+        let Ok(turn) = turn.map_err(|_| timed_out("queue"))? else {
+            return Err(self.error());
+        };
         let mut table = self.table();
         if let Some(end) = &table.end {
             return Err(end.error());
@@ -94,10 +106,18 @@ impl Link {
         // Sent with the table locked: ids have to reach the agent in order.
         if !self.outbound.send(|out| out.message(Kind::Request, id, request)) {
             let source = std::io::Error::from(std::io::ErrorKind::ArgumentListTooLong);
-            return Err(SandboxError::Setup { step: format!("agent {}", name(request)), source });
+            return Err(SandboxError::Setup {
+                step: format!("agent {}", name(request)),
+                source,
+            });
         }
         table.streams.insert(id, stream);
-        Ok(Open { link: self, id, over: false, _turn: turn })
+        Ok(Open {
+            link: self,
+            id,
+            over: false,
+            _turn: turn,
+        })
     }
 
     /// Gives a stream up: the agent stops what belongs to it.
@@ -110,7 +130,9 @@ impl Link {
         let too_many = table.abandoned.len() > MAX_ABANDONED;
         drop(table);
         if too_many {
-            self.end(AgentEnd::Breach("the agent does not confirm what was given up".to_owned()));
+            self.end(AgentEnd::Breach(
+                "the agent does not confirm what was given up".to_owned(),
+            ));
         } else {
             self.outbound.send(|out| out.reset(id));
         }
@@ -259,7 +281,9 @@ pub(super) fn breach(breach: Breach) -> AgentEnd {
 }
 
 pub(super) fn goodbye(payload: &[u8]) -> AgentEnd {
-    let reason = serde_json::from_slice::<Goodbye>(payload).map(|goodbye| goodbye.reason).unwrap_or_default();
+    let reason = serde_json::from_slice::<Goodbye>(payload)
+        .map(|goodbye| goodbye.reason)
+        .unwrap_or_default();
     let reason: String = reason.chars().take(200).collect();
     AgentEnd::Breach(format!("the agent has said goodbye: {reason}"))
 }

@@ -69,8 +69,13 @@ impl AgentClient {
         writer: impl AsyncWrite + Send + Unpin + 'static,
     ) -> Result<Self, SandboxError> {
         let greeting = Link::connect(reader, writer);
-        let link = tokio::time::timeout(HANDSHAKE, greeting).await.map_err(|_| timed_out("handshake"))??;
-        Ok(Self { files: files::AgentFiles::new(Arc::clone(&link)), link })
+        let link = tokio::time::timeout(HANDSHAKE, greeting)
+            .await
+            .map_err(|_| timed_out("handshake"))??;
+        Ok(Self {
+            files: files::AgentFiles::new(Arc::clone(&link)),
+            link,
+        })
     }
 
     /// Starts a program.
@@ -92,7 +97,10 @@ impl AgentClient {
     /// # Errors
     /// The connection is at its end, or the agent does not answer.
     pub async fn usage(&self) -> Result<InsideUsage, SandboxError> {
-        self.link.ask(&Request::Usage).await.map_err(link::AskError::into_sandbox)
+        self.link
+            .ask(&Request::Usage)
+            .await
+            .map_err(link::AskError::into_sandbox)
     }
 
     /// Asks for a sign of life.
@@ -100,7 +108,11 @@ impl AgentClient {
     /// # Errors
     /// The connection is at its end, or the agent does not answer.
     pub async fn ping(&self) -> Result<(), SandboxError> {
-        let _answer: Nothing = self.link.ask(&Request::Ping).await.map_err(link::AskError::into_sandbox)?;
+        let _answer: Nothing = self
+            .link
+            .ask(&Request::Ping)
+            .await
+            .map_err(link::AskError::into_sandbox)?;
         Ok(())
     }
 

@@ -97,7 +97,9 @@ impl Outbound {
 
 impl State {
     fn flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(writer) = &mut self.writer else { return Poll::Ready(Ok(())) };
+        let Some(writer) = &mut self.writer else {
+            return Poll::Ready(Ok(()));
+        };
         while !self.buffer.is_empty() {
             match writer.as_mut().poll_write(context, self.buffer.pending()) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),

@@ -40,9 +40,20 @@ pub(super) async fn spawn(link: &Arc<Link>, command: Command) -> Result<Process,
     };
     let open = link.open(&request, Stream::Program(Box::new(stream))).await?;
     let id = open.id;
-    let _pid: SpawnReply = open.answer(answered, &request).await.map_err(|error| refused(program, error))?;
-    let handle = AgentProcess { link: Arc::clone(link), id, stdin: stdin.map(Inward::new), control: control.map(Inward::new) };
-    Ok(Process { events: received, handle: Arc::new(handle) })
+    let _pid: SpawnReply = open
+        .answer(answered, &request)
+        .await
+        .map_err(|error| refused(program, error))?;
+    let handle = AgentProcess {
+        link: Arc::clone(link),
+        id,
+        stdin: stdin.map(Inward::new),
+        control: control.map(Inward::new),
+    };
+    Ok(Process {
+        events: received,
+        handle: Arc::new(handle),
+    })
 }
 
 fn refused(program: String, error: AskError) -> SandboxError {
@@ -53,7 +64,10 @@ fn refused(program: String, error: AskError) -> SandboxError {
     if error.code == ErrorCode::Unsupported {
         return SandboxError::Unsupported(error.message);
     }
-    SandboxError::Spawn { program, source: system_error(&error) }
+    SandboxError::Spawn {
+        program,
+        source: system_error(&error),
+    }
 }
 
 /// What the system said inside, with its number where that alone tells what has failed.
@@ -85,13 +99,18 @@ struct Inward {
 
 impl Inward {
     fn new(credit: Arc<Credit>) -> Self {
-        Self { credit, closed: Mutex::new(false) }
+        Self {
+            credit,
+            closed: Mutex::new(false),
+        }
     }
 }
 
 impl std::fmt::Debug for AgentProcess {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AgentProcess").field("stream", &self.id).finish_non_exhaustive()
+        f.debug_struct("AgentProcess")
+            .field("stream", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -114,16 +133,25 @@ impl ProcessHandle for AgentProcess {
         let closed = inward.closed.lock().await;
         if *closed {
             let source = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
-            return Err(SandboxError::Setup { step: format!("write to {channel:?} after it was closed"), source });
+            return Err(SandboxError::Setup {
+                step: format!("write to {channel:?} after it was closed"),
+                source,
+            });
         }
         for piece in bytes.chunks(MAX_DATA) {
             if self.link.has_ended() {
                 return Err(self.link.error());
             }
             if !inward.credit.spend(piece.len()).await {
-                return if self.link.has_ended() { Err(self.link.error()) } else { Ok(()) };
+                return if self.link.has_ended() {
+                    Err(self.link.error())
+                } else {
+                    Ok(())
+                };
             }
-            self.link.outbound.send(|out| out.data(self.id, channel_number(channel), piece));
+            self.link
+                .outbound
+                .send(|out| out.data(self.id, channel_number(channel), piece));
         }
         Ok(())
     }
@@ -135,18 +163,25 @@ impl ProcessHandle for AgentProcess {
             return Err(self.link.error());
         }
         if !std::mem::replace(&mut *closed, true) {
-            self.link.outbound.send(|out| out.close(self.id, channel_number(channel)));
+            self.link
+                .outbound
+                .send(|out| out.close(self.id, channel_number(channel)));
         }
         Ok(())
     }
 
     async fn signal(&self, signal: Signal, scope: SignalScope) -> Result<(), SandboxError> {
-        let request = Request::Signal { process: self.id, signal, scope };
+        let request = Request::Signal {
+            process: self.id,
+            signal,
+            scope,
+        };
         let _done: Nothing = self.link.ask(&request).await.map_err(|error| match error {
             AskError::Sandbox(error) => error,
-            AskError::Refused(error) => {
-                SandboxError::Setup { step: "agent signal".to_owned(), source: system_error(&error) }
-            }
+            AskError::Refused(error) => SandboxError::Setup {
+                step: "agent signal".to_owned(),
+                source: system_error(&error),
+            },
         })?;
         Ok(())
     }

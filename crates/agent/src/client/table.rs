@@ -39,7 +39,13 @@ pub(super) enum Stream {
     /// Waits for its REPLY only.
     Question { answer: Answer },
     /// Gets file contents, then its REPLY.
-    Read { answer: Answer, bytes: Vec<u8>, limit: usize, window: ReceiveWindow, contents: oneshot::Sender<Vec<u8>> },
+    Read {
+        answer: Answer,
+        bytes: Vec<u8>,
+        limit: usize,
+        window: ReceiveWindow,
+        contents: oneshot::Sender<Vec<u8>>,
+    },
     /// Sends file contents and gets a REPLY.
     Write { answer: Answer, credit: Arc<Credit> },
     /// A program.
@@ -90,7 +96,10 @@ pub(super) struct Credit {
 
 impl Default for Credit {
     fn default() -> Self {
-        Self { left: Semaphore::new(usize::try_from(WINDOW).unwrap_or(0)), spent: AtomicU32::new(0) }
+        Self {
+            left: Semaphore::new(usize::try_from(WINDOW).unwrap_or(0)),
+            spent: AtomicU32::new(0),
+        }
     }
 }
 
@@ -111,7 +120,11 @@ impl Credit {
     /// Takes credit that came back.
     pub(super) fn refund(&self, amount: u32) -> Result<(), Breach> {
         let subtract = |spent: u32| spent.checked_sub(amount);
-        if self.spent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract).is_err() {
+        if self
+            .spent
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract)
+            .is_err()
+        {
             return Err(Breach::new("more credit than was spent"));
         }
         self.left.add_permits(usize::try_from(amount).unwrap_or(0));

@@ -164,7 +164,9 @@ impl Decoder {
     /// # Errors
     /// The length is out of range or the kind is not known.
     pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, Breach> {
-        let Some((length, _)) = self.head() else { return Ok(None) };
+        let Some((length, _)) = self.head() else {
+            return Ok(None);
+        };
         if !(HEAD..=MAX_FRAME).contains(&length) {
             return Err(Breach::new(format!("a frame of {length} bytes")));
         }
@@ -178,7 +180,11 @@ impl Decoder {
             return Err(Breach::new("a frame without a head"));
         };
         let kind = Kind::from_number(number).ok_or_else(|| Breach::new(format!("a frame of unknown kind {number}")))?;
-        Ok(Some(Frame { kind, stream: u32::from_le_bytes([a, b, c, d]), payload }))
+        Ok(Some(Frame {
+            kind,
+            stream: u32::from_le_bytes([a, b, c, d]),
+            payload,
+        }))
     }
 }
 
@@ -227,7 +233,9 @@ impl OutBuffer {
     #[must_use]
     pub fn frame(&mut self, kind: Kind, stream: u32, parts: &[&[u8]]) -> bool {
         let length = parts.iter().fold(HEAD, |sum, part| sum.saturating_add(part.len()));
-        let Some(field) = u32::try_from(length).ok().filter(|_| length <= MAX_FRAME) else { return false };
+        let Some(field) = u32::try_from(length).ok().filter(|_| length <= MAX_FRAME) else {
+            return false;
+        };
         self.bytes.reserve(length + 4);
         self.bytes.extend_from_slice(&field.to_le_bytes());
         self.bytes.push(kind.number());
@@ -323,13 +331,19 @@ mod tests {
         assert_eq!(frames, [(Kind::Reply, 3, payload.clone())]);
         assert!(!out.frame(Kind::Reply, 3, &[&payload, b"1"]));
         decoder.room();
-        assert!(decoder.bytes.len() <= KEEP, "an empty decoder gives a large frame's memory back");
+        assert!(
+            decoder.bytes.len() <= KEEP,
+            "an empty decoder gives a large frame's memory back"
+        );
     }
 
     #[test]
     fn bad_lengths_and_unknown_kinds_are_breaches() {
         for length in [0_u32, 4, u32::try_from(MAX_FRAME).unwrap() + 1, u32::MAX] {
-            assert!(feed(&mut Decoder::default(), &length.to_le_bytes(), 100).is_err(), "{length}");
+            assert!(
+                feed(&mut Decoder::default(), &length.to_le_bytes(), 100).is_err(),
+                "{length}"
+            );
         }
         for kind in [0_u8, 10, 255] {
             let bytes = [5, 0, 0, 0, kind, 1, 0, 0, 0];

@@ -35,7 +35,8 @@ impl Hello {
     /// # Errors
     /// It is no HELLO, or of another protocol or version.
     pub fn check(payload: &[u8]) -> Result<Self, Breach> {
-        let hello: Self = serde_json::from_slice(payload).map_err(|error| Breach::new(format!("a bad HELLO: {error}")))?;
+        let hello: Self =
+            serde_json::from_slice(payload).map_err(|error| Breach::new(format!("a bad HELLO: {error}")))?;
         if hello.protocol != PROTOCOL || hello.version != VERSION {
             let theirs: String = hello.protocol.chars().take(40).collect();
             return Err(Breach::new(format!(
@@ -189,7 +190,12 @@ pub struct WireError {
 
 impl WireError {
     pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), errno: None, kind: None }
+        Self {
+            code,
+            message: message.into(),
+            errno: None,
+            kind: None,
+        }
     }
 }
 
@@ -260,27 +266,41 @@ mod tests {
 
     #[test]
     fn messages_look_like_the_protocol_page_says() {
-        let request = Request::Signal { process: 5, signal: Signal::Kill, scope: SignalScope::Tree };
+        let request = Request::Signal {
+            process: 5,
+            signal: Signal::Kill,
+            scope: SignalScope::Tree,
+        };
         assert_eq!(
             serde_json::to_string(&request).unwrap(),
             r#"{"op":"signal","process":5,"signal":"kill","scope":"tree"}"#
         );
         assert_eq!(serde_json::to_string(&Request::Usage).unwrap(), r#"{"op":"usage"}"#);
         let exited = Event::Exited { exit: Exit::Signal(9) };
-        assert_eq!(serde_json::to_string(&exited).unwrap(), r#"{"event":"exited","exit":{"signal":9}}"#);
+        assert_eq!(
+            serde_json::to_string(&exited).unwrap(),
+            r#"{"event":"exited","exit":{"signal":9}}"#
+        );
         assert_eq!(serde_json::to_string(&Reply::Ok(Nothing {})).unwrap(), r#"{"ok":{}}"#);
         let error = Reply::<Nothing>::Error(WireError::new(ErrorCode::NotFound, "gone"));
-        assert_eq!(serde_json::to_string(&error).unwrap(), r#"{"error":{"code":"not_found","message":"gone"}}"#);
+        assert_eq!(
+            serde_json::to_string(&error).unwrap(),
+            r#"{"error":{"code":"not_found","message":"gone"}}"#
+        );
     }
 
     #[test]
     fn an_unknown_operation_is_answered_and_no_operation_is_a_breach() {
         for op in ["forward", "open", "adopt", "no such thing"] {
             let payload = format!(r#"{{"op":"{op}","port":0}}"#);
-            let Err(RequestError::Answer(error)) = parse_request(payload.as_bytes()) else { panic!("{op}") };
+            let Err(RequestError::Answer(error)) = parse_request(payload.as_bytes()) else {
+                panic!("{op}")
+            };
             assert_eq!(error.code, ErrorCode::Unsupported);
         }
-        let Err(RequestError::Answer(error)) = parse_request(br#"{"op":"read","path":5}"#) else { panic!() };
+        let Err(RequestError::Answer(error)) = parse_request(br#"{"op":"read","path":5}"#) else {
+            panic!()
+        };
         assert_eq!(error.code, ErrorCode::Invalid);
         for bytes in [b"".as_slice(), b"[]", b"{}", b"\xff", b"{\"op\":1}"] {
             assert!(matches!(parse_request(bytes), Err(RequestError::Breach(_))));

@@ -36,7 +36,9 @@ impl SendWindow {
     /// How many bytes one frame may have now; 0 if none may be sent.
     #[must_use]
     pub fn room(&self) -> usize {
-        usize::try_from(self.left.saturating_sub(FRAME_COST)).unwrap_or(0).min(MAX_DATA)
+        usize::try_from(self.left.saturating_sub(FRAME_COST))
+            .unwrap_or(0)
+            .min(MAX_DATA)
     }
 
     /// Counts a frame of that many bytes; it has to be within the room.
@@ -78,7 +80,10 @@ impl ReceiveWindow {
     /// # Errors
     /// The window does not cover it.
     pub fn receive(&mut self, bytes: usize) -> Result<(), Breach> {
-        self.left = self.left.checked_sub(cost(bytes)).ok_or_else(|| Breach::new("data beyond the window"))?;
+        self.left = self
+            .left
+            .checked_sub(cost(bytes))
+            .ok_or_else(|| Breach::new("data beyond the window"))?;
         Ok(())
     }
 

@@ -20,9 +20,17 @@ pub(super) struct Children {
 
 impl Children {
     pub(super) fn new() -> io::Result<Self> {
-        let signal = if getpid() == Pid::INIT { Some(sandcell_jail::spawn::watch_children()?) } else { None };
+        let signal = if getpid() == Pid::INIT {
+            Some(sandcell_jail::spawn::watch_children()?)
+        } else {
+            None
+        };
         // Whoever ended before the signal was blocked left none behind.
-        Ok(Self { unfinished: signal.is_some(), signal, strays: Vec::new() })
+        Ok(Self {
+            unfinished: signal.is_some(),
+            signal,
+            strays: Vec::new(),
+        })
     }
 
     /// Whether this is the first process of a process namespace.
@@ -41,7 +49,11 @@ impl Children {
 
     /// What is polled for the end of one child where signals cannot be used.
     pub(super) fn watch(&self, pid: Pid) -> Option<OwnedFd> {
-        if self.first_process() { None } else { pidfd_open(pid, PidfdFlags::empty()).ok() }
+        if self.first_process() {
+            None
+        } else {
+            pidfd_open(pid, PidfdFlags::empty()).ok()
+        }
     }
 
     /// Whether a watched child has ended, and how.
@@ -76,7 +88,8 @@ impl Children {
 
     /// Reaps the strays that have ended.
     pub(super) fn reap_strays(&mut self) {
-        self.strays.retain(|pid| matches!(waitpid(Some(*pid), WaitOptions::NOHANG), Ok(None)));
+        self.strays
+            .retain(|pid| matches!(waitpid(Some(*pid), WaitOptions::NOHANG), Ok(None)));
     }
 }
 

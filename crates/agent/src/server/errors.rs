@@ -26,12 +26,18 @@ pub(super) fn of_file(errno: Errno) -> WireError {
         Errno::NAMETOOLONG => "a name in the path is too long".to_owned(),
         _ => std::io::Error::from(errno).to_string(),
     };
-    WireError { errno: Some(errno.raw_os_error()), ..WireError::new(code, message) }
+    WireError {
+        errno: Some(errno.raw_os_error()),
+        ..WireError::new(code, message)
+    }
 }
 
 /// The path names something that is no regular file.
 pub(super) fn not_regular(kind: &str) -> WireError {
-    WireError { kind: Some(kind.to_owned()), ..WireError::new(ErrorCode::NotRegular, format!("it is a {kind}")) }
+    WireError {
+        kind: Some(kind.to_owned()),
+        ..WireError::new(ErrorCode::NotRegular, format!("it is a {kind}"))
+    }
 }
 
 /// A program was not started.

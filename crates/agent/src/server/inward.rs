@@ -29,12 +29,22 @@ pub(super) enum Flow {
 
 impl Inward {
     pub(super) fn new(pipe: OwnedFd) -> Self {
-        Self { pipe: Some(pipe), frames: VecDeque::new(), written: 0, window: ReceiveWindow::default(), closed: false }
+        Self {
+            pipe: Some(pipe),
+            frames: VecDeque::new(),
+            written: 0,
+            window: ReceiveWindow::default(),
+            closed: false,
+        }
     }
 
     /// The pipe, while something waits for it.
     pub(super) fn polled(&self) -> Option<BorrowedFd<'_>> {
-        if self.frames.is_empty() { None } else { self.pipe.as_ref().map(AsFd::as_fd) }
+        if self.frames.is_empty() {
+            None
+        } else {
+            self.pipe.as_ref().map(AsFd::as_fd)
+        }
     }
 
     /// Bytes that the host sends. Most often the pipe takes them at once.

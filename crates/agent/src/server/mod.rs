@@ -79,7 +79,9 @@ pub fn serve(input: OwnedFd, output: OwnedFd, config: ServerConfig) -> ServeEnd 
             let end = agent.run();
             agent.streams.kill_everything();
             if let ServeEnd::Breach(breach) = &end {
-                let goodbye = Goodbye { reason: breach.to_string() };
+                let goodbye = Goodbye {
+                    reason: breach.to_string(),
+                };
                 if agent.out.message(Kind::Goodbye, 0, &goodbye) {
                     drop(agent.flush());
                 }
@@ -155,7 +157,8 @@ impl Agent {
                 Token::Children => children = true,
                 Token::Program(stream, part) => {
                     if self.out.len() < CROWDED {
-                        self.streams.ready(stream, part, flags, &mut self.out, &mut self.children);
+                        self.streams
+                            .ready(stream, part, flags, &mut self.out, &mut self.children);
                     }
                 }
                 Token::Input => match self.take_input() {
@@ -194,7 +197,8 @@ impl Agent {
             add(Token::Children, fd, PollFlags::IN);
         }
         if !crowded {
-            self.streams.polled(|stream, part, fd, flags| add(Token::Program(stream, part), fd, flags));
+            self.streams
+                .polled(|stream, part, fd, flags| add(Token::Program(stream, part), fd, flags));
         }
         let busy = self.children.unfinished() || (!crowded && self.streams.has_work());
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -209,7 +213,11 @@ impl Agent {
             Err(error) => return Err(error.into()),
         }
         let results = polled.iter().map(PollFd::revents);
-        Ok(tokens.into_iter().zip(results).filter(|(_, flags)| !flags.is_empty()).collect())
+        Ok(tokens
+            .into_iter()
+            .zip(results)
+            .filter(|(_, flags)| !flags.is_empty())
+            .collect())
     }
 
     /// Writes what the pipe takes. False when nobody will ever read it.

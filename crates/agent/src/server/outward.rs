@@ -32,12 +32,22 @@ pub(super) enum Took {
 
 impl Outward {
     pub(super) fn new(stream: u32, channel: u8, pipe: OwnedFd) -> Self {
-        Self { stream, channel, pipe: Some(pipe), window: SendWindow::default(), forwarded: 0 }
+        Self {
+            stream,
+            channel,
+            pipe: Some(pipe),
+            window: SendWindow::default(),
+            forwarded: 0,
+        }
     }
 
     /// The pipe, while there is room for what it holds.
     pub(super) fn polled(&self) -> Option<BorrowedFd<'_>> {
-        if self.window.room() == 0 { None } else { self.pipe.as_ref().map(AsFd::as_fd) }
+        if self.window.room() == 0 {
+            None
+        } else {
+            self.pipe.as_ref().map(AsFd::as_fd)
+        }
     }
 
     pub(super) fn refund(&mut self, amount: u32) -> Result<(), Breach> {
@@ -52,7 +62,9 @@ impl Outward {
             return Took::NoRoom;
         }
         let mut buffer = [const { MaybeUninit::<u8>::uninit() }; MAX_DATA];
-        let Some(offered) = buffer.get_mut(..room) else { return Took::NoRoom };
+        let Some(offered) = buffer.get_mut(..room) else {
+            return Took::NoRoom;
+        };
         match rustix::io::read(pipe, offered) {
             Ok(([], _)) => self.end(out),
             Ok((bytes, _)) => {
@@ -74,7 +86,9 @@ impl Outward {
 
     /// How much stands in the pipe now. If the system does not tell, more than any pipe holds: it is then read until it is empty.
     pub(super) fn standing(&self) -> u64 {
-        self.pipe.as_ref().map_or(0, |pipe| ioctl_fionread(pipe).unwrap_or(u64::from(u32::MAX)))
+        self.pipe
+            .as_ref()
+            .map_or(0, |pipe| ioctl_fionread(pipe).unwrap_or(u64::from(u32::MAX)))
     }
 
     /// The mark that is reached when everything that stands in the pipe now was forwarded.

@@ -51,21 +51,30 @@ pub(super) fn read() -> io::Result<Table> {
     let mut complete = true;
     for entry in std::fs::read_dir("/proc")?.take(MAX_PROCESSES) {
         let name = entry?.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
         match std::fs::read(format!("/proc/{pid}/stat")) {
             Ok(stat) => entries.extend(parse(pid, &stat)),
             Err(error) if matches!(error.raw_os_error(), Some(2 | 3)) => complete = false,
             Err(error) => return Err(error),
         }
     }
-    let wrapped = newest_before.zip(newest_id()).is_none_or(|(before, after)| after < before);
+    let wrapped = newest_before
+        .zip(newest_id())
+        .is_none_or(|(before, after)| after < before);
     complete &= !wrapped && entries.len() < MAX_PROCESSES;
     Ok(Table { entries, complete })
 }
 
 /// The id that was given out last in this process namespace.
 fn newest_id() -> Option<i32> {
-    std::fs::read_to_string("/proc/loadavg").ok()?.split_ascii_whitespace().last()?.parse().ok()
+    std::fs::read_to_string("/proc/loadavg")
+        .ok()?
+        .split_ascii_whitespace()
+        .last()?
+        .parse()
+        .ok()
 }
 
 /// The name in the second field is the process's own choice and may hold spaces, parentheses and line feeds; the last closing
@@ -92,7 +101,17 @@ mod tests {
     fn a_process_name_cannot_forge_the_fields_behind_it() {
         let stat = b"42 (x) Z 1 1 1 (y) S 7 42 40 0 -1 4194304 100 0 0 0 1 2 0 0 20 0 3 0 5555 1000 200\n";
         let entry = parse(42, stat).unwrap();
-        assert_eq!(entry, Entry { pid: 42, parent: 7, session: 40, started: 5555, threads: 3, state: b'S' });
+        assert_eq!(
+            entry,
+            Entry {
+                pid: 42,
+                parent: 7,
+                session: 40,
+                started: 5555,
+                threads: 3,
+                state: b'S'
+            }
+        );
         assert_eq!(parse(1, b"1 (cut off"), None);
         assert_eq!(parse(1, b"1 (a) S 0"), None);
     }
@@ -100,6 +119,12 @@ mod tests {
     #[test]
     fn the_table_holds_this_very_process() {
         let me = i32::try_from(std::process::id()).unwrap();
-        assert!(read().unwrap().entries.iter().any(|entry| entry.pid == me && !entry.is_dead()));
+        assert!(
+            read()
+                .unwrap()
+                .entries
+                .iter()
+                .any(|entry| entry.pid == me && !entry.is_dead())
+        );
     }
 }

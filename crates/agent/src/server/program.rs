@@ -112,9 +112,18 @@ impl Pipes {
             } else {
                 None
             };
-            Ok(Self { stdin, stdout, stderr, control, far })
+            Ok(Self {
+                stdin,
+                stdout,
+                stderr,
+                control,
+                far,
+            })
         };
-        make().map_err(|error| SpawnError { step: Step::Pipe, source: error.into() })
+        make().map_err(|error| SpawnError {
+            step: Step::Pipe,
+            source: error.into(),
+        })
     }
 
     /// What the program gets, in the order of its numbers.
@@ -182,7 +191,12 @@ impl Program {
                 add(part, fd, PollFlags::IN);
             }
         }
-        if let Some(fd) = self.control_out.as_ref().filter(|_| self.held.is_none()).and_then(Outward::polled) {
+        if let Some(fd) = self
+            .control_out
+            .as_ref()
+            .filter(|_| self.held.is_none())
+            .and_then(Outward::polled)
+        {
             add(Part::ControlOut, fd, PollFlags::IN);
         }
     }
@@ -214,7 +228,11 @@ impl Program {
             return;
         }
         let control = control.mark();
-        self.held = Some(Held { stdout: self.stdout.mark(), stderr: self.stderr.mark(), control });
+        self.held = Some(Held {
+            stdout: self.stdout.mark(),
+            stderr: self.stderr.mark(),
+            control,
+        });
     }
 
     /// Forwards what is held back as far as it goes.
@@ -235,7 +253,10 @@ impl Program {
             let ready = stdout.reach(&mut self.stdout, out, crowded)
                 && stderr.reach(&mut self.stderr, out, crowded)
                 && self.held.is_none()
-                && self.control_out.as_mut().is_none_or(|outward| control.reach(outward, out, crowded));
+                && self
+                    .control_out
+                    .as_mut()
+                    .is_none_or(|outward| control.reach(outward, out, crowded));
             if ready {
                 let _fits = out.message(Kind::Event, self.stream, &Event::Exited { exit: last.exit });
                 self.last = None;
@@ -248,7 +269,10 @@ impl Program {
         self.exit = Some(exit);
         self.watch = None;
         let control = self.control_out.as_ref().unwrap_or(&self.stderr);
-        self.last = Some(Last { exit, marks: [self.stdout.mark(), self.stderr.mark(), control.mark()] });
+        self.last = Some(Last {
+            exit,
+            marks: [self.stdout.mark(), self.stderr.mark(), control.mark()],
+        });
     }
 
     /// Whether the program itself runs, as far as has been noticed.
@@ -276,7 +300,9 @@ impl Program {
             CONTROL => self.control_out.as_mut(),
             _ => None,
         };
-        outward.ok_or_else(|| Breach::new("credit for a channel that does not exist"))?.refund(amount)
+        outward
+            .ok_or_else(|| Breach::new("credit for a channel that does not exist"))?
+            .refund(amount)
     }
 
     fn inward(&mut self, channel: u8) -> Result<&mut Inward, Breach> {

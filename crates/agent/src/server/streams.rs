@@ -64,7 +64,12 @@ impl Streams {
     }
 
     /// A frame of the host.
-    pub(super) fn frame(&mut self, frame: &Frame<'_>, out: &mut OutBuffer, children: &mut Children) -> Result<(), Breach> {
+    pub(super) fn frame(
+        &mut self,
+        frame: &Frame<'_>,
+        out: &mut OutBuffer,
+        children: &mut Children,
+    ) -> Result<(), Breach> {
         let stream = frame.stream;
         if frame.kind == Kind::Request {
             if stream.is_multiple_of(2) || stream <= self.newest {
@@ -84,7 +89,9 @@ impl Streams {
             };
         }
         if stream.is_multiple_of(2) || stream > self.newest {
-            return Err(Breach::new(format!("a frame on stream {stream}, which was never opened")));
+            return Err(Breach::new(format!(
+                "a frame on stream {stream}, which was never opened"
+            )));
         }
         match frame.kind {
             Kind::Data => {
@@ -121,7 +128,9 @@ impl Streams {
             Request::Signal { process, signal, scope } => {
                 answer(stream, self.signal(process, signal, scope), out);
             }
-            Request::List { path, recursive, max } => self.begin(stream, out, |root| Job::list(root, &path, recursive, max)),
+            Request::List { path, recursive, max } => {
+                self.begin(stream, out, |root| Job::list(root, &path, recursive, max))
+            }
             Request::Read { path, offset, len } => self.begin(stream, out, |root| Job::read(root, &path, offset, len)),
             Request::Write { path, mode } => self.begin(stream, out, |root| Job::write(root, &path, mode)),
             Request::Usage => answer(stream, Ok(usage::read(&self.config.private, self.first_process)), out),
@@ -131,7 +140,10 @@ impl Streams {
 
     fn begin(&mut self, stream: u32, out: &mut OutBuffer, make: impl FnOnce(&Root) -> Result<Job, WireError>) {
         let job = if self.jobs.len() >= MAX_JOBS {
-            Err(WireError::new(ErrorCode::Limit, format!("{MAX_JOBS} file operations are under way already")))
+            Err(WireError::new(
+                ErrorCode::Limit,
+                format!("{MAX_JOBS} file operations are under way already"),
+            ))
         } else {
             make(&self.root)
         };
@@ -142,18 +154,29 @@ impl Streams {
     }
 
     fn spawn(&mut self, stream: u32, request: Request, children: &Children) -> Result<(), WireError> {
-        let Request::Spawn { argv, env, cwd, stdin, control } = request else {
+        let Request::Spawn {
+            argv,
+            env,
+            cwd,
+            stdin,
+            control,
+        } = request
+        else {
             return Err(WireError::new(ErrorCode::Failed, "not a start"));
         };
         if self.programs.len() >= MAX_PROGRAMS {
-            return Err(WireError::new(ErrorCode::Limit, format!("{MAX_PROGRAMS} programs are started already")));
+            return Err(WireError::new(
+                ErrorCode::Limit,
+                format!("{MAX_PROGRAMS} programs are started already"),
+            ));
         }
         let folders = [cwd.as_str(), self.config.home.as_str(), "/"];
         let wanted = Prepared::new(&argv, &env, &folders).map_err(|error| errors::of_spawn(&error))?;
         let pipes = Pipes::new(stdin, control, &self.null).map_err(|error| errors::of_spawn(&error))?;
         let started = wanted.start(&pipes.far()).map_err(|error| errors::of_spawn(&error))?;
         let watch = children.watch(started.pid);
-        self.programs.insert(stream, Program::new(stream, started, pipes, watch));
+        self.programs
+            .insert(stream, Program::new(stream, started, pipes, watch));
         Ok(())
     }
 
@@ -166,7 +189,9 @@ impl Streams {
         out: &mut OutBuffer,
         children: &mut Children,
     ) {
-        let Some(program) = self.programs.get_mut(&stream) else { return };
+        let Some(program) = self.programs.get_mut(&stream) else {
+            return;
+        };
         match part {
             Part::Start => self.start_known(stream, out, children),
             Part::End => {
@@ -181,7 +206,9 @@ impl Streams {
 
     /// Answers the host when it is known whether a program runs.
     fn start_known(&mut self, stream: u32, out: &mut OutBuffer, children: &mut Children) {
-        let Some(program) = self.programs.get_mut(&stream) else { return };
+        let Some(program) = self.programs.get_mut(&stream) else {
+            return;
+        };
         match program.outcome() {
             None => {}
             Some(Ok(())) => {
@@ -203,8 +230,13 @@ impl Streams {
 
     /// A process has ended and was reaped.
     pub(super) fn ended(&mut self, pid: Pid, exit: Exit, out: &mut OutBuffer, children: &mut Children) {
-        let found = self.programs.iter().find(|(_, program)| program.pid == pid && program.is_alive());
-        let Some(stream) = found.map(|(stream, _)| *stream) else { return };
+        let found = self
+            .programs
+            .iter()
+            .find(|(_, program)| program.pid == pid && program.is_alive());
+        let Some(stream) = found.map(|(stream, _)| *stream) else {
+            return;
+        };
         self.start_known(stream, out, children);
         if let Some(program) = self.programs.get_mut(&stream) {
             if program.is_starting() {
@@ -218,7 +250,10 @@ impl Streams {
 
     fn signal(&self, stream: u32, asked: AskedSignal, scope: SignalScope) -> Result<Nothing, WireError> {
         let Some(program) = self.programs.get(&stream) else {
-            return Err(WireError::new(ErrorCode::Invalid, format!("stream {stream} is no program's")));
+            return Err(WireError::new(
+                ErrorCode::Invalid,
+                format!("stream {stream} is no program's"),
+            ));
         };
         let signal = match asked {
             AskedSignal::Interrupt => Signal::INT,
@@ -230,7 +265,11 @@ impl Streams {
             SignalScope::Group if others.contains(&program.pid) => {}
             SignalScope::Group => program.signal_group(signal),
             SignalScope::Tree => {
-                let tree = Tree { program: program.pid, others: &others, first_process: self.first_process };
+                let tree = Tree {
+                    program: program.pid,
+                    others: &others,
+                    first_process: self.first_process,
+                };
                 tree.signal(signal).map_err(|error| WireError {
                     errno: error.raw_os_error(),
                     ..WireError::new(ErrorCode::Failed, format!("the processes could not be listed: {error}"))
@@ -241,14 +280,24 @@ impl Streams {
     }
 
     fn others(&self, stream: u32) -> Vec<Pid> {
-        self.programs.values().filter(|program| program.stream != stream).map(|program| program.pid).collect()
+        self.programs
+            .values()
+            .filter(|program| program.stream != stream)
+            .map(|program| program.pid)
+            .collect()
     }
 
     fn reset(&mut self, stream: u32, children: &mut Children) {
         self.jobs.remove(&stream);
-        let Some(program) = self.programs.remove(&stream) else { return };
+        let Some(program) = self.programs.remove(&stream) else {
+            return;
+        };
         let others = self.others(stream);
-        let tree = Tree { program: program.pid, others: &others, first_process: self.first_process };
+        let tree = Tree {
+            program: program.pid,
+            others: &others,
+            first_process: self.first_process,
+        };
         if tree.signal(Signal::KILL).is_err() && self.first_process {
             // Without a look at the processes nobody can be told apart, and nothing may outlive a kill.
             let _nobody = tree::to_everybody(Signal::KILL);
@@ -265,7 +314,11 @@ impl Streams {
             let _nobody = tree::to_everybody(Signal::KILL);
         }
         while let Some((_, program)) = self.programs.pop_first() {
-            let tree = Tree { program: program.pid, others: &[], first_process: self.first_process };
+            let tree = Tree {
+                program: program.pid,
+                others: &[],
+                first_process: self.first_process,
+            };
             let _best_effort = tree.signal(Signal::KILL);
             program.signal_group(Signal::KILL);
         }
@@ -333,7 +386,12 @@ impl Streams {
         for program in self.programs.values_mut() {
             program.advance(out, crowded);
         }
-        let ready: Vec<u32> = self.jobs.iter().filter(|(_, job)| job.can_go_on()).map(|(stream, _)| *stream).collect();
+        let ready: Vec<u32> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.can_go_on())
+            .map(|(stream, _)| *stream)
+            .collect();
         for stream in ready {
             if out.len() >= crowded {
                 break;

@@ -15,6 +15,9 @@ use super::process_table::{self, Entry};
 /// How often the table is read while new processes keep appearing, before everybody is stopped at once.
 const GENTLE_ROUNDS: usize = 8;
 
+/// With more processes than this, everybody is stopped at once.
+const CALM: usize = 512;
+
 /// How often it is read then.
 const ROUNDS: usize = 64;
 
@@ -46,12 +49,17 @@ impl Tree<'_> {
         if self.others.is_empty() {
             return to_everybody(Signal::KILL);
         }
-        if self.sweep(GENTLE_ROUNDS)? {
+        // A table this long takes so long to read that a storm outruns the reader; it is not even tried.
+        let calm = process_table::read()?.entries.len() <= CALM;
+        if calm && self.sweep(GENTLE_ROUNDS)? {
             return Ok(());
         }
         // Somebody forks himself away faster than he is read. With everybody stopped in one step (a fork under way passes that on to the
         // child) nobody does.
-        let stopped = process_table::read()?.entries.into_iter().filter(|entry| entry.is_stopped());
+        let stopped = process_table::read()?
+            .entries
+            .into_iter()
+            .filter(|entry| entry.is_stopped());
         let stopped: Vec<Entry> = stopped.collect();
         to_everybody(Signal::STOP)?;
         if !self.sweep(ROUNDS).unwrap_or(false) {
@@ -125,7 +133,11 @@ impl Tree<'_> {
         let is_member = |entry: &&Entry| {
             entry.pid != me
                 && !entry.is_dead()
-                && if self.first_process { !belongs(entry, self.others) } else { belongs(entry, &[self.program]) }
+                && if self.first_process {
+                    !belongs(entry, self.others)
+                } else {
+                    belongs(entry, &[self.program])
+                }
         };
         table.iter().filter(is_member).copied().collect()
     }
@@ -166,7 +178,14 @@ mod tests {
     use super::*;
 
     fn entry(pid: i32, parent: i32, session: i32) -> Entry {
-        Entry { pid, parent, session, started: 1, threads: 1, state: b'S' }
+        Entry {
+            pid,
+            parent,
+            session,
+            started: 1,
+            threads: 1,
+            state: b'S',
+        }
     }
 
     fn pids(tree: &Tree<'_>, table: &[Entry]) -> Vec<i32> {
@@ -191,9 +210,17 @@ mod tests {
             entry(base + 21, base + 20, base + 20),
         ];
         let (program, other) = (Pid::from_raw(base).unwrap(), Pid::from_raw(base + 10).unwrap());
-        let tree = Tree { program, others: &[other], first_process: true };
+        let tree = Tree {
+            program,
+            others: &[other],
+            first_process: true,
+        };
         assert_eq!(pids(&tree, &table), [base, base + 1, base + 2, base + 20, base + 21]);
-        let tree = Tree { program, others: &[other], first_process: false };
+        let tree = Tree {
+            program,
+            others: &[other],
+            first_process: false,
+        };
         assert_eq!(pids(&tree, &table), [base, base + 1, base + 2]);
     }
 
@@ -203,7 +230,11 @@ mod tests {
         let mut dead = entry(me + 5, me, me + 5);
         dead.state = b'Z';
         let table = [entry(me + 1, me + 2, 7), entry(me + 2, me + 1, 7), dead];
-        let tree = Tree { program: Pid::from_raw(me + 1).unwrap(), others: &[], first_process: true };
+        let tree = Tree {
+            program: Pid::from_raw(me + 1).unwrap(),
+            others: &[],
+            first_process: true,
+        };
         assert_eq!(pids(&tree, &table), [me + 1, me + 2]);
     }
 

@@ -12,18 +12,24 @@ pub(super) fn read(private: &[PathBuf], first_process: bool) -> UsageReply {
     let mut usage = UsageReply::default();
     if first_process {
         let entries = process_table::read().map(|table| table.entries).unwrap_or_default();
-        usage.processes = entries.iter().fold(0, |sum, entry| entry.threads.max(1).saturating_add(sum));
+        usage.processes = entries
+            .iter()
+            .fold(0, |sum, entry| entry.threads.max(1).saturating_add(sum));
     }
     let mut seen = Vec::new();
     for folder in private {
-        let (Ok(status), Ok(system)) = (stat(folder), statvfs(folder)) else { continue };
+        let (Ok(status), Ok(system)) = (stat(folder), statvfs(folder)) else {
+            continue;
+        };
         if seen.contains(&status.st_dev) {
             continue;
         }
         seen.push(status.st_dev);
         let blocks = system.f_blocks.saturating_sub(system.f_bfree);
         usage.disk = usage.disk.saturating_add(blocks.saturating_mul(system.f_frsize));
-        usage.inodes = usage.inodes.saturating_add(system.f_files.saturating_sub(system.f_ffree));
+        usage.inodes = usage
+            .inodes
+            .saturating_add(system.f_files.saturating_sub(system.f_ffree));
     }
     usage
 }

@@ -14,7 +14,11 @@ use tokio::net::unix::pipe;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn config() -> ServerConfig {
-    ServerConfig { root: PathBuf::from("/"), home: "/".to_owned(), private: vec![PathBuf::from("/tmp")] }
+    ServerConfig {
+        root: PathBuf::from("/"),
+        home: "/".to_owned(),
+        private: vec![PathBuf::from("/tmp")],
+    }
 }
 
 /// A server with bare streams.
@@ -66,12 +70,25 @@ pub(crate) async fn all(process: &mut Process) -> Said {
     let mut said = Said::default();
     let mut open = 2;
     while open > 0 || said.exit.is_none() {
-        let Some(event) = tokio::time::timeout(PATIENCE, process.events.recv()).await.expect("an event in time") else { break };
+        let Some(event) = tokio::time::timeout(PATIENCE, process.events.recv())
+            .await
+            .expect("an event in time")
+        else {
+            break;
+        };
         match event {
-            ProcessEvent::Output { channel: Channel::Stdout, bytes } => said.stdout.extend_from_slice(&bytes),
-            ProcessEvent::Output { channel: Channel::Stderr, bytes } => said.stderr.extend_from_slice(&bytes),
+            ProcessEvent::Output {
+                channel: Channel::Stdout,
+                bytes,
+            } => said.stdout.extend_from_slice(&bytes),
+            ProcessEvent::Output {
+                channel: Channel::Stderr,
+                bytes,
+            } => said.stderr.extend_from_slice(&bytes),
             ProcessEvent::Output { bytes, .. } => said.control.extend_from_slice(&bytes),
-            ProcessEvent::Closed { channel: Channel::Control } => {}
+            ProcessEvent::Closed {
+                channel: Channel::Control,
+            } => {}
             ProcessEvent::Closed { .. } => open -= 1,
             ProcessEvent::Exited { exit } => assert_eq!(said.exit.replace(exit), None),
         }
@@ -85,7 +102,10 @@ pub(crate) async fn run(client: &AgentClient, command: Command) -> Said {
 
 /// The next event.
 pub(crate) async fn next(process: &mut Process) -> ProcessEvent {
-    tokio::time::timeout(PATIENCE, process.events.recv()).await.expect("an event in time").expect("a live program")
+    tokio::time::timeout(PATIENCE, process.events.recv())
+        .await
+        .expect("an event in time")
+        .expect("a live program")
 }
 
 /// Takes output of a channel until it ends with this.

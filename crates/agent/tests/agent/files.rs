@@ -17,7 +17,10 @@ struct Place {
 
 impl Place {
     async fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), client: connect().await.0 }
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            client: connect().await.0,
+        }
     }
 
     fn at(&self, name: &str) -> std::path::PathBuf {
@@ -25,17 +28,26 @@ impl Place {
     }
 
     async fn read(&self, at: impl AsRef<Path>) -> Result<Bytes, FileError> {
-        self.client.files().read(&path(at), 0, 1 << 20).await.map(|chunk| chunk.bytes)
+        self.client
+            .files()
+            .read(&path(at), 0, 1 << 20)
+            .await
+            .map(|chunk| chunk.bytes)
     }
 
     async fn write(&self, at: impl AsRef<Path>, text: &str, mode: WriteMode) -> Result<u64, FileError> {
-        self.client.files().write(&path(at), Bytes::from(text.to_owned()), mode).await
+        self.client
+            .files()
+            .write(&path(at), Bytes::from(text.to_owned()), mode)
+            .await
     }
 
     /// What is in the folder, hidden temporary files included.
     fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.folder.path()).unwrap();
-        let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
@@ -64,13 +76,26 @@ async fn ten_megabytes_go_and_come_in_one_call_and_more_than_sixteen_are_refused
     let place = Place::new().await;
     let bytes: Bytes = (0..10_u32 << 20).map(|n| (n % 253) as u8).collect::<Vec<u8>>().into();
     let at = path(place.at("big"));
-    assert_eq!(place.client.files().write(&at, bytes.clone(), WriteMode::Replace).await.unwrap(), 10 << 20);
+    assert_eq!(
+        place
+            .client
+            .files()
+            .write(&at, bytes.clone(), WriteMode::Replace)
+            .await
+            .unwrap(),
+        10 << 20
+    );
     let chunk = place.client.files().read(&at, 0, 16 << 20).await.unwrap();
     assert!(chunk.bytes == bytes && chunk.total == 10 << 20);
     let error = place.client.files().read(&at, 0, (16 << 20) + 1).await.unwrap_err();
     assert!(matches!(error, FileError::TooLarge { .. }));
     let huge = Bytes::from(vec![0; (16 << 20) + 1]);
-    let error = place.client.files().write(&at, huge, WriteMode::Append).await.unwrap_err();
+    let error = place
+        .client
+        .files()
+        .write(&at, huge, WriteMode::Append)
+        .await
+        .unwrap_err();
     assert!(matches!(error, FileError::TooLarge { .. }));
 }
 
@@ -122,16 +147,28 @@ async fn everything_that_is_no_regular_file_is_refused_by_its_name_and_left_alon
                 None => place.read(&at).await.map(drop).unwrap_err(),
                 Some(mode) => place.write(&at, "x", mode).await.map(drop).unwrap_err(),
             };
-            assert!(matches!(&error, FileError::NotRegular { kind, .. } if kind == expected), "{at:?} {write:?}: {error:?}");
+            assert!(
+                matches!(&error, FileError::NotRegular { kind, .. } if kind == expected),
+                "{at:?} {write:?}: {error:?}"
+            );
         }
     }
     for at in [place.at("magic"), place.at("magic-folder")] {
         let error = place.read(&at).await.unwrap_err();
-        assert!(matches!(error, FileError::LinkLoop { .. } | FileError::NotRegular { .. }), "{at:?}: {error:?}");
+        assert!(
+            matches!(error, FileError::LinkLoop { .. } | FileError::NotRegular { .. }),
+            "{at:?}: {error:?}"
+        );
         let error = place.write(&at, "x", WriteMode::Replace).await.unwrap_err();
-        assert!(matches!(error, FileError::LinkLoop { .. } | FileError::NotRegular { .. }), "{at:?}: {error:?}");
+        assert!(
+            matches!(error, FileError::LinkLoop { .. } | FileError::NotRegular { .. }),
+            "{at:?}: {error:?}"
+        );
     }
-    assert!(matches!(place.read(place.at("folder")).await, Err(FileError::IsDirectory { .. })));
+    assert!(matches!(
+        place.read(place.at("folder")).await,
+        Err(FileError::IsDirectory { .. })
+    ));
     for mode in [WriteMode::Replace, WriteMode::Append] {
         for at in [place.at("folder"), "/".into()] {
             let error = place.write(&at, "x", mode).await.unwrap_err();
@@ -158,27 +195,51 @@ async fn links_are_followed_to_their_file_and_loops_end() {
     place.write(place.at("one"), "er", WriteMode::Append).await.unwrap();
     assert_eq!(std::fs::read_to_string(place.at("file")).unwrap(), "newer");
     assert!(place.at("two").is_symlink() && place.at("one").is_symlink());
-    place.write(place.at("dangling"), "x", WriteMode::Replace).await.unwrap();
+    place
+        .write(place.at("dangling"), "x", WriteMode::Replace)
+        .await
+        .unwrap();
     assert_eq!(std::fs::read_to_string(place.at("made/later")).unwrap(), "x");
     for mode in [WriteMode::Replace, WriteMode::Append] {
-        assert!(matches!(place.write(place.at("loop"), "x", mode).await, Err(FileError::LinkLoop { .. })));
-        assert!(matches!(place.write(place.at("loop/x"), "x", mode).await, Err(FileError::LinkLoop { .. })));
+        assert!(matches!(
+            place.write(place.at("loop"), "x", mode).await,
+            Err(FileError::LinkLoop { .. })
+        ));
+        assert!(matches!(
+            place.write(place.at("loop/x"), "x", mode).await,
+            Err(FileError::LinkLoop { .. })
+        ));
     }
-    assert!(matches!(place.read(place.at("loop")).await, Err(FileError::LinkLoop { .. })));
+    assert!(matches!(
+        place.read(place.at("loop")).await,
+        Err(FileError::LinkLoop { .. })
+    ));
 }
 
 #[tokio::test]
 async fn bad_paths_are_named_for_what_they_are() {
     let place = Place::new().await;
     std::fs::write(place.at("file"), "x").unwrap();
-    assert!(matches!(place.read(place.at("none")).await, Err(FileError::NotFound { .. })));
-    assert!(matches!(place.read(place.at("file/x")).await, Err(FileError::NotDirectory { .. })));
-    assert!(matches!(place.write(place.at("file/x"), "x", WriteMode::Replace).await, Err(FileError::NotDirectory { .. })));
+    assert!(matches!(
+        place.read(place.at("none")).await,
+        Err(FileError::NotFound { .. })
+    ));
+    assert!(matches!(
+        place.read(place.at("file/x")).await,
+        Err(FileError::NotDirectory { .. })
+    ));
+    assert!(matches!(
+        place.write(place.at("file/x"), "x", WriteMode::Replace).await,
+        Err(FileError::NotDirectory { .. })
+    ));
     let list = |at: std::path::PathBuf| {
         let client = place.client.clone();
         async move { client.files().list(&path(at), false, 10).await }
     };
-    assert!(matches!(list(place.at("file")).await, Err(FileError::NotDirectory { .. })));
+    assert!(matches!(
+        list(place.at("file")).await,
+        Err(FileError::NotDirectory { .. })
+    ));
     assert!(matches!(list(place.at("none")).await, Err(FileError::NotFound { .. })));
     // The contract refuses longer names before they get here; the longest it lets through works.
     let longest = "n".repeat(255);
@@ -192,15 +253,27 @@ async fn a_lease_held_inside_does_not_stop_the_agent() {
     std::fs::write(place.at("leased"), "x").unwrap();
     let script = "import fcntl,sys,time\nf=open(sys.argv[1],'r+')\nfcntl.fcntl(f,fcntl.F_SETLEASE,fcntl.F_WRLCK)\n\
                   import signal\nsignal.signal(signal.SIGIO,signal.SIG_IGN)\nprint('held',flush=True)\ntime.sleep(1000)";
-    let mut wanted = command(&["python3", "-I", "-S", "-c", script, place.at("leased").to_str().unwrap()]);
+    let mut wanted = command(&[
+        "python3",
+        "-I",
+        "-S",
+        "-c",
+        script,
+        place.at("leased").to_str().unwrap(),
+    ]);
     wanted.env.insert("PATH".to_owned(), std::env::var("PATH").unwrap());
-    let Ok(mut process) = place.client.spawn(wanted).await else { return println!("skipped: no python3") };
+    let Ok(mut process) = place.client.spawn(wanted).await else {
+        return println!("skipped: no python3");
+    };
     until(&mut process, sandcell_sandbox::Channel::Stdout, b"held\n").await;
     let start = std::time::Instant::now();
     let error = place.read(place.at("leased")).await.unwrap_err();
     assert!(error.to_string().contains("lease"), "{error}");
     assert!(place.write(place.at("leased"), "y", WriteMode::Append).await.is_err());
-    assert!(start.elapsed() < std::time::Duration::from_secs(20), "it waited for the lease");
+    assert!(
+        start.elapsed() < std::time::Duration::from_secs(20),
+        "it waited for the lease"
+    );
 }
 
 #[tokio::test]
@@ -228,18 +301,33 @@ async fn a_full_disk_is_told_and_leaves_no_temporary_file() {
     for number in 0..30 {
         drop(std::fs::write(at.join(number.to_string()), ""));
     }
-    let error = place.write(at.join("no inode"), "x", WriteMode::Replace).await.unwrap_err();
+    let error = place
+        .write(at.join("no inode"), "x", WriteMode::Replace)
+        .await
+        .unwrap_err();
     assert!(matches!(error, FileError::DiskFull { .. }), "{error:?}");
-    let remounted = std::process::Command::new("mount").args(["-o", "remount,ro"]).arg(&at).status();
+    let remounted = std::process::Command::new("mount")
+        .args(["-o", "remount,ro"])
+        .arg(&at)
+        .status();
     if remounted.is_ok_and(|status| status.success()) {
         for mode in [WriteMode::Replace, WriteMode::Append] {
             for name in ["kept", "none", "none/below"] {
                 let error = place.write(at.join(name), "x", mode).await.unwrap_err();
-                assert!(matches!(error, FileError::ReadOnly { .. }), "{name} {mode:?}: {error:?}");
+                assert!(
+                    matches!(error, FileError::ReadOnly { .. }),
+                    "{name} {mode:?}: {error:?}"
+                );
             }
         }
     }
-    assert!(std::process::Command::new("umount").arg(&at).status().unwrap().success());
+    assert!(
+        std::process::Command::new("umount")
+            .arg(&at)
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 #[tokio::test]
@@ -273,23 +361,45 @@ async fn a_listing_is_sorted_typed_and_bounded() {
     std::fs::write(place.folder.path().join(std::ffi::OsString::from("o\u{fffd}d")), "").unwrap();
     let odd = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"\xffodd\n");
     std::fs::write(place.folder.path().join(odd), "").unwrap();
-    let flat = place.client.files().list(&path(place.folder.path()), false, 100).await.unwrap();
-    let names: Vec<(&str, EntryKind)> = flat.entries.iter().map(|entry| (entry.name.as_str(), entry.kind)).collect();
-    assert_eq!(names, [
-        ("a", EntryKind::Folder),
-        ("b.txt", EntryKind::File),
-        ("link", EntryKind::Link),
-        ("o\u{fffd}d", EntryKind::File),
-        ("pipe", EntryKind::Other),
-        ("\u{fffd}odd\n", EntryKind::File),
-    ]);
+    let flat = place
+        .client
+        .files()
+        .list(&path(place.folder.path()), false, 100)
+        .await
+        .unwrap();
+    let names: Vec<(&str, EntryKind)> = flat
+        .entries
+        .iter()
+        .map(|entry| (entry.name.as_str(), entry.kind))
+        .collect();
+    assert_eq!(
+        names,
+        [
+            ("a", EntryKind::Folder),
+            ("b.txt", EntryKind::File),
+            ("link", EntryKind::Link),
+            ("o\u{fffd}d", EntryKind::File),
+            ("pipe", EntryKind::Other),
+            ("\u{fffd}odd\n", EntryKind::File),
+        ]
+    );
     assert_eq!((flat.entries[1].size, flat.omitted), (5, 0));
     assert!((flat.entries[1].modified_ms / 1000 - std::fs::metadata(place.at("b.txt")).unwrap().mtime()).abs() < 2);
-    let deep = place.client.files().list(&path(place.folder.path()), true, 4).await.unwrap();
+    let deep = place
+        .client
+        .files()
+        .list(&path(place.folder.path()), true, 4)
+        .await
+        .unwrap();
     let names: Vec<&str> = deep.entries.iter().map(|entry| entry.name.as_str()).collect();
     assert_eq!(names, ["a", "a/deep", "a/deep/er", "a/deep/er/x"]);
     assert_eq!(deep.omitted, 5);
-    let none = place.client.files().list(&path(place.folder.path()), false, 0).await.unwrap();
+    let none = place
+        .client
+        .files()
+        .list(&path(place.folder.path()), false, 0)
+        .await
+        .unwrap();
     assert_eq!((none.entries.len(), none.omitted), (0, 6));
 }
 
@@ -299,7 +409,12 @@ async fn a_recursive_listing_stops_at_sixteen_levels_and_at_links() {
     let deep: Vec<String> = (0..30).map(|level| format!("d{level}")).collect();
     std::fs::create_dir_all(place.at(&deep.join("/"))).unwrap();
     symlink(place.folder.path(), place.at("self")).unwrap();
-    let listing = place.client.files().list(&path(place.folder.path()), true, 100).await.unwrap();
+    let listing = place
+        .client
+        .files()
+        .list(&path(place.folder.path()), true, 100)
+        .await
+        .unwrap();
     assert_eq!(listing.entries.len(), 17);
     assert_eq!(listing.entries[15].name, deep[..16].join("/"));
 }

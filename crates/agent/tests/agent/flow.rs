@@ -16,7 +16,10 @@ fn memory() -> usize {
 #[tokio::test]
 async fn a_gigabyte_passes_through_little_memory() {
     let (client, _server) = connect().await;
-    let mut process = client.spawn(command(&["head", "-c", "1073741824", "/dev/zero"])).await.unwrap();
+    let mut process = client
+        .spawn(command(&["head", "-c", "1073741824", "/dev/zero"]))
+        .await
+        .unwrap();
     let before = memory();
     let (mut total, mut most) = (0_usize, 0);
     loop {
@@ -33,7 +36,11 @@ async fn a_gigabyte_passes_through_little_memory() {
         }
     }
     assert_eq!(total, 1 << 30);
-    assert!(most.saturating_sub(before) < 64 << 20, "grew by {} bytes", most - before);
+    assert!(
+        most.saturating_sub(before) < 64 << 20,
+        "grew by {} bytes",
+        most - before
+    );
 }
 
 #[tokio::test]
@@ -50,12 +57,17 @@ async fn who_does_not_take_his_events_stops_his_own_program_only() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     let before = memory();
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(memory().saturating_sub(before) < 4 << 20, "a stalled flood goes on growing");
+    assert!(
+        memory().saturating_sub(before) < 4 << 20,
+        "a stalled flood goes on growing"
+    );
     // A late reader still gets everything in order.
     let process = &mut idle[0];
     let mut total = Vec::new();
     while total.len() < 8 << 20 {
-        let ProcessEvent::Output { bytes, .. } = next(process).await else { panic!() };
+        let ProcessEvent::Output { bytes, .. } = next(process).await else {
+            panic!()
+        };
         total.extend_from_slice(&bytes);
     }
     assert!(total.chunks_exact(2).all(|line| line == b"y\n"));
@@ -70,7 +82,10 @@ async fn a_program_that_does_not_read_blocks_its_writer_only() {
     let deaf = client.spawn(deaf).await.unwrap();
     for channel in [Channel::Stdin, Channel::Control] {
         let write = deaf.handle.write(channel, Bytes::from(vec![b'x'; 8 << 20]));
-        assert!(tokio::time::timeout(Duration::from_millis(200), write).await.is_err(), "it was swallowed");
+        assert!(
+            tokio::time::timeout(Duration::from_millis(200), write).await.is_err(),
+            "it was swallowed"
+        );
     }
     assert_eq!(run(&client, command(&["echo", "hello"])).await.out(), "hello\n");
     deaf.handle.signal(Signal::Kill, SignalScope::Group).await.unwrap();
@@ -100,7 +115,11 @@ async fn writing_to_a_program_that_has_closed_its_input_is_no_error() {
     wanted.stdin = StdinMode::Piped;
     let mut process = client.spawn(wanted).await.unwrap();
     until(&mut process, Channel::Stdout, b"closed\n").await;
-    process.handle.write(Channel::Stdin, Bytes::from(vec![b'x'; 8 << 20])).await.unwrap();
+    process
+        .handle
+        .write(Channel::Stdin, Bytes::from(vec![b'x'; 8 << 20]))
+        .await
+        .unwrap();
     process.handle.close(Channel::Stdin).await.unwrap();
 }
 
@@ -110,7 +129,9 @@ async fn single_bytes_do_not_pile_up_as_objects() {
     let script = "import os\nwhile True:\n os.write(1, b'a'); os.write(2, b'b')";
     let mut wanted = command(&["python3", "-I", "-S", "-c", script]);
     wanted.env.insert("PATH".to_owned(), std::env::var("PATH").unwrap());
-    let Ok(mut process) = client.spawn(wanted).await else { return println!("skipped: no python3") };
+    let Ok(mut process) = client.spawn(wanted).await else {
+        return println!("skipped: no python3");
+    };
     next(&mut process).await;
     let before = memory();
     tokio::time::sleep(Duration::from_millis(500)).await;

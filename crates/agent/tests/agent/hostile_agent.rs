@@ -19,8 +19,12 @@ struct Fake {
 impl Fake {
     async fn connect() -> (AgentClient, Self) {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
-        let mut fake = Self { stream: ours, decoder: Decoder::default() };
-        fake.send(|out| assert!(out.message(Kind::Hello, 0, &Hello::ours()))).await;
+        let mut fake = Self {
+            stream: ours,
+            decoder: Decoder::default(),
+        };
+        fake.send(|out| assert!(out.message(Kind::Hello, 0, &Hello::ours())))
+            .await;
         let (reader, writer) = tokio::io::split(theirs);
         let client = AgentClient::connect(reader, writer).await.unwrap();
         assert_eq!(fake.frame().await.0, Kind::Hello);
@@ -63,11 +67,18 @@ async fn a_handshake_that_is_none_is_an_error_that_says_so() {
         ours.write_all(hello).await.unwrap();
         let (reader, writer) = tokio::io::split(theirs);
         let error = AgentClient::connect(reader, writer).await.unwrap_err();
-        assert!(matches!(&error, SandboxError::Protocol(text) if text.contains(expected)), "{error}");
+        assert!(
+            matches!(&error, SandboxError::Protocol(text) if text.contains(expected)),
+            "{error}"
+        );
     }
     let (mut ours, theirs) = tokio::io::duplex(1 << 16);
     let mut out = OutBuffer::default();
-    assert!(out.message(Kind::Hello, 0, &json!({"protocol": "sandcell-agent", "version": 2, "features": []})));
+    assert!(out.message(
+        Kind::Hello,
+        0,
+        &json!({"protocol": "sandcell-agent", "version": 2, "features": []})
+    ));
     ours.write_all(out.pending()).await.unwrap();
     let (reader, writer) = tokio::io::split(theirs);
     let error = AgentClient::connect(reader, writer).await.unwrap_err().to_string();
@@ -75,11 +86,17 @@ async fn a_handshake_that_is_none_is_an_error_that_says_so() {
     // Nothing at all, and the end.
     let (_ours, theirs) = tokio::io::duplex(1 << 16);
     let (reader, writer) = tokio::io::split(theirs);
-    assert!(matches!(AgentClient::connect(reader, writer).await, Err(SandboxError::Setup { .. })));
+    assert!(matches!(
+        AgentClient::connect(reader, writer).await,
+        Err(SandboxError::Setup { .. })
+    ));
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     drop(ours);
     let (reader, writer) = tokio::io::split(theirs);
-    assert!(matches!(AgentClient::connect(reader, writer).await, Err(SandboxError::Gone(_))));
+    assert!(matches!(
+        AgentClient::connect(reader, writer).await,
+        Err(SandboxError::Gone(_))
+    ));
 }
 
 #[tokio::test]
@@ -87,11 +104,17 @@ async fn frames_that_nobody_asked_for_end_the_connection() {
     type Frames = fn(&mut OutBuffer);
     let cases: [(&str, Frames); 6] = [
         ("not open", |out| out.data(1, 1, b"x")),
-        ("not open", |out| assert!(out.message(Kind::Reply, 99, &json!({"ok": {}})))),
-        ("not open", |out| assert!(out.message(Kind::Request, 2, &json!({"op": "open"})))),
+        ("not open", |out| {
+            assert!(out.message(Kind::Reply, 99, &json!({"ok": {}})))
+        }),
+        ("not open", |out| {
+            assert!(out.message(Kind::Request, 2, &json!({"op": "open"})))
+        }),
         ("not open", |out| assert!(out.message(Kind::Hello, 0, &Hello::ours()))),
         ("not open", |out| out.reset(1)),
-        ("goodbye: tired", |out| assert!(out.message(Kind::Goodbye, 0, &json!({"reason": "tired"})))),
+        ("goodbye: tired", |out| {
+            assert!(out.message(Kind::Goodbye, 0, &json!({"reason": "tired"})))
+        }),
     ];
     for (expected, frames) in cases {
         let (client, mut fake) = Fake::connect().await;
@@ -122,8 +145,12 @@ async fn a_program_that_breaks_the_rules_ends_the_connection() {
                 assert!(out.message(Kind::Event, 1, &json!({"event": "exited", "exit": {"code": 0}})));
             }
         }),
-        ("EVENT", |out| assert!(out.message(Kind::Event, 1, &json!({"event": "exited", "exit": {"code": 256}})))),
-        ("second answer", |out| assert!(out.message(Kind::Reply, 1, &json!({"ok": {"pid": 3}})))),
+        ("EVENT", |out| {
+            assert!(out.message(Kind::Event, 1, &json!({"event": "exited", "exit": {"code": 256}})))
+        }),
+        ("second answer", |out| {
+            assert!(out.message(Kind::Reply, 1, &json!({"ok": {"pid": 3}})))
+        }),
         ("credit", |out| out.credit(1, 0, 1)),
         // Sixteen fill the channel that nobody reads, four the window.
         ("window", |out| {
@@ -140,7 +167,8 @@ async fn a_program_that_breaks_the_rules_ends_the_connection() {
             tokio::spawn(async move { client.spawn(command(&["x"])).await })
         };
         assert_eq!(fake.frame().await.0, Kind::Request);
-        fake.send(|out| assert!(out.message(Kind::Reply, 1, &json!({"ok": {"pid": 2}})))).await;
+        fake.send(|out| assert!(out.message(Kind::Reply, 1, &json!({"ok": {"pid": 2}}))))
+            .await;
         let process = asking.await.unwrap().unwrap();
         fake.send(frames).await;
         let text = breach(&client).await;
@@ -168,11 +196,17 @@ async fn more_contents_or_entries_than_asked_for_and_bad_answers_are_breaches() 
     let cases: [(bool, Frames); 5] = [
         (true, |out| out.data(1, 4, &[0; 11])),
         (true, |out| out.data(1, 1, b"x")),
-        (true, |out| assert!(out.message(Kind::Reply, 1, &json!({"ok": {"total": "many"}})))),
+        (true, |out| {
+            assert!(out.message(Kind::Reply, 1, &json!({"ok": {"total": "many"}})))
+        }),
         (true, |out| assert!(out.frame(Kind::Reply, 1, &[b"\xff"]))),
         (false, |out| {
             let entry = json!({"name": "a", "kind": "file", "size": 1, "modified_ms": 1});
-            assert!(out.message(Kind::Reply, 1, &json!({"ok": {"entries": [entry, entry], "omitted": 0}})));
+            assert!(out.message(
+                Kind::Reply,
+                1,
+                &json!({"ok": {"entries": [entry, entry], "omitted": 0}})
+            ));
         }),
     ];
     for (read, frames) in cases {
@@ -212,7 +246,8 @@ async fn an_agent_that_does_not_answer_is_given_up_and_late_frames_are_ignored()
         tokio::spawn(async move { client.ping().await })
     };
     let (_, stream, _) = fake.frame().await;
-    fake.send(|out| assert!(out.message(Kind::Reply, stream, &json!({"ok": {}})))).await;
+    fake.send(|out| assert!(out.message(Kind::Reply, stream, &json!({"ok": {}}))))
+        .await;
     asking.await.unwrap().unwrap();
     // Once confirmed, the stream is closed for good.
     fake.send(|out| out.data(1, 1, b"later")).await;
@@ -225,13 +260,17 @@ async fn arbitrary_bytes_after_the_handshake_end_the_connection_and_nothing_else
     for _ in 0..200 {
         let (client, mut fake) = Fake::connect().await;
         let bytes: Vec<u8> = std::iter::repeat_with(|| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             seed.to_be_bytes()[0]
         })
         .take(300)
         .collect();
         fake.stream.write_all(&bytes).await.unwrap();
         drop(fake);
-        tokio::time::timeout(Duration::from_secs(10), client.closed()).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(10), client.closed())
+            .await
+            .unwrap();
     }
 }

@@ -39,16 +39,30 @@ fn provoke(greet: bool, frames: impl FnOnce(&mut OutBuffer)) -> (ServeEnd, Vec<(
 fn a_breach_ends_the_agent_with_a_goodbye() {
     type Frames = fn(&mut OutBuffer);
     let cases: [(&str, bool, Frames); 13] = [
-        ("before HELLO", false, |out| assert!(out.message(Kind::Request, 1, &serde_json::json!({"op": "ping"})))),
-        ("second HELLO", true, |out| assert!(out.message(Kind::Hello, 0, &Hello::ours()))),
-        ("version 99", false, |out| assert!(out.message(Kind::Hello, 0, &serde_json::json!({"protocol": "sandcell-agent", "version": 99})))),
-        ("stream 2", true, |out| assert!(out.message(Kind::Request, 2, &serde_json::json!({"op": "ping"})))),
+        ("before HELLO", false, |out| {
+            assert!(out.message(Kind::Request, 1, &serde_json::json!({"op": "ping"})))
+        }),
+        ("second HELLO", true, |out| {
+            assert!(out.message(Kind::Hello, 0, &Hello::ours()))
+        }),
+        ("version 99", false, |out| {
+            assert!(out.message(
+                Kind::Hello,
+                0,
+                &serde_json::json!({"protocol": "sandcell-agent", "version": 99})
+            ))
+        }),
+        ("stream 2", true, |out| {
+            assert!(out.message(Kind::Request, 2, &serde_json::json!({"op": "ping"})))
+        }),
         ("stream 1", true, |out| {
             for _ in 0..2 {
                 assert!(out.message(Kind::Request, 1, &serde_json::json!({"op": "ping"})));
             }
         }),
-        ("REQUEST", true, |out| assert!(out.frame(Kind::Request, 1, &[b"\xff\xff"]))),
+        ("REQUEST", true, |out| {
+            assert!(out.frame(Kind::Request, 1, &[b"\xff\xff"]))
+        }),
         ("never opened", true, |out| out.data(7, 0, b"x")),
         ("may not send", true, |out| {
             assert!(out.message(Kind::Request, 1, &serde_json::json!({"op": "ping"})));
@@ -80,7 +94,9 @@ fn a_breach_ends_the_agent_with_a_goodbye() {
     ];
     for (expected, greet, frames) in cases {
         let (end, said) = provoke(greet, frames);
-        let ServeEnd::Breach(breach) = end else { panic!("{expected}: {end:?}") };
+        let ServeEnd::Breach(breach) = end else {
+            panic!("{expected}: {end:?}")
+        };
         assert!(breach.to_string().contains(expected), "{expected}: {breach}");
         let (kind, _, payload) = said.last().unwrap();
         assert_eq!(*kind, Kind::Goodbye, "{expected}");
@@ -97,7 +113,12 @@ fn spawn(out: &mut OutBuffer, stream: u32) {
 
 #[test]
 fn bytes_that_are_no_frames_end_the_agent() {
-    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 64], &[0; 64], &[5, 0, 0, 0, 99, 0, 0, 0, 0]] {
+    for bytes in [
+        &b"GET / HTTP/1.1\r\n\r\n"[..],
+        &[0xff; 64],
+        &[0; 64],
+        &[5, 0, 0, 0, 99, 0, 0, 0, 0],
+    ] {
         let (mut to, _from, server) = raw();
         to.write_all(bytes).unwrap();
         assert!(matches!(server.join().unwrap(), ServeEnd::Breach(_)));
@@ -111,13 +132,25 @@ fn what_is_not_known_is_answered_and_what_is_late_is_ignored() {
         assert!(out.message(Kind::Request, 3, &serde_json::json!({"op": "forward", "port": 0})));
         assert!(out.message(Kind::Request, 5, &serde_json::json!({"op": "open", "port": 80})));
         assert!(out.message(Kind::Request, 7, &serde_json::json!({"op": "read", "path": 1})));
-        assert!(out.message(Kind::Request, 9, &serde_json::json!({"op": "signal", "process": 3, "signal": "kill", "scope": "tree"})));
-        assert!(out.message(Kind::Request, 11, &serde_json::json!({"op": "read", "path": "/", "offset": 0, "len": 1_u64 << 40})));
+        assert!(out.message(
+            Kind::Request,
+            9,
+            &serde_json::json!({"op": "signal", "process": 3, "signal": "kill", "scope": "tree"})
+        ));
+        assert!(out.message(
+            Kind::Request,
+            11,
+            &serde_json::json!({"op": "read", "path": "/", "offset": 0, "len": 1_u64 << 40})
+        ));
         out.data(5, 4, b"late");
         out.credit(5, 4, 100);
         out.close(5, 4);
         out.reset(5);
-        assert!(out.message(Kind::Request, 13, &serde_json::json!({"op": "ping", "something": "new"})));
+        assert!(out.message(
+            Kind::Request,
+            13,
+            &serde_json::json!({"op": "ping", "something": "new"})
+        ));
     });
     assert!(matches!(end, ServeEnd::HostClosed), "{end:?}");
     let codes: Vec<String> = said
@@ -128,7 +161,15 @@ fn what_is_not_known_is_answered_and_what_is_late_is_ignored() {
             format!("{stream} {}", value["error"]["code"].as_str().unwrap_or("ok"))
         })
         .collect();
-    let expected = ["1 unsupported", "3 unsupported", "5 unsupported", "7 invalid", "9 invalid", "11 invalid", "13 ok"];
+    let expected = [
+        "1 unsupported",
+        "3 unsupported",
+        "5 unsupported",
+        "7 invalid",
+        "9 invalid",
+        "11 invalid",
+        "13 ok",
+    ];
     assert_eq!(codes, expected);
     assert!(said.contains(&(Kind::Reset, 5, Vec::new())));
 }
@@ -153,7 +194,10 @@ fn a_host_that_does_not_read_cannot_make_the_agent_hold_more_than_its_bound() {
         written
     });
     std::thread::sleep(std::time::Duration::from_secs(1));
-    assert!(!writer.is_finished(), "the agent reads on though nobody takes its answers");
+    assert!(
+        !writer.is_finished(),
+        "the agent reads on though nobody takes its answers"
+    );
     drop(from);
     assert!(writer.join().unwrap() < 16 << 20);
     assert!(matches!(server.join().unwrap(), ServeEnd::HostClosed));

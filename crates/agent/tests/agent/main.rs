@@ -1,6 +1,11 @@
 //! The agent and its client against each other: a real server in a thread, real programs, real files.
 #![cfg(all(target_os = "linux", feature = "client"))]
-#![expect(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests may panic")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "tests may panic"
+)]
 
 mod common;
 mod files;

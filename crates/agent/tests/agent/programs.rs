@@ -20,11 +20,17 @@ async fn what_the_program_wrote_itself_comes_before_its_end() {
     let (client, _server) = connect().await;
     for _ in 0..20 {
         // A child keeps the pipes open, so the end is told while they are.
-        let mut process = client.spawn(shell("sleep 60 & head -c 50000 /dev/zero; echo -n e >&2; exit 0")).await.unwrap();
+        let mut process = client
+            .spawn(shell("sleep 60 & head -c 50000 /dev/zero; echo -n e >&2; exit 0"))
+            .await
+            .unwrap();
         let (mut out, mut err) = (0, 0);
         loop {
             match next(&mut process).await {
-                ProcessEvent::Output { channel: Channel::Stdout, bytes } => out += bytes.len(),
+                ProcessEvent::Output {
+                    channel: Channel::Stdout,
+                    bytes,
+                } => out += bytes.len(),
                 ProcessEvent::Output { bytes, .. } => err += bytes.len(),
                 ProcessEvent::Exited { exit } => {
                     assert_eq!((exit, out, err), (Exit::Code(0), 50000, 1));
@@ -42,10 +48,20 @@ async fn standard_input_reaches_the_program_and_its_end_too() {
     let mut wanted = command(&["sort"]);
     wanted.stdin = StdinMode::Piped;
     let mut process = client.spawn(wanted).await.unwrap();
-    process.handle.write(Channel::Stdin, Bytes::from_static(b"b\na\n")).await.unwrap();
+    process
+        .handle
+        .write(Channel::Stdin, Bytes::from_static(b"b\na\n"))
+        .await
+        .unwrap();
     process.handle.close(Channel::Stdin).await.unwrap();
     process.handle.close(Channel::Stdin).await.unwrap();
-    assert!(process.handle.write(Channel::Stdin, Bytes::from_static(b"c\n")).await.is_err());
+    assert!(
+        process
+            .handle
+            .write(Channel::Stdin, Bytes::from_static(b"c\n"))
+            .await
+            .is_err()
+    );
     let said = all(&mut process).await;
     assert_eq!(said.stdout, b"a\nb\n");
 }
@@ -55,7 +71,11 @@ async fn a_program_without_input_reads_nothing_and_cannot_be_written_to() {
     let (client, _server) = connect().await;
     let mut process = client.spawn(shell("wc -c; readlink /proc/self/fd/0")).await.unwrap();
     for channel in [Channel::Stdin, Channel::Control, Channel::Stdout] {
-        let error = process.handle.write(channel, Bytes::from_static(b"x")).await.unwrap_err();
+        let error = process
+            .handle
+            .write(channel, Bytes::from_static(b"x"))
+            .await
+            .unwrap_err();
         assert!(matches!(error, SandboxError::Unsupported(_)));
     }
     assert_eq!(all(&mut process).await.out(), "0\n/dev/null\n");
@@ -72,14 +92,22 @@ async fn the_program_has_exactly_its_descriptors_environment_folder_and_session(
         // Python ignores SIGPIPE itself (bit 12) and SIGXFSZ (bit 24); -I keeps the environment out.
         let mut wanted = command(&["python3", "-I", "-S", "-c", script]);
         wanted.env.insert("PATH".to_owned(), std::env::var("PATH").unwrap());
-        wanted.env.extend(std::env::var("PYENV_ROOT").map(|root| ("PYENV_ROOT".to_owned(), root)));
+        wanted
+            .env
+            .extend(std::env::var("PYENV_ROOT").map(|root| ("PYENV_ROOT".to_owned(), root)));
         wanted.control = control;
-        let Ok(mut process) = client.spawn(wanted).await else { return println!("skipped: no python3") };
+        let Ok(mut process) = client.spawn(wanted).await else {
+            return println!("skipped: no python3");
+        };
         let said = all(&mut process).await;
         let lines: Vec<String> = said.out().lines().map(str::to_owned).collect();
         assert!(lines[0].starts_with(numbers), "{said:?}");
         assert!(lines[1].contains("} /tmp True True"), "{}", lines[1]);
-        assert!(lines[2].starts_with("set() ['SigIgn:\\t0000000001001000"), "{}", lines[2]);
+        assert!(
+            lines[2].starts_with("set() ['SigIgn:\\t0000000001001000"),
+            "{}",
+            lines[2]
+        );
     }
     let said = run(&client, command(&["env"])).await;
     assert_eq!(said.out(), "PATH=/usr/local/bin:/usr/bin:/bin\n");
@@ -115,11 +143,19 @@ async fn what_cannot_be_started_is_told_with_the_systems_number() {
     let error = client.spawn(command(&[])).await.unwrap_err();
     assert!(matches!(error, SandboxError::Spawn { .. }));
     let huge = "x".repeat(200_000);
-    let Err(SandboxError::Spawn { source, .. }) = client.spawn(command(&["true", &huge])).await else { panic!() };
+    let Err(SandboxError::Spawn { source, .. }) = client.spawn(command(&["true", &huge])).await else {
+        panic!()
+    };
     assert_eq!(source.raw_os_error(), Some(7));
-    let error = client.spawn(command(&["true", &"x".repeat(9 << 20)])).await.unwrap_err();
+    let error = client
+        .spawn(command(&["true", &"x".repeat(9 << 20)]))
+        .await
+        .unwrap_err();
     assert!(matches!(error, SandboxError::Setup { .. }), "{error}");
-    assert_eq!(run(&client, command(&["echo", "still there"])).await.out(), "still there\n");
+    assert_eq!(
+        run(&client, command(&["echo", "still there"])).await.out(),
+        "still there\n"
+    );
 }
 
 #[tokio::test]
@@ -129,12 +165,22 @@ async fn control_is_a_channel_of_its_own() {
     wanted.control = true;
     let mut process = client.spawn(wanted).await.unwrap();
     for word in ["one", "two"] {
-        process.handle.write(Channel::Control, Bytes::from(format!("{word}\n"))).await.unwrap();
-        assert_eq!(until(&mut process, Channel::Control, b"\n").await, format!("got {word}\n").as_bytes());
+        process
+            .handle
+            .write(Channel::Control, Bytes::from(format!("{word}\n")))
+            .await
+            .unwrap();
+        assert_eq!(
+            until(&mut process, Channel::Control, b"\n").await,
+            format!("got {word}\n").as_bytes()
+        );
     }
     process.handle.close(Channel::Control).await.unwrap();
     let said = all(&mut process).await;
-    assert_eq!((said.control.as_slice(), said.exit), (b"end\n".as_slice(), Some(Exit::Code(0))));
+    assert_eq!(
+        (said.control.as_slice(), said.exit),
+        (b"end\n".as_slice(), Some(Exit::Code(0)))
+    );
 }
 
 #[tokio::test]
@@ -148,13 +194,22 @@ async fn what_stood_in_stdout_and_stderr_comes_before_later_control() {
     let (mut out, mut err, mut control) = (0, Vec::new(), Vec::new());
     loop {
         match next(&mut process).await {
-            ProcessEvent::Output { channel: Channel::Stdout, bytes } => out += bytes.len(),
-            ProcessEvent::Output { channel: Channel::Stderr, bytes } => err.extend_from_slice(&bytes),
+            ProcessEvent::Output {
+                channel: Channel::Stdout,
+                bytes,
+            } => out += bytes.len(),
+            ProcessEvent::Output {
+                channel: Channel::Stderr,
+                bytes,
+            } => err.extend_from_slice(&bytes),
             ProcessEvent::Output { bytes, .. } => {
                 control.extend_from_slice(&bytes);
                 let said = control.iter().filter(|byte| **byte == b'\n').count();
                 let heard = err.iter().filter(|byte| **byte == b'\n').count();
-                assert!(out >= said * 20000 && heard >= said, "control {said} came before its output");
+                assert!(
+                    out >= said * 20000 && heard >= said,
+                    "control {said} came before its output"
+                );
             }
             ProcessEvent::Exited { .. } => break,
             ProcessEvent::Closed { .. } => {}
@@ -167,7 +222,9 @@ async fn what_stood_in_stdout_and_stderr_comes_before_later_control() {
 async fn somebody_who_reads_his_own_output_does_not_stop_control_or_the_end() {
     let (client, _server) = connect().await;
     // The thief takes from the same pipe that the agent reads.
-    let mut wanted = shell("cat /proc/self/fd/1 >/dev/null & n=0; while [ $n -lt 200 ]; do n=$((n+1)); echo xxxxxxxx; echo c >&4; done; kill $!");
+    let mut wanted = shell(
+        "cat /proc/self/fd/1 >/dev/null & n=0; while [ $n -lt 200 ]; do n=$((n+1)); echo xxxxxxxx; echo c >&4; done; kill $!",
+    );
     wanted.control = true;
     let said = run(&client, wanted).await;
     assert_eq!((said.control.len(), said.exit.is_some()), (400, true));
@@ -176,23 +233,39 @@ async fn somebody_who_reads_his_own_output_does_not_stop_control_or_the_end() {
 #[tokio::test]
 async fn signals_reach_the_group_and_an_ended_program_is_no_error() {
     let (client, _server) = connect().await;
-    let mut process = client.spawn(shell("trap 'echo int; exit 3' INT; echo ready; while :; do sleep 0.05; done")).await.unwrap();
+    let mut process = client
+        .spawn(shell(
+            "trap 'echo int; exit 3' INT; echo ready; while :; do sleep 0.05; done",
+        ))
+        .await
+        .unwrap();
     until(&mut process, Channel::Stdout, b"ready\n").await;
-    process.handle.signal(Signal::Interrupt, SignalScope::Group).await.unwrap();
+    process
+        .handle
+        .signal(Signal::Interrupt, SignalScope::Group)
+        .await
+        .unwrap();
     let said = all(&mut process).await;
     assert_eq!((said.out().as_str(), said.exit), ("int\n", Some(Exit::Code(3))));
     for scope in [SignalScope::Group, SignalScope::Tree] {
         process.handle.signal(Signal::Kill, scope).await.unwrap();
     }
     let mut process = client.spawn(command(&["sleep", "1000"])).await.unwrap();
-    process.handle.signal(Signal::Terminate, SignalScope::Tree).await.unwrap();
+    process
+        .handle
+        .signal(Signal::Terminate, SignalScope::Tree)
+        .await
+        .unwrap();
     assert_eq!(all(&mut process).await.exit, Some(Exit::Signal(15)));
 }
 
 #[tokio::test]
 async fn a_killed_tree_takes_children_in_other_sessions_along() {
     let (client, _server) = connect().await;
-    let mut process = client.spawn(shell("setsid sh -c 'echo $$; exec sleep 1000' & wait")).await.unwrap();
+    let mut process = client
+        .spawn(shell("setsid sh -c 'echo $$; exec sleep 1000' & wait"))
+        .await
+        .unwrap();
     let pid = until(&mut process, Channel::Stdout, b"\n").await;
     let pid: i32 = String::from_utf8(pid).unwrap().trim().parse().unwrap();
     assert!(lives(pid));
@@ -225,7 +298,8 @@ async fn a_cancelled_start_leaves_no_program() {
     client.ping().await.unwrap();
     eventually("the end of all", || {
         !std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
-            std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| line == format!("sleep\0{marker}\0").as_bytes())
+            std::fs::read(entry.path().join("cmdline"))
+                .is_ok_and(|line| line == format!("sleep\0{marker}\0").as_bytes())
         })
     })
     .await;
@@ -251,7 +325,11 @@ async fn many_programs_run_at_once_and_too_many_are_refused() {
 async fn the_host_going_away_ends_the_server_and_its_programs() {
     let (client, server) = connect().await;
     let mut process = client.spawn(shell("echo $$; exec sleep 1000")).await.unwrap();
-    let pid: i32 = String::from_utf8(until(&mut process, Channel::Stdout, b"\n").await).unwrap().trim().parse().unwrap();
+    let pid: i32 = String::from_utf8(until(&mut process, Channel::Stdout, b"\n").await)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
     drop(client);
     assert!(lives(pid), "the program's handle keeps the connection");
     drop(process);
@@ -276,6 +354,12 @@ async fn the_end_of_the_connection_is_told_to_everybody() {
     closed.await.unwrap();
     assert_eq!(process.events.recv().await, None);
     assert!(matches!(client.usage().await, Err(SandboxError::Gone(_))));
-    assert!(matches!(client.spawn(command(&["true"])).await, Err(SandboxError::Gone(_))));
-    assert!(matches!(process.handle.signal(Signal::Kill, SignalScope::Tree).await, Err(SandboxError::Gone(_))));
+    assert!(matches!(
+        client.spawn(command(&["true"])).await,
+        Err(SandboxError::Gone(_))
+    ));
+    assert!(matches!(
+        process.handle.signal(Signal::Kill, SignalScope::Tree).await,
+        Err(SandboxError::Gone(_))
+    ));
 }

@@ -227,18 +227,17 @@ impl Jail {
     /// Waits until it is made, or not.
     pub(super) async fn made(&self) -> Answer {
         let mut stage = self.stage.clone();
-        let answer = match stage.wait_for(|stage| !matches!(stage, Stage::Making)).await.as_deref() {
+        match stage.wait_for(|stage| !matches!(stage, Stage::Making)).await.as_deref() {
             Ok(Stage::Made) => Answer::Made,
             Ok(Stage::Failed(error)) => Answer::Failed(error.clone()),
             Ok(Stage::Ended(_) | Stage::Making) | Err(_) => Answer::LauncherLost,
-        };
-        answer
+        }
     }
 
     /// Waits until it has ended.
     pub(super) async fn ended(&self) -> Ended {
         let mut stage = self.stage.clone();
-        let ended = match stage
+        match stage
             .wait_for(|stage| matches!(stage, Stage::Ended(_) | Stage::Failed(_)))
             .await
             .as_deref()
@@ -247,8 +246,7 @@ impl Jail {
             _ => Ended {
                 reason: EndReason::LauncherLost,
             },
-        };
-        ended
+        }
     }
 
     /// How it has ended, if it has.

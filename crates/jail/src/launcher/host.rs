@@ -38,6 +38,8 @@ pub(super) struct Prepared {
     pub(super) host: Host,
     pub(super) template: Template,
     pub(super) groups: Option<Groups>,
+    /// Folders of dead launchers that could not be removed yet.
+    pub(super) leftovers: Vec<String>,
     pub(super) report: Report,
     /// This process' own ids on the host; what sandboxes run as when it is not root.
     pub(super) ids: (u32, u32),
@@ -68,9 +70,10 @@ pub(super) fn prepare(template: Template) -> Result<Prepared, StepError> {
     )?;
     step("make the launcher's root", Some("private_root"), own_root())?;
     let found = Groups::find(place::HOST);
-    if let Ok(groups) = &found {
-        groups.sweep(place::HOST);
-    }
+    let leftovers = found
+        .as_ref()
+        .map(|groups| groups.sweep(place::HOST))
+        .unwrap_or_default();
     let mut host = Host {
         root,
         memory_is_charged: found.is_ok(),
@@ -103,6 +106,7 @@ pub(super) fn prepare(template: Template) -> Result<Prepared, StepError> {
         host,
         template,
         groups: found.ok(),
+        leftovers,
         report,
         ids,
     })

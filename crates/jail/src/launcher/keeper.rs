@@ -162,7 +162,7 @@ impl Keeper {
         }
         let timeout = if ended || self.cradles.len() < self.prepared.template.spares {
             Some(Duration::from_millis(1))
-        } else if self.jails.is_empty() {
+        } else if self.jails.is_empty() && self.prepared.leftovers.is_empty() {
             None
         } else {
             Some(WATCH_EVERY.saturating_sub(self.watched_at.elapsed()))
@@ -321,7 +321,11 @@ impl Keeper {
                 } else {
                     self.prepared.ids.1
                 };
-                let mapping = if cradle::skipped(&self.prepared, "user_namespace") { None } else { Some(group_id) };
+                let mapping = if cradle::skipped(&self.prepared, "user_namespace") {
+                    None
+                } else {
+                    Some(group_id)
+                };
                 let mut buffer = std::mem::take(&mut self.buffer);
                 let now = jail.go_on(&mut buffer, mapping);
                 self.buffer = buffer;
@@ -356,6 +360,9 @@ impl Keeper {
                 jail.watch();
             }
         }
+        self.prepared
+            .leftovers
+            .retain(|folder| matches!(rustix::fs::rmdir(folder.as_str()), Err(rustix::io::Errno::BUSY)));
         let mut finished = Vec::new();
         for (id, jail) in &mut self.jails {
             if let State::Starting { since, .. } = &jail.state

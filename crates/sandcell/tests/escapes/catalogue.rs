@@ -85,7 +85,9 @@ pub enum Step {
 impl Attack {
     /// Whether it uses two sandboxes.
     pub fn meets(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step, Step::Code { second: true, .. }))
+        self.steps
+            .iter()
+            .any(|step| matches!(step, Step::Code { second: true, .. }))
     }
 
     /// Whether it is plain code for one sandbox.
@@ -103,10 +105,16 @@ impl Attack {
             .take(end)
             .map(|line| line[2..].split_once(": ").unwrap_or_else(|| panic!("{name}: {line}")))
             .collect();
-        let get = |key: &str| head.iter().find(|(found, _)| *found == key).map(|(_, value)| (*value).to_owned());
+        let get = |key: &str| {
+            head.iter()
+                .find(|(found, _)| *found == key)
+                .map(|(_, value)| (*value).to_owned())
+        };
         let must = |key: &str| get(key).unwrap_or_else(|| panic!("{name}: no `# {key}:`"));
         let list = |key: &str| -> Vec<String> {
-            get(key).map(|text| text.split(", ").map(str::to_owned).collect()).unwrap_or_default()
+            get(key)
+                .map(|text| text.split(", ").map(str::to_owned).collect())
+                .unwrap_or_default()
         };
         let pairs = |key: &str| -> Vec<(String, String)> {
             list(key)
@@ -144,8 +152,8 @@ impl Attack {
 }
 
 const KEYS: [&str; 14] = [
-    "attack", "class", "layer", "expect", "beside", "unproven", "needs", "limits", "raised", "fresh", "timeout", "outside",
-    "quick", "proof",
+    "attack", "class", "layer", "expect", "beside", "unproven", "needs", "limits", "raised", "fresh", "timeout",
+    "outside", "quick", "proof",
 ];
 
 fn expect(text: &str) -> Expect {
@@ -163,7 +171,10 @@ fn steps(lines: &[&str]) -> Vec<Step> {
     let mut code = String::new();
     let finish = |code: &mut String, second: bool, steps: &mut Vec<Step>| {
         if !code.trim().is_empty() {
-            steps.push(Step::Code { second, text: std::mem::take(code) });
+            steps.push(Step::Code {
+                second,
+                text: std::mem::take(code),
+            });
         }
         code.clear();
     };
@@ -190,20 +201,33 @@ fn steps(lines: &[&str]) -> Vec<Step> {
 /// The folder with the attacks: beside this file, or where the tests were staged for another user.
 fn folder() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/escapes/attacks");
-    if own.is_dir() { own } else { PathBuf::from("crates/sandcell/tests/escapes/attacks") }
+    if own.is_dir() {
+        own
+    } else {
+        PathBuf::from("crates/sandcell/tests/escapes/attacks")
+    }
 }
 
 /// Every attack, by name.
 pub fn all() -> Vec<Attack> {
     let folder = folder();
     let mut attacks = Vec::new();
-    for class in std::fs::read_dir(&folder).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
+    for class in std::fs::read_dir(&folder)
+        .unwrap()
+        .flatten()
+        .filter(|entry| entry.path().is_dir())
+    {
         for file in std::fs::read_dir(class.path()).unwrap().flatten() {
             let path = file.path();
             if path.extension().is_none_or(|extension| extension != "py") {
                 continue;
             }
-            let name = path.strip_prefix(&folder).unwrap().with_extension("").display().to_string();
+            let name = path
+                .strip_prefix(&folder)
+                .unwrap()
+                .with_extension("")
+                .display()
+                .to_string();
             attacks.push(Attack::parse(name, &std::fs::read_to_string(&path).unwrap()));
         }
     }

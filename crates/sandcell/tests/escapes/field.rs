@@ -28,7 +28,11 @@ pub enum Who {
 impl Who {
     /// Everybody that the server can be here.
     pub fn everybody() -> Vec<Self> {
-        if is_root() { vec![Self::Current, Self::Ordinary] } else { vec![Self::Current] }
+        if is_root() {
+            vec![Self::Current, Self::Ordinary]
+        } else {
+            vec![Self::Current]
+        }
     }
 
     pub fn is_root(self) -> bool {
@@ -44,7 +48,10 @@ impl Who {
 pub fn program() -> PathBuf {
     static COPY: OnceLock<tempfile::TempDir> = OnceLock::new();
     let folder = COPY.get_or_init(|| {
-        let folder = tempfile::Builder::new().prefix("cell-escapes-").tempdir_in("/var/tmp").unwrap();
+        let folder = tempfile::Builder::new()
+            .prefix("cell-escapes-")
+            .tempdir_in("/var/tmp")
+            .unwrap();
         std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         std::fs::copy(crate::under_test(), folder.path().join("sandcell")).unwrap();
         folder
@@ -112,7 +119,10 @@ impl Field {
     /// What an attack's code is told, as Python.
     pub fn head(&self) -> String {
         // A JSON text in a Python string: read by json, so that true and null mean the same.
-        format!("import json\nLURE = json.loads({:?})\n{PRELUDE}\n", self.words.to_string())
+        format!(
+            "import json\nLURE = json.loads({:?})\n{PRELUDE}\n",
+            self.words.to_string()
+        )
     }
 
     /// Why an attack cannot be tried here.
@@ -130,7 +140,15 @@ impl Field {
         let own = attack.fresh || attack.meets() || attack.steps.len() > 1;
         let first = match (&self.usual, own) {
             (Some(usual), false) => usual.clone(),
-            (None, false) => self.usual.insert(self.client.call("create_sandbox", json!({})).data()["sandbox_id"].as_str().unwrap_or_default().to_owned()).clone(),
+            (None, false) => self
+                .usual
+                .insert(
+                    self.client.call("create_sandbox", json!({})).data()["sandbox_id"]
+                        .as_str()
+                        .unwrap_or_default()
+                        .to_owned(),
+                )
+                .clone(),
             (_, true) => self.create(),
         };
         let second = if attack.meets() { Some(self.create()) } else { None };
@@ -160,7 +178,10 @@ impl Field {
         let mut seen = Value::Null;
         for (number, step) in attack.steps.iter().enumerate() {
             match step {
-                Step::Code { second: in_second, text } => {
+                Step::Code {
+                    second: in_second,
+                    text,
+                } => {
                     let sandbox = if *in_second { second.unwrap_or(first) } else { first };
                     let code = format!("{}ANSWER = json.loads({:?})\n{text}", self.head(), seen.to_string());
                     last = self.client.call(
@@ -179,7 +200,9 @@ impl Field {
                         arguments["sandbox_id"] = json!(first);
                     }
                     let started = Instant::now();
-                    let raw = self.client.request_raw("tools/call", json!({"name": name, "arguments": arguments}));
+                    let raw = self
+                        .client
+                        .request_raw("tools/call", json!({"name": name, "arguments": arguments}));
                     let answer = Answer(raw["result"].clone());
                     seen = json!({
                         "is_error": answer.is_error() || raw.get("error").is_some(),
@@ -201,11 +224,16 @@ impl Field {
             return Some(format!("stdout of the server carried {:?}", self.client.noise()));
         }
         if attack.expect == Expect::Any {
-            let said = self.client.call("execute_code", json!({"code": "print(6 * 7)", "sandbox_id": self.witness}));
+            let said = self.client.call(
+                "execute_code",
+                json!({"code": "print(6 * 7)", "sandbox_id": self.witness}),
+            );
             if said.output().trim() != "42" {
                 return Some(format!("another sandbox does not answer any more: {said:?}"));
             }
-            let again = self.client.call("execute_code", json!({"code": "print(6 * 7)", "sandbox_id": sandbox}));
+            let again = self
+                .client
+                .call("execute_code", json!({"code": "print(6 * 7)", "sandbox_id": sandbox}));
             if !again.output().contains("42") {
                 return Some(format!("the sandbox is of no use afterwards: {again:?}"));
             }
@@ -214,19 +242,25 @@ impl Field {
             None | Some("untouched") => None,
             Some("room") => lure::room(self.who).err(),
             Some("server memory") => {
-                let grown = machine::peak_memory(self.client.pid()).saturating_sub(idle.max(resident(self.client.pid(), idle)));
+                let grown =
+                    machine::peak_memory(self.client.pid()).saturating_sub(idle.max(resident(self.client.pid(), idle)));
                 (grown > SERVER_GROWTH).then(|| format!("the server grew by {} MiB", grown >> 20))
             }
             Some("no escape") => {
                 let text = answer.all();
-                text.chars().any(|c| c.is_control() && c != '\n' && c != '\t').then(|| format!("{text:?}"))
+                text.chars()
+                    .any(|c| c.is_control() && c != '\n' && c != '\t')
+                    .then(|| format!("{text:?}"))
             }
             Some("gone") => {
                 self.close(sandbox);
                 gone_within(Duration::from_secs(2), || find_in_command_lines(&self.lure.marker))
             }
             Some("no spinner") => gone_within(Duration::from_secs(2), || {
-                machine::descendants(self.client.pid()).into_iter().find(spins).map(|seen| format!("{seen:?}"))
+                machine::descendants(self.client.pid())
+                    .into_iter()
+                    .find(spins)
+                    .map(|seen| format!("{seen:?}"))
             }),
             Some(other) => panic!("{}: nobody looks at {other}", attack.name),
         }
@@ -254,7 +288,12 @@ pub fn server_command(place: &Place, who: Who, arguments: &[&str]) -> Command {
 
 fn resident(pid: u32, at_least: u64) -> u64 {
     let text = machine::status(pid, "VmRSS").unwrap_or_default();
-    let now = text.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024;
+    let now = text
+        .split_whitespace()
+        .next()
+        .and_then(|kib| kib.parse::<u64>().ok())
+        .unwrap_or(0)
+        * 1024;
     // What is resident now was so before, or is part of the growth; programs and libraries are neither.
     now.min(at_least + (24 << 20))
 }
@@ -326,6 +365,13 @@ pub fn settings(limits: &[(String, String)]) -> String {
         };
         lines.insert(key.to_owned(), value.clone());
     }
-    let lines: Vec<String> = lines.into_iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
-    if lines.is_empty() { String::new() } else { format!("[limits]\n{}", lines.concat()) }
+    let lines: Vec<String> = lines
+        .into_iter()
+        .map(|(key, value)| format!("{key} = {value}\n"))
+        .collect();
+    if lines.is_empty() {
+        String::new()
+    } else {
+        format!("[limits]\n{}", lines.concat())
+    }
 }

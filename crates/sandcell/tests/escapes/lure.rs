@@ -64,7 +64,8 @@ impl Lure {
         let unix = UnixListener::bind(folder.join("socket")).unwrap();
         set_mode(&folder.join("socket"), 0o777);
         let abstract_name = format!("sandcell-lure-{own}");
-        let abstract_socket = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&abstract_name).unwrap()).unwrap();
+        let abstract_socket =
+            UnixListener::bind_addr(&SocketAddr::from_abstract_name(&abstract_name).unwrap()).unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         for result in [
@@ -157,7 +158,9 @@ fn start_helper(who: Who, key: u32, queue: &str) -> Child {
         .spawn()
         .unwrap();
     let mut line = String::new();
-    BufReader::new(helper.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(helper.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
     assert_eq!(line, "ready\n", "the host's own IPC objects could not be made");
     helper
 }
@@ -193,7 +196,11 @@ print(", ".join(lacks))
     let mut text = String::new();
     child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     child.wait().unwrap();
-    if text.trim().is_empty() { Ok(()) } else { Err(format!("outside there is no room for {}", text.trim())) }
+    if text.trim().is_empty() {
+        Ok(())
+    } else {
+        Err(format!("outside there is no room for {}", text.trim()))
+    }
 }
 
 impl Who {

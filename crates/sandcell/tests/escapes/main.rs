@@ -22,7 +22,11 @@ mod enumerated;
 mod field;
 mod lure;
 #[path = "../e2e/support/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the end-to-end tests, which use all of it")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "shared with the end-to-end tests, which use all of it"
+)]
 mod support;
 mod table;
 
@@ -61,9 +65,17 @@ fn besiege(class: &str, attacks: &[Attack]) {
                 }
             }
         }
-        println!("{class} as {}: {tried} tried, {held} held, {skipped} not for this user", who.name());
+        println!(
+            "{class} as {}: {tried} tried, {held} held, {skipped} not for this user",
+            who.name()
+        );
     }
-    assert!(failures.is_empty(), "{} not held:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} not held:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }
 
 macro_rules! classes {
@@ -100,14 +112,24 @@ fn every_class_is_tested_and_there_are_many_attacks_of_many_kinds() {
     assert_eq!(classes.iter().map(String::as_str).collect::<Vec<_>>(), TESTED);
     let attacks = catalogue::all();
     assert!(attacks.len() >= 160, "{}", attacks.len());
-    let layers: Vec<&str> = sandcell_jail::plan::LAYERS.into_iter().chain(catalogue::OTHER_LAYERS).collect();
+    let layers: Vec<&str> = sandcell_jail::plan::LAYERS
+        .into_iter()
+        .chain(catalogue::OTHER_LAYERS)
+        .collect();
     for attack in &attacks {
         for layer in std::iter::once(&attack.layer).chain(&attack.beside) {
-            assert!(layers.contains(&layer.as_str()), "{}: there is no layer {layer}", attack.name);
+            assert!(
+                layers.contains(&layer.as_str()),
+                "{}: there is no layer {layer}",
+                attack.name
+            );
         }
     }
     for layer in layers {
-        assert!(attacks.iter().any(|attack| attack.layer == layer), "nothing attacks {layer}");
+        assert!(
+            attacks.iter().any(|attack| attack.layer == layer),
+            "nothing attacks {layer}"
+        );
     }
 }
 
@@ -133,7 +155,12 @@ fn the_command_line_holds_as_well() {
         if let Some(touched) = field.lure.touched() {
             failures.push(touched.to_owned());
         }
-        println!("run as {}: {} tried, {} not held", who.name(), attacks.len(), failures.len());
+        println!(
+            "run as {}: {} tried, {} not held",
+            who.name(),
+            attacks.len(),
+            failures.len()
+        );
         assert!(failures.is_empty(), "{}", failures.join("\n"));
         assert!(attacks.len() >= 100, "{}", attacks.len());
     }
@@ -156,9 +183,13 @@ fn run_all(field: &Field, attacks: &[Attack]) -> BTreeMap<String, String> {
         serde_json::to_string(&texts).unwrap()
     );
     let file = field.place().write("attacks.py", program);
-    let output = field::server_command(field.place(), field.who, &["run", &file.display().to_string(), "--timeout", "120"])
-        .output()
-        .unwrap();
+    let output = field::server_command(
+        field.place(),
+        field.who,
+        &["run", &file.display().to_string(), "--timeout", "120"],
+    )
+    .output()
+    .unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("@ "), "{output:?}");
     let mut found = BTreeMap::new();
@@ -194,7 +225,11 @@ fn attacks_on_limits_come_through_when_the_limit_is_raised() {
     let mut tried = 0;
     for (settings, attacks) in groups {
         let mut field = Field::open(Who::Current, &settings, &[]);
-        for attack in attacks.iter().filter(|attack| field.missing(attack).is_none()).collect::<Vec<_>>() {
+        for attack in attacks
+            .iter()
+            .filter(|attack| field.missing(attack).is_none())
+            .collect::<Vec<_>>()
+        {
             tried += 1;
             match field.try_out(attack) {
                 Outcome::Breach(_) => {}

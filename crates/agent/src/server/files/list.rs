@@ -66,11 +66,18 @@ impl List {
 
     pub(super) fn slice(&mut self) -> Step {
         for _ in 0..SLICE {
-            let more = if self.reading.is_some() || !self.pending.is_empty() { self.scan() } else { self.describe() };
+            let more = if self.reading.is_some() || !self.pending.is_empty() {
+                self.scan()
+            } else {
+                self.describe()
+            };
             match more {
                 Ok(true) => {}
                 Ok(false) => {
-                    return Step::Listed(ListReply { entries: std::mem::take(&mut self.done), omitted: self.omitted });
+                    return Step::Listed(ListReply {
+                        entries: std::mem::take(&mut self.done),
+                        omitted: self.omitted,
+                    });
                 }
                 Err(error) => return Step::Failed(errors::of_file(error)),
             }
@@ -116,7 +123,9 @@ impl List {
         let depth = *depth;
         let mut kind = entry.file_type();
         if kind == FileType::Unknown {
-            kind = self.status(&path).map_or(kind, |status| FileType::from_raw_mode(status.st_mode));
+            kind = self
+                .status(&path)
+                .map_or(kind, |status| FileType::from_raw_mode(status.st_mode));
         }
         if self.recursive && kind == FileType::Directory && depth < MAX_DEPTH {
             if self.pending.len() < MAX_PENDING {
@@ -153,8 +162,12 @@ impl List {
 
     /// Asks what one of the kept ones is. False when there are none left. One that has gone meanwhile is left out.
     fn describe(&mut self) -> Result<bool, Errno> {
-        let Some((path, kind)) = self.kept.pop_first() else { return Ok(false) };
-        let Some(status) = self.status(&path) else { return Ok(true) };
+        let Some((path, kind)) = self.kept.pop_first() else {
+            return Ok(false);
+        };
+        let Some(status) = self.status(&path) else {
+            return Ok(true);
+        };
         let kind = match FileType::from_raw_mode(status.st_mode) {
             FileType::Unknown => kind,
             known => known,
@@ -175,7 +188,11 @@ impl List {
 }
 
 /// The types of these fields differ between architectures.
-#[allow(clippy::useless_conversion, clippy::unnecessary_fallible_conversions, reason = "the fields' types differ between architectures")]
+#[allow(
+    clippy::useless_conversion,
+    clippy::unnecessary_fallible_conversions,
+    reason = "the fields' types differ between architectures"
+)]
 fn milliseconds(status: &rustix::fs::Stat) -> i64 {
     let seconds = i64::try_from(status.st_mtime).unwrap_or(0);
     let nanoseconds = i64::try_from(status.st_mtime_nsec).unwrap_or(0);

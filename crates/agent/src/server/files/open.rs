@@ -3,9 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{
-    CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, openat2,
-};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, openat2};
 use rustix::io::Errno;
 
 use super::super::errors;
@@ -72,7 +70,9 @@ impl Root {
     /// Opens a regular file for real, and looks again at what was opened, since it may have changed in between.
     pub(super) fn regular(&self, path: &str, flags: OFlags) -> Result<(OwnedFd, Stat), WireError> {
         refuse_irregular(&self.look(path)?)?;
-        let file = self.resolve(path, flags | OFlags::NONBLOCK | OFlags::NOCTTY).map_err(errors::of_file)?;
+        let file = self
+            .resolve(path, flags | OFlags::NONBLOCK | OFlags::NOCTTY)
+            .map_err(errors::of_file)?;
         refuse_pseudo(&file)?;
         let status = refuse_irregular(&file)?;
         Ok((file, status))
@@ -82,7 +82,15 @@ impl Root {
 /// Opens what a listing has found below a folder, through no link at all.
 pub(super) fn beneath(folder: impl AsFd, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    again(|| openat2(&folder, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), resolve))
+    again(|| {
+        openat2(
+            &folder,
+            name,
+            flags | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::empty(),
+            resolve,
+        )
+    })
 }
 
 pub(super) fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {

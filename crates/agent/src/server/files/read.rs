@@ -21,11 +21,20 @@ pub(in crate::server) struct Read {
 impl Read {
     pub(super) fn new(root: &Root, path: &str, offset: u64, len: u64) -> Result<Self, WireError> {
         if len > MAX_TRANSFER {
-            return Err(WireError::new(ErrorCode::Invalid, format!("at most {MAX_TRANSFER} bytes can be read at once")));
+            return Err(WireError::new(
+                ErrorCode::Invalid,
+                format!("at most {MAX_TRANSFER} bytes can be read at once"),
+            ));
         }
         let (file, status) = root.regular(path, OFlags::RDONLY)?;
         let total = u64::try_from(status.st_size).unwrap_or(0);
-        Ok(Self { file, total, offset, left: len, window: SendWindow::default() })
+        Ok(Self {
+            file,
+            total,
+            offset,
+            left: len,
+            window: SendWindow::default(),
+        })
     }
 
     pub(super) fn can_go_on(&self) -> bool {

@@ -12,9 +12,7 @@ use sandcell_sandbox::WriteMode;
 
 use super::open::{Root, again, refuse_irregular, refuse_kind, refuse_pseudo};
 use super::{Step, errors};
-use crate::protocol::{
-    BODY, Breach, ErrorCode, MAX_TRANSFER, OutBuffer, ReceiveWindow, WireError, WriteReply,
-};
+use crate::protocol::{BODY, Breach, ErrorCode, MAX_TRANSFER, OutBuffer, ReceiveWindow, WireError, WriteReply};
 
 /// A chain of links is not followed further.
 const MAX_LINKS: usize = 40;
@@ -36,9 +34,16 @@ pub(in crate::server) struct Write {
 
 enum Target {
     /// A temporary file that takes the place of `name` at the end.
-    Replace { folder: OwnedFd, temporary: String, name: String, mode: Mode },
+    Replace {
+        folder: OwnedFd,
+        temporary: String,
+        name: String,
+        mode: Mode,
+    },
     /// A file that had this size.
-    Append { size: u64 },
+    Append {
+        size: u64,
+    },
     Done,
 }
 
@@ -48,12 +53,19 @@ impl Write {
             WriteMode::Replace => begin_replace(root, path)?,
             WriteMode::Append => begin_append(root, path)?,
         };
-        Ok(Self { file, target, window: ReceiveWindow::default(), received: 0 })
+        Ok(Self {
+            file,
+            target,
+            window: ReceiveWindow::default(),
+            received: 0,
+        })
     }
 
     pub(super) fn receive(&mut self, stream: u32, bytes: &[u8], out: &mut OutBuffer) -> Result<Step, Breach> {
         self.window.receive(bytes.len())?;
-        self.received = self.received.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        self.received = self
+            .received
+            .saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         if self.received > MAX_TRANSFER {
             let message = format!("at most {MAX_TRANSFER} bytes can be written at once");
             return Ok(Step::Failed(WireError::new(ErrorCode::TooLarge, message)));
@@ -78,14 +90,22 @@ impl Write {
         match self.put_in_place() {
             Ok(status) => {
                 self.target = Target::Done;
-                Step::Written(WriteReply { size: u64::try_from(status.st_size).unwrap_or(0) })
+                Step::Written(WriteReply {
+                    size: u64::try_from(status.st_size).unwrap_or(0),
+                })
             }
             Err(error) => Step::Failed(errors::of_file(error)),
         }
     }
 
     fn put_in_place(&self) -> Result<Stat, Errno> {
-        if let Target::Replace { folder, temporary, name, mode } = &self.target {
+        if let Target::Replace {
+            folder,
+            temporary,
+            name,
+            mode,
+        } = &self.target
+        {
             fchmod(&self.file, *mode)?;
             renameat(folder, temporary.as_str(), folder, name.as_str())?;
         }
@@ -102,7 +122,9 @@ impl Drop for Write {
             // What was appended is taken back, unless somebody else has appended too.
             Target::Append { size } => {
                 let expected = size.saturating_add(self.received);
-                let now = fstat(&self.file).ok().and_then(|status| u64::try_from(status.st_size).ok());
+                let now = fstat(&self.file)
+                    .ok()
+                    .and_then(|status| u64::try_from(status.st_size).ok());
                 if now.is_some_and(|now| now <= expected) {
                     let _best_effort = ftruncate(&self.file, *size);
                 }
@@ -128,7 +150,15 @@ fn begin_replace(root: &Root, path: &str) -> Result<(OwnedFd, Target), WireError
     let temporary = temporary_name().map_err(errors::of_file)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(&folder, temporary.as_str(), flags, Mode::from_raw_mode(0o600)).map_err(errors::of_file)?;
-    Ok((file, Target::Replace { folder, temporary, name, mode }))
+    Ok((
+        file,
+        Target::Replace {
+            folder,
+            temporary,
+            name,
+            mode,
+        },
+    ))
 }
 
 fn begin_append(root: &Root, path: &str) -> Result<(OwnedFd, Target), WireError> {
@@ -139,7 +169,8 @@ fn begin_append(root: &Root, path: &str) -> Result<(OwnedFd, Target), WireError>
         Err(error) => return Err(errors::of_file(error)),
     }
     // The last name is no link (it was followed already), and what has become one in between is refused by NOFOLLOW.
-    let common = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let common =
+        OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(NEW_MODE);
     let open = |flags| again(|| openat(&folder, name.as_str(), flags, mode));
     let file = match open(common) {
@@ -167,7 +198,11 @@ fn locate(root: &Root, path: &str) -> Result<(OwnedFd, String), WireError> {
         match readlinkat(&folder, name, Vec::new()) {
             Ok(target) => {
                 let target = target.into_string().map_err(|_| errors::of_file(Errno::ILSEQ))?;
-                let next = if target.starts_with('/') { target } else { format!("{parent}/{target}") };
+                let next = if target.starts_with('/') {
+                    target
+                } else {
+                    format!("{parent}/{target}")
+                };
                 if next.len() > MAX_PATH {
                     return Err(errors::of_file(Errno::NAMETOOLONG));
                 }
@@ -213,5 +248,8 @@ fn make_folder(root: &Root, path: &str) -> Result<OwnedFd, WireError> {
 fn temporary_name() -> Result<String, Errno> {
     let mut random = [0_u8; 12];
     getrandom(&mut random, GetRandomFlags::empty())?;
-    Ok(format!(".sandcell-{}", random.iter().map(|byte| format!("{byte:02x}")).collect::<String>()))
+    Ok(format!(
+        ".sandcell-{}",
+        random.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+    ))
 }

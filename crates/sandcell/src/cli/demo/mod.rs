@@ -276,7 +276,12 @@ fn say_end(style: Style, counter: &Counter, first: &Duration, ended: Duration) -
         // Each is `name: reason`; doctor tells the reasons and what mends them.
         let names: Vec<&str> = weaker.iter().filter_map(|text| text.split(':').next()).collect();
         let line = format!("{}; `sandcell doctor` says why and what mends it", names.join(", "));
-        let _infallible = writeln!(text, "  {} {}", style.yellow("weaker here:"), fold(&line, WIDTH - 16, 4));
+        let _infallible = writeln!(
+            text,
+            "  {} {}",
+            style.yellow("weaker here:"),
+            fold(&line, WIDTH - 16, 4)
+        );
     }
     output::text(&text)?;
     Ok(())
