@@ -200,10 +200,19 @@ impl Maker {
     }
 }
 
-/// When a process was started, in clock ticks since boot: with its id, a name for good.
+/// When a process was started, in clock ticks since boot: with its id, a name for good. None for one that has ended,
+/// whether or not its status was read.
 fn started(host: &str, pid: u32) -> Option<u64> {
     let stat = read(&format!("{host}/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+    started_of(&stat)
+}
+
+fn started_of(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    if matches!(fields.next()?, "Z" | "X" | "x") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
 }
 
 fn pids_in(folder: &str) -> Vec<rustix::process::Pid> {
@@ -545,6 +554,13 @@ mod tests {
         ] {
             assert_eq!(Maker::parse(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_dead_launcher_that_nobody_reaped_is_dead() {
+        let stat = |state| format!("7 (a) b) {state} 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0");
+        assert_eq!(started_of(&stat("S")), Some(4242));
+        assert_eq!(started_of(&stat("Z")), None);
     }
 
     #[test]

@@ -79,12 +79,16 @@ pub enum Step {
         path: String,
         number: usize,
     },
-    /// The device nodes, and pseudo terminals of its own.
-    Devices,
+    /// The device nodes, and pseudo terminals of its own. Where the launcher could not make nodes for each sandbox,
+    /// at least the folder they stand in is the sandbox's own.
+    Devices { own_folder: bool },
     /// A /proc of its own process namespace.
     Proc,
     /// No user namespaces below this one.
     NoUserNamespaces,
+    /// At most this many inotify instances. The kernel counts them for the owner of the user namespace as well, who is
+    /// the same for all sandboxes of an ordinary user: one must not take them all.
+    Watches { instances: u32 },
     /// Hides a file or folder of /proc, if there is one.
     MaskProc { name: &'static str },
     /// /proc/sys cannot be written.
@@ -146,9 +150,10 @@ impl Step {
             Self::Work { .. } => "mount the private files".into(),
             Self::WorkFolder { path, .. } => format!("mount private {path}"),
             Self::CopyOnWrite { path, .. } => format!("mount copy-on-write {path}"),
-            Self::Devices => "mount /dev".into(),
+            Self::Devices { .. } => "mount /dev".into(),
             Self::Proc => "mount /proc".into(),
             Self::NoUserNamespaces => "forbid user namespaces".into(),
+            Self::Watches { .. } => "limit watches".into(),
             Self::MaskProc { name } => format!("mask /proc/{name}"),
             Self::ReadOnlySysctl => "make /proc/sys read-only".into(),
             Self::Pivot => "change the root".into(),
@@ -168,12 +173,12 @@ impl Step {
     #[must_use]
     pub fn layer(&self) -> Option<&'static str> {
         match self {
-            Self::Identity { .. } | Self::NoUserNamespaces => Some("user_namespace"),
+            Self::Identity { .. } | Self::NoUserNamespaces | Self::Watches { .. } => Some("user_namespace"),
             Self::Root
             | Self::Tree { .. }
             | Self::Cover { .. }
             | Self::CopyOnWrite { .. }
-            | Self::Devices
+            | Self::Devices { .. }
             | Self::Pivot => Some("private_root"),
             Self::Proc | Self::MaskProc { .. } | Self::ReadOnlySysctl => Some("private_proc"),
             Self::HostName { .. } => Some("uts_namespace"),
@@ -247,6 +252,9 @@ const MASKED: [&str; 30] = [
     "timer_list",
 ];
 
+/// Inotify instances of a sandbox that shares its owner's; the usual limit of an owner is 128.
+const WATCHES: u32 = 8;
+
 /// A jail from nothing: what its first process does, in order, from right after it was cloned into its namespaces.
 #[must_use]
 pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
@@ -259,7 +267,7 @@ pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
         Step::Root,
     ];
     tree_steps(host, request, &mut steps);
-    steps.push(Step::Devices);
+    steps.push(Step::Devices { own_folder: !host.root });
     steps.push(Step::WorkFolder {
         name: "shm",
         path: "/dev/shm".into(),
@@ -267,6 +275,9 @@ pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
     });
     steps.push(Step::Proc);
     steps.push(Step::NoUserNamespaces);
+    if !host.root {
+        steps.push(Step::Watches { instances: WATCHES });
+    }
     steps.extend(MASKED.map(|name| Step::MaskProc { name }));
     steps.push(Step::ReadOnlySysctl);
     steps.push(Step::Pivot);

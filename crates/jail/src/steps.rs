@@ -39,12 +39,16 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
         Step::Work { bytes, inodes } => work(*bytes, *inodes),
         Step::WorkFolder { name, path, mode } => work_folder(name, path, *mode),
         Step::CopyOnWrite { source, path, number } => copy_on_write(source, path, *number),
-        Step::Devices => devices(),
+        Step::Devices { own_folder } => devices(*own_folder),
         Step::Proc => attach(
             &fresh("proc", &[], PRIVATE.union(MountAttrFlags::MOUNT_ATTR_NOEXEC))?,
             &below_root("/proc"),
         ),
         Step::NoUserNamespaces => write_once(&below_root("/proc/sys/user/max_user_namespaces"), "0"),
+        Step::Watches { instances } => write_once(
+            &below_root("/proc/sys/user/max_inotify_instances"),
+            &instances.to_string(),
+        ),
         Step::MaskProc { name } => mask_proc(name),
         Step::ReadOnlySysctl => read_only_sysctl(),
         Step::Pivot => pivot(),
@@ -198,11 +202,60 @@ fn copy_on_write(source: &str, path: &str, number: usize) -> io::Result<()> {
     attach(&overlay(source, Some((&upper, &work)))?, &below_root(path))
 }
 
-fn devices() -> io::Result<()> {
-    let mount = copy_of(place::DEVICES)?;
-    sys::mount::restrict_tree(mount.as_fd(), Attributes::NO_SUID.and(Attributes::NO_EXEC))?;
-    sys::mount::restrict(mount.as_fd(), Attributes::READ_ONLY)?;
-    attach(&mount, &below_root("/dev"))?;
+/// Devices that every sandbox has: name, major, minor.
+pub(crate) const DEVICES: [(&str, u32, u32); 6] = [
+    ("null", 1, 3),
+    ("zero", 1, 5),
+    ("full", 1, 7),
+    ("random", 1, 8),
+    ("urandom", 1, 9),
+    ("tty", 5, 0),
+];
+
+/// What stands in a device folder beside the nodes.
+pub(crate) fn device_folder(folder: &str) -> io::Result<()> {
+    for name in ["pts", "shm"] {
+        rustix::fs::mkdir(format!("{folder}/{name}"), Mode::from_raw_mode(0o755))?;
+    }
+    for (name, target) in [
+        ("ptmx", "pts/ptmx"),
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+    ] {
+        rustix::fs::symlink(target, format!("{folder}/{name}"))?;
+    }
+    Ok(())
+}
+
+/// A device folder with the nodes of another one.
+pub(crate) fn devices_from(source: &str, folder: &str) -> io::Result<()> {
+    device_folder(folder)?;
+    for (name, ..) in DEVICES {
+        let path = format!("{folder}/{name}");
+        let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
+        rustix::fs::open(path.as_str(), flags, Mode::from_raw_mode(0o666))?;
+        attach(&copy_of(&format!("{source}/{name}"))?, &path)?;
+    }
+    Ok(())
+}
+
+fn devices(own_folder: bool) -> io::Result<()> {
+    if own_folder {
+        let folder = memory(64 << 10, 64, "0755", MountAttrFlags::MOUNT_ATTR_NOSUID)?;
+        attach(&folder, &below_root("/dev"))?;
+        devices_from(place::DEVICES, &below_root("/dev"))?;
+        // Nodes and folder are locked where they stand, since a copy would be the same mounts once more.
+        let folder = open_tree(CWD, below_root("/dev"), OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
+        sys::mount::restrict_tree(folder.as_fd(), Attributes::NO_SUID.and(Attributes::NO_EXEC))?;
+        sys::mount::restrict(folder.as_fd(), Attributes::READ_ONLY)?;
+    } else {
+        let mount = copy_of(place::DEVICES)?;
+        sys::mount::restrict_tree(mount.as_fd(), Attributes::NO_SUID.and(Attributes::NO_EXEC))?;
+        sys::mount::restrict(mount.as_fd(), Attributes::READ_ONLY)?;
+        attach(&mount, &below_root("/dev"))?;
+    }
     let options = [
         ("newinstance", String::new()),
         ("ptmxmode", "0666".into()),

@@ -42,7 +42,9 @@ impl Launcher {
 
 /// An async runtime for one command.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    tokio::runtime::Builder::new_multi_thread()
+    // One thread: what the server does itself is little, requests are taken up in the order in which they come, and
+    // no call pays for waking another thread. Pictures and host files are read on threads of their own.
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| {

@@ -81,7 +81,9 @@ pub(super) fn live(prepared: &Prepared, socket: OwnedFd, group: Option<&Group>, 
     let Ok(Some((ToCradle::Make(request), descriptors))) = receive(socket.as_fd(), &mut buffer) else {
         exit_now(0)
     };
-    let result = ready.and_then(|()| become_sandbox(prepared, &socket, &request, descriptors, entry));
+    let result = ready
+        .and_then(|()| own_the_namespace(prepared, host_id))
+        .and_then(|()| become_sandbox(prepared, &socket, &request, descriptors, entry));
     let Err(error) = result else { exit_now(0) };
     let _ = send(socket.as_fd(), &FromCradle::Failed(error), &[]);
     exit_now(1)
@@ -155,6 +157,17 @@ fn mapping(user: u32, group: u32, host_id: u32) -> io::Result<OwnedFd> {
             result
         }
     }
+}
+
+/// As root: takes the sandbox's own id, so that its user namespace has an owner of its own. The kernel counts watches,
+/// message queues and queued signals for the owner too; otherwise one sandbox could use up root's.
+fn own_the_namespace(prepared: &Prepared, host_id: u32) -> Result<(), StepError> {
+    if !prepared.host.root || skipped(prepared, "user_namespace") {
+        return Ok(());
+    }
+    let id = rustix::process::Uid::from_raw(host_id);
+    rustix::thread::set_thread_res_uid(id, id, id)
+        .map_err(|error| failed("take the namespace's owner's id", Some("user_namespace"), &error.into()))
 }
 
 /// Clones the first process. Returns in the cradle; the first process never comes back.
@@ -264,7 +277,7 @@ fn instead(step: &Step) -> io::Result<()> {
         }
         Step::Tree { path, .. } if path == "/etc" => show(&format!("{}/etc", place::HOST), path),
         Step::Tree { source, path } => show(source, path),
-        Step::Devices => show(&format!("{}/dev", place::HOST), "/dev"),
+        Step::Devices { .. } => show(&format!("{}/dev", place::HOST), "/dev"),
         Step::Proc => show(&format!("{}/proc", place::HOST), "/proc"),
         Step::Pivot => steps::run(step),
         // Taking an id hides a process as well.

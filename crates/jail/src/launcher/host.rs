@@ -9,19 +9,9 @@ use rustix::mount::{MountAttrFlags, MountPropagationFlags, OpenTreeFlags, mount_
 use crate::cgroup::Groups;
 use crate::plan::{Host, place};
 use crate::spec::Template;
-use crate::steps::{attach, copy_of, memory, write_once};
+use crate::steps::{DEVICES, attach, copy_of, device_folder, devices_from, memory, write_once};
 use crate::sys;
 use crate::wire::{Report, StepError};
-
-/// Devices that every sandbox has: name, major, minor.
-const DEVICES: [(&str, u32, u32); 6] = [
-    ("null", 1, 3),
-    ("zero", 1, 5),
-    ("full", 1, 7),
-    ("random", 1, 8),
-    ("urandom", 1, 9),
-    ("tty", 5, 0),
-];
 
 /// Folders of the host's /usr that are covered: what an administrator put there is nobody's business.
 const COVERED: [&str; 6] = [
@@ -167,17 +157,7 @@ fn devices(root: bool) -> io::Result<()> {
     if root {
         return Ok(());
     }
-    device_folder(folder)?;
-    for (name, ..) in DEVICES {
-        let path = format!("{folder}/{name}");
-        rustix::fs::open(
-            path.as_str(),
-            OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC,
-            Mode::from_raw_mode(0o666),
-        )?;
-        attach(&copy_of(&format!("{}/dev/{name}", place::HOST))?, &path)?;
-    }
-    Ok(())
+    devices_from(&format!("{}/dev", place::HOST), folder)
 }
 
 /// Device nodes for one sandbox, in this process' own mount namespace. Only root can make them.
@@ -199,22 +179,6 @@ pub(super) fn private_devices() -> io::Result<()> {
             rustix::fs::makedev(major, minor),
         )?;
         rustix::fs::chmod(path.as_str(), Mode::from_raw_mode(0o666))?;
-    }
-    Ok(())
-}
-
-fn device_folder(folder: &str) -> io::Result<()> {
-    for name in ["pts", "shm"] {
-        rustix::fs::mkdir(format!("{folder}/{name}"), Mode::from_raw_mode(0o755))?;
-    }
-    for (name, target) in [
-        ("ptmx", "pts/ptmx"),
-        ("fd", "/proc/self/fd"),
-        ("stdin", "/proc/self/fd/0"),
-        ("stdout", "/proc/self/fd/1"),
-        ("stderr", "/proc/self/fd/2"),
-    ] {
-        rustix::fs::symlink(target, format!("{folder}/{name}"))?;
     }
     Ok(())
 }

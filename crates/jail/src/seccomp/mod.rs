@@ -50,27 +50,61 @@ pub struct Test {
 /// The policy as data, for tests and documentation.
 pub const POLICY: &[Entry] = include!(concat!(env!("OUT_DIR"), "/seccomp_table.rs"));
 
-/// Calls that are taken away where there is no control group: memory that belongs to no process would be charged to
-/// nobody, and the cores that hold processor time must stay as they were set.
-const UNCHARGED: [(i64, i32); 3] = [
-    (libc::SYS_memfd_create, libc::ENOSYS),
-    (libc::SYS_shmget, libc::ENOSYS),
-    (libc::SYS_sched_setaffinity, libc::EPERM),
+/// What is taken away where there is no control group: memory that belongs to no process would be charged to nobody, and
+/// the cores that hold processor time must stay as they were set.
+const UNCHARGED: [(i64, Action); 9] = [
+    (libc::SYS_memfd_create, Action::Errno(libc::ENOSYS)),
+    (libc::SYS_shmget, Action::Errno(libc::ENOSYS)),
+    (libc::SYS_msgget, Action::Errno(libc::ENOSYS)),
+    (libc::SYS_semget, Action::Errno(libc::ENOSYS)),
+    // Queues are counted for the owner of the user namespace, who is the same for all sandboxes of an ordinary user.
+    (libc::SYS_mq_open, Action::Errno(libc::ENOSYS)),
+    (libc::SYS_landlock_create_ruleset, Action::Errno(libc::ENOSYS)),
+    (libc::SYS_seccomp, Action::Errno(libc::ENOSYS)),
+    (libc::SYS_sched_setaffinity, Action::Errno(libc::EPERM)),
+    (libc::SYS_setsockopt, USUAL_BUFFERS),
 ];
+
+const SOL_SOCKET: u64 = 1;
+const SO_SNDBUF: u64 = 7;
+const SO_RCVBUF: u64 = 8;
+const LOW: u64 = 0xffff_ffff;
+
+/// Sockets keep the buffers that they have by default: asking for others is answered "done", as the kernel itself does
+/// with sizes above its limits. The watcher counts sockets and must know what one can hold.
+const USUAL_BUFFERS: Action = Action::AllowIf {
+    any: &[&[is_not(1, SOL_SOCKET)], &[is_not(2, SO_SNDBUF), is_not(2, SO_RCVBUF)]],
+    errno: 0,
+};
+
+const fn is_not(argument: u8, value: u64) -> Test {
+    Test {
+        argument,
+        mask: LOW,
+        equal: false,
+        value,
+    }
+}
 
 /// The filter for this architecture. `memory_is_charged` says whether a control group counts memory that belongs to
 /// no process.
 #[must_use]
 pub fn filter(memory_is_charged: bool) -> Filter {
+    assemble::assemble(&mut policy(memory_is_charged))
+}
+
+/// The policy as it is in force.
+#[must_use]
+pub fn policy(memory_is_charged: bool) -> Vec<Entry> {
     let mut entries: Vec<Entry> = POLICY.to_vec();
     if !memory_is_charged {
         for entry in &mut entries {
-            if let Some((_, errno)) = UNCHARGED.iter().find(|(number, _)| *number == entry.number) {
-                entry.action = Action::Errno(*errno);
+            if let Some((_, action)) = UNCHARGED.iter().find(|(number, _)| *number == entry.number) {
+                entry.action = *action;
             }
         }
     }
-    assemble::assemble(&mut entries)
+    entries
 }
 
 #[cfg(test)]
@@ -137,6 +171,19 @@ mod tests {
             "move_pages",
         ] {
             assert_eq!(action_of(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_taken_away_without_a_control_group_is_in_the_policy_with_it() {
+        for (number, action) in UNCHARGED {
+            assert!(POLICY.iter().any(|entry| entry.number == number), "{number}");
+            assert!(
+                policy(false)
+                    .iter()
+                    .any(|entry| entry.number == number && entry.action == action),
+                "{number}"
+            );
         }
     }
 

@@ -80,7 +80,8 @@ async fn output_comes_in_order_and_before_the_end() {
     assert!(ran.stdout.ends_with("1999\nafter"));
     assert_eq!(ran.stderr, "e\n");
     let order = ran.order.replace('e', "").replace("oo", "o");
-    assert_eq!(order, "odor");
+    // What is printed after a display may overtake it, never the other way round.
+    assert!(["odor", "odr"].contains(&order.as_str()), "{order}");
     assert_eq!(ran.text(), "7");
 }
 

@@ -20,14 +20,17 @@ struct Holds {
 
 fn holds(server: &Client, place: &Place) -> Holds {
     let helpers = machine::descendants(server.pid());
+    let mut descriptors: Vec<usize> = std::iter::once(server.pid())
+        .chain(helpers.iter().map(|seen| seen.pid))
+        .map(machine::descriptors)
+        .collect();
+    // Processes are found in the order of their numbers, which says nothing.
+    descriptors.sort_unstable();
     Holds {
         processes: helpers.len(),
         groups: machine::groups_of(&helpers).len(),
         mounts: machine::mounts(),
-        descriptors: std::iter::once(server.pid())
-            .chain(helpers.iter().map(|seen| seen.pid))
-            .map(machine::descriptors)
-            .collect(),
+        descriptors,
         files: place.temporary_files().len(),
     }
 }

@@ -213,7 +213,7 @@ async fn pump(mut child: tokio::process::Child, pipes: [pipe::Receiver; 3], to: 
         let Some(bytes) = read(&pipes[at]) else { continue };
         if at == 2 {
             for other in 0..2 {
-                while let Some(bytes) = open[other].then(|| read(&pipes[other])).flatten() {
+                while let Some(bytes) = open[other].then(|| read_now(&pipes[other])).flatten() {
                     open[other] = tell(&to, CHANNELS[other], bytes).await;
                     if !open[other] {
                         break;
@@ -223,6 +223,14 @@ async fn pump(mut child: tokio::process::Child, pipes: [pipe::Receiver; 3], to: 
         }
         open[at] = tell(&to, CHANNELS[at], bytes).await;
     }
+}
+
+/// What stands in the pipe, also if the runtime has not heard of it yet.
+fn read_now(pipe: &pipe::Receiver) -> Option<Vec<u8>> {
+    let mut buffer = vec![0; 65536];
+    let count = rustix::io::read(pipe, &mut buffer).ok()?;
+    buffer.truncate(count);
+    Some(buffer)
 }
 
 fn read(pipe: &pipe::Receiver) -> Option<Vec<u8>> {
