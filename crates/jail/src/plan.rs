@@ -89,6 +89,8 @@ pub enum Step {
     /// At most this many inotify instances. The kernel counts them for the owner of the user namespace as well, who is
     /// the same for all sandboxes of an ordinary user: one must not take them all.
     Watches { instances: u32 },
+    /// Buffers of TCP sockets do not grow beyond those of others, so that the watcher knows what a socket can hold.
+    SocketBuffers,
     /// Hides a file or folder of /proc, if there is one.
     MaskProc { name: &'static str },
     /// /proc/sys cannot be written.
@@ -154,6 +156,7 @@ impl Step {
             Self::Proc => "mount /proc".into(),
             Self::NoUserNamespaces => "forbid user namespaces".into(),
             Self::Watches { .. } => "limit watches".into(),
+            Self::SocketBuffers => "limit buffers of sockets".into(),
             Self::MaskProc { name } => format!("mask /proc/{name}"),
             Self::ReadOnlySysctl => "make /proc/sys read-only".into(),
             Self::Pivot => "change the root".into(),
@@ -182,7 +185,7 @@ impl Step {
             | Self::Pivot => Some("private_root"),
             Self::Proc | Self::MaskProc { .. } | Self::ReadOnlySysctl => Some("private_proc"),
             Self::HostName { .. } => Some("uts_namespace"),
-            Self::Loopback => Some("network_namespace"),
+            Self::Loopback | Self::SocketBuffers => Some("network_namespace"),
             Self::ResourceLimit { .. } | Self::Cores { .. } => Some("resource_limits"),
             Self::Capabilities => Some("capabilities"),
             Self::NoNewPrivileges => Some("no_new_privileges"),
@@ -277,6 +280,9 @@ pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
     steps.push(Step::NoUserNamespaces);
     if !host.root {
         steps.push(Step::Watches { instances: WATCHES });
+    }
+    if !host.memory_is_charged {
+        steps.push(Step::SocketBuffers);
     }
     steps.extend(MASKED.map(|name| Step::MaskProc { name }));
     steps.push(Step::ReadOnlySysctl);

@@ -49,6 +49,7 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
             &below_root("/proc/sys/user/max_inotify_instances"),
             &instances.to_string(),
         ),
+        Step::SocketBuffers => socket_buffers(),
         Step::MaskProc { name } => mask_proc(name),
         Step::ReadOnlySysctl => read_only_sysctl(),
         Step::Pivot => pivot(),
@@ -264,6 +265,19 @@ fn devices(own_folder: bool) -> io::Result<()> {
     ];
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
     attach(&fresh("devpts", &options, attributes)?, &below_root("/dev/pts"))
+}
+
+fn socket_buffers() -> io::Result<()> {
+    let most = crate::watch::SOCKET_BUFFER;
+    for (name, usual) in [("tcp_rmem", 131_072), ("tcp_wmem", 16_384)] {
+        let path = below_root(&format!("/proc/sys/net/ipv4/{name}"));
+        match write_once(&path, &format!("4096 {usual} {most}")) {
+            // A kernel without TCP has no such sockets.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => other?,
+        }
+    }
+    Ok(())
 }
 
 fn mask_proc(name: &str) -> io::Result<()> {

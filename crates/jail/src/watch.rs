@@ -9,6 +9,16 @@ use crate::wire::Usage;
 /// Processes that one look takes in at the most.
 const MOST: usize = 4096;
 
+/// What a socket's buffer holds at the most, in bytes: the kernel's default, which nothing inside can change.
+pub(crate) const SOCKET_BUFFER: u64 = 212_992;
+
+/// What half a pipe, or another open file, holds of the kernel's memory at the most. A user's pipes together have up to
+/// 64 MiB in larger buffers; from there on the kernel gives each two pages.
+const DESCRIPTOR: u64 = 4096;
+
+/// Sockets and descriptors that every sandbox may have without their being counted.
+const FREE: u64 = 64;
+
 /// What was seen of one sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
@@ -36,10 +46,13 @@ impl Record {
             .into_iter()
             .map(|pid| (pid, private_memory(pid)))
             .collect();
-        let total = processes.iter().map(|(_, bytes)| bytes).sum();
+        let own: u64 = processes.iter().map(|(_, bytes)| bytes).sum();
+        let total = own + in_sockets(first) + in_descriptors(&processes);
         self.peak = self.peak.max(total);
         if total > limit {
-            self.end_largest(processes.into_iter().filter(|(pid, _)| *pid != first));
+            let others = processes.into_iter().filter(|(pid, _)| *pid != first);
+            // What lies in sockets and pipes belongs to whoever has most of them.
+            self.end_largest(others.map(|(pid, bytes)| (pid, bytes + descriptors(pid) * (DESCRIPTOR + SOCKET_BUFFER))));
         }
         self.events = self.kills;
     }
@@ -107,6 +120,44 @@ fn private_memory(pid: Pid) -> u64 {
         * 1024
 }
 
+/// What the sandbox's sockets may hold. Only their number is known, also of those that no process has open any more
+/// because they are on the way to another one.
+fn in_sockets(first: Pid) -> u64 {
+    let path = format!("{}/proc/{}/net/sockstat", place::HOST, first.as_raw_nonzero());
+    let (all, tcp) = sockets(&std::fs::read_to_string(path).unwrap_or_default());
+    // One of TCP holds what it received as well as what it sends.
+    (all.saturating_sub(FREE) + tcp.saturating_sub(FREE)) * SOCKET_BUFFER
+}
+
+fn sockets(text: &str) -> (u64, u64) {
+    let number = |line: &str, word: &str| {
+        let mut words = text
+            .lines()
+            .find_map(|found| found.strip_prefix(line))
+            .unwrap_or("")
+            .split_whitespace();
+        words.find(|found| *found == word);
+        words.next().and_then(|number| number.parse().ok()).unwrap_or(0)
+    };
+    (number("sockets:", "used"), number("TCP:", "inuse"))
+}
+
+fn in_descriptors(processes: &[(Pid, u64)]) -> u64 {
+    let open: u64 = processes.iter().map(|(pid, _)| descriptors(*pid)).sum();
+    open.saturating_sub(FREE) * DESCRIPTOR
+}
+
+/// How many descriptors a process has open; the size of their folder since Linux 6.2.
+fn descriptors(pid: Pid) -> u64 {
+    let path = format!("{}/proc/{}/fd", place::HOST, pid.as_raw_nonzero());
+    let told = std::fs::metadata(&path).map_or(0, |folder| folder.len());
+    if told > 0 {
+        return told;
+    }
+    let listed = std::fs::read_dir(path).map_or(0, |entries| entries.take(MOST).count());
+    u64::try_from(listed).unwrap_or(u64::MAX)
+}
+
 fn kib_of(status: &str, name: &str) -> u64 {
     status
         .lines()
@@ -136,6 +187,13 @@ fn threads_and_ticks(pid: Pid) -> (u32, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sockets_are_counted_whoever_has_them() {
+        let text = "sockets: used 137\nTCP: inuse 12 orphan 0 tw 0 alloc 15 mem 0\nUDP: inuse 1 mem 0\n";
+        assert_eq!(sockets(text), (137, 12));
+        assert_eq!(sockets(""), (0, 0));
+    }
 
     #[test]
     fn kernel_reports_are_read_by_name() {

@@ -43,15 +43,18 @@ mod linux {
 
     pub(super) fn main() {
         let arguments = Arguments::from_args();
-        let trials = vec![
+        let mut trials = vec![
             Trial::test("a_jail_runs_a_program_and_goes", runs),
             Trial::test("a_jail_is_locked_by_every_layer", locked),
             Trial::test("nothing_is_left_when_the_launcher_is_killed", killed),
-            Trial::test("a_failed_step_leaves_nothing_and_the_next_sandbox_works", fault_loop)
-                .with_ignored_flag(!cfg!(feature = "fault-injection")),
-            Trial::test("each_layer_that_is_missing_refuses_the_sandbox", missing_layers)
-                .with_ignored_flag(!cfg!(feature = "fault-injection")),
         ];
+        // These need a build in which a step can be made to fail; `cargo xtask test` makes one.
+        if cfg!(feature = "fault-injection") {
+            trials.extend([
+                Trial::test("a_failed_step_leaves_nothing_and_the_next_sandbox_works", fault_loop),
+                Trial::test("each_layer_that_is_missing_refuses_the_sandbox", missing_layers),
+            ]);
+        }
         libtest_mimic::run(&arguments, trials).exit();
     }
 

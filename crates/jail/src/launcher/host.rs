@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{CWD, Mode};
 use rustix::mount::{MountAttrFlags, MountPropagationFlags, OpenTreeFlags, mount_change, open_tree};
 
 use crate::cgroup::Groups;

@@ -324,4 +324,16 @@ mod tests {
         assert_eq!(run(&filter(false), AUDIT_ARCH, number, [0; 6]), errno(libc::ENOSYS));
         assert_eq!(run(&filter(true), AUDIT_ARCH, number, [0; 6]), RET_ALLOW);
     }
+
+    #[test]
+    fn where_memory_is_watched_buffers_of_sockets_seem_to_be_set_and_are_not() {
+        let number = u32::try_from(libc::SYS_setsockopt).unwrap();
+        let set = |level, option| run(&filter(false), AUDIT_ARCH, number, [3, level, option, 0, 4, 0]);
+        for buffer in [7, 8] {
+            assert_eq!(set(1, buffer), errno(0));
+            assert_eq!(set(1 | 1 << 32, buffer | 1 << 40), errno(0));
+            assert_eq!(set(6, buffer), RET_ALLOW);
+        }
+        assert_eq!(set(1, 2), RET_ALLOW);
+    }
 }

@@ -29,7 +29,7 @@ pub struct PythonLanguage {
 }
 
 impl PythonLanguage {
-    /// With an interpreter that [`locate`] found.
+    /// With an interpreter that [`locate()`] found.
     #[must_use]
     pub fn new(runtime: PythonRuntime) -> Self {
         Self {

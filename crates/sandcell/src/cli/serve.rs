@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use sandcell_mcp::ServeError;
 use sandcell_sandbox::{Code, Failure};
 
 use super::{SandboxArgs, output};
@@ -62,7 +63,7 @@ async fn serve(args: &ServeArgs, mut settings: Settings, launcher: Launcher) -> 
     };
     let ended = tokio::select! {
         served = sandcell_mcp::serve_stdio(wired.engine.clone(), options) => {
-            served.map_err(|error| Failure::new(Code::Internal, error.to_string(), "check what the client sends and its log"))
+            served.map_err(failure)
         }
         _signal = stop.next() => Ok(()),
     };
@@ -71,4 +72,17 @@ async fn serve(args: &ServeArgs, mut settings: Settings, launcher: Launcher) -> 
         _second = stop.next() => {}
     }
     ended.map(|()| ExitCode::SUCCESS)
+}
+
+fn failure(error: ServeError) -> Failure {
+    match error {
+        ServeError::UnknownTool(unknown) => {
+            Failure::invalid(format!("--tools: {unknown}"), "correct --tools, or leave it out")
+        }
+        other => Failure::new(
+            Code::Internal,
+            other.to_string(),
+            "check what the client sends and its log",
+        ),
+    }
 }

@@ -25,6 +25,10 @@ pub(crate) struct Settings {
     /// The weakest level that is accepted.
     pub(crate) isolation_min: Level,
     /// Who must hold the limits on amounts.
+    #[cfg_attr(
+        not(all(target_os = "linux", feature = "native")),
+        expect(dead_code, reason = "only the native back end has two degrees")
+    )]
     pub(crate) limits_min: Degree,
     /// The Python to use; none: find one.
     pub(crate) python: Option<PathBuf>,

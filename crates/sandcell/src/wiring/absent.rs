@@ -53,15 +53,19 @@ impl Backend for AbsentBackend {
     }
 
     async fn create(&self, _spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
-        let (reason, remedy) = (self.failure.message.clone(), self.failure.remedy.clone());
+        let remedy = self.failure.remedy.clone();
+        // The message was made of such an error; it must not begin twice.
+        let message = self.failure.message.as_str();
+        let (subject, reason) = message.split_once(" is not available: ").unwrap_or(("", message));
+        let reason = reason.to_owned();
         Err(match self.failure.code {
             Code::IsolationUnavailable => SandboxError::Isolation {
-                layer: "sandbox".to_owned(),
+                layer: subject.strip_prefix("isolation layer ").unwrap_or("sandbox").to_owned(),
                 reason,
                 remedy,
             },
             _ => SandboxError::Unavailable {
-                backend: "native".to_owned(),
+                backend: subject.strip_prefix("back end ").unwrap_or("native").to_owned(),
                 reason,
                 remedy,
             },
@@ -84,5 +88,18 @@ mod tests {
             assert!(failure.message.contains("no user namespaces"), "{failure}");
             assert_eq!(failure.remedy, "sysctl x=1");
         }
+    }
+
+    #[tokio::test]
+    async fn a_reason_is_not_wrapped_twice() {
+        let reason = SandboxError::Isolation {
+            layer: "user_namespace".to_owned(),
+            reason: "the kernel forbids it".to_owned(),
+            remedy: "sysctl x=1".to_owned(),
+        };
+        let failure = Failure::from(reason);
+        let backend = AbsentBackend::new(failure.clone());
+        let error = backend.create(&SandboxSpec::default()).await.unwrap_err();
+        assert_eq!(Failure::from(error), failure);
     }
 }

@@ -265,15 +265,8 @@ fn one_sandbox_that_dies_takes_no_other_with_it() {
     let place = Place::new();
     let server = Client::start(&mut place.command(&["serve"]));
     server.text("kept = 'mine'");
-    let mine = machine::descendants(server.pid());
     let other = server.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
-    let first = machine::descendants(server.pid())
-        .difference(&mine)
-        .find(|seen| {
-            machine::status(seen.pid, "NSpid").is_some_and(|inner| inner.split_whitespace().last() == Some("1"))
-        })
-        .cloned()
-        .expect("the first process of the other sandbox");
+    let first = machine::first_of_its_sandbox(&server.interpreter(&other, "doomed"));
     signal(first.pid, Signal::KILL);
     until(PATIENCE, "it is gone", || (!first.lives()).then_some(()));
     let answer = server.call("execute_code", json!({"code": "1", "sandbox_id": other}));

@@ -177,8 +177,9 @@ fn run_all(field: &Field, attacks: &[Attack]) -> BTreeMap<String, String> {
         .collect();
     let program = format!(
         "{}\nANSWER = None\nATTACKS = json.loads({:?})\nBASE = dict(globals())\nfor NAME, TEXT in sorted(ATTACKS.items()):\n    \
-         print('@', NAME, flush=True)\n    try:\n        exec(compile(TEXT, NAME, 'exec'), dict(BASE))\n    \
-         except BaseException as e:\n        print('unclear:', repr(e))\n    sys.stdout.flush()\n",
+         print('@', NAME, flush=True)\n    PID = os.fork()\n    if PID:\n        os.waitpid(PID, 0)\n        continue\n    \
+         try:\n        exec(compile(TEXT, NAME, 'exec'), dict(BASE))\n    except BaseException as e:\n        \
+         print('unclear:', repr(e))\n    sys.stdout.flush()\n    os._exit(0)\n",
         field.head(),
         serde_json::to_string(&texts).unwrap()
     );

@@ -53,7 +53,7 @@ async def introductions(client, mode):
     expected = {"auto": "2026-07-28", "legacy": "2025-11-25"}[mode]
     check("the protocol version", client.protocol_version == expected, client.protocol_version)
     check("the server's name", client.server_info.name == "sandcell", client.server_info)
-    check("instructions for the model", "Python" in (client.instructions or ""), client.instructions)
+    check("instructions for the model", "python" in (client.instructions or ""), client.instructions)
     listed = await client.list_tools()
     names = {tool.name for tool in listed.tools}
     check("the tools", EXPECTED_TOOLS <= names, names)

@@ -81,6 +81,22 @@ pub fn descendants(of: u32) -> BTreeSet<Seen> {
     found
 }
 
+/// The one process below this one that has this name.
+pub fn named(of: u32, name: &str) -> Seen {
+    let found: Vec<Seen> = descendants(of).into_iter().filter(|seen| seen.name == name).collect();
+    assert_eq!(found.len(), 1, "processes called {name}: {found:?}");
+    found.into_iter().next().unwrap()
+}
+
+/// The first process of the sandbox that this one is in.
+pub fn first_of_its_sandbox(seen: &Seen) -> Seen {
+    let mut pid = seen.pid;
+    while status(pid, "NSpid").is_some_and(|inner| inner.split_whitespace().last() != Some("1")) {
+        pid = stat(pid).expect("the process is there").parent;
+    }
+    process(pid)
+}
+
 /// A line of `/proc/PID/status`.
 pub fn status(pid: u32, key: &str) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

@@ -5,11 +5,13 @@
 
 # in: a
 fd = libc.inotify_init1(os.O_NONBLOCK)
-for p in ("/proc", "/proc/version", "/dev/pts", "/dev/shm", "/tmp", "/proc/sys/kernel/hostname", "/proc/meminfo"):
-    libc.inotify_add_watch(fd, p.encode(), 0xFFF)
+watched = {}
+for p in ("/proc/version", "/dev/pts", "/dev/shm", "/tmp", "/proc/sys/kernel/hostname", "/proc/meminfo"):
+    watched[libc.inotify_add_watch(fd, p.encode(), 0xFFF)] = p
 # in: b
 open("/proc/version").read(), open("/proc/meminfo").read(), open("/dev/shm/x", "w").write("x"), open("/tmp/watched", "w").write("x")
 master, slave = os.openpty()
 os.close(master), os.close(slave)
 # in: a
-verdict(select.select([fd], [], [], 0.1)[0], "events came")
+events = os.read(fd, 4096) if select.select([fd], [], [], 0.1)[0] else b""
+verdict(events, watched.get(struct.unpack("i", events[:4] or bytes(4))[0]), events)

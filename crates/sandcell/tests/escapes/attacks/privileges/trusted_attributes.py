@@ -6,7 +6,7 @@
 
 open("/tmp/trusted", "w").close()
 found = []
-for name in ("trusted.overlay.redirect", "trusted.overlay.opaque", "security.selinux", "security.ima", "system.posix_acl_x"):
+for name in ("trusted.overlay.redirect", "trusted.overlay.opaque", "security.ima", "security.evm", "system.posix_acl_x"):
     try:
         os.setxattr("/tmp/trusted", name, b"/usr")
         found.append(name)

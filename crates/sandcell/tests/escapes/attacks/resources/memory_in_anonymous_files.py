@@ -8,10 +8,12 @@
 # expect: held or out_of_memory
 
 size = 0
+held_open = []
 try:
-    fd = os.memfd_create("x")
     while size < 300 << 20:
-        size += os.write(fd, bytes(1 << 20))
+        if size % (50 << 20) == 0:
+            held_open.append(os.memfd_create("x"))
+        size += os.write(held_open[-1], bytes(1 << 20))
     result = f"{size >> 20} MiB"
 except (OSError, MemoryError):
     result = None

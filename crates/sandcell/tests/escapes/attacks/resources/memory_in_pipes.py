@@ -2,7 +2,7 @@
 # class: resources
 # layer: memory_limit
 # limits: memory=128, disk=32
-# raised: memory=512, disk=32
+# unproven: the kernel's own limit on a user's pipes is lower
 # fresh: yes
 # expect: held or out_of_memory
 

@@ -5,12 +5,13 @@
 # fresh: yes
 
 # in: a
-for name in ("json", "struct", "traceback", "linecache", "io", "os", "re", "ast", "sitecustomize", "usercustomize", "posix", "marshal"):
-    open(f"/home/user/{name}.py", "w").write("raise SystemExit('shadowed')\n")
+NAMES_OF_MODULES = ("json", "struct", "traceback", "linecache", "io", "re", "ast", "sitecustomize", "usercustomize", "marshal", "inspect", "base64", "tokenize")
+for name in NAMES_OF_MODULES:
+    open(f"/home/user/{name}.py", "w").write("open('/home/user/shadowed', 'a').write(__name__)\nraise SystemExit('shadowed')\n")
+for name in NAMES_OF_MODULES:
+    sys.modules.pop(name, None)
+# tool: execute_code {"code": "def f():\n    return 1 / 0\nf()"}
 # in: a
-import traceback
-try:
-    1 / 0
-except ZeroDivisionError:
-    text = traceback.format_exc()
-verdict("ZeroDivision" not in text, text)
+for name in ("json", "struct", "traceback", "linecache", "io", "re", "ast", "sitecustomize", "usercustomize", "marshal", "inspect", "base64", "tokenize"):
+    os.unlink(f"/home/user/{name}.py")
+verdict("ZeroDivisionError" not in ANSWER["text"] or "line 2" not in ANSWER["text"] or os.path.exists("/home/user/shadowed"), ANSWER)
