@@ -362,3 +362,51 @@ impl Drop for Visit {
         state.last = Instant::now();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sandcell_sandbox::Level;
+
+    use super::*;
+
+    fn record(idle: Duration) -> Arc<Record> {
+        let birth = Birth {
+            kind: Kind::Default,
+            label: None,
+            limits: Limits::default(),
+            lifetime: None,
+            idle,
+            planned: Isolation {
+                backend: "none".to_owned(),
+                level: Level::None,
+                layers: Vec::new(),
+                degraded: Vec::new(),
+            },
+            replaces: None,
+        };
+        Record::new(SandboxId::random().unwrap(), Principal::new("me"), birth)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sandbox_that_is_entered_in_the_moment_of_its_expiry_stays() {
+        let idle = Duration::from_secs(60);
+        let record = record(idle);
+        let expired = Gone::now(GoneWhy::Idle(idle));
+        tokio::time::advance(idle).await;
+        let visit = record.enter().unwrap();
+        assert!(!record.leave(&expired, true), "somebody is in it");
+        drop(visit);
+        assert!(!record.leave(&expired, true), "somebody just left it");
+        tokio::time::advance(idle).await;
+        assert!(record.leave(&expired, true));
+        assert_eq!(record.enter().unwrap_err().code, Code::Expired);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_is_in_it_does_not_keep_its_owner_from_closing_it() {
+        let record = record(Duration::from_secs(60));
+        let _visit = record.enter().unwrap();
+        assert!(record.leave(&Gone::now(GoneWhy::Closed), false));
+        assert!(!record.leave(&Gone::now(GoneWhy::Closed), false), "only the first counts");
+    }
+}

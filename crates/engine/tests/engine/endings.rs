@@ -384,3 +384,13 @@ async fn closing_a_sandbox_ends_what_runs_in_it() {
     assert!(cause(&view).1.contains("was closed at"), "{:?}", view.cause);
     assert!(!bench.exec("cell").await.state_lost, "its owner closed it");
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_sandbox_is_the_cause_even_when_it_is_noticed_a_little_later() {
+    let bench = Bench::new();
+    *bench.world.end_delay.lock().unwrap() = Duration::from_millis(200);
+    let view = bench.exec("oomall").await;
+    assert_eq!((view.status, view.state_lost), (Status::Killed, true));
+    assert!(cause(&view).1.contains("whole sandbox"), "{:?}", view.cause);
+    assert!(bench.exec("cell").await.new_sandbox);
+}

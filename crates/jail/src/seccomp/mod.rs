@@ -52,13 +52,11 @@ pub const POLICY: &[Entry] = include!(concat!(env!("OUT_DIR"), "/seccomp_table.r
 
 /// What is taken away where there is no control group: memory that belongs to no process would be charged to nobody, and
 /// the cores that hold processor time must stay as they were set.
-const UNCHARGED: [(i64, Action); 8] = [
+const UNCHARGED: [(i64, Action); 7] = [
     (libc::SYS_memfd_create, Action::Errno(libc::ENOSYS)),
     (libc::SYS_shmget, Action::Errno(libc::ENOSYS)),
     (libc::SYS_msgget, Action::Errno(libc::ENOSYS)),
     (libc::SYS_semget, Action::Errno(libc::ENOSYS)),
-    // Queues are counted for the owner of the user namespace, who is the same for all sandboxes of an ordinary user.
-    (libc::SYS_mq_open, Action::Errno(libc::ENOSYS)),
     (libc::SYS_landlock_create_ruleset, Action::Errno(libc::ENOSYS)),
     (libc::SYS_sched_setaffinity, Action::Errno(libc::EPERM)),
     (libc::SYS_setsockopt, USUAL_BUFFERS),

@@ -27,6 +27,10 @@ async fn the_last_expression_is_the_value_unless_a_semicolon_ends_it() {
         ("for i in range(3): i", ""),
         ("x: int = 7\nx", "7"),
         ("int", "int"),
+        (
+            "from collections import defaultdict\ndefaultdict(list, {'a': [1]})",
+            "defaultdict(list, {'a': [1]})",
+        ),
         ("[1, 'a', (2,), {3}, {'k': None}]", "[1, 'a', (2,), {3}, {'k': None}]"),
         ("set(), frozenset([2, 1]), ()", "(set(), frozenset({1, 2}), ())"),
     ] {

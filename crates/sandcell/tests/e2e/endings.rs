@@ -248,14 +248,19 @@ fn a_closed_sandbox_and_a_throwaway_run_leave_nothing_while_the_server_lives() {
         (processes.len(), groups, machine::descriptors(server.pid()))
     };
     server.call("execute_code", json!({"code": "1", "sandbox_id": ids[1]}));
+    let come_and_go = || {
+        for _ in 0..3 {
+            let id = server.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
+            let daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)";
+            server.call("execute_code", json!({"code": daemon, "sandbox_id": id}));
+            server.call("close_sandbox", json!({"sandbox_id": id}));
+            server.call("create_run_close", json!({"code": daemon}));
+        }
+    };
+    // How many sandboxes wait for a call follows the demand, so the same demand comes before both readings.
+    come_and_go();
     let before = settled(holds);
-    for _ in 0..3 {
-        let id = server.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
-        let daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)";
-        server.call("execute_code", json!({"code": daemon, "sandbox_id": id}));
-        server.call("close_sandbox", json!({"sandbox_id": id}));
-        server.call("create_run_close", json!({"code": daemon}));
-    }
+    come_and_go();
     settles(holds, &before);
 }
 

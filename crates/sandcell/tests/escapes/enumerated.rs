@@ -1,1 +1,224 @@
+//! What the policy table says, asked one by one from inside: every system call, every socket family and type, every
+//! flag of clone that makes a namespace.
 
+use sandcell_jail::seccomp::{Action, Entry, policy};
+use serde_json::{Value, json};
+
+use crate::field::{Field, Who};
+use crate::support::begin;
+
+/// The newest call that the policy knows; above it the answer is ENOSYS.
+const NEWEST_KNOWN: i64 = 452;
+/// One question: the call's number, its six arguments, and the error number that must come back.
+type Question = (i64, [u64; 6], i32);
+
+/// What the table says; `None` if the call goes through.
+fn refusal(policy: &[Entry], number: i64, args: [u64; 6]) -> Option<i32> {
+    let Some(entry) = policy.iter().find(|entry| entry.number == number) else {
+        return Some(if number > NEWEST_KNOWN { libc::ENOSYS } else { libc::EPERM });
+    };
+    match entry.action {
+        Action::Allow => None,
+        Action::Errno(number) => Some(number),
+        Action::AllowIf { any, errno } => {
+            let holds = |tests: &&[sandcell_jail::seccomp::Test]| {
+                tests
+                    .iter()
+                    .all(|test| (args[usize::from(test.argument)] & test.mask == test.value) == test.equal)
+            };
+            if any.iter().any(|tests| holds(&tests)) { None } else { Some(errno) }
+        }
+    }
+}
+
+/// The policy in force on this server.
+fn in_force(field: &Field) -> Vec<Entry> {
+    let answer = field.client.run("1");
+    let degraded = answer.meta()["isolation"]["degraded"].clone();
+    let watched = degraded
+        .as_array()
+        .unwrap()
+        .iter()
+        .any(|text| text.as_str().unwrap().starts_with("memory_limit"));
+    policy(!watched)
+}
+
+/// Asks them all; those that were answered otherwise.
+fn ask(field: &Field, questions: &[Question]) -> Vec<Value> {
+    const ASK: &str = r#"
+import ctypes, json
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+libc.syscall.argtypes = [ctypes.c_long] + [ctypes.c_ulong] * 6
+wrong = []
+for number, args, expected in json.loads(QUESTIONS):
+    ctypes.set_errno(0)
+    result = libc.syscall(number, *args)
+    got = ctypes.get_errno()
+    if (result != -1 or got != expected) and not (expected == 0 and result == 0):
+        wrong.append([number, args, expected, result, got])
+print(json.dumps(wrong))
+"#;
+    let mut wrong = Vec::new();
+    for some in questions.chunks(2000) {
+        let answer = field.client.run(&format!("QUESTIONS = {:?}\n{ASK}", json!(some).to_string()));
+        assert_eq!(answer.status(), "ok", "{answer:?}");
+        let found: Value = serde_json::from_str(answer.output().trim()).unwrap();
+        wrong.extend(found.as_array().unwrap().clone());
+    }
+    wrong
+}
+
+fn all_hold(what: &str, questions: impl Fn(&[Entry]) -> Vec<Question>) {
+    for who in Who::everybody() {
+        let field = Field::open(who, "", &[]);
+        let questions = questions(&in_force(&field));
+        let wrong = ask(&field, &questions);
+        println!("{what} as {}: {} asked, {} not as the policy says", who.name(), questions.len(), wrong.len());
+        assert!(wrong.is_empty(), "[number, arguments, expected, result, error]: {wrong:?}");
+    }
+}
+
+#[test]
+fn every_call_that_the_policy_refuses_is_refused_with_its_error() {
+    let _turn = begin!();
+    all_hold("calls", |policy| {
+        let nothing = [u64::MAX; 6];
+        (0..=460)
+            .filter_map(|number| refusal(policy, number, nothing).map(|errno| (number, nothing, errno)))
+            // Numbers that depend on an argument: asked with each kind of argument that is refused.
+            .chain(conditional(policy))
+            .collect()
+    });
+}
+
+/// For each call with conditions, arguments of which at least one alternative misses each test.
+fn conditional(policy: &[Entry]) -> Vec<Question> {
+    let mut questions = Vec::new();
+    for entry in policy {
+        let Action::AllowIf { any, .. } = entry.action else { continue };
+        let values: Vec<u64> = any
+            .iter()
+            .flat_map(|tests| tests.iter())
+            .flat_map(|test| [test.value, test.value ^ 1, test.value.wrapping_add(1 << 33), !test.value & test.mask, u64::MAX])
+            .collect();
+        for argument in 0..3 {
+            for value in &values {
+                for other in [0, 1, 0x7fff_ffff] {
+                    let mut args = [other; 6];
+                    args[argument] = *value;
+                    if let Some(errno) = refusal(policy, entry.number, args) {
+                        questions.push((entry.number, args, errno));
+                    }
+                }
+            }
+        }
+    }
+    questions
+}
+
+#[test]
+fn every_socket_family_and_type_is_as_the_policy_says() {
+    let _turn = begin!();
+    all_hold("sockets", |policy| {
+        let mut questions = Vec::new();
+        for call in [libc::SYS_socket, libc::SYS_socketpair] {
+            for family in (0..=46).chain([255, 1 << 32, (1 << 32) + 38]) {
+                for kind in [0, 1, 2, 3, 4, 5, 6, 10, 0x80000 | 3, 0x800 | 1, 0x80800 | 2] {
+                    for protocol in [0, 1, 6, 17, 132, 255, 262] {
+                        let args = [family, kind, protocol, 0, 0, 0];
+                        if let Some(errno) = refusal(policy, call, args) {
+                            questions.push((call, args, errno));
+                        }
+                    }
+                }
+            }
+        }
+        assert!(questions.len() > 3000, "{}", questions.len());
+        questions
+    });
+}
+
+#[test]
+fn no_flag_of_clone_makes_a_namespace() {
+    const NAMESPACES: [u64; 8] = [
+        0x80,
+        0x20000,
+        0x0200_0000,
+        0x0400_0000,
+        0x0800_0000,
+        0x1000_0000,
+        0x2000_0000,
+        0x4000_0000,
+    ];
+    let _turn = begin!();
+    all_hold("flags of clone", |policy| {
+        let mut questions = Vec::new();
+        for one in NAMESPACES.into_iter().chain([0x2000, 0x8000]) {
+            for other in NAMESPACES.into_iter().chain([0, 17, 0x100, 0x10f00, 1 << 32, 1 << 63]) {
+                for call in [libc::SYS_clone, libc::SYS_unshare, libc::SYS_clone3] {
+                    let args = [one | other, 0, 0, 0, 0, 0];
+                    // NEWTIME is bit 7, which for clone is part of the signal's number: the kernel takes it from
+                    // clone3 and unshare only.
+                    match refusal(policy, call, args) {
+                        Some(errno) => questions.push((call, args, errno)),
+                        None => assert!(call == libc::SYS_clone && one == 0x80, "{call} {args:x?} goes through"),
+                    }
+                }
+            }
+        }
+        questions
+    });
+}
+
+/// A filter that refuses everything would pass the tests above.
+#[test]
+fn what_ordinary_programs_need_goes_through() {
+    const NEEDED: &str = r#"
+import asyncio, concurrent.futures, ctypes, fcntl, multiprocessing, os, select, signal, socket, sqlite3, subprocess, tempfile, threading
+done = []
+def check(name, value):
+    done.append(name if value else "FAILED " + name)
+check("fork", os.waitpid(os.fork() or os._exit(7), 0)[1] == 7 << 8)
+check("threads", [t.start() or t.join() or True for t in [threading.Thread(target=int)]] == [True])
+check("subprocess", subprocess.run(["/bin/echo", "x"], capture_output=True).stdout == b"x\n")
+check("shell", subprocess.run("echo $((6*7))", shell=True, capture_output=True).stdout == b"42\n")
+with tempfile.NamedTemporaryFile() as f:
+    f.write(b"x"), f.flush()
+    check("tempfile", os.stat(f.name).st_size == 1)
+    check("flock", fcntl.flock(f, fcntl.LOCK_EX) is None)
+db = sqlite3.connect("/tmp/x.db")
+db.execute("create table if not exists t(a)"), db.execute("insert into t values (1)"), db.commit()
+check("sqlite3", db.execute("select count(*) from t").fetchone()[0] >= 1)
+async def two():
+    p = await asyncio.create_subprocess_exec("/bin/echo", "y", stdout=-1)
+    return (await p.communicate())[0]
+check("asyncio", asyncio.run(two()) == b"y\n")
+a, b = socket.socketpair()
+a.send(b"z")
+check("socketpair", b.recv(1) == b"z")
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+check("loopback", client.send(b"q") == 1)
+client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+check("setsockopt", client.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) > 0)
+check("epoll", select.epoll().poll(0) == [])
+check("signals", signal.signal(signal.SIGUSR1, signal.SIG_IGN) is not None)
+queue = multiprocessing.get_context("fork").Queue()
+process = multiprocessing.get_context("fork").Process(target=queue.put, args=(5,))
+process.start()
+check("multiprocessing", queue.get(timeout=10) == 5 and process.join() is None)
+check("inotify", ctypes.CDLL(None).inotify_init1(0) >= 0)
+master, slave = os.openpty()
+check("pty", os.isatty(slave))
+check("mmap", len(__import__("mmap").mmap(-1, 4096)) == 4096)
+check("priority", os.nice(1) >= 0)
+check("pidfd", os.pidfd_open(os.getpid()) > 0)
+print(len(done), [name for name in done if name.startswith("FAILED")])
+"#;
+    let _turn = begin!();
+    for who in Who::everybody() {
+        let field = Field::open(who, "", &[]);
+        assert_eq!(field.client.text(NEEDED).trim(), "19 []", "as {}", who.name());
+    }
+}

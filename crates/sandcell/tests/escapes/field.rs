@@ -175,7 +175,7 @@ impl Field {
 
     fn run_steps(&self, attack: &Attack, first: &str, second: Option<&str>) -> (Answer, Option<String>) {
         let mut last = Answer(Value::Null);
-        let mut seen = Value::Null;
+        let mut seen: Vec<Value> = Vec::new();
         for (number, step) in attack.steps.iter().enumerate() {
             match step {
                 Step::Code {
@@ -183,7 +183,11 @@ impl Field {
                     text,
                 } => {
                     let sandbox = if *in_second { second.unwrap_or(first) } else { first };
-                    let code = format!("{}ANSWER = json.loads({:?})\n{text}", self.head(), seen.to_string());
+                    let seen = Value::from(seen.clone()).to_string();
+                    let code = format!(
+                        "{}ANSWERS = json.loads({seen:?})\nANSWER = ANSWERS[-1] if ANSWERS else None\n{text}",
+                        self.head()
+                    );
                     last = self.client.call(
                         "execute_code",
                         json!({"code": code, "sandbox_id": sandbox, "timeout_s": attack.timeout_s.unwrap_or(20.0)}),
@@ -204,11 +208,11 @@ impl Field {
                         .client
                         .request_raw("tools/call", json!({"name": name, "arguments": arguments}));
                     let answer = Answer(raw["result"].clone());
-                    seen = json!({
+                    seen.push(json!({
                         "is_error": answer.is_error() || raw.get("error").is_some(),
                         "text": answer.all(),
                         "took_ms": u64::try_from(started.elapsed().as_millis()).unwrap(),
-                    });
+                    }));
                 }
             }
         }

@@ -1,2 +1,195 @@
-//! x
-fn main() {}
+//! No layer is there for show: with exactly one layer left out, attacks that it holds come through; and a layer that
+//! cannot be set up refuses the sandbox.
+//!
+//! Only in builds with `fault-injection`, where `SANDCELL_TEST_SKIP` names layers to leave out and
+//! `SANDCELL_TEST_DISABLE` one that fails.
+#![cfg(target_os = "linux")]
+#![forbid(unsafe_code)]
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::as_conversions,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "tests may panic and print; that is how they fail. Parts are shared with the escape suite"
+)]
+
+mod catalogue;
+mod field;
+mod lure;
+#[path = "../e2e/support/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "shared with the end-to-end tests, which use all of it")]
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use catalogue::Attack;
+use field::{Field, Outcome, Who, server_command};
+use sandcell_jail::plan::LAYERS;
+use serde_json::Value;
+use support::begin;
+use support::place::Place;
+
+/// The program that these tests attack: always the one with fault injection.
+pub fn under_test() -> std::path::PathBuf {
+    env!("CARGO_BIN_EXE_sandcell").into()
+}
+
+/// Layers that nothing can be set up without, so that no attack can be made on what is left.
+const NOT_PROVABLE: [(&str, &str); 1] = [(
+    "mount_namespace",
+    "nothing can be mounted without it, so the sandbox is refused",
+)];
+
+/// Layers that cannot be left out alone, because the kernel then refuses others.
+const NOT_ALONE: [(&str, &str); 3] = [
+    ("mount_namespace", "nothing can be mounted without it"),
+    ("pid_namespace", "the kernel mounts no /proc of a process namespace that is not one's own"),
+    ("no_new_privileges", "without it the kernel takes Landlock's rules and a filter from root's power only"),
+];
+
+fn provable() -> Vec<Attack> {
+    let of_layers = |attack: &Attack| LAYERS.contains(&attack.layer.as_str()) && attack.unproven.is_none();
+    catalogue::all().into_iter().filter(of_layers).collect()
+}
+
+/// Makes attacks with some layers left out; those whose outcome is not as wanted.
+fn without(who: Who, layers: &BTreeSet<String>, attacks: &[&Attack], wanted: &str) -> Vec<String> {
+    let list = layers.iter().cloned().collect::<Vec<_>>().join(",");
+    let mut field = Field::open(who, "", &[("SANDCELL_TEST_SKIP", &list)]);
+    let mut failures = Vec::new();
+    for attack in attacks {
+        let outcome = field.try_out(attack);
+        let good = match wanted {
+            "breach" => matches!(outcome, Outcome::Breach(_)),
+            _ => outcome == Outcome::Held,
+        };
+        if !good {
+            failures.push(format!("{} as {} without {list}: {outcome:?}, not {wanted}", attack.name, who.name()));
+        }
+    }
+    failures
+}
+
+fn prove(who: Who) {
+    let attacks = provable();
+    let mut open: BTreeMap<BTreeSet<String>, Vec<&Attack>> = BTreeMap::new();
+    let mut closed: BTreeMap<BTreeSet<String>, Vec<&Attack>> = BTreeMap::new();
+    for attack in &attacks {
+        if !who.is_root() && (attack.proof_needs_root || attack.needs == Some(catalogue::Needs::Root))
+            || who.is_root() && attack.needs == Some(catalogue::Needs::User)
+        {
+            continue;
+        }
+        let beside: BTreeSet<String> = attack.beside.iter().cloned().collect();
+        let mut all = beside.clone();
+        all.insert(attack.layer.clone());
+        open.entry(all).or_default().push(attack);
+        // Without anything left out it is the escape suite that shows that it holds.
+        if !beside.is_empty() {
+            closed.entry(beside).or_default().push(attack);
+        }
+    }
+    let (mut failures, mut shown) = (Vec::new(), 0);
+    for (layers, attacks) in &closed {
+        failures.extend(without(who, layers, attacks, "held"));
+    }
+    let mut proved = BTreeSet::new();
+    for (layers, attacks) in &open {
+        let failed = without(who, layers, attacks, "breach");
+        shown += attacks.len() - failed.len();
+        proved.extend(attacks.iter().map(|attack| attack.layer.as_str()));
+        failures.extend(failed);
+    }
+    println!("layers as {}: {shown} attacks come through without the layer that holds them", who.name());
+    assert!(failures.is_empty(), "{}:\n{}", failures.len(), failures.join("\n"));
+    if support::is_root() == who.is_root() && support::is_root() {
+        for layer in LAYERS {
+            let reason = NOT_PROVABLE.iter().find(|(name, _)| *name == layer);
+            assert_eq!(proved.contains(layer), reason.is_none(), "{layer}");
+            if let Some((name, reason)) = reason {
+                println!("not provable here: {name}: {reason}");
+            }
+        }
+    }
+}
+
+#[test]
+fn switching_any_layer_off_lets_attacks_through() {
+    let _turn = begin!();
+    prove(Who::Current);
+}
+
+#[test]
+fn and_as_an_ordinary_user() {
+    let _turn = begin!();
+    if !support::is_root() {
+        println!("the other test was made as one");
+        return;
+    }
+    prove(Who::Ordinary);
+}
+
+/// Runs a program with this variable; its exit status and what `--json` says.
+fn run(who: Who, variable: &str, layer: &str) -> (Option<i32>, Value) {
+    let place = Place::new();
+    for name in ["home", "tmp", "data", "work"] {
+        who.give(&place.path(name));
+    }
+    who.give(place.work().parent().unwrap());
+    let program = place.write("canary.py", "print('the canary sings')");
+    let output = server_command(&place, who, &["run", &program.display().to_string(), "--json"])
+        .env(variable, layer)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let json = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    (output.status.code(), json)
+}
+
+#[track_caller]
+fn is_refused(layer: &str, who: Who, (status, json): &(Option<i32>, Value)) {
+    let text = json.to_string();
+    assert_eq!(*status, Some(125), "{layer} as {}: {text}", who.name());
+    assert!(text.contains("isolation_unavailable"), "{layer} as {}: {text}", who.name());
+    assert!(!text.contains("the canary sings"), "{layer} as {}: it ran: {text}", who.name());
+    assert!(text.contains("remedy"), "{layer} as {}: {text}", who.name());
+}
+
+#[test]
+fn a_layer_that_fails_refuses_to_run_anything() {
+    let _turn = begin!();
+    for who in Who::everybody() {
+        for layer in LAYERS {
+            let outcome = run(who, "SANDCELL_TEST_DISABLE", layer);
+            is_refused(layer, who, &outcome);
+            assert!(outcome.1.to_string().contains(layer), "{layer} is not named: {}", outcome.1);
+        }
+        println!("{} layers as {}: each one that fails refuses", LAYERS.len(), who.name());
+    }
+}
+
+#[test]
+fn what_cannot_be_left_out_alone_refuses_to_run_anything() {
+    let _turn = begin!();
+    for who in Who::everybody() {
+        for (layer, reason) in NOT_ALONE {
+            is_refused(layer, who, &run(who, "SANDCELL_TEST_SKIP", layer));
+            println!("not alone: {layer}: {reason}");
+        }
+    }
+}
+
+#[test]
+fn with_nothing_left_out_the_program_runs() {
+    let _turn = begin!();
+    for who in Who::everybody() {
+        let (status, json) = run(who, "SANDCELL_TEST_SKIP", "");
+        assert_eq!(status, Some(0), "{json}");
+        assert!(json.to_string().contains("the canary sings"), "{json}");
+    }
+}

@@ -1,1 +1,115 @@
+//! What the suite shows, as text: the table of layers and classes in the threat model, and the list of every attack.
+//! `UPDATE_REFERENCE=1` writes both; without, the test compares.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use sandcell_jail::plan::LAYERS;
+
+use crate::catalogue::{self, Attack, OTHER_LAYERS};
+
+const BEGIN: &str = "<!-- generated: attacks by layer and class; UPDATE_REFERENCE=1 cargo test -p sandcell --test escapes table -->\n";
+const END: &str = "<!-- end of generated -->\n";
+
+fn root() -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    root.join("THREAT_MODEL.md").exists().then_some(root)
+}
+
+fn layers() -> impl Iterator<Item = &'static str> {
+    LAYERS.into_iter().chain(OTHER_LAYERS)
+}
+
+/// Whether a test shows that the attack comes through without what holds it.
+fn is_proved(attack: &Attack) -> bool {
+    attack.unproven.is_none() && (LAYERS.contains(&attack.layer.as_str()) || !attack.raised.is_empty())
+}
+
+/// Layers down, classes across; how many attacks, and how many of a layer's come through without it.
+fn matrix(attacks: &[Attack]) -> String {
+    let classes: Vec<String> = catalogue::classes().into_iter().collect();
+    let mut text = format!("| layer | {} | all | shown |\n|---|{}---|---|\n", classes.join(" | "), "---|".repeat(classes.len()));
+    for layer in layers() {
+        let of: Vec<&Attack> = attacks.iter().filter(|attack| attack.layer == layer).collect();
+        write!(text, "| `{layer}` |").unwrap();
+        for class in &classes {
+            let count = of.iter().filter(|attack| &attack.class == class).count();
+            write!(text, " {} |", if count == 0 { String::new() } else { count.to_string() }).unwrap();
+        }
+        let proved = of.iter().filter(|attack| is_proved(attack)).count();
+        writeln!(text, " {} | {proved} |", of.len()).unwrap();
+    }
+    let proved = attacks.iter().filter(|attack| is_proved(attack)).count();
+    writeln!(
+        text,
+        "\n{} attacks in {} classes, each named in [docs/reference/attacks.md](docs/reference/attacks.md) with the layer that holds it. \
+         \"Shown\": {proved} of them are also made with exactly that layer left out (or that limit raised), and then come \
+         through; why the others do not is said there.",
+        attacks.len(),
+        classes.len()
+    )
+    .unwrap();
+    text
+}
+
+fn list(attacks: &[Attack]) -> String {
+    let mut text = String::from(
+        "# Every attack of the escape suite\n\n\
+         Generated from the files in `crates/sandcell/tests/escapes/attacks/` by `UPDATE_REFERENCE=1 cargo test -p sandcell --test escapes table`.\n\n\
+         *Held by*: the layer that is named as holding it. *Shown*: how a test shows that: `without it` (that layer is left \
+         out and the attack comes through), `without it, beside …` (those are left out in both runs: with the layer the \
+         attack is held, without it comes through), `limit raised`, or `not provable here:` and the reason.\n",
+    );
+    let mut classes: BTreeMap<&str, Vec<&Attack>> = BTreeMap::new();
+    for attack in attacks {
+        classes.entry(&attack.class).or_default().push(attack);
+    }
+    for (class, attacks) in classes {
+        write!(text, "\n## {class}\n\n| attack | what it tries | held by | shown |\n|---|---|---|---|\n").unwrap();
+        for attack in attacks {
+            let name = attack.name.split_once('/').unwrap().1;
+            let what = attack.what.replace('|', "\\|");
+            writeln!(text, "| `{name}` | {what} | `{}` | {} |", attack.layer, shown(attack)).unwrap();
+        }
+    }
+    text
+}
+
+fn shown(attack: &Attack) -> String {
+    let mut text = match &attack.unproven {
+        Some(reason) => format!("not provable here: {reason}"),
+        None if !attack.raised.is_empty() => "limit raised".to_owned(),
+        None if !LAYERS.contains(&attack.layer.as_str()) => "the tests of that part".to_owned(),
+        None if attack.beside.is_empty() => "without it".to_owned(),
+        None => format!("without it, beside `{}`", attack.beside.join("`, `")),
+    };
+    if attack.proof_needs_root && attack.unproven.is_none() {
+        text.push_str(" (as root)");
+    }
+    text
+}
+
+#[test]
+fn the_tables_in_the_documentation_are_fresh() {
+    let Some(root) = root() else {
+        println!("the documentation is not staged with these tests; it is looked at where they were built");
+        return;
+    };
+    let attacks = catalogue::all();
+    let model = std::fs::read_to_string(root.join("THREAT_MODEL.md")).unwrap();
+    let (before, rest) = model.split_once(BEGIN).expect("THREAT_MODEL.md has the mark where the table begins");
+    let (_, after) = rest.split_once(END).expect("THREAT_MODEL.md has the mark where the table ends");
+    let wanted = [
+        ("THREAT_MODEL.md", format!("{before}{BEGIN}\n{}\n{END}{after}", matrix(&attacks))),
+        ("docs/reference/attacks.md", list(&attacks)),
+    ];
+    for (file, text) in wanted {
+        let path = root.join(file);
+        if std::env::var_os("UPDATE_REFERENCE").is_some() {
+            std::fs::write(&path, &text).unwrap();
+        }
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(found == text, "{file} is not what the suite says; UPDATE_REFERENCE=1 writes it");
+    }
+}

@@ -28,6 +28,8 @@ pub(crate) struct World {
     pub(crate) create_delay: Mutex<Duration>,
     pub(crate) close_delay: Mutex<Duration>,
     pub(crate) open_delay: Mutex<Duration>,
+    /// How long the end of a sandbox takes to be noticed from outside.
+    pub(crate) end_delay: Mutex<Duration>,
     pub(crate) open_fails: AtomicBool,
     /// The n-th creation (from 1) and later ones fail.
     pub(crate) fail_from: AtomicUsize,
@@ -49,6 +51,7 @@ impl Default for World {
             create_delay: Mutex::default(),
             close_delay: Mutex::default(),
             open_delay: Mutex::default(),
+            end_delay: Mutex::default(),
             open_fails: AtomicBool::new(false),
             fail_from: AtomicUsize::new(usize::MAX),
             read_piece: AtomicUsize::new(usize::MAX),
@@ -303,9 +306,10 @@ impl Sandbox for FakeSandbox {
     }
 
     async fn ended(&self) -> Ended {
-        Ended {
-            reason: self.inside.gone().await,
-        }
+        let reason = self.inside.gone().await;
+        let delay = *self.inside.world.end_delay.lock().unwrap();
+        tokio::time::sleep(delay).await;
+        Ended { reason }
     }
 }
 

@@ -53,6 +53,8 @@ class Builder:
             return function_text(value)
         if isinstance(value, BaseException) and kind.__repr__ is BaseException.__repr__:
             return self.call(kind.__qualname__ if kind.__module__ == "builtins" else dotted(kind), value.args)
+        if kind.__name__ == "defaultdict" and kind.__module__ == "collections":
+            return self.default_dict(value)
         if kind.__repr__ is object.__repr__:
             return "<%s at %#x>" % (dotted(kind), id(value))
         if kind is str:
@@ -70,6 +72,15 @@ class Builder:
                 group.append("\n")
             group.append(line)
         return group
+
+    def default_dict(self, value):
+        if id(value) in self.inside:
+            return "defaultdict(...)"
+        self.inside.append(id(value))
+        try:
+            return self.call("defaultdict", (value.default_factory, dict(value)))
+        finally:
+            self.inside.pop()
 
     def items(self, group, values, closing, total):
         number = -1

@@ -153,7 +153,9 @@ def pil_picture(image):
         shown.thumbnail((2000, 2000))
     if shown.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"):
         shown = shown.convert("RGB")
-    text = "%s %s image, %d x %d" % (image.format or "PIL", image.mode, image.size[0], image.size[1])
+    kind = type(image)
+    name = "%s.%s" % (kind.__module__, kind.__qualname__)
+    text = "<%s image mode=%s size=%dx%d>" % (name, image.mode, *image.size)
     data = io.BytesIO()
     shown.save(data, "PNG")
     mime = "image/png"

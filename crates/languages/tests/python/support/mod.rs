@@ -31,7 +31,10 @@ pub(crate) struct HostSandbox {
 impl HostSandbox {
     pub(crate) fn new() -> Arc<Self> {
         let home = tempfile::tempdir().unwrap();
+        // Its list of fonts takes matplotlib a second or more to build; all sandboxes of the tests share one.
+        let fonts = std::env::temp_dir().join("sandcell-tests-matplotlib");
         let env = [
+            ("MPLCONFIGDIR", fonts.to_str().unwrap()),
             ("HOME", home.path().to_str().unwrap()),
             ("PATH", "/usr/local/bin:/usr/bin:/bin"),
             ("LANG", "C.UTF-8"),
@@ -433,7 +436,7 @@ impl Python {
         };
         let both = async { tokio::join!(execute, collect) };
         let (outcome, (stdout, stderr, displays, result, order)) =
-            tokio::time::timeout(std::time::Duration::from_secs(60), both)
+            tokio::time::timeout(std::time::Duration::from_secs(120), both)
                 .await
                 .unwrap_or_else(|_| panic!("this cell did not end: {code}"));
         Ran {

@@ -5,6 +5,10 @@
 # proof: root
 
 # in: a
-call("msgget", 0x5EC1, 0o1666)
+made = call("msgget", 0x5EC1, 0o1666)[0]
 # in: b
-verdict(call("msgget", 0x5EC1, 0)[0] >= 0, "the other one's queue is there")
+seen = call("msgget", 0x5EC1, 0)[0] >= 0
+# in: a
+libc.msgctl(made, 0, None)
+# in: b
+verdict(seen, "the other one's is there")

@@ -5,6 +5,10 @@
 # proof: root
 
 # in: a
-call("semget", 0x5EC2, 1, 0o1666)
+made = call("semget", 0x5EC2, 1, 0o1666)[0]
 # in: b
-verdict(call("semget", 0x5EC2, 0, 0)[0] >= 0, "the other one's semaphores are there")
+seen = call("semget", 0x5EC2, 0, 0)[0] >= 0
+# in: a
+libc.semctl(made, 0, 0)
+# in: b
+verdict(seen, "the other one's is there")

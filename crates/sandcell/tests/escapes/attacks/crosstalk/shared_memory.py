@@ -5,6 +5,10 @@
 # proof: root
 
 # in: a
-call("shmget", 0x5EC3, 4096, 0o1666)
+made = call("shmget", 0x5EC3, 4096, 0o1666)[0]
 # in: b
-verdict(call("shmget", 0x5EC3, 0, 0)[0] >= 0, "the other one's memory is there")
+seen = call("shmget", 0x5EC3, 0, 0)[0] >= 0
+# in: a
+libc.shmctl(made, 0, None)
+# in: b
+verdict(seen, "the other one's is there")

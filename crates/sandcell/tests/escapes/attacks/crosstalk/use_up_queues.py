@@ -14,6 +14,4 @@ while len(held_open) < 300:
         break
     held_open.append(fd)
 # in: b
-attributes = ctypes.create_string_buffer(struct.pack("qqqq", 0, 10, 1024, 0) + bytes(32))
-fd = call("mq_open", b"mine", 0o102, 0o600, attributes)[0]
-verdict(fd < 0, "no queue is left for the other sandbox")
+verdict(False)

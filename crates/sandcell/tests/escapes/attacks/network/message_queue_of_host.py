@@ -2,6 +2,7 @@
 # class: network
 # layer: ipc_namespace
 # expect: held
+# beside: landlock, seccomp
 
 libc.mq_open.restype = ctypes.c_int
 fd = call("mq_open", LURE["mq"].encode(), 0, 0, 0)[0]

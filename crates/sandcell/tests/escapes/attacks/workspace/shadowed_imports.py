@@ -11,7 +11,6 @@ for name in NAMES_OF_MODULES:
 for name in NAMES_OF_MODULES:
     sys.modules.pop(name, None)
 # tool: execute_code {"code": "def f():\n    return 1 / 0\nf()"}
+# tool: execute_code {"code": "import os\nfor n in os.listdir('/home/user'):\n    if n.endswith('.py'):\n        os.unlink('/home/user/' + n)"}
 # in: a
-for name in ("json", "struct", "traceback", "linecache", "io", "re", "ast", "sitecustomize", "usercustomize", "marshal", "inspect", "base64", "tokenize"):
-    os.unlink(f"/home/user/{name}.py")
-verdict("ZeroDivisionError" not in ANSWER["text"] or "line 2" not in ANSWER["text"] or os.path.exists("/home/user/shadowed"), ANSWER)
+verdict("ZeroDivisionError" not in ANSWERS[0]["text"] or "line 2" not in ANSWERS[0]["text"] or os.path.exists("/home/user/shadowed"), ANSWERS)
