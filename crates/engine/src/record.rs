@@ -407,6 +407,9 @@ mod tests {
         let record = record(Duration::from_secs(60));
         let _visit = record.enter().unwrap();
         assert!(record.leave(&Gone::now(GoneWhy::Closed), false));
-        assert!(!record.leave(&Gone::now(GoneWhy::Closed), false), "only the first counts");
+        assert!(
+            !record.leave(&Gone::now(GoneWhy::Closed), false),
+            "only the first counts"
+        );
     }
 }

@@ -222,7 +222,7 @@ pub const LAYERS: [&str; 16] = [
 ];
 
 /// Files and folders of /proc that tell about the machine or other sandboxes, or that control it.
-const MASKED: [&str; 30] = [
+const MASKED: [&str; 39] = [
     "acpi",
     "asound",
     "buddyinfo",
@@ -242,17 +242,26 @@ const MASKED: [&str; 30] = [
     "kcore",
     "key-users",
     "keys",
+    "kmsg",
+    "kpagecgroup",
+    "kpagecount",
+    "kpageflags",
     "latency_stats",
     "locks",
     "mdstat",
     "modules",
+    "mtrr",
+    "pagetypeinfo",
     "partitions",
     "sched_debug",
     "scsi",
+    "slabinfo",
     "softirqs",
     "swaps",
     "sysrq-trigger",
     "timer_list",
+    "vmallocinfo",
+    "zoneinfo",
 ];
 
 /// Inotify instances of a sandbox that shares its owner's; the usual limit of an owner is 128.

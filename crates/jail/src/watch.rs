@@ -51,7 +51,9 @@ impl Record {
         let mut total = own + elsewhere;
         if total > limit {
             // What forked processes still share was counted for each of them; looking closer is dear, so only now.
-            let shares = processes.iter().map(|(pid, bytes)| proportional_memory(*pid).unwrap_or(*bytes));
+            let shares = processes
+                .iter()
+                .map(|(pid, bytes)| proportional_memory(*pid).unwrap_or(*bytes));
             total = shares.sum::<u64>() + elsewhere;
         }
         self.peak = self.peak.max(total);
@@ -133,7 +135,10 @@ fn proportional_memory(pid: Pid) -> Option<u64> {
     let rollup = std::fs::read_to_string(format!("{proc}/smaps_rollup")).ok()?;
     let status = std::fs::read_to_string(format!("{proc}/status")).ok()?;
     let tables = kib_of(&status, "VmPTE:");
-    let shares: u64 = ["Pss_Anon:", "Pss_Shmem:", "SwapPss:"].iter().map(|name| kib_of(&rollup, name)).sum();
+    let shares: u64 = ["Pss_Anon:", "Pss_Shmem:", "SwapPss:"]
+        .iter()
+        .map(|name| kib_of(&rollup, name))
+        .sum();
     // A kernel that does not split the shares up says nothing that helps here.
     (kib_of(&rollup, "Pss_Anon:") > 0).then_some((shares + tables) * 1024)
 }

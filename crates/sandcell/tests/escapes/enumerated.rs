@@ -9,13 +9,20 @@ use crate::support::begin;
 
 /// The newest call that the policy knows; above it the answer is ENOSYS.
 const NEWEST_KNOWN: i64 = 452;
+/// uretprobe and uprobe of x86-64: the kernel lets them pass every filter, since its own trampolines call them, and
+/// ends whoever else does (SIGILL).
+const ITS_OWN: [i64; 2] = [335, 336];
 /// One question: the call's number, its six arguments, and the error number that must come back.
 type Question = (i64, [u64; 6], i32);
 
 /// What the table says; `None` if the call goes through.
 fn refusal(policy: &[Entry], number: i64, args: [u64; 6]) -> Option<i32> {
     let Some(entry) = policy.iter().find(|entry| entry.number == number) else {
-        return Some(if number > NEWEST_KNOWN { libc::ENOSYS } else { libc::EPERM });
+        return Some(if number > NEWEST_KNOWN {
+            libc::ENOSYS
+        } else {
+            libc::EPERM
+        });
     };
     match entry.action {
         Action::Allow => None,
@@ -26,7 +33,11 @@ fn refusal(policy: &[Entry], number: i64, args: [u64; 6]) -> Option<i32> {
                     .iter()
                     .all(|test| (args[usize::from(test.argument)] & test.mask == test.value) == test.equal)
             };
-            if any.iter().any(|tests| holds(&tests)) { None } else { Some(errno) }
+            if any.iter().any(holds) {
+                None
+            } else {
+                Some(errno)
+            }
         }
     }
 }
@@ -61,7 +72,9 @@ print(json.dumps(wrong))
 "#;
     let mut wrong = Vec::new();
     for some in questions.chunks(2000) {
-        let answer = field.client.run(&format!("QUESTIONS = {:?}\n{ASK}", json!(some).to_string()));
+        let answer = field
+            .client
+            .run(&format!("QUESTIONS = {:?}\n{ASK}", json!(some).to_string()));
         assert_eq!(answer.status(), "ok", "{answer:?}");
         let found: Value = serde_json::from_str(answer.output().trim()).unwrap();
         wrong.extend(found.as_array().unwrap().clone());
@@ -74,8 +87,16 @@ fn all_hold(what: &str, questions: impl Fn(&[Entry]) -> Vec<Question>) {
         let field = Field::open(who, "", &[]);
         let questions = questions(&in_force(&field));
         let wrong = ask(&field, &questions);
-        println!("{what} as {}: {} asked, {} not as the policy says", who.name(), questions.len(), wrong.len());
-        assert!(wrong.is_empty(), "[number, arguments, expected, result, error]: {wrong:?}");
+        println!(
+            "{what} as {}: {} asked, {} not as the policy says",
+            who.name(),
+            questions.len(),
+            wrong.len()
+        );
+        assert!(
+            wrong.is_empty(),
+            "[number, arguments, expected, result, error]: {wrong:?}"
+        );
     }
 }
 
@@ -85,6 +106,7 @@ fn every_call_that_the_policy_refuses_is_refused_with_its_error() {
     all_hold("calls", |policy| {
         let nothing = [u64::MAX; 6];
         (0..=460)
+            .filter(|number| !(cfg!(target_arch = "x86_64") && ITS_OWN.contains(number)))
             .filter_map(|number| refusal(policy, number, nothing).map(|errno| (number, nothing, errno)))
             // Numbers that depend on an argument: asked with each kind of argument that is refused.
             .chain(conditional(policy))
@@ -96,11 +118,21 @@ fn every_call_that_the_policy_refuses_is_refused_with_its_error() {
 fn conditional(policy: &[Entry]) -> Vec<Question> {
     let mut questions = Vec::new();
     for entry in policy {
-        let Action::AllowIf { any, .. } = entry.action else { continue };
+        let Action::AllowIf { any, .. } = entry.action else {
+            continue;
+        };
         let values: Vec<u64> = any
             .iter()
             .flat_map(|tests| tests.iter())
-            .flat_map(|test| [test.value, test.value ^ 1, test.value.wrapping_add(1 << 33), !test.value & test.mask, u64::MAX])
+            .flat_map(|test| {
+                [
+                    test.value,
+                    test.value ^ 1,
+                    test.value.wrapping_add(1 << 33),
+                    !test.value & test.mask,
+                    u64::MAX,
+                ]
+            })
             .collect();
         for argument in 0..3 {
             for value in &values {

@@ -22,7 +22,11 @@ mod catalogue;
 mod field;
 mod lure;
 #[path = "../e2e/support/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the end-to-end tests, which use all of it")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "shared with the end-to-end tests, which use all of it"
+)]
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +34,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use catalogue::Attack;
 use field::{Field, Outcome, Who, server_command};
 use sandcell_jail::plan::LAYERS;
-use serde_json::Value;
 use support::begin;
 use support::place::Place;
 
@@ -48,8 +51,14 @@ const NOT_PROVABLE: [(&str, &str); 1] = [(
 /// Layers that cannot be left out alone, because the kernel then refuses others.
 const NOT_ALONE: [(&str, &str); 3] = [
     ("mount_namespace", "nothing can be mounted without it"),
-    ("pid_namespace", "the kernel mounts no /proc of a process namespace that is not one's own"),
-    ("no_new_privileges", "without it the kernel takes Landlock's rules and a filter from root's power only"),
+    (
+        "pid_namespace",
+        "the kernel mounts no /proc of a process namespace that is not one's own",
+    ),
+    (
+        "no_new_privileges",
+        "without it the kernel takes Landlock's rules and a filter from root's power only",
+    ),
 ];
 
 fn provable() -> Vec<Attack> {
@@ -69,7 +78,11 @@ fn without(who: Who, layers: &BTreeSet<String>, attacks: &[&Attack], wanted: &st
             _ => outcome == Outcome::Held,
         };
         if !good {
-            failures.push(format!("{} as {} without {list}: {outcome:?}, not {wanted}", attack.name, who.name()));
+            failures.push(format!(
+                "{} as {} without {list}: {outcome:?}, not {wanted}",
+                attack.name,
+                who.name()
+            ));
         }
     }
     failures
@@ -105,7 +118,10 @@ fn prove(who: Who) {
         proved.extend(attacks.iter().map(|attack| attack.layer.as_str()));
         failures.extend(failed);
     }
-    println!("layers as {}: {shown} attacks come through without the layer that holds them", who.name());
+    println!(
+        "layers as {}: {shown} attacks come through without the layer that holds them",
+        who.name()
+    );
     assert!(failures.is_empty(), "{}:\n{}", failures.len(), failures.join("\n"));
     if support::is_root() == who.is_root() && support::is_root() {
         for layer in LAYERS {
@@ -134,8 +150,8 @@ fn and_as_an_ordinary_user() {
     prove(Who::Ordinary);
 }
 
-/// Runs a program with this variable; its exit status and what `--json` says.
-fn run(who: Who, variable: &str, layer: &str) -> (Option<i32>, Value) {
+/// Runs a program with this variable; its exit status and all that was said.
+fn run(who: Who, variable: &str, layer: &str) -> (Option<i32>, String) {
     let place = Place::new();
     for name in ["home", "tmp", "data", "work"] {
         who.give(&place.path(name));
@@ -146,17 +162,25 @@ fn run(who: Who, variable: &str, layer: &str) -> (Option<i32>, Value) {
         .env(variable, layer)
         .output()
         .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let json = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-    (output.status.code(), json)
+    let text = [output.stdout, output.stderr]
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .concat();
+    (output.status.code(), text)
 }
 
 #[track_caller]
-fn is_refused(layer: &str, who: Who, (status, json): &(Option<i32>, Value)) {
-    let text = json.to_string();
+fn is_refused(layer: &str, who: Who, (status, text): &(Option<i32>, String)) {
     assert_eq!(*status, Some(125), "{layer} as {}: {text}", who.name());
-    assert!(text.contains("isolation_unavailable"), "{layer} as {}: {text}", who.name());
-    assert!(!text.contains("the canary sings"), "{layer} as {}: it ran: {text}", who.name());
+    assert!(
+        text.contains("isolation_unavailable"),
+        "{layer} as {}: {text}",
+        who.name()
+    );
+    assert!(
+        !text.contains("the canary sings"),
+        "{layer} as {}: it ran: {text}",
+        who.name()
+    );
     assert!(text.contains("remedy"), "{layer} as {}: {text}", who.name());
 }
 
@@ -167,7 +191,7 @@ fn a_layer_that_fails_refuses_to_run_anything() {
         for layer in LAYERS {
             let outcome = run(who, "SANDCELL_TEST_DISABLE", layer);
             is_refused(layer, who, &outcome);
-            assert!(outcome.1.to_string().contains(layer), "{layer} is not named: {}", outcome.1);
+            assert!(outcome.1.contains(layer), "{layer} is not named: {}", outcome.1);
         }
         println!("{} layers as {}: each one that fails refuses", LAYERS.len(), who.name());
     }
@@ -188,8 +212,8 @@ fn what_cannot_be_left_out_alone_refuses_to_run_anything() {
 fn with_nothing_left_out_the_program_runs() {
     let _turn = begin!();
     for who in Who::everybody() {
-        let (status, json) = run(who, "SANDCELL_TEST_SKIP", "");
-        assert_eq!(status, Some(0), "{json}");
-        assert!(json.to_string().contains("the canary sings"), "{json}");
+        let (status, text) = run(who, "SANDCELL_TEST_SKIP", "");
+        assert_eq!(status, Some(0), "{text}");
+        assert!(text.contains("the canary sings"), "{text}");
     }
 }

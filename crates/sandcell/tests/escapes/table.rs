@@ -9,7 +9,8 @@ use sandcell_jail::plan::LAYERS;
 
 use crate::catalogue::{self, Attack, OTHER_LAYERS};
 
-const BEGIN: &str = "<!-- generated: attacks by layer and class; UPDATE_REFERENCE=1 cargo test -p sandcell --test escapes table -->\n";
+const BEGIN: &str =
+    "<!-- generated: attacks by layer and class; UPDATE_REFERENCE=1 cargo test -p sandcell --test escapes table -->\n";
 const END: &str = "<!-- end of generated -->\n";
 
 fn root() -> Option<PathBuf> {
@@ -29,13 +30,22 @@ fn is_proved(attack: &Attack) -> bool {
 /// Layers down, classes across; how many attacks, and how many of a layer's come through without it.
 fn matrix(attacks: &[Attack]) -> String {
     let classes: Vec<String> = catalogue::classes().into_iter().collect();
-    let mut text = format!("| layer | {} | all | shown |\n|---|{}---|---|\n", classes.join(" | "), "---|".repeat(classes.len()));
+    let mut text = format!(
+        "| layer | {} | all | shown |\n|---|{}---|---|\n",
+        classes.join(" | "),
+        "---|".repeat(classes.len())
+    );
     for layer in layers() {
         let of: Vec<&Attack> = attacks.iter().filter(|attack| attack.layer == layer).collect();
         write!(text, "| `{layer}` |").unwrap();
         for class in &classes {
             let count = of.iter().filter(|attack| &attack.class == class).count();
-            write!(text, " {} |", if count == 0 { String::new() } else { count.to_string() }).unwrap();
+            write!(
+                text,
+                " {} |",
+                if count == 0 { String::new() } else { count.to_string() }
+            )
+            .unwrap();
         }
         let proved = of.iter().filter(|attack| is_proved(attack)).count();
         writeln!(text, " {} | {proved} |", of.len()).unwrap();
@@ -66,7 +76,11 @@ fn list(attacks: &[Attack]) -> String {
         classes.entry(&attack.class).or_default().push(attack);
     }
     for (class, attacks) in classes {
-        write!(text, "\n## {class}\n\n| attack | what it tries | held by | shown |\n|---|---|---|---|\n").unwrap();
+        write!(
+            text,
+            "\n## {class}\n\n| attack | what it tries | held by | shown |\n|---|---|---|---|\n"
+        )
+        .unwrap();
         for attack in attacks {
             let name = attack.name.split_once('/').unwrap().1;
             let what = attack.what.replace('|', "\\|");
@@ -98,10 +112,17 @@ fn the_tables_in_the_documentation_are_fresh() {
     };
     let attacks = catalogue::all();
     let model = std::fs::read_to_string(root.join("THREAT_MODEL.md")).unwrap();
-    let (before, rest) = model.split_once(BEGIN).expect("THREAT_MODEL.md has the mark where the table begins");
-    let (_, after) = rest.split_once(END).expect("THREAT_MODEL.md has the mark where the table ends");
+    let (before, rest) = model
+        .split_once(BEGIN)
+        .expect("THREAT_MODEL.md has the mark where the table begins");
+    let (_, after) = rest
+        .split_once(END)
+        .expect("THREAT_MODEL.md has the mark where the table ends");
     let wanted = [
-        ("THREAT_MODEL.md", format!("{before}{BEGIN}\n{}\n{END}{after}", matrix(&attacks))),
+        (
+            "THREAT_MODEL.md",
+            format!("{before}{BEGIN}\n{}\n{END}{after}", matrix(&attacks)),
+        ),
         ("docs/reference/attacks.md", list(&attacks)),
     ];
     for (file, text) in wanted {
@@ -110,6 +131,9 @@ fn the_tables_in_the_documentation_are_fresh() {
             std::fs::write(&path, &text).unwrap();
         }
         let found = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(found == text, "{file} is not what the suite says; UPDATE_REFERENCE=1 writes it");
+        assert!(
+            found == text,
+            "{file} is not what the suite says; UPDATE_REFERENCE=1 writes it"
+        );
     }
 }

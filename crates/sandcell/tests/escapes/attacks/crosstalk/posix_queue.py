@@ -8,7 +8,7 @@
 attributes = ctypes.create_string_buffer(struct.pack("qqqq", 0, 1, 8, 0) + bytes(32))
 call("mq_open", b"escape-meeting", 0o102, 0o666, attributes)
 # in: b
-seen = call("mq_open", b"escape-meeting", 0o2, 0, 0)[0] >= 0
+seen = call("mq_open", b"escape-meeting", 0, 0, 0)[0] >= 0
 # in: a
 libc.mq_unlink(b"/escape-meeting")
 # in: b

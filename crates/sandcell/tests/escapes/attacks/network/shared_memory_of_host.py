@@ -2,6 +2,7 @@
 # class: network
 # layer: ipc_namespace
 # expect: held
+# proof: root
 
 found = []
 for name, args in (("msgget", (LURE["ipc_key"], 0)), ("semget", (LURE["ipc_key"], 0, 0)), ("shmget", (LURE["ipc_key"], 0, 0))):

@@ -6,4 +6,4 @@
 # proof: root
 # quick: yes
 
-finds(p for p in ("kcore", "kallsyms", "kmsg", "kpagecount", "kpageflags", "kpagecgroup") if text_of("/proc/" + p))
+finds(p for p in ("kcore", "kallsyms", "kmsg", "kpagecount", "kpageflags", "kpagecgroup", "vmallocinfo", "slabinfo", "pagetypeinfo") if text_of("/proc/" + p))

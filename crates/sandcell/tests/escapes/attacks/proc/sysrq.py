@@ -2,8 +2,7 @@
 # class: proc
 # layer: private_proc
 # expect: held
-# beside: user_namespace
-# proof: root
+# unproven: this kernel may be built without it
 # quick: yes
 
 verdict(opens("/proc/sysrq-trigger", os.O_WRONLY), "it opened for writing")

@@ -2,6 +2,7 @@
 # class: root
 # layer: user_namespace
 # expect: held
+# proof: root
 # beside: private_root, landlock
 
 fails(lambda: open(LURE["private_file"]).read())

@@ -5,11 +5,9 @@
 # fresh: yes
 
 # in: a
-NAMES_OF_MODULES = ("json", "struct", "traceback", "linecache", "io", "re", "ast", "sitecustomize", "usercustomize", "marshal", "inspect", "base64", "tokenize")
+NAMES_OF_MODULES = ("json", "struct", "traceback", "linecache", "io", "re", "sitecustomize", "usercustomize", "marshal", "inspect", "base64", "tokenize")
 for name in NAMES_OF_MODULES:
     open(f"/home/user/{name}.py", "w").write("open('/home/user/shadowed', 'a').write(__name__)\nraise SystemExit('shadowed')\n")
-for name in NAMES_OF_MODULES:
-    sys.modules.pop(name, None)
 # tool: execute_code {"code": "def f():\n    return 1 / 0\nf()"}
 # tool: execute_code {"code": "import os\nfor n in os.listdir('/home/user'):\n    if n.endswith('.py'):\n        os.unlink('/home/user/' + n)"}
 # in: a
