@@ -4,6 +4,8 @@
 //! [`enter`] for a process that joins a finished jail (a warmed interpreter), and [`attach`] for a read-only folder that
 //! appears in a running jail later (a package layer). Whatever comes after `make` treats the jail's tree as hostile.
 
+use std::path::Path;
+
 use crate::spec::{INSIDE_ID, Request, Template};
 
 /// The launcher's own root: the host below one folder, what sandboxes are made of below another.
@@ -369,13 +371,18 @@ fn tree_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
         source: place::ETC.into(),
         path: "/etc".into(),
     });
-    for (source, path) in &host.trees {
-        steps.push(folder(path));
-        steps.push(Step::Tree {
-            source: source.clone(),
-            path: path.clone(),
-        });
-    }
+    // A tree below a private folder (a virtual environment in /tmp) comes after that folder, which would hide it.
+    let private = |path: &str| {
+        ["/home/user", "/tmp", "/var/tmp"]
+            .iter()
+            .any(|folder| Path::new(path).starts_with(folder))
+    };
+    let (late, early): (Vec<_>, Vec<_>) = host.trees.iter().partition(|(_, path)| private(path));
+    let tree = |(source, path): &(String, String)| {
+        let (source, path) = (source.clone(), path.clone());
+        [Step::Folder { path: path.clone() }, Step::Tree { source, path }]
+    };
+    steps.extend(early.into_iter().flat_map(tree));
     steps.extend(host.covered.iter().map(|path| Step::Cover { path: path.clone() }));
     steps.push(Step::WorkFolder {
         name: "home",
@@ -392,6 +399,7 @@ fn tree_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
         path: "/var/tmp".into(),
         mode: 0o1777,
     });
+    steps.extend(late.into_iter().flat_map(tree));
     for (number, (source, path, copy_on_write)) in host.mounts.iter().enumerate() {
         steps.push(folder(path));
         steps.push(if *copy_on_write {
@@ -513,6 +521,24 @@ mod tests {
         let positions: Vec<usize> = order.iter().map(|name| position(&steps, name)).collect();
         assert!(positions.is_sorted(), "{positions:?}");
         assert_eq!(positions.last(), Some(&(steps.len() - 1)));
+    }
+
+    #[test]
+    fn an_interpreter_below_a_private_folder_is_mounted_after_that_folder() {
+        let trees = [("/l/0", "/usr"), ("/l/1", "/tmp/venv")];
+        let trees = trees
+            .map(|(source, path)| (source.to_owned(), path.to_owned()))
+            .to_vec();
+        let steps = make(
+            &Host {
+                trees,
+                ..Host::default()
+            },
+            &template(),
+            &request(),
+        );
+        assert!(position(&steps, "mount private /tmp") < position(&steps, "mount /tmp/venv"));
+        assert!(position(&steps, "mount /usr") < position(&steps, "mount private /tmp"));
     }
 
     #[test]

@@ -33,11 +33,7 @@ fn refusal(policy: &[Entry], number: i64, args: [u64; 6]) -> Option<i32> {
                     .iter()
                     .all(|test| (args[usize::from(test.argument)] & test.mask == test.value) == test.equal)
             };
-            if any.iter().any(holds) {
-                None
-            } else {
-                Some(errno)
-            }
+            if any.iter().any(holds) { None } else { Some(errno) }
         }
     }
 }
