@@ -81,15 +81,9 @@ mod measure {
         let place = Place::new();
         let server = Client::start(&mut place.command(&["serve"]));
         server.text("x = 0");
-        let cold_place = Place::with_settings("[pool]\nparked = 0\n");
-        let cold = Client::start(&mut cold_place.command(&["serve"]));
         let mut rows = vec![
             Row::new("python3 -I -S -c 'print(1)', bare", None),
             Row::new("create_run_close print(1), over MCP", Some((BARE, Some(3.0)))),
-            Row::new(
-                "the same when no sandbox waits (pool.parked = 0)",
-                Some((BARE, Some(3.0))),
-            ),
             Row::new("sandcell run print(1)", Some((BARE, None))),
             Row::new("start of serve to answer of initialize", None),
             Row::new("tools/list (an empty call)", None),
