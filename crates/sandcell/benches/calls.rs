@@ -71,6 +71,7 @@ mod measure {
     }
 
     const BARE: usize = 0;
+    const EMPTY_CALL: usize = 5;
 
     pub fn all() {
         if let Some(reason) = missing() {
@@ -81,13 +82,19 @@ mod measure {
         let place = Place::new();
         let server = Client::start(&mut place.command(&["serve"]));
         server.text("x = 0");
+        let cold_place = Place::with_settings("[pool]\nparked = 0\n");
+        let cold = Client::start(&mut cold_place.command(&["serve"]));
         let mut rows = vec![
             Row::new("python3 -I -S -c 'print(1)', bare", None),
             Row::new("create_run_close print(1), over MCP", Some((BARE, Some(3.0)))),
+            Row::new(
+                "the same when no sandbox waits (pool.parked = 0)",
+                Some((BARE, Some(3.0))),
+            ),
             Row::new("sandcell run print(1)", Some((BARE, None))),
             Row::new("start of serve to answer of initialize", None),
             Row::new("tools/list (an empty call)", None),
-            Row::new("execute_code x += 1, same session", Some((4, None))),
+            Row::new("execute_code x += 1, same session", Some((EMPTY_CALL, None))),
             Row::new(
                 "create_sandbox + first execute_code + close_sandbox",
                 Some((BARE, None)),
@@ -97,26 +104,9 @@ mod measure {
         for round in 0..=rounds {
             let readings = [
                 timed(bare),
-                timed(|| {
-                    assert_eq!(
-                        server
-                            .call("create_run_close", json!({"code": "print(1)"}))
-                            .output()
-                            .trim(),
-                        "1"
-                    )
-                }),
-                timed(|| {
-                    assert!(
-                        place
-                            .command(&["run", &program])
-                            .stdin(Stdio::null())
-                            .output()
-                            .unwrap()
-                            .status
-                            .success()
-                    )
-                }),
+                timed(|| once(&server)),
+                timed(|| once(&cold)),
+                timed(|| run_command(&place, &program)),
                 hello(&place),
                 timed(|| drop(server.request("tools/list", json!({})))),
                 timed(|| assert_eq!(server.run("x += 1").status(), "ok")),
@@ -145,6 +135,17 @@ mod measure {
             .stdin(Stdio::null())
             .output()
             .unwrap();
+        assert_eq!(output.stdout, b"1\n");
+    }
+
+    fn once(server: &Client) {
+        let answer = server.call("create_run_close", json!({"code": "print(1)"}));
+        assert_eq!(answer.output().trim(), "1");
+    }
+
+    fn run_command(place: &Place, program: &str) {
+        let mut command = place.command(&["run", program]);
+        let output = command.stdin(Stdio::null()).output().unwrap();
         assert_eq!(output.stdout, b"1\n");
     }
 
