@@ -10,17 +10,28 @@ use anyhow::{Context, Result, bail};
 use crate::command::root;
 
 /// Who may depend on whom, tests included. A crate that is not listed is an error, so a new one is a decision.
-const ARROWS: [(&str, &[&str]); 9] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("sandbox", &[]),
     ("jail", &[]),
     ("agent", &["jail", "sandbox"]),
     ("backends", &["agent", "jail", "sandbox"]),
     ("languages", &["sandbox"]),
+    ("broker", &[]),
+    ("packages", &["broker", "sandbox"]),
     ("engine", &["sandbox"]),
     ("mcp", &["engine", "sandbox"]),
     (
         "sandcell",
-        &["agent", "backends", "engine", "jail", "languages", "mcp", "sandbox"],
+        &[
+            "agent",
+            "backends",
+            "engine",
+            "jail",
+            "languages",
+            "mcp",
+            "packages",
+            "sandbox",
+        ],
     ),
     ("xtask", &[]),
 ];

@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use crate::command::{cargo, must, output, works};
 
-/// Licences whose terms are met by shipping their text.
-const LICENCES: [&str; 15] = [
+/// Licences whose terms are met by shipping their text; for MPL-2.0 also by saying where the source is, which is crates.io,
+/// since no dependency is changed (`version-ranges`, which pep508_rs needs for markers).
+const LICENCES: [&str; 16] = [
     "0BSD",
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
@@ -21,6 +22,7 @@ const LICENCES: [&str; 15] = [
     "ISC",
     "MIT",
     "MIT-0",
+    "MPL-2.0",
     "Unicode-3.0",
     "Unlicense",
     "Zlib",

@@ -34,9 +34,12 @@ enum Chore {
     },
     /// Create, run and close many sandboxes on one server and compare what the machine holds before and after
     Soak {
-        /// How many
-        #[arg(long, default_value_t = 1000)]
-        count: u32,
+        /// How many; with --kill ten thousand unless told otherwise
+        #[arg(long)]
+        count: Option<u32>,
+        /// Kills sandboxes, launchers and servers at random moments instead of closing them
+        #[arg(long)]
+        kill: bool,
     },
     /// What a call costs, against a bare interpreter measured in the same run
     Bench {
@@ -52,7 +55,8 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().chore {
         Chore::Check => check::run(),
         Chore::Test { filters } => test::run(&filters),
-        Chore::Soak { count } => test::soak(count),
+        Chore::Soak { count, kill: false } => test::soak(count.unwrap_or(1000)),
+        Chore::Soak { count, kill: true } => test::soak_killing(count.unwrap_or(10_000)),
         Chore::Bench { rounds } => test::bench(rounds),
         Chore::Arch => arch::run(),
     };

@@ -115,6 +115,15 @@ fn as_ordinary_user(binary: &Path, filters: &[String], tally: &mut Tally) -> Res
 
 /// Many sandboxes on one server, all of it; the end-to-end suite runs a part of the same test.
 pub fn soak(count: u32) -> Result<()> {
+    long("soak::", "SANDCELL_TEST_SOAK", count)
+}
+
+/// Many kills at random moments, of sandboxes and servers; the end-to-end suite runs a part of the same test.
+pub fn soak_killing(count: u32) -> Result<()> {
+    long("kills::", "SANDCELL_TEST_KILLS", count)
+}
+
+fn long(tests: &str, variable: &str, count: u32) -> Result<()> {
     let binary = executable(
         &["build", "--release", "--package", "sandcell", "--bin", "sandcell"],
         "sandcell",
@@ -129,10 +138,10 @@ pub fn soak(count: u32) -> Result<()> {
                 "e2e",
                 "--",
                 "--nocapture",
-                "soak::",
+                tests,
             ])
             .env(BINARY, binary)
-            .env("SANDCELL_TEST_SOAK", count.to_string())
+            .env(variable, count.to_string())
             .env("SANDCELL_TEST_REQUIRE", "1"),
     )
 }

@@ -20,6 +20,7 @@ fn main() {
     contract::run("native", || async {
         let config = NativeConfig {
             trees: vec![],
+            config: vec![],
             mounts: vec![],
             isolation_min: Level::Namespace,
             limits_min: Degree::Watched,

@@ -1,12 +1,15 @@
 //! The words of the engine's public face: what is asked and what comes back. Plain data, already parsed.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use sandcell_sandbox::{ByteSize, Code, Cpus, Isolation, LayerReport, Limits, SandboxPath, Usage};
+use sandcell_sandbox::{ByteSize, Code, Cpus, Finding, Isolation, LayerReport, Limits, SandboxPath, Usage, Variable};
 use serde::{Deserialize, Serialize};
+
+use crate::Progress;
+use crate::executions::Execution;
 
 /// Who calls. Everything belongs to a principal, and another's id answers like one that never existed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -92,6 +95,10 @@ pub struct EngineConfig {
     pub sandboxes_per_caller: usize,
     /// Sandboxes of all principals together.
     pub sandboxes: usize,
+    /// Executions of one principal that run at once; more wait.
+    pub executions_per_caller: usize,
+    /// Executions of all principals that run at once; who has none running does not wait.
+    pub executions: usize,
     /// A sandbox with nothing running ends after this time without a call.
     pub idle: Duration,
     /// Finished executions that the history keeps.
@@ -106,6 +113,33 @@ pub struct EngineConfig {
     pub hints: Hints,
     /// Sandboxes that wait.
     pub pool: PoolConfig,
+    /// Languages that are known and not here.
+    pub absent: Vec<AbsentLanguage>,
+    /// What becomes of what is noticed about code before it runs.
+    pub analysis: Analysis,
+}
+
+/// What becomes of what is noticed about code before it runs. Advice, never protection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Analysis {
+    /// Nothing is looked at.
+    Off,
+    /// Findings stand beside the result.
+    #[default]
+    Advisory,
+    /// Code with a finding that denies is not run.
+    Strict,
+}
+
+/// A language that this machine could have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AbsentLanguage {
+    /// Its name.
+    pub name: String,
+    /// Its other names.
+    pub aliases: Vec<String>,
+    /// Why it is not here, and how to get it.
+    pub failure: sandcell_sandbox::Failure,
 }
 
 /// Sandboxes with the default limits that are made ahead, an interpreter ready in each.
@@ -146,6 +180,8 @@ impl Default for EngineConfig {
             code_bytes: ByteSize::mib(1),
             sandboxes_per_caller: 16,
             sandboxes: 256,
+            executions_per_caller: 128,
+            executions: 256,
             idle: Duration::from_secs(30 * 60),
             history_rows: 10_000,
             history_age: Duration::from_secs(30 * 24 * 3600),
@@ -153,17 +189,43 @@ impl Default for EngineConfig {
             upload_from: Vec::new(),
             hints: Hints::default(),
             pool: PoolConfig::default(),
+            absent: Vec::new(),
+            analysis: Analysis::default(),
         }
     }
 }
 
 /// Sentences that name calls of the interface in front of the engine, which the engine itself does not know.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hints {
+    /// How to get more memory.
+    pub more_memory: String,
+    /// How to get more time.
+    pub more_time: String,
+    /// How to get more disk.
+    pub more_disk: String,
+    /// How to bring in data without a network.
+    pub bring_data: String,
+    /// How to give standard input.
+    pub give_stdin: String,
     /// The call that reads the part of a stream that a result leaves out, with `{execution_id}`, `{stream}` and
     /// `{offset}` as placeholders, such as `get_execution(execution_id="{execution_id}", offset={offset})`.
     /// None: the marker advises to print less instead.
     pub read_rest: Option<String>,
+}
+
+impl Default for Hints {
+    /// Words that are right whatever is in front.
+    fn default() -> Self {
+        Self {
+            more_memory: "work on the data in parts, or give the sandbox more memory".to_owned(),
+            more_time: "make the work smaller, or give it more time".to_owned(),
+            more_disk: "delete files that are not needed, or give the sandbox a larger disk".to_owned(),
+            bring_data: "bring the data in as a file, or make it in the code".to_owned(),
+            give_stdin: "give the code standard input, one line for each input(): nobody is there to type".to_owned(),
+            read_rest: None,
+        }
+    }
 }
 
 /// A text of an execution that can be read in parts.
@@ -218,6 +280,8 @@ pub struct ExecuteRequest {
     pub timeout: Option<Duration>,
     /// How long the call waits before it answers `running`; none means until it is finished.
     pub wait: Option<Duration>,
+    /// Filled once the execution is admitted.
+    pub watch: Watch,
 }
 
 /// Run code once in a fresh sandbox that is removed afterwards.
@@ -229,6 +293,8 @@ pub struct RunRequest {
     pub language: String,
     /// What standard input holds.
     pub stdin: Option<String>,
+    /// Packages that are there before the code starts.
+    pub packages: Vec<String>,
     /// Files that are there before the code starts.
     pub files: Vec<(SandboxPath, Bytes)>,
     /// Files that are wanted back.
@@ -237,6 +303,8 @@ pub struct RunRequest {
     pub timeout: Option<Duration>,
     /// How long the call waits before it answers `running`; none means until it is finished.
     pub wait: Option<Duration>,
+    /// Filled once the execution is admitted.
+    pub watch: Watch,
     /// Memory for this run.
     pub memory: Option<ByteSize>,
 }
@@ -250,6 +318,8 @@ pub struct ProgramRequest {
     pub language: String,
     /// The program's arguments.
     pub args: Vec<String>,
+    /// Packages that are there before it starts.
+    pub packages: Vec<String>,
     /// Files that are there before it starts.
     pub files: Vec<(SandboxPath, Bytes)>,
     /// Files that are wanted back.
@@ -258,6 +328,21 @@ pub struct ProgramRequest {
     pub timeout: Option<Duration>,
     /// Memory for this run.
     pub memory: Option<ByteSize>,
+}
+
+/// Install packages in a sandbox.
+#[derive(Debug, Clone)]
+pub struct InstallRequest {
+    /// What to install, each a requirement with a name and, if needed, versions.
+    pub packages: Vec<String>,
+    /// The language's name or alias.
+    pub language: String,
+    /// The sandbox; none means the caller's default one, made when needed.
+    pub sandbox_id: Option<String>,
+    /// How long it may take; none means 120 s.
+    pub timeout: Option<Duration>,
+    /// How long the call waits before it answers `running`; none means until it is finished.
+    pub wait: Option<Duration>,
 }
 
 /// The answer of a file call, with the sandbox it was about.
@@ -278,6 +363,8 @@ pub struct FileAnswer<T> {
 pub struct CreateRequest {
     /// How many; at least 1. All are made, or none.
     pub count: u32,
+    /// Packages (of the language that packages can be installed for) that are there from the start.
+    pub packages: Vec<String>,
     /// Variables for programs in it.
     pub env: BTreeMap<String, String>,
     /// Memory.
@@ -317,6 +404,8 @@ pub struct SandboxView {
     pub limits: Limits,
     /// What it uses; none when it could not be asked just now.
     pub usage: Option<Usage>,
+    /// The packages that were installed in it, the base's included, as `name version`.
+    pub packages: Vec<String>,
     /// Its live sessions.
     pub sessions: Vec<SessionView>,
     /// What isolates it.
@@ -332,6 +421,8 @@ pub struct SessionView {
     pub cells: u32,
     /// Whether one is running now.
     pub busy: bool,
+    /// Its variables, where they were asked for and it was not busy.
+    pub variables: Option<Vec<Variable>>,
 }
 
 /// How an execution stands.
@@ -345,6 +436,16 @@ pub enum Status {
     Cancelled,
     Killed,
     Running,
+}
+
+/// The step of an execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// A program is made of the source.
+    Compile,
+    /// The code itself runs.
+    Run,
 }
 
 /// Why an execution was not ok.
@@ -397,6 +498,8 @@ pub struct ExecutionView {
     pub language: String,
     /// How it stands.
     pub status: Status,
+    /// The step that it came to: code that does not compile never runs.
+    pub phase: Phase,
     /// The program's exit code where there is one.
     pub exit_code: Option<i32>,
     /// When it started.
@@ -408,12 +511,16 @@ pub struct ExecutionView {
     pub cpu: Duration,
     /// The most memory its sandbox used so far.
     pub peak_memory: ByteSize,
+    /// Memory of its sandbox before and after it; none when it was not measured (runs of a few milliseconds).
+    pub memory: Option<MemoryUse>,
     /// Standard output. Output of background threads since the last call comes first, and is marked.
     pub stdout: Shown,
     /// Standard error.
     pub stderr: Shown,
     /// The last expression's value as text.
     pub result: Option<String>,
+    /// A line about the value that its text leaves out: a table's shape and column types.
+    pub result_note: Option<String>,
     /// The error that the code raised: a short traceback.
     pub error: Option<String>,
     /// Why it was not ok.
@@ -424,12 +531,62 @@ pub struct ExecutionView {
     pub missing_outputs: Vec<String>,
     /// Whether variables were lost (here, or because a previous sandbox or session of the caller ended).
     pub state_lost: bool,
+    /// What the session was restored to after its interpreter died in this execution.
+    pub restored: Option<Restored>,
     /// Whether the sandbox was made for this call.
     pub new_sandbox: bool,
     /// Sentences that the result must begin with ("new sandbox: the previous one expired at …").
     pub notices: Vec<String>,
     /// What isolated it.
     pub isolation: Isolation,
+    /// What was noticed about the code before it ran.
+    pub findings: Vec<Finding>,
+}
+
+/// Memory of a sandbox around one execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Before it.
+    pub before: ByteSize,
+    /// After it.
+    pub after: ByteSize,
+    /// What the sandbox may use.
+    pub limit: ByteSize,
+}
+
+/// Follows an execution from outside while a call waits for it. Empty until the execution is admitted.
+#[derive(Clone, Default)]
+pub struct Watch(Arc<OnceLock<Arc<Execution>>>);
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watch")
+    }
+}
+
+impl Watch {
+    /// How far the progress bar is that the code shows, if it shows one.
+    #[must_use]
+    pub fn progress(&self) -> Option<Progress> {
+        self.0.get().and_then(|execution| execution.progress())
+    }
+
+    pub(crate) fn follow(&self, execution: &Arc<Execution>) {
+        // One that follows something already goes on doing that.
+        self.0.get_or_init(|| execution.clone());
+    }
+}
+
+/// What a session is after it was restored. Variables and imports are as they were then; files are as they are now;
+/// open files, sockets and event loops are closed, and child processes have ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Restored {
+    /// The number of the last cell of the session whose effects are there.
+    pub cell: u32,
+    /// The execution of that cell, while it is known.
+    pub execution_id: Option<ExecutionId>,
+    /// How many cells that came to their end lie between it and the one that died.
+    pub missed: u32,
 }
 
 /// A row of the history.

@@ -9,7 +9,7 @@ use crate::policy::bytes_of;
 /// Artifacts that one execution may have.
 const MOST: usize = 64;
 /// Bytes of all of them together.
-const MOST_BYTES: u64 = 32 << 20;
+const MOST_BYTES: u64 = 16 << 20;
 
 /// Representations worth an artifact, best first, with the end of a file's name. Text is not among them: it
 /// stands with the rest of the output.
@@ -20,12 +20,23 @@ const PICTURES: [(&str, &str); 5] = [
     ("image/webp", "webp"),
     ("image/svg+xml", "svg"),
 ];
-const DOCUMENTS: [(&str, &str); 4] = [
+const DOCUMENTS: [(&str, &str); 6] = [
+    ("audio/wav", "wav"),
+    ("audio/mpeg", "mp3"),
     ("application/pdf", "pdf"),
     ("text/html", "html"),
     ("application/json", "json"),
     ("text/markdown", "md"),
 ];
+
+/// The specifications of interactive charts: resources of their own, beside picture and page.
+const CHARTS: [(&str, &str); 3] = [
+    ("application/vnd.sandcell.chart+json", "chart.json"),
+    ("application/vnd.plotly.v1+json", "plotly.json"),
+    ("application/vnd.vegalite.v5+json", "vegalite.json"),
+];
+/// What marks a table: its text is all that is of use of it.
+const TABLE: &str = "application/vnd.sandcell.table+json";
 
 /// What came out of an execution beside text, bounded.
 #[derive(Debug, Default)]
@@ -39,21 +50,45 @@ impl Artifacts {
     /// Takes what `display()` was called with. Returns the text that belongs into the output.
     pub(crate) fn display(&mut self, bundle: &MimeBundle) -> Option<String> {
         let text = Some(bundle.text()).filter(|text| !text.is_empty());
-        if let Some((mime, end, bytes)) = best(bundle, &PICTURES) {
-            self.push("plot", end, mime, bytes, text);
-            return None;
+        let picture = best(bundle, &PICTURES);
+        let pictured = picture.is_some();
+        if let Some((mime, end, bytes)) = picture {
+            self.push("plot", end, mime, bytes, text.clone());
         }
-        if let Some((mime, end, bytes)) = best(bundle, &DOCUMENTS) {
+        let interactive = self.charts(bundle);
+        if (interactive || !pictured)
+            && bundle.get(TABLE).is_none()
+            && let Some((mime, end, bytes)) = best(bundle, &DOCUMENTS)
+        {
             self.push("display", end, mime, bytes, text.clone());
         }
-        text
+        text.filter(|_| !pictured)
     }
 
-    /// Takes the last expression's value. Only its picture is an artifact: its text is the result.
+    /// The data of charts; whether one of them can be explored in a page.
+    fn charts(&mut self, bundle: &MimeBundle) -> bool {
+        let mut interactive = false;
+        for (mime, end) in CHARTS {
+            if let Some(bytes) = bundle.get(mime).filter(|bytes| !bytes.is_empty()) {
+                interactive |= end != "chart.json";
+                self.push("plot", end, mime, bytes.clone(), None);
+            }
+        }
+        interactive
+    }
+
+    /// Takes the last expression's value. Its text is the result; pictures, charts and sounds are artifacts, and the
+    /// page of a chart, but not that of a table.
     pub(crate) fn result(&mut self, bundle: &MimeBundle) {
+        let text = || Some(bundle.text()).filter(|text| !text.is_empty());
         if let Some((mime, end, bytes)) = best(bundle, &PICTURES) {
-            let text = Some(bundle.text()).filter(|text| !text.is_empty());
-            self.push("plot", end, mime, bytes, text);
+            self.push("plot", end, mime, bytes, text());
+        }
+        let interactive = self.charts(bundle);
+        if let Some((mime, end, bytes)) = best(bundle, &DOCUMENTS)
+            && (interactive || !matches!(end, "html" | "json" | "md"))
+        {
+            self.push("display", end, mime, bytes, text());
         }
     }
 
@@ -186,7 +221,7 @@ mod tests {
                 .is_some_and(|text| text.starts_with("6 displayed values"))
         );
         let mut artifacts = Artifacts::default();
-        let huge = vec![0; (20 << 20) + 1];
+        let huge = vec![0; (10 << 20) + 1];
         artifacts.display(&bundle(&[("image/png", &huge)]));
         artifacts.display(&bundle(&[("image/png", &huge)]));
         assert_eq!(artifacts.all.len(), 1);

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use sandcell_sandbox::{
-    Cell, CellOutcome, CellStatus, Exit, Failure, Language, Sandbox, SandboxError, SandboxPath, SessionError,
-    SessionEvent, Usage, WriteMode,
+    Aftermath, Cell, CellOutcome, CellStatus, Exit, Failure, Interrupter, Language, Sandbox, SandboxError, SandboxPath,
+    SessionError, SessionEvent, Usage, WriteMode,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +23,7 @@ use crate::executions::Execution;
 use crate::files::{FILES, read_wanted};
 use crate::ladder::{Ladder, Step, Stop};
 use crate::meter::{Cost, Meter};
+use crate::packages::{INSTALL, told};
 use crate::policy;
 use crate::record::{Gone, GoneWhy, Record, Visit};
 use crate::registry::Target;
@@ -42,11 +45,12 @@ impl Core {
         req: ExecuteRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        let wait = req.wait;
+        let (wait, watch) = (req.wait, req.watch.clone());
         let (language, code) = (req.language.clone(), req.code.clone());
         match self.admit(who, req).await {
             Ok(job) => {
                 let execution = job.execution.clone();
+                watch.follow(&execution);
                 tokio::spawn(job.run());
                 self.answer(&execution, wait, cancel).await
             }
@@ -62,8 +66,12 @@ impl Core {
         policy::code(&self.config, &req.code)?;
         policy::stdin(&self.config, req.stdin.as_deref())?;
         let timeout = policy::timeout(&self.config, req.timeout)?;
+        let stdin = policy::Stdin::of(req.stdin.as_deref());
+        let findings = policy::findings(&self.config, language.as_ref(), &req.code, stdin)?;
         let target = self.target(who, req.sandbox_id.as_deref())?;
-        self.job(target, language, req.code, req.stdin, timeout, None).await
+        let job = self.job(target, language, req.code, req.stdin, timeout, None).await?;
+        job.execution.noticed(findings);
+        Ok(job)
     }
 
     pub(crate) async fn run_once(
@@ -72,11 +80,12 @@ impl Core {
         req: RunRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        let wait = req.wait;
+        let (wait, watch) = (req.wait, req.watch.clone());
         let (language, code) = (req.language.clone(), req.code.clone());
         match self.admit_once(who, req).await {
             Ok(job) => {
                 let execution = job.execution.clone();
+                watch.follow(&execution);
                 tokio::spawn(job.run());
                 self.answer(&execution, wait, cancel).await
             }
@@ -92,16 +101,23 @@ impl Core {
         policy::code(&self.config, &req.code)?;
         policy::stdin(&self.config, req.stdin.as_deref())?;
         policy::transfers(&self.config, &req.files, &req.outputs)?;
+        self.check_packages(&language.info().name, &req.packages)?;
         let timeout = policy::timeout(&self.config, req.timeout)?;
-        let limits = policy::limits(&self.config, req.memory, None, None)?;
+        let stdin = policy::Stdin::of(req.stdin.as_deref());
+        let findings = policy::findings(&self.config, language.as_ref(), &req.code, stdin)?;
+        let memory = policy::memory(&self.config, req.memory, language.as_ref());
+        let limits = policy::limits(&self.config, memory, None, None)?;
         let target = self.throwaway(who, "create_run_close", limits)?;
         let record = target.record.clone();
         let once = Once {
+            packages: req.packages,
             files: req.files,
             outputs: req.outputs,
         };
         let job = self.job(target, language, req.code, req.stdin, timeout, Some(once));
-        job.await.inspect_err(|_| self.discard(&record))
+        let job = job.await.inspect_err(|_| self.discard(&record))?;
+        job.execution.noticed(findings);
+        Ok(job)
     }
 
     async fn job(
@@ -134,6 +150,7 @@ impl Core {
 
 /// The transfers of a run that keeps nothing.
 pub(crate) struct Once {
+    pub(crate) packages: Vec<String>,
     pub(crate) files: Vec<(SandboxPath, Bytes)>,
     pub(crate) outputs: Vec<SandboxPath>,
 }
@@ -190,10 +207,18 @@ impl Job {
         if let Some(once) = &self.once {
             let put = put_files(sandbox.as_ref(), &once.files);
             self.reach(None, put).await?.map_err(Err)?;
+            let progress = watch::Sender::new(String::new());
+            let provide = self
+                .core
+                .provide(&self.record, sandbox.as_ref(), &once.packages, INSTALL, &progress);
+            self.reach(None, provide).await?.map_err(Err)?;
         }
         self.take_turn().await?;
+        let _place = self.reach(None, self.core.floor.enter(&self.record.owner)).await?;
         let deadline = Instant::now() + self.timeout;
         let (mut held, fresh) = self.session(&sandbox, deadline).await?;
+        // A compiler has a time of its own; when it is done, time counts anew.
+        let deadline = deadline + held.session.preparing();
         if let Some(stop) = self.execution.stop_requested() {
             // An interrupt that comes before the code would be lost, and cost the session.
             if !matches!(stop, Stop::Reset) {
@@ -202,13 +227,17 @@ impl Job {
             return Err(Ok(self.never_ran(stop)));
         }
         self.ticket.runs(&self.execution, held.cells.saturating_add(1));
+        if self.once.is_some() {
+            held.session.last_cell();
+        }
         let meter = Meter::start(&self.record, &sandbox, fresh);
         let cell = Cell {
             code: self.execution.code.clone(),
             stdin: self.stdin.take(),
             number: held.cells.saturating_add(1),
+            packages: self.core.installer(&self.language.info().name).is_ok(),
         };
-        let ran = drive(&mut held, cell, &self.execution, &self.record, deadline).await;
+        let ran = self.drive(&mut held, cell, sandbox.as_ref(), deadline).await;
         let (verdict, cost) = self.judge(ran, held, meter, &sandbox).await;
         if let Some(once) = &self.once {
             read_wanted(
@@ -221,6 +250,96 @@ impl Job {
             .await;
         }
         Ok((verdict, cost))
+    }
+
+    /// Runs a cell, takes what it says, and ends it when its time is over or somebody wants it to end.
+    async fn drive(&self, held: &mut Held, cell: Cell, sandbox: &dyn Sandbox, deadline: Instant) -> Ran {
+        let mut began = Instant::now();
+        let (execution, record) = (&*self.execution, &*self.record);
+        let gentle = held.session.features().interrupt;
+        let interrupter = held.session.interrupter();
+        let mut ladder = Ladder::new(interrupter.clone(), gentle, deadline);
+        let (sender, mut events) = mpsc::channel::<SessionEvent>(EVENTS);
+        let mut timer = pin!(sleep_until(ladder.next()));
+        let mut stopped = pin!(execution.stopped());
+        let mut departed = pin!(record.closing());
+        let (mut heard, mut closing) = (false, false);
+        // An installation that the cell waits for: it has a time of its own, which is not the cell's.
+        let mut installing: Option<(Instant, BoxFuture<'_, Result<String, String>>)> = None;
+        let ended = {
+            let mut run = held.session.execute(cell, &sender);
+            loop {
+                tokio::select! {
+                    biased;
+                    stop = &mut stopped, if !heard => { heard = true; ladder.stop(stop); }
+                    gone = &mut departed, if !closing => { closing = true; ladder.stop(Stop::Departed(gone)); }
+                    () = &mut timer, if installing.is_none() || ladder.step() != Step::Free => ladder.climb(),
+                    ended = &mut run => break Some(ended),
+                    result = async { match &mut installing {
+                        Some((_, work)) => work.await,
+                        None => std::future::pending().await,
+                    } } => {
+                        let since = installing.take().map_or(began, |(since, _)| since);
+                        ladder.give_back(since.elapsed());
+                        answer_install(&interrupter, result).await;
+                    }
+                    Some(event) = events.recv() => match event {
+                        SessionEvent::Install { packages } if installing.is_none() => {
+                            let work = self.install_for_cell(sandbox, packages);
+                            installing = Some((Instant::now(), work.boxed()));
+                        }
+                        SessionEvent::Install { .. } => {
+                            let busy = Err("another installation of this session is under way".to_owned());
+                            answer_install(&interrupter, busy).await;
+                        }
+                        SessionEvent::Begun => {
+                            began = Instant::now();
+                            execution.begin();
+                            ladder.begin(began + self.timeout);
+                        }
+                        event => { execution.take(event); continue; }
+                    },
+                }
+                if ladder.step() == Step::GivenUp {
+                    break None;
+                }
+                if timer.deadline() != ladder.next() {
+                    timer.as_mut().reset(ladder.next());
+                }
+            }
+        };
+        // The outcome comes after the last event, which may still stand in the channel.
+        while let Ok(event) = events.try_recv() {
+            execution.take(event);
+        }
+        Ran {
+            sandbox_failed: matches!(ended, Some(Err(SessionError::Sandbox(_)))),
+            ending: match ended {
+                Some(Ok(CellOutcome {
+                    status: CellStatus::Ended(exit),
+                })) => Ending::Program(exit),
+                Some(Ok(CellOutcome { status })) => Ending::Cell(status),
+                Some(Err(error)) => Ending::Broke(error.into()),
+                None => Ending::Abandoned,
+            },
+            step: ladder.step(),
+            stop: ladder.into_stop(),
+            duration: began.elapsed(),
+        }
+    }
+
+    /// What `pip install` in a cell comes to.
+    async fn install_for_cell(&self, sandbox: &dyn Sandbox, packages: Vec<String>) -> Result<String, String> {
+        let progress = watch::Sender::new(String::new());
+        let work = self
+            .core
+            .provide(&self.record, sandbox, &packages, INSTALL, &progress)
+            .await;
+        match work {
+            Ok(Some(installed)) => Ok(told(&installed, &packages)),
+            Ok(None) => Ok("nothing to install".to_owned()),
+            Err(failure) => Err(format!("{}; {}", failure.message, failure.remedy)),
+        }
     }
 
     /// Waits for a step before the code runs, unless the execution ends first.
@@ -239,7 +358,12 @@ impl Job {
     }
 
     fn never_ran(&self, stop: Stop) -> Verdict {
-        never_ran(&self.record, stop, self.timeout, self.once.is_none())
+        never_ran(&self.core, &self.record, stop, self.timeout, self.keeps())
+    }
+
+    /// Whether variables would stay for a next call.
+    fn keeps(&self) -> bool {
+        self.once.is_none() && self.language.info().session
     }
 
     /// The interpreter: the one that waits, or a new one.
@@ -266,7 +390,7 @@ impl Job {
             }
         };
         self.execution.begin();
-        Ok((Held { session, cells: 0 }, true))
+        Ok((Held::new(session), true))
     }
 
     async fn cannot_open(&self, error: SessionError) -> Interrupted {
@@ -279,12 +403,24 @@ impl Job {
     }
 
     /// Finds out what happened, says it, and decides what becomes of the interpreter.
-    async fn judge(&self, ran: Ran, held: Held, meter: Meter, sandbox: &Arc<dyn Sandbox>) -> (Verdict, Cost) {
-        let alive = matches!(&ran.ending, Ending::Cell(status) if !matches!(status, CellStatus::Died(_)));
+    async fn judge(&self, ran: Ran, mut held: Held, meter: Meter, sandbox: &Arc<dyn Sandbox>) -> (Verdict, Cost) {
+        let alive = match &ran.ending {
+            Ending::Cell(status) => !matches!(status, CellStatus::Died(_)),
+            // A session without variables outlives its programs.
+            Ending::Program(_) => true,
+            Ending::Broke(_) | Ending::Abandoned | Ending::NeverRan => false,
+        };
         let well = alive && ran.stop.is_none();
         let (before, after, cost) = meter.stop(&self.record, sandbox, ran.duration, well).await;
         let gone = end_of_sandbox(&self.core, &self.record, &ran, after.is_some()).await;
         let reset = matches!(ran.stop, Some(Stop::Reset));
+        let (restored, why_lost) = match (&ran.ending, held.session.aftermath()) {
+            _ if reset || gone.is_some() => (None, None),
+            (Ending::Cell(CellStatus::Died(_)), Aftermath::Restored { cell }) => (Some(held.restored(cell)), None),
+            (Ending::Cell(CellStatus::Died(_)), Aftermath::Over { why }) => (None, why),
+            _ => (None, None),
+        };
+        let lives = (alive || restored.is_some()) && !reset && gone.is_none();
         let verdict = judge(Facts {
             ending: ran.ending,
             stop: ran.stop,
@@ -294,15 +430,16 @@ impl Job {
             before,
             after,
             gone: gone.clone(),
-            keeps: self.once.is_none(),
+            keeps: self.keeps(),
+            hints: &self.core.config.hints,
+            restored,
+            why_lost,
         });
         let slot = self.ticket.slot();
-        if alive && !reset && gone.is_none() {
-            slot.put(Held {
-                session: held.session,
-                cells: held.cells.saturating_add(1),
-            });
-        } else if !reset && gone.is_none() {
+        if lives {
+            held.ran(self.execution.id.clone());
+            slot.put(held);
+        } else if !reset && gone.is_none() && self.language.info().session {
             let why = verdict
                 .cause
                 .as_ref()
@@ -318,12 +455,12 @@ impl Job {
 }
 
 /// The verdict about code that was ended before it started.
-pub(crate) fn never_ran(record: &Record, stop: Stop, timeout: Duration, keeps: bool) -> Verdict {
+pub(crate) fn never_ran(core: &Core, record: &Record, stop: Stop, timeout: Duration, keeps: bool) -> Verdict {
     judge(Facts {
         ending: Ending::NeverRan,
         gone: match &stop {
             Stop::Departed(gone) => Some(gone.clone()),
-            Stop::Timeout | Stop::Cancelled | Stop::Reset => None,
+            Stop::Timeout | Stop::Output(_) | Stop::Cancelled | Stop::Reset => None,
         },
         stop: Some(stop),
         step: Step::Free,
@@ -332,6 +469,9 @@ pub(crate) fn never_ran(record: &Record, stop: Stop, timeout: Duration, keeps: b
         before: Usage::default(),
         after: None,
         keeps,
+        hints: &core.config.hints,
+        restored: None,
+        why_lost: None,
     })
 }
 
@@ -380,49 +520,10 @@ pub(crate) async fn put_files(sandbox: &dyn Sandbox, files: &[(SandboxPath, Byte
     }
 }
 
-/// Runs a cell, takes what it says, and ends it when its time is over or somebody wants it to end.
-async fn drive(held: &mut Held, cell: Cell, execution: &Execution, record: &Record, deadline: Instant) -> Ran {
-    let began = Instant::now();
-    let gentle = held.session.features().interrupt;
-    let mut ladder = Ladder::new(held.session.interrupter(), gentle, deadline);
-    let (sender, mut events) = mpsc::channel::<SessionEvent>(EVENTS);
-    let mut timer = pin!(sleep_until(ladder.next()));
-    let mut stopped = pin!(execution.stopped());
-    let mut departed = pin!(record.closing());
-    let (mut heard, mut closing) = (false, false);
-    let ended = {
-        let mut run = held.session.execute(cell, &sender);
-        loop {
-            tokio::select! {
-                biased;
-                stop = &mut stopped, if !heard => { heard = true; ladder.stop(stop); }
-                gone = &mut departed, if !closing => { closing = true; ladder.stop(Stop::Departed(gone)); }
-                () = &mut timer => ladder.climb(),
-                ended = &mut run => break Some(ended),
-                Some(event) = events.recv() => { execution.take(event); continue; }
-            }
-            if ladder.step() == Step::GivenUp {
-                break None;
-            }
-            if timer.deadline() != ladder.next() {
-                timer.as_mut().reset(ladder.next());
-            }
-        }
-    };
-    // The outcome comes after the last event, which may still stand in the channel.
-    while let Ok(event) = events.try_recv() {
-        execution.take(event);
-    }
-    Ran {
-        sandbox_failed: matches!(ended, Some(Err(SessionError::Sandbox(_)))),
-        ending: match ended {
-            Some(Ok(CellOutcome { status })) => Ending::Cell(status),
-            Some(Err(error)) => Ending::Broke(error.into()),
-            None => Ending::Abandoned,
-        },
-        step: ladder.step(),
-        stop: ladder.into_stop(),
-        duration: began.elapsed(),
+/// A cell that does not read the answer any more is told nothing.
+async fn answer_install(to: &Arc<dyn Interrupter>, result: Result<String, String>) {
+    if !matches!(timeout(NOTICE, to.installed(result)).await, Ok(Ok(()))) {
+        tracing::debug!("the answer to an installation could not be handed to its cell");
     }
 }
 

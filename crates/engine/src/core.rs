@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sandcell_sandbox::{Backend, Code, Failure, Isolation, Language, Limits, NetworkRule, SandboxSpec};
+use sandcell_sandbox::{Backend, Code, Failure, Isolation, Language, Limits, NetworkRule, Packages, SandboxSpec};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::executions::{Execution, error_line};
+use crate::floor::Floor;
 use crate::history::{Entry, History};
 use crate::ids::echo;
 use crate::kept::Executions;
@@ -17,9 +18,10 @@ use crate::pool::Pool;
 use crate::record::{Birth, Gone, GoneWhy, Kind, Record};
 use crate::registry::{Registry, Target};
 use crate::sync::lock;
+use crate::tally::Tally;
 use crate::verdict::Verdict;
 use crate::warden::{Plan, keep, no_backend};
-use crate::{EngineConfig, ExecutionId, ExecutionView, Principal, Status};
+use crate::{AbsentLanguage, EngineConfig, ExecutionId, ExecutionView, Principal, Status};
 
 /// How long an execution that is being ended may take to be over, with what comes after the ladder.
 const ENDING: Duration = GRACE.saturating_add(KILL_WAIT).saturating_add(Duration::from_secs(2));
@@ -30,34 +32,20 @@ pub(crate) struct Core {
     pub(crate) config: EngineConfig,
     pub(crate) backends: Vec<Arc<dyn Backend>>,
     pub(crate) languages: Vec<Arc<dyn Language>>,
+    pub(crate) packages: Option<Arc<dyn Packages>>,
     pub(crate) registry: Registry,
     pub(crate) executions: Executions,
     pub(crate) history: Mutex<History>,
     pub(crate) pool: Pool,
+    pub(crate) tally: Tally,
+    pub(crate) floor: Arc<Floor>,
     /// Fired when the engine is dropped: sandboxes end.
     pub(crate) down: CancellationToken,
 }
 
 impl Core {
     pub(crate) fn language(&self, name: &str) -> Result<Arc<dyn Language>, Failure> {
-        let asked = name.trim().to_lowercase();
-        let fits = |language: &&Arc<dyn Language>| {
-            let info = language.info();
-            info.name == asked || info.aliases.iter().any(|alias| alias.to_lowercase() == asked)
-        };
-        self.languages.iter().find(fits).cloned().ok_or_else(|| {
-            let names: Vec<&str> = self.languages.iter().map(|l| l.info().name.as_str()).collect();
-            let remedy = if names.is_empty() {
-                "none is: `sandcell languages` on the host says how to get one".to_owned()
-            } else {
-                format!("available are: {}", names.join(", "))
-            };
-            Failure::new(
-                Code::LanguageUnavailable,
-                format!("the language '{}' is not available here", echo(name)),
-                remedy,
-            )
-        })
+        choose(&self.languages, &self.config.absent, name)
     }
 
     pub(crate) fn birth(&self, kind: Kind, limits: Limits) -> Result<Birth, Failure> {
@@ -147,6 +135,7 @@ impl Core {
             error: Some(&failure.message),
         };
         lock(&self.history).add(who, &entry);
+        self.tally.refused(failure.code);
     }
 
     /// An execution is over: its end is made known, kept and written down.
@@ -165,6 +154,10 @@ impl Core {
                 error: error.or_else(|| error_line(view)),
             };
             lock(&self.history).add(&execution.owner, &entry);
+            let cause = failure
+                .map(|failure| failure.code)
+                .or(view.cause.as_ref().map(|cause| cause.code));
+            self.tally.ended(view.status, cause, view.duration, view.cpu);
         });
         if first {
             self.executions.shelve(execution);
@@ -216,6 +209,45 @@ impl Core {
         }
         execution.view()
     }
+}
+
+/// The language of this name or alias. One that is known but absent says how to get it; an unknown name comes with
+/// the one that it looks like.
+fn choose(here: &[Arc<dyn Language>], absent: &[AbsentLanguage], name: &str) -> Result<Arc<dyn Language>, Failure> {
+    let asked = name.trim().to_lowercase();
+    let fits =
+        |name: &str, aliases: &[String]| name == asked || aliases.iter().any(|alias| alias.to_lowercase() == asked);
+    if let Some(language) = here.iter().find(|l| fits(&l.info().name, &l.info().aliases)) {
+        return Ok(language.clone());
+    }
+    let names: Vec<&str> = here.iter().map(|language| language.info().name.as_str()).collect();
+    let available = match names.as_slice() {
+        [] => "no language is: `sandcell languages` on the host says how to get one".to_owned(),
+        names => format!("available are: {}", names.join(", ")),
+    };
+    if let Some(known) = absent.iter().find(|known| fits(&known.name, &known.aliases)) {
+        return Err(Failure::new(
+            Code::LanguageUnavailable,
+            known.failure.message.clone(),
+            format!("{}; {available}", known.failure.remedy),
+        ));
+    }
+    let aliases = here.iter().flat_map(|language| &language.info().aliases);
+    let near = names
+        .iter()
+        .copied()
+        .chain(aliases.map(String::as_str))
+        .map(|known| (strsim::jaro_winkler(known, &asked), known))
+        .filter(|(nearness, _)| *nearness > 0.8)
+        .max_by(|left, right| left.0.total_cmp(&right.0));
+    Err(Failure::new(
+        Code::LanguageUnavailable,
+        format!("the language '{}' is not available here", echo(name)),
+        match near {
+            Some((_, near)) => format!("did you mean '{near}'? {available}"),
+            None => available,
+        },
+    ))
 }
 
 /// Whoever waits for an answer. When that future is dropped, nobody wants the result any more.

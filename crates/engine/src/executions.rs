@@ -5,14 +5,16 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use sandcell_sandbox::{ByteSize, Failure, Isolation, OutputStream, SessionEvent};
+use sandcell_sandbox::{ByteSize, Failure, Finding, Isolation, OutputStream, SessionEvent};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::artifacts::Artifacts;
 use crate::ladder::Stop;
 use crate::meter::Cost;
-use crate::output::{Capture, Ends, Marker, Part, Rendered, WINDOW, render, slice};
+use crate::output::{
+    Capture, Ends, LOOK, Marker, Part, Progress, Rendered, WINDOW, plain_line, preview, recognise, render, slice,
+};
 use crate::policy::bytes_of;
 use crate::record::Record;
 use crate::sync::lock;
@@ -21,6 +23,12 @@ use crate::{EngineConfig, ExecutionId, ExecutionView, Principal, SandboxId, Show
 
 /// What an execution counts at least, so that many empty ones are bounded too.
 const OVERHEAD: u64 = 4096;
+/// Code that prints this many times what is kept of a stream is stopped: nobody will read it.
+const PRINTED_PER_KEPT: u64 = 256;
+/// What a session adds to the text of a table: one line of text.
+const TABLE_LINE: &str = "text/vnd.sandcell.table";
+/// Characters of that line that are kept.
+const NOTE_KEPT: usize = 800;
 /// Bytes of the last value's text that are kept.
 const RESULT_KEPT: usize = 1 << 20;
 
@@ -45,6 +53,8 @@ pub(crate) struct Execution {
 struct Shape {
     inline: usize,
     read_rest: Option<String>,
+    /// Bytes of one stream after which the code is stopped: far more than is kept.
+    printed: u64,
 }
 
 #[derive(Debug)]
@@ -54,11 +64,13 @@ struct Live {
     stdout: Capture,
     stderr: Capture,
     result: Option<String>,
+    result_note: Option<String>,
     artifacts: Artifacts,
     missing: Vec<String>,
     notices: Vec<String>,
     state_lost: bool,
     isolation: Isolation,
+    findings: Vec<Finding>,
     outcome: Option<Result<ExecutionView, Failure>>,
 }
 
@@ -86,6 +98,7 @@ impl Execution {
             limits: Shape {
                 inline: usize::try_from(config.output_inline.as_bytes()).unwrap_or(usize::MAX),
                 read_rest: config.hints.read_rest.clone(),
+                printed: config.output_kept.as_bytes().saturating_mul(PRINTED_PER_KEPT),
             },
             stop: watch::Sender::new(None),
             done: watch::Sender::new(false),
@@ -96,11 +109,13 @@ impl Execution {
                 stdout: Capture::new(config.output_kept),
                 stderr: Capture::new(config.output_kept),
                 result: None,
+                result_note: None,
                 artifacts: Artifacts::default(),
                 missing: Vec::new(),
                 notices,
                 state_lost,
                 isolation: record.birth.planned.clone(),
+                findings: Vec::new(),
                 outcome: None,
             }),
         }))
@@ -168,6 +183,11 @@ impl Execution {
         lock(&self.live).isolation = isolation.clone();
     }
 
+    /// What was noticed about its code.
+    pub(crate) fn noticed(&self, findings: Vec<Finding>) {
+        lock(&self.live).findings = findings;
+    }
+
     /// A sentence that the result must begin with.
     pub(crate) fn notice(&self, text: String, state_lost: bool) {
         let mut live = lock(&self.live);
@@ -179,7 +199,13 @@ impl Execution {
     pub(crate) fn take(&self, event: SessionEvent) {
         let mut live = lock(&self.live);
         match event {
-            SessionEvent::Output { stream, bytes } => live.stream(stream).push(&bytes),
+            SessionEvent::Output { stream, bytes } => {
+                let capture = live.stream(stream);
+                capture.push(&bytes);
+                if capture.total() > self.limits.printed {
+                    self.stop(Stop::Output(self.limits.printed));
+                }
+            }
             SessionEvent::Display(bundle) => {
                 if let Some(text) = live.artifacts.display(&bundle) {
                     live.stdout.push(text.as_bytes());
@@ -190,10 +216,14 @@ impl Execution {
             }
             SessionEvent::Result(bundle) => {
                 live.artifacts.result(&bundle);
+                live.result_note = bundle.get(TABLE_LINE).map(|line| preview(&plain_line(line), NOTE_KEPT));
                 let mut text = bundle.text();
                 text.truncate(text.floor_char_boundary(RESULT_KEPT));
                 live.result = Some(text).filter(|text| !text.is_empty());
             }
+            SessionEvent::Begun => {}
+            // Answered where the cell is driven; there is nothing to show of it.
+            SessionEvent::Install { .. } => {}
         }
     }
 
@@ -298,22 +328,27 @@ impl Execution {
             sandbox_id: self.sandbox_id.clone(),
             language: self.language.clone(),
             status: verdict.status,
+            phase: verdict.phase,
             exit_code: verdict.exit_code,
             started: live.started,
             duration: cost.duration,
             cpu: cost.cpu,
             peak_memory: ByteSize::bytes(cost.peak),
+            memory: cost.memory,
             stdout: total(live.stdout.total()),
             stderr: total(live.stderr.total()),
             result: live.result.clone(),
+            result_note: live.result_note.clone(),
             error: verdict.error.clone(),
             cause: verdict.cause.clone(),
             artifacts: live.artifacts.all.clone(),
             missing_outputs: live.missing.clone(),
             state_lost: live.state_lost,
+            restored: verdict.restored.clone(),
             new_sandbox: self.new_sandbox,
             notices: live.notices.clone(),
             isolation: live.isolation.clone(),
+            findings: live.findings.clone(),
         }
     }
 
@@ -338,6 +373,15 @@ impl Execution {
         parts.extend(result.map(|text| part(Ends::whole(text), 70, Marker::default())));
         parts.extend(error.map(|text| part(Ends::whole(text), 35, Marker::default())));
         render(parts, self.limits.inline)
+    }
+
+    /// How far the bar is that its output ends with; stderr first, where most libraries draw.
+    pub(crate) fn progress(&self) -> Option<Progress> {
+        let (err, out) = {
+            let live = lock(&self.live);
+            (live.stderr.end(LOOK), live.stdout.end(LOOK))
+        };
+        recognise(&err).or_else(|| recognise(&out))
     }
 
     /// Bytes that keeping it costs.

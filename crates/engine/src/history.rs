@@ -5,10 +5,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, SystemTime};
 
+use sandcell_sandbox::Held;
+
 use crate::clock::{rfc3339, rfc3339_millis};
 use crate::output::preview;
 use crate::{ExecutionId, HistoryRecord, HistoryView, Principal, SandboxId, Status};
 
+/// Packages that a view names.
+const INSTALLED: usize = 500;
 const CODE_PREVIEW: usize = 100;
 const STDOUT_PREVIEW: usize = 200;
 const ERROR_PREVIEW: usize = 500;
@@ -31,6 +35,7 @@ pub(crate) struct History {
 struct Book {
     began: SystemTime,
     total: u64,
+    installed: Vec<String>,
     rows: VecDeque<Row>,
 }
 
@@ -103,7 +108,7 @@ impl History {
         HistoryView {
             total: book.total,
             session_start: rfc3339(book.began),
-            installed_packages: Vec::new(),
+            installed_packages: book.installed.clone(),
             records: book
                 .rows
                 .iter()
@@ -116,11 +121,23 @@ impl History {
         }
     }
 
+    /// Packages were installed.
+    pub(crate) fn installed(&mut self, who: &Principal, packages: &[Held]) {
+        let book = self.book(who);
+        for one in packages {
+            let text = format!("{} {}", one.name, one.version);
+            if book.installed.len() < INSTALLED && !book.installed.contains(&text) {
+                book.installed.push(text);
+            }
+        }
+    }
+
     /// Starts a new view for the caller. The rows stay.
     pub(crate) fn reset(&mut self, who: &Principal) {
         let book = self.book(who);
         book.began = SystemTime::now();
         book.total = 0;
+        book.installed.clear();
         book.rows.iter_mut().for_each(|row| row.shown = false);
     }
 
@@ -136,6 +153,7 @@ impl History {
         self.books.entry(who.clone()).or_insert_with(|| Book {
             began,
             total: 0,
+            installed: Vec::new(),
             rows: VecDeque::new(),
         })
     }

@@ -12,9 +12,11 @@ use crate::{ExecutionId, Principal};
 /// Finished executions of one caller whose output is kept.
 const KEPT_EACH: usize = 256;
 /// Bytes of output and artifacts of one caller that are kept.
-const KEPT_BYTES_EACH: u64 = 128 << 20;
+const KEPT_BYTES_EACH: u64 = 32 << 20;
 /// Bytes of output and artifacts of all callers that are kept.
 const KEPT_BYTES: u64 = 1 << 30;
+/// Callers whose executions are kept; beyond that, those who ran something longest ago are forgotten.
+const CALLERS: usize = 1024;
 /// Ids of one caller that are remembered when their output is not kept any more.
 const REMEMBERED: usize = 1024;
 /// All executions that can still be asked about.
@@ -37,6 +39,8 @@ struct Shelf {
     order: VecDeque<(ExecutionId, u64)>,
     bytes: u64,
     forgotten: VecDeque<ExecutionId>,
+    /// When the last one was put on it, as a number that grows.
+    touched: u64,
 }
 
 impl Executions {
@@ -87,11 +91,15 @@ impl Executions {
     pub(crate) fn shelve(&self, execution: &Execution) {
         let weight = execution.weight();
         let mut store = lock(&self.store);
+        store.next += 1;
+        let touched = store.next;
         let shelf = store.shelves.entry(execution.owner.clone()).or_default();
         shelf.order.push_back((execution.id.clone(), weight));
         shelf.bytes += weight;
+        shelf.touched = touched;
         store.bytes += weight;
-        let over = |shelf: &Shelf| shelf.order.len() > KEPT_EACH || shelf.bytes > KEPT_BYTES_EACH;
+        let over =
+            |shelf: &Shelf| shelf.order.len() > KEPT_EACH || shelf.order.len() > 1 && shelf.bytes > KEPT_BYTES_EACH;
         while store.shelves.get(&execution.owner).is_some_and(over) {
             store.forget(&execution.owner);
         }
@@ -99,10 +107,26 @@ impl Executions {
             let Some(who) = store.heaviest() else { break };
             store.forget(&who);
         }
+        while store.shelves.len() > CALLERS {
+            let Some(who) = store.longest_ago() else { break };
+            store.forget_all(&who);
+        }
     }
 }
 
 impl Store {
+    fn longest_ago(&self) -> Option<Principal> {
+        let oldest = self.shelves.iter().min_by_key(|(_, shelf)| shelf.touched);
+        oldest.map(|(who, _)| who.clone())
+    }
+
+    fn forget_all(&mut self, who: &Principal) {
+        while self.shelves.get(who).is_some_and(|shelf| !shelf.order.is_empty()) {
+            self.forget(who);
+        }
+        self.shelves.remove(who);
+    }
+
     fn heaviest(&self) -> Option<Principal> {
         let heaviest = self.shelves.iter().max_by_key(|(_, shelf)| shelf.bytes);
         heaviest.map(|(who, _)| who.clone())

@@ -20,6 +20,8 @@ pub(crate) const KILL_WAIT: Duration = Duration::from_secs(5);
 pub(crate) enum Stop {
     /// Its time is over.
     Timeout,
+    /// It printed more than this many bytes.
+    Output(u64),
     /// The caller does not want it any more.
     Cancelled,
     /// The session is restarted.
@@ -77,21 +79,36 @@ impl Ladder {
         self.stop
     }
 
+    /// The code begins only now: what came before was its preparation.
+    pub(crate) fn begin(&mut self, deadline: Instant) {
+        if self.step == Step::Free {
+            self.next = deadline;
+        }
+    }
+
+    /// Code that waited for something that has a time of its own gets that time back.
+    pub(crate) fn give_back(&mut self, waited: Duration) {
+        if self.step == Step::Free {
+            self.next += waited;
+        }
+    }
+
     /// The time for the present step is over.
     pub(crate) fn climb(&mut self) {
         match self.step {
             Step::Free => self.stop(Stop::Timeout),
-            Step::Interrupted => self.kill(),
+            Step::Interrupted => self.kill(false),
             Step::Killed | Step::GivenUp => self.step = Step::GivenUp,
         }
     }
 
     /// Ends the code. The first reason counts; a later one can only make it faster.
     pub(crate) fn stop(&mut self, stop: Stop) {
-        let gentle = self.gentle && matches!(stop, Stop::Timeout | Stop::Cancelled);
+        let gentle = self.gentle && matches!(stop, Stop::Timeout | Stop::Output(_) | Stop::Cancelled);
+        let for_good = matches!(stop, Stop::Reset | Stop::Departed(_));
         match (self.step, gentle) {
             (Step::Free, true) => self.interrupt(),
-            (Step::Free, false) | (Step::Interrupted, false) => self.kill(),
+            (Step::Free, false) | (Step::Interrupted, false) => self.kill(for_good),
             (Step::Interrupted, true) | (Step::Killed | Step::GivenUp, _) => {}
         }
         self.stop.get_or_insert(stop);
@@ -105,11 +122,16 @@ impl Ladder {
         self.send(async move { sent("interrupt", how.interrupt().await) });
     }
 
-    fn kill(&mut self) {
+    /// `for_good`: nobody wants the session back.
+    fn kill(&mut self, for_good: bool) {
         self.step = Step::Killed;
         self.next = Instant::now() + KILL_WAIT;
         let how = self.how.clone();
-        self.send(async move { sent("kill", how.kill().await) });
+        if for_good {
+            self.send(async move { sent("kill", how.end().await) });
+        } else {
+            self.send(async move { sent("kill", how.kill().await) });
+        }
     }
 
     fn send(&mut self, signal: impl Future<Output = ()> + Send + 'static) {

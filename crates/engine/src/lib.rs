@@ -16,12 +16,14 @@ mod clock;
 mod core;
 mod executions;
 mod files;
+mod floor;
 mod history;
 mod ids;
 mod kept;
 mod ladder;
 mod meter;
 mod output;
+mod packages;
 mod policy;
 mod pool;
 mod program;
@@ -30,6 +32,7 @@ mod registry;
 mod sandboxes;
 mod sessions;
 mod sync;
+mod tally;
 mod verdict;
 mod warden;
 
@@ -38,19 +41,24 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Backend, Failure, FileChunk, Language, LanguageInfo, Listing, SandboxPath, SessionEvent, WriteMode,
+    Backend, Failure, FileChunk, Language, LanguageInfo, Listing, Packages, SandboxPath, SessionEvent, WriteMode,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use api::*;
+pub use output::Progress;
+pub use policy::{MAX_LIFETIME, MIN_MEMORY};
+pub use tally::Counts;
 
 use crate::core::Core;
+use crate::floor::Floor;
 use crate::history::History;
 use crate::kept::Executions;
 use crate::ladder::Stop;
 use crate::pool::Pool;
 use crate::registry::Registry;
+use crate::tally::Tally;
 
 /// The bytes that one part of a stream has at most.
 const MOST_SLICE: u64 = 1 << 20;
@@ -70,15 +78,29 @@ impl Engine {
     /// runtime with time enabled.
     #[must_use]
     pub fn new(config: EngineConfig, backends: Vec<Arc<dyn Backend>>, languages: Vec<Arc<dyn Language>>) -> Arc<Self> {
+        Self::with_packages(config, backends, languages, None)
+    }
+
+    /// The same, with somebody who installs packages.
+    #[must_use]
+    pub fn with_packages(
+        config: EngineConfig,
+        backends: Vec<Arc<dyn Backend>>,
+        languages: Vec<Arc<dyn Language>>,
+        packages: Option<Arc<dyn Packages>>,
+    ) -> Arc<Self> {
         let core = Arc::new(Core {
             registry: Registry::new(&config),
             executions: Executions::default(),
             history: Mutex::new(History::new(config.history_rows, config.history_age)),
             pool: Pool::new(&config.pool),
+            tally: Tally::default(),
+            floor: Floor::new(config.executions, config.executions_per_caller),
             down: CancellationToken::new(),
             config,
             backends,
             languages,
+            packages,
         });
         tokio::spawn(pool::fill(core.clone()));
         Arc::new(Self { core })
@@ -105,6 +127,23 @@ impl Engine {
             layers: backend.layers().to_vec(),
         };
         self.core.backends.iter().map(view).collect()
+    }
+
+    /// What the engine did since it started, and what it holds now.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let (sandboxes, callers) = self.core.registry.count();
+        let (running, queued) = self.core.floor.count();
+        let whole = |number| u64::try_from(number).unwrap_or(u64::MAX);
+        Counts {
+            sandboxes: whole(sandboxes),
+            sandboxes_most: whole(self.core.config.sandboxes),
+            callers: whole(callers),
+            waiting: whole(self.core.pool.waiting()),
+            running: whole(running),
+            queued: whole(queued),
+            ..self.core.tally.read()
+        }
     }
 
     /// Runs code in the session of its sandbox and language, which keeps variables.
@@ -152,6 +191,26 @@ impl Engine {
         self.core.run_program(who, req, stdin, output, cancel).await
     }
 
+    /// Installs packages in a sandbox (without one: the default one), for sessions that run already, too. The answer is
+    /// an execution whose output says what was installed. `cancel` works as with [`Engine::execute`].
+    ///
+    /// # Errors
+    /// When the packages may not be or could not be installed.
+    pub async fn install(
+        self: &Arc<Self>,
+        who: &Principal,
+        req: InstallRequest,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        self.core.install(who, req, cancel).await
+    }
+
+    /// The language that packages can be installed for, if there is one.
+    #[must_use]
+    pub fn package_language(&self) -> Option<&str> {
+        self.core.packages.as_ref().map(|packages| packages.language())
+    }
+
     /// Makes sandboxes: all that are asked for, or none.
     ///
     /// # Errors
@@ -183,6 +242,15 @@ impl Engine {
     pub async fn execution(&self, who: &Principal, id: &str, wait: Duration) -> Result<ExecutionView, Failure> {
         let execution = self.core.executions.find(who, id)?;
         Ok(self.core.wait(&execution, wait).await)
+    }
+
+    /// Lets `watch` follow an execution of the caller's.
+    ///
+    /// # Errors
+    /// When the caller has no such execution.
+    pub fn watch(&self, who: &Principal, id: &str, watch: &Watch) -> Result<(), Failure> {
+        watch.follow(&self.core.executions.find(who, id)?);
+        Ok(())
     }
 
     /// A part of what an execution printed, or of its code. A negative `offset` counts from the end; `find` moves

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandcell_sandbox::{Sandbox, Usage};
+use sandcell_sandbox::{ByteSize, Sandbox, Usage};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::MemoryUse;
 use crate::record::Record;
 
 /// How long a reading of what a sandbox uses may take.
@@ -19,6 +20,7 @@ pub(crate) struct Cost {
     pub(crate) duration: Duration,
     pub(crate) cpu: Duration,
     pub(crate) peak: u64,
+    pub(crate) memory: Option<MemoryUse>,
 }
 
 impl Cost {
@@ -30,6 +32,7 @@ impl Cost {
             duration,
             cpu: Duration::from_micros(after.cpu_us.saturating_sub(before.cpu_us)),
             peak: after.memory_peak,
+            memory: None,
         }
     }
 }
@@ -79,6 +82,7 @@ impl Meter {
                 duration,
                 cpu: duration,
                 peak: before.memory_peak,
+                memory: None,
             };
             return (before, Some(before), cost);
         }
@@ -86,7 +90,13 @@ impl Meter {
         if let Some(after) = after {
             record.remember_usage(after);
         }
-        (before, after, Cost::between(Some(before), after, duration))
+        let mut cost = Cost::between(Some(before), after, duration);
+        cost.memory = after.map(|after| MemoryUse {
+            before: ByteSize::bytes(before.memory),
+            after: ByteSize::bytes(after.memory),
+            limit: record.birth.limits.memory,
+        });
+        (before, after, cost)
     }
 }
 

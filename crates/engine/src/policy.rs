@@ -6,14 +6,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sandcell_sandbox::{ByteSize, Code, Cpus, Failure, Limits, MAX_TIMEOUT, SandboxPath};
+use sandcell_sandbox::{
+    Advice, ByteSize, Code, Cpus, Failure, Finding, Language, Limits, MAX_TIMEOUT, SandboxPath, Severity,
+};
 
-use crate::{CreateRequest, EngineConfig};
+use crate::{Analysis, CreateRequest, EngineConfig};
 
 /// The longest lifetime that can be asked for.
-const MAX_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
+pub const MAX_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Below this no interpreter starts; a clear word here beats a puzzling crash there.
-const MIN_MEMORY: ByteSize = ByteSize::mib(16);
+pub const MIN_MEMORY: ByteSize = ByteSize::mib(16);
 const MIN_DISK: ByteSize = ByteSize::mib(1);
 /// The smallest share that the kernel's quota can express (1 ms in 100 ms).
 const MIN_CPUS: Cpus = Cpus::milli(10);
@@ -104,6 +106,64 @@ pub(crate) fn limits(
         limits.cpus = asked;
     }
     Ok(limits)
+}
+
+/// The memory of a sandbox for one run: as asked for, else what the language needs where that is more than the
+/// default, as far as the operator allows.
+pub(crate) fn memory(config: &EngineConfig, asked: Option<ByteSize>, language: &dyn Language) -> Option<ByteSize> {
+    let needed = language.memory().min(config.max_limits.memory);
+    asked.or_else(|| (needed > config.limits.memory).then_some(needed))
+}
+
+/// What is noticed about the code, as far as its caller should know.
+///
+/// In the strict profile code with a finding that denies is refused, with every such finding named.
+pub(crate) fn findings(
+    config: &EngineConfig,
+    language: &dyn Language,
+    code: &str,
+    stdin: Stdin,
+) -> Result<Vec<Finding>, Failure> {
+    if config.analysis == Analysis::Off {
+        return Ok(Vec::new());
+    }
+    let advice = Advice {
+        network: false,
+        stdin: stdin == Stdin::Given,
+        modules: None,
+    };
+    let (denied, noticed): (Vec<Finding>, Vec<Finding>) = language
+        .analyse(code, &advice)
+        .into_iter()
+        .partition(|finding| finding.severity == Severity::Deny);
+    if config.analysis == Analysis::Strict && !denied.is_empty() {
+        let told = denied
+            .iter()
+            .take(10)
+            .map(|finding| format!("line {}: {}", finding.line, finding.message));
+        return Err(Failure::new(
+            Code::CodeRejected,
+            format!("the code was not run: {}", told.collect::<Vec<_>>().join("; ")),
+            "write it without these; the operator's setting analysis = \"strict\" refuses them",
+        ));
+    }
+    Ok(noticed)
+}
+
+/// Whether the code finds something on standard input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stdin {
+    Given,
+    Absent,
+}
+
+impl Stdin {
+    pub(crate) const fn of(text: Option<&str>) -> Self {
+        match text {
+            Some(_) => Self::Given,
+            None => Self::Absent,
+        }
+    }
 }
 
 fn within(what: &str, unit: &str, asked: u64, least: u64, most: u64) -> Result<(), Failure> {

@@ -79,6 +79,11 @@ impl Pool {
         }
     }
 
+    /// How many wait.
+    pub(crate) fn waiting(&self) -> usize {
+        lock(&self.state).parked.len()
+    }
+
     /// A waiting sandbox for this plan, if the plan asks for nothing special and one is there.
     pub(crate) fn take(&self, plan: &Plan, ordinary: &SandboxSpec, first: Option<&str>) -> Option<Parked> {
         let named = plan.backends.first().map(|backend| backend.name());
@@ -174,7 +179,7 @@ pub(crate) async fn fill(core: Arc<Core>) {
 
 async fn make(core: &Arc<Core>) -> Result<Parked, String> {
     let plan = core.plain_plan(core.config.limits.clone());
-    let sandbox = create(&plan).await.map_err(|failure| failure.message)?;
+    let sandbox = create(core, &plan).await.map_err(|failure| failure.message)?;
     let mut session = None;
     if let Some(language) = core.languages.first() {
         match timeout(OPEN, language.open(sandbox.clone())).await {

@@ -1,5 +1,6 @@
 //! Whole programs, as `sandcell run` starts them: in a sandbox of their own, streamed both ways.
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Channel, Code, Command, Exit, Failure, HOME, Interrupter, Language, OutputStream, Process, ProcessEvent,
-    ProcessHandle, Sandbox, SandboxError, SandboxPath, SessionEvent, Signal, SignalScope, StdinMode,
+    CellError, CellStatus, Channel, Code, Compile, Exit, Failure, Interrupter, Language, OutputStream, Process,
+    ProcessEvent, ProcessHandle, Program, Sandbox, SandboxError, SessionEvent, Signal, SignalScope, StdinMode, gather,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -20,17 +21,20 @@ use crate::executions::Execution;
 use crate::files::read_wanted;
 use crate::ladder::{Ladder, Step, Stop};
 use crate::meter::{Cost, Meter};
+use crate::packages::INSTALL;
 use crate::policy;
 use crate::record::{Record, Visit};
 use crate::registry::Target;
 use crate::verdict::{Ending, Facts, Verdict, judge};
-use crate::{ExecutionView, Principal, ProgramRequest};
+use crate::{ExecutionView, Hints, Principal, ProgramRequest};
 
 /// How long a program may take to be started.
 const SPAWN: Duration = Duration::from_secs(30);
 /// How long a program's output may be silent after its own end before it counts as over. Its descendants are
 /// killed then, so what comes is only what was already written.
 const LINGER: Duration = Duration::from_secs(1);
+/// What is kept of a compiler's words, of each stream.
+const COMPILER_WORDS: usize = 64 << 10;
 
 impl Core {
     pub(crate) async fn run_program(
@@ -65,30 +69,40 @@ impl Core {
         let language = self.language(&req.language)?;
         policy::code(&self.config, &req.code)?;
         policy::args(&req.args)?;
+        let findings = policy::findings(&self.config, language.as_ref(), &req.code, policy::Stdin::Given)?;
         policy::transfers(&self.config, &req.files, &req.outputs)?;
+        self.check_packages(&language.info().name, &req.packages)?;
         let timeout = policy::timeout(&self.config, req.timeout)?;
-        let limits = policy::limits(&self.config, req.memory, None, None)?;
-        let path = program_path(language.as_ref())?;
-        if req.files.iter().any(|(file, _)| *file == path) {
-            return Err(Failure::invalid(
-                format!("{path} is where the program itself is stored"),
-                "give the file another name inside the sandbox",
-            ));
+        let limits = policy::limits(
+            &self.config,
+            policy::memory(&self.config, req.memory, language.as_ref()),
+            None,
+            None,
+        )?;
+        let program = language.program(&req.code, &req.args, &BTreeMap::new())?;
+        for (path, _) in &program.files {
+            if req.files.iter().any(|(file, _)| file == path) {
+                return Err(Failure::invalid(
+                    format!("{path} is where the program itself is stored"),
+                    "give the file another name inside the sandbox",
+                ));
+            }
         }
         let Target { record, visit, .. } = self.throwaway(who, "run", limits)?;
         let execution = Execution::new(&self.config, &record, &language.info().name, req.code, true)
             .inspect_err(|_| self.discard(&record))?;
         self.executions.add(&execution);
-        let mut files = req.files;
-        files.push((path.clone(), Bytes::copy_from_slice(execution.code.as_bytes())));
+        execution.noticed(findings);
         Ok(ProgramJob {
             core: self.clone(),
             execution,
             record,
             visit,
-            command: language.program(&path, &req.args),
+            language,
+            args: req.args,
             once: Once {
-                files,
+                packages: req.packages,
+                files: req.files,
                 outputs: req.outputs,
             },
             timeout,
@@ -97,24 +111,14 @@ impl Core {
     }
 }
 
-/// Where the program is stored: in the folder that it is started in, so that it finds its files beside it.
-fn program_path(language: &dyn Language) -> Result<SandboxPath, Failure> {
-    SandboxPath::parse(language.file_name()).map_err(|error| {
-        Failure::new(
-            Code::Internal,
-            format!("the language's file name cannot be used: {error}"),
-            "report this",
-        )
-    })
-}
-
 /// One program on its way.
 struct ProgramJob {
     core: Arc<Core>,
     execution: Arc<Execution>,
     record: Arc<Record>,
     visit: Visit,
-    command: Command,
+    language: Arc<dyn Language>,
+    args: Vec<String>,
     once: Once,
     timeout: Duration,
     streams: Option<(mpsc::Receiver<Bytes>, mpsc::Sender<SessionEvent>)>,
@@ -129,7 +133,10 @@ impl ProgramJob {
         };
         let end = match self.work().await {
             Ok(done) => Ok(done),
-            Err(Ok(stop)) => Ok((never_ran(&self.record, stop, self.timeout, false), Cost::default())),
+            Err(Ok(stop)) => Ok((
+                never_ran(&self.core, &self.record, stop, self.timeout, false),
+                Cost::default(),
+            )),
             Err(Err(failure)) => Err(failure),
         };
         drop(self.visit);
@@ -140,16 +147,36 @@ impl ProgramJob {
         let (execution, record) = (self.execution.clone(), self.record.clone());
         let sandbox = arrive(&execution, &record).await?;
         execution.isolated_by(sandbox.isolation());
+        let program = self.language.program(&execution.code, &self.args, sandbox.base_env());
+        let program = program.map_err(Err)?;
+        self.once.files.extend(program.files.iter().cloned());
         let put = put_files(sandbox.as_ref(), &self.once.files);
         until_stopped(&execution, &record, None, put)
             .await
             .map_err(Ok)?
             .map_err(Err)?;
-        let deadline = Instant::now() + self.timeout;
-        let spawn = timeout(SPAWN, sandbox.spawn(self.complete_command(sandbox.as_ref())));
-        let spawned = until_stopped(&execution, &record, Some(deadline), spawn)
+        let progress = watch::Sender::new(String::new());
+        let provide = self
+            .core
+            .provide(&record, sandbox.as_ref(), &self.once.packages, INSTALL, &progress);
+        until_stopped(&execution, &record, None, provide)
             .await
-            .map_err(Ok)?;
+            .map_err(Ok)?
+            .map_err(Err)?;
+        if let Some(verdict) = self.compile(&program, &sandbox).await? {
+            return Ok((verdict, Cost::default()));
+        }
+        let deadline = Instant::now() + self.timeout;
+        let mut command = program.run;
+        command.stdin = StdinMode::Piped;
+        let spawned = until_stopped(
+            &execution,
+            &record,
+            Some(deadline),
+            timeout(SPAWN, sandbox.spawn(command)),
+        )
+        .await
+        .map_err(Ok)?;
         let process = match spawned {
             Ok(process) => process.map_err(|error| Err(error.into()))?,
             Err(_) => return Err(Err(crate::files::too_slow("the program could not be started"))),
@@ -178,17 +205,70 @@ impl ProgramJob {
         Ok((verdict, cost))
     }
 
-    /// What the language leaves open: the sandbox's environment, and the home folder to start in.
-    fn complete_command(&self, sandbox: &dyn Sandbox) -> Command {
-        let mut command = self.command.clone();
-        for (name, value) in sandbox.base_env() {
-            command.env.entry(name.clone()).or_insert_with(|| value.clone());
+    /// Compiles where there is something to compile; gives back a verdict if the source is wrong. What the compiler
+    /// says goes to stderr, as its user would see it.
+    async fn compile(
+        &mut self,
+        program: &Program,
+        sandbox: &Arc<dyn Sandbox>,
+    ) -> Result<Option<Verdict>, Result<Stop, Failure>> {
+        let Some(Compile { command, timeout }) = &program.compile else {
+            return Ok(None);
+        };
+        self.execution.begin();
+        let deadline = Instant::now() + *timeout;
+        let meter = Meter::start(&self.record, sandbox, true);
+        let work = async {
+            let process = sandbox.spawn(command.clone()).await?;
+            Ok::<_, SandboxError>(gather(process, COMPILER_WORDS).await)
+        };
+        let began = Instant::now();
+        let compiled = match until_stopped(&self.execution, &self.record, Some(deadline), work).await {
+            Ok(compiled) => compiled.map_err(|error| Err(error.into()))?,
+            Err(Stop::Timeout) => {
+                return Ok(Some(judge_compile(
+                    CellStatus::Error(CellError {
+                        name: "CompileTimeout".to_owned(),
+                        message: format!("the compiler was not done after {} s", timeout.as_secs()),
+                        class: "compile".to_owned(),
+                        ..CellError::default()
+                    }),
+                    &self.record,
+                    &self.core.config.hints,
+                )));
+            }
+            Err(stop) => return Err(Ok(stop)),
+        };
+        let mut said = compiled.stdout;
+        said.extend_from_slice(&compiled.stderr);
+        if let (false, Some((_, output))) = (said.is_empty(), &self.streams) {
+            let event = SessionEvent::Output {
+                stream: OutputStream::Stderr,
+                bytes: said.into(),
+            };
+            self.execution.take(event.clone());
+            // Nobody may read any more; the words are kept in the execution all the same.
+            drop(output.send(event).await);
         }
-        if command.cwd.is_empty() {
-            HOME.clone_into(&mut command.cwd);
+        if compiled.exit == Some(Exit::Code(0)) {
+            return Ok(None);
         }
-        command.stdin = StdinMode::Piped;
-        command
+        let ran = Ran {
+            ending: match compiled.exit {
+                Some(Exit::Code(_)) => Ending::Cell(CellStatus::Error(CellError {
+                    name: "CompileError".to_owned(),
+                    class: "compile".to_owned(),
+                    ..CellError::default()
+                })),
+                Some(exit) => Ending::Program(exit),
+                None => Ending::Broke(crate::files::too_slow("the compiler could not be followed to its end")),
+            },
+            stop: None,
+            step: Step::Free,
+            duration: began.elapsed(),
+            sandbox_failed: false,
+        };
+        Ok(Some(self.judge(ran, meter, sandbox).await.0))
     }
 
     async fn judge(&self, ran: Ran, meter: Meter, sandbox: &Arc<dyn Sandbox>) -> (Verdict, Cost) {
@@ -204,9 +284,29 @@ impl ProgramJob {
             after,
             gone,
             keeps: false,
+            hints: &self.core.config.hints,
+            restored: None,
+            why_lost: None,
         });
         (verdict, cost)
     }
+}
+
+fn judge_compile(status: CellStatus, record: &Record, hints: &Hints) -> Verdict {
+    judge(Facts {
+        ending: Ending::Cell(status),
+        stop: None,
+        step: Step::Free,
+        timeout: Duration::ZERO,
+        limits: &record.birth.limits,
+        before: sandcell_sandbox::Usage::default(),
+        after: None,
+        gone: None,
+        keeps: false,
+        hints,
+        restored: None,
+        why_lost: None,
+    })
 }
 
 /// Ends a program the way sessions are ended.

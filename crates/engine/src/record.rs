@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use sandcell_sandbox::{Code, EndReason, Failure, Isolation, Limits, Sandbox, Usage};
+use sandcell_sandbox::{Code, EndReason, Failure, Held, Isolation, Limits, Sandbox, Usage};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -158,6 +158,9 @@ pub(crate) struct Record {
     state: Mutex<State>,
     changed: watch::Sender<()>,
     pub(crate) slots: Mutex<BTreeMap<String, Arc<Slot>>>,
+    /// One installation at a time.
+    pub(crate) installing: tokio::sync::Mutex<()>,
+    held: Mutex<Vec<Held>>,
 }
 
 /// When a sandbox ends.
@@ -183,6 +186,8 @@ impl Record {
             }),
             changed: watch::Sender::new(()),
             slots: Mutex::default(),
+            installing: tokio::sync::Mutex::default(),
+            held: Mutex::default(),
         })
     }
 
@@ -338,6 +343,19 @@ impl Record {
 
     pub(crate) fn remember_usage(&self, usage: Usage) {
         lock(&self.state).usage = Some(usage);
+    }
+
+    /// The packages that were installed in it.
+    pub(crate) fn packages(&self) -> Vec<Held> {
+        lock(&self.held).clone()
+    }
+
+    /// Notes packages that it has now; another version takes the place of the one before.
+    pub(crate) fn hold(&self, added: &[Held]) {
+        let mut held = lock(&self.held);
+        held.retain(|one| added.iter().all(|new| new.name != one.name));
+        held.extend_from_slice(added);
+        held.sort();
     }
 
     /// Ends its interpreters.

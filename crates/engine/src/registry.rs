@@ -1,6 +1,6 @@
 //! Which sandboxes there are, whose they are, and which ones are remembered after their end.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use sandcell_sandbox::{Code, Failure};
@@ -214,6 +214,13 @@ impl Registry {
             caller.default = None;
             caller.lost = caller.lost.take().or_else(|| record.birth.replaces.clone());
         }
+    }
+
+    /// Live sandboxes, and callers that have one.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        let inner = lock(&self.inner);
+        let owners: HashSet<&Principal> = inner.live.values().map(|record| &record.owner).collect();
+        (inner.live.len(), owners.len())
     }
 
     /// Takes no more sandboxes, and hands out those that are there.

@@ -5,11 +5,13 @@ use std::time::{Duration, SystemTime};
 
 use futures::future::{join, join_all};
 use sandcell_sandbox::{Backend, Failure, NetworkRule, SandboxSpec};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::core::Core;
 use crate::ladder::Stop;
 use crate::meter::read_usage;
+use crate::packages::INSTALL;
 use crate::record::{Birth, Gone, GoneWhy, Kind, Record};
 use crate::sessions::Slot;
 use crate::sync::lock;
@@ -31,6 +33,11 @@ impl Core {
     ) -> Result<Vec<SandboxView>, Failure> {
         let names: Vec<&'static str> = self.backends.iter().map(|backend| backend.name()).collect();
         let limits = policy::create(&self.config, &req, &names)?;
+        let packages = req.packages;
+        if !packages.is_empty() {
+            let language = self.packages.as_ref().map_or("python", |packages| packages.language());
+            self.check_packages(language, &packages)?;
+        }
         let planned = self.planned(req.backend.as_deref())?;
         let chosen = |b: &&Arc<dyn Backend>| req.backend.as_ref().is_none_or(|name| b.name() == name);
         let plan = Plan {
@@ -59,7 +66,12 @@ impl Core {
         let mut unclaimed = Unclaimed { core: self, records };
         // All are awaited even when one fails, so that the first failure in order is the answer.
         let made = join_all(unclaimed.records.iter().map(|record| record.ready())).await;
-        made.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let made = made.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let progress = watch::Sender::new(String::new());
+        let pairs = unclaimed.records.iter().zip(&made);
+        let provided =
+            pairs.map(|(record, sandbox)| self.provide(record, sandbox.as_ref(), &packages, INSTALL, &progress));
+        join_all(provided).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         let records = std::mem::take(&mut unclaimed.records);
         Ok(join_all(records.iter().map(|record| self.look(record))).await)
     }
@@ -74,12 +86,20 @@ impl Core {
     }
 
     pub(crate) async fn status(&self, who: &Principal, id: Option<&str>) -> Result<Vec<SandboxView>, Failure> {
-        let records = match id {
-            // The visit ends here: looking at a sandbox does not make it busy.
-            Some(id) => vec![self.registry.find(who, id)?.record],
-            None => self.registry.of(who),
+        let Some(id) = id else {
+            let records = self.registry.of(who);
+            return Ok(join_all(records.iter().map(|record| self.look(record))).await);
         };
-        Ok(join_all(records.iter().map(|record| self.look(record))).await)
+        // The visit ends here: looking at a sandbox does not make it busy.
+        let record = self.registry.find(who, id)?.record;
+        let mut view = self.look(&record).await;
+        for session in &mut view.sessions {
+            let slot = lock(&record.slots).get(&session.language).cloned();
+            if let Some(slot) = slot {
+                session.variables = slot.variables().await;
+            }
+        }
+        Ok(vec![view])
     }
 
     async fn look(&self, record: &Arc<Record>) -> SandboxView {
@@ -102,6 +122,11 @@ impl Core {
             ends: record.birth.lifetime.map(|lifetime| record.created + lifetime),
             limits: record.birth.limits.clone(),
             usage,
+            packages: record
+                .packages()
+                .iter()
+                .map(|one| format!("{} {}", one.name, one.version))
+                .collect(),
             sessions,
             isolation,
         }

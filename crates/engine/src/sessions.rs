@@ -1,18 +1,19 @@
 //! Live interpreters: at most one for each sandbox and language, one cell at a time, in the order of the calls.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
-use sandcell_sandbox::{Code, Failure, Language, Session};
+use sandcell_sandbox::{Code, Failure, Language, Session, Variable};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
-use crate::SessionView;
 use crate::executions::Execution;
 use crate::record::Record;
 use crate::sync::lock;
+use crate::{ExecutionId, Restored, SessionView};
 
 /// The place of one language's interpreter in one sandbox.
 #[derive(Debug)]
@@ -36,7 +37,45 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) session: Box<dyn Session>,
+    /// The number of its last cell.
     pub(crate) cells: u32,
+    /// The executions of its last cells, the newest one last.
+    recent: VecDeque<ExecutionId>,
+}
+
+/// So many executions of a session can be named if it is restored to the state after one of them.
+const RECENT: usize = 256;
+
+impl Held {
+    pub(crate) const fn new(session: Box<dyn Session>) -> Self {
+        Self {
+            session,
+            cells: 0,
+            recent: VecDeque::new(),
+        }
+    }
+
+    /// Another cell has run.
+    pub(crate) fn ran(&mut self, execution: ExecutionId) {
+        self.cells = self.cells.saturating_add(1);
+        self.recent.push_back(execution);
+        if self.recent.len() > RECENT {
+            self.recent.pop_front();
+        }
+    }
+
+    /// What it means that the session, whose next cell has just died, is as it was after `cell`.
+    pub(crate) fn restored(&self, cell: u32) -> Restored {
+        // The number is the session's own word.
+        let cell = cell.min(self.cells);
+        let missed = self.cells - cell;
+        let back = usize::try_from(missed).unwrap_or(usize::MAX);
+        Restored {
+            cell,
+            execution_id: self.recent.iter().rev().nth(back).cloned(),
+            missed,
+        }
+    }
 }
 
 type Waiting = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
@@ -135,7 +174,31 @@ impl Slot {
             language: self.language.clone(),
             cells,
             busy: state.running.is_some(),
+            variables: None,
         })
+    }
+
+    /// The variables of an interpreter that waits; none while it runs, or when there is none.
+    pub(crate) async fn variables(self: &Arc<Self>) -> Option<Vec<Variable>> {
+        let slot = self.clone();
+        // In a task of its own: whoever asks may leave, and must not take the interpreter along.
+        let listing = tokio::spawn(async move {
+            let _turn = slot.turns.clone().try_acquire_owned().ok()?;
+            let mut held = slot.take()?;
+            match held.session.variables().await {
+                Ok(variables) => {
+                    slot.put(held);
+                    Some(variables)
+                }
+                Err(error) => {
+                    let story =
+                        format!("new session: the previous one ended while its variables were listed ({error})");
+                    lock(&slot.state).lost = Some((Arc::default(), story));
+                    None
+                }
+            }
+        });
+        listing.await.ok().flatten()
     }
 }
 

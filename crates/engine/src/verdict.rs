@@ -6,12 +6,9 @@ use sandcell_sandbox::{CellError, CellStatus, Code, Exit, Failure, Limits, Usage
 
 use crate::ladder::{GRACE, KILL_WAIT, Step, Stop};
 use crate::record::{Gone, GoneWhy, span};
-use crate::{Cause, Status};
+use crate::{Cause, Hints, Phase, Restored, Status};
 
-const MORE_MEMORY: &str =
-    "work on the data in parts, or ask for more with memory_mb (create_sandbox or create_run_close)";
-const MORE_TIME: &str =
-    "raise timeout_s (at most 3600); with a small wait_s the call returns early and the code runs on";
+const RESTORED: &str = "correct the code and call again: the next call goes on in the restored session";
 const NEXT_IS_FRESH: &str = "the next call gets a fresh interpreter; files are still there";
 
 /// The end of an execution in the words of the results.
@@ -22,6 +19,9 @@ pub(crate) struct Verdict {
     pub(crate) error: Option<String>,
     pub(crate) cause: Option<Cause>,
     pub(crate) state_lost: bool,
+    pub(crate) restored: Option<Restored>,
+    /// Which step the end came in.
+    pub(crate) phase: Phase,
 }
 
 /// How running the code ended.
@@ -54,6 +54,31 @@ pub(crate) struct Facts<'a> {
     pub(crate) gone: Option<Gone>,
     /// Whether variables would have stayed for a next call.
     pub(crate) keeps: bool,
+    pub(crate) hints: &'a Hints,
+    /// What the session was restored to after its interpreter died.
+    pub(crate) restored: Option<Restored>,
+    /// Why it could not be.
+    pub(crate) why_lost: Option<String>,
+}
+
+impl Facts<'_> {
+    /// What became of the variables of an interpreter that has ended, as the end of a sentence.
+    fn variables(&self) -> String {
+        match (&self.restored, &self.why_lost) {
+            _ if !self.keeps => String::new(),
+            (Some(_), _) => "; the session was restored".to_owned(),
+            (None, Some(why)) => format!("; variables are lost: the session could not be restored, because {why}"),
+            (None, None) => "; variables are lost".to_owned(),
+        }
+    }
+
+    fn after_a_crash(&self) -> &'static str {
+        match (self.keeps, &self.restored) {
+            (true, Some(_)) => RESTORED,
+            (true, None) => NEXT_IS_FRESH,
+            (false, _) => "correct the code and run it again",
+        }
+    }
 }
 
 impl Verdict {
@@ -65,6 +90,8 @@ impl Verdict {
             error: None,
             cause: None,
             state_lost: false,
+            restored: None,
+            phase: Phase::Run,
         }
     }
 
@@ -85,7 +112,8 @@ pub(crate) fn judge(facts: Facts<'_>) -> Verdict {
         Ending::NeverRan => true,
         Ending::Program(_) | Ending::Broke(_) | Ending::Abandoned => false,
     };
-    let lost = facts.keeps && (!lives || facts.gone.is_some());
+    let lives_on = lives || facts.restored.is_some();
+    let lost = facts.keeps && (!lives_on || facts.gone.is_some());
     let verdict = match (&facts.stop, &facts.gone) {
         // Even where the end of the sandbox was noticed first, it is what the caller has to know.
         (Some(Stop::Departed(gone)), _) | (None, Some(gone)) if !ended_by_itself(&facts.ending) => {
@@ -100,8 +128,9 @@ pub(crate) fn judge(facts: Facts<'_>) -> Verdict {
         Ending::Cell(_) | Ending::Program(_) | Ending::Broke(_) | Ending::Abandoned | Ending::NeverRan => None,
     };
     Verdict {
-        error,
+        error: error.filter(|text| !text.is_empty()),
         state_lost: lost,
+        restored: facts.restored.filter(|_| facts.keeps && !lost),
         ..verdict
     }
 }
@@ -119,10 +148,12 @@ fn own_end(facts: &Facts<'_>) -> Verdict {
     match &facts.ending {
         Ending::Cell(CellStatus::Ok) => ok(),
         Ending::Cell(CellStatus::Exit(code)) => exited(*code),
-        Ending::Program(Exit::Code(code)) => exited(i32::from(*code)),
+        Ending::Cell(CellStatus::Ended(Exit::Code(code))) | Ending::Program(Exit::Code(code)) => {
+            exited(i32::from(*code))
+        }
         Ending::Cell(CellStatus::Error(error) | CellStatus::Interrupted(error)) => raised(error, facts),
         Ending::Cell(CellStatus::Died(exit)) => died("the interpreter", *exit, facts),
-        Ending::Program(exit) => died("the program", *exit, facts),
+        Ending::Cell(CellStatus::Ended(exit)) | Ending::Program(exit) => died("the program", *exit, facts),
         Ending::Broke(failure) => killed(failure.code, failure.message.clone(), failure.remedy.clone()),
         Ending::Abandoned | Ending::NeverRan => killed(
             Code::Internal,
@@ -167,7 +198,7 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
         "memory" => (
             Code::OutOfMemory,
             format!("{name}: the sandbox may use {} MiB of memory", limits.memory.as_mib()),
-            MORE_MEMORY.to_owned(),
+            facts.hints.more_memory.clone(),
         ),
         // The code's own error came of it: a child it waited for, or a worker of a pool.
         "" if hit => (
@@ -176,7 +207,7 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
                 "a process of the code was ended for memory: the sandbox may use {} MiB; then the code raised {name}",
                 limits.memory.as_mib()
             ),
-            MORE_MEMORY.to_owned(),
+            facts.hints.more_memory.clone(),
         ),
         "disk" => (
             Code::DiskFull,
@@ -185,7 +216,7 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
                 limits.disk.as_mib(),
                 limits.inodes
             ),
-            "delete files, or make a sandbox with a larger disk_mb".to_owned(),
+            facts.hints.more_disk.clone(),
         ),
         "processes" => (
             Code::ProcessLimit,
@@ -198,17 +229,30 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
         "network" => (
             Code::NetworkDenied,
             format!("{name}: the sandbox has no network"),
-            "bring the data with write_file or upload_file instead".to_owned(),
+            facts.hints.bring_data.clone(),
+        ),
+        "compile" => (
+            Code::CodeFailed,
+            match error.message.as_str() {
+                "" => "the code did not compile, so it did not run".to_owned(),
+                message => format!("the code did not compile, so it did not run: {message}"),
+            },
+            "the compiler's messages name the lines; correct them and run it again".to_owned(),
         ),
         "stdin" => (
             Code::CodeFailed,
             format!("{name}: the code reads standard input, and there is none"),
-            "pass stdin with the call".to_owned(),
+            facts.hints.give_stdin.clone(),
         ),
         _ => (
             Code::CodeFailed,
             format!("the code raised {name}"),
-            "the error says where; correct the code and run it again".to_owned(),
+            if facts.keeps {
+                "correct the code and run it again; what ran before the error has had its effect, and variables are kept"
+            } else {
+                "correct the code and run it again"
+            }
+            .to_owned(),
         ),
     };
     let remedy = if error.hint.is_empty() {
@@ -217,6 +261,10 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
         error.hint.clone()
     };
     Verdict {
+        phase: match error.class.as_str() {
+            "compile" => Phase::Compile,
+            _ => Phase::Run,
+        },
         status: Status::Error,
         exit_code: Some(1),
         cause: Some(cause(code, message, remedy)),
@@ -234,7 +282,7 @@ fn died(what: &str, exit: Exit, facts: &Facts<'_>) -> Verdict {
         Exit::Signal(signal) => (128 + i32::from(signal), format!("was ended by {}", signal_name(signal))),
     };
     let by_signal = matches!(exit, Exit::Signal(_));
-    let lost = if facts.keeps { "; variables are lost" } else { "" };
+    let lost = facts.variables();
     let verdict = match (by_signal, for_memory, for_processes) {
         (true, true, _) => killed(
             Code::OutOfMemory,
@@ -243,7 +291,7 @@ fn died(what: &str, exit: Exit, facts: &Facts<'_>) -> Verdict {
                 facts.limits.memory.as_mib(),
                 after.memory_peak >> 20
             ),
-            MORE_MEMORY.to_owned(),
+            facts.hints.more_memory.clone(),
         ),
         (true, false, true) => killed(
             Code::ProcessLimit,
@@ -262,11 +310,7 @@ fn died(what: &str, exit: Exit, facts: &Facts<'_>) -> Verdict {
             cause: Some(cause(
                 Code::Crashed,
                 format!("{what} {how}{lost}"),
-                if facts.keeps {
-                    NEXT_IS_FRESH
-                } else {
-                    "correct the code and run it again"
-                },
+                facts.after_a_crash(),
             )),
             ..Verdict::running()
         },
@@ -279,9 +323,8 @@ fn died(what: &str, exit: Exit, facts: &Facts<'_>) -> Verdict {
 
 fn stopped(stop: &Stop, lives: bool, facts: &Facts<'_>) -> Verdict {
     let variables = match (facts.keeps, lives) {
-        (false, _) => "",
-        (true, true) => "; variables are kept",
-        (true, false) => "; variables are lost",
+        (true, true) => "; variables are kept".to_owned(),
+        (true, false) | (false, _) => facts.variables(),
     };
     let time = span(facts.timeout);
     let how = match (&facts.ending, facts.step) {
@@ -294,24 +337,35 @@ fn stopped(stop: &Stop, lives: bool, facts: &Facts<'_>) -> Verdict {
         (_, Step::Killed) if matches!(stop, Stop::Reset | Stop::Departed(_)) => format!("was killed{variables}"),
         (_, Step::Killed) => format!("did not yield within {} and was killed{variables}", span(GRACE)),
     };
+    let more_time = match &facts.ending {
+        // Where the code stood can say more: that a server never ends, say.
+        Ending::Cell(CellStatus::Interrupted(error)) if !error.hint.is_empty() => error.hint.as_str(),
+        _ => facts.hints.more_time.as_str(),
+    };
     let (status, code, message, remedy) = match stop {
+        Stop::Output(bytes) => (
+            Status::Error,
+            Code::OutputLimit,
+            format!("the code printed more than {} MiB and {how}", bytes >> 20),
+            "print less, or write into a file and read parts of it",
+        ),
         Stop::Timeout if matches!(facts.ending, Ending::NeverRan) => (
             Status::Timeout,
             Code::Timeout,
             format!("the interpreter was not ready after {time}"),
-            MORE_TIME,
+            more_time,
         ),
         Stop::Timeout if facts.step <= Step::Interrupted => (
             Status::Timeout,
             Code::Timeout,
             format!("the code was interrupted after {time}{variables}"),
-            MORE_TIME,
+            more_time,
         ),
         Stop::Timeout => (
             Status::Timeout,
             Code::Timeout,
             format!("the code ran for {time} and {how}"),
-            MORE_TIME,
+            more_time,
         ),
         Stop::Cancelled | Stop::Reset | Stop::Departed(_) => {
             let why = if matches!(stop, Stop::Reset) {
@@ -349,6 +403,11 @@ fn departed(gone: &Gone, facts: &Facts<'_>) -> Verdict {
     };
     let limit = match code {
         Code::OutOfMemory => format!(" (it may use {} MiB)", facts.limits.memory.as_mib()),
+        Code::DiskFull => format!(
+            " (it may hold {} MiB in {} files)",
+            facts.limits.disk.as_mib(),
+            facts.limits.inodes
+        ),
         _ => String::new(),
     };
     let rest = if facts.keeps {
@@ -357,7 +416,8 @@ fn departed(gone: &Gone, facts: &Facts<'_>) -> Verdict {
         ""
     };
     let remedy = match code {
-        Code::OutOfMemory => MORE_MEMORY,
+        Code::OutOfMemory => facts.hints.more_memory.as_str(),
+        Code::DiskFull => "write less, delete files sooner, or make a sandbox with a larger disk_mb",
         _ if facts.keeps => "call again without sandbox_id for a new default sandbox, or use create_sandbox",
         _ => "run it again",
     };
@@ -432,7 +492,15 @@ mod tests {
             after: None,
             gone: None,
             keeps: true,
+            hints: hints(),
+            restored: None,
+            why_lost: None,
         }
+    }
+
+    fn hints() -> &'static Hints {
+        static HINTS: std::sync::LazyLock<Hints> = std::sync::LazyLock::new(Hints::default);
+        &HINTS
     }
 
     fn died_with(exit: Exit, memory_events: u64, process_events: u64) -> Verdict {
@@ -458,6 +526,35 @@ mod tests {
         assert!(verdict.cause.unwrap().message.contains("512 MiB"));
         assert!(verdict.state_lost);
         assert_eq!(verdict.exit_code, Some(137));
+    }
+
+    #[test]
+    fn a_crash_of_a_session_that_was_restored_loses_nothing_and_says_so() {
+        let limits = Limits::default();
+        let restored = Restored {
+            cell: 4,
+            execution_id: None,
+            missed: 0,
+        };
+        let verdict = judge(Facts {
+            restored: Some(restored.clone()),
+            ..facts(Ending::Cell(CellStatus::Died(Exit::Signal(11))), &limits)
+        });
+        assert!(!verdict.state_lost);
+        assert_eq!(verdict.restored, Some(restored));
+        let cause = verdict.cause.unwrap();
+        assert!(
+            cause.message.ends_with("; the session was restored"),
+            "{}",
+            cause.message
+        );
+        assert!(!cause.remedy.contains("fresh"), "{}", cause.remedy);
+        let verdict = judge(Facts {
+            why_lost: Some("it had threads".into()),
+            ..facts(Ending::Cell(CellStatus::Died(Exit::Signal(11))), &limits)
+        });
+        assert!(verdict.state_lost);
+        assert!(verdict.cause.unwrap().message.ends_with("because it had threads"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandcell_sandbox::{Backend, Code, Failure, Sandbox, SandboxError, SandboxSpec};
+use sandcell_sandbox::{Backend, Code, Failure, Installed, Sandbox, SandboxError, SandboxSpec};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::core::Core;
@@ -34,7 +34,7 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
     };
     let sandbox = match parked(&core, &record, &plan) {
         Some(sandbox) => Ok(sandbox),
-        None => create(&plan).await,
+        None => create(&core, &plan).await,
     };
     let sandbox = match sandbox {
         Ok(sandbox) => sandbox,
@@ -46,6 +46,9 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
             return;
         }
     };
+    if let Ok(Some(base)) = base(&core) {
+        record.hold(&base.added);
+    }
     // When it was closed while it was made, it is closed now.
     record.born(sandbox.clone());
     let gone = watch(&core, &record, sandbox.as_ref()).await;
@@ -69,7 +72,7 @@ fn parked(core: &Core, record: &Record, plan: &Plan) -> Option<Arc<dyn Sandbox>>
         record.remember_usage(usage);
     }
     if let Some((language, session)) = parked.session {
-        Slot::of(record, language.as_ref()).put(Held { session, cells: 0 });
+        Slot::of(record, language.as_ref()).put(Held::new(session));
     }
     Some(parked.sandbox)
 }
@@ -118,7 +121,22 @@ async fn watch(core: &Core, record: &Record, sandbox: &dyn Sandbox) -> Gone {
 }
 
 /// Asks the back ends in order; the first that can makes it.
-pub(crate) async fn create(plan: &Plan) -> Result<Arc<dyn Sandbox>, Failure> {
+pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Arc<dyn Sandbox>, Failure> {
+    // A base that cannot be had is no reason to leave it out silently.
+    let folder = base(core)?.and_then(|base| base.folder);
+    let sandbox = create_bare(plan).await?;
+    if let Some(folder) = folder {
+        sandbox.attach(&folder).await?;
+    }
+    Ok(sandbox)
+}
+
+/// The packages that every sandbox starts with.
+fn base(core: &Core) -> Result<Option<Installed>, Failure> {
+    core.packages.as_ref().map_or(Ok(None), |packages| packages.base())
+}
+
+async fn create_bare(plan: &Plan) -> Result<Arc<dyn Sandbox>, Failure> {
     let mut first: Option<(bool, Failure)> = None;
     for backend in &plan.backends {
         let error = match timeout(CREATE, backend.create(&plan.spec)).await {

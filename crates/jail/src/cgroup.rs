@@ -12,6 +12,9 @@ use crate::spec::Request;
 use crate::steps::write_once;
 use crate::wire::Usage;
 
+/// What sockets may hold, as a part of the memory limit.
+const IN_SOCKETS: u64 = 8;
+
 /// Memory that a jail's own machinery may use on top of what its programs may.
 const OVERHEAD: u64 = 16 << 20;
 /// How group folders' names begin.
@@ -150,7 +153,10 @@ impl Groups {
     #[must_use]
     pub fn name(number: u64) -> String {
         let pid = std::process::id();
-        format!("{PREFIX}{pid}-{}-{number}", started("/host", pid).unwrap_or(0))
+        format!(
+            "{PREFIX}{pid}-{}-{number}",
+            started(crate::plan::place::host(), pid).unwrap_or(0)
+        )
     }
 
     /// Removes the groups of launchers that are gone (after a kill of everything, or a crash of the machine). Gives
@@ -242,6 +248,11 @@ impl Group {
                 write_once(&format!("{memory}/memory.limit_in_bytes"), &total)?;
                 write_if_there(&format!("{memory}/memory.memsw.limit_in_bytes"), &total)?;
                 write_if_there(&format!("{memory}/memory.swappiness"), "0")?;
+                // What sockets hold is charged on version 1 only where it is limited, and apart from the rest.
+                write_if_there(
+                    &format!("{memory}/memory.kmem.tcp.limit_in_bytes"),
+                    &(request.memory / IN_SOCKETS).to_string(),
+                )?;
                 write_once(&format!("{pids}/pids.max"), &processes)?;
                 write_once(&format!("{cpu}/cpu.cfs_period_us"), "100000")?;
                 write_once(&format!("{cpu}/cpu.cfs_quota_us"), &quota.to_string())
@@ -354,6 +365,11 @@ impl Group {
             }
         }
         first_error.map_or(Ok(()), Err)
+    }
+
+    /// Its folders, for whoever removes later what was still busy.
+    pub(crate) fn folders(&self) -> impl Iterator<Item = String> + '_ {
+        self.kind.folders().into_iter().cloned()
     }
 }
 

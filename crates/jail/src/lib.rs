@@ -6,8 +6,10 @@
 #![cfg(target_os = "linux")]
 
 pub mod cgroup;
+pub mod fence;
 pub mod launcher;
 pub mod plan;
+pub mod process_level;
 pub mod seccomp;
 pub mod spawn;
 pub mod spec;

@@ -10,12 +10,27 @@ use crate::spec::{INSIDE_ID, Request, Template};
 
 /// The launcher's own root: the host below one folder, what sandboxes are made of below another.
 pub mod place {
-    /// The host's root.
-    pub const HOST: &str = "/host";
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// The host's root, as the launcher sees it: below a folder of its own root, or, where it could not make itself a
+    /// root, as it is. One of the two for the whole life of the process.
+    #[must_use]
+    pub fn host() -> &'static str {
+        if AS_IT_IS.load(Ordering::Relaxed) { "" } else { "/host" }
+    }
+
+    /// The launcher has no root of its own.
+    pub(crate) fn host_is_as_it_is() {
+        AS_IT_IS.store(true, Ordering::Relaxed);
+    }
+
+    static AS_IT_IS: AtomicBool = AtomicBool::new(false);
     /// Where read-only sources stand, one numbered folder each; these short names are all that a mount table shows.
     pub const LOWER: &str = "/l";
     /// An empty folder, the second lower that an overlay needs.
     pub const NOTHING: &str = "/l/none";
+    /// Where a folder stands for the moment in which a view of it is made for a running sandbox.
+    pub const ATTACHED: &str = "/l/layer";
     /// The device nodes.
     pub const DEVICES: &str = "/l/dev";
     /// The stub of /etc.
@@ -28,6 +43,8 @@ pub mod place {
     pub const OWN_NOTHING: &str = "/work/none";
     /// An empty file of the sandbox's own, to cover files with.
     pub const OWN_NO_FILE: &str = "/work/nofile";
+    /// A name of its own for the boot, since the machine's would tell sandboxes that they share one.
+    pub const OWN_BOOT_ID: &str = "/work/boot";
     /// Where package layers appear inside a sandbox.
     pub const LAYERS: &str = "/opt/sandcell";
 }
@@ -47,6 +64,8 @@ pub struct Host {
     pub root: bool,
     /// Whether a control group counts memory.
     pub memory_is_charged: bool,
+    /// Without namespaces: what of the host's files can be read, at the host's paths.
+    pub readable: Vec<String>,
 }
 
 /// A file system mounted with what limits it.
@@ -83,14 +102,14 @@ pub enum Step {
     },
     /// The device nodes, and pseudo terminals of its own. Where the launcher could not make nodes for each sandbox,
     /// at least the folder they stand in is the sandbox's own.
-    Devices { own_folder: bool },
+    Devices { own_folder: bool, zeros: Zeros },
     /// A /proc of its own process namespace.
     Proc,
     /// No user namespaces below this one.
     NoUserNamespaces,
     /// At most this many inotify instances. The kernel counts them for the owner of the user namespace as well, who is
     /// the same for all sandboxes of an ordinary user: one must not take them all.
-    Watches { instances: u32 },
+    Watches { instances: u32, watches: u32 },
     /// Buffers of TCP sockets do not grow beyond those of others, so that the watcher knows what a socket can hold.
     SocketBuffers,
     /// Hides a file or folder of /proc, if there is one.
@@ -116,10 +135,68 @@ pub enum Step {
         writable: Vec<String>,
         readable: Vec<String>,
     },
+    /// Without namespaces: which files may be read and written, no TCP, no signals or abstract sockets outwards.
+    Fence(Fence),
+    /// Without a user namespace: takes an id of its own on the host, which only root can do.
+    HostIdentity { id: u32 },
+    /// Without a process namespace: who is orphaned becomes this process' child.
+    AdoptOrphans,
+    /// Without a root of its own: the private folders, in one of the host's.
+    OwnFolders { folder: String },
+    /// Without a user namespace: what there is of capabilities goes.
+    HeldCapabilities,
     /// Nobody may look into the agent.
     NotDumpable,
     /// The system-call filter.
     SystemCalls { memory_is_charged: bool },
+    /// The system-call filter where no namespace stands behind it.
+    FewerSystemCalls { memory_is_charged: bool },
+}
+
+/// What of the host's files a sandbox without a root of its own reaches.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Fence {
+    /// Its private folder.
+    pub private: String,
+    /// Folders and files that can be read, and run.
+    pub readable: Vec<String>,
+    /// Devices that can be read and written.
+    pub devices: Vec<String>,
+    /// What only the agent may read.
+    pub agent: Vec<String>,
+}
+
+/// What `/dev/zero` is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Zeros {
+    /// The device.
+    Device,
+    /// The device `full`, which reads the same but cannot be mapped: where memory that belongs to no process would be
+    /// charged to nobody.
+    Full,
+}
+
+impl Zeros {
+    /// What it has to be.
+    pub(crate) const fn on(memory_is_charged: bool) -> Self {
+        if memory_is_charged { Self::Device } else { Self::Full }
+    }
+
+    /// The node that stands in its place.
+    pub(crate) const fn node(self) -> &'static str {
+        match self {
+            Self::Device => "zero",
+            Self::Full => "full",
+        }
+    }
+
+    /// That node's number.
+    pub(crate) const fn minor(self) -> u32 {
+        match self {
+            Self::Device => 5,
+            Self::Full => 7,
+        }
+    }
 }
 
 /// A limit that the kernel keeps for each process.
@@ -168,9 +245,13 @@ impl Step {
             Self::Cores { .. } => "limit cores".into(),
             Self::Capabilities => "drop capabilities".into(),
             Self::NoNewPrivileges => "forbid new privileges".into(),
-            Self::Landlock { .. } => "restrict files with Landlock".into(),
+            Self::Landlock { .. } | Self::Fence(_) => "restrict files with Landlock".into(),
+            Self::HostIdentity { .. } => "take a host identity".into(),
+            Self::AdoptOrphans => "take care of orphans".into(),
+            Self::OwnFolders { .. } => "make the private folders".into(),
+            Self::HeldCapabilities => "drop capabilities".into(),
             Self::NotDumpable => "hide the agent's memory".into(),
-            Self::SystemCalls { .. } => "restrict system calls".into(),
+            Self::SystemCalls { .. } | Self::FewerSystemCalls { .. } => "restrict system calls".into(),
         }
     }
 
@@ -189,12 +270,15 @@ impl Step {
             Self::HostName { .. } => Some("uts_namespace"),
             Self::Loopback | Self::SocketBuffers => Some("network_namespace"),
             Self::ResourceLimit { .. } | Self::Cores { .. } => Some("resource_limits"),
-            Self::Capabilities => Some("capabilities"),
+            Self::Capabilities | Self::HeldCapabilities => Some("capabilities"),
             Self::NoNewPrivileges => Some("no_new_privileges"),
-            Self::Landlock { .. } => Some("landlock"),
+            Self::Landlock { .. } | Self::Fence(_) => Some("landlock"),
             Self::NotDumpable => Some("hidden_agent"),
-            Self::SystemCalls { .. } => Some("seccomp"),
+            Self::SystemCalls { .. } | Self::FewerSystemCalls { .. } => Some("seccomp"),
             Self::DieWithLauncher
+            | Self::HostIdentity { .. }
+            | Self::AdoptOrphans
+            | Self::OwnFolders { .. }
             | Self::Folder { .. }
             | Self::Link { .. }
             | Self::Work { .. }
@@ -224,7 +308,7 @@ pub const LAYERS: [&str; 16] = [
 ];
 
 /// Files and folders of /proc that tell about the machine or other sandboxes, or that control it.
-const MASKED: [&str; 39] = [
+const MASKED: [&str; 42] = [
     "acpi",
     "asound",
     "buddyinfo",
@@ -255,11 +339,14 @@ const MASKED: [&str; 39] = [
     "mtrr",
     "pagetypeinfo",
     "partitions",
+    "pressure",
     "sched_debug",
     "scsi",
     "slabinfo",
     "softirqs",
     "swaps",
+    BOOT_ID,
+    "sys/kernel/pty",
     "sysrq-trigger",
     "timer_list",
     "vmallocinfo",
@@ -268,6 +355,12 @@ const MASKED: [&str; 39] = [
 
 /// Inotify instances of a sandbox that shares its owner's; the usual limit of an owner is 128.
 const WATCHES: u32 = 8;
+
+/// Files and folders that such a sandbox may watch; the usual limit of an owner is 8192 at the least.
+const WATCHED: u32 = 1024;
+
+/// The machine's name for this boot.
+pub(crate) const BOOT_ID: &str = "sys/kernel/random/boot_id";
 
 /// A jail from nothing: what its first process does, in order, from right after it was cloned into its namespaces.
 #[must_use]
@@ -281,7 +374,10 @@ pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
         Step::Root,
     ];
     tree_steps(host, request, &mut steps);
-    steps.push(Step::Devices { own_folder: !host.root });
+    steps.push(Step::Devices {
+        own_folder: !host.root,
+        zeros: Zeros::on(host.memory_is_charged),
+    });
     steps.push(Step::WorkFolder {
         name: "shm",
         path: "/dev/shm".into(),
@@ -290,7 +386,10 @@ pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
     steps.push(Step::Proc);
     steps.push(Step::NoUserNamespaces);
     if !host.root {
-        steps.push(Step::Watches { instances: WATCHES });
+        steps.push(Step::Watches {
+            instances: WATCHES,
+            watches: WATCHED,
+        });
     }
     if !host.memory_is_charged {
         steps.push(Step::SocketBuffers);
@@ -341,7 +440,7 @@ pub struct Attachment {
 }
 
 /// How many folders can appear in one jail; their mount points are prepared when it is made.
-pub const ATTACHMENTS: usize = 8;
+pub const ATTACHMENTS: usize = 16;
 
 /// Where the `number`th attached folder appears, or none if there are no more mount points.
 #[must_use]
@@ -417,7 +516,7 @@ fn tree_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
     }
 }
 
-fn resource_limits(host: &Host, request: &Request) -> Vec<Step> {
+pub(crate) fn resource_limits(host: &Host, request: &Request) -> Vec<Step> {
     let limit = |resource, soft, hard| Step::ResourceLimit { resource, soft, hard };
     // Private writable memory of one process. With control groups this only turns a single absurd allocation into a
     // clean error in the program; without them it is what holds one process.
@@ -492,7 +591,9 @@ mod tests {
     fn template() -> Template {
         Template {
             trees: vec![],
+            config: vec![],
             mounts: vec![],
+            process_level: false,
             spares: 1,
             disabled: None,
             skipped: None,

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
@@ -25,6 +26,14 @@ const LAST_SIGNAL: i32 = 64;
 
 /// Source descriptors are first copied above this number, so that none is overwritten before it was used.
 const SCRATCH: RawFd = 16;
+
+/// The fence that each program gets beside its starter's, where the starter is not protected by a process namespace.
+static FENCE: OnceLock<OwnedFd> = OnceLock::new();
+
+/// From now on every started program is put behind this Landlock ruleset.
+pub(crate) fn fence_programs(ruleset: OwnedFd) -> io::Result<()> {
+    FENCE.set(ruleset).map_err(|_| io::ErrorKind::AlreadyExists.into())
+}
 
 /// A program made ready for the fork.
 pub struct Program {
@@ -68,10 +77,11 @@ pub enum Step {
     Signals,
     Folder,
     Exec,
+    Fence,
 }
 
 impl Step {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Arguments,
         Self::Pipe,
         Self::Fork,
@@ -80,6 +90,7 @@ impl Step {
         Self::Signals,
         Self::Folder,
         Self::Exec,
+        Self::Fence,
     ];
 
     /// The name in messages.
@@ -94,6 +105,7 @@ impl Step {
             Self::Signals => "signals",
             Self::Folder => "cwd",
             Self::Exec => "exec",
+            Self::Fence => "landlock",
         }
     }
 
@@ -183,6 +195,12 @@ impl Program {
     fn steps(&self, descriptors: &[BorrowedFd<'_>], report: &mut RawFd) -> (Step, io::Error) {
         if let Err(error) = calls::setsid() {
             return (Step::Session, error);
+        }
+        // Before the descriptors are arranged, which closes this one.
+        if let Some(ruleset) = FENCE.get()
+            && let Err(error) = calls::restrict_self(ruleset.as_raw_fd())
+        {
+            return (Step::Fence, error);
         }
         if let Err(error) = arrange(descriptors, report) {
             return (Step::Descriptors, error);

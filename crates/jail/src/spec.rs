@@ -12,11 +12,15 @@ pub const INSIDE_ID: u32 = 1000;
 pub struct Template {
     /// Host folders outside /usr that the interpreter needs, shown read-only at the same path.
     pub trees: Vec<PathBuf>,
+    /// Files and folders of the host's /etc that interpreters read; sandboxes see copies of them.
+    pub config: Vec<PathBuf>,
     /// The operator's folders.
     pub mounts: Vec<Mount>,
+    /// Whether sandboxes may be made without namespaces where the host forbids those.
+    pub process_level: bool,
     /// How many processes wait ready to become sandboxes.
     pub spares: usize,
-    /// The name of a layer that is made to fail; only builds with fault injection look at it.
+    /// The names of layers that are made to fail, with commas between them; only builds with fault injection look at it.
     pub disabled: Option<String>,
     /// The names of layers that are left out, with commas between them; only builds with fault injection look at it.
     /// Tests show with it that an attack is stopped by this layer and not by luck.

@@ -6,19 +6,16 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use landlock::{
-    ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr,
-    RulesetStatus, Scope,
-};
 use rustix::fs::{CWD, Mode};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree, unmount,
 };
-use rustix::process::{Rlimit, Signal};
+use rustix::process::{Pid, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use crate::plan::{Resource, Step, place};
+use crate::fence;
+use crate::plan::{BOOT_ID, Resource, Step, Zeros, place};
 use crate::seccomp;
 use crate::sys;
 use crate::sys::mount::Attributes;
@@ -39,16 +36,13 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
         Step::Work { bytes, inodes } => work(*bytes, *inodes),
         Step::WorkFolder { name, path, mode } => work_folder(name, path, *mode),
         Step::CopyOnWrite { source, path, number } => copy_on_write(source, path, *number),
-        Step::Devices { own_folder } => devices(*own_folder),
+        Step::Devices { own_folder, zeros } => devices(*own_folder, *zeros),
         Step::Proc => attach(
             &fresh("proc", &[], PRIVATE.union(MountAttrFlags::MOUNT_ATTR_NOEXEC))?,
             &below_root("/proc"),
         ),
         Step::NoUserNamespaces => write_once(&below_root("/proc/sys/user/max_user_namespaces"), "0"),
-        Step::Watches { instances } => write_once(
-            &below_root("/proc/sys/user/max_inotify_instances"),
-            &instances.to_string(),
-        ),
+        Step::Watches { instances, watches } => limit_watches(*instances, *watches),
         Step::SocketBuffers => socket_buffers(),
         Step::MaskProc { name } => mask_proc(name),
         Step::ReadOnlySysctl => read_only_sysctl(),
@@ -59,11 +53,19 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
         Step::Cores { count } => limit_cores(*count),
         Step::Capabilities => drop_capabilities(),
         Step::NoNewPrivileges => Ok(rustix::thread::set_no_new_privs(true)?),
-        Step::Landlock { writable, readable } => landlock(writable, readable),
+        Step::Landlock { writable, readable } => fence::files(writable, readable),
+        Step::Fence(fence) => fence::whole(fence),
+        Step::HostIdentity { id } => take_identity(*id, true),
+        Step::AdoptOrphans => Ok(rustix::process::set_child_subreaper(Some(Pid::INIT))?),
+        Step::OwnFolders { folder } => own_folders(folder),
+        Step::HeldCapabilities => no_capabilities(),
         Step::NotDumpable => Ok(rustix::process::set_dumpable_behavior(
             rustix::process::DumpableBehavior::NotDumpable,
         )?),
         Step::SystemCalls { memory_is_charged } => sys::misc::install_filter(&seccomp::filter(*memory_is_charged)),
+        Step::FewerSystemCalls { memory_is_charged } => {
+            sys::misc::install_filter(&seccomp::filter_without_namespaces(*memory_is_charged))
+        }
     }
 }
 
@@ -153,8 +155,9 @@ fn make_folders(path: &str) -> io::Result<()> {
 }
 
 /// An overlay over one source, detached: read-only, or with a private upper folder (`(upper, work)`).
-fn overlay(source: &str, upper: Option<(&str, &str)>) -> io::Result<OwnedFd> {
-    // One lower alone is refused, so a read-only overlay gets an empty folder beside it.
+pub(crate) fn overlay(source: &str, upper: Option<(&str, &str)>) -> io::Result<OwnedFd> {
+    // One lower alone is refused, so a read-only overlay gets an empty folder beside it. It comes first: what the file
+    // system says of its size and free space is then the folder's, not the host's disk.
     let mut options = vec![("userxattr", String::new())];
     let attributes = if let Some((upper, work)) = upper {
         options.push(("lowerdir", source.to_owned()));
@@ -162,7 +165,7 @@ fn overlay(source: &str, upper: Option<(&str, &str)>) -> io::Result<OwnedFd> {
         options.push(("workdir", work.to_owned()));
         PRIVATE
     } else {
-        options.push(("lowerdir", format!("{source}:{}", place::NOTHING)));
+        options.push(("lowerdir", format!("{}:{source}", place::NOTHING)));
         READ_ONLY
     };
     fresh("overlay", &options, attributes)
@@ -203,6 +206,14 @@ fn copy_on_write(source: &str, path: &str, number: usize) -> io::Result<()> {
     attach(&overlay(source, Some((&upper, &work)))?, &below_root(path))
 }
 
+/// The home and the temporary folder of a sandbox that has no root of its own, and where it starts.
+fn own_folders(folder: &str) -> io::Result<()> {
+    for (name, mode) in [("home", 0o755), ("tmp", 0o700)] {
+        rustix::fs::mkdir(format!("{folder}/{name}"), Mode::from_raw_mode(mode))?;
+    }
+    Ok(rustix::process::chdir(format!("{folder}/home"))?)
+}
+
 /// Devices that every sandbox has: name, major, minor.
 pub(crate) const DEVICES: [(&str, u32, u32); 6] = [
     ("null", 1, 3),
@@ -231,22 +242,23 @@ pub(crate) fn device_folder(folder: &str) -> io::Result<()> {
 }
 
 /// A device folder with the nodes of another one.
-pub(crate) fn devices_from(source: &str, folder: &str) -> io::Result<()> {
+pub(crate) fn devices_from(source: &str, folder: &str, zeros: Zeros) -> io::Result<()> {
     device_folder(folder)?;
     for (name, ..) in DEVICES {
         let path = format!("{folder}/{name}");
         let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
         rustix::fs::open(path.as_str(), flags, Mode::from_raw_mode(0o666))?;
-        attach(&copy_of(&format!("{source}/{name}"))?, &path)?;
+        let node = if name == "zero" { zeros.node() } else { name };
+        attach(&copy_of(&format!("{source}/{node}"))?, &path)?;
     }
     Ok(())
 }
 
-fn devices(own_folder: bool) -> io::Result<()> {
+fn devices(own_folder: bool, zeros: Zeros) -> io::Result<()> {
     if own_folder {
         let folder = memory(64 << 10, 64, "0755", MountAttrFlags::MOUNT_ATTR_NOSUID)?;
         attach(&folder, &below_root("/dev"))?;
-        devices_from(place::DEVICES, &below_root("/dev"))?;
+        devices_from(place::DEVICES, &below_root("/dev"), zeros)?;
         // Nodes and folder are locked where they stand, since a copy would be the same mounts once more.
         let folder = open_tree(CWD, below_root("/dev"), OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
         sys::mount::restrict_tree(folder.as_fd(), Attributes::NO_SUID.and(Attributes::NO_EXEC))?;
@@ -265,6 +277,13 @@ fn devices(own_folder: bool) -> io::Result<()> {
     ];
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
     attach(&fresh("devpts", &options, attributes)?, &below_root("/dev/pts"))
+}
+
+fn limit_watches(instances: u32, watches: u32) -> io::Result<()> {
+    for (name, most) in [("max_inotify_instances", instances), ("max_inotify_watches", watches)] {
+        write_once(&below_root(&format!("/proc/sys/user/{name}")), &most.to_string())?;
+    }
+    Ok(())
 }
 
 fn socket_buffers() -> io::Result<()> {
@@ -289,6 +308,12 @@ fn mask_proc(name: &str) -> io::Result<()> {
     };
     let source = match rustix::fs::FileType::from_raw_mode(found.st_mode) {
         rustix::fs::FileType::Directory => place::OWN_NOTHING,
+        _ if name == BOOT_ID => {
+            // Made by the kernel for whoever asks; the name's format is that of the machine's own.
+            let id = std::fs::read_to_string(below_root("/proc/sys/kernel/random/uuid"))?;
+            std::fs::write(place::OWN_BOOT_ID, id)?;
+            place::OWN_BOOT_ID
+        }
         _ => place::OWN_NO_FILE,
     };
     cover(source, &path)
@@ -380,6 +405,11 @@ fn drop_capabilities() -> io::Result<()> {
             Err(error) => return Err(error.into()),
         }
     }
+    no_capabilities()
+}
+
+fn no_capabilities() -> io::Result<()> {
+    rustix::thread::clear_ambient_capability_set()?;
     let none = CapabilitySet::empty();
     rustix::thread::set_capabilities(
         None,
@@ -390,34 +420,4 @@ fn drop_capabilities() -> io::Result<()> {
         },
     )?;
     Ok(())
-}
-
-fn landlock(writable: &[String], readable: &[String]) -> io::Result<()> {
-    let abi = ABI::V6;
-    let read = AccessFs::from_read(abi);
-    let build = || -> Result<RulesetStatus, Box<dyn std::error::Error + Send + Sync>> {
-        let mut rules = Ruleset::default()
-            .set_compatibility(CompatLevel::HardRequirement)
-            .handle_access(AccessFs::from_all(ABI::V1))?
-            .set_compatibility(CompatLevel::BestEffort)
-            .handle_access(AccessFs::from_all(abi))?
-            .scope(Scope::AbstractUnixSocket)?
-            .scope(Scope::Signal)?
-            .create()?
-            .no_new_privs(false);
-        for path in readable {
-            rules = rules.add_rule(PathBeneath::new(PathFd::new(path)?, read))?;
-        }
-        for path in writable {
-            rules = rules.add_rule(PathBeneath::new(PathFd::new(path)?, AccessFs::from_all(abi)))?;
-        }
-        // Listing the root itself shows no file; programs look there for what exists.
-        rules = rules.add_rule(PathBeneath::new(PathFd::new("/")?, AccessFs::ReadDir))?;
-        Ok(rules.restrict_self()?.ruleset)
-    };
-    match build() {
-        Ok(RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced) => Ok(()),
-        Ok(RulesetStatus::NotEnforced) => Err(io::ErrorKind::Unsupported.into()),
-        Err(error) => Err(io::Error::new(io::ErrorKind::Unsupported, error)),
-    }
 }

@@ -1,4 +1,12 @@
 //! Looks at memory from outside: the brake inside a control group's hard limit, and the only limit where there is none.
+//!
+//! A session may keep a frozen copy of itself, which shares its memory until the session writes to it. Nothing is to be
+//! ended for what only the copy costs. So a copy that has come to cost much is ended first, when the sandbox uses a good
+//! part of its limit, and what it costs otherwise (little) is not counted. One process at most is taken for a copy: what it
+//! shares is then counted for whoever it shares it with, and bearing a copy's name gains no more than that little.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -16,62 +24,313 @@ pub(crate) const SOCKET_BUFFER: u64 = 212_992;
 /// 64 MiB in larger buffers; from there on the kernel gives each two pages.
 const DESCRIPTOR: u64 = 4096;
 
+/// The name that a session's copy gives itself.
+const COPY: &str = "sandcell-copy";
+/// From so many tenths of the limit on a copy is looked at.
+const COPY_FROM: u64 = 7;
+/// The part of the limit that a copy may cost from there on.
+const COPY_PART: u64 = 20;
+
+/// What one file watched by epoll counts as. It takes a fifth of that; but a user has so many for all programs together.
+const EPOLL_WATCH: u64 = 1024;
+/// How often they are counted, which is dear, in sandboxes that could have many.
+const EPOLL_EVERY: Duration = Duration::from_millis(500);
+
 /// Sockets and descriptors that every sandbox may have without their being counted.
 const FREE: u64 = 64;
+
+/// How fast the processes of one core can take memory, in bytes a second: what the kernel clears at the best.
+const RATE: u64 = 3 << 30;
+/// What processes may have when the next look comes, in hundredths of the limit: a quarter above it, so that half above
+/// it holds when the look itself takes its time.
+const REACH: u64 = 125;
+/// The longest and the shortest time between two looks.
+pub(crate) const EVERY: Duration = Duration::from_millis(50);
+const SHORTEST: Duration = Duration::from_millis(4);
+/// How often the tree is walked while new processes keep appearing, before those that are known are ended.
+const ROUNDS: usize = 6;
+
+/// What a sandbox without a control group is held to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Memory, in bytes.
+    pub(crate) memory: u64,
+    /// Whole cores.
+    pub(crate) cores: u64,
+    /// Processes and threads, where the kernel cannot count those of one sandbox.
+    pub(crate) tasks: Option<u64>,
+    /// Whether the sandbox's sockets are those of its network namespace.
+    pub(crate) own_network: bool,
+}
 
 /// What was seen of one sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     /// Processes ended for memory by us.
     pub(crate) kills: u64,
+    /// How often everything was ended for too many processes.
+    pub(crate) crowds: u64,
     /// Kills by us and by the kernel.
     pub(crate) events: u64,
     /// The most memory seen, in bytes.
     pub(crate) peak: u64,
+    /// When the next look is due; none: at once.
+    pub(crate) due: Option<Instant>,
+    /// Files watched by epoll, in bytes, and when that was counted.
+    epoll: (u64, Option<Instant>),
+    /// What the copy cost at the last look, and by what it can be told that this has not changed.
+    copy: Option<(Mark, u64)>,
+}
+
+/// What changes when memory that a copy shares is written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Mark {
+    copy: Pid,
+    used: u64,
+    faults: u64,
+}
+
+/// One process at one look.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    pid: Pid,
+    /// Whose folder in /proc tells about it.
+    living: Pid,
+    bytes: u64,
+    tasks: u64,
+    /// It had been stopped before we did.
+    stopped: bool,
+    /// It is a session's copy.
+    copy: bool,
 }
 
 impl Record {
     /// A sandbox with a control group: files and processes are charged together there, so processes are told apart here.
     pub(crate) fn look_at_group(&mut self, group: &Group, first: Pid) {
-        if group.charged() > group.memory_limit() && group.process_memory() > group.memory_limit() {
+        let limit = group.memory_limit();
+        let from = limit / 10 * COPY_FROM;
+        let used = if group.charged() > from {
+            group.process_memory()
+        } else {
+            0
+        };
+        if used > from {
             let candidates = group.pids().into_iter().filter(|pid| *pid != first);
-            self.end_largest(candidates.map(|pid| (pid, private_memory(pid))));
+            let processes = one_copy(candidates.map(Seen::of).collect());
+            let uncounted = self.cost_of_copy(&processes, used, limit);
+            if used.saturating_sub(uncounted) > limit
+                && let Some(seen) = programs(&processes).into_iter().max_by_key(|seen| seen.bytes)
+            {
+                self.end(seen.pid);
+            }
         }
         self.events = self.kills + group.usage().memory_events;
+        self.due = Some(Instant::now() + EVERY);
     }
 
     /// A sandbox without: its processes are the first one's descendants, orphans included.
-    pub(crate) fn look_at_tree(&mut self, first: Pid, limit: u64) {
-        let processes: Vec<(Pid, u64)> = descendants(first)
-            .into_iter()
-            .map(|pid| (pid, private_memory(pid)))
-            .collect();
-        let own: u64 = processes.iter().map(|(_, bytes)| bytes).sum();
-        let elsewhere = in_sockets(first) + in_descriptors(&processes);
-        let mut total = own + elsewhere;
-        if total > limit {
-            // What forked processes still share was counted for each of them; looking closer is dear, so only now.
-            let shares = processes
-                .iter()
-                .map(|(pid, bytes)| proportional_memory(*pid).unwrap_or(*bytes));
-            total = shares.sum::<u64>() + elsewhere;
+    pub(crate) fn look_at_tree(&mut self, first: Pid, bounds: Bounds) {
+        let began = Instant::now();
+        let processes = one_copy(descendants(first).into_iter().map(Seen::of).collect());
+        let outside = elsewhere(first, &processes, bounds) + self.in_epoll(&processes);
+        let all = processes.iter().map(|seen| seen.bytes).sum::<u64>() + outside;
+        let copies: u64 = processes.iter().filter(|seen| seen.copy).map(|seen| seen.bytes).sum();
+        let mut total = all - copies;
+        if all > bounds.memory / 10 * COPY_FROM {
+            self.cost_of_copy(&processes, all, bounds.memory);
+        }
+        if total > bounds.memory {
+            total = self.hold(first, bounds);
         }
         self.peak = self.peak.max(total);
-        if total > limit {
-            let others = processes.into_iter().filter(|(pid, _)| *pid != first);
-            // What lies in sockets and pipes belongs to whoever has most of them.
-            self.end_largest(others.map(|(pid, bytes)| (pid, bytes + descriptors(pid) * (DESCRIPTOR + SOCKET_BUFFER))));
-        }
+        self.count_tasks(first, &processes, bounds);
         self.events = self.kills;
+        let now = Instant::now();
+        self.due = Some(now + pause(total, bounds, now - began));
     }
 
-    fn end_largest(&mut self, processes: impl Iterator<Item = (Pid, u64)>) {
-        if let Some((pid, _)) = processes.max_by_key(|(_, bytes)| *bytes)
-            && kill_process(pid, Signal::KILL).is_ok()
+    /// Too much by the quick count. Everything is stopped, so that nothing grows while it is counted well and as many as
+    /// it takes are ended, largest first; then the others go on. Gives back what there was.
+    fn hold(&mut self, first: Pid, bounds: Bounds) -> u64 {
+        let processes = one_copy(freeze(first));
+        let outside = elsewhere(first, &processes, bounds) + self.in_epoll(&processes);
+        // What forked processes still share was counted for each of them; looking closer is dear, so only now.
+        let share = |seen: &Seen| proportional_memory(seen.living).unwrap_or(seen.bytes);
+        let uncounted = self.cost_of_copy(&processes, outside, bounds.memory);
+        let total = (processes.iter().map(share).sum::<u64>() + outside).saturating_sub(uncounted);
+        let ended = self.end_largest(first, &processes, total, bounds);
+        for seen in processes
+            .iter()
+            .filter(|seen| !seen.stopped && !ended.contains(&seen.pid))
         {
+            let _ = kill_process(seen.pid, Signal::CONT);
+        }
+        total
+    }
+
+    /// Ends the largest until what is left is allowed; the first process and, while there are others, a copy stay.
+    fn end_largest(&mut self, first: Pid, processes: &[Seen], total: u64, bounds: Bounds) -> Vec<Pid> {
+        // What lies in sockets and pipes belongs to whoever has most of them.
+        let weight = |seen: &Seen| {
+            let own = proportional_memory(seen.living).unwrap_or(seen.bytes);
+            own + descriptors(seen.living) * (DESCRIPTOR + SOCKET_BUFFER)
+        };
+        let others: Vec<Seen> = processes.iter().filter(|seen| seen.pid != first).copied().collect();
+        let mut candidates: Vec<(u64, Pid)> = programs(&others).iter().map(|seen| (weight(seen), seen.pid)).collect();
+        candidates.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
+        let (mut left, mut ended) = (total, Vec::new());
+        for (weight, pid) in candidates {
+            if left <= bounds.memory {
+                break;
+            }
+            self.end(pid);
+            ended.push(pid);
+            left = left.saturating_sub(weight);
+        }
+        ended
+    }
+
+    /// Ends a copy that costs much, which is no kill for memory; or says what it costs.
+    fn cost_of_copy(&mut self, processes: &[Seen], used: u64, limit: u64) -> u64 {
+        let Some(copy) = processes.iter().find(|seen| seen.copy).map(|seen| seen.pid) else {
+            return 0;
+        };
+        let programs = processes.iter().filter(|seen| !seen.copy);
+        let mark = Mark {
+            copy,
+            used,
+            faults: programs.map(|seen| times(seen.pid).faults).sum(),
+        };
+        if let Some((at, cost)) = self.copy
+            && at == mark
+        {
+            return cost;
+        }
+        let mut cost = own_memory(copy);
+        if cost > limit / COPY_PART {
+            let _gone = kill_process(copy, Signal::KILL);
+            cost = 0;
+        }
+        self.copy = Some((mark, cost));
+        cost
+    }
+
+    /// Where only this look counts processes: a few more than allowed come of others' that have ended, far more are ended.
+    fn count_tasks(&mut self, first: Pid, processes: &[Seen], bounds: Bounds) {
+        let tasks: u64 = processes.iter().map(|seen| seen.tasks).sum();
+        if bounds.tasks.is_some_and(|most| tasks > most + most / 4 + 1) {
+            for seen in freeze(first) {
+                if seen.pid == first {
+                    let _ = kill_process(seen.pid, Signal::CONT);
+                } else {
+                    let _ = kill_process(seen.pid, Signal::KILL);
+                }
+            }
+            self.crowds += 1;
+        }
+    }
+
+    /// What epoll holds, at most half a second old.
+    fn in_epoll(&mut self, processes: &[Seen]) -> u64 {
+        if self.epoll.1.is_none_or(|counted| counted.elapsed() > EPOLL_EVERY) {
+            let watches: u64 = processes.iter().map(|seen| epoll_watches(seen.living)).sum();
+            self.epoll = (watches * EPOLL_WATCH, Some(Instant::now()));
+        }
+        self.epoll.0
+    }
+
+    fn end(&mut self, pid: Pid) {
+        if kill_process(pid, Signal::KILL).is_ok() {
             self.kills += 1;
         }
     }
+}
+
+/// When to look again: before what there is can have grown to [`REACH`], and not all the time where a look is dear.
+fn pause(total: u64, bounds: Bounds, took: Duration) -> Duration {
+    let room = (bounds.memory / 100 * REACH).saturating_sub(total);
+    let time = Duration::from_micros(room / (RATE / 1_000_000).saturating_mul(bounds.cores.max(1)).max(1));
+    // Near the limit half of a core may go into looking.
+    let rest = if room < bounds.memory / 2 { took } else { took * 3 };
+    time.clamp(SHORTEST, EVERY).max(rest.min(EVERY))
+}
+
+/// Only the first that bears a copy's name is one.
+fn one_copy(mut processes: Vec<Seen>) -> Vec<Seen> {
+    processes
+        .iter_mut()
+        .filter(|seen| seen.copy)
+        .skip(1)
+        .for_each(|seen| seen.copy = false);
+    processes
+}
+
+/// Those that may be ended for memory: not a copy, unless nobody else is there.
+fn programs(processes: &[Seen]) -> Vec<Seen> {
+    let only_copies = processes.iter().all(|seen| seen.copy);
+    let mut programs = processes.to_vec();
+    programs.retain(|seen| only_copies || !seen.copy);
+    programs
+}
+
+/// Stops a sandbox's processes, the first one too, until a walk finds no new one.
+fn freeze(first: Pid) -> Vec<Seen> {
+    let mut known: BTreeMap<i32, bool> = BTreeMap::new();
+    for _ in 0..ROUNDS {
+        let mut news = false;
+        for pid in descendants(first) {
+            known.entry(pid.as_raw_nonzero().get()).or_insert_with(|| {
+                let stopped = is_stopped(pid);
+                let _ = kill_process(pid, Signal::STOP);
+                news = true;
+                stopped
+            });
+        }
+        if !news {
+            break;
+        }
+    }
+    let pids = known.into_iter();
+    pids.filter_map(|(pid, stopped)| Some((Pid::from_raw(pid)?, stopped)))
+        .map(|(pid, stopped)| Seen {
+            stopped,
+            ..Seen::of(pid)
+        })
+        .collect()
+}
+
+fn is_stopped(pid: Pid) -> bool {
+    let stat = small_file(&format!("{}/proc/{}/stat", place::host(), pid.as_raw_nonzero()));
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+    state.is_some_and(|rest| rest.starts_with(['T', 't']))
+}
+
+impl Seen {
+    fn of(pid: Pid) -> Self {
+        let (living, status) = status_of(pid);
+        Self {
+            pid,
+            living,
+            bytes: private_memory_in(&status),
+            tasks: number_of(&status, "Threads:"),
+            stopped: false,
+            copy: status
+                .lines()
+                .next()
+                .and_then(|line| line.strip_prefix("Name:"))
+                .is_some_and(|name| name.trim() == COPY),
+        }
+    }
+}
+
+/// Memory that is no process' own.
+fn elsewhere(first: Pid, processes: &[Seen], bounds: Bounds) -> u64 {
+    let sockets = if bounds.own_network {
+        in_sockets(first)
+    } else {
+        processes.iter().map(|seen| in_open_sockets(seen.living)).sum()
+    };
+    sockets + in_descriptors(processes)
 }
 
 /// What a sandbox without a control group uses.
@@ -80,36 +339,24 @@ pub(crate) fn usage(first: u32) -> Usage {
         return Usage::default();
     };
     let mut usage = Usage::default();
-    for pid in descendants(first) {
-        usage.memory += private_memory(pid);
-        let (threads, ticks) = threads_and_ticks(pid);
-        usage.processes += threads;
+    for seen in one_copy(descendants(first).into_iter().map(Seen::of).collect()) {
+        usage.memory += if seen.copy { own_memory(seen.living) } else { seen.bytes };
+        let times = times(seen.pid);
+        usage.processes += times.threads;
         // A clock tick is 10 ms on every architecture that is supported.
-        usage.cpu_us += ticks * 10_000;
+        usage.cpu_us += times.ticks * 10_000;
     }
     usage.memory_peak = usage.memory;
     usage
 }
 
 /// A process and all that descend from it. In a process namespace orphans descend from the first process.
-fn descendants(first: Pid) -> Vec<Pid> {
+pub(crate) fn descendants(first: Pid) -> Vec<Pid> {
     let mut found = vec![first];
     let mut next = 0;
     while let Some(pid) = found.get(next).copied() {
         next += 1;
-        let tasks = format!("{}/proc/{}/task", place::HOST, pid.as_raw_nonzero());
-        let Ok(entries) = std::fs::read_dir(tasks) else {
-            continue;
-        };
-        for task in entries.flatten() {
-            let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            found.extend(
-                children
-                    .split_whitespace()
-                    .filter_map(|pid| pid.parse().ok())
-                    .filter_map(Pid::from_raw),
-            );
-        }
+        found.extend(children(pid));
         if found.len() > MOST {
             break;
         }
@@ -117,36 +364,93 @@ fn descendants(first: Pid) -> Vec<Pid> {
     found
 }
 
-/// Memory that a process shares with nobody but its parent at most, and its page tables, in bytes.
-fn private_memory(pid: Pid) -> u64 {
-    let proc = format!("{}/proc/{}", place::HOST, pid.as_raw_nonzero());
-    let status = std::fs::read_to_string(format!("{proc}/status")).unwrap_or_default();
+/// The children of a process, of all its threads.
+pub(crate) fn children(pid: Pid) -> Vec<Pid> {
+    let number = pid.as_raw_nonzero();
+    let tasks = format!("{}/proc/{number}/task", place::host());
+    let of = |text: String| {
+        let pids = text.split_whitespace().filter_map(|pid| pid.parse().ok());
+        pids.filter_map(Pid::from_raw).collect::<Vec<_>>()
+    };
+    // Two links more than it has threads; most processes have one.
+    if rustix::fs::stat(tasks.as_str()).is_ok_and(|found| found.st_nlink == 3) {
+        return of(small_file(&format!("{tasks}/{number}/children")));
+    }
+    let mut found = Vec::new();
+    for task in std::fs::read_dir(tasks).into_iter().flatten().flatten() {
+        let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        found.extend(of(children));
+    }
+    found
+}
+
+/// What the kernel tells of a process, and under which number: another thread's where the first has ended and others go on.
+fn status_of(pid: Pid) -> (Pid, String) {
+    let of = |pid: Pid| small_file(&format!("{}/proc/{}/status", place::host(), pid.as_raw_nonzero()));
+    let ended = |status: &str| status.contains("\nState:\tZ") || status.contains("\nState:\tX");
+    let status = of(pid);
+    if !ended(&status) || number_of(&status, "Threads:") < 2 {
+        return (pid, status);
+    }
+    let tasks = std::fs::read_dir(format!("{}/proc/{}/task", place::host(), pid.as_raw_nonzero()));
+    let others = tasks.into_iter().flatten().flatten().filter_map(|task| {
+        let other = Pid::from_raw(task.file_name().to_str()?.parse().ok()?)?;
+        Some((other, of(other)))
+    });
+    let mut living = others.filter(|(_, status)| !ended(status));
+    living.next().unwrap_or((pid, status))
+}
+
+/// A small file of the kernel's in one read: a look at many processes has to be quick. Empty if it cannot be read.
+fn small_file(path: &str) -> String {
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::open(path, flags, rustix::fs::Mode::empty()) else {
+        return String::new();
+    };
+    let mut buffer = [0; 4096];
+    let read = rustix::io::read(&file, &mut buffer).unwrap_or(0);
+    let text = buffer.get(..read).unwrap_or_default();
+    if read < buffer.len() {
+        return String::from_utf8_lossy(text).into_owned();
+    }
+    // Longer than usual (very many children).
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+fn private_memory_in(status: &str) -> u64 {
     ["RssAnon:", "RssShmem:", "VmPTE:", "VmSwap:"]
         .iter()
-        .map(|name| kib_of(&status, name))
+        .map(|name| number_of(status, name))
         .sum::<u64>()
         * 1024
+}
+
+/// Memory that goes back to the system when the process ends, in bytes. Dear to ask for.
+fn own_memory(pid: Pid) -> u64 {
+    let rollup = std::fs::read_to_string(format!("{}/proc/{}/smaps_rollup", place::host(), pid.as_raw_nonzero()))
+        .unwrap_or_default();
+    (number_of(&rollup, "Private_Clean:") + number_of(&rollup, "Private_Dirty:")) * 1024
 }
 
 /// A process' own memory and its share of what it has in common with others, in bytes. None if the kernel does not
 /// tell (then the process counts in full).
 fn proportional_memory(pid: Pid) -> Option<u64> {
-    let proc = format!("{}/proc/{}", place::HOST, pid.as_raw_nonzero());
+    let proc = format!("{}/proc/{}", place::host(), pid.as_raw_nonzero());
     let rollup = std::fs::read_to_string(format!("{proc}/smaps_rollup")).ok()?;
     let status = std::fs::read_to_string(format!("{proc}/status")).ok()?;
-    let tables = kib_of(&status, "VmPTE:");
+    let tables = number_of(&status, "VmPTE:");
     let shares: u64 = ["Pss_Anon:", "Pss_Shmem:", "SwapPss:"]
         .iter()
-        .map(|name| kib_of(&rollup, name))
+        .map(|name| number_of(&rollup, name))
         .sum();
     // A kernel that does not split the shares up says nothing that helps here.
-    (kib_of(&rollup, "Pss_Anon:") > 0).then_some((shares + tables) * 1024)
+    (number_of(&rollup, "Pss_Anon:") > 0).then_some((shares + tables) * 1024)
 }
 
 /// What the sandbox's sockets may hold. Only their number is known, also of those that no process has open any more
 /// because they are on the way to another one.
 fn in_sockets(first: Pid) -> u64 {
-    let path = format!("{}/proc/{}/net/sockstat", place::HOST, first.as_raw_nonzero());
+    let path = format!("{}/proc/{}/net/sockstat", place::host(), first.as_raw_nonzero());
     let (all, tcp) = sockets(&std::fs::read_to_string(path).unwrap_or_default());
     // One of TCP holds what it received as well as what it sends.
     (all.saturating_sub(FREE) + tcp.saturating_sub(FREE)) * SOCKET_BUFFER
@@ -165,14 +469,52 @@ fn sockets(text: &str) -> (u64, u64) {
     (number("sockets:", "used"), number("TCP:", "inuse"))
 }
 
-fn in_descriptors(processes: &[(Pid, u64)]) -> u64 {
-    let open: u64 = processes.iter().map(|(pid, _)| descriptors(*pid)).sum();
+/// The same by the descriptors of one process, where the sockets of a network namespace are not the sandbox's. Nothing can
+/// be on the way to another process there.
+fn in_open_sockets(pid: Pid) -> u64 {
+    if descriptors(pid) <= FREE {
+        return 0;
+    }
+    let folder = format!("{}/proc/{}/fd", place::host(), pid.as_raw_nonzero());
+    let is_socket = |entry: &std::fs::DirEntry| {
+        std::fs::read_link(entry.path()).is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
+    };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().take(MOST);
+    let sockets = u64::try_from(entries.filter(is_socket).count()).unwrap_or(u64::MAX);
+    sockets.saturating_sub(FREE) * SOCKET_BUFFER
+}
+
+fn in_descriptors(processes: &[Seen]) -> u64 {
+    let open: u64 = processes.iter().map(|seen| descriptors(seen.living)).sum();
     open.saturating_sub(FREE) * DESCRIPTOR
+}
+
+/// How many files a process watches by epoll. One with few descriptors has at most their number squared, which is not
+/// worth the look.
+fn epoll_watches(pid: Pid) -> u64 {
+    if descriptors(pid) <= FREE {
+        return 0;
+    }
+    let proc = format!("{}/proc/{}", place::host(), pid.as_raw_nonzero());
+    let entries = std::fs::read_dir(format!("{proc}/fd"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .take(MOST);
+    let is_epoll = |entry: &std::fs::DirEntry| {
+        std::fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == "anon_inode:[eventpoll]")
+    };
+    let of = |entry: std::fs::DirEntry| {
+        let info =
+            std::fs::read_to_string(format!("{proc}/fdinfo/{}", entry.file_name().display())).unwrap_or_default();
+        u64::try_from(info.lines().filter(|line| line.starts_with("tfd:")).count()).unwrap_or(u64::MAX)
+    };
+    entries.filter(is_epoll).map(of).sum()
 }
 
 /// How many descriptors a process has open; the size of their folder since Linux 6.2.
 fn descriptors(pid: Pid) -> u64 {
-    let path = format!("{}/proc/{}/fd", place::HOST, pid.as_raw_nonzero());
+    let path = format!("{}/proc/{}/fd", place::host(), pid.as_raw_nonzero());
     let told = std::fs::metadata(&path).map_or(0, |folder| folder.len());
     if told > 0 {
         return told;
@@ -181,7 +523,8 @@ fn descriptors(pid: Pid) -> u64 {
     u64::try_from(listed).unwrap_or(u64::MAX)
 }
 
-fn kib_of(status: &str, name: &str) -> u64 {
+/// The number of a line such as `VmPTE:  4 kB`.
+fn number_of(status: &str, name: &str) -> u64 {
     status
         .lines()
         .find_map(|line| line.strip_prefix(name))
@@ -190,10 +533,17 @@ fn kib_of(status: &str, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// The number of threads, and processor time of the process and its reaped children in clock ticks.
-fn threads_and_ticks(pid: Pid) -> (u32, u64) {
-    let stat =
-        std::fs::read_to_string(format!("{}/proc/{}/stat", place::HOST, pid.as_raw_nonzero())).unwrap_or_default();
+/// What a process has used and done so far.
+struct Times {
+    threads: u32,
+    /// Processor time, that of its reaped children included, in clock ticks.
+    ticks: u64,
+    /// How often it touched memory that it did not have yet, or wrote to what it shared.
+    faults: u64,
+}
+
+fn times(pid: Pid) -> Times {
+    let stat = small_file(&format!("{}/proc/{}/stat", place::host(), pid.as_raw_nonzero()));
     let fields: Vec<u64> = stat
         .rsplit_once(')')
         .map(|(_, rest)| {
@@ -202,9 +552,12 @@ fn threads_and_ticks(pid: Pid) -> (u32, u64) {
                 .collect()
         })
         .unwrap_or_default();
-    let ticks = fields.iter().skip(11).take(4).sum();
-    let threads = fields.get(17).copied().unwrap_or(0);
-    (u32::try_from(threads).unwrap_or(u32::MAX), ticks)
+    let field = |index: usize| fields.get(index).copied().unwrap_or(0);
+    Times {
+        threads: u32::try_from(field(17)).unwrap_or(u32::MAX),
+        ticks: fields.iter().skip(11).take(4).sum(),
+        faults: field(7),
+    }
 }
 
 #[cfg(test)]
@@ -219,9 +572,48 @@ mod tests {
     }
 
     #[test]
+    fn one_copy_at_most_is_only_ended_for_memory_when_nobody_else_is_there() {
+        let seen = |pid, copy| Seen {
+            pid: Pid::from_raw(pid).unwrap(),
+            living: Pid::from_raw(pid).unwrap(),
+            bytes: 100,
+            tasks: 1,
+            stopped: false,
+            copy,
+        };
+        let pids = |processes: Vec<Seen>| -> Vec<i32> {
+            let processes = one_copy(processes);
+            programs(&processes).iter().map(|seen| seen.pid.as_raw_pid()).collect()
+        };
+        assert_eq!(pids(vec![seen(5, false), seen(6, true), seen(7, false)]), [5, 7]);
+        assert_eq!(pids(vec![seen(6, true)]), [6]);
+        assert_eq!(pids(vec![seen(6, true), seen(7, true)]), [7]);
+    }
+
+    #[test]
+    fn the_nearer_the_limit_the_sooner_the_next_look() {
+        let bounds = Bounds {
+            memory: 128 << 20,
+            cores: 1,
+            tasks: None,
+            own_network: true,
+        };
+        let none = Duration::ZERO;
+        let pauses: Vec<Duration> = [0, 64 << 20, 128 << 20, 512 << 20]
+            .map(|total| pause(total, bounds, none))
+            .to_vec();
+        assert!(pauses.windows(2).all(|pair| pair[1] <= pair[0]), "{pauses:?}");
+        assert!(pauses[2] < Duration::from_millis(15), "{pauses:?}");
+        assert_eq!(pauses[3], SHORTEST);
+        // A look that is dear is not made all the time.
+        assert!(pause(512 << 20, bounds, Duration::from_millis(10)) >= Duration::from_millis(10));
+        assert!(pause(0, bounds, Duration::from_millis(10)) >= Duration::from_millis(30));
+    }
+
+    #[test]
     fn kernel_reports_are_read_by_name() {
         let status = "VmPeak:\t  900 kB\nRssAnon:\t     120 kB\nRssShmem:\t 8 kB\nVmPTE:\t 4 kB\n";
-        assert_eq!(kib_of(status, "RssAnon:"), 120);
-        assert_eq!(kib_of(status, "VmSwap:"), 0);
+        assert_eq!(number_of(status, "RssAnon:"), 120);
+        assert_eq!(number_of(status, "VmSwap:"), 0);
     }
 }

@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -41,6 +42,15 @@ pub enum ToLauncher {
         /// Which.
         id: u64,
     },
+    /// Show a folder of the host in a running sandbox, read-only.
+    Attach {
+        /// Which sandbox.
+        id: u64,
+        /// Which of the prepared mount points; each can be used once.
+        number: usize,
+        /// The folder, with no symbolic link in its path.
+        folder: PathBuf,
+    },
 }
 
 /// From the launcher to the server.
@@ -55,6 +65,8 @@ pub enum FromLauncher {
     Made {
         /// Which.
         id: u64,
+        /// Its private folder on the host, where it has no root of its own.
+        folder: Option<String>,
     },
     /// The sandbox could not be made; nothing of it is left.
     Failed {
@@ -70,12 +82,23 @@ pub enum FromLauncher {
         /// How much; null if it is not there any more.
         usage: Option<Usage>,
     },
+    /// The folder is there, or why not.
+    Attached {
+        /// Which sandbox.
+        id: u64,
+        /// Which mount point.
+        number: usize,
+        /// Why not; null if it is there.
+        error: Option<StepError>,
+    },
     /// The sandbox has ended and nothing of it is left.
     Gone {
         /// Which.
         id: u64,
         /// Whether memory was the reason.
         out_of_memory: bool,
+        /// Whether too many private files were.
+        disk_full: bool,
         /// Whether the server had asked for it.
         asked: bool,
     },
@@ -92,6 +115,8 @@ pub struct Report {
     pub cgroups_missing: Option<String>,
     /// The kernel's Landlock version.
     pub landlock_abi: i32,
+    /// Why there are no namespaces, so that sandboxes are of the `process` level; null if there are.
+    pub namespaces_missing: Option<StepError>,
 }
 
 /// A step that failed.
@@ -104,6 +129,39 @@ pub struct StepError {
     pub layer: Option<String>,
     /// The system's error number.
     pub errno: i32,
+}
+
+impl StepError {
+    /// From what the system said, with what the step knows beyond that (such as a file's name).
+    pub(crate) fn new(step: &str, layer: Option<&str>, error: &io::Error) -> Self {
+        let about = error.get_ref().and_then(|inner| inner.downcast_ref::<About>());
+        let errno = about
+            .map(|about| about.errno)
+            .or_else(|| error.raw_os_error())
+            .unwrap_or(match error.kind() {
+                io::ErrorKind::Unsupported => libc::EOPNOTSUPP,
+                _ => libc::EIO,
+            });
+        Self {
+            step: about.map_or_else(|| step.to_owned(), |about| format!("{step} ({})", about.what)),
+            layer: layer.map(str::to_owned),
+            errno,
+        }
+    }
+}
+
+/// An error number, and what it is about: a path, or the operation of a library that hides the number.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub(crate) struct About {
+    pub(crate) what: String,
+    pub(crate) errno: i32,
+}
+
+impl From<About> for io::Error {
+    fn from(about: About) -> Self {
+        Self::other(about)
+    }
 }
 
 /// What a sandbox uses, as control groups or the watcher count it.
@@ -132,9 +190,14 @@ pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, descriptors: &[Bo
     if bytes.len() > MAX_MESSAGE || descriptors.len() > MAX_DESCRIPTORS {
         return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
     }
+    if descriptors.is_empty() {
+        // Sandboxes without namespaces may not pass descriptors, and are refused the call that could.
+        rustix::net::send(socket, &bytes, SendFlags::NOSIGNAL)?;
+        return Ok(());
+    }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+    if !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
     }
     rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;

@@ -28,7 +28,7 @@ mod linux {
     use sandcell_jail::wire::{FromLauncher, ToLauncher, receive, send};
 
     /// What runs inside: a shell that takes its program from the first descriptor.
-    pub(super) fn entry(input: OwnedFd, output: OwnedFd) -> i32 {
+    pub(super) fn entry(input: OwnedFd, output: OwnedFd, _folder: Option<&str>) -> i32 {
         let errors = output.try_clone().unwrap();
         let status = Command::new("/usr/bin/python3")
             .args(["-I", "-S", "-"])
@@ -52,6 +52,10 @@ mod linux {
         if cfg!(feature = "fault-injection") {
             trials.extend([
                 Trial::test("a_failed_step_leaves_nothing_and_the_next_sandbox_works", fault_loop),
+                Trial::test(
+                    "without_namespaces_a_failed_step_leaves_nothing_and_a_missing_layer_refuses",
+                    fault_loop_without_namespaces,
+                ),
                 Trial::test("each_layer_that_is_missing_refuses_the_sandbox", missing_layers),
             ]);
         }
@@ -70,10 +74,21 @@ mod linux {
         }
 
         fn without(layer: Option<&str>) -> Self {
+            Self::at_level(layer, false)
+        }
+
+        /// Without user namespaces, and without these layers.
+        fn process_level(layers: &str) -> Self {
+            Self::at_level(Some(&format!("user_namespace,{layers}")), true)
+        }
+
+        fn at_level(layer: Option<&str>, process_level: bool) -> Self {
             let launcher = start().unwrap();
             let template = Template {
                 trees: vec![],
+                config: vec![],
                 mounts: vec![],
+                process_level,
                 spares: 1,
                 disabled: layer.map(str::to_owned),
                 skipped: None,
@@ -231,8 +246,63 @@ print(os.listdir("/"), os.listdir("/dev"))
         }
     }
 
+    /// Folders for private files that launchers without namespaces have made.
+    fn folders() -> usize {
+        let entries = std::fs::read_dir("/tmp").unwrap().flatten();
+        entries
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with("sandcell-"))
+            .count()
+    }
+
+    fn fault_loop_without_namespaces() -> Result<(), Failed> {
+        if sandcell_jail::fence::available() < sandcell_jail::fence::WITH_SCOPES {
+            println!("skipped: this kernel's Landlock cannot hold signals");
+            return Ok(());
+        }
+        let before = folders();
+        let mut session = Session::process_level("");
+        fail_each(&mut session, 10);
+        drop(session);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        while folders() > before {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "a folder for private files is left"
+            );
+            std::thread::yield_now();
+        }
+        for layer in sandcell_jail::process_level::LAYERS {
+            if layer == "empty_environment" {
+                continue;
+            }
+            let (answer, _) = Session::process_level(layer).ask(request());
+            match answer {
+                FromLauncher::Failed { error, .. } => assert_eq!(error.layer.as_deref(), Some(layer)),
+                other => panic!("without {layer}: {other:?}"),
+            }
+        }
+        Ok(())
+    }
+
     fn fault_loop() -> Result<(), Failed> {
         let mut session = Session::new();
+        fail_each(&mut session, 50);
+        assert_eq!(session.python("print(7)"), "7\n");
+        // What waits to become a sandbox is all that is left.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        while session.children() > 1 {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "{} processes are left",
+                session.children()
+            );
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Fails the n-th step for every n; there are more than `least`.
+    fn fail_each(session: &mut Session, least: usize) {
         let mut step = 0;
         loop {
             let (answer, mut stream) = session.ask(Request {
@@ -249,20 +319,8 @@ print(os.listdir("/"), os.listdir("/dev"))
             assert_eq!(text, "", "nothing ran after step {step} failed");
             step += 1;
         }
-        assert!(step > 50, "{step} steps");
+        assert!(step > least, "{step} steps");
         assert!(matches!(session.hear(), FromLauncher::Gone { .. }));
-        assert_eq!(session.python("print(7)"), "7\n");
-        // What waits to become a sandbox is all that is left.
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
-        while session.children() > 1 {
-            assert!(
-                std::time::Instant::now() < deadline,
-                "{} processes are left",
-                session.children()
-            );
-            std::thread::yield_now();
-        }
-        Ok(())
     }
 
     fn missing_layers() -> Result<(), Failed> {
@@ -299,7 +357,7 @@ print(os.listdir("/"), os.listdir("/dev"))
         )
         .unwrap();
         drop((theirs_in, theirs_out));
-        assert_eq!(session.hear(), FromLauncher::Made { id: 1 });
+        assert_eq!(session.hear(), FromLauncher::Made { id: 1, folder: None });
         session.launcher.process.kill().unwrap();
         session.launcher.process.wait().unwrap();
         // The program inside holds the other end, so the end of the stream is the end of it.

@@ -27,10 +27,17 @@ fn write(host: &dyn Host, mounts: &[Mount], named: usize) -> String {
     let sentences = [
         "Runs code in isolated sandboxes. Start with execute_code: without sandbox_id it uses your default sandbox, \
          made at first use. Between calls of the same sandbox and language, variables, imports, functions and files \
-         stay. A crash or kill loses variables, not files; the result then says state_lost."
+         stay. After a crash or kill the session is restored to before that call where it can be, else its \
+         variables are lost; the result says which (restored, state_lost)."
             .to_owned(),
         languages_text(&languages, named),
-        "Network: none, and nothing can be installed.".to_owned(),
+        match host.package_language() {
+            Some(language) => format!(
+                "Network: none inside. install_package makes {language} packages importable at once, in running sessions, \
+                 too; pip does not work."
+            ),
+            None => "Network: none, and nothing can be installed.".to_owned(),
+        },
         "Home and working folder: /home/user; /tmp is writable too, the rest is read-only.".to_owned(),
         mounts_text(mounts, named),
         limits_text(config),
@@ -52,16 +59,32 @@ fn languages_text(languages: &[LanguageInfo], named: usize) -> String {
         return "Languages: none is installed here; execute_code says what to do.".into();
     }
     let mut text = String::from("Languages: ");
-    let names: Vec<String> = languages
+    let with_version = |language: &LanguageInfo| format!("{} {}", language.name, shorten(&language.version, 20));
+    let sessions: Vec<String> = languages
         .iter()
-        .map(|language| format!("{} {}", language.name, shorten(&language.version, 20)))
+        .filter(|language| language.session)
+        .map(with_version)
         .collect();
-    text.push_str(&names.join(", "));
+    // Their versions give way before sentences do.
+    let others = languages.iter().filter(|language| !language.session);
+    let others: Vec<String> = match named {
+        6.. => others.map(short_version).collect(),
+        _ => others.map(|language| language.name.clone()).collect(),
+    };
+    text.push_str(&sessions.join(", "));
+    if !others.is_empty() {
+        text.push_str(if sessions.is_empty() { "" } else { " keep variables; " });
+        text.push_str(&format!("each run a program of its own: {}", others.join(", ")));
+    }
     text.push('.');
+    let languages: Vec<&LanguageInfo> = languages.iter().filter(|language| language.name == "python").collect();
+    if languages.is_empty() {
+        return text;
+    }
     if languages.iter().all(|language| language.libraries.is_empty()) {
         text.push_str(" No data libraries (numpy, pandas, matplotlib) are there: only what comes with the language.");
     }
-    for language in languages.iter().filter(|language| !language.libraries.is_empty()) {
+    for language in languages.into_iter().filter(|language| !language.libraries.is_empty()) {
         text.push_str(&format!(
             " Data libraries of {}: {}.",
             language.name,
@@ -69,6 +92,14 @@ fn languages_text(languages: &[LanguageInfo], named: usize) -> String {
         ));
     }
     text
+}
+
+/// Name and first two numbers of the version.
+fn short_version(language: &LanguageInfo) -> String {
+    let version: Vec<&str> = language.version.split('.').take(2).collect();
+    format!("{} {}", language.name, shorten(&version.join("."), 12))
+        .trim_end()
+        .to_owned()
 }
 
 fn mounts_text(mounts: &[Mount], named: usize) -> String {

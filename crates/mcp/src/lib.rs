@@ -7,10 +7,13 @@
 
 mod answer;
 mod arguments;
+mod auth;
 mod content;
 mod host;
+mod http;
 mod instructions;
 mod limits;
+mod prompts;
 mod resources;
 mod schema;
 mod server;
@@ -21,12 +24,29 @@ mod time;
 mod tools;
 mod wire;
 
+pub use auth::{Anonymous, NewToken, Token, TokenError, TokenStore, TokenUse};
 pub use content::execution_object;
+pub use http::{HttpError, HttpLimits, HttpOptions, HttpServer, TlsError, TlsFiles, WrongName};
 pub use server::{ServerOptions, UnknownTool};
 pub use stdio::{ServeError, serve_stdio};
 
 /// How a caller reads on in a cut stream: what the engine puts into its markers (`Hints::read_rest`).
 pub const READ_REST: &str = "get_execution(execution_id=\"{execution_id}\", stream=\"{stream}\", offset={offset})";
+
+/// What results tell callers to do, in the words of these tools.
+#[must_use]
+pub fn hints() -> sandcell_engine::Hints {
+    sandcell_engine::Hints {
+        more_memory: "work on the data in parts, or ask for more with memory_mb (create_sandbox or create_run_close)"
+            .to_owned(),
+        more_time: "raise timeout_s (at most 3600); with a small wait_s the call returns early and the code runs on"
+            .to_owned(),
+        more_disk: "delete files, or make a sandbox with a larger disk_mb (create_sandbox)".to_owned(),
+        bring_data: "bring the data with write_file or upload_file, or make it in the code".to_owned(),
+        give_stdin: "pass stdin with the call, one line for each input(): nobody is there to type".to_owned(),
+        read_rest: Some(READ_REST.to_owned()),
+    }
+}
 
 /// What every log filter must have: rmcp writes whole requests and results (code, output, secrets) to its log.
 pub const LOG_DIRECTIVE: &str = "rmcp=off";

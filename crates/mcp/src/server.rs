@@ -9,19 +9,20 @@ use futures::FutureExt as _;
 use rmcp::RoleServer;
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, ErrorCode, ErrorData, Implementation,
-    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
-    ProgressNotificationParam, ProgressToken, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities,
-    ServerConfig, Tool as McpTool,
+    CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, ErrorCode, ErrorData, GetPromptRequestParams,
+    GetPromptResponse, Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+    ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ProtocolVersion,
+    ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, Tool as McpTool,
 };
 use rmcp::service::{Peer, RequestContext};
-use sandcell_engine::Principal;
+use sandcell_engine::{Principal, Progress, Watch};
 use sandcell_sandbox::{Code, Failure, Mount};
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::{Answer, Block};
 use crate::host::Host;
 use crate::limits::{BULK_ANSWER_BYTES, PROGRESS_EVERY, PROGRESS_LEAVES};
+use crate::prompts::PROMPTS;
 use crate::resources::Address;
 use crate::stdio::ledger::Ledger;
 use crate::tools::{self, Facts, Tool};
@@ -107,10 +108,12 @@ impl Server {
     async fn run(&self, tool: &Tool, request: CallToolRequestParams, context: &RequestContext<RoleServer>) -> Answer {
         let cancel = self.0.gone.child_token();
         let given = request.arguments.unwrap_or_default();
-        let call = tool.call(Arc::clone(&self.0.host), self.0.who.clone(), given, cancel.clone());
+        let watch = Watch::default();
+        let host = Arc::clone(&self.0.host);
+        let call = tool.call(host, self.0.who.clone(), given, cancel.clone(), watch.clone());
         let mut call = std::pin::pin!(AssertUnwindSafe(call).catch_unwind());
         let sending = AtomicBool::new(false);
-        let mut progress = std::pin::pin!(progress(context, &sending));
+        let mut progress = std::pin::pin!(progress(context, &sending, &watch));
         let outcome = loop {
             tokio::select! {
                 biased;
@@ -148,24 +151,40 @@ fn panicked(what: &str) -> Failure {
 }
 
 /// Says once a second that the call is still under way, if the client asked for that. Never ends.
-async fn progress(context: &RequestContext<RoleServer>, sending: &AtomicBool) {
+async fn progress(context: &RequestContext<RoleServer>, sending: &AtomicBool, watch: &Watch) {
     if let Some(token) = context.meta.get_progress_token() {
-        report(&context.peer, token, sending).await;
+        report(&context.peer, token, sending, watch).await;
     }
     std::future::pending().await
 }
 
-async fn report(peer: &Peer<RoleServer>, token: ProgressToken, sending: &AtomicBool) {
+async fn report(peer: &Peer<RoleServer>, token: ProgressToken, sending: &AtomicBool, watch: &Watch) {
+    let mut last = 0.0;
     for second in 1_u32.. {
         tokio::time::sleep(PROGRESS_EVERY).await;
-        let message = format!("running for {second} s");
-        let params = ProgressNotificationParam::new(token.clone(), f64::from(second)).with_message(message);
+        let params = params(token.clone(), second, last, watch.progress());
+        last = params.progress;
         sending.store(true, Ordering::Relaxed);
         let sent = peer.notify_progress(params).await;
         sending.store(false, Ordering::Relaxed);
         if sent.is_err() {
             return;
         }
+    }
+}
+
+/// What is said after so many seconds: where the code's own progress bar is, or that it runs. The number must grow from
+/// one notification to the next, so a bar that starts again only counts on by a little.
+fn params(token: ProgressToken, second: u32, last: f64, bar: Option<Progress>) -> ProgressNotificationParam {
+    let Some(bar) = bar else {
+        let value = f64::from(second).max(last + 0.001);
+        return ProgressNotificationParam::new(token, value).with_message(format!("running for {second} s"));
+    };
+    let value = bar.done.max(last + 0.001);
+    let params = ProgressNotificationParam::new(token, value).with_message(bar.text);
+    match bar.total {
+        Some(total) if value <= total => params.with_total(total),
+        Some(_) | None => params,
     }
 }
 
@@ -180,8 +199,8 @@ fn weight(answer: &Answer) -> usize {
 }
 
 /// Calls whose answer can have the size of a file.
-fn is_bulk(tool: &Tool, request: &CallToolRequestParams) -> bool {
-    tool.name == "read_file"
+pub(crate) fn is_bulk(request: &CallToolRequestParams) -> bool {
+    request.name == "read_file"
         && request
             .arguments
             .as_ref()
@@ -190,7 +209,11 @@ fn is_bulk(tool: &Tool, request: &CallToolRequestParams) -> bool {
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
+        let capabilities = ServerCapabilities::builder()
+            .enable_tools()
+            .enable_resources()
+            .enable_prompts()
+            .build();
         ServerConfig::new(capabilities)
             .with_server_info(Implementation::new("sandcell", env!("CARGO_PKG_VERSION")))
             .with_instructions(self.0.instructions.clone())
@@ -223,7 +246,7 @@ impl ServerHandler for Server {
             );
             return Err(ErrorData::invalid_params(message, None));
         };
-        if is_bulk(tool, &request) {
+        if is_bulk(&request) {
             self.reserve(&context).await;
         }
         let answer = self.run(tool, request, &context).await;
@@ -234,6 +257,38 @@ impl ServerHandler for Server {
             "answered"
         );
         Ok(wire::result(answer).into())
+    }
+
+    async fn list_prompts(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Ok(ListPromptsResult::with_all_items(
+            PROMPTS.iter().map(wire::prompt).collect(),
+        ))
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        let Some(prompt) = PROMPTS.iter().find(|prompt| prompt.name == request.name) else {
+            let names: Vec<&str> = PROMPTS.iter().map(|prompt| prompt.name).collect();
+            let name = crate::arguments::echo(&request.name);
+            let message = format!("there is no prompt {name}; the prompts are {}", names.join(", "));
+            return Err(ErrorData::invalid_params(message, None));
+        };
+        let given = request.arguments.unwrap_or_default();
+        let value = |name: &str| given.get(name).and_then(|value| value.as_str()).map(str::to_owned);
+        match prompt.text(&value) {
+            Ok(text) => Ok(wire::prompt_text(prompt, text).into()),
+            Err(missing) => {
+                let message = format!("the prompt {} needs a text for {missing}", prompt.name);
+                Err(ErrorData::invalid_params(message, None))
+            }
+        }
     }
 
     async fn list_resources(
@@ -272,7 +327,7 @@ impl ServerHandler for Server {
     async fn on_custom_request(
         &self,
         request: CustomRequest,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
         // rmcp takes a known method with parameters of the wrong shape for an unknown method.
         const KNOWN: [&str; 5] = [
@@ -283,7 +338,10 @@ impl ServerHandler for Server {
             "resources/list",
         ];
         let method = crate::arguments::echo(&request.method);
-        Err(if KNOWN.contains(&request.method.as_str()) {
+        // The newest protocol has no handshake: there it is unknown in any shape.
+        let no_handshake = context.meta.protocol_version() >= Some(ProtocolVersion::V_2026_07_28);
+        let unknown = no_handshake && request.method == "initialize";
+        Err(if KNOWN.contains(&request.method.as_str()) && !unknown {
             let message = format!("the params of {method} have the wrong shape; arguments must be an object");
             ErrorData::invalid_params(message, None)
         } else {

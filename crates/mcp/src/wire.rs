@@ -1,13 +1,15 @@
 //! Our own words as rmcp's types. Together with `server` and `stdio::transport`, the only code that names them.
 
 use rmcp::model::{
-    CallToolResult, ContentBlock, ErrorData, MetaObject, ReadResourceResult, Resource, ResourceContents,
-    ResourceTemplate, Tool as McpTool, ToolAnnotations,
+    CallToolResult, ContentBlock, ErrorData, GetPromptResult, MetaObject, Prompt as McpPrompt, PromptArgument,
+    PromptMessage, ReadResourceResult, Resource, ResourceContents, ResourceTemplate, Role, Tool as McpTool,
+    ToolAnnotations,
 };
 use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
 
 use crate::answer::{Answer, Block};
+use crate::prompts::{Argument, Prompt};
 use crate::resources::{Body, Content};
 use crate::schema;
 use crate::tools::{Effect, Tool};
@@ -72,6 +74,22 @@ pub(crate) fn resource_templates() -> Vec<ResourceTemplate> {
         ResourceTemplate::new("sandcell://executions/{execution_id}/{n}", "execution file")
             .with_description("A picture or output of an execution; outlives its sandbox"),
     ]
+}
+
+/// A prompt as `prompts/list` shows it.
+pub(crate) fn prompt(prompt: &Prompt) -> McpPrompt {
+    let argument = |argument: &Argument| {
+        PromptArgument::new(argument.name)
+            .with_description(argument.description)
+            .with_required(argument.required)
+    };
+    let arguments = prompt.arguments.iter().map(argument).collect();
+    McpPrompt::new(prompt.name, Some(prompt.description), Some(arguments)).with_title(prompt.title)
+}
+
+/// A prompt that was written out.
+pub(crate) fn prompt_text(prompt: &Prompt, text: String) -> GetPromptResult {
+    GetPromptResult::new(vec![PromptMessage::new_text(Role::User, text)]).with_description(prompt.description)
 }
 
 /// A failure where only a JSON-RPC error can say it (resources).

@@ -1,7 +1,7 @@
 //! Makers of sandboxes, and the sandboxes they make.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -83,8 +83,21 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
     /// Starts a program inside.
     async fn spawn(&self, command: Command) -> Result<Process, SandboxError>;
 
+    /// How much memory its processes may use together, in bytes, where that is known.
+    fn memory_limit(&self) -> Option<u64> {
+        None
+    }
+
     /// Its files.
     fn files(&self) -> &dyn Files;
+
+    /// Shows a folder of the host in the running sandbox, read-only; returns where. The places are
+    /// [`LAYERS`](crate::LAYERS)`/0`, `/1` and so on in the order of the calls, at most [`LAYERS_MAX`](crate::LAYERS_MAX).
+    /// The folder must be one that the caller made for this: everything in it can be read inside.
+    async fn attach(&self, folder: &Path) -> Result<String, SandboxError> {
+        let _ = folder;
+        Err(SandboxError::Unsupported("installing packages".to_owned()))
+    }
 
     /// What it uses now. Counters only grow, so two readings tell what happened between them.
     async fn usage(&self) -> Result<Usage, SandboxError>;
@@ -132,6 +145,8 @@ pub enum EndReason {
     Closed,
     /// All of it was killed for memory.
     OutOfMemory,
+    /// All of it was killed for too many private files, where no file system holds them.
+    DiskFull,
     /// Its agent broke the protocol or ended by itself.
     AgentLost,
     /// The launcher that held it is gone.
@@ -145,6 +160,7 @@ impl EndReason {
         match self {
             Self::Closed => Code::NotFound,
             Self::OutOfMemory => Code::OutOfMemory,
+            Self::DiskFull => Code::DiskFull,
             Self::AgentLost | Self::LauncherLost => Code::SessionLost,
         }
     }
@@ -155,6 +171,7 @@ impl std::fmt::Display for EndReason {
         f.write_str(match self {
             Self::Closed => "it was closed",
             Self::OutOfMemory => "it was killed for memory",
+            Self::DiskFull => "it was killed for more private files than it may have",
             Self::AgentLost => "its first process ended",
             Self::LauncherLost => "the process that held it ended",
         })

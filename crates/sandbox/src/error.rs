@@ -181,6 +181,12 @@ pub enum SandboxError {
     /// The other side broke the protocol: it is not trusted any more and the sandbox is ended.
     #[error("the sandbox's agent broke the protocol: {0}")]
     Protocol(String),
+    /// There is no room for more of something that only a new sandbox has again.
+    #[error("{what}")]
+    Full {
+        /// What there is no more room for, with the limit.
+        what: String,
+    },
     /// This back end does not have what was asked for.
     #[error("{0} is not supported by this back end")]
     Unsupported(String),
@@ -206,6 +212,11 @@ impl From<SandboxError> for Failure {
                 Code::LanguageUnavailable,
                 message,
                 "check the program's path with `sandcell doctor` on the host",
+            ),
+            SandboxError::Full { .. } => Self::new(
+                Code::LimitReached,
+                message,
+                "create_sandbox with all packages in one list",
             ),
             SandboxError::Protocol(_) => Self::new(
                 Code::Internal,

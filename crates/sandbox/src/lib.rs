@@ -5,21 +5,28 @@
 //! async runtime: the channels are plain data structures.
 #![forbid(unsafe_code)]
 
+mod analysis;
 mod backend;
 mod error;
 mod files;
 mod isolation;
 mod limits;
+mod packages;
 mod process;
 mod session;
 
+pub use analysis::{Advice, Finding, Severity};
 pub use backend::{Backend, EndReason, Ended, Mount, MountMode, NetworkRule, Sandbox, SandboxSpec, Usage};
 pub use error::{Code, Failure, FileError, SandboxError, SessionError};
 pub use files::{Entry, EntryKind, FileChunk, Files, HOME, Listing, PathError, SandboxPath, WriteMode};
 pub use isolation::{Degree, Isolation, LayerReport, LayerState, Level};
 pub use limits::{ByteSize, Cpus, Limits, MAX_TIMEOUT};
-pub use process::{Channel, Command, Exit, Process, ProcessEvent, ProcessHandle, Signal, SignalScope, StdinMode};
+pub use packages::{Held, Installed, LAYERS, LAYERS_MAX, Packages, Wanted, layer_places};
+pub use process::{
+    Channel, Command, Compile, Exit, Gathered, Process, ProcessEvent, ProcessHandle, Program, Signal, SignalScope,
+    StdinMode, gather,
+};
 pub use session::{
-    Cell, CellError, CellOutcome, CellStatus, Interrupter, Language, LanguageInfo, MimeBundle, OutputStream, Session,
-    SessionEvent, SessionFeatures,
+    Aftermath, Cell, CellError, CellOutcome, CellStatus, Interrupter, Language, LanguageInfo, MimeBundle, OutputStream,
+    Session, SessionEvent, SessionFeatures, Variable,
 };

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use crate::SandboxError;
+use crate::{SandboxError, SandboxPath};
 
 /// What standard input is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +35,26 @@ pub struct Command {
     /// Whether the program gets a private two-way channel: it reads from descriptor 3 and writes to
     /// descriptor 4. Sessions use it for their driver.
     pub control: bool,
+}
+
+/// A piece of code as a program of its own: what has to be there, and the steps that run it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// What is written first: the source, and whatever its folders need to exist.
+    pub files: Vec<(SandboxPath, Bytes)>,
+    /// What makes a program of the source.
+    pub compile: Option<Compile>,
+    /// What runs.
+    pub run: Command,
+}
+
+/// The step that makes a program of a source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compile {
+    /// The compiler. Ends with another status than 0 when the source is wrong.
+    pub command: Command,
+    /// How long it may take; the time for running is counted apart.
+    pub timeout: Duration,
 }
 
 /// A byte stream of a process.
@@ -73,7 +94,7 @@ pub enum ProcessEvent {
         /// Which.
         channel: Channel,
     },
-    /// The process itself has ended; its descendants may live on and still write. Sent once.
+    /// The process itself has ended; its descendants may live on and still write. Sent once, and once for each heir.
     Exited {
         /// How.
         exit: Exit,
@@ -123,4 +144,69 @@ pub trait ProcessHandle: Send + Sync + std::fmt::Debug {
 
     /// Sends a signal. A process that has ended already is not an error.
     async fn signal(&self, signal: Signal, scope: SignalScope) -> Result<(), SandboxError>;
+
+    /// Whether another process can take the program's place ([`ProcessHandle::succeed`]).
+    fn has_heirs(&self) -> bool {
+        false
+    }
+
+    /// Kills the program and its tree, but for this process of it (an id inside).
+    async fn kill_but(&self, _heir: i32) -> Result<(), SandboxError> {
+        Err(SandboxError::Unsupported("heirs of a program".to_owned()))
+    }
+
+    /// Makes an orphan that a program has left its heir, once the program's end was told: what else the program left is
+    /// killed, the heir is sent SIGCONT, and from then on it is the program, with the same channels. Its end is told by
+    /// another [`ProcessEvent::Exited`].
+    async fn succeed(&self, _heir: i32) -> Result<(), SandboxError> {
+        Err(SandboxError::Unsupported("heirs of a program".to_owned()))
+    }
+}
+
+/// How a program ended whose output was gathered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gathered {
+    /// How it ended; none if that never became known.
+    pub exit: Option<Exit>,
+    /// The beginning of what it wrote to stdout.
+    pub stdout: Vec<u8>,
+    /// The beginning of what it wrote to stderr.
+    pub stderr: Vec<u8>,
+    /// How many bytes were left out of either.
+    pub omitted: u64,
+}
+
+/// Waits for a program's end and keeps at most `most` bytes of each of its streams. It has no deadline of its own;
+/// dropping the future ends the program.
+pub async fn gather(process: Process, most: usize) -> Gathered {
+    let Process { mut events, handle } = process;
+    let mut gathered = Gathered {
+        exit: None,
+        stdout: Vec::new(),
+        stderr: Vec::new(),
+        omitted: 0,
+    };
+    let mut closed = 0_u8;
+    while gathered.exit.is_none() || closed < 2 {
+        match events.recv().await {
+            Some(ProcessEvent::Output { channel, bytes }) => {
+                let kept = match channel {
+                    Channel::Stdout => &mut gathered.stdout,
+                    Channel::Stderr => &mut gathered.stderr,
+                    Channel::Stdin | Channel::Control => continue,
+                };
+                let taken = bytes.len().min(most.saturating_sub(kept.len()));
+                kept.extend(bytes.iter().take(taken));
+                let left = u64::try_from(bytes.len() - taken).unwrap_or(u64::MAX);
+                gathered.omitted = gathered.omitted.saturating_add(left);
+            }
+            Some(ProcessEvent::Closed { channel }) => {
+                closed += u8::from(matches!(channel, Channel::Stdout | Channel::Stderr));
+            }
+            Some(ProcessEvent::Exited { exit }) => gathered.exit = Some(exit),
+            None => break,
+        }
+    }
+    drop(handle);
+    gathered
 }

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use crate::{Command, Exit, Sandbox, SandboxError, SandboxPath, SessionError};
+use crate::{Advice, ByteSize, Exit, Failure, Finding, Program, Sandbox, SandboxError, SessionError};
 
 /// A language that this machine can run, and how its sessions are opened.
 #[async_trait]
@@ -16,14 +17,27 @@ pub trait Language: Send + Sync + std::fmt::Debug {
     /// What it is called and which version is here.
     fn info(&self) -> &LanguageInfo;
 
-    /// The file name a program of this language is stored under, such as `main.py`.
-    fn file_name(&self) -> &str;
+    /// How this code is run on its own, without a session: the files it needs and the steps that run it. `env` is
+    /// the sandbox's [`base_env`](Sandbox::base_env); variables that a step does not set itself come from there.
+    ///
+    /// # Errors
+    /// When the code cannot be a program of this language.
+    fn program(&self, code: &str, args: &[String], env: &BTreeMap<String, String>) -> Result<Program, Failure>;
 
-    /// How a program stored at `path` inside the sandbox is run on its own, without a session. `env` and `cwd` are
-    /// filled by the caller afterwards, on top of what this sets.
-    fn program(&self, path: &SandboxPath, args: &[String]) -> Command;
+    /// Memory below which programs of this language do not start: a sandbox made for one run has at least this,
+    /// unless its caller says otherwise.
+    fn memory(&self) -> ByteSize {
+        ByteSize::bytes(0)
+    }
 
-    /// Starts an interpreter in the sandbox and waits until it is ready (bounded: 30 s).
+    /// What is noticed about code before it runs. Bounded in time and memory whatever the code is; languages that have
+    /// no such analysis notice nothing.
+    fn analyse(&self, _code: &str, _advice: &Advice) -> Vec<Finding> {
+        Vec::new()
+    }
+
+    /// Starts an interpreter in the sandbox and waits until it is ready (bounded: 30 s). Where
+    /// [`LanguageInfo::session`] is false, each cell is a program of its own and nothing is started yet.
     async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError>;
 }
 
@@ -34,8 +48,12 @@ pub struct LanguageInfo {
     pub name: String,
     /// Other names callers may use.
     pub aliases: Vec<String>,
-    /// The version of the interpreter, such as `3.11.2`.
+    /// The version of the interpreter, such as `3.11.2`; empty where it was not asked yet.
     pub version: String,
+    /// Whether variables stay from cell to cell. If not, each one is a program of its own that finds the files.
+    pub session: bool,
+    /// What its files' names end with, without the dot.
+    pub extensions: Vec<String>,
     /// Data libraries that can be imported without installing anything, with versions (`numpy 2.1`).
     pub libraries: Vec<String>,
 }
@@ -49,6 +67,8 @@ pub struct Cell {
     pub stdin: Option<String>,
     /// The number of the cell in its session, from 1; used in tracebacks (`<cell 3>`).
     pub number: u32,
+    /// Whether [`SessionEvent::Install`] is answered.
+    pub packages: bool,
 }
 
 /// A standard stream.
@@ -94,6 +114,13 @@ pub enum SessionEvent {
     Display(MimeBundle),
     /// The last expression's value.
     Result(MimeBundle),
+    /// The code was prepared (compiled) and begins to run: time counts anew from here. At most once a cell.
+    Begun,
+    /// The cell wants packages to be installed and waits for [`Interrupter::installed`].
+    Install {
+        /// What it wants, as it was written. Bytes from inside, like all of these.
+        packages: Vec<String>,
+    },
 }
 
 /// How a cell ended.
@@ -114,8 +141,10 @@ pub enum CellStatus {
     Error(CellError),
     /// It was interrupted and the session lives on.
     Interrupted(CellError),
-    /// The interpreter ended in the middle; this session is over.
+    /// The interpreter ended in the middle; [`Session::aftermath`] says whether the session is over.
     Died(Exit),
+    /// The program that the cell was has ended; the session keeps nothing between cells and lives on.
+    Ended(Exit),
 }
 
 /// An error that code raised.
@@ -130,7 +159,8 @@ pub struct CellError {
     /// What the driver can add: the package to install, why the network is closed. Empty if nothing.
     #[serde(default)]
     pub hint: String,
-    /// A coarse class that the server maps to a cause: `memory`, `network`, `disk`, `processes`, `stdin`, or empty.
+    /// A coarse class that the server maps to a cause: `memory`, `network`, `disk`, `processes`, `stdin`,
+    /// `compile` (it never ran), or empty.
     #[serde(default)]
     pub class: String,
 }
@@ -148,6 +178,23 @@ pub struct SessionFeatures {
     pub stdin: bool,
 }
 
+/// A variable of a session, described without running any of its code.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Variable {
+    /// Its name.
+    pub name: String,
+    /// The class of its value.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Its length, or its sides such as `100x3`; empty if it has none that is known.
+    pub shape: String,
+    /// What it takes in memory, without what it refers to; 0 if that is not known.
+    pub bytes: u64,
+    /// The beginning of its text, for plain values only.
+    pub preview: String,
+}
+
 /// A live interpreter. One cell at a time; dropping it kills the interpreter.
 #[async_trait]
 pub trait Session: Send + std::fmt::Debug {
@@ -160,6 +207,44 @@ pub trait Session: Send + std::fmt::Debug {
 
     /// What this session can do.
     fn features(&self) -> SessionFeatures;
+
+    /// How long a cell may be prepared (compiled) before [`SessionEvent::Begun`]; on top of the time it may run.
+    fn preparing(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// The session's variables, between cells: listed without running any of their code, a bounded number of them.
+    /// A session that cannot tell has none.
+    ///
+    /// # Errors
+    /// When the session is over because of it.
+    async fn variables(&mut self) -> Result<Vec<Variable>, SessionError> {
+        Ok(Vec::new())
+    }
+
+    /// Says that the next cell is the last one: nothing has to be kept for another.
+    fn last_cell(&mut self) {}
+
+    /// What [`CellStatus::Died`] left, once it was returned.
+    fn aftermath(&self) -> Aftermath {
+        Aftermath::Over { why: None }
+    }
+}
+
+/// What became of a session whose interpreter has died.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Aftermath {
+    /// It lives on, as it was after the cell of this number. Later cells have left nothing but files.
+    Restored {
+        /// The cell.
+        cell: u32,
+    },
+    /// It is over.
+    Over {
+        /// Why it could not be restored, as the end of a sentence that begins with "because". None if there is nothing
+        /// to say about it: nothing was tried, or there was nothing to restore.
+        why: Option<String>,
+    },
 }
 
 /// The means to end what a session runs while [`Session::execute`] is under way.
@@ -168,6 +253,17 @@ pub trait Interrupter: Send + Sync {
     /// Asks the code to stop, as Ctrl-C does. Variables survive if it yields.
     async fn interrupt(&self) -> Result<(), SandboxError>;
 
+    /// Answers [`SessionEvent::Install`]: what was installed, or why nothing was, in words for the caller.
+    async fn installed(&self, result: Result<String, String>) -> Result<(), SandboxError> {
+        let _ = result;
+        Ok(())
+    }
+
     /// Kills the interpreter and every process it started. `execute` then returns [`CellStatus::Died`].
     async fn kill(&self) -> Result<(), SandboxError>;
+
+    /// The same for a session that nobody wants back.
+    async fn end(&self) -> Result<(), SandboxError> {
+        self.kill().await
+    }
 }

@@ -6,13 +6,14 @@
 mod absent;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod native;
+#[cfg(all(target_os = "linux", feature = "native"))]
+pub(crate) mod packages;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use sandcell_engine::Engine;
+use sandcell_engine::{AbsentLanguage, Engine};
 use sandcell_languages::Detected;
-use sandcell_sandbox::{Backend, Code, Failure, Level};
+use sandcell_sandbox::{Backend, ByteSize, Code, Failure, Language as _, Level, Limits, SandboxSpec};
 
 use crate::config::Settings;
 use absent::AbsentBackend;
@@ -61,6 +62,8 @@ pub(crate) fn languages(settings: &Settings) -> Detected {
     sandcell_languages::detect(&sandcell_languages::Settings {
         python: settings.python.clone(),
         memory: settings.data_dir.clone(),
+        forgetful: !settings.restore,
+        tables: settings.language_tables.clone(),
     })
 }
 
@@ -84,6 +87,8 @@ pub(crate) struct Wired {
     pub(crate) backends: Vec<BackendState>,
     /// Why code cannot be run; empty when it can.
     pub(crate) problems: Vec<Failure>,
+    /// The languages that are here.
+    pub(crate) found: Detected,
 }
 
 impl Wired {
@@ -97,21 +102,46 @@ impl Wired {
 }
 
 /// Makes an engine for a command that makes few sandboxes and ends: none wait.
-pub(crate) async fn wire_briefly(mut settings: Settings, launcher: Launcher) -> Wired {
+pub(crate) async fn wire_briefly(mut settings: Settings, launcher: Launcher, found: Detected, ask: Ask) -> Wired {
     settings.engine.pool = sandcell_engine::PoolConfig::default();
-    wire(settings, launcher).await
+    wire_with(settings, launcher, found, ask).await
 }
 
 /// Makes the engine.
 pub(crate) async fn wire(settings: Settings, launcher: Launcher) -> Wired {
     let found = languages(&settings);
-    let mut problems: Vec<Failure> = found.missing.into_iter().map(|(_, failure)| failure).collect();
+    wire_with(settings, launcher, found, Ask::Nobody).await
+}
+
+/// Whether languages are asked for their versions, in a sandbox made for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ask {
+    Nobody,
+    Unknown,
+}
+
+/// Makes the engine with languages that were found before.
+async fn wire_with(mut settings: Settings, launcher: Launcher, mut found: Detected, ask: Ask) -> Wired {
+    let mut problems = std::mem::take(&mut found.problems);
+    // A Python that was chosen and does not work is never passed over for another language.
+    let chosen = |name: &str| name == "python" && settings.python.is_some();
+    let here = found.python.is_some() || !found.table.is_empty();
+    let missing = found.missing.iter().filter(|missing| chosen(&missing.name) || !here);
+    problems.extend(missing.take(1).map(|missing| missing.failure.clone()));
+    let absent = std::mem::take(&mut found.missing)
+        .into_iter()
+        .map(|missing| AbsentLanguage {
+            name: missing.name,
+            aliases: missing.aliases,
+            failure: missing.failure,
+        });
+    settings.engine.absent = absent.collect();
     let mut working: Vec<Arc<dyn Backend>> = Vec::new();
     let mut broken: Vec<Arc<dyn Backend>> = Vec::new();
     let mut backends = Vec::new();
     let mut launcher = Some(launcher);
     for name in &settings.backends {
-        match make(name, &settings, &found.trees, launcher.take()).await {
+        match make(name, &settings, &found, launcher.take()).await {
             Ok(backend) => {
                 backends.push(BackendState {
                     name: name.clone(),
@@ -134,22 +164,73 @@ pub(crate) async fn wire(settings: Settings, launcher: Launcher) -> Wired {
         problems.extend(backends.iter().filter_map(|backend| backend.failure.clone()));
         working = broken;
     }
+    if let (Ask::Unknown, Some(backend)) = (ask, working.first()) {
+        ask_versions(backend.as_ref(), &settings, &mut found).await;
+    }
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    let packages = packages::installer(&settings, &working, &found.languages());
+    #[cfg(not(all(target_os = "linux", feature = "native")))]
+    let packages = None;
     Wired {
-        engine: Engine::new(settings.engine, working, found.languages),
+        engine: Engine::with_packages(settings.engine, working, found.languages(), packages),
+        found,
         backends,
         problems,
     }
+}
+
+/// Asks for versions that are not known. One that gives no answer stays without.
+async fn ask_versions(backend: &dyn Backend, settings: &Settings, found: &mut Detected) {
+    let spec = SandboxSpec {
+        limits: Limits {
+            memory: ByteSize::mib(1024),
+            ..settings.engine.limits.clone()
+        },
+        ..SandboxSpec::default()
+    };
+    if found.table.iter().all(|language| !language.info().version.is_empty()) {
+        return;
+    }
+    match backend.create(&spec).await {
+        Ok(sandbox) => {
+            let memory = settings.data_dir.as_deref();
+            sandcell_languages::table::ask_versions(&mut found.table, sandbox.as_ref(), memory).await;
+            if let Err(error) = sandbox.close().await {
+                tracing::debug!(%error, "the sandbox that versions were asked in could not be closed");
+            }
+        }
+        Err(error) => tracing::debug!(%error, "versions could not be asked"),
+    }
+}
+
+/// The installer of packages alone, for the commands about bases, and the back end to shut down afterwards. Without a
+/// launcher nothing can be installed, only looked at.
+#[cfg(all(target_os = "linux", feature = "native"))]
+pub(crate) async fn package_installer(
+    settings: &Settings,
+    launcher: Option<Launcher>,
+) -> Result<(Arc<sandcell_packages::PythonPackages>, Arc<dyn Backend>), Failure> {
+    let mut found = languages(settings);
+    if let Some(at) = found.missing.iter().position(|missing| missing.name == "python") {
+        return Err(found.missing.swap_remove(at).failure);
+    }
+    let backend: Arc<dyn Backend> = match launcher {
+        Some(launcher) => make("native", settings, &found, Some(launcher)).await?,
+        None => Arc::new(AbsentBackend::new(unknown("native"))),
+    };
+    let packages = packages::python_packages(settings, &backend, &found.languages())?;
+    Ok((packages, backend))
 }
 
 #[cfg(all(target_os = "linux", feature = "native"))]
 async fn make(
     name: &str,
     settings: &Settings,
-    trees: &[PathBuf],
+    found: &Detected,
     launcher: Option<Launcher>,
 ) -> Result<Arc<dyn Backend>, Failure> {
     match (name, launcher) {
-        ("native", Some(launcher)) => native::backend(settings, trees, launcher.started).await,
+        ("native", Some(launcher)) => native::backend(settings, found, launcher.started).await,
         _ => Err(unknown(name)),
     }
 }
@@ -158,7 +239,7 @@ async fn make(
 async fn make(
     name: &str,
     _settings: &Settings,
-    _trees: &[PathBuf],
+    _found: &Detected,
     _launcher: Option<Launcher>,
 ) -> Result<Arc<dyn Backend>, Failure> {
     Err(unknown(name))

@@ -217,9 +217,10 @@ impl Stream {
         let program = self.started()?;
         match event {
             Event::Exited { exit } => {
-                if std::mem::replace(&mut program.exited, true) {
-                    return Err(Breach::new("a program ended twice"));
-                }
+                program.ends = program
+                    .ends
+                    .checked_sub(1)
+                    .ok_or_else(|| Breach::new("a program ended twice"))?;
                 program.deliver(id, ProcessEvent::Exited { exit }, None, outcome);
             }
             Event::Refused { channel } => match program.credit(channel) {

@@ -19,6 +19,8 @@ const MAX_REQUESTS: usize = 64;
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) outbound: Arc<Outbound>,
+    /// What the agent has beyond the frames themselves.
+    features: Vec<String>,
     table: Mutex<Table>,
     requests: Semaphore,
     /// Signals have a queue of their own: a kill does not wait behind slow files.
@@ -53,9 +55,10 @@ impl Link {
         let outbound = Arc::new(Outbound::new(writer));
         let _fits = outbound.send(|out| out.message(Kind::Hello, 0, &Hello::ours()));
         let mut decoder = Decoder::default();
-        greet(&mut reader, &mut decoder).await.map_err(|end| end.error())?;
+        let hello = greet(&mut reader, &mut decoder).await.map_err(|end| end.error())?;
         let link = Arc::new(Self {
             outbound,
+            features: hello.features,
             table: Mutex::new(Table::default()),
             requests: Semaphore::new(MAX_REQUESTS),
             signals: Semaphore::new(MAX_REQUESTS),
@@ -88,7 +91,7 @@ impl Link {
 
     /// Opens a stream with a request. When the returned guard is dropped before its answer came the stream is given up.
     pub(super) async fn open(&self, request: &Request, stream: Stream) -> Result<Open<'_>, SandboxError> {
-        let queue = if matches!(request, Request::Signal { .. }) {
+        let queue = if matches!(request, Request::Signal { .. } | Request::Succeed { .. }) {
             &self.signals
         } else {
             &self.requests
@@ -173,6 +176,11 @@ impl Link {
         self.table().end.as_ref().unwrap_or(&AgentEnd::StreamEnded).error()
     }
 
+    /// Whether the agent announced this feature.
+    pub(super) fn has(&self, feature: &str) -> bool {
+        self.features.iter().any(|found| found == feature)
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         self.table().end.is_some()
     }
@@ -242,6 +250,7 @@ fn name(request: &Request) -> &'static str {
     match request {
         Request::Spawn { .. } => "spawn",
         Request::Signal { .. } => "signal",
+        Request::Succeed { .. } => "succeed",
         Request::List { .. } => "list",
         Request::Read { .. } => "read",
         Request::Write { .. } => "write",
@@ -251,11 +260,11 @@ fn name(request: &Request) -> &'static str {
 }
 
 /// Waits for the agent's HELLO.
-async fn greet(reader: &mut (impl AsyncRead + Unpin), decoder: &mut Decoder) -> Result<(), AgentEnd> {
+async fn greet(reader: &mut (impl AsyncRead + Unpin), decoder: &mut Decoder) -> Result<Hello, AgentEnd> {
     loop {
         if let Some(frame) = decoder.next_frame().map_err(breach)? {
             return match frame.kind {
-                Kind::Hello => Hello::check(frame.payload).map(drop).map_err(breach),
+                Kind::Hello => Hello::check(frame.payload).map_err(breach),
                 Kind::Goodbye => Err(goodbye(frame.payload)),
                 _ => Err(AgentEnd::Breach("a frame before HELLO".to_owned())),
             };

@@ -9,7 +9,9 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::link::{AskError, Link};
 use super::table::{Credit, ProgramStream, Stream};
-use crate::protocol::{ErrorCode, MAX_DATA, Nothing, ReceiveWindow, Request, SpawnReply, WireError, channel_number};
+use crate::protocol::{
+    ErrorCode, HEIRS, MAX_DATA, Nothing, ReceiveWindow, Request, SpawnReply, WireError, channel_number,
+};
 
 /// Events that a program's channel holds. With what the windows allow beyond it, one program makes the host hold at most about 2 MiB.
 const EVENTS: usize = 16;
@@ -27,7 +29,7 @@ pub(super) async fn spawn(link: &Arc<Link>, command: Command) -> Result<Process,
         stdout: Some(ReceiveWindow::default()),
         stderr: Some(ReceiveWindow::default()),
         control: command.control.then(ReceiveWindow::default),
-        exited: false,
+        ends: 1,
         stdin: stdin.clone(),
         control_in: control.clone(),
     };
@@ -115,6 +117,18 @@ impl std::fmt::Debug for AgentProcess {
 }
 
 impl AgentProcess {
+    /// Asks for what is answered with nothing.
+    async fn do_ask(&self, step: &str, request: &Request) -> Result<(), SandboxError> {
+        let _done: Nothing = self.link.ask(request).await.map_err(|error| match error {
+            AskError::Sandbox(error) => error,
+            AskError::Refused(error) => SandboxError::Setup {
+                step: step.to_owned(),
+                source: system_error(&error),
+            },
+        })?;
+        Ok(())
+    }
+
     fn inward(&self, channel: Channel) -> Result<&Inward, SandboxError> {
         let inward = match channel {
             Channel::Stdin => self.stdin.as_ref(),
@@ -175,15 +189,34 @@ impl ProcessHandle for AgentProcess {
             process: self.id,
             signal,
             scope,
+            spare: None,
         };
-        let _done: Nothing = self.link.ask(&request).await.map_err(|error| match error {
-            AskError::Sandbox(error) => error,
-            AskError::Refused(error) => SandboxError::Setup {
-                step: "agent signal".to_owned(),
-                source: system_error(&error),
-            },
-        })?;
-        Ok(())
+        self.do_ask("agent signal", &request).await
+    }
+
+    fn has_heirs(&self) -> bool {
+        self.link.has(HEIRS)
+    }
+
+    async fn kill_but(&self, heir: i32) -> Result<(), SandboxError> {
+        let request = Request::Signal {
+            process: self.id,
+            signal: Signal::Kill,
+            scope: SignalScope::Tree,
+            spare: Some(heir),
+        };
+        self.do_ask("agent signal", &request).await
+    }
+
+    async fn succeed(&self, heir: i32) -> Result<(), SandboxError> {
+        if !self.has_heirs() {
+            return Err(SandboxError::Unsupported("heirs of a program".to_owned()));
+        }
+        if let Some(Stream::Program(program)) = self.link.table().streams.get_mut(&self.id) {
+            program.ends = program.ends.saturating_add(1);
+        }
+        let request = Request::Succeed { process: self.id, heir };
+        self.do_ask("agent succeed", &request).await
     }
 }
 

@@ -63,7 +63,8 @@ pub(super) struct ProgramStream {
     pub(super) stdout: Option<ReceiveWindow>,
     pub(super) stderr: Option<ReceiveWindow>,
     pub(super) control: Option<ReceiveWindow>,
-    pub(super) exited: bool,
+    /// How often its end may still be told: once, and once for each heir that was asked for.
+    pub(super) ends: u32,
     pub(super) stdin: Option<Arc<Credit>>,
     pub(super) control_in: Option<Arc<Credit>>,
 }

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Breach, PROTOCOL, VERSION};
 
+/// The feature of an agent that lets another process take a program's place.
+pub const HEIRS: &str = "heirs";
+
 /// HELLO.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
@@ -28,6 +31,14 @@ impl Hello {
             version: VERSION,
             features: ["spawn", "files", "usage"].map(str::to_owned).to_vec(),
         }
+    }
+
+    /// The one of an agent that is the first process: orphans are its children, so it can tell the end of an heir.
+    #[must_use]
+    pub fn of_first_process() -> Self {
+        let mut hello = Self::ours();
+        hello.features.push(HEIRS.to_owned());
+        hello
     }
 
     /// Reads the other side's and checks that we understand each other.
@@ -71,6 +82,12 @@ pub enum Request {
         process: u32,
         signal: Signal,
         scope: SignalScope,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        spare: Option<i32>,
+    },
+    Succeed {
+        process: u32,
+        heir: i32,
     },
     List {
         path: String,
@@ -91,7 +108,7 @@ pub enum Request {
 }
 
 /// The operations of this version.
-const KNOWN: [&str; 7] = ["spawn", "signal", "list", "read", "write", "usage", "ping"];
+const KNOWN: [&str; 8] = ["spawn", "signal", "succeed", "list", "read", "write", "usage", "ping"];
 
 /// Why a REQUEST's payload is not a [`Request`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -270,10 +287,16 @@ mod tests {
             process: 5,
             signal: Signal::Kill,
             scope: SignalScope::Tree,
+            spare: None,
         };
         assert_eq!(
             serde_json::to_string(&request).unwrap(),
             r#"{"op":"signal","process":5,"signal":"kill","scope":"tree"}"#
+        );
+        let request = Request::Succeed { process: 5, heir: 7 };
+        assert_eq!(
+            serde_json::to_string(&request).unwrap(),
+            r#"{"op":"succeed","process":5,"heir":7}"#
         );
         assert_eq!(serde_json::to_string(&Request::Usage).unwrap(), r#"{"op":"usage"}"#);
         let exited = Event::Exited { exit: Exit::Signal(9) };

@@ -6,7 +6,7 @@ mod window;
 
 pub use codec::{Decoder, Frame, Kind, MAX_FRAME, OutBuffer};
 pub use messages::{
-    ErrorCode, Event, Goodbye, Hello, ListReply, Nothing, ReadReply, Reply, Request, RequestError, SpawnReply,
+    ErrorCode, Event, Goodbye, HEIRS, Hello, ListReply, Nothing, ReadReply, Reply, Request, RequestError, SpawnReply,
     UsageReply, WireError, WriteReply, channel_from_number, channel_number, parse_request,
 };
 pub use window::{MAX_DATA, ReceiveWindow, SendWindow, WINDOW, cost};

@@ -15,6 +15,7 @@ mod streams;
 mod tree;
 mod usage;
 
+use std::borrow::Cow;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -45,6 +46,20 @@ pub struct ServerConfig {
     pub home: String,
     /// A folder on each private writable file system; together they are the disk that `usage` reports.
     pub private: Vec<PathBuf>,
+    /// Folders that lie elsewhere than the host thinks, where the sandbox has no root of its own: (as the host calls it,
+    /// where it is).
+    pub elsewhere: Vec<(String, String)>,
+}
+
+impl ServerConfig {
+    /// Where something really is that the host calls by this path. Anything but a path is itself.
+    pub(crate) fn real<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let moved = self.elsewhere.iter().find_map(|(usual, real)| {
+            let rest = text.strip_prefix(usual.as_str())?;
+            (rest.is_empty() || rest.starts_with('/')).then(|| format!("{real}{rest}"))
+        });
+        moved.map_or(Cow::Borrowed(text), Cow::Owned)
+    }
 }
 
 impl Default for ServerConfig {
@@ -53,6 +68,7 @@ impl Default for ServerConfig {
             root: PathBuf::from("/"),
             home: sandcell_sandbox::HOME.to_owned(),
             private: [sandcell_sandbox::HOME, "/tmp", "/dev/shm"].map(PathBuf::from).to_vec(),
+            elsewhere: Vec::new(),
         }
     }
 }
@@ -121,7 +137,12 @@ impl Agent {
         }
         let children = Children::new()?;
         let mut out = OutBuffer::default();
-        let _fits = out.message(Kind::Hello, 0, &Hello::ours());
+        let hello = if children.first_process() {
+            Hello::of_first_process()
+        } else {
+            Hello::ours()
+        };
+        let _fits = out.message(Kind::Hello, 0, &hello);
         Ok(Self {
             input,
             output,

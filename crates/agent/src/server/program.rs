@@ -275,6 +275,18 @@ impl Program {
         });
     }
 
+    /// From now on this process is the program; its channels stay as they are.
+    pub(super) fn succeeded_by(&mut self, heir: Pid) {
+        self.pid = heir;
+        self.exit = None;
+        self.last = None;
+    }
+
+    /// Whether the program's end was noticed and told.
+    pub(super) fn has_told_its_end(&self) -> bool {
+        self.exit.is_some() && self.last.is_none()
+    }
+
     /// Whether the program itself runs, as far as has been noticed.
     pub(super) fn is_alive(&self) -> bool {
         self.exit.is_none()

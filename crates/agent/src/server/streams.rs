@@ -125,14 +125,27 @@ impl Streams {
                     answer::<Nothing>(stream, Err(error), out);
                 }
             }
-            Request::Signal { process, signal, scope } => {
-                answer(stream, self.signal(process, signal, scope), out);
+            Request::Signal {
+                process,
+                signal,
+                scope,
+                spare,
+            } => {
+                answer(stream, self.signal(process, signal, scope, spare), out);
             }
+            Request::Succeed { process, heir } => answer(stream, self.succeed(process, heir), out),
             Request::List { path, recursive, max } => {
+                let path = self.config.real(&path).into_owned();
                 self.begin(stream, out, |root| Job::list(root, &path, recursive, max))
             }
-            Request::Read { path, offset, len } => self.begin(stream, out, |root| Job::read(root, &path, offset, len)),
-            Request::Write { path, mode } => self.begin(stream, out, |root| Job::write(root, &path, mode)),
+            Request::Read { path, offset, len } => {
+                let path = self.config.real(&path).into_owned();
+                self.begin(stream, out, |root| Job::read(root, &path, offset, len));
+            }
+            Request::Write { path, mode } => {
+                let path = self.config.real(&path).into_owned();
+                self.begin(stream, out, |root| Job::write(root, &path, mode));
+            }
             Request::Usage => answer(stream, Ok(usage::read(&self.config.private, self.first_process)), out),
             Request::Ping => answer(stream, Ok(Nothing {}), out),
         }
@@ -170,7 +183,9 @@ impl Streams {
                 format!("{MAX_PROGRAMS} programs are started already"),
             ));
         }
-        let folders = [cwd.as_str(), self.config.home.as_str(), "/"];
+        let argv: Vec<String> = argv.iter().map(|word| self.config.real(word).into_owned()).collect();
+        let cwd = self.config.real(&cwd);
+        let folders = [&*cwd, self.config.home.as_str(), "/"];
         let wanted = Prepared::new(&argv, &env, &folders).map_err(|error| errors::of_spawn(&error))?;
         let pipes = Pipes::new(stdin, control, &self.null).map_err(|error| errors::of_spawn(&error))?;
         let started = wanted.start(&pipes.far()).map_err(|error| errors::of_spawn(&error))?;
@@ -248,7 +263,13 @@ impl Streams {
         }
     }
 
-    fn signal(&self, stream: u32, asked: AskedSignal, scope: SignalScope) -> Result<Nothing, WireError> {
+    fn signal(
+        &self,
+        stream: u32,
+        asked: AskedSignal,
+        scope: SignalScope,
+        spare: Option<i32>,
+    ) -> Result<Nothing, WireError> {
         let Some(program) = self.programs.get(&stream) else {
             return Err(WireError::new(
                 ErrorCode::Invalid,
@@ -260,23 +281,74 @@ impl Streams {
             AskedSignal::Terminate => Signal::TERM,
             AskedSignal::Kill => Signal::KILL,
         };
-        let others = self.others(stream);
+        let mut others = self.others(stream);
         match scope {
             SignalScope::Group if others.contains(&program.pid) => {}
             SignalScope::Group => program.signal_group(signal),
             SignalScope::Tree => {
-                let tree = Tree {
-                    program: program.pid,
-                    others: &others,
-                    first_process: self.first_process,
-                };
-                tree.signal(signal).map_err(|error| WireError {
-                    errno: error.raw_os_error(),
-                    ..WireError::new(ErrorCode::Failed, format!("the processes could not be listed: {error}"))
-                })?;
+                others.extend(spare.and_then(Pid::from_raw));
+                self.signal_tree(program.pid, &others, signal)?;
             }
         }
         Ok(Nothing {})
+    }
+
+    fn signal_tree(&self, program: Pid, others: &[Pid], signal: Signal) -> Result<(), WireError> {
+        let tree = Tree {
+            program,
+            others,
+            first_process: self.first_process,
+        };
+        tree.signal(signal).map_err(|error| WireError {
+            errno: error.raw_os_error(),
+            ..WireError::new(ErrorCode::Failed, format!("the processes could not be listed: {error}"))
+        })
+    }
+
+    /// Puts an orphan in the place of a program that has ended. Nothing vouches for it but that it is there and nobody
+    /// else's: all that code in the sandbox can reach by a lie is that a process of its own is taken for its session.
+    fn succeed(&mut self, stream: u32, heir: i32) -> Result<Nothing, WireError> {
+        if !self.first_process {
+            return Err(WireError::new(
+                ErrorCode::Unsupported,
+                "only the first process can tell the end of an heir",
+            ));
+        }
+        let told = self.programs.get(&stream).is_some_and(Program::has_told_its_end);
+        if !told {
+            return Err(WireError::new(
+                ErrorCode::Invalid,
+                format!("stream {stream} is no program's that has ended"),
+            ));
+        }
+        let mut others = self.others(stream);
+        let heir = self.orphan(heir)?;
+        if others.contains(&heir) {
+            return Err(WireError::new(ErrorCode::Invalid, "another program is no heir"));
+        }
+        others.push(heir);
+        self.signal_tree(heir, &others, Signal::KILL)?;
+        if let Some(program) = self.programs.get_mut(&stream) {
+            program.succeeded_by(heir);
+            tree::one(heir, Signal::CONT);
+        }
+        Ok(Nothing {})
+    }
+
+    /// A living child of the agent that it did not start. Nobody but the agent reaps it, so its number stays its own.
+    fn orphan(&self, pid: i32) -> Result<Pid, WireError> {
+        let table = super::process_table::read().map_err(|error| WireError {
+            errno: error.raw_os_error(),
+            ..WireError::new(ErrorCode::Failed, format!("the processes could not be listed: {error}"))
+        })?;
+        let me = rustix::process::getpid().as_raw_pid();
+        let found = table
+            .entries
+            .iter()
+            .find(|entry| entry.pid == pid && entry.parent == me && !entry.is_dead());
+        found
+            .and_then(|entry| entry.id())
+            .ok_or_else(|| WireError::new(ErrorCode::NotFound, format!("process {pid} is no orphan")))
     }
 
     fn others(&self, stream: u32) -> Vec<Pid> {

@@ -18,6 +18,7 @@ pub(crate) fn config() -> ServerConfig {
         root: PathBuf::from("/"),
         home: "/".to_owned(),
         private: vec![PathBuf::from("/tmp")],
+        elsewhere: vec![],
     }
 }
 
@@ -29,11 +30,36 @@ pub(crate) fn raw() -> (std::io::PipeWriter, std::io::PipeReader, JoinHandle<Ser
     (host_output, host_input, server)
 }
 
-pub(crate) async fn connect() -> (AgentClient, JoinHandle<ServeEnd>) {
+/// A server in a thread. Dropped last (so named first), it waits until the server has killed every program: a test that
+/// ended sooner would leave some behind.
+pub(crate) struct Server(Option<JoinHandle<ServeEnd>>);
+
+impl Server {
+    pub(crate) fn join(mut self) -> ServeEnd {
+        self.0.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let Some(server) = self.0.take() else { return };
+        let start = std::time::Instant::now();
+        while !server.is_finished() && !std::thread::panicking() && start.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(
+            server.is_finished() || std::thread::panicking(),
+            "the server outlives its host"
+        );
+    }
+}
+
+pub(crate) async fn connect() -> (Server, AgentClient) {
     let (output, input, server) = raw();
     let reader = pipe::Receiver::from_owned_fd(input.into()).unwrap();
     let writer = pipe::Sender::from_owned_fd(output.into()).unwrap();
-    (AgentClient::connect(reader, writer).await.unwrap(), server)
+    let server = Server(Some(server));
+    (server, AgentClient::connect(reader, writer).await.unwrap())
 }
 
 pub(crate) fn command(argv: &[&str]) -> Command {

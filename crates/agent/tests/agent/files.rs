@@ -13,13 +13,16 @@ use super::common::*;
 struct Place {
     folder: tempfile::TempDir,
     client: AgentClient,
+    _server: Server,
 }
 
 impl Place {
     async fn new() -> Self {
+        let (server, client) = connect().await;
         Self {
             folder: tempfile::tempdir().unwrap(),
-            client: connect().await.0,
+            client,
+            _server: server,
         }
     }
 
@@ -74,7 +77,10 @@ async fn a_file_is_written_read_in_parts_and_appended_to() {
 #[tokio::test]
 async fn ten_megabytes_go_and_come_in_one_call_and_more_than_sixteen_are_refused() {
     let place = Place::new().await;
-    let bytes: Bytes = (0..10_u32 << 20).map(|n| (n % 253) as u8).collect::<Vec<u8>>().into();
+    let bytes: Bytes = (0..10_u32 << 20)
+        .map(|n| u8::try_from(n % 253).unwrap())
+        .collect::<Vec<u8>>()
+        .into();
     let at = path(place.at("big"));
     assert_eq!(
         place

@@ -8,7 +8,7 @@ use super::common::*;
 
 #[tokio::test]
 async fn a_program_says_something_on_each_stream_and_ends() {
-    let (client, _server) = connect().await;
+    let (_server, client) = connect().await;
     let said = run(&client, shell("echo out; echo err >&2; exit 7")).await;
     assert_eq!(said.stdout, b"out\n");
     assert_eq!(said.stderr, b"err\n");
@@ -17,7 +17,7 @@ async fn a_program_says_something_on_each_stream_and_ends() {
 
 #[tokio::test]
 async fn what_the_program_wrote_itself_comes_before_its_end() {
-    let (client, _server) = connect().await;
+    let (_server, client) = connect().await;
     for _ in 0..20 {
         // A child keeps the pipes open, so the end is told while they are.
         let mut process = client
@@ -44,7 +44,7 @@ async fn what_the_program_wrote_itself_comes_before_its_end() {
 
 #[tokio::test]
 async fn standard_input_reaches_the_program_and_its_end_too() {
-    let (client, _server) = connect().await;
+    let (_server, client) = connect().await;
     let mut wanted = command(&["sort"]);
     wanted.stdin = StdinMode::Piped;
     let mut process = client.spawn(wanted).await.unwrap();
@@ -68,7 +68,7 @@ async fn standard_input_reaches_the_program_and_its_end_too() {
 
 #[tokio::test]
 async fn a_program_without_input_reads_nothing_and_cannot_be_written_to() {
-    let (client, _server) = connect().await;
+    let (_server, client) = connect().await;
     let mut process = client.spawn(shell("wc -c; readlink /proc/self/fd/0")).await.unwrap();
     for channel in [Channel::Stdin, Channel::Control, Channel::Stdout] {
         let error = process
@@ -83,7 +83,7 @@ async fn a_program_without_input_reads_nothing_and_cannot_be_written_to() {
 
 #[tokio::test]
 async fn the_program_has_exactly_its_descriptors_environment_folder_and_session() {
-    let (client, _server) = connect().await;
+    let (_server, client) = connect().await;
     let script = "import os,signal\n\
         print(sorted(int(f) for f in os.listdir('/proc/self/fd') if os.path.exists('/proc/self/fd/'+f)))\n\
         print(dict(os.environ), os.getcwd(), os.getsid(0)==os.getpid(), os.getpgid(0)==os.getpid())\n\
@@ -115,7 +115,7 @@ async fn the_program_has_exactly_its_descriptors_environment_folder_and_session(
 
 #[tokio::test]
 async fn a_missing_folder_becomes_home() {
-    let (client, _server) = connect().await;
+    let (_server, client) = connect().await;
     let mut wanted = command(&["pwd"]);
     wanted.cwd = "/no/such/folder".to_owned();
     assert_eq!(run(&client, wanted).await.out(), "/\n");
@@ -123,7 +123,7 @@ async fn a_missing_folder_becomes_home() {
 
 #[tokio::test]
 async fn what_cannot_be_started_is_told_with_the_systems_number() {
-    let (client, _server) = connect().await;
+    let (_server, client) = connect().await;
     let folder = tempfile::tempdir().unwrap();
     let plain = folder.path().join("plain");
     std::fs::write(&plain, "no program").unwrap();
@@ -160,7 +160,7 @@ async fn what_cannot_be_started_is_told_with_the_systems_number() {
 
 #[tokio::test]
 async fn control_is_a_channel_of_its_own() {
-    let (client, _server) = connect().await;
+    let (_server, client) = connect().await;
     let mut wanted = shell("while read -r line <&3; do echo \"got $line\" >&4; done; echo end >&4");
     wanted.control = true;
     let mut process = client.spawn(wanted).await.unwrap();
@@ -185,7 +185,7 @@ async fn control_is_a_channel_of_its_own() {
 
 #[tokio::test]
 async fn what_stood_in_stdout_and_stderr_comes_before_later_control() {
-    let (client, _server) = connect().await;
+    let (_server, client) = connect().await;
     let mut wanted = shell(
         "n=0; while [ $n -lt 300 ]; do n=$((n+1)); head -c 20000 /dev/zero; echo \"e$n\" >&2; echo \"c$n\" >&4; done",
     );
@@ -220,7 +220,7 @@ async fn what_stood_in_stdout_and_stderr_comes_before_later_control() {
 
 #[tokio::test]
 async fn somebody_who_reads_his_own_output_does_not_stop_control_or_the_end() {
-    let (client, _server) = connect().await;
+    let (_server, client) = connect().await;
     // The thief takes from the same pipe that the agent reads.
     let mut wanted = shell(
         "cat /proc/self/fd/1 >/dev/null & n=0; while [ $n -lt 200 ]; do n=$((n+1)); echo xxxxxxxx; echo c >&4; done; kill $!",
@@ -232,7 +232,7 @@ async fn somebody_who_reads_his_own_output_does_not_stop_control_or_the_end() {
 
 #[tokio::test]
 async fn signals_reach_the_group_and_an_ended_program_is_no_error() {
-    let (client, _server) = connect().await;
+    let (_server, client) = connect().await;
     let mut process = client
         .spawn(shell(
             "trap 'echo int; exit 3' INT; echo ready; while :; do sleep 0.05; done",
@@ -261,7 +261,7 @@ async fn signals_reach_the_group_and_an_ended_program_is_no_error() {
 
 #[tokio::test]
 async fn a_killed_tree_takes_children_in_other_sessions_along() {
-    let (client, _server) = connect().await;
+    let (_server, client) = connect().await;
     let mut process = client
         .spawn(shell("setsid sh -c 'echo $$; exec sleep 1000' & wait"))
         .await
@@ -276,7 +276,7 @@ async fn a_killed_tree_takes_children_in_other_sessions_along() {
 
 #[tokio::test]
 async fn dropping_the_handle_kills_the_program_and_its_children() {
-    let (client, _server) = connect().await;
+    let (_server, client) = connect().await;
     let mut process = client.spawn(shell("sleep 1000 & echo $! $$; wait")).await.unwrap();
     let line = String::from_utf8(until(&mut process, Channel::Stdout, b"\n").await).unwrap();
     let pids: Vec<i32> = line.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
@@ -289,7 +289,7 @@ async fn dropping_the_handle_kills_the_program_and_its_children() {
 
 #[tokio::test]
 async fn a_cancelled_start_leaves_no_program() {
-    let (client, _server) = connect().await;
+    let (_server, client) = connect().await;
     let marker = format!("31{}", std::process::id());
     for _ in 0..50 {
         let start = client.spawn(command(&["sleep", &marker]));
@@ -307,7 +307,7 @@ async fn a_cancelled_start_leaves_no_program() {
 
 #[tokio::test]
 async fn many_programs_run_at_once_and_too_many_are_refused() {
-    let (client, _server) = connect().await;
+    let (_server, client) = connect().await;
     let mut processes = Vec::new();
     let refused = loop {
         match client.spawn(command(&["cat", "/dev/null"])).await {
@@ -323,7 +323,7 @@ async fn many_programs_run_at_once_and_too_many_are_refused() {
 
 #[tokio::test]
 async fn the_host_going_away_ends_the_server_and_its_programs() {
-    let (client, server) = connect().await;
+    let (server, client) = connect().await;
     let mut process = client.spawn(shell("echo $$; exec sleep 1000")).await.unwrap();
     let pid: i32 = String::from_utf8(until(&mut process, Channel::Stdout, b"\n").await)
         .unwrap()
@@ -333,14 +333,14 @@ async fn the_host_going_away_ends_the_server_and_its_programs() {
     drop(client);
     assert!(lives(pid), "the program's handle keeps the connection");
     drop(process);
-    let end = tokio::task::spawn_blocking(|| server.join().unwrap()).await.unwrap();
+    let end = tokio::task::spawn_blocking(|| server.join()).await.unwrap();
     assert!(matches!(end, ServeEnd::HostClosed), "{end:?}");
     eventually("the program's end", || !lives(pid)).await;
 }
 
 #[tokio::test]
 async fn the_end_of_the_connection_is_told_to_everybody() {
-    let (client, _server) = connect().await;
+    let (_server, client) = connect().await;
     let mut wanted = command(&["sleep", "1000"]);
     wanted.stdin = StdinMode::Piped;
     let mut process = client.spawn(wanted).await.unwrap();

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,19 +22,23 @@ const CONFIGURE_DEADLINE: Duration = Duration::from_secs(10);
 /// How long it may take to say what a sandbox uses.
 const USAGE_DEADLINE: Duration = Duration::from_secs(5);
 
+/// How long it may take to show a folder in a sandbox.
+const ATTACH_DEADLINE: Duration = Duration::from_secs(10);
+
 /// How far a jail is.
 #[derive(Debug, Clone)]
 enum Stage {
     Making,
-    Made,
+    /// With its private folder on the host, where it has no root of its own.
+    Made(Option<String>),
     Failed(StepError),
     Ended(Ended),
 }
 
 /// How making a jail went.
 pub(super) enum Answer {
-    /// It is there.
-    Made,
+    /// It is there, with its private folder on the host where it has no root of its own.
+    Made(Option<String>),
     /// It is not, and nothing is left.
     Failed(StepError),
     /// The launcher has ended.
@@ -44,6 +49,7 @@ pub(super) enum Answer {
 struct Entry {
     stage: watch::Sender<Stage>,
     usage: Vec<oneshot::Sender<Option<wire::Usage>>>,
+    attaching: Vec<(usize, oneshot::Sender<Option<StepError>>)>,
 }
 
 /// The server's end.
@@ -123,9 +129,9 @@ impl Conversation {
     fn take(&self, message: FromLauncher) {
         let mut jails = lock(&self.jails);
         match message {
-            FromLauncher::Made { id } => {
+            FromLauncher::Made { id, folder } => {
                 if let Some(entry) = jails.get(&id) {
-                    entry.stage.send_replace(Stage::Made);
+                    entry.stage.send_replace(Stage::Made(folder));
                 }
             }
             FromLauncher::Failed { id, error } => {
@@ -136,13 +142,15 @@ impl Conversation {
             FromLauncher::Gone {
                 id,
                 out_of_memory,
+                disk_full,
                 asked,
             } => {
                 if let Some(entry) = jails.remove(&id) {
-                    let reason = match (out_of_memory, asked) {
-                        (true, _) => EndReason::OutOfMemory,
-                        (false, true) => EndReason::Closed,
-                        (false, false) => EndReason::AgentLost,
+                    let reason = match (out_of_memory, disk_full, asked) {
+                        (true, _, _) => EndReason::OutOfMemory,
+                        (false, true, _) => EndReason::DiskFull,
+                        (false, false, true) => EndReason::Closed,
+                        (false, false, false) => EndReason::AgentLost,
                     };
                     entry.stage.send_replace(Stage::Ended(Ended { reason }));
                 }
@@ -152,6 +160,14 @@ impl Conversation {
                     for waiting in entry.usage.drain(..) {
                         let _ = waiting.send(usage);
                     }
+                }
+            }
+            FromLauncher::Attached { id, number, error } => {
+                if let Some(entry) = jails.get_mut(&id)
+                    && let Some(place) = entry.attaching.iter().position(|(waits, _)| *waits == number)
+                {
+                    let (_, waiting) = entry.attaching.swap_remove(place);
+                    let _ = waiting.send(error);
                 }
             }
             FromLauncher::Configured(_) | FromLauncher::Refused(_) => {}
@@ -186,6 +202,7 @@ impl Conversation {
             Entry {
                 stage,
                 usage: Vec::new(),
+                attaching: Vec::new(),
             },
         );
         let jail = Jail {
@@ -228,7 +245,7 @@ impl Jail {
     pub(super) async fn made(&self) -> Answer {
         let mut stage = self.stage.clone();
         match stage.wait_for(|stage| !matches!(stage, Stage::Making)).await.as_deref() {
-            Ok(Stage::Made) => Answer::Made,
+            Ok(Stage::Made(folder)) => Answer::Made(folder.clone()),
             Ok(Stage::Failed(error)) => Answer::Failed(error.clone()),
             Ok(Stage::Ended(_) | Stage::Making) | Err(_) => Answer::LauncherLost,
         }
@@ -256,13 +273,35 @@ impl Jail {
             Stage::Failed(_) => Some(Ended {
                 reason: EndReason::AgentLost,
             }),
-            Stage::Making | Stage::Made => None,
+            Stage::Making | Stage::Made(_) => None,
         }
     }
 
     /// Asks for its end.
     pub(super) async fn kill(&self) -> std::io::Result<()> {
         self.conversation.send(&ToLauncher::Kill { id: self.id }, &[]).await
+    }
+
+    /// Shows a folder of the host at one of the prepared mount points, read-only. The path has no symbolic link.
+    pub(super) async fn attach(&self, number: usize, folder: PathBuf) -> Result<(), SandboxError> {
+        let gone = || SandboxError::Gone(self.has_ended().map_or(EndReason::LauncherLost, |ended| ended.reason));
+        let (sender, receiver) = oneshot::channel();
+        match lock(&self.conversation.jails).get_mut(&self.id) {
+            Some(entry) => entry.attaching.push((number, sender)),
+            None => return Err(gone()),
+        }
+        let message = ToLauncher::Attach {
+            id: self.id,
+            number,
+            folder,
+        };
+        self.conversation.send(&message, &[]).await.map_err(|_| gone())?;
+        match timeout(ATTACH_DEADLINE, receiver).await {
+            Ok(Ok(None)) => Ok(()),
+            Ok(Ok(Some(error))) => Err(report::step_failed(error)),
+            Ok(Err(_)) => Err(gone()),
+            Err(_) => Err(NativeBackend::unavailable("its launcher did not answer in time")),
+        }
     }
 
     /// What it uses, as counted from outside.

@@ -40,11 +40,24 @@ pub fn become_launcher_if_asked() {
 }
 
 /// What a jail's first process runs once it is locked.
-fn agent(input: std::os::fd::OwnedFd, output: std::os::fd::OwnedFd) -> i32 {
-    // All private folders of a jail share one file system, so one of them tells how full it is.
-    let config = ServerConfig {
-        private: vec![PathBuf::from(sandcell_sandbox::HOME)],
-        ..ServerConfig::default()
+fn agent(input: std::os::fd::OwnedFd, output: std::os::fd::OwnedFd, folder: Option<&str>) -> i32 {
+    let config = match folder {
+        // All private folders of a jail share one file system, so one of them tells how full it is.
+        None => ServerConfig {
+            private: vec![PathBuf::from(sandcell_sandbox::HOME)],
+            ..ServerConfig::default()
+        },
+        // On a file system of the host nothing but the files of this sandbox would tell.
+        Some(folder) => ServerConfig {
+            private: Vec::new(),
+            home: format!("{folder}/home"),
+            elsewhere: [
+                (sandcell_sandbox::HOME.to_owned(), format!("{folder}/home")),
+                ("/tmp".to_owned(), format!("{folder}/tmp")),
+            ]
+            .to_vec(),
+            ..ServerConfig::default()
+        },
     };
     match serve(input, output, config) {
         ServeEnd::HostClosed => 0,
@@ -65,6 +78,8 @@ pub fn start_launcher() -> std::io::Result<Launcher> {
 pub struct NativeConfig {
     /// Host folders outside /usr that interpreters need.
     pub trees: Vec<PathBuf>,
+    /// Files and folders of the host's /etc that interpreters read.
+    pub config: Vec<PathBuf>,
     /// The operator's folders.
     pub mounts: Vec<Mount>,
     /// Isolation weaker than this is refused.
@@ -94,7 +109,9 @@ impl NativeBackend {
     pub async fn start(launcher: Launcher, config: NativeConfig) -> Result<Arc<Self>, SandboxError> {
         let template = Template {
             trees: config.trees,
+            config: config.config,
             mounts: config.mounts.into_iter().map(mount).collect(),
+            process_level: Level::Process.satisfies(config.isolation_min),
             spares: SPARES,
             disabled: config.disabled_layer,
             skipped: config.skipped_layer,
@@ -102,7 +119,7 @@ impl NativeBackend {
         let (conversation, found) = Conversation::open(launcher, template).await?;
         report::check_floor(&found, config.isolation_min, config.limits_min)?;
         let layers = report::layers(&found);
-        let isolation = report::isolation(&layers);
+        let isolation = report::isolation(&found, &layers);
         Ok(Arc::new(Self {
             conversation,
             isolation,
@@ -146,18 +163,23 @@ fn request(limits: &Limits) -> Request {
 }
 
 /// The environment of every program inside.
-fn environment(spec: &SandboxSpec) -> BTreeMap<String, String> {
+fn environment(spec: &SandboxSpec, folder: Option<&str>) -> BTreeMap<String, String> {
+    let home = folder.map_or_else(|| sandcell_sandbox::HOME.to_owned(), |folder| format!("{folder}/home"));
+    let temporary = folder.map_or_else(|| "/tmp".to_owned(), |folder| format!("{folder}/tmp"));
     let cores = spec.limits.cpus.as_milli().div_ceil(1000).max(1).to_string();
+    let memory = spec.limits.memory.as_mib().to_string();
     let own = [
+        // For runtimes that would look at the machine's memory instead, such as Java's.
+        ("MEMORY_LIMIT_MB", memory.as_str()),
         ("PATH", "/usr/local/bin:/usr/bin:/bin"),
-        ("HOME", sandcell_sandbox::HOME),
+        ("HOME", home.as_str()),
         ("USER", "user"),
         ("LOGNAME", "user"),
         ("SHELL", "/bin/bash"),
         ("LANG", "C.UTF-8"),
         ("LC_ALL", "C.UTF-8"),
         ("TERM", "dumb"),
-        ("TMPDIR", "/tmp"),
+        ("TMPDIR", temporary.as_str()),
         ("TZ", "UTC"),
         // Numeric libraries start a thread for each of the machine's cores, which a sandbox does not have.
         ("OMP_NUM_THREADS", cores.as_str()),
@@ -210,8 +232,8 @@ impl Backend for NativeBackend {
             .conversation
             .make(id, request(&spec.limits), [their_input, their_output])
             .await?;
-        match timeout(CREATE_DEADLINE, jail.made()).await {
-            Ok(Answer::Made) => {}
+        let folder = match timeout(CREATE_DEADLINE, jail.made()).await {
+            Ok(Answer::Made(folder)) => folder,
             Ok(Answer::Failed(error)) => return Err(report::step_failed(error)),
             Ok(Answer::LauncherLost) => return Err(Self::unavailable("its launcher has ended")),
             Err(_) => {
@@ -219,13 +241,14 @@ impl Backend for NativeBackend {
                     "no sandbox was ready within {CREATE_DEADLINE:?}"
                 )));
             }
-        }
+        };
         let client = AgentClient::connect(reader, writer).await?;
         Ok(Arc::new(NativeSandbox::new(
             jail,
             client,
             self.isolation.clone(),
-            environment(spec),
+            environment(spec, folder.as_deref()),
+            spec.limits.memory,
         )))
     }
 

@@ -1,6 +1,7 @@
 //! What this machine gives, layer by layer, in words: why something is missing and what mends it.
 
 use sandcell_jail::plan::LAYERS;
+use sandcell_jail::process_level;
 use sandcell_jail::wire::{Report, StepError};
 use sandcell_sandbox::{Degree, Isolation, LayerReport, LayerState, Level, SandboxError};
 
@@ -11,6 +12,82 @@ const FULL_LANDLOCK: i32 = 6;
 
 /// The layers of every sandbox on this machine. Those that only hold amounts come last.
 pub(super) fn layers(found: &Report) -> Vec<LayerReport> {
+    match &found.namespaces_missing {
+        None => namespace_layers(found),
+        Some(missing) => process_layers(found, missing),
+    }
+}
+
+/// The level that this machine gives.
+pub(super) const fn level(found: &Report) -> Level {
+    match found.namespaces_missing {
+        None => Level::Namespace,
+        Some(_) => Level::Process,
+    }
+}
+
+/// Without namespaces: what is there, and each layer that is not.
+fn process_layers(found: &Report, missing: &StepError) -> Vec<LayerReport> {
+    let layer = |name: &str, state, reason: Option<String>, remedy: Option<&str>| LayerReport {
+        name: name.to_owned(),
+        state,
+        reason,
+        remedy: remedy.map(str::to_owned),
+    };
+    let mut layers: Vec<LayerReport> = LAYERS
+        .iter()
+        .map(|name| {
+            if process_level::LAYERS.contains(name) {
+                layer(name, LayerState::Active, None, None)
+            } else {
+                let reason = match *name {
+                    "user_namespace" => format!("{missing}; {}", without(name)),
+                    _ => without(name).to_owned(),
+                };
+                layer(name, LayerState::Missing, Some(reason), Some(remedy("user_namespace")))
+            }
+        })
+        .collect();
+    let watched = found.cgroups_missing.as_ref();
+    for (name, always) in [
+        ("memory_limit", false),
+        ("cpu_limit", false),
+        ("process_limit", false),
+        ("disk_limit", true),
+    ] {
+        let reason = match (always, watched) {
+            (true, _) => Some("watched: private files lie in a folder of the host".to_owned()),
+            (false, Some(reason)) => Some(format!("watched instead of held by a control group: {reason}")),
+            (false, None) => None,
+        };
+        layers.push(match reason {
+            None => layer(name, LayerState::Active, None, None),
+            Some(reason) => {
+                let remedy = if always { remedy("user_namespace") } else { GROUP_REMEDY };
+                layer(name, LayerState::Degraded, Some(reason), Some(remedy))
+            }
+        });
+    }
+    layers
+}
+
+/// What it means that a layer is not there.
+fn without(layer: &str) -> &'static str {
+    match layer {
+        "user_namespace" => "no ids of its own but root's choice, and no way to count an owner's processes apart",
+        "mount_namespace" | "private_root" => {
+            "names and attributes of the host's files can be asked for, their contents only of programs and libraries"
+        }
+        "pid_namespace" | "private_proc" => {
+            "that other processes exist can be asked for; /proc is closed but for a few files"
+        }
+        "network_namespace" => "sockets are refused instead, also on loopback and between a program's own parts",
+        "ipc_namespace" => "shared memory, semaphores and message queues are refused instead",
+        _ => "the host's name and control group can be seen",
+    }
+}
+
+fn namespace_layers(found: &Report) -> Vec<LayerReport> {
     let active = |name: &str| LayerReport {
         name: name.to_owned(),
         state: LayerState::Active,
@@ -61,11 +138,12 @@ fn degrade(layer: &mut LayerReport, reason: String, remedy: String) {
 }
 
 /// The same as results carry it.
-pub(super) fn isolation(layers: &[LayerReport]) -> Isolation {
+pub(super) fn isolation(found: &Report, layers: &[LayerReport]) -> Isolation {
+    let there = |layer: &&LayerReport| layer.state != LayerState::Missing;
     Isolation {
         backend: NAME.to_owned(),
-        level: Level::Namespace,
-        layers: layers.iter().map(|layer| layer.name.clone()).collect(),
+        level: level(found),
+        layers: layers.iter().filter(there).map(|layer| layer.name.clone()).collect(),
         degraded: layers
             .iter()
             .filter_map(|layer| layer.reason.as_ref().map(|reason| format!("{}: {reason}", layer.name)))
@@ -75,20 +153,20 @@ pub(super) fn isolation(layers: &[LayerReport]) -> Isolation {
 
 /// Refuses what is weaker than the operator accepts.
 pub(super) fn check_floor(found: &Report, isolation_min: Level, limits_min: Degree) -> Result<(), SandboxError> {
-    if !Level::Namespace.satisfies(isolation_min) {
+    let level = level(found);
+    if !level.satisfies(isolation_min) {
         return Err(SandboxError::Isolation {
             layer: isolation_min.to_string(),
-            reason: format!(
-                "isolation_min is {isolation_min}, and the native back end gives {}",
-                Level::Namespace
-            ),
-            remedy: format!(
-                "set isolation_min = \"{}\", or choose a back end that gives {isolation_min}",
-                Level::Namespace
-            ),
+            reason: format!("isolation_min is {isolation_min}, and the native back end gives {level} here"),
+            remedy: format!("set isolation_min = \"{level}\", or choose a back end that gives {isolation_min}"),
         });
     }
-    match (&found.cgroups_missing, limits_min) {
+    let missing = found.cgroups_missing.as_deref();
+    let unheld = found
+        .namespaces_missing
+        .as_ref()
+        .map(|_| "without namespaces private files lie in a folder of the host, where they can only be watched");
+    match (missing.or(unheld), limits_min) {
         (Some(reason), Degree::Enforced) => Err(SandboxError::Isolation {
             layer: "memory_limit".to_owned(),
             reason: format!("limits_min is enforced, but {reason}"),
@@ -123,7 +201,7 @@ pub(super) fn step_failed(error: StepError) -> SandboxError {
 fn remedy(layer: &str) -> &'static str {
     match layer {
         "user_namespace" => {
-            "allow user namespaces: `sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` (Ubuntu) or `sudo sysctl -w kernel.unprivileged_userns_clone=1` (older Debian) or `sudo sysctl -w user.max_user_namespaces=10000`; in Docker, start the container with `--security-opt seccomp=unconfined --security-opt apparmor=unconfined`; or run as root"
+            "allow user namespaces: `sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` (Ubuntu) or `sudo sysctl -w kernel.unprivileged_userns_clone=1` (older Debian) or `sudo sysctl -w user.max_user_namespaces=10000`; in Docker, start the container with `--security-opt seccomp=unconfined --security-opt apparmor=unconfined`; or run as root; or, if the weaker level without namespaces is enough (THREAT_MODEL.md says what it does not stop), set `isolation_min = \"process\"`"
         }
         "private_proc" => {
             "a container that masks /proc cannot make a private one: start it with `--security-opt systempaths=unconfined`, or run on the host"
@@ -146,19 +224,50 @@ mod tests {
             cgroups: cgroups.map(str::to_owned),
             cgroups_missing: cgroups.is_none().then(|| "no group is delegated".to_owned()),
             landlock_abi: 7,
+            namespaces_missing: None,
         }
+    }
+
+    fn isolation_of(machine: &Report) -> Isolation {
+        isolation(machine, &layers(machine))
+    }
+
+    #[test]
+    fn without_namespaces_the_level_is_named_and_every_missing_layer_too() {
+        let mut machine = found(Some("v2"), false);
+        machine.namespaces_missing = Some(StepError {
+            step: "make namespaces".to_owned(),
+            layer: Some("user_namespace".to_owned()),
+            errno: 28,
+        });
+        let isolation = isolation_of(&machine);
+        assert_eq!(isolation.level, Level::Process);
+        assert!(!isolation.layers.iter().any(|layer| layer.ends_with("_namespace")));
+        for layer in ["user", "mount", "pid", "network", "ipc", "uts", "cgroup"] {
+            let name = format!("{layer}_namespace: ");
+            assert!(isolation.degraded.iter().any(|text| text.starts_with(&name)), "{name}");
+        }
+        assert!(
+            isolation
+                .degraded
+                .iter()
+                .any(|text| text.starts_with("disk_limit: watched"))
+        );
+        assert!(check_floor(&machine, Level::Process, Degree::Watched).is_ok());
+        assert!(check_floor(&machine, Level::Namespace, Degree::Watched).is_err());
+        assert!(check_floor(&machine, Level::Process, Degree::Enforced).is_err());
     }
 
     #[test]
     fn a_full_machine_has_nothing_degraded() {
-        assert!(isolation(&layers(&found(Some("v1"), true))).degraded.is_empty());
+        assert!(isolation_of(&found(Some("v1"), true)).degraded.is_empty());
     }
 
     #[test]
     fn what_is_watched_is_reported_and_can_be_refused() {
         let machine = found(None, false);
         assert!(
-            isolation(&layers(&machine))
+            isolation_of(&machine)
                 .degraded
                 .iter()
                 .any(|text| text.starts_with("memory_limit: watched"))

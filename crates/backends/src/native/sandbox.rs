@@ -1,12 +1,14 @@
 //! A native sandbox: a jail, and an agent client on its pipes.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use sandcell_agent::client::AgentClient;
-use sandcell_sandbox::{Command, EndReason, Ended, Files, Isolation, Process, Sandbox, SandboxError, Usage};
+use sandcell_jail::plan::{self, ATTACHMENTS};
+use sandcell_sandbox::{ByteSize, Command, EndReason, Ended, Files, Isolation, Process, Sandbox, SandboxError, Usage};
 use tokio::time::timeout;
 
 use super::conversation::Jail;
@@ -21,18 +23,29 @@ pub(super) struct NativeSandbox {
     client: AgentClient,
     isolation: Isolation,
     env: BTreeMap<String, String>,
+    memory: ByteSize,
     /// Whether its end was asked for.
     closing: AtomicBool,
+    /// How many folders were attached, successfully or not: each mount point is used once.
+    attached: tokio::sync::Mutex<usize>,
 }
 
 impl NativeSandbox {
-    pub(super) fn new(jail: Jail, client: AgentClient, isolation: Isolation, env: BTreeMap<String, String>) -> Self {
+    pub(super) fn new(
+        jail: Jail,
+        client: AgentClient,
+        isolation: Isolation,
+        env: BTreeMap<String, String>,
+        memory: ByteSize,
+    ) -> Self {
         Self {
             jail,
             client,
             isolation,
             env,
+            memory,
             closing: AtomicBool::new(false),
+            attached: tokio::sync::Mutex::new(0),
         }
     }
 
@@ -58,8 +71,29 @@ impl Sandbox for NativeSandbox {
         self.client.spawn(command).await
     }
 
+    fn memory_limit(&self) -> Option<u64> {
+        Some(self.memory.as_bytes())
+    }
+
     fn files(&self) -> &dyn Files {
         self.client.files()
+    }
+
+    async fn attach(&self, folder: &Path) -> Result<String, SandboxError> {
+        self.check_alive()?;
+        let mut attached = self.attached.lock().await;
+        let number = *attached;
+        let full = || SandboxError::Full {
+            what: format!("at most {ATTACHMENTS} sets of packages fit into one sandbox"),
+        };
+        let attachment = plan::attach("", number).ok_or_else(full)?;
+        let folder = folder.canonicalize().map_err(|source| SandboxError::Setup {
+            step: format!("find the folder {}", folder.display()),
+            source,
+        })?;
+        *attached += 1;
+        self.jail.attach(number, folder).await?;
+        Ok(attachment.path)
     }
 
     async fn usage(&self) -> Result<Usage, SandboxError> {

@@ -278,7 +278,7 @@ async fn special_files_and_missing_ones_are_refused(backend: Arc<dyn Backend>) {
     assert_eq!(python(&*sandbox, code).await.exit, Exit::Code(0));
     for (path, wanted) in [
         ("fifo", "NotRegular"),
-        ("/dev/zero", "NotRegular"),
+        ("/dev/full", "NotRegular"),
         ("link", "NotRegular"),
         ("loop", "LinkLoop"),
         ("/nothing", "NotFound"),

@@ -181,6 +181,12 @@ impl Capture {
         None
     }
 
+    /// The last bytes.
+    pub(crate) fn end(&self, most: usize) -> Vec<u8> {
+        let kept = self.head.len() + self.tail.len();
+        self.kept_range(kept.saturating_sub(most), kept)
+    }
+
     /// Bytes by their position among the kept ones.
     fn kept_range(&self, from: usize, to: usize) -> Vec<u8> {
         let cut = |part: &[u8], start: usize| -> Vec<u8> {

@@ -41,6 +41,11 @@ pub(crate) fn plain(raw: &[u8]) -> String {
     text
 }
 
+/// The same as one line.
+pub(crate) fn plain_line(raw: &[u8]) -> String {
+    plain(raw).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// The first `max` characters, with "..." only where there are more.
 pub(crate) fn preview(text: &str, max: usize) -> String {
     match text.char_indices().nth(max) {

@@ -6,11 +6,14 @@
 
 mod capture;
 mod clean;
+mod progress;
 mod show;
 mod slice;
 
 pub(crate) use capture::{Capture, Ends};
-pub(crate) use clean::preview;
+pub(crate) use clean::{plain_line, preview};
+pub use progress::Progress;
+pub(crate) use progress::{LOOK, recognise};
 pub(crate) use show::{Marker, Part, Rendered, WINDOW, render};
 pub(crate) use slice::slice;
 

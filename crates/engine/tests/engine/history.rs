@@ -107,3 +107,28 @@ async fn reset_starts_a_new_view() {
     bench.exec("cell").await;
     assert_eq!(bench.engine.history(&bench.me, 10, None).await.unwrap().total, 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn executions_of_more_callers_than_are_kept_are_forgotten_oldest_first() {
+    let bench = Bench::new();
+    let run = async |who: &Principal| {
+        let cancel = tokio_util::sync::CancellationToken::new();
+        let done = bench.engine.run_once(who, run_of("print hello"), cancel).await;
+        bench.world.live_becomes(0).await;
+        done.unwrap().id.to_string()
+    };
+    let first = Principal::new("caller 0");
+    let early = run(&first).await;
+    for number in 1..=1024 {
+        run(&Principal::new(&format!("caller {number}"))).await;
+    }
+    let gone = bench
+        .engine
+        .execution(&first, &early, Duration::ZERO)
+        .await
+        .unwrap_err();
+    assert_eq!(gone.code, Code::NotFound);
+    let again = run(&first).await;
+    let found = bench.engine.execution(&first, &again, Duration::ZERO).await.unwrap();
+    assert_eq!(found.stdout.text, "hello\n");
+}

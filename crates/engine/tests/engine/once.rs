@@ -165,6 +165,7 @@ async fn a_long_run_goes_on_after_running_was_answered_and_its_results_stay() {
     let bench = Bench::new();
     let req = RunRequest {
         wait: Some(Duration::from_secs(1)),
+        watch: sandcell_engine::Watch::default(),
         outputs: vec![path("a")],
         ..run_of("sleep 5000\nwrite /home/user/a text")
     };

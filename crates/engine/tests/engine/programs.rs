@@ -16,6 +16,7 @@ fn program(code: &str) -> ProgramRequest {
         code: code.to_owned(),
         language: "script".to_owned(),
         args: Vec::new(),
+        packages: Vec::new(),
         files: Vec::new(),
         outputs: Vec::new(),
         timeout: None,

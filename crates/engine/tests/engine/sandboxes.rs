@@ -251,6 +251,7 @@ async fn slow_creation_is_answered_with_running_too() {
     *bench.world.create_delay.lock().unwrap() = Duration::from_secs(20);
     let req = ExecuteRequest {
         wait: Some(Duration::from_secs(2)),
+        watch: sandcell_engine::Watch::default(),
         ..code_of("print made")
     };
     let view = bench.try_exec(req).await.unwrap();
@@ -470,6 +471,7 @@ async fn a_sandbox_that_is_closed_while_it_is_made_does_not_stay() {
     *bench.world.create_delay.lock().unwrap() = Duration::from_secs(3);
     let req = ExecuteRequest {
         wait: Some(Duration::from_secs(1)),
+        watch: sandcell_engine::Watch::default(),
         ..code_of("cell")
     };
     let view = bench.try_exec(req).await.unwrap();

@@ -110,6 +110,7 @@ async fn more_waiting_calls_than_the_queue_holds_are_told_to_come_later() {
     bench.start("note on\nsleep 5000", "on").await;
     let queued = || ExecuteRequest {
         wait: Some(Duration::ZERO),
+        watch: sandcell_engine::Watch::default(),
         ..code_of("cell")
     };
     assert_eq!(bench.try_exec(queued()).await.unwrap().status, Status::Running);

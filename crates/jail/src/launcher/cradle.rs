@@ -8,18 +8,20 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use serde::{Deserialize, Serialize};
 
+use super::faults;
 use super::host::{self, Prepared};
 use crate::cgroup::Group;
-use crate::plan::{Step, place};
+use crate::plan::{Step, Zeros, place};
 use crate::spec::Request;
 use crate::steps::write_once;
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{StepError, hung_up, receive, send};
-use crate::{plan, steps, sys};
+use crate::{plan, sys};
 
 /// What a jail's first process runs once it is locked: it reads requests from the first descriptor and answers on the
-/// second. Its result is the process' exit status.
-pub type Entry = fn(OwnedFd, OwnedFd) -> i32;
+/// second. The text is its private folder on the host, where it has no root of its own. Its result is the process' exit
+/// status.
+pub type Entry = fn(OwnedFd, OwnedFd, Option<&str>) -> i32;
 
 /// From the launcher to a cradle, and then to the first process.
 #[derive(Debug, Serialize, Deserialize)]
@@ -55,18 +57,10 @@ const NAMESPACES: [(u64, &str); 7] = [
 ];
 const CLONE_PARENT: u64 = 0x8000;
 
-fn failed(step: &str, layer: Option<&str>, error: &io::Error) -> StepError {
-    StepError {
-        step: step.to_owned(),
-        layer: layer.map(str::to_owned),
-        errno: error
-            .raw_os_error()
-            .unwrap_or(if error.kind() == io::ErrorKind::Unsupported {
-                libc::ENOSYS
-            } else {
-                libc::EIO
-            }),
-    }
+/// Every flag for a namespace.
+pub(super) fn all_namespaces() -> libc::c_int {
+    let all = NAMESPACES.iter().fold(0, |flags, (flag, _)| flags | flag);
+    libc::c_int::try_from(all).unwrap_or(0)
 }
 
 /// The life of a cradle. `socket` leads to the launcher.
@@ -81,9 +75,12 @@ pub(super) fn live(prepared: &Prepared, socket: OwnedFd, group: Option<&Group>, 
     let Ok(Some((ToCradle::Make(request), descriptors))) = receive(socket.as_fd(), &mut buffer) else {
         exit_now(0)
     };
-    let result = ready
-        .and_then(|()| own_the_namespace(prepared, host_id))
-        .and_then(|()| become_sandbox(prepared, &socket, &request, descriptors, entry));
+    let result = match &prepared.bare {
+        Some(bare) => ready.and_then(|()| bare.guard(prepared, &socket, &request, descriptors, host_id, entry)),
+        None => ready
+            .and_then(|()| own_the_namespace(prepared, host_id))
+            .and_then(|()| become_sandbox(prepared, &socket, &request, descriptors, entry)),
+    };
     let Err(error) = result else { exit_now(0) };
     let _ = send(socket.as_fd(), &FromCradle::Failed(error), &[]);
     exit_now(1)
@@ -107,14 +104,16 @@ fn get_ready(prepared: &Prepared, group: Option<&Group>, host_id: u32) -> Result
     {
         group
             .join(std::process::id())
-            .map_err(|error| failed("join the control group", Some("memory"), &error))?;
+            .map_err(|error| StepError::new("join the control group", Some("memory"), &error))?;
     }
-    if prepared.host.root {
+    if prepared.host.root && prepared.bare.is_none() {
         sys::misc::unshare(libc::CLONE_NEWNS)
-            .map_err(|error| failed("make a mount namespace", Some("mount_namespace"), &error))?;
-        host::private_devices().map_err(|error| failed("make device nodes", Some("private_root"), &error))?;
+            .map_err(|error| StepError::new("make a mount namespace", Some("mount_namespace"), &error))?;
+        host::private_devices(Zeros::on(prepared.host.memory_is_charged))
+            .map_err(|error| StepError::new("make device nodes", Some("private_root"), &error))?;
         for (source, path, _) in &prepared.host.mounts {
-            own_mount(source, host_id).map_err(|error| failed(&format!("prepare the mount {path}"), None, &error))?;
+            own_mount(source, host_id)
+                .map_err(|error| StepError::new(&format!("prepare the mount {path}"), None, &error))?;
         }
     }
     Ok(())
@@ -138,7 +137,7 @@ fn mapping(user: u32, group: u32, host_id: u32) -> io::Result<OwnedFd> {
             });
         },
         Forked::Parent { pid, pidfd } => {
-            let proc = format!("{}/proc/{pid}", place::HOST);
+            let proc = format!("{}/proc/{pid}", place::host());
             let result = write_once(&format!("{proc}/uid_map"), &format!("{user} {host_id} 1"))
                 .and_then(|()| write_once(&format!("{proc}/gid_map"), &format!("{group} {host_id} 1")))
                 .and_then(|()| {
@@ -162,12 +161,12 @@ fn mapping(user: u32, group: u32, host_id: u32) -> io::Result<OwnedFd> {
 /// As root: takes the sandbox's own id, so that its user namespace has an owner of its own. The kernel counts watches,
 /// message queues and queued signals for the owner too; otherwise one sandbox could use up root's.
 fn own_the_namespace(prepared: &Prepared, host_id: u32) -> Result<(), StepError> {
-    if !prepared.host.root || skipped(prepared, "user_namespace") {
+    if !prepared.host.root || faults::skipped(&prepared.template, "user_namespace") {
         return Ok(());
     }
     let id = rustix::process::Uid::from_raw(host_id);
     rustix::thread::set_thread_res_uid(id, id, id)
-        .map_err(|error| failed("take the namespace's owner's id", Some("user_namespace"), &error.into()))
+        .map_err(|error| StepError::new("take the namespace's owner's id", Some("user_namespace"), &error.into()))
 }
 
 /// Clones the first process. Returns in the cradle; the first process never comes back.
@@ -179,7 +178,7 @@ fn become_sandbox(
     entry: Entry,
 ) -> Result<(), StepError> {
     let Ok([input, output]) = <[OwnedFd; 2]>::try_from(descriptors) else {
-        return Err(failed(
+        return Err(StepError::new(
             "take the agent's descriptors",
             None,
             &io::ErrorKind::InvalidInput.into(),
@@ -187,26 +186,32 @@ fn become_sandbox(
     };
     let mut flags = CLONE_PARENT;
     for (flag, layer) in NAMESPACES {
-        fault(prepared, layer).map_err(|error| failed("make namespaces", Some(layer), &error))?;
-        if !skipped(prepared, layer) {
+        faults::layer(&prepared.template, layer)
+            .map_err(|error| StepError::new("make namespaces", Some(layer), &error))?;
+        if !faults::skipped(&prepared.template, layer) {
             flags |= flag;
         }
     }
-    match fork(flags, 0, None).map_err(|error| failed("make namespaces", Some("user_namespace"), &error))? {
+    match fork(flags, 0, None).map_err(|error| StepError::new("make namespaces", Some("user_namespace"), &error))? {
         Forked::Parent { pid, pidfd } => {
             let _ = send(socket.as_fd(), &FromCradle::Cloned { pid }, &[pidfd.as_fd()]);
             Ok(())
         }
-        Forked::Child => first_process(prepared, socket, request, input, output, entry),
+        Forked::Child => {
+            let steps = plan::make(&prepared.host, &prepared.template, request);
+            first_process(prepared, socket, request, &steps, (input, output), None, entry)
+        }
     }
 }
 
-fn first_process(
+/// The first process, from right after it was made: locks itself and runs its entry.
+pub(super) fn first_process(
     prepared: &Prepared,
     socket: &OwnedFd,
     request: &Request,
-    input: OwnedFd,
-    output: OwnedFd,
+    steps: &[Step],
+    (input, output): (OwnedFd, OwnedFd),
+    folder: Option<&str>,
     entry: Entry,
 ) -> ! {
     let mut buffer = Vec::new();
@@ -214,7 +219,7 @@ fn first_process(
         exit_now(0)
     };
     drop(buffer);
-    if let Err(error) = lock(prepared, request, socket) {
+    if let Err(error) = lock(prepared, request, steps, socket) {
         let _ = send(socket.as_fd(), &FromCradle::Failed(error), &[]);
         exit_now(1);
     }
@@ -223,75 +228,20 @@ fn first_process(
     }
     // The launcher's socket and the two descriptors are all that is open; the agent keeps the two.
     let _ = sys::fd::close_number(socket);
-    exit_now(entry(input, output))
+    exit_now(entry(input, output, folder))
 }
 
-fn lock(prepared: &Prepared, request: &Request, socket: &OwnedFd) -> Result<(), StepError> {
-    for (number, step) in plan::make(&prepared.host, &prepared.template, request)
-        .iter()
-        .enumerate()
-    {
-        if left_out(prepared, step) {
-            instead(step).map_err(|error| failed(&step.name(), step.layer(), &error))?;
-            continue;
-        }
-        let injected = if request.fail_at == Some(number) && cfg!(feature = "fault-injection") {
-            Err(io::Error::from_raw_os_error(libc::EIO))
-        } else {
-            step.layer().map_or(Ok(()), |layer| fault(prepared, layer))
+fn lock(prepared: &Prepared, request: &Request, steps: &[Step], socket: &OwnedFd) -> Result<(), StepError> {
+    for (number, step) in steps.iter().enumerate() {
+        let done = match faults::in_place_of(&prepared.template, step) {
+            Some(done) => done,
+            None => faults::step(&prepared.template, request, number, step).and_then(|()| crate::steps::run(step)),
         };
-        injected
-            .and_then(|()| steps::run(step))
-            .map_err(|error| failed(&step.name(), step.layer(), &error))?;
+        done.map_err(|error| StepError::new(&step.name(), step.layer(), &error))?;
         // The launcher may have gone before its death could be signalled.
         if *step == Step::DieWithLauncher && hung_up(socket) {
             exit_now(0);
         }
-    }
-    Ok(())
-}
-
-/// In builds with fault injection: whether this layer is left out. Several may be, with commas between their names.
-pub(super) fn skipped(prepared: &Prepared, layer: &str) -> bool {
-    let named = |list: &str| list.split(',').any(|name| name == layer);
-    cfg!(feature = "fault-injection") && prepared.template.skipped.as_deref().is_some_and(named)
-}
-
-fn left_out(prepared: &Prepared, step: &Step) -> bool {
-    step.layer().is_some_and(|layer| skipped(prepared, layer))
-}
-
-/// What takes the place of a step that was left out for a test: what there would be if nobody had thought of that
-/// layer. Without a private root that is the host's folders as they are, without a private /proc the host's.
-fn instead(step: &Step) -> io::Result<()> {
-    let below = |path: &str| format!("{}{path}", place::ROOT);
-    let show = |source: &str, path: &str| steps::copy_of(source).and_then(|mount| steps::attach(&mount, &below(path)));
-    match step {
-        Step::Root => {
-            steps::run(step)?;
-            for path in ["/root", "/run", "/srv", "/sys", "/var"] {
-                rustix::fs::mkdir(below(path), rustix::fs::Mode::from_raw_mode(0o755))?;
-                show(&format!("{}{path}", place::HOST), path)?;
-            }
-            Ok(())
-        }
-        Step::Tree { path, .. } if path == "/etc" => show(&format!("{}/etc", place::HOST), path),
-        Step::Tree { source, path } => show(source, path),
-        Step::Devices { .. } => show(&format!("{}/dev", place::HOST), "/dev"),
-        Step::Proc => show(&format!("{}/proc", place::HOST), "/proc"),
-        Step::Pivot => steps::run(step),
-        // Taking an id hides a process as well.
-        Step::NotDumpable => Ok(rustix::process::set_dumpable_behavior(
-            rustix::process::DumpableBehavior::Dumpable,
-        )?),
-        _ => Ok(()),
-    }
-}
-
-/// In builds with fault injection: an error if this layer is to fail.
-fn fault(prepared: &Prepared, layer: &str) -> io::Result<()> {
-    if cfg!(feature = "fault-injection") && prepared.template.disabled.as_deref() == Some(layer) {
-        return Err(io::Error::from_raw_os_error(libc::EPERM));
     }
     Ok(())
 }

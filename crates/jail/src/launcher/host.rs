@@ -6,12 +6,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode};
 use rustix::mount::{MountAttrFlags, MountPropagationFlags, OpenTreeFlags, mount_change, open_tree};
 
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+
+use super::bare::Bare;
+use super::config;
+use super::faults;
 use crate::cgroup::Groups;
-use crate::plan::{Host, place};
+use crate::fence::WITH_SCOPES;
+use crate::plan::{Host, Zeros, place};
+use crate::process_level;
 use crate::spec::Template;
 use crate::steps::{DEVICES, attach, copy_of, device_folder, devices_from, memory, write_once};
 use crate::sys;
-use crate::wire::{Report, StepError};
+use crate::sys::clone::{Forked, exit_now, fork};
+use crate::wire::{About, Report, StepError};
 
 /// Folders of the host's /usr that are covered: what an administrator put there is nobody's business.
 const COVERED: [&str; 6] = [
@@ -33,36 +41,41 @@ pub(super) struct Prepared {
     pub(super) report: Report,
     /// This process' own ids on the host; what sandboxes run as when it is not root.
     pub(super) ids: (u32, u32),
+    /// Where sandboxes without namespaces have their private folders; none with namespaces.
+    pub(super) bare: Option<Bare>,
 }
 
 /// Names the step that failed.
 fn step<T>(name: &str, layer: Option<&str>, result: io::Result<T>) -> Result<T, StepError> {
-    result.map_err(|error| StepError {
-        step: name.to_owned(),
-        layer: layer.map(str::to_owned),
-        errno: error.raw_os_error().unwrap_or(libc::EIO),
-    })
+    result.map_err(|error| StepError::new(name, layer, &error))
 }
 
 /// Prepares everything, once.
 pub(super) fn prepare(template: Template) -> Result<Prepared, StepError> {
     let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let root = ids.0 == 0 && holds_admin();
+    let admin = ids.0 == 0 && holds_admin() && in_first_user_namespace();
     step(
         "look at the launcher's environment",
         Some("empty_environment"),
         empty_environment(&template),
     )?;
+    if template.process_level
+        && let Err(error) = trial(&template, admin, ids)
+    {
+        let missing = StepError::new("make namespaces", Some("user_namespace"), &error);
+        return without_namespaces(template, ids, missing);
+    }
+    let root = admin;
     step(
         "make namespaces of the launcher",
         Some("user_namespace"),
         own_namespaces(root, ids),
     )?;
     step("make the launcher's root", Some("private_root"), own_root())?;
-    let found = Groups::find(place::HOST);
+    let found = Groups::find(place::host());
     let leftovers = found
         .as_ref()
-        .map(|groups| groups.sweep(place::HOST))
+        .map(|groups| groups.sweep(place::host()))
         .unwrap_or_default();
     let mut host = Host {
         root,
@@ -72,13 +85,18 @@ pub(super) fn prepare(template: Template) -> Result<Prepared, StepError> {
     step("prepare the devices", Some("private_root"), devices(root))?;
     step("prepare /etc", Some("private_root"), etc())?;
     step(
+        "copy configuration",
+        Some("private_root"),
+        config::copy(&template.config),
+    )?;
+    step(
         "prepare the system's files",
         Some("private_root"),
         trees(&mut host, &template),
     )?;
     for mount in &template.mounts {
         let source = format!("{}/m{}", place::LOWER, host.mounts.len());
-        let path = format!("{}{}", place::HOST, mount.host.display());
+        let path = format!("{}{}", place::host(), mount.host.display());
         step(
             &format!("prepare the mount {}", mount.host.display()),
             None,
@@ -91,6 +109,7 @@ pub(super) fn prepare(template: Template) -> Result<Prepared, StepError> {
         cgroups: found.as_ref().ok().map(|groups| groups.version().to_owned()),
         cgroups_missing: found.as_ref().err().cloned(),
         landlock_abi: sys::misc::landlock_abi(),
+        namespaces_missing: None,
     };
     Ok(Prepared {
         host,
@@ -99,17 +118,130 @@ pub(super) fn prepare(template: Template) -> Result<Prepared, StepError> {
         leftovers,
         report,
         ids,
+        bare: None,
+    })
+}
+
+/// Whether namespaces can be made here, tried in a process of its own: one that is half inside could not go back.
+fn trial(template: &Template, root: bool, ids: (u32, u32)) -> io::Result<()> {
+    const SIGCHLD: u64 = 17;
+    faults::layer(template, "user_namespace")?;
+    match fork(0, SIGCHLD, None)? {
+        Forked::Child => {
+            let result = own_namespaces(root, ids)
+                .and_then(|()| own_root())
+                .and_then(|()| sys::misc::unshare(super::cradle::all_namespaces()));
+            exit_now(
+                result
+                    .err()
+                    .map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO)),
+            )
+        }
+        Forked::Parent { pidfd, .. } => {
+            let status = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
+            match status.and_then(|status| status.exit_status()) {
+                Some(0) => Ok(()),
+                Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+                None => Err(io::Error::from_raw_os_error(libc::ECHILD)),
+            }
+        }
+    }
+}
+
+/// Whether each sandbox can have an id of its own without a user namespace. Root that cannot give one does not run code
+/// as root instead; "root" of a user namespace that somebody else made is an ordinary user.
+fn takes_ids(user: u32) -> io::Result<bool> {
+    use rustix::thread::CapabilitySet;
+    if user != 0 {
+        return Ok(false);
+    }
+    let needed = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::CHOWN | CapabilitySet::KILL;
+    let held = rustix::thread::capabilities(None)?.effective.contains(needed);
+    let maps = std::fs::read_to_string("/proc/self/uid_map")?;
+    let lines = maps.lines().filter_map(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u32>);
+        Some((numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?))
+    });
+    let (first, last) = super::keeper::HOST_IDS;
+    let covers = |(inside, _, count): (u32, u32, u32)| inside <= first && last <= inside.saturating_add(count);
+    let (mut all, mut real_root) = (false, false);
+    for line in lines {
+        all |= covers(line);
+        real_root |= line.0 == 0 && line.1 == 0;
+    }
+    match (held && all, real_root) {
+        (true, _) => Ok(true),
+        (false, false) => Ok(false),
+        (false, true) => Err(About {
+            what: "root lacks CAP_SETUID, CAP_SETGID, CAP_CHOWN or CAP_KILL, or its ids are too few; run the server as an \
+                   ordinary user"
+                .to_owned(),
+            errno: libc::EPERM,
+        }
+        .into()),
+    }
+}
+
+/// Prepares the `process` level.
+fn without_namespaces(template: Template, ids: (u32, u32), missing: StepError) -> Result<Prepared, StepError> {
+    place::host_is_as_it_is();
+    let landlock_abi = sys::misc::landlock_abi();
+    if landlock_abi < WITH_SCOPES {
+        let what = format!("without namespaces version {WITH_SCOPES} is needed, this kernel has {landlock_abi}");
+        let error = About {
+            what,
+            errno: libc::EOPNOTSUPP,
+        };
+        return Err(StepError::new("look for Landlock", Some("landlock"), &error.into()));
+    }
+    if let Some(mount) = template.mounts.first() {
+        return Err(StepError {
+            layer: Some("mount_namespace".to_owned()),
+            ..StepError::new(
+                &format!(
+                    "show the folder {} (the process level has no mounts)",
+                    mount.host.display()
+                ),
+                None,
+                &io::Error::from_raw_os_error(missing.errno),
+            )
+        });
+    }
+    let found = Groups::find(place::host());
+    let leftovers = found
+        .as_ref()
+        .map(|groups| groups.sweep(place::host()))
+        .unwrap_or_default();
+    let root = step("take an id of its own for each sandbox", None, takes_ids(ids.0))?;
+    let bare = step("make a folder for private files", None, Bare::make(root))?;
+    let host = Host {
+        root,
+        memory_is_charged: found.is_ok(),
+        readable: process_level::readable(&template),
+        ..Host::default()
+    };
+    let report = Report {
+        root,
+        cgroups: found.as_ref().ok().map(|groups| groups.version().to_owned()),
+        cgroups_missing: found.as_ref().err().cloned(),
+        landlock_abi,
+        namespaces_missing: Some(missing),
+    };
+    Ok(Prepared {
+        host,
+        template,
+        groups: found.ok(),
+        leftovers,
+        report,
+        ids,
+        bare: Some(bare),
     })
 }
 
 /// The first process of every sandbox is a copy of this one, and shows what environment it was started with.
 fn empty_environment(template: &Template) -> io::Result<()> {
-    let named = |list: &Option<String>| {
-        let has = |list: &str| list.split(',').any(|name| name == "empty_environment");
-        cfg!(feature = "fault-injection") && list.as_deref().is_some_and(has)
-    };
     let empty = std::fs::read("/proc/self/environ")?.is_empty();
-    if named(&template.disabled) || !(empty || named(&template.skipped)) {
+    if !faults::empty_environment(template, empty) {
         return Err(io::Error::from_raw_os_error(libc::EPERM));
     }
     Ok(())
@@ -119,6 +251,14 @@ fn empty_environment(template: &Template) -> io::Result<()> {
 fn holds_admin() -> bool {
     rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN))
+}
+
+/// Root of a user namespace (a container without root) can mount, but make no device nodes and map no ids; it works as an
+/// ordinary user does.
+fn in_first_user_namespace() -> bool {
+    // The kernel gives the first one this number since namespaces have numbers.
+    const FIRST: u64 = 0xEFFF_FFFD;
+    rustix::fs::stat("/proc/self/ns/user").is_ok_and(|found| found.st_ino == FIRST)
 }
 
 fn own_namespaces(root: bool, (user, group): (u32, u32)) -> io::Result<()> {
@@ -142,7 +282,7 @@ fn own_root() -> io::Result<()> {
     attach(&root, "/usr")?;
     rustix::process::chdir("/usr")?;
     let folder = |name: &str| rustix::fs::mkdir(name, Mode::from_raw_mode(0o755));
-    for name in ["host", "l", "l/none", "l/dev", "l/etc", "new", "work"] {
+    for name in ["host", "l", "l/none", "l/dev", "l/etc", "l/layer", "new", "work"] {
         folder(name)?;
     }
     rustix::process::pivot_root(".", "host")?;
@@ -157,11 +297,11 @@ fn devices(root: bool) -> io::Result<()> {
     if root {
         return Ok(());
     }
-    devices_from(&format!("{}/dev", place::HOST), folder)
+    devices_from(&format!("{}/dev", place::host()), folder, Zeros::Device)
 }
 
 /// Device nodes for one sandbox, in this process' own mount namespace. Only root can make them.
-pub(super) fn private_devices() -> io::Result<()> {
+pub(super) fn private_devices(zeros: Zeros) -> io::Result<()> {
     let folder = place::DEVICES;
     attach(
         &memory(64 << 10, 64, "0755", MountAttrFlags::MOUNT_ATTR_NOSUID)?,
@@ -170,6 +310,7 @@ pub(super) fn private_devices() -> io::Result<()> {
     device_folder(folder)?;
     for (name, major, minor) in DEVICES {
         let path = format!("{folder}/{name}");
+        let minor = if name == "zero" { zeros.minor() } else { minor };
         let kind = rustix::fs::FileType::CharacterDevice;
         rustix::fs::mknodat(
             CWD,
@@ -197,7 +338,7 @@ fn etc() -> io::Result<()> {
     write("resolv.conf", "# no network\n")?;
     write("os-release", "NAME=sandcell\nID=sandcell\nPRETTY_NAME=sandcell\n")?;
     for name in ["ld.so.cache", "mime.types", "services", "protocols"] {
-        let source = format!("{}/etc/{name}", place::HOST);
+        let source = format!("{}/etc/{name}", place::host());
         if let Ok(bytes) = std::fs::read(source) {
             std::fs::write(format!("{}/{name}", place::ETC), bytes)?;
         }
@@ -211,7 +352,7 @@ fn etc() -> io::Result<()> {
 fn trees(host: &mut Host, template: &Template) -> io::Result<()> {
     let mut wanted = vec!["/usr".to_owned()];
     for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
-        let path = format!("{}/{name}", place::HOST);
+        let path = format!("{}/{name}", place::host());
         match rustix::fs::lstat(path.as_str()) {
             Ok(found) if rustix::fs::FileType::from_raw_mode(found.st_mode).is_symlink() => {
                 let target = std::fs::read_link(&path)?;
@@ -226,17 +367,17 @@ fn trees(host: &mut Host, template: &Template) -> io::Result<()> {
         wanted.push(tree.to_string_lossy().into_owned());
     }
     // Debian chooses libraries (BLAS, for one) and programs by links here.
-    if std::fs::metadata(format!("{}/etc/alternatives", place::HOST)).is_ok_and(|found| found.is_dir()) {
+    if std::fs::metadata(format!("{}/etc/alternatives", place::host())).is_ok_and(|found| found.is_dir()) {
         wanted.push("/etc/alternatives".to_owned());
     }
     for path in wanted {
         let source = format!("{}/{}", place::LOWER, host.trees.len());
-        bind(&format!("{}{path}", place::HOST), &source)?;
+        bind(&format!("{}{path}", place::host()), &source)?;
         host.trees.push((source, path));
     }
     for path in COVERED {
         let needed = template.trees.iter().any(|tree| tree.starts_with(path));
-        if !needed && std::fs::metadata(format!("{}{path}", place::HOST)).is_ok_and(|found| found.is_dir()) {
+        if !needed && std::fs::metadata(format!("{}{path}", place::host())).is_ok_and(|found| found.is_dir()) {
             host.covered.push(path.to_owned());
         }
     }

@@ -8,7 +8,11 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
+use super::attach::{self, Namespaces};
+use super::bare::{self, DISK_FULL};
 use super::cradle::{self, Entry, FromCradle, ToCradle};
+use super::faults;
+use super::folder;
 use super::host::{Prepared, prepare};
 use crate::cgroup::{Group, Groups};
 use crate::plan::place;
@@ -18,18 +22,24 @@ use crate::sys::clone::{Forked, fork};
 use crate::watch;
 use crate::wire::{FromLauncher, StepError, ToLauncher, Usage, pair, receive, send};
 
-/// How often memory is looked at while sandboxes live.
-const WATCH_EVERY: Duration = Duration::from_millis(50);
+/// How long nothing is looked at, at the most, while sandboxes live.
+const WATCH_EVERY: Duration = watch::EVERY;
 /// How long a sandbox may take to lock itself.
 const SETUP_DEADLINE: Duration = Duration::from_secs(10);
 /// How long an ended sandbox's group may stay busy.
 const REMOVAL_DEADLINE: Duration = Duration::from_secs(2);
+/// How long the last of them may, when nobody is left who could remove it later. Processes that have much to give back to
+/// the kernel (millions of watches) die slowly.
+const LAST_DEADLINE: Duration = Duration::from_secs(120);
 /// Host ids for sandboxes lie here: above what distributions and container managers hand out.
 const FIRST_HOST_ID: u32 = 0x7000_0000;
+/// From the first of them to the last that any launcher hands out.
+pub(super) const HOST_IDS: (u32, u32) = (FIRST_HOST_ID, FIRST_HOST_ID + (1 << 28));
 const SIGCHLD: u64 = 17;
 
 /// A process that waits to become a sandbox.
 struct Cradle {
+    pid: u32,
     socket: OwnedFd,
     pidfd: OwnedFd,
     group: Option<Group>,
@@ -39,11 +49,18 @@ struct Cradle {
 /// A sandbox: in the making, running, or ended and not yet cleaned up.
 struct Jail {
     state: State,
+    /// Its cradle; without namespaces this stays as its guardian.
+    cradle: u32,
+    /// Without namespaces: its private folder.
+    folder: Option<String>,
+    disk_full: bool,
     group: Option<Group>,
     host_id: u32,
     request: Request,
     asked: bool,
     watched: watch::Record,
+    /// Where folders are attached; none before it is cloned.
+    namespaces: Option<Namespaces>,
 }
 
 enum State {
@@ -55,12 +72,22 @@ enum State {
     },
     Running {
         pid: u32,
+        /// Its end is the sandbox's: the first process, or its guardian.
         pidfd: OwnedFd,
+        guarded: Option<Guarded>,
     },
     Ended {
         since: Instant,
         error: Option<StepError>,
     },
+}
+
+/// What the launcher holds of a sandbox that has a guardian.
+struct Guarded {
+    /// The first process.
+    first: OwnedFd,
+    /// Its end tells the guardian that the launcher is gone.
+    _socket: OwnedFd,
 }
 
 struct Keeper {
@@ -71,7 +98,6 @@ struct Keeper {
     jails: BTreeMap<u64, Jail>,
     next_number: u64,
     id_block: u32,
-    watched_at: Instant,
     buffer: Vec<u8>,
 }
 
@@ -80,6 +106,10 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
     let _ = rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC);
     let _ = rustix::process::setsid();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    // Each sandbox takes a handful of descriptors; its own limit is set inside.
+    let mut files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    files.current = files.maximum;
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, files);
     let _ = rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1));
     let mut buffer = Vec::new();
     let template = match receive(socket.as_fd(), &mut buffer) {
@@ -105,7 +135,6 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
         cradles: VecDeque::new(),
         jails: BTreeMap::new(),
         next_number: 0,
-        watched_at: Instant::now(),
         buffer,
     };
     if keeper
@@ -160,12 +189,15 @@ impl Keeper {
             ids.push(*id);
             fds.push(PollFd::new(fd, PollFlags::IN));
         }
+        let now = Instant::now();
+        let next = self.jails.values().filter_map(|jail| jail.watched_next(now)).min();
         let timeout = if ended || self.cradles.len() < self.prepared.template.spares {
             Some(Duration::from_millis(1))
         } else if self.jails.is_empty() && self.prepared.leftovers.is_empty() {
             None
         } else {
-            Some(WATCH_EVERY.saturating_sub(self.watched_at.elapsed()))
+            let next = next.map_or(WATCH_EVERY, |due| due.saturating_duration_since(now));
+            Some(next.min(WATCH_EVERY))
         };
         let timeout = timeout.map(|wait| Timespec {
             tv_sec: 0,
@@ -198,6 +230,10 @@ impl Keeper {
                 let usage = self.jails.get(&id).map(|jail| jail.usage());
                 self.tell(&FromLauncher::Usage { id, usage }).is_ok()
             }
+            Ok(Some((ToLauncher::Attach { id, number, folder }, _))) => {
+                let error = self.attach(id, number, &folder).err();
+                self.tell(&FromLauncher::Attached { id, number, error }).is_ok()
+            }
             Ok(Some((ToLauncher::Configure(_), _))) => true,
             Ok(None) | Err(_) => false,
         }
@@ -210,13 +246,26 @@ impl Keeper {
                 true
             }
             Err(error) => {
-                let error = StepError {
-                    step: "start a process".into(),
-                    layer: None,
-                    errno: error.raw_os_error().unwrap_or(libc::EIO),
-                };
+                let error = StepError::new("start a process", None, &error);
                 self.tell(&FromLauncher::Failed { id, error }).is_ok()
             }
+        }
+    }
+
+    fn attach(&self, id: u64, number: usize, folder: &std::path::Path) -> Result<(), StepError> {
+        let running = |jail: &&Jail| matches!(jail.state, State::Running { .. });
+        match self
+            .jails
+            .get(&id)
+            .filter(running)
+            .and_then(|jail| jail.namespaces.as_ref())
+        {
+            Some(namespaces) => attach::attach(namespaces, folder, number),
+            None => Err(StepError {
+                step: "find the sandbox".into(),
+                layer: None,
+                errno: libc::ESRCH,
+            }),
         }
     }
 
@@ -233,6 +282,7 @@ impl Keeper {
             let sent = limited.and_then(|()| send(cradle.socket.as_fd(), &ToCradle::Make(request), &borrowed));
             match sent {
                 Ok(()) => {
+                    let folder = self.prepared.bare.as_ref().map(|bare| bare.folder_of(cradle.pid));
                     let state = State::Starting {
                         cradle: cradle.pidfd,
                         socket: cradle.socket,
@@ -242,11 +292,15 @@ impl Keeper {
                     let watched = watch::Record::default();
                     return Ok(Jail {
                         state,
+                        cradle: cradle.pid,
+                        folder,
+                        disk_full: false,
                         group: cradle.group,
                         host_id: cradle.host_id,
                         request,
                         asked: false,
                         watched,
+                        namespaces: None,
                     });
                 }
                 // A waiting process was killed (by the kernel, for memory); take another.
@@ -274,8 +328,9 @@ impl Keeper {
         let forked = fork(0, SIGCHLD, entrance.as_ref().map(AsFd::as_fd));
         match forked {
             Ok(Forked::Child) => cradle::live(&self.prepared, theirs, group.as_ref(), host_id, self.entry),
-            Ok(Forked::Parent { pidfd, .. }) => {
+            Ok(Forked::Parent { pid, pidfd }) => {
                 self.cradles.push_back(Cradle {
+                    pid,
                     socket: ours,
                     pidfd,
                     group,
@@ -305,11 +360,13 @@ impl Keeper {
     fn look_at(&mut self, id: u64) {
         let Some(jail) = self.jails.get_mut(&id) else { return };
         match &jail.state {
-            State::Running { pidfd, .. } => {
-                let _ = waitid(
+            State::Running { pidfd, guarded, .. } => {
+                let status = waitid(
                     WaitId::PidFd(pidfd.as_fd()),
                     WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
                 );
+                let exit = status.ok().flatten().and_then(|status| status.exit_status());
+                jail.disk_full = guarded.is_some() && exit == Some(DISK_FULL);
                 jail.state = State::Ended {
                     since: Instant::now(),
                     error: None,
@@ -321,16 +378,15 @@ impl Keeper {
                 } else {
                     self.prepared.ids.1
                 };
-                let mapping = if cradle::skipped(&self.prepared, "user_namespace") {
-                    None
-                } else {
-                    Some(group_id)
-                };
+                let unmapped =
+                    self.prepared.bare.is_some() || faults::skipped(&self.prepared.template, "user_namespace");
+                let mapping = if unmapped { None } else { Some(group_id) };
                 let mut buffer = std::mem::take(&mut self.buffer);
                 let now = jail.go_on(&mut buffer, mapping);
                 self.buffer = buffer;
                 if now {
-                    let _ = self.tell(&FromLauncher::Made { id });
+                    let folder = jail.folder.clone();
+                    let _ = self.tell(&FromLauncher::Made { id, folder });
                 }
             }
             State::Ended { .. } => {}
@@ -343,6 +399,7 @@ impl Keeper {
                 .tell(&FromLauncher::Gone {
                     id,
                     out_of_memory: false,
+                    disk_full: false,
                     asked: true,
                 })
                 .is_ok();
@@ -354,15 +411,14 @@ impl Keeper {
 
     /// What is due by time: watching memory, deadlines, and removing what has ended.
     fn tend(&mut self) {
-        if self.watched_at.elapsed() >= WATCH_EVERY {
-            self.watched_at = Instant::now();
-            for jail in self.jails.values_mut() {
+        let now = Instant::now();
+        for jail in self.jails.values_mut() {
+            if jail.watched_next(now).is_some_and(|due| due <= now) {
                 jail.watch();
             }
         }
-        self.prepared
-            .leftovers
-            .retain(|folder| matches!(rustix::fs::rmdir(folder.as_str()), Err(rustix::io::Errno::BUSY)));
+        self.remove_leftovers();
+        let alone = self.prepared.bare.is_none() || !bare::kill_walk(&|child| self.knows(child));
         let mut finished = Vec::new();
         for (id, jail) in &mut self.jails {
             if let State::Starting { since, .. } = &jail.state
@@ -371,7 +427,7 @@ impl Keeper {
                 jail.kill();
             }
             if let State::Ended { since, error } = &mut jail.state {
-                let removed = jail.group.as_ref().is_none_or(|group| group.remove().is_ok());
+                let removed = alone && jail.group.as_ref().is_none_or(|group| group.remove().is_ok());
                 if removed || since.elapsed() > REMOVAL_DEADLINE {
                     finished.push((*id, error.take()));
                 }
@@ -379,16 +435,41 @@ impl Keeper {
         }
         for (id, error) in finished {
             let Some(jail) = self.jails.remove(&id) else { continue };
+            if let Some(group) = &jail.group
+                && group.remove().is_err()
+            {
+                self.prepared.leftovers.extend(group.folders());
+            }
+            // A guardian that was killed could not do it.
+            if let Some(path) = &jail.folder {
+                folder::remove(path);
+            }
             let message = match error {
                 Some(error) => FromLauncher::Failed { id, error },
                 None => FromLauncher::Gone {
                     id,
                     out_of_memory: jail.watched.events > 0 && !jail.asked,
+                    disk_full: jail.disk_full,
                     asked: jail.asked,
                 },
             };
             let _ = self.tell(&message);
         }
+    }
+
+    /// Groups that were still busy when they should have gone, of this server and of those before.
+    fn remove_leftovers(&mut self) {
+        self.prepared
+            .leftovers
+            .retain(|folder| matches!(rustix::fs::rmdir(folder.as_str()), Err(rustix::io::Errno::BUSY)));
+    }
+
+    /// Whether a child of this process is one that it made. Without namespaces all others are orphans of a sandbox whose
+    /// guardian is gone.
+    fn knows(&self, child: Pid) -> bool {
+        let is = |pid: u32| i32::try_from(pid).is_ok_and(|pid| pid == child.as_raw_nonzero().get());
+        let guards = |jail: &Jail| is(jail.cradle) && !matches!(jail.state, State::Ended { .. });
+        self.cradles.iter().any(|cradle| is(cradle.pid)) || self.jails.values().any(guards)
     }
 
     /// The server is gone: nothing may stay.
@@ -399,8 +480,8 @@ impl Keeper {
         for cradle in self.cradles.drain(..) {
             cradle.discard();
         }
-        let deadline = Instant::now() + REMOVAL_DEADLINE;
-        while !self.jails.is_empty() && Instant::now() < deadline {
+        let since = Instant::now();
+        while !(self.jails.is_empty() && self.prepared.leftovers.is_empty()) && since.elapsed() < LAST_DEADLINE {
             let ids: Vec<u64> = self.jails.keys().copied().collect();
             for id in ids {
                 if let Some(jail) = self.jails.get_mut(&id)
@@ -410,10 +491,16 @@ impl Keeper {
                     self.jails.remove(&id);
                 }
             }
+            self.remove_leftovers();
+            let patient = since.elapsed() > REMOVAL_DEADLINE;
             let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
                 tv_sec: 0,
-                tv_nsec: 1_000_000,
+                tv_nsec: if patient { 50_000_000 } else { 1_000_000 },
             });
+        }
+        if let Some(bare) = &self.prepared.bare {
+            bare::end_descendants(|_| false);
+            bare.remove();
         }
     }
 }
@@ -447,27 +534,34 @@ impl Jail {
         let message = receive::<FromCradle>(socket.as_fd(), buffer);
         let error = match message {
             Ok(Some((FromCradle::Cloned { pid }, mut descriptors))) => {
-                let _ = waitid(WaitId::PidFd(cradle.as_fd()), WaitIdOptions::EXITED);
+                if self.folder.is_none() {
+                    let _ = waitid(WaitId::PidFd(cradle.as_fd()), WaitIdOptions::EXITED);
+                }
                 let Some(pidfd) = descriptors.pop() else { return false };
                 *first = Some((pid, pidfd));
-                let mapped = group_id.map_or(Ok(()), |group| map_ids(pid, self.host_id, group));
+                // Without namespaces nothing can be attached.
+                let found = self.folder.is_none().then(|| Namespaces::of(pid)).transpose();
+                let mapped = found.and_then(|found| {
+                    self.namespaces = found;
+                    group_id.map_or(Ok(()), |group| map_ids(pid, self.host_id, group))
+                });
                 match mapped.and_then(|()| send(socket.as_fd(), &ToCradle::Mapped, &[])) {
                     Ok(()) => return false,
-                    Err(error) => step_error("map ids", Some("user_namespace"), &error),
+                    Err(error) => StepError::new("map ids", Some("user_namespace"), &error),
                 }
             }
             Ok(Some((FromCradle::Ready, _))) => {
                 let Some((pid, pidfd)) = first.take() else { return false };
-                self.state = State::Running { pid, pidfd };
+                self.run(pid, pidfd);
                 return true;
             }
             Ok(Some((FromCradle::Failed(error), _))) => error,
-            Ok(None) => step_error(
+            Ok(None) => StepError::new(
                 "set the sandbox up (its process ended)",
                 None,
                 &io::Error::from_raw_os_error(libc::ECHILD),
             ),
-            Err(error) => step_error("hear from the sandbox's process", None, &error),
+            Err(error) => StepError::new("hear from the sandbox's process", None, &error),
         };
         self.kill();
         self.reap_now();
@@ -478,8 +572,34 @@ impl Jail {
         false
     }
 
+    /// It is made. A guardian stays between it and the launcher.
+    fn run(&mut self, pid: u32, first: OwnedFd) {
+        let over = State::Ended {
+            since: Instant::now(),
+            error: None,
+        };
+        self.state = match std::mem::replace(&mut self.state, over) {
+            State::Starting { cradle, socket, .. } if self.folder.is_some() => State::Running {
+                pid,
+                pidfd: cradle,
+                guarded: Some(Guarded { first, _socket: socket }),
+            },
+            _ => State::Running {
+                pid,
+                pidfd: first,
+                guarded: None,
+            },
+        };
+    }
+
     fn kill(&mut self) {
         match &self.state {
+            // Its guardian ends what is left.
+            State::Running {
+                guarded: Some(guarded), ..
+            } => {
+                let _ = pidfd_send_signal(&guarded.first, Signal::KILL);
+            }
             State::Running { pidfd, .. } => {
                 let _ = pidfd_send_signal(pidfd, Signal::KILL);
             }
@@ -532,11 +652,20 @@ impl Jail {
             (None, _) => Usage::default(),
         };
         usage.memory_events += self.watched.kills;
+        usage.process_events += self.watched.crowds;
         usage.memory_peak = usage.memory_peak.max(self.watched.peak);
         usage
     }
 
-    /// Ends the largest process if all together are over the limit.
+    /// When its memory is to be looked at next; now if it never was.
+    fn watched_next(&self, now: Instant) -> Option<Instant> {
+        match self.state {
+            State::Running { .. } => Some(self.watched.due.unwrap_or(now)),
+            State::Starting { .. } | State::Ended { .. } => None,
+        }
+    }
+
+    /// Ends the largest processes if all together are over the limit.
     fn watch(&mut self) {
         let State::Running { pid, .. } = &self.state else {
             return;
@@ -546,21 +675,21 @@ impl Jail {
         };
         match &self.group {
             Some(group) => self.watched.look_at_group(group, first),
-            None => self.watched.look_at_tree(first, self.request.memory),
+            None => self.watched.look_at_tree(
+                first,
+                watch::Bounds {
+                    memory: self.request.memory,
+                    cores: u64::from(self.request.cpu_milli.div_ceil(1000)),
+                    tasks: self.folder.as_ref().map(|_| u64::from(self.request.processes)),
+                    own_network: self.folder.is_none(),
+                },
+            ),
         }
     }
 }
 
-fn step_error(step: &str, layer: Option<&str>, error: &io::Error) -> StepError {
-    StepError {
-        step: step.to_owned(),
-        layer: layer.map(str::to_owned),
-        errno: error.raw_os_error().unwrap_or(libc::EIO),
-    }
-}
-
 fn map_ids(pid: u32, user: u32, group: u32) -> io::Result<()> {
-    let proc = format!("{}/proc/{pid}", place::HOST);
+    let proc = format!("{}/proc/{pid}", place::host());
     write_once(&format!("{proc}/uid_map"), &format!("{INSIDE_ID} {user} 1"))?;
     write_once(&format!("{proc}/gid_map"), &format!("{INSIDE_ID} {group} 1"))
 }

@@ -4,7 +4,12 @@
 //! memory is worth stealing. Its sandboxes' first processes are its children; when the server goes, it ends them all,
 //! removes what is left and ends; when it goes, the kernel ends them.
 
+mod attach;
+mod bare;
+mod config;
 mod cradle;
+mod faults;
+mod folder;
 mod host;
 mod keeper;
 
@@ -36,7 +41,7 @@ pub fn start() -> io::Result<Launcher> {
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
     let mut command = Command::new("/proc/self/exe");
     command.arg0(NAME).arg(theirs.as_raw_fd().to_string());
-    if !environment_is_kept() {
+    if !faults::environment_is_kept() {
         command.env_clear();
     }
     let process = command
@@ -45,12 +50,6 @@ pub fn start() -> io::Result<Launcher> {
         .stderr(Stdio::null())
         .spawn()?;
     Ok(Launcher { socket: ours, process })
-}
-
-/// In builds with fault injection: whether a test leaves the empty environment out.
-fn environment_is_kept() -> bool {
-    cfg!(feature = "fault-injection")
-        && std::env::var("SANDCELL_TEST_SKIP").is_ok_and(|list| list.split(',').any(|name| name == "empty_environment"))
 }
 
 /// Runs the launcher if this process was started as one, and then does not return. Call it before everything else.

@@ -52,7 +52,8 @@ pub const POLICY: &[Entry] = include!(concat!(env!("OUT_DIR"), "/seccomp_table.r
 
 /// What is taken away where there is no control group: memory that belongs to no process would be charged to nobody, and
 /// the cores that hold processor time must stay as they were set.
-const UNCHARGED: [(i64, Action); 7] = [
+const UNCHARGED: [(i64, Action); 8] = [
+    (libc::SYS_mmap, NO_SHARED_ANONYMOUS),
     (libc::SYS_memfd_create, Action::Errno(libc::ENOSYS)),
     (libc::SYS_shmget, Action::Errno(libc::ENOSYS)),
     (libc::SYS_msgget, Action::Errno(libc::ENOSYS)),
@@ -62,6 +63,16 @@ const UNCHARGED: [(i64, Action); 7] = [
     (libc::SYS_setsockopt, USUAL_BUFFERS),
 ];
 
+/// Memory that is shared without a file stays as long as one page of it is mapped somewhere, and no page need be: what
+/// there is of it cannot be seen from outside.
+const NO_SHARED_ANONYMOUS: Action = Action::AllowIf {
+    any: &[&[is(3, MAP_ANONYMOUS, 0)], &[is(3, MAP_TYPE, MAP_PRIVATE)]],
+    errno: libc::EPERM,
+};
+
+const MAP_ANONYMOUS: u64 = 0x20;
+const MAP_TYPE: u64 = 0x0f;
+const MAP_PRIVATE: u64 = 0x02;
 const SOL_SOCKET: u64 = 1;
 const SO_SNDBUF: u64 = 7;
 const SO_RCVBUF: u64 = 8;
@@ -88,6 +99,145 @@ const fn is_not(argument: u8, value: u64) -> Test {
 #[must_use]
 pub fn filter(memory_is_charged: bool) -> Filter {
     assemble::assemble(&mut policy(memory_is_charged))
+}
+
+/// What is taken away where no namespace stands behind the filter. Landlock does not look at the calls that change a
+/// file's attributes by its path, at sockets with a path, at watches and leases; System V IPC would be the host's.
+const WITHOUT_NAMESPACES: [(&str, Action); 44] = [
+    // No socket that has or takes a name: pairs only, and of the kinds that cannot be connected anew.
+    ("socket", Action::Errno(libc::EAFNOSUPPORT)),
+    ("socketpair", CONNECTED_PAIRS),
+    ("bind", Action::Errno(libc::EPERM)),
+    ("connect", Action::Errno(libc::EPERM)),
+    ("listen", Action::Errno(libc::EPERM)),
+    ("accept", Action::Errno(libc::EPERM)),
+    ("accept4", Action::Errno(libc::EPERM)),
+    // A descriptor on the way through a socket is nobody's: what it holds could not be counted.
+    ("sendmsg", Action::Errno(libc::EPERM)),
+    ("sendmmsg", Action::Errno(libc::EPERM)),
+    // Permissions and times of the operator's own files, anywhere on the host. Answered "done" and not done, since
+    // ordinary programs copy them without need and take a refusal for a failure.
+    ("chmod", Action::Errno(0)),
+    ("fchmod", Action::Errno(0)),
+    ("fchmodat", Action::Errno(0)),
+    ("fchmodat2", Action::Errno(0)),
+    ("utime", Action::Errno(0)),
+    ("utimes", Action::Errno(0)),
+    ("futimesat", Action::Errno(0)),
+    ("utimensat", Action::Errno(0)),
+    ("chown", Action::Errno(libc::EPERM)),
+    ("lchown", Action::Errno(libc::EPERM)),
+    ("fchown", Action::Errno(libc::EPERM)),
+    ("fchownat", Action::Errno(libc::EPERM)),
+    ("setxattr", Action::Errno(libc::EOPNOTSUPP)),
+    ("lsetxattr", Action::Errno(libc::EOPNOTSUPP)),
+    ("fsetxattr", Action::Errno(libc::EOPNOTSUPP)),
+    ("removexattr", Action::Errno(libc::EOPNOTSUPP)),
+    ("lremovexattr", Action::Errno(libc::EOPNOTSUPP)),
+    ("fremovexattr", Action::Errno(libc::EOPNOTSUPP)),
+    // Watches tell what the operator does in a folder; leases stop others from opening a file.
+    ("inotify_init", Action::Errno(libc::ENOSYS)),
+    ("inotify_init1", Action::Errno(libc::ENOSYS)),
+    ("fcntl", NO_LEASES),
+    // Of the calls on a descriptor those for terminals and pipes; others change a file's flags.
+    ("ioctl", TERMINALS),
+    // Nobody hides its descriptors from the guardian, which counts deleted files by them.
+    ("prctl", NOT_HIDDEN),
+    ("syncfs", Action::Errno(libc::EPERM)),
+    ("shmget", Action::Errno(libc::ENOSYS)),
+    ("shmat", Action::Errno(libc::ENOSYS)),
+    ("shmctl", Action::Errno(libc::ENOSYS)),
+    ("semget", Action::Errno(libc::ENOSYS)),
+    ("semop", Action::Errno(libc::ENOSYS)),
+    ("semtimedop", Action::Errno(libc::ENOSYS)),
+    ("semctl", Action::Errno(libc::ENOSYS)),
+    ("msgget", Action::Errno(libc::ENOSYS)),
+    ("msgsnd", Action::Errno(libc::ENOSYS)),
+    ("msgrcv", Action::Errno(libc::ENOSYS)),
+    ("msgctl", Action::Errno(libc::ENOSYS)),
+];
+
+const AF_UNIX: u64 = 1;
+const SOCK_STREAM: u64 = 1;
+const SOCK_SEQPACKET: u64 = 5;
+const F_SETLEASE: u64 = 1024;
+const F_NOTIFY: u64 = 1026;
+
+const fn is(argument: u8, mask: u64, value: u64) -> Test {
+    Test {
+        argument,
+        mask,
+        equal: true,
+        value,
+    }
+}
+
+const CONNECTED_PAIRS: Action = Action::AllowIf {
+    any: &[
+        &[is(0, LOW, AF_UNIX), is(1, 0xf, SOCK_STREAM)],
+        &[is(0, LOW, AF_UNIX), is(1, 0xf, SOCK_SEQPACKET)],
+    ],
+    errno: libc::EAFNOSUPPORT,
+};
+
+const NO_LEASES: Action = Action::AllowIf {
+    any: &[&[is_not(1, F_SETLEASE), is_not(1, F_NOTIFY)]],
+    errno: libc::EPERM,
+};
+
+const TERMINALS: Action = Action::AllowIf {
+    any: &[&[
+        is(1, 0xffff_ff00, 0x5400),
+        is_not(1, 0x5412),
+        is_not(1, 0x541c),
+        is_not(1, 0x5423),
+    ]],
+    errno: libc::ENOTTY,
+};
+
+/// What the policy allows of prctl, without `PR_SET_DUMPABLE`.
+const NOT_HIDDEN: Action = Action::AllowIf {
+    any: &[
+        &[is(0, LOW, 1)],
+        &[is(0, LOW, 2)],
+        &[is(0, LOW, 3)],
+        &[is(0, LOW, 15)],
+        &[is(0, LOW, 16)],
+        &[is(0, LOW, 21)],
+        &[is(0, LOW, 22)],
+        &[is(0, LOW, 23)],
+        &[is(0, LOW, 27)],
+        &[is(0, LOW, 29)],
+        &[is(0, LOW, 30)],
+        &[is(0, LOW, 36)],
+        &[is(0, LOW, 37)],
+        &[is(0, LOW, 38)],
+        &[is(0, LOW, 39)],
+        &[is(0, LOW, 40)],
+        &[is(0, LOW, 41)],
+        &[is(0, LOW, 42)],
+        &[is(0, LOW, 47)],
+        &[is(0, LOW, 0x5356_4d41)],
+    ],
+    errno: libc::EINVAL,
+};
+
+/// The filter for sandboxes without namespaces.
+#[must_use]
+pub fn filter_without_namespaces(memory_is_charged: bool) -> Filter {
+    assemble::assemble(&mut policy_without_namespaces(memory_is_charged))
+}
+
+/// The policy as it is in force without namespaces.
+#[must_use]
+pub fn policy_without_namespaces(memory_is_charged: bool) -> Vec<Entry> {
+    let mut entries = policy(memory_is_charged);
+    for entry in &mut entries {
+        if let Some((_, action)) = WITHOUT_NAMESPACES.iter().find(|(name, _)| *name == entry.name) {
+            entry.action = *action;
+        }
+    }
+    entries
 }
 
 /// The policy as it is in force.
@@ -182,6 +332,30 @@ mod tests {
                 "{number}"
             );
         }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn what_is_taken_away_without_namespaces_is_a_call_of_the_policy() {
+        let entries = policy_without_namespaces(true);
+        for (name, action) in WITHOUT_NAMESPACES {
+            assert!(
+                entries.iter().any(|entry| entry.name == name && entry.action == action),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn without_namespaces_prctl_is_as_in_the_policy_but_for_hiding() {
+        let (Some(Action::AllowIf { any, .. }), Action::AllowIf { any: left, .. }) = (action_of("prctl"), NOT_HIDDEN)
+        else {
+            panic!("prctl has conditions");
+        };
+        let hiding: &[Test] = &[is(0, LOW, 4)];
+        let expected: Vec<_> = any.iter().copied().filter(|tests| *tests != hiding).collect();
+        assert_eq!(left.to_vec(), expected);
+        assert_eq!(any.len(), left.len() + 1);
     }
 
     #[test]

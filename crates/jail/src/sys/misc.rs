@@ -45,9 +45,17 @@ pub(crate) fn loopback_up(socket: BorrowedFd<'_>) -> io::Result<()> {
         *to = libc::c_char::try_from(*from).map_err(io::Error::other)?;
     }
     request.flags = libc::c_short::try_from(libc::IFF_UP | libc::IFF_RUNNING).map_err(io::Error::other)?;
+    // The call itself, since C libraries differ in the type of its second argument.
     // SAFETY: the request has the size and layout of struct ifreq with its name NUL-terminated, and outlives the call.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, std::ptr::addr_of!(request)) };
-    super::check(libc::c_long::from(result)).map(drop)
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_ioctl,
+            socket.as_raw_fd(),
+            libc::SIOCSIFFLAGS,
+            std::ptr::addr_of!(request),
+        )
+    };
+    super::check(result).map(drop)
 }
 
 /// Makes new namespaces for this process. `flags` are those of unshare(2).

@@ -55,6 +55,12 @@ pub(crate) fn setsid() -> io::Result<()> {
     super::check(libc::c_long::from(unsafe { libc::setsid() })).map(drop)
 }
 
+/// Puts this process behind a Landlock ruleset, beside those that it is behind already.
+pub(crate) fn restrict_self(ruleset: RawFd) -> io::Result<()> {
+    // SAFETY: landlock_restrict_self reads no memory; a number that is no ruleset gives an error.
+    super::check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0) }).map(drop)
+}
+
 /// A copy of a descriptor with a number of at least `floor`, closed at exec.
 pub(crate) fn copy_above(descriptor: RawFd, floor: RawFd) -> io::Result<RawFd> {
     // SAFETY: fcntl reads no memory; the caller is a fork that will exec or exit, so ownership does not matter.

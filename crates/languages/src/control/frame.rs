@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use bytes::{Buf, Bytes, BytesMut};
-use sandcell_sandbox::{CellError, MimeBundle};
-use serde::{Deserialize, Serialize};
+use sandcell_sandbox::{CellError, MimeBundle, Variable};
+use serde::Deserialize;
 
 /// The longest body that is taken from a driver, in bytes.
 pub(super) const BODY_MAX: usize = 8 << 20;
@@ -63,6 +63,29 @@ pub enum Frame {
         /// How it ended.
         done: Done,
     },
+    /// A cell wants packages to be installed, and waits.
+    Install {
+        /// The cell it claims to be about.
+        nonce: String,
+        /// What it wants, as it was written; at most 200, each at most 1,000 bytes.
+        packages: Vec<String>,
+    },
+    /// Between cells: which process can become the session should this one die.
+    Copy {
+        /// Its id inside; none if there is no such process (any more).
+        pid: Option<i32>,
+        /// The last cell that it knows of.
+        cell: u32,
+        /// Why there is none, as one of the protocol's words.
+        why: String,
+    },
+    /// A copy has become the session.
+    Resumed {
+        /// The session it claims to be.
+        nonce: String,
+        /// The last cell that it knows of.
+        cell: u32,
+    },
     /// The session's variables, as asked for.
     Variables {
         /// The request it claims to answer.
@@ -80,23 +103,6 @@ pub enum Done {
     Exit(i32),
     Error(CellError),
     Interrupted(CellError),
-}
-
-/// A variable of a session, described without running any of its code.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Variable {
-    /// Its name.
-    pub name: String,
-    /// The class of its value.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// Its length, or its sides such as `100x3`; empty if it has none that is known.
-    pub shape: String,
-    /// What it takes in memory, without what it refers to; 0 if that is not known.
-    pub bytes: u64,
-    /// The beginning of its text, for plain values only.
-    pub preview: String,
 }
 
 #[derive(Deserialize)]
@@ -122,6 +128,20 @@ enum Header {
         exit_code: i32,
         #[serde(default)]
         error: CellError,
+    },
+    Install {
+        nonce: String,
+        packages: Vec<String>,
+    },
+    Copy {
+        pid: i32,
+        cell: u32,
+        #[serde(default)]
+        why: String,
+    },
+    Resumed {
+        nonce: String,
+        cell: u32,
     },
     Variables {
         nonce: String,
@@ -221,6 +241,23 @@ fn parse(mut body: Bytes) -> Result<Frame, FrameError> {
             };
             Ok(Frame::Done { nonce, done })
         }
+        Header::Install { nonce, mut packages } => {
+            no_blobs(&body)?;
+            packages.truncate(200);
+            packages.iter_mut().for_each(|text| clip(text, 1000));
+            Ok(Frame::Install { nonce, packages })
+        }
+        Header::Copy { pid, cell, mut why } => {
+            no_blobs(&body)?;
+            clip(&mut why, 40);
+            // The first process and groups of processes are nobody's copies.
+            let pid = (pid > 1).then_some(pid);
+            Ok(Frame::Copy { pid, cell, why })
+        }
+        Header::Resumed { nonce, cell } => {
+            no_blobs(&body)?;
+            Ok(Frame::Resumed { nonce, cell })
+        }
         Header::Variables { nonce, mut variables } => {
             no_blobs(&body)?;
             variables.truncate(200);
@@ -268,6 +305,10 @@ fn bundle(blobs: &[Blob], mut rest: Bytes) -> Result<MimeBundle, FrameError> {
             }
     });
     found.insert(PLAIN.to_owned(), clip_bytes(text, TEXT_MAX));
+    // A copy of what is kept: a slice would keep the whole frame, and with it all that was dropped or is not counted.
+    for data in found.values_mut() {
+        *data = Bytes::copy_from_slice(data);
+    }
     Ok(MimeBundle(found))
 }
 

@@ -3,8 +3,9 @@
 //! `docs/design/driver-protocol.md` is the description. Whatever comes from the driver is hostile: code in the sandbox
 //! can write any bytes to the channel, so a frame gives no authority and everything in it is checked and bounded here.
 
+mod copies;
 mod frame;
 mod session;
 
-pub use frame::{Decoder, Done, Frame, FrameError, Variable, encode};
-pub use session::{DriverSession, Start};
+pub use frame::{Decoder, Done, Frame, FrameError, encode};
+pub use session::{CodeIn, DriverSession, Start};

@@ -1,8 +1,8 @@
 //! A live interpreter behind a driver.
 //!
-//! One decision is taken here: a session whose driver breaks the protocol, or whose interpreter has ended, is over; it
-//! is killed and never repaired. Everything that is awaited from inside either has a deadline or is ended by
-//! [`Interrupter::kill`].
+//! One decision is taken here: a session whose driver breaks the protocol is over; it is killed and never repaired. One
+//! whose interpreter has ended lives on in the copy that its driver has kept, if there is one (`copies`), else it is over.
+//! Everything that is awaited from inside either has a deadline or is ended by [`Interrupter::kill`].
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -10,15 +10,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Cell, CellOutcome, CellStatus, Channel, Command, EndReason, Exit, Interrupter, MimeBundle, OutputStream,
+    Aftermath, Cell, CellOutcome, CellStatus, Channel, Command, EndReason, Exit, Interrupter, MimeBundle, OutputStream,
     ProcessEvent, ProcessHandle, Sandbox, SandboxError, Session, SessionError, SessionEvent, SessionFeatures, Signal,
-    SignalScope,
+    SignalScope, Variable,
 };
 use serde_json::json;
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::frame::{Decoder, Done, Frame, Variable, encode};
+use super::copies::Copies;
+use super::frame::{Decoder, Done, Frame, encode};
 
 /// How long an interpreter may take to become ready.
 const START_MAX: Duration = Duration::from_secs(30);
@@ -30,9 +31,17 @@ const EXIT_MAX: Duration = Duration::from_secs(1);
 const ANNOUNCE_MAX: Duration = Duration::from_millis(300);
 /// How long the listing of variables may take.
 const LIST_MAX: Duration = Duration::from_secs(5);
+/// How long a copy may take to become the session.
+const RESTORE_MAX: Duration = Duration::from_secs(2);
+/// A session that uses more than so many tenths of the memory limit keeps no copy of itself.
+const COPY_TENTHS: u64 = 7;
+/// The same where no limit is known.
+const COPY_ANY: u64 = 1 << 40;
 const DISPLAYS_MAX: u32 = 65;
-const SHOWN_BYTES_MAX: usize = 32 << 20;
+const SHOWN_BYTES_MAX: usize = 16 << 20;
 const STDERR_KEPT: usize = 2000;
+/// Bytes of output between two cells that are kept while variables are listed.
+const LATE_KEPT: usize = 256 << 10;
 
 /// What a driver needs to start.
 #[derive(Debug, Clone)]
@@ -41,8 +50,23 @@ pub struct Start {
     pub language: String,
     /// The program; `control` must be set.
     pub command: Command,
-    /// What it reads first from its control channel.
+    /// What it reads first from its control channel; may be empty.
     pub boot: Bytes,
+    /// Whether the session is to keep copies of itself, where the sandbox can use them.
+    pub copies: bool,
+    /// Where it finds a cell's code.
+    pub code: CodeIn,
+    /// What its sessions can do.
+    pub features: SessionFeatures,
+}
+
+/// Where a driver finds the code and the standard input of a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CodeIn {
+    /// In the header of the frame.
+    Header,
+    /// As raw bytes behind it, for drivers that cannot read JSON: the code, then standard input if there is one.
+    Blobs,
 }
 
 /// A session on top of a driver, in whatever language.
@@ -55,12 +79,25 @@ pub struct DriverSession {
     cells: u64,
     version: String,
     over: Option<Exit>,
+    /// What background threads wrote while variables were listed.
+    late: Vec<(OutputStream, Bytes)>,
+    /// The interpreter ended between cells, and nobody was told yet.
+    untold: Option<Exit>,
+    /// Channels whose end has not come.
+    open: u8,
+    /// Up to so many bytes of memory the driver keeps a copy of itself; 0 for never.
+    copy_below: u64,
+    aftermath: Aftermath,
+    code: CodeIn,
+    features: SessionFeatures,
 }
 
 /// The way to the process, shared with interrupters for as long as the session lives.
 #[derive(Debug)]
 struct Link {
     handle: Arc<dyn ProcessHandle>,
+    /// The copy that can become the session.
+    copies: Copies,
     /// The nonce of the running cell. Whoever holds the lock may write to the control channel.
     running: Mutex<Option<String>>,
 }
@@ -89,17 +126,30 @@ impl DriverSession {
         let mut secret = [0_u8; 8];
         getrandom::fill(&mut secret).map_err(|error| failed(format!("no random numbers: {error}")))?;
         let process = sandbox.spawn(start.command.clone()).await?;
+        let copies = start.copies && process.handle.has_heirs();
         let mut session = Self {
             events: process.events,
             decoder: Decoder::default(),
             link: Arc::new(Link {
                 handle: process.handle,
+                copies: Copies::default(),
                 running: Mutex::new(None),
             }),
             nonce_base: secret.iter().map(|byte| format!("{byte:02x}")).collect(),
             cells: 0,
             version: String::new(),
             over: None,
+            late: Vec::new(),
+            untold: None,
+            open: 3,
+            copy_below: match sandbox.memory_limit() {
+                _ if !copies => 0,
+                Some(limit) => limit / 10 * COPY_TENTHS,
+                None => COPY_ANY,
+            },
+            aftermath: Aftermath::Over { why: None },
+            code: start.code,
+            features: start.features,
         };
         match timeout(START_MAX, session.wait_ready(start.boot.clone())).await {
             Ok(Ok(())) => Ok(session),
@@ -114,28 +164,7 @@ impl DriverSession {
         &self.version
     }
 
-    /// The session's variables, described without running any of their code.
-    ///
-    /// # Errors
-    /// [`SessionError::Protocol`] when no listing comes in time, which ends the session.
-    pub async fn variables(&mut self) -> Result<Vec<Variable>, SessionError> {
-        if self.over.is_some() {
-            return Ok(Vec::new());
-        }
-        let nonce = self.next_nonce();
-        let frame = encode(&json!({"type": "variables", "nonce": nonce}), &[]);
-        let deadline = Instant::now() + LIST_MAX;
-        let listed = timeout_at(deadline, self.listing(&nonce, frame)).await;
-        let problem = match listed {
-            Ok(Ok(variables)) => return Ok(variables),
-            Ok(Err(SessionError::Protocol(reason))) => reason,
-            Ok(Err(other)) => return Err(other),
-            Err(_) => "the listing of variables did not come".to_owned(),
-        };
-        Err(self.broken(problem).await)
-    }
-
-    /// Output that comes meanwhile is lost: only background threads can have written it.
+    /// Output that comes meanwhile is a background thread's; the next cell brings it.
     async fn listing(&mut self, nonce: &str, frame: Bytes) -> Result<Vec<Variable>, SessionError> {
         self.link.handle.write(Channel::Control, frame).await?;
         loop {
@@ -146,27 +175,40 @@ impl DriverSession {
                 }) => {
                     self.decoder.push(&bytes);
                     while let Some(frame) = self.next_frame()? {
-                        if let Frame::Variables { nonce: of, variables } = frame
-                            && of == nonce
-                        {
-                            return Ok(variables);
+                        match frame {
+                            Frame::Variables { nonce: of, variables } if of == nonce => return Ok(variables),
+                            Frame::Copy { pid, why, .. } => self.link.copies.told(pid, &why),
+                            _ => {}
                         }
                     }
                 }
+                Some(ProcessEvent::Closed { .. }) => self.open = self.open.saturating_sub(1),
                 Some(ProcessEvent::Exited { exit }) => {
-                    self.over = Some(exit);
+                    self.untold = Some(exit);
                     return Ok(Vec::new());
                 }
-                Some(_) => {}
+                Some(ProcessEvent::Output { channel, bytes }) => self.keep_late(channel, bytes),
                 None => return Err(SandboxError::Gone(EndReason::AgentLost).into()),
             }
         }
     }
 
+    fn keep_late(&mut self, channel: Channel, bytes: Bytes) {
+        let kept: usize = self.late.iter().map(|(_, bytes)| bytes.len()).sum();
+        let stream = match channel {
+            Channel::Stdout => OutputStream::Stdout,
+            Channel::Stderr => OutputStream::Stderr,
+            Channel::Stdin | Channel::Control => return,
+        };
+        if kept.saturating_add(bytes.len()) <= LATE_KEPT {
+            self.late.push((stream, bytes));
+        }
+    }
+
     async fn wait_ready(&mut self, boot: Bytes) -> Result<(), String> {
         let handle = Arc::clone(&self.link.handle);
+        let mut written = boot.is_empty();
         let mut write = handle.write(Channel::Control, boot);
-        let mut written = false;
         let mut stderr = Vec::new();
         loop {
             tokio::select! {
@@ -256,12 +298,46 @@ impl DriverSession {
         to: &mpsc::Sender<SessionEvent>,
     ) -> Result<CellStatus, SessionError> {
         let link = Arc::clone(&self.link);
+        let mut shown = Shown::default();
+        let exit = match self.untold.take() {
+            Some(exit) => exit,
+            None => match self.until_over(&link, nonce, frame, &mut shown, to).await? {
+                Ok(status) => return Ok(status),
+                Err(exit) => exit,
+            },
+        };
+        match self.restore(to).await {
+            Ok(cell) => {
+                self.aftermath = Aftermath::Restored { cell };
+                Ok(CellStatus::Died(exit))
+            }
+            Err(why) => {
+                self.aftermath = Aftermath::Over { why };
+                self.drain(nonce, exit, &mut shown, to).await
+            }
+        }
+    }
+
+    /// The same, until the cell or the interpreter is over.
+    async fn until_over(
+        &mut self,
+        link: &Link,
+        nonce: &str,
+        frame: Bytes,
+        shown: &mut Shown,
+        to: &mpsc::Sender<SessionEvent>,
+    ) -> Result<Result<CellStatus, Exit>, SessionError> {
+        // What came together with the end of the last cell. It can only be about that one, or about the copy.
+        while let Some(frame) = self.next_frame()? {
+            if let Frame::Copy { pid, why, .. } = frame {
+                link.copies.told(pid, &why);
+            }
+        }
         let mut running = Some(link.running.lock().await);
         if let Some(running) = &mut running {
             **running = Some(nonce.to_owned());
         }
         let mut write = link.handle.write(Channel::Control, frame);
-        let mut shown = Shown::default();
         let mut control_ended: Option<Instant> = None;
         loop {
             let give_up = control_ended.unwrap_or_else(Instant::now);
@@ -278,15 +354,17 @@ impl DriverSession {
                 }
                 event = self.events.recv() => match event {
                     Some(ProcessEvent::Output { channel, bytes }) => {
-                        if let Some(status) = self.output(nonce, channel, bytes, &mut shown, to).await? {
-                            return Ok(status);
+                        if let Some(status) = self.output(nonce, channel, bytes, shown, to).await? {
+                            return Ok(Ok(status));
                         }
                     }
-                    Some(ProcessEvent::Closed { channel: Channel::Control }) => {
-                        control_ended.get_or_insert_with(|| Instant::now() + EXIT_MAX);
+                    Some(ProcessEvent::Closed { channel }) => {
+                        self.open = self.open.saturating_sub(1);
+                        if channel == Channel::Control {
+                            control_ended.get_or_insert_with(|| Instant::now() + EXIT_MAX);
+                        }
                     }
-                    Some(ProcessEvent::Closed { .. }) => {}
-                    Some(ProcessEvent::Exited { exit }) => return self.drain(nonce, exit, &mut shown, to).await,
+                    Some(ProcessEvent::Exited { exit }) => return Ok(Err(exit)),
                     None => return Err(SandboxError::Gone(EndReason::AgentLost).into()),
                 },
             }
@@ -309,6 +387,9 @@ impl DriverSession {
             Channel::Control => {
                 self.decoder.push(&bytes);
                 while let Some(frame) = self.next_frame()? {
+                    if let Frame::Copy { pid, why, .. } = &frame {
+                        self.link.copies.told(*pid, why);
+                    }
                     if let Some(status) = deliver(nonce, frame, shown, to).await {
                         return Ok(Some(status));
                     }
@@ -320,6 +401,66 @@ impl DriverSession {
         Ok(None)
     }
 
+    /// Lets the copy become the session, after the interpreter's end. Returns the last cell that it knows of, or why
+    /// there is no session any more.
+    async fn restore(&mut self, to: &mpsc::Sender<SessionEvent>) -> Result<u32, Option<String>> {
+        let pid = self.link.copies.take()?;
+        // The interpreter may have died in the middle of a frame.
+        self.decoder = Decoder::default();
+        let link = Arc::clone(&self.link);
+        let resumed = timeout(RESTORE_MAX, async {
+            if let Err(error) = link.handle.succeed(pid).await {
+                tracing::debug!(%error, "a copy could not be called");
+                return Err("the copy of it was gone; one that costs much is given up when memory runs short");
+            }
+            self.resume(to).await.map_err(|error| {
+                tracing::debug!(%error, "a session could not be restored");
+                "the copy of it did not answer as it should"
+            })
+        });
+        let resumed = resumed.await;
+        resumed
+            .unwrap_or(Err("the copy of it did not answer in time"))
+            .map_err(|why| Some(why.to_owned()))
+    }
+
+    /// Speaks to the copy and waits for its answer. What is printed meanwhile still belongs to the cell.
+    async fn resume(&mut self, to: &mpsc::Sender<SessionEvent>) -> Result<u32, SessionError> {
+        let link = Arc::clone(&self.link);
+        let word = format!("\nsandcell-resume {}\n", self.nonce_base);
+        let mut write = link.handle.write(Channel::Control, Bytes::from(word));
+        let mut written = false;
+        loop {
+            tokio::select! {
+                result = &mut write, if !written => {
+                    result?;
+                    written = true;
+                }
+                event = self.events.recv() => match event {
+                    Some(ProcessEvent::Output { channel: Channel::Control, bytes }) => {
+                        self.decoder.push(&bytes);
+                        while let Some(frame) = self.next_frame()? {
+                            if let Frame::Resumed { nonce, cell } = frame
+                                && nonce == self.nonce_base
+                            {
+                                return Ok(cell);
+                            }
+                        }
+                    }
+                    Some(ProcessEvent::Output { channel, bytes }) => {
+                        let stream = if channel == Channel::Stderr { OutputStream::Stderr } else { OutputStream::Stdout };
+                        pass(to, SessionEvent::Output { stream, bytes }).await;
+                    }
+                    Some(ProcessEvent::Closed { .. }) => self.open = self.open.saturating_sub(1),
+                    Some(ProcessEvent::Exited { .. }) => {
+                        return Err(SessionError::Protocol("the copy has ended, too".to_owned()));
+                    }
+                    None => return Err(SandboxError::Gone(EndReason::AgentLost).into()),
+                },
+            }
+        }
+    }
+
     /// After the interpreter's end: what it had still written. Its last word may be that the cell was over.
     async fn drain(
         &mut self,
@@ -329,10 +470,13 @@ impl DriverSession {
         to: &mpsc::Sender<SessionEvent>,
     ) -> Result<CellStatus, SessionError> {
         self.over = Some(exit);
+        // What the interpreter itself wrote has come. What it left would only hold its pipes open.
+        if let Err(error) = self.link.handle.signal(Signal::Kill, SignalScope::Tree).await {
+            tracing::debug!(%error, "what a dead interpreter left could not be killed");
+        }
         let deadline = Instant::now() + DRAIN_MAX;
-        let mut open = 3_u8;
         let mut status = None;
-        while open > 0 {
+        while self.open > 0 {
             match timeout_at(deadline, self.events.recv()).await {
                 Ok(Some(ProcessEvent::Output { channel, bytes })) => {
                     // A broken frame at the very end is not worth an error: the interpreter is gone anyway.
@@ -340,13 +484,10 @@ impl DriverSession {
                         status.get_or_insert(done);
                     }
                 }
-                Ok(Some(ProcessEvent::Closed { .. })) => open -= 1,
+                Ok(Some(ProcessEvent::Closed { .. })) => self.open -= 1,
                 Ok(Some(ProcessEvent::Exited { .. })) => {}
                 Ok(None) | Err(_) => break,
             }
-        }
-        if let Err(error) = self.link.handle.signal(Signal::Kill, SignalScope::Tree).await {
-            tracing::debug!(%error, "what a dead interpreter left could not be killed");
         }
         Ok(status.unwrap_or(CellStatus::Died(exit)))
     }
@@ -383,11 +524,17 @@ async fn deliver(
                 Done::Interrupted(error) => CellStatus::Interrupted(error),
             });
         }
+        Frame::Install { nonce, packages } if nonce == expected => {
+            pass(to, SessionEvent::Install { packages }).await;
+        }
         // About another cell, beyond the limits, or never asked for: dropped.
         Frame::Ready { .. }
         | Frame::Display { .. }
         | Frame::Result { .. }
         | Frame::Done { .. }
+        | Frame::Install { .. }
+        | Frame::Copy { .. }
+        | Frame::Resumed { .. }
         | Frame::Variables { .. } => {}
     }
     None
@@ -414,11 +561,32 @@ impl Session for DriverSession {
                 status: CellStatus::Died(exit),
             });
         }
+        for (stream, bytes) in std::mem::take(&mut self.late) {
+            pass(events, SessionEvent::Output { stream, bytes }).await;
+        }
         let nonce = self.next_nonce();
-        let header = json!({
-            "type": "run", "cell": cell.number, "nonce": nonce, "code": cell.code, "stdin": cell.stdin,
-        });
-        let result = self.run(&nonce, encode(&header, &[]), events).await;
+        let frame = match self.code {
+            CodeIn::Header => {
+                let header = json!({
+                    "type": "run", "cell": cell.number, "nonce": nonce, "code": cell.code, "stdin": cell.stdin,
+                    "packages": cell.packages,
+                    "copy_below": self.copy_below,
+                });
+                encode(&header, &[])
+            }
+            CodeIn::Blobs => {
+                // A shell's variables cannot hold NUL, and passing over it would lose count.
+                let stdin = cell.stdin.map(|text| text.replace('\0', ""));
+                let blobs: Vec<&[u8]> = std::iter::once(&cell.code)
+                    .chain(&stdin)
+                    .map(String::as_bytes)
+                    .collect();
+                let lengths: Vec<_> = blobs.iter().map(|blob| json!({"bytes": blob.len()})).collect();
+                let header = json!({"type": "run", "cell": cell.number, "nonce": nonce, "blobs": lengths});
+                encode(&header, &blobs)
+            }
+        };
+        let result = self.run(&nonce, frame, events).await;
         *self.link.running.lock().await = None;
         match result {
             Ok(status) => Ok(CellOutcome { status }),
@@ -432,12 +600,32 @@ impl Session for DriverSession {
     }
 
     fn features(&self) -> SessionFeatures {
-        SessionFeatures {
-            result_value: true,
-            display: true,
-            interrupt: true,
-            stdin: true,
+        self.features
+    }
+
+    async fn variables(&mut self) -> Result<Vec<Variable>, SessionError> {
+        if self.over.is_some() || self.untold.is_some() {
+            return Ok(Vec::new());
         }
+        let nonce = self.next_nonce();
+        let frame = encode(&json!({"type": "variables", "nonce": nonce}), &[]);
+        let deadline = Instant::now() + LIST_MAX;
+        let listed = timeout_at(deadline, self.listing(&nonce, frame)).await;
+        let problem = match listed {
+            Ok(Ok(variables)) => return Ok(variables),
+            Ok(Err(SessionError::Protocol(reason))) => reason,
+            Ok(Err(other)) => return Err(other),
+            Err(_) => "the listing of variables did not come".to_owned(),
+        };
+        Err(self.broken(problem).await)
+    }
+
+    fn last_cell(&mut self) {
+        self.copy_below = 0;
+    }
+
+    fn aftermath(&self) -> Aftermath {
+        self.aftermath.clone()
     }
 }
 
@@ -462,9 +650,41 @@ impl Interrupter for DriverInterrupter {
         link.handle.signal(Signal::Interrupt, SignalScope::Group).await
     }
 
+    async fn installed(&self, result: Result<String, String>) -> Result<(), SandboxError> {
+        let Some(link) = self.0.upgrade() else {
+            return Ok(());
+        };
+        let running = link.running.lock().await;
+        let Some(nonce) = running.as_ref() else {
+            return Ok(());
+        };
+        let (ok, text) = result.map_or_else(|text| (false, text), |text| (true, text));
+        let frame = encode(
+            &json!({"type": "installed", "nonce": nonce, "ok": ok, "text": text}),
+            &[],
+        );
+        link.handle.write(Channel::Control, frame).await
+    }
+
     async fn kill(&self) -> Result<(), SandboxError> {
+        let Some(link) = self.0.upgrade() else {
+            return Ok(());
+        };
+        if let Some(pid) = link.copies.pid() {
+            match link.handle.kill_but(pid).await {
+                Ok(()) => return Ok(()),
+                Err(error) => tracing::debug!(%error, "a copy could not be spared"),
+            }
+        }
+        link.handle.signal(Signal::Kill, SignalScope::Tree).await
+    }
+
+    async fn end(&self) -> Result<(), SandboxError> {
         match self.0.upgrade() {
-            Some(link) => link.handle.signal(Signal::Kill, SignalScope::Tree).await,
+            Some(link) => {
+                link.copies.forget();
+                link.handle.signal(Signal::Kill, SignalScope::Tree).await
+            }
             None => Ok(()),
         }
     }

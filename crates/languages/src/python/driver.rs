@@ -7,6 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::json;
 
+use sandcell_sandbox::layer_places;
+
 use super::probe::{PythonRuntime, run_python};
 use crate::control::encode;
 
@@ -21,9 +23,10 @@ pub struct DriverFile {
 
 const BOOT: &str = include_str!("driver/boot.py");
 
-const FILES: [DriverFile; 9] = [
+const FILES: [DriverFile; 10] = [
     file("core", include_str!("driver/core.py")),
     file("imports", include_str!("driver/imports.py")),
+    file("copies", include_str!("driver/copies.py")),
     file("errors", include_str!("driver/errors.py")),
     file("pretty", include_str!("driver/pretty.py")),
     file("rich", include_str!("driver/rich.py")),
@@ -68,6 +71,7 @@ impl Boot {
     pub(super) fn new(runtime: &PythonRuntime) -> Self {
         let site = json!({
             "site": runtime.site.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
+            "layers": layer_places(),
             "prefix": runtime.venv.as_ref().map(|path| path.to_string_lossy()).unwrap_or_default(),
         });
         let parts: Vec<_> = FILES

@@ -4,18 +4,26 @@
 //! a sandbox has no file of ours and an argument holds no more than 128 KiB; once the host's interpreter has compiled
 //! it, as code objects, which halves the start.
 
+mod analysis;
 mod driver;
 mod locate;
 mod probe;
 mod remember;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sandcell_sandbox::{Command, HOME, Language, LanguageInfo, Sandbox, SandboxPath, Session, SessionError, StdinMode};
+use bytes::Bytes;
+use sandcell_sandbox::{
+    Advice, Command, Failure, Finding, HOME, Language, LanguageInfo, Program, Sandbox, Session, SessionError,
+    SessionFeatures, StdinMode, layer_places,
+};
 
-use crate::control::{DriverSession, Start};
+use crate::control::{CodeIn, DriverSession, Start};
+use crate::own_path;
 
+pub use analysis::analyse;
 pub use driver::{DriverFile, driver_sources};
 pub use locate::{LocateError, locate, locate_remembered};
 pub use probe::PythonRuntime;
@@ -26,6 +34,7 @@ pub struct PythonLanguage {
     runtime: PythonRuntime,
     info: LanguageInfo,
     driver: driver::Boot,
+    copies: bool,
 }
 
 impl PythonLanguage {
@@ -37,11 +46,21 @@ impl PythonLanguage {
                 name: "python".to_owned(),
                 aliases: vec!["python3".to_owned(), "py".to_owned()],
                 version: runtime.version.clone(),
+                session: true,
+                extensions: vec!["py".to_owned()],
                 libraries: runtime.libraries.clone(),
             },
             driver: driver::Boot::new(&runtime),
             runtime,
+            copies: true,
         }
+    }
+
+    /// Whether sessions keep copies of themselves from which they are restored when their interpreter dies. They do
+    /// unless this says otherwise, in sandboxes that can use them.
+    #[must_use]
+    pub fn with_copies(self, copies: bool) -> Self {
+        Self { copies, ..self }
     }
 
     /// The interpreter.
@@ -72,6 +91,14 @@ impl PythonLanguage {
                 control: true,
             },
             boot: self.driver.frame(),
+            copies: self.copies,
+            code: CodeIn::Header,
+            features: SessionFeatures {
+                result_value: true,
+                display: true,
+                interrupt: true,
+                stdin: true,
+            },
         };
         DriverSession::open(sandbox, start).await
     }
@@ -83,22 +110,29 @@ impl Language for PythonLanguage {
         &self.info
     }
 
-    fn file_name(&self) -> &str {
-        "main.py"
-    }
-
     /// Unbuffered, so that what was printed before a time-out is not lost.
-    fn program(&self, path: &SandboxPath, args: &[String]) -> Command {
+    fn program(&self, code: &str, args: &[String], env: &BTreeMap<String, String>) -> Result<Program, Failure> {
+        let path = own_path("main.py")?;
         let mut argv = vec![self.runtime.executable.to_string_lossy().into_owned()];
         argv.extend(["-u", "-B", "-X", "utf8", path.as_str()].map(str::to_owned));
         argv.extend_from_slice(args);
-        Command {
-            argv,
-            env: std::collections::BTreeMap::new(),
-            cwd: HOME.to_owned(),
-            stdin: StdinMode::Null,
-            control: false,
-        }
+        let mut env = env.clone();
+        env.insert("PYTHONPATH".to_owned(), layer_places().join(":"));
+        Ok(Program {
+            files: vec![(path, Bytes::copy_from_slice(code.as_bytes()))],
+            compile: None,
+            run: Command {
+                argv,
+                env,
+                cwd: HOME.to_owned(),
+                stdin: StdinMode::Null,
+                control: false,
+            },
+        })
+    }
+
+    fn analyse(&self, code: &str, advice: &Advice) -> Vec<Finding> {
+        analysis::analyse(code, advice)
     }
 
     async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError> {

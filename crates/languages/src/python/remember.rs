@@ -6,11 +6,10 @@
 
 use std::path::Path;
 
+use crate::memory::{read_own, state, write_own};
+
 /// Changes whenever the question does.
 const QUESTION: u64 = 1;
-/// The most that is read of a memory.
-#[cfg(unix)]
-const LIMIT: u64 = 64 << 10;
 
 /// What `path` answered before, if that is known and still true.
 pub(super) fn recall(memory: &Path, path: &Path) -> Option<Vec<u8>> {
@@ -23,7 +22,7 @@ pub(super) fn recall(memory: &Path, path: &Path) -> Option<Vec<u8>> {
 /// Keeps an answer. A memory that cannot be kept costs time at the next start and nothing else.
 pub(super) fn keep(memory: &Path, path: &Path, answer: &[u8]) {
     if let Some(key) = key(path)
-        && let Err(error) = write_own(memory, &[key.as_bytes(), answer, END].concat())
+        && let Err(error) = write_own(memory, FILE, &[key.as_bytes(), answer, END].concat())
     {
         tracing::debug!(%error, "what Python is here could not be remembered");
     }
@@ -52,82 +51,6 @@ fn key(path: &Path) -> Option<String> {
     }
     key.push('\n');
     Some(key)
-}
-
-#[cfg(unix)]
-fn state(path: &Path) -> Option<String> {
-    use std::os::unix::fs::MetadataExt;
-    let found = path.metadata().ok()?;
-    Some(format!(
-        "{}:{}:{}:{}.{}:{}.{}",
-        found.dev(),
-        found.ino(),
-        found.size(),
-        found.mtime(),
-        found.mtime_nsec(),
-        found.ctime(),
-        found.ctime_nsec()
-    ))
-}
-
-#[cfg(not(unix))]
-fn state(_path: &Path) -> Option<String> {
-    None
-}
-
-/// Reads a file that only we can have written, in a folder that only we can write.
-#[cfg(unix)]
-fn read_own(file: &Path) -> Option<Vec<u8>> {
-    use std::io::Read;
-    let folder = file.parent()?.symlink_metadata().ok()?;
-    let named = file.symlink_metadata().ok()?;
-    if !folder.is_dir() || !named.is_file() || !is_ours(&folder) || !is_ours(&named) {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    std::fs::File::open(file)
-        .ok()?
-        .take(LIMIT)
-        .read_to_end(&mut bytes)
-        .ok()?;
-    Some(bytes)
-}
-
-#[cfg(unix)]
-fn is_ours(found: &std::fs::Metadata) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0
-}
-
-#[cfg(not(unix))]
-fn read_own(_file: &Path) -> Option<Vec<u8>> {
-    None
-}
-
-/// Replaces the file as a whole.
-#[cfg(unix)]
-fn write_own(memory: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    use std::io::Write;
-    use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(memory)?;
-    let new = memory.join(format!("{FILE}.{}", std::process::id()));
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&new)?;
-    let written = file
-        .write_all(bytes)
-        .and_then(|()| std::fs::rename(&new, memory.join(FILE)));
-    if written.is_err() {
-        std::fs::remove_file(&new)?;
-    }
-    written
-}
-
-#[cfg(not(unix))]
-fn write_own(_memory: &Path, _bytes: &[u8]) -> std::io::Result<()> {
-    Ok(())
 }
 
 #[cfg(test)]

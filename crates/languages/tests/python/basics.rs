@@ -253,13 +253,14 @@ async fn variables_are_listed_without_running_their_code() {
         code: "import os\nn = 7\nwords = ['a', 'b']\nclass Trap:\n    def __repr__(self): os._exit(1)\n    __len__ = __repr__\ntrap = Trap()\n_hidden = 1".to_owned(),
         stdin: None,
         number: 1,
+        packages: false,
     };
     sandcell_sandbox::Session::execute(&mut session, cell, &sender)
         .await
         .unwrap();
     drop(sender);
     while events.recv().await.is_some() {}
-    let listed = session.variables().await.unwrap();
+    let listed = sandcell_sandbox::Session::variables(&mut session).await.unwrap();
     let seen: Vec<_> = listed
         .iter()
         .map(|item| {

@@ -24,6 +24,7 @@ async fn a_traceback_points_at_the_callers_lines() {
             "    f(0)",
             "  File \"<cell 1>\", line 2, in f",
             "    return 10 / a",
+            "    where a = 0",
             "ZeroDivisionError: division by zero",
         ]
     );
@@ -186,7 +187,6 @@ async fn causes_that_the_server_knows_are_classed() {
     ] {
         let (_, hint, found) = failure(&mut python, code).await;
         assert_eq!(found, class, "{code}: {hint}");
-        assert!(class.is_empty() || !hint.is_empty(), "{code}");
     }
 }
 

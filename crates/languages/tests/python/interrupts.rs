@@ -36,6 +36,17 @@ async fn blocking_code_yields_and_the_variables_stay() {
 }
 
 #[tokio::test]
+async fn an_interrupt_that_hits_a_finalizer_is_not_lost() {
+    let mut python = python!();
+    let code = format!(
+        "class F:\n    def __del__(self):\n        {READY}        for i in range(10 ** 7): pass\nx = 42\nf = F()\ndel f\nwhile True: pass"
+    );
+    let ran = python.run_interrupted(&code).await;
+    assert_eq!(ran.interrupted().name, "KeyboardInterrupt");
+    assert_eq!(python.run("x").await.ok().text(), "42");
+}
+
+#[tokio::test]
 async fn the_code_may_clean_up() {
     let mut python = python!();
     let ran = python
@@ -54,6 +65,18 @@ async fn an_interrupt_that_is_swallowed_is_only_one() {
         "import time\ncaught = 0\ntry:\n    {READY}    time.sleep(600)\nexcept KeyboardInterrupt:\n    caught += 1\ntime.sleep(0.3)\ncaught"
     );
     assert_eq!(python.run_interrupted(&code).await.ok().text(), "1");
+}
+
+#[tokio::test]
+async fn an_interrupt_that_hits_a_destructor_is_not_lost() {
+    let mut python = python!();
+    let code = format!(
+        "import time\nclass Slow:\n    def __del__(self):\n        {READY}        time.sleep(600)\nSlow()\ntime.sleep(600)"
+    );
+    assert_eq!(
+        python.run_interrupted(&code).await.interrupted().name,
+        "KeyboardInterrupt"
+    );
 }
 
 #[tokio::test]

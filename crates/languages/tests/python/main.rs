@@ -15,6 +15,7 @@ mod errors;
 mod habits;
 mod hostile;
 mod interrupts;
+mod restore;
 
 /// Starts a session of the machine's Python, or leaves the test if there is none.
 macro_rules! python {
@@ -26,3 +27,23 @@ macro_rules! python {
     };
 }
 pub(crate) use python;
+
+/// What a cell prints, returns and raises does not depend on whether the session keeps copies of itself: every test of
+/// this program runs a second time, with copies.
+#[test]
+fn everything_is_the_same_with_copies() {
+    if support::with_copies() {
+        return;
+    }
+    let ran = std::process::Command::new(std::env::current_exe().unwrap())
+        .env("SANDCELL_TEST_COPIES", "1")
+        .env("RUST_TEST_THREADS", "2")
+        // Interrupts that come in the first moments of a child process can be lost by Python itself, and a session that
+        // copies its pages as it goes meets those moments more often.
+        .args(["--skip", "interrupts::"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success(), "{said}\n{}", String::from_utf8_lossy(&ran.stderr));
+    assert!(!said.contains(" 0 passed"), "nothing ran: {said}");
+}

@@ -5,8 +5,8 @@
 
 use std::fmt::Write as _;
 
-use sandcell_engine::{Artifact, ExecutionView, Shown, Status};
-use sandcell_sandbox::ByteSize;
+use sandcell_engine::{Artifact, ExecutionView, MemoryUse, Restored, Shown, Status};
+use sandcell_sandbox::{ByteSize, Code};
 use serde_json::{Map, Value, json};
 
 use super::pictures;
@@ -23,6 +23,10 @@ const FRAME_BYTES: usize = 16_000;
 const MARKER_BYTES: usize = 2048;
 /// Bytes of a cause's message or remedy that are shown; the rest is a caller's own text.
 const CAUSE_BYTES: usize = 1000;
+/// Of a hundred parts of the memory limit, how many in use are worth a warning.
+const MEMORY_WARN_PERCENT: u64 = 75;
+/// What was noticed about the code that is shown; programs read the rest.
+const ADVICE_LINES: usize = 3;
 
 /// The answer to a call that ran code, or asks about it. `after` are further lines for the server's block.
 pub(crate) async fn answer(view: &ExecutionView, inline: ByteSize, after: &[String]) -> Answer {
@@ -59,19 +63,27 @@ pub fn execution_object(view: &ExecutionView) -> Map<String, Value> {
         "sandbox_id": view.sandbox_id,
         "language": view.language,
         "status": view.status,
+        "phase": view.phase,
         "exit_code": view.exit_code,
         "duration_ms": millis(view.duration),
         "cpu_ms": millis(view.cpu),
         "peak_memory_mb": tenths_of_mib(view.peak_memory),
+        "memory_mb": view.memory.map(|memory| tenths_of_mib(memory.after)),
+        "memory_growth_mb": view.memory.map(|memory| tenths_of_mib(memory.after) - tenths_of_mib(memory.before)),
         "stdout_bytes": view.stdout.total_bytes,
         "stderr_bytes": view.stderr.total_bytes,
         "truncated": view.stdout.truncated || view.stderr.truncated,
         "state_lost": view.state_lost,
+        "restored": view.restored,
         "new_sandbox": view.new_sandbox,
         "cause": view.cause,
         "isolation": view.isolation,
     });
     match object {
+        Value::Object(mut object) if !view.findings.is_empty() => {
+            object.insert("findings".into(), json!(view.findings));
+            object
+        }
         Value::Object(object) => object,
         _ => Map::new(),
     }
@@ -119,11 +131,12 @@ fn first_text(view: &ExecutionView, inline: usize) -> String {
     for chart in view
         .artifacts
         .iter()
-        .filter(|artifact| is_inline_chart(artifact))
+        .filter(|artifact| is_chart(artifact))
         .take(PICTURES)
     {
-        let data = String::from_utf8_lossy(&chart.bytes);
-        add("chart", &data, own(&data), String::new());
+        if let Some(data) = inline_chart(&chart.bytes) {
+            add("chart", &data, own(&data), String::new());
+        }
     }
     add(
         "stderr",
@@ -133,6 +146,8 @@ fn first_text(view: &ExecutionView, inline: usize) -> String {
     );
     let result = view.result.as_deref().unwrap_or_default();
     add("result", result, own(result), String::new());
+    let table = view.result_note.as_deref().unwrap_or_default();
+    add("table", table, own(table), String::new());
     let error = view.error.as_deref().unwrap_or_default();
     add("error", error, own(error), String::new());
     let whole: usize = parts.iter().map(|part| part.text.len()).sum();
@@ -180,8 +195,60 @@ fn is_picture(artifact: &Artifact) -> bool {
     artifact.shown && pictures::is_picture(&artifact.bytes)
 }
 
+fn is_chart(artifact: &Artifact) -> bool {
+    artifact.mime == CHART
+}
+
+/// Whether all of a chart's data stands in the text, so that a link to it would lead nowhere new.
 fn is_inline_chart(artifact: &Artifact) -> bool {
-    artifact.mime == CHART && artifact.bytes.len() <= CHART_BYTES
+    is_chart(artifact) && artifact.bytes.len() <= CHART_BYTES
+}
+
+/// The data of a chart for readers without eyes, in one line of at most [`CHART_BYTES`]: with fewer points where all do
+/// not fit, and none at all where even two of each series are too many.
+fn inline_chart(bytes: &[u8]) -> Option<String> {
+    let whole = std::str::from_utf8(bytes).ok()?;
+    if whole.len() <= CHART_BYTES {
+        return Some(one_line(whole));
+    }
+    let data: Value = serde_json::from_str(whole).ok()?;
+    [50, 24, 12, 8, 5, 3, 2, 0].iter().find_map(|most| {
+        let mut data = data.clone();
+        thin(&mut data, *most);
+        let text = data.to_string();
+        (text.len() <= CHART_BYTES).then_some(text)
+    })
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(['\n', '\r'], " ")
+}
+
+/// Leaves at most so many points of each series, evenly chosen; `total` still says how many there are.
+fn thin(data: &mut Value, most: usize) {
+    match data {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match value {
+                    Value::Array(points) if name == "points" && points.len() > most => {
+                        let last = points.len() - 1;
+                        let all = std::mem::take(points);
+                        let chosen = |index: usize| index.saturating_mul(last).checked_div(most.saturating_sub(1));
+                        let mut wanted: Vec<usize> = (0..most).filter_map(chosen).collect();
+                        wanted.dedup();
+                        *points = wanted.into_iter().filter_map(|index| all.get(index).cloned()).collect();
+                    }
+                    other => thin(other, most),
+                }
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                thin(item, most);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 /// Shown pictures as blocks; what is left out or made smaller is noted.
@@ -283,15 +350,33 @@ fn server_block(view: &ExecutionView, notes: &[String]) -> String {
         );
     }
     if view.state_lost {
-        text.push_str(if view.new_sandbox {
+        // A new sandbox that stands in for another one says so before everything else.
+        text.push_str(if view.new_sandbox && !view.notices.is_empty() {
             "\nstate_lost: variables and files of the previous sandbox are gone"
         } else {
             "\nstate_lost: variables and imports of earlier calls are gone; files are still there"
         });
     }
+    if let Some(restored) = &view.restored {
+        let _ = write!(text, "\n{}", restored_line(restored));
+    }
     for (name, shown) in [("stdout", &view.stdout), ("stderr", &view.stderr)] {
         if let Some(line) = cut_line(view, name, shown) {
             let _ = write!(text, "\n{line}");
+        }
+    }
+    if let Some(line) = view.memory.as_ref().and_then(|memory| memory_line(view, memory)) {
+        let _ = write!(text, "\n{line}");
+    }
+    // Code that did what it should needs no advice.
+    if view.status != Status::Ok {
+        for finding in view.findings.iter().take(ADVICE_LINES) {
+            let _ = write!(
+                text,
+                "\nadvice: line {}: {}",
+                finding.line,
+                shorten(&finding.message, 300)
+            );
         }
     }
     for missing in view.missing_outputs.iter().take(LINKS) {
@@ -311,11 +396,48 @@ fn server_block(view: &ExecutionView, notes: &[String]) -> String {
     text
 }
 
+/// What of a session is back after its interpreter died.
+fn restored_line(restored: &Restored) -> String {
+    let cell = match &restored.execution_id {
+        Some(id) => format!("{id} (cell {})", restored.cell),
+        None => format!("cell {}", restored.cell),
+    };
+    let variables = match restored.missed {
+        0 => format!("variables and imports are as they were before this call, after {cell}"),
+        1 => format!(
+            "variables and imports are as they were after {cell}; what the call after it changed in them is gone"
+        ),
+        more => format!(
+            "variables and imports are as they were after {cell}; what the {more} calls after it changed in them is gone"
+        ),
+    };
+    format!(
+        "restored: {variables}. Files are as they are now; open files, sockets and event loops of the session are \
+         closed, its child processes have ended. The code of this call was not run again"
+    )
+}
+
 fn cut_if_long(text: &str) -> String {
     if text.len() <= CAUSE_BYTES {
         return text.to_owned();
     }
     cut(text, CAUSE_BYTES, u64::try_from(text.len()).unwrap_or(u64::MAX), "")
+}
+
+/// A warning before the memory runs out, which would cost the session.
+fn memory_line(view: &ExecutionView, memory: &MemoryUse) -> Option<String> {
+    let (after, limit) = (memory.after.as_mib(), memory.limit.as_mib());
+    let near = after.saturating_mul(100) >= limit.saturating_mul(MEMORY_WARN_PERCENT);
+    let said = view.cause.as_ref().is_some_and(|cause| cause.code == Code::OutOfMemory);
+    // Said when it comes near, and again when it comes nearer, not with every call from then on.
+    let grown = memory.after.as_mib().saturating_sub(memory.before.as_mib());
+    let news = grown.saturating_mul(100) >= limit;
+    (near && news && !said && !view.state_lost).then(|| {
+        format!(
+            "memory: {after} of {limit} MB are in use ({grown} MB more than before this run); del what is not needed, or \
+             the next large step may end the session"
+        )
+    })
 }
 
 fn cut_line(view: &ExecutionView, name: &str, shown: &Shown) -> Option<String> {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
-    BackendView, CreateRequest, Engine, EngineConfig, ExecuteRequest, ExecutionView, FileAnswer, HistoryView,
-    Principal, ResetView, RunRequest, SandboxId, SandboxView, StreamSlice,
+    BackendView, Counts, CreateRequest, Engine, EngineConfig, ExecuteRequest, ExecutionView, FileAnswer, HistoryView,
+    InstallRequest, Principal, ResetView, RunRequest, SandboxId, SandboxView, StreamSlice, Watch,
 };
 use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, Listing, SandboxPath, WriteMode};
 use tokio_util::sync::CancellationToken;
@@ -31,6 +31,10 @@ impl Host for EngineHost {
         self.0.backends()
     }
 
+    fn counts(&self) -> Counts {
+        self.0.counts()
+    }
+
     async fn execute(
         &self,
         who: &Principal,
@@ -49,6 +53,19 @@ impl Host for EngineHost {
         self.0.run_once(who, request, cancel).await
     }
 
+    fn package_language(&self) -> Option<String> {
+        self.0.package_language().map(str::to_owned)
+    }
+
+    async fn install(
+        &self,
+        who: &Principal,
+        request: InstallRequest,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        self.0.install(who, request, cancel).await
+    }
+
     async fn create(&self, who: &Principal, request: CreateRequest) -> Result<Vec<SandboxView>, Failure> {
         self.0.create(who, request).await
     }
@@ -63,6 +80,10 @@ impl Host for EngineHost {
 
     async fn execution(&self, who: &Principal, id: &str, wait: Duration) -> Result<ExecutionView, Failure> {
         self.0.execution(who, id, wait).await
+    }
+
+    fn watch(&self, who: &Principal, id: &str, watch: &Watch) -> Result<(), Failure> {
+        self.0.watch(who, id, watch)
     }
 
     async fn stream(&self, who: &Principal, id: &str, part: StreamPart) -> Result<StreamSlice, Failure> {

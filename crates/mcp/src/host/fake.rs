@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
     Artifact, BackendView, Cause, CreateRequest, EngineConfig, ExecuteRequest, ExecutionId, ExecutionView, FileAnswer,
-    HistoryRecord, HistoryView, Principal, ResetView, RunRequest, SandboxId, SandboxView, SessionView, Shown, Status,
-    StreamSlice,
+    HistoryRecord, HistoryView, InstallRequest, Principal, ResetView, RunRequest, SandboxId, SandboxView, SessionView,
+    Shown, Status, StreamSlice, Watch,
 };
 use sandcell_sandbox::{
     ByteSize, Code, Entry, EntryKind, Failure, FileChunk, FileError, Isolation, LanguageInfo, Level, Limits, Listing,
@@ -45,12 +45,16 @@ impl Default for FakeHost {
                     aliases: vec!["py".into()],
                     version: "3.11.2".into(),
                     libraries: vec!["numpy 2.1.0".into(), "pandas 2.2.3".into()],
+                    session: true,
+                    extensions: vec!["py".into()],
                 },
                 LanguageInfo {
                     name: "bash".into(),
                     aliases: vec!["sh".into()],
                     version: "5.2".into(),
                     libraries: vec![],
+                    session: true,
+                    extensions: vec!["sh".into()],
                 },
             ],
             files: Mutex::default(),
@@ -82,19 +86,24 @@ pub(crate) fn view() -> ExecutionView {
         sandbox_id: sandbox_id(),
         language: "python".into(),
         status: Status::Ok,
+        phase: sandcell_engine::Phase::Run,
+        findings: Vec::new(),
         exit_code: Some(0),
         started: UNIX_EPOCH,
         duration: Duration::from_millis(12),
         cpu: Duration::from_millis(10),
         peak_memory: ByteSize::bytes(12_345_678),
+        memory: None,
         stdout: shown("hello\n"),
         stderr: Shown::default(),
         result: None,
+        result_note: None,
         error: None,
         cause: None,
         artifacts: vec![],
         missing_outputs: vec![],
         state_lost: false,
+        restored: None,
         new_sandbox: false,
         notices: vec![],
         isolation: isolation(&[]),
@@ -137,10 +146,12 @@ fn sandbox() -> SandboxView {
             memory_events: 0,
             process_events: 0,
         }),
+        packages: vec!["numpy 2.1.0".into()],
         sessions: vec![SessionView {
             language: "python".into(),
             cells: 3,
             busy: false,
+            variables: None,
         }],
         isolation: isolation(&["cgroup: not delegated"]),
     }
@@ -201,6 +212,10 @@ impl Host for FakeHost {
         self.languages.clone()
     }
 
+    fn counts(&self) -> sandcell_engine::Counts {
+        sandcell_engine::Counts::default()
+    }
+
     fn backends(&self) -> Vec<BackendView> {
         vec![BackendView {
             name: "native",
@@ -230,6 +245,30 @@ impl Host for FakeHost {
         Ok(ExecutionView {
             new_sandbox: true,
             ..view
+        })
+    }
+
+    fn package_language(&self) -> Option<String> {
+        Some("python".into())
+    }
+
+    async fn install(
+        &self,
+        _who: &Principal,
+        request: InstallRequest,
+        _cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        self.asked.lock().unwrap().push(format!("{request:?}"));
+        if request.packages.iter().any(|package| package.starts_with('-')) {
+            return Err(Failure::new(
+                Code::PackageNotAllowed,
+                "options are not taken",
+                "pass names",
+            ));
+        }
+        Ok(ExecutionView {
+            stdout: shown(&format!("installed {}\n", request.packages.join(", "))),
+            ..view()
         })
     }
 
@@ -269,6 +308,10 @@ impl Host for FakeHost {
                 "get_execution_history lists yours",
             )),
         }
+    }
+
+    fn watch(&self, _who: &Principal, _id: &str, _watch: &Watch) -> Result<(), Failure> {
+        Ok(())
     }
 
     async fn stream(&self, _: &Principal, _: &str, part: StreamPart) -> Result<StreamSlice, Failure> {

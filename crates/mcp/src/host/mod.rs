@@ -9,8 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
-    BackendView, CreateRequest, EngineConfig, ExecuteRequest, ExecutionView, FileAnswer, HistoryView, Principal,
-    ResetView, RunRequest, SandboxId, SandboxView, StreamName, StreamSlice,
+    BackendView, Counts, CreateRequest, EngineConfig, ExecuteRequest, ExecutionView, FileAnswer, HistoryView,
+    InstallRequest, Principal, ResetView, RunRequest, SandboxId, SandboxView, StreamName, StreamSlice, Watch,
 };
 use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, Listing, SandboxPath, WriteMode};
 use tokio_util::sync::CancellationToken;
@@ -34,6 +34,7 @@ pub(crate) trait Host: Send + Sync {
     fn config(&self) -> &EngineConfig;
     fn languages(&self) -> Vec<LanguageInfo>;
     fn backends(&self) -> Vec<BackendView>;
+    fn counts(&self) -> Counts;
     async fn execute(
         &self,
         who: &Principal,
@@ -46,10 +47,19 @@ pub(crate) trait Host: Send + Sync {
         request: RunRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure>;
+    /// The language that packages can be installed for.
+    fn package_language(&self) -> Option<String>;
+    async fn install(
+        &self,
+        who: &Principal,
+        request: InstallRequest,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure>;
     async fn create(&self, who: &Principal, request: CreateRequest) -> Result<Vec<SandboxView>, Failure>;
     async fn close(&self, who: &Principal, id: &str) -> Result<SandboxId, Failure>;
     async fn status(&self, who: &Principal, id: Option<&str>) -> Result<Vec<SandboxView>, Failure>;
     async fn execution(&self, who: &Principal, id: &str, wait: Duration) -> Result<ExecutionView, Failure>;
+    fn watch(&self, who: &Principal, id: &str, watch: &Watch) -> Result<(), Failure>;
     async fn stream(&self, who: &Principal, id: &str, part: StreamPart) -> Result<StreamSlice, Failure>;
     async fn cancel(&self, who: &Principal, id: Option<&str>) -> Result<ExecutionView, Failure>;
     async fn list_files(

@@ -1,7 +1,7 @@
 //! MCP over standard input and output: one JSON message a line. stdout carries nothing else.
 
 pub(crate) mod ledger;
-mod scanner;
+pub(crate) mod scanner;
 pub(crate) mod transport;
 
 use std::sync::Arc;

@@ -27,7 +27,7 @@ const READ_BYTES: usize = 64 << 10;
 const KEPT_BUFFER: usize = 1 << 20;
 
 const PARSE_ERROR: i32 = -32700;
-const INVALID_REQUEST: i32 = -32600;
+pub(crate) const INVALID_REQUEST: i32 = -32600;
 /// In the range that servers may define; the text says what it means.
 const BUSY: i32 = -32000;
 
@@ -218,7 +218,7 @@ impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
     }
 }
 
-type Refusal = (i32, String);
+pub(crate) type Refusal = (i32, String);
 
 fn too_long(bytes: usize) -> Refusal {
     let text = format!(
@@ -228,7 +228,7 @@ fn too_long(bytes: usize) -> Refusal {
 }
 
 /// `Ok(None)` for lines that mean nothing: empty ones, and notifications that are not ours.
-fn parse(line: &[u8], scanner: &Scanner) -> Result<Option<ClientJsonRpcMessage>, Refusal> {
+pub(crate) fn parse(line: &[u8], scanner: &Scanner) -> Result<Option<ClientJsonRpcMessage>, Refusal> {
     let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line).trim_ascii();
     if line.is_empty() {
         return Ok(None);

@@ -23,7 +23,7 @@ async fn execute_code_hands_its_arguments_to_the_engine() {
     client.call("execute_code", json!({"code": "1"})).await;
     assert_eq!(
         last_asked(&host),
-        "ExecuteRequest { code: \"1\", language: \"python\", sandbox_id: None, stdin: None, timeout: None, wait: Some(45s) }"
+        "ExecuteRequest { code: \"1\", language: \"python\", sandbox_id: None, stdin: None, timeout: None, wait: Some(45s), watch: Watch }"
     );
     let arguments = json!({
         "code": "1", "language": "sh", "sandbox_id": SANDBOX, "stdin": "in", "timeout_s": "2.5", "wait_s": 600
@@ -33,7 +33,7 @@ async fn execute_code_hands_its_arguments_to_the_engine() {
         last_asked(&host),
         format!(
             "ExecuteRequest {{ code: \"1\", language: \"sh\", sandbox_id: Some({SANDBOX:?}), stdin: Some(\"in\"), \
-             timeout: Some(2.5s), wait: Some(55s) }}"
+             timeout: Some(2.5s), wait: Some(55s), watch: Watch }}"
         )
     );
 }

@@ -40,7 +40,7 @@ async fn names_arguments_and_hints_are_what_clients_can_take() {
             tool["annotations"]["openWorldHint"] == json!(false),
             "{name} has no network"
         );
-        for argument in ["packages", "network", "image"] {
+        for argument in ["network", "image"] {
             assert!(
                 tool["inputSchema"]["properties"].get(argument).is_none(),
                 "{name}: {argument} is not there yet"
@@ -97,6 +97,29 @@ async fn a_tool_that_does_not_exist_cannot_be_selected() {
 }
 
 #[tokio::test]
+async fn prompts_are_listed_and_written_out() {
+    let mut client = Client::ready(Arc::default()).await;
+    let listed = client.request("prompts/list", json!({})).await;
+    for prompt in listed["result"]["prompts"].as_array().unwrap() {
+        let mut arguments = json!({});
+        for argument in prompt["arguments"].as_array().unwrap() {
+            arguments[argument["name"].as_str().unwrap()] = json!("this value");
+        }
+        let params = json!({"name": prompt["name"], "arguments": arguments});
+        let written = client.request("prompts/get", params).await;
+        let text = written["result"]["messages"][0]["content"]["text"].as_str().unwrap();
+        assert!(text.contains("this value"), "{text}");
+        let lacking = client.request("prompts/get", json!({"name": prompt["name"]})).await;
+        assert_eq!(lacking["error"]["code"], -32602);
+    }
+    let unknown = client.request("prompts/get", json!({"name": "none"})).await;
+    assert!(
+        unknown["error"]["message"].as_str().unwrap().contains("analyze_data"),
+        "{unknown}"
+    );
+}
+
+#[tokio::test]
 async fn the_handshake_names_the_server_and_tells_how_to_use_it() {
     let mut client = Client::connect(Arc::default());
     let answer = client.initialize().await;
@@ -104,7 +127,10 @@ async fn the_handshake_names_the_server_and_tells_how_to_use_it() {
     assert_eq!(result["serverInfo"]["name"], "sandcell");
     assert_eq!(result["serverInfo"]["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(result["protocolVersion"], "2025-11-25");
-    assert_eq!(result["capabilities"], json!({"tools": {}, "resources": {}}));
+    assert_eq!(
+        result["capabilities"],
+        json!({"tools": {}, "resources": {}, "prompts": {}})
+    );
     let instructions = result["instructions"].as_str().unwrap();
     assert!(instructions.len() <= 1500 && instructions.contains("execute_code"));
 }
@@ -126,7 +152,7 @@ async fn the_era_without_a_handshake_works_too() {
     );
     let listed = client.request("tools/list", json!({"_meta": meta})).await;
     assert_eq!(listed["result"]["resultType"], "complete");
-    assert_eq!(listed["result"]["tools"].as_array().unwrap().len(), 13);
+    assert_eq!(listed["result"]["tools"].as_array().unwrap().len(), 14);
     let params = json!({"_meta": meta, "name": "execute_code", "arguments": {"code": "hi"}});
     let called = client.request("tools/call", params).await;
     assert_eq!(called["result"]["content"][0]["text"], "hi");

@@ -5,10 +5,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use sandcell_engine::{ExecuteRequest, RunRequest};
-use sandcell_sandbox::Failure;
+use sandcell_sandbox::{Failure, MAX_TIMEOUT};
 use serde_json::{Value, json};
 
-use super::{Call, Effect, Facts, Tool, count_field, sandbox_field, seconds_field};
+use super::packages::packages_field;
+use super::{Call, Effect, Facts, Tool, memory_field, sandbox_field, seconds_field};
 use crate::answer::Answer;
 use crate::arguments::{Arguments, sandbox_path};
 use crate::content::execution;
@@ -33,11 +34,11 @@ fn stdin_field() -> Field {
 }
 
 fn timeout_field(facts: &Facts) -> Field {
-    seconds_field("timeout_s", LEAST_TIMEOUT_S, 60).default(json!(facts.timeout_s))
+    seconds_field("timeout_s", LEAST_TIMEOUT_S, MAX_TIMEOUT.as_secs_f64(), 60).default(json!(facts.timeout_s))
 }
 
 pub(super) fn wait_field() -> Field {
-    seconds_field("wait_s", 0.0, 45).default(json!(WAIT.as_secs()))
+    seconds_field("wait_s", 0.0, f64::INFINITY, 45).default(json!(WAIT.as_secs()))
 }
 
 /// How long the call waits: never longer than clients do.
@@ -50,7 +51,8 @@ pub(super) fn execute_code(facts: &Facts) -> Tool {
         name: "execute_code",
         description: "Run code in a sandbox and get its output, the last expression's value and its plots. Start \
                       here: nothing has to be created first. Variables, imports and files stay for the next call of \
-                      the same sandbox and language. Code that takes longer than wait_s keeps running: the result \
+                      the same sandbox and language; languages without sessions (see the server's instructions) keep \
+                      only files. Code that takes longer than wait_s keeps running: the result \
                       then has status running and an execution_id for get_execution. The last text block is the \
                       server's own status."
             .into(),
@@ -77,12 +79,13 @@ async fn run_execute(mut call: Call) -> Result<Answer, Failure> {
         stdin: arguments.text("stdin"),
         timeout: arguments.seconds("timeout_s"),
         wait: Some(wait(arguments)),
+        watch: call.watch.clone(),
     };
     let view = call.host.execute(&call.who, request, call.cancel).await?;
     Ok(execution::answer(&view, call.host.config().output_inline, &[]).await)
 }
 
-fn language(arguments: &mut Arguments, host: &dyn Host) -> String {
+pub(super) fn language(arguments: &mut Arguments, host: &dyn Host) -> String {
     arguments
         .text("language")
         .unwrap_or_else(|| Facts::of(host).default_language().to_owned())
@@ -100,11 +103,12 @@ pub(super) fn create_run_close(facts: &Facts) -> Tool {
             language_field(facts),
             Field::new("files", Kind::TextMap, json!({"data.csv": "a,b\n1,2\n"}))
                 .about("Text files to put there: path to content"),
+            packages_field(facts),
             stdin_field(),
             Field::new("outputs", Kind::Texts, json!(["plot.png"])).about("Paths of files to hand back"),
             timeout_field(facts),
             wait_field(),
-            count_field("memory_mb", 1, 1024),
+            memory_field(),
         ],
         output: None,
         effect: Effect::ChangesSandbox,
@@ -128,10 +132,12 @@ async fn run_once(mut call: Call) -> Result<Answer, Failure> {
         code: arguments.required_text("code")?,
         language: language(arguments, &*call.host),
         stdin: arguments.text("stdin"),
+        packages: arguments.texts("packages"),
         files,
         outputs,
         timeout: arguments.seconds("timeout_s"),
         wait: Some(wait(arguments)),
+        watch: call.watch.clone(),
         memory: arguments.mebibytes("memory_mb"),
     };
     let mut view = call.host.run_once(&call.who, request, call.cancel).await?;

@@ -68,6 +68,7 @@ async fn get(mut call: Call) -> Result<Answer, Failure> {
         limit: arguments.count("limit").unwrap_or(STREAM_BYTES).min(STREAM_BYTES),
         find: arguments.text("find").filter(|text| !text.is_empty()),
     };
+    call.host.watch(&call.who, &id, &call.watch)?;
     let view = tokio::select! {
         view = call.host.execution(&call.who, &id, wait) => view?,
         // Taking back a wait must not stop what it waits for: the execution's own call decided that.
@@ -250,7 +251,7 @@ fn record_text(record: &HistoryRecord) -> String {
     text
 }
 
-fn one_line(text: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     text.chars()
         .flat_map(|c| {
             if c.is_control() {

@@ -5,13 +5,14 @@ mod code;
 mod executions;
 mod files;
 mod host_file;
+mod packages;
 mod read_file;
 mod sandboxes;
 
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use sandcell_engine::Principal;
+use sandcell_engine::{MIN_MEMORY, Principal, Watch};
 use sandcell_sandbox::Failure;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -28,6 +29,8 @@ pub(crate) struct Call {
     pub(crate) arguments: Arguments,
     /// Fires when the client takes the call back or is gone.
     pub(crate) cancel: CancellationToken,
+    /// To be tied to the execution that the call waits for, so that its progress can be told.
+    pub(crate) watch: Watch,
 }
 
 /// What a tool's function gives back.
@@ -62,6 +65,7 @@ impl Tool {
         who: Principal,
         given: Map<String, Value>,
         cancel: CancellationToken,
+        watch: Watch,
     ) -> Answer {
         let checked = Arguments::check(self.name, &self.fields, given);
         let outcome = match checked {
@@ -71,6 +75,7 @@ impl Tool {
                     who,
                     arguments,
                     cancel,
+                    watch,
                 })
                 .await
             }
@@ -91,6 +96,8 @@ pub(crate) struct Facts {
     pub(crate) uploads: bool,
     /// Execution time when a call does not say, in seconds.
     pub(crate) timeout_s: u64,
+    /// The language that packages can be installed for.
+    pub(crate) package_language: Option<String>,
 }
 
 impl Facts {
@@ -104,6 +111,7 @@ impl Facts {
             backends: host.backends().iter().map(|backend| backend.name.to_owned()).collect(),
             uploads: !host.config().upload_from.is_empty(),
             timeout_s: host.config().timeout.as_secs(),
+            package_language: host.package_language(),
         }
     }
 
@@ -123,6 +131,7 @@ pub(crate) fn sandbox_toolset(facts: &Facts) -> Vec<Tool> {
         sandboxes::get_sandbox_status(),
         executions::get_execution(),
         executions::cancel_execution(),
+        packages::install_package(facts),
         files::list_files(),
         read_file::read_file(),
         files::write_file(),
@@ -138,9 +147,17 @@ fn sandbox_field() -> Field {
 }
 
 /// A time in seconds.
-fn seconds_field(name: &'static str, min: f64, example: u64) -> Field {
-    let max = f64::INFINITY;
+fn seconds_field(name: &'static str, min: f64, max: f64, example: u64) -> Field {
     Field::new(name, Kind::Number { min, max }, json!(example))
+}
+
+/// Memory of a sandbox.
+fn memory_field() -> Field {
+    count_field(
+        "memory_mb",
+        i64::try_from(MIN_MEMORY.as_mib()).unwrap_or(i64::MAX),
+        1024,
+    )
 }
 
 /// A whole number of at least this.

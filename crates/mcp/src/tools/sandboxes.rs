@@ -4,11 +4,13 @@ use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 use futures::FutureExt as _;
-use sandcell_engine::{CreateRequest, SandboxView};
+use sandcell_engine::{CreateRequest, MAX_LIFETIME, SandboxView, SessionView};
 use sandcell_sandbox::{Cpus, Failure};
 use serde_json::{Value, json};
 
-use super::{Call, Effect, Facts, Tool, count_field, sandbox_field, seconds_field};
+use super::executions::one_line;
+use super::packages::packages_field;
+use super::{Call, Effect, Facts, Tool, count_field, memory_field, sandbox_field, seconds_field};
 use crate::answer::Answer;
 use crate::content::text::shorten;
 use crate::schema::{self, Field, Kind};
@@ -16,6 +18,8 @@ use crate::time::{rfc3339, rough};
 
 /// More than any server has; larger numbers cannot be meant.
 const MOST_SANDBOXES: i64 = 1000;
+/// Bytes of a status that variables may take.
+const VARIABLES_BYTES: usize = 6000;
 
 pub(super) fn create_sandbox(facts: &Facts) -> Tool {
     let mut fields = vec![
@@ -28,8 +32,9 @@ pub(super) fn create_sandbox(facts: &Facts) -> Tool {
             json!(1),
         )
         .default(json!(1)),
+        packages_field(facts),
         Field::new("env", Kind::TextMap, json!({"MODE": "test"})).about("Environment variables"),
-        count_field("memory_mb", 1, 1024),
+        memory_field(),
         Field::new(
             "cpus",
             Kind::Number {
@@ -39,7 +44,7 @@ pub(super) fn create_sandbox(facts: &Facts) -> Tool {
             json!(1),
         ),
         count_field("disk_mb", 1, 1024),
-        seconds_field("lifetime_s", 1.0, 3600).about("End it after this even when in use"),
+        seconds_field("lifetime_s", 1.0, MAX_LIFETIME.as_secs_f64(), 3600).about("End it after this even when in use"),
         Field::new("label", Kind::Text, json!("analysis")),
     ];
     if facts.backends.len() > 1 {
@@ -76,6 +81,7 @@ async fn create(mut call: Call) -> Result<Answer, Failure> {
             .count("count")
             .and_then(|count| u32::try_from(count).ok())
             .unwrap_or(1),
+        packages: arguments.texts("packages"),
         env: arguments.text_map("env"),
         memory: arguments.mebibytes("memory_mb"),
         cpus: arguments.number("cpus").map(milli),
@@ -181,7 +187,7 @@ pub(super) fn get_sandbox_status() -> Tool {
     Tool {
         name: "get_sandbox_status",
         description: "How a sandbox stands: state, expiry, memory, CPU, disk and processes against their limits, live \
-                      sessions, and what isolates it. Without sandbox_id: all of yours, a line each."
+                      sessions with their variables, and what isolates it. Without sandbox_id: all of yours, a line each."
             .into(),
         fields: vec![sandbox_field()],
         output: Some(schema::output_list(
@@ -262,6 +268,37 @@ fn sessions(view: &SandboxView) -> String {
     sessions.join(", ")
 }
 
+/// A line for each variable, the largest number of them that fits; the previews are text from inside, on one line each.
+fn variables_text(session: &SessionView) -> String {
+    let Some(variables) = &session.variables else {
+        return if session.busy {
+            format!("\nvariables of {}: not read while it is busy", session.language)
+        } else {
+            String::new()
+        };
+    };
+    let mut text = format!("\nvariables of {}: {}", session.language, variables.len());
+    for (number, variable) in variables.iter().enumerate() {
+        if text.len() > VARIABLES_BYTES {
+            let _ = write!(text, "\n  and {} more", variables.len() - number);
+            break;
+        }
+        let _ = write!(text, "\n  {}: {}", one_line(&variable.name), one_line(&variable.kind));
+        if !variable.shape.is_empty() {
+            let _ = write!(text, " [{}]", one_line(&variable.shape));
+        }
+        if variable.bytes >= 1 << 20 {
+            let _ = write!(text, ", {} MB", variable.bytes >> 20);
+        } else if variable.bytes >= 10_000 {
+            let _ = write!(text, ", {} KB", variable.bytes >> 10);
+        }
+        if !variable.preview.is_empty() && !variable.preview.starts_with('<') {
+            let _ = write!(text, " = {}", one_line(&variable.preview));
+        }
+    }
+    text
+}
+
 fn details(view: &SandboxView) -> String {
     let mut text = format!(
         "{}: {}\ncreated {} ({} ago)",
@@ -301,6 +338,12 @@ fn details(view: &SandboxView) -> String {
         "\nsessions: {}",
         if sessions.is_empty() { "none" } else { &sessions }
     );
+    if !view.packages.is_empty() {
+        let _ = write!(text, "\npackages: {}", shorten(&view.packages.join(", "), 2000));
+    }
+    for session in &view.sessions {
+        text.push_str(&variables_text(session));
+    }
     let _ = write!(
         text,
         "\nisolation: {} (back end {}), layers: {}{}",
@@ -335,7 +378,9 @@ fn data(view: &SandboxView) -> Value {
             "language": session.language,
             "cells": session.cells,
             "busy": session.busy,
+            "variables": session.variables,
         })).collect::<Vec<_>>(),
+        "packages": view.packages,
         "isolation": view.isolation,
     })
 }

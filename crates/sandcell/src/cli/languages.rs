@@ -1,31 +1,39 @@
 //! `sandcell languages`: what this machine can run.
 
+mod proof;
+
 use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use sandcell_engine::{Engine, Principal, RunRequest, Status};
+use futures::StreamExt as _;
 use sandcell_languages::Detected;
 use sandcell_sandbox::LanguageInfo;
 use serde_json::json;
-use std::sync::Arc;
-use tokio_util::sync::CancellationToken;
 
 use super::output::{self, Printed, Style};
 use crate::config::Settings;
-use crate::wiring::{self, Launcher};
+use crate::wiring::{self, Ask, Launcher};
 
 /// Lists the languages of this machine
+///
+/// Versions are asked inside a sandbox the first time, and remembered. With `--test` each language runs four small
+/// programs inside: one that prints, reads its input, its arguments and a file and chooses its exit status; one that
+/// fails; one that is no program; and one that never ends.
 #[derive(Debug, Args)]
 pub(super) struct LanguagesArgs {
+    /// Only these, by name or alias; without: all
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+
     /// Prints a list of {name, aliases, version, available, session, packages, hint}
     #[arg(long)]
     json: bool,
 
-    /// Also runs a small program of each inside a sandbox
+    /// Also runs small programs of each inside a sandbox
     #[arg(long)]
-    pub(super) test: bool,
+    test: bool,
 }
 
 /// A language as this command shows it.
@@ -34,25 +42,19 @@ struct Row {
     name: String,
     aliases: Vec<String>,
     version: Option<String>,
+    session: bool,
     libraries: Vec<String>,
     /// How to get it where it is absent.
     hint: Option<String>,
-    /// What a run of it inside a sandbox gave: how long it took, or why it failed.
+    /// What runs of it inside a sandbox gave: how long they took, or why they failed.
     tested: Option<Result<Duration, String>>,
 }
 
-pub(super) fn run(args: &LanguagesArgs, settings: Settings, launcher: Option<Launcher>) -> Printed {
-    let rows = match launcher {
-        None => rows(wiring::languages(&settings)),
-        Some(launcher) => match wiring::runtime() {
-            Ok(runtime) => {
-                let rows = runtime.block_on(test(settings, launcher));
-                runtime.shutdown_background();
-                rows
-            }
-            Err(failure) => return Err(io::Error::other(failure)),
-        },
-    };
+pub(super) fn run(args: &LanguagesArgs, settings: Settings, launcher: Launcher) -> Printed {
+    let runtime = wiring::runtime().map_err(io::Error::other)?;
+    let rows = runtime.block_on(rows(args, settings, launcher));
+    runtime.shutdown_background();
+    let rows = rows?;
     if args.json {
         output::json(&as_json(&rows))?;
     } else {
@@ -62,63 +64,81 @@ pub(super) fn run(args: &LanguagesArgs, settings: Settings, launcher: Option<Lau
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn rows(found: Detected) -> Vec<Row> {
-    let present = found.languages.iter().map(|language| present(language.info()));
-    let absent = found.missing.into_iter().map(|(name, failure)| Row {
-        name,
-        aliases: Vec::new(),
+/// Asks for the versions that are not known, and tests if that is wanted.
+async fn rows(args: &LanguagesArgs, settings: Settings, launcher: Launcher) -> io::Result<Vec<Row>> {
+    let found = wiring::languages(&settings);
+    let absent = absent(&found);
+    if let Some(problem) = found.problems.first() {
+        output::failure(problem);
+    }
+    let wired = wiring::wire_briefly(settings, launcher, found, Ask::Unknown).await;
+    let here = wired.found.languages();
+    let mut rows: Vec<Row> = here.iter().map(|language| present(language.info())).collect();
+    rows.extend(absent);
+    if !args.names.is_empty() {
+        let unknown = args
+            .names
+            .iter()
+            .find(|name| !rows.iter().any(|row| row.is_called(name)));
+        if let Some(name) = unknown {
+            wired.engine.shutdown().await;
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("no language is called {name}"),
+            ));
+        }
+        rows.retain(|row| args.names.iter().any(|name| row.is_called(name)));
+    }
+    if args.test {
+        let problem = wired.problems.first();
+        let at_once = std::thread::available_parallelism()
+            .map_or(1, std::num::NonZero::get)
+            .min(4);
+        let tests = rows.iter_mut().filter(|row| row.hint.is_none()).map(|row| async {
+            row.tested = match problem {
+                Some(problem) => Some(Err(problem.to_string())),
+                None => proof::run(&wired, &row.name).await,
+            };
+        });
+        futures::stream::iter(tests)
+            .buffer_unordered(at_once)
+            .collect::<()>()
+            .await;
+    }
+    wired.engine.shutdown().await;
+    Ok(rows)
+}
+
+impl Row {
+    fn is_called(&self, name: &str) -> bool {
+        std::iter::once(&self.name)
+            .chain(&self.aliases)
+            .any(|own| own.eq_ignore_ascii_case(name))
+    }
+}
+
+fn absent(found: &Detected) -> Vec<Row> {
+    let row = |missing: &sandcell_languages::Missing| Row {
+        name: missing.name.clone(),
+        aliases: missing.aliases.clone(),
         version: None,
+        session: false,
         libraries: Vec::new(),
-        hint: Some(format!("{}; {}", failure.message, failure.remedy)),
+        hint: Some(format!("{}; {}", missing.failure.message, missing.failure.remedy)),
         tested: None,
-    });
-    present.chain(absent).collect()
+    };
+    found.missing.iter().map(row).collect()
 }
 
 fn present(info: &LanguageInfo) -> Row {
     Row {
         name: info.name.clone(),
         aliases: info.aliases.clone(),
-        version: Some(info.version.clone()),
+        version: Some(info.version.clone()).filter(|version| !version.is_empty()),
+        session: info.session,
         libraries: info.libraries.clone(),
         hint: None,
         tested: None,
-    }
-}
-
-async fn test(settings: Settings, launcher: Launcher) -> Vec<Row> {
-    let mut rows = rows(wiring::languages(&settings));
-    let wired = wiring::wire_briefly(settings, launcher).await;
-    for row in rows.iter_mut().filter(|row| row.hint.is_none()) {
-        row.tested = Some(match wired.problems.first() {
-            Some(problem) => Err(problem.to_string()),
-            None => test_one(&wired.engine, &row.name).await,
-        });
-    }
-    wired.engine.shutdown().await;
-    rows
-}
-
-async fn test_one(engine: &Arc<Engine>, language: &str) -> Result<Duration, String> {
-    let request = RunRequest {
-        code: "print(6 * 7)".to_owned(),
-        language: language.to_owned(),
-        stdin: None,
-        files: Vec::new(),
-        outputs: Vec::new(),
-        timeout: Some(Duration::from_secs(20)),
-        wait: None,
-        memory: None,
-    };
-    let who = Principal("cli".into());
-    let started = std::time::Instant::now();
-    let view = engine.run_once(&who, request, CancellationToken::new()).await;
-    let view = view.map_err(|failure| failure.to_string())?;
-    match (view.status, view.stdout.text.trim()) {
-        (Status::Ok, "42") => Ok(started.elapsed()),
-        (status, _) => Err(view
-            .cause
-            .map_or_else(|| format!("ended as {status:?}"), |cause| cause.message)),
     }
 }
 
@@ -130,7 +150,7 @@ fn as_json(rows: &[Row]) -> serde_json::Value {
                 "aliases": row.aliases,
                 "version": row.version,
                 "available": row.hint.is_none(),
-                "session": row.hint.is_none(),
+                "session": row.session,
                 "packages": false,
                 "libraries": row.libraries,
                 "hint": row.hint,
@@ -155,11 +175,18 @@ fn as_text(rows: &[Row], style: Style) -> String {
         } else {
             style.red("○")
         };
-        let version = row.version.as_deref().unwrap_or("not found");
+        let version = match (&row.version, &row.hint) {
+            (Some(version), _) => version.as_str(),
+            (None, None) => "(version unknown)",
+            (None, Some(_)) => "not found",
+        };
         text.push_str(&format!("{mark} {} {version}", style.bold(&row.name)));
+        if row.session {
+            text.push_str("  keeps variables");
+        }
         match &row.tested {
-            Some(Ok(took)) => text.push_str(&style.green(&format!("  ran in a sandbox in {} ms", took.as_millis()))),
-            Some(Err(reason)) => text.push_str(&style.red(&format!("  failed in a sandbox: {reason}"))),
+            Some(Ok(took)) => text.push_str(&style.green(&format!("  works in a sandbox ({} ms)", took.as_millis()))),
+            Some(Err(reason)) => text.push_str(&style.red(&format!("  fails in a sandbox: {}", output::safe(reason)))),
             None => {}
         }
         text.push('\n');
@@ -186,6 +213,7 @@ mod tests {
             name: "python".to_owned(),
             aliases: vec!["py".to_owned()],
             version: hint.is_none().then(|| "3.11.2".to_owned()),
+            session: hint.is_none(),
             libraries: Vec::new(),
             hint: hint.map(str::to_owned),
             tested: None,

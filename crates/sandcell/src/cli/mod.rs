@@ -1,20 +1,26 @@
 //! The command line: what there is to type, and which file does it. One file for each command; the doc comment of a
 //! command is its help.
 
+#[cfg(all(target_os = "linux", feature = "native"))]
+mod base;
+mod check;
 mod config;
 mod demo;
 mod doctor;
+mod install;
 mod languages;
 mod output;
 #[cfg(test)]
 mod reference;
 mod run;
 mod serve;
+mod shell;
+mod token;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use sandcell_sandbox::Failure;
 
 use crate::config::{FlagValue, Settings, Surroundings};
@@ -48,7 +54,14 @@ enum Command {
     Demo(demo::DemoArgs),
     Doctor(doctor::DoctorArgs),
     Languages(languages::LanguagesArgs),
+    Check(check::CheckArgs),
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    Base(base::BaseArgs),
+    Token(token::TokenArgs),
     Config(config::ConfigArgs),
+    Install(install::InstallArgs),
+    Completions(shell::CompletionsArgs),
+    Manual(shell::ManualArgs),
 }
 
 /// Flags of the commands that make sandboxes.
@@ -117,9 +130,16 @@ fn dispatch(cli: Cli) -> ExitCode {
             ended(load(file, Vec::new()).and_then(|settings| printed(doctor::run(&args, settings, launcher))))
         }
         Command::Languages(args) => {
-            let launcher = args.test.then(Launcher::start);
+            let launcher = Launcher::start();
             ended(load(file, Vec::new()).and_then(|settings| printed(languages::run(&args, settings, launcher))))
         }
+        Command::Check(args) => ended(load(file, Vec::new()).and_then(|settings| check::run(&args, &settings))),
+        #[cfg(all(target_os = "linux", feature = "native"))]
+        Command::Base(args) => {
+            let launcher = matches!(args.command, base::BaseCommand::Build { .. }).then(Launcher::start);
+            ended(load(file, Vec::new()).and_then(|settings| base::run(&args, settings, launcher)))
+        }
+        Command::Token(args) => ended(load(file, Vec::new()).and_then(|settings| token::run(&args, &settings))),
         Command::Config(args) => {
             let around = Surroundings::of_this_process(file, Vec::new());
             ended(
@@ -128,6 +148,9 @@ fn dispatch(cli: Cli) -> ExitCode {
                     .and_then(|layers| printed(config::run(&args, &layers))),
             )
         }
+        Command::Install(args) => ended(install::run(&args, file.as_deref())),
+        Command::Completions(args) => ended(printed(shell::completions(&args, Cli::command()))),
+        Command::Manual(args) => ended(shell::manual(&args, Cli::command()).and_then(printed)),
     }
 }
 

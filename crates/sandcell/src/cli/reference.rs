@@ -32,6 +32,10 @@ fn commands() -> String {
         let name = command.get_name().to_owned();
         let help = tidy(&command.render_long_help().to_string());
         let _infallible = write!(page, "\n## sandcell {name}\n\n```text\n{help}\n```\n");
+        for inner in command.get_subcommands_mut().filter(|one| one.get_name() != "help") {
+            let (inner_name, help) = (inner.get_name().to_owned(), tidy(&inner.render_long_help().to_string()));
+            let _infallible = write!(page, "\n### sandcell {name} {inner_name}\n\n```text\n{help}\n```\n");
+        }
     }
     page
 }
@@ -80,6 +84,43 @@ fn settings() -> String {
     page
 }
 
+fn languages() -> String {
+    let mut page = String::from(
+        "# Languages\n\nGenerated from the table of languages by `UPDATE_REFERENCE=1 cargo test -p sandcell reference`.\n\n\
+         Python, JavaScript and Bash keep variables between calls; the others run each execution as a program of its \
+         own that finds the sandbox's files. `sandcell languages` says which are on a machine, `--test` tries them. \
+         [Add a language](../guides/add-a-language.md) explains how to add to this table.\n\n\
+         | language | other names | files | keeps variables | how it runs | how to get it |\n|---|---|---|---|---|---|\n\
+         | python | `python3`, `py` | `.py` | yes | `python3 {src} {args}` | `apt-get install python3` |\n",
+    );
+    for language in sandcell_languages::table::built_in() {
+        let code = |words: &[String]| {
+            words
+                .iter()
+                .map(|word| format!("`{word}`"))
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        let files: Vec<String> = language.extensions.iter().map(|end| format!(".{end}")).collect();
+        let ways: Vec<String> = language
+            .ways
+            .iter()
+            .map(|way| format!("`{}`", way.replace('|', "\\|")))
+            .collect();
+        let _infallible = writeln!(
+            page,
+            "| {} | {} | {} | {} | {} | {} |",
+            language.name,
+            code(&language.aliases),
+            code(&files),
+            if language.session { "yes" } else { "" },
+            ways.join(" or "),
+            language.install,
+        );
+    }
+    page
+}
+
 #[track_caller]
 fn is_fresh(name: &str, page: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -104,6 +145,11 @@ fn the_page_of_commands_is_what_the_help_says() {
 #[test]
 fn the_page_of_settings_is_what_the_table_says() {
     is_fresh("settings.md", &settings());
+}
+
+#[test]
+fn the_page_of_languages_is_what_the_table_says() {
+    is_fresh("languages.md", &languages());
 }
 
 #[test]

@@ -1,22 +1,34 @@
-//! `sandcell serve`: the MCP server.
+//! `sandcell serve`: the MCP server, here on stdin and stdout.
+
+mod http;
 
 use std::process::ExitCode;
 
 use clap::Args;
-use sandcell_mcp::ServeError;
-use sandcell_sandbox::{Code, Failure};
+use sandcell_mcp::{ServeError, ServerOptions, UnknownTool};
+use sandcell_sandbox::{Code, Failure, Mount};
 
+use self::http::Listen;
 use super::{SandboxArgs, output};
 use crate::config::{FlagValue, Settings};
 use crate::signals;
 use crate::wiring::{self, Launcher};
 
-/// Serves MCP on stdin and stdout, until stdin is closed
+/// Serves MCP on stdin and stdout until stdin is closed, or over HTTP
 ///
 /// stdout carries MCP and nothing else; logs go to stderr (SANDCELL_LOG says how much). End of file on stdin,
 /// SIGTERM and SIGINT end the server and every sandbox of it.
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
+    /// Listens for Streamable HTTP at /mcp instead: an address with a port, or a port of this machine alone. Addresses
+    /// that others can reach need a token (`sandcell token create`)
+    #[arg(long, value_name = "ADDR")]
+    http: Option<Listen>,
+
+    /// Lets everybody who can reach the server run code, also from other machines, while no token exists
+    #[arg(long, requires = "http")]
+    dangerously_without_authentication: bool,
+
     /// The set of tools to offer: `sandbox`
     #[arg(long, value_name = "NAME")]
     toolset: Option<String>,
@@ -39,11 +51,21 @@ impl ServeArgs {
         });
         flags
     }
+
+    fn options(&self, mounts: Vec<Mount>) -> ServerOptions {
+        ServerOptions {
+            tools: (!self.tools.is_empty()).then(|| self.tools.clone()),
+            mounts,
+        }
+    }
 }
 
 pub(super) fn run(args: &ServeArgs, settings: Settings, launcher: Launcher) -> Result<ExitCode, Failure> {
     let runtime = wiring::runtime()?;
-    let result = runtime.block_on(serve(args, settings, launcher));
+    let result = match args.http {
+        None => runtime.block_on(serve(args, settings, launcher)),
+        Some(listen) => runtime.block_on(http::serve(args, listen, settings, launcher)),
+    };
     // A thread that reads stdin may wait for ever; it has nothing left to lose.
     runtime.shutdown_background();
     result
@@ -51,16 +73,13 @@ pub(super) fn run(args: &ServeArgs, settings: Settings, launcher: Launcher) -> R
 
 async fn serve(args: &ServeArgs, mut settings: Settings, launcher: Launcher) -> Result<ExitCode, Failure> {
     let mut stop = signals::Stop::listen()?;
-    settings.engine.hints.read_rest = Some(sandcell_mcp::READ_REST.to_owned());
+    settings.engine.hints = sandcell_mcp::hints();
     let mounts = settings.mounts.clone();
     let wired = wiring::wire(settings, launcher).await;
     for problem in &wired.problems {
         output::failure(problem);
     }
-    let options = sandcell_mcp::ServerOptions {
-        tools: (!args.tools.is_empty()).then(|| args.tools.clone()),
-        mounts,
-    };
+    let options = args.options(mounts);
     let ended = tokio::select! {
         served = sandcell_mcp::serve_stdio(wired.engine.clone(), options) => {
             served.map_err(failure)
@@ -76,13 +95,15 @@ async fn serve(args: &ServeArgs, mut settings: Settings, launcher: Launcher) -> 
 
 fn failure(error: ServeError) -> Failure {
     match error {
-        ServeError::UnknownTool(unknown) => {
-            Failure::invalid(format!("--tools: {unknown}"), "correct --tools, or leave it out")
-        }
+        ServeError::UnknownTool(unknown) => unknown_tool(&unknown),
         other => Failure::new(
             Code::Internal,
             other.to_string(),
             "check what the client sends and its log",
         ),
     }
+}
+
+fn unknown_tool(unknown: &UnknownTool) -> Failure {
+    Failure::invalid(format!("--tools: {unknown}"), "correct --tools, or leave it out")
 }

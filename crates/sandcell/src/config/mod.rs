@@ -10,7 +10,8 @@ mod value;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sandcell_engine::{EngineConfig, PoolConfig};
+use sandcell_engine::{Analysis, EngineConfig, PoolConfig};
+use sandcell_mcp::HttpLimits;
 use sandcell_sandbox::{ByteSize, Cpus, Degree, Level, Limits, MAX_TIMEOUT, Mount};
 
 pub(crate) use error::ConfigError;
@@ -32,12 +33,60 @@ pub(crate) struct Settings {
     pub(crate) limits_min: Degree,
     /// The Python to use; none: find one.
     pub(crate) python: Option<PathBuf>,
+    /// Folders with tables of languages that add to the built-in one.
+    pub(crate) language_tables: Vec<PathBuf>,
     /// Where things are kept; none when no folder could be told from the environment.
     pub(crate) data_dir: Option<PathBuf>,
     /// Folders that sandboxes see.
     pub(crate) mounts: Vec<Mount>,
+    /// What may be installed, and how much of it.
+    #[cfg_attr(
+        not(all(target_os = "linux", feature = "native")),
+        expect(dead_code, reason = "only the native back end installs packages")
+    )]
+    pub(crate) packages: PackageSettings,
+    /// Whether sessions are restored after a crash.
+    pub(crate) restore: bool,
+    /// How `serve --http` is reached.
+    pub(crate) http: HttpSettings,
     /// What the engine works with.
     pub(crate) engine: EngineConfig,
+}
+
+/// What the operator says about packages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PackageSettings {
+    /// The base that sandboxes start with.
+    pub(crate) base: Option<String>,
+    /// Entries that have been read once already.
+    pub(crate) allow: Vec<String>,
+    /// The same.
+    pub(crate) deny: Vec<String>,
+    /// Releases must be at least so old.
+    pub(crate) min_age: Duration,
+    /// Whether source distributions are left alone.
+    pub(crate) only_binary: bool,
+    /// What one installation unpacks to.
+    pub(crate) disk: ByteSize,
+    /// What one file has.
+    pub(crate) file: ByteSize,
+    /// What one installation downloads.
+    pub(crate) download: ByteSize,
+    /// What all layers have.
+    pub(crate) kept: ByteSize,
+}
+
+/// How `serve --http` is reached.
+#[derive(Debug, Clone)]
+pub(crate) struct HttpSettings {
+    /// Names that it may be called by beside its own address.
+    pub(crate) hosts: Vec<String>,
+    /// Web pages that may use it.
+    pub(crate) origins: Vec<String>,
+    /// The certificate and its key.
+    pub(crate) tls: Option<(PathBuf, PathBuf)>,
+    /// How much callers may have.
+    pub(crate) limits: HttpLimits,
 }
 
 impl Settings {
@@ -66,11 +115,38 @@ impl Settings {
                 _ => return Err(wrong("limits_min")),
             },
             python: get.path("python")?,
+            language_tables: match get.value("languages")? {
+                Value::Paths(paths) if paths.is_empty() => default_language_tables(),
+                Value::Paths(paths) => paths.clone(),
+                _ => return Err(wrong("languages")),
+            },
             data_dir: get.path("data_dir")?.or_else(default_data_dir),
             mounts: match get.value("mount")? {
                 Value::Mounts(mounts) => mounts.clone(),
                 _ => return Err(wrong("mount")),
             },
+            packages: PackageSettings {
+                base: match get.value("base")? {
+                    Value::Name(name) => name.clone(),
+                    _ => return Err(wrong("base")),
+                },
+                allow: get.requirements("packages.allow")?,
+                deny: get.requirements("packages.deny")?,
+                min_age: Duration::from_secs(get.integer("packages.min_age_days")?.saturating_mul(86_400)),
+                only_binary: match get.value("packages.only_binary")? {
+                    Value::Flag(flag) => *flag,
+                    _ => return Err(wrong("packages.only_binary")),
+                },
+                disk: mib("packages.disk_mb")?,
+                file: mib("packages.file_mb")?,
+                download: mib("packages.download_mb")?,
+                kept: mib("packages.kept_mb")?,
+            },
+            restore: match get.value("sessions.restore")? {
+                Value::Switch(on) => *on,
+                _ => return Err(wrong("sessions.restore")),
+            },
+            http: http(&get)?,
             engine: EngineConfig {
                 max_limits: max_limits(&limits),
                 limits,
@@ -81,6 +157,8 @@ impl Settings {
                 code_bytes: ByteSize::mib(1),
                 sandboxes_per_caller: get.count("limits.sandboxes_per_caller")?,
                 sandboxes: get.count("limits.sandboxes")?,
+                executions_per_caller: get.count("limits.executions_per_caller")?,
+                executions: get.count("limits.executions")?,
                 idle: Duration::from_secs(get.integer("limits.idle_s")?),
                 history_rows: get.count("limits.history_rows")?,
                 history_age: Duration::from_secs(get.integer("limits.history_days")?.saturating_mul(86_400)),
@@ -99,9 +177,46 @@ impl Settings {
                     },
                     memory: mib("pool.memory_mb")?,
                 },
+                analysis: match get.word("analysis")?.as_str() {
+                    "off" => Analysis::Off,
+                    "advisory" => Analysis::Advisory,
+                    "strict" => Analysis::Strict,
+                    _ => return Err(wrong("analysis")),
+                },
                 ..EngineConfig::default()
             },
         })
+    }
+}
+
+fn http(get: &Getter<'_>) -> Result<HttpSettings, ConfigError> {
+    let tls = match (get.path("http.tls_certificate")?, get.path("http.tls_key")?) {
+        (None, None) => None,
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (Some(_), None) => return Err(half_of_tls("http.tls_key")),
+        (None, Some(_)) => return Err(half_of_tls("http.tls_certificate")),
+    };
+    Ok(HttpSettings {
+        hosts: get.texts("http.allowed_hosts")?,
+        origins: get.texts("http.allowed_origins")?,
+        tls,
+        limits: HttpLimits {
+            connections: get.count("http.connections")?,
+            requests_per_caller: get.count("http.requests_per_caller")?,
+            requests_per_s: get.small("http.requests_per_s")?,
+            sessions_per_caller: get.count("http.sessions_per_caller")?,
+            session_idle: Duration::from_secs(get.integer("http.session_idle_s")?),
+            drain: Duration::from_secs(get.integer("http.drain_s")?),
+        },
+    })
+}
+
+/// A certificate without its key would mean a server in clear text that its operator believes to be protected.
+fn half_of_tls(missing: &'static str) -> ConfigError {
+    ConfigError::Invalid {
+        place: "the settings".to_owned(),
+        key: missing.to_owned(),
+        reason: "is needed: http.tls_certificate and http.tls_key belong together".to_owned(),
     }
 }
 
@@ -145,6 +260,20 @@ impl Getter<'_> {
     fn words(&self, key: &'static str) -> Result<Vec<String>, ConfigError> {
         match self.value(key)? {
             Value::Words(words) => Ok(words.clone()),
+            _ => Err(wrong(key)),
+        }
+    }
+
+    fn requirements(&self, key: &'static str) -> Result<Vec<String>, ConfigError> {
+        match self.value(key)? {
+            Value::Requirements(list) => Ok(list.clone()),
+            _ => Err(wrong(key)),
+        }
+    }
+
+    fn texts(&self, key: &'static str) -> Result<Vec<String>, ConfigError> {
+        match self.value(key)? {
+            Value::Texts(texts) => Ok(texts.clone()),
             _ => Err(wrong(key)),
         }
     }
@@ -212,6 +341,23 @@ fn machine_memory() -> Option<ByteSize> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(ByteSize::kib(kib))
+}
+
+/// Beside the configuration files.
+fn default_language_tables() -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    if cfg!(unix) {
+        folders.push(PathBuf::from("/etc/sandcell/languages.d"));
+    }
+    let home = |name: &str, rest: &str| {
+        std::env::var_os(name)
+            .map(|folder| PathBuf::from(folder).join(rest))
+            .filter(|path| path.is_absolute())
+    };
+    folders.extend(
+        home("XDG_CONFIG_HOME", "sandcell/languages.d").or_else(|| home("HOME", ".config/sandcell/languages.d")),
+    );
+    folders
 }
 
 fn default_data_dir() -> Option<PathBuf> {

@@ -11,6 +11,8 @@ use super::mount;
 /// are held to the same rules.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
+    /// True or false.
+    Switch,
     /// One of these words.
     OneOf(&'static [&'static str]),
     /// A list of these words, each at most once, at least one.
@@ -27,11 +29,20 @@ pub(crate) enum Kind {
     Paths,
     /// Folders of the host that sandboxes see.
     Mounts,
+    /// `true` or `false`.
+    Flag,
+    /// A short name, or empty for none.
+    Name,
+    /// A list of requirements of packages. As text they are separated by `;`, since versions have commas.
+    Requirements,
+    /// A list of texts; whoever uses them knows what they must be.
+    Texts,
 }
 
 /// A value that its [`Kind`] has accepted.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
+    Switch(bool),
     Word(String),
     Words(Vec<String>),
     Integer(u64),
@@ -40,12 +51,17 @@ pub(crate) enum Value {
     Path(Option<PathBuf>),
     Paths(Vec<PathBuf>),
     Mounts(Vec<Mount>),
+    Flag(bool),
+    Name(Option<String>),
+    Requirements(Vec<String>),
+    Texts(Vec<String>),
 }
 
 impl Kind {
     /// The words that this kind accepts, for people.
     pub(crate) fn describe(self) -> String {
         match self {
+            Self::Switch => "true or false".to_owned(),
             Self::OneOf(words) => format!("one of {}", quoted(words)),
             Self::ListOf(words) => format!("a list of {}", quoted(words)),
             Self::Integer { min, max } => format!("a whole number from {min} to {max}"),
@@ -54,13 +70,25 @@ impl Kind {
             Self::Path => "an absolute path".to_owned(),
             Self::Paths => "a list of absolute paths of folders".to_owned(),
             Self::Mounts => "`[[mount]]` tables with host, sandbox and mode".to_owned(),
+            Self::Flag => "true or false".to_owned(),
+            Self::Name => "a name of lower-case letters, digits, - and _".to_owned(),
+            Self::Requirements => "a list of packages, such as [\"numpy>=2,<3\", \"acme-*\"]".to_owned(),
+            Self::Texts => "a list of names".to_owned(),
         }
     }
 
     /// Reads a value from a file.
     pub(crate) fn read_toml(self, value: &toml::Value) -> Result<Value, String> {
         match (self, value) {
-            (Self::OneOf(_) | Self::Path | Self::Demand { .. }, toml::Value::String(text)) => self.read_text(text),
+            (Self::OneOf(_) | Self::Path | Self::Demand { .. } | Self::Name, toml::Value::String(text)) => {
+                self.read_text(text)
+            }
+            (Self::Flag, toml::Value::Boolean(flag)) => Ok(Value::Flag(*flag)),
+            (Self::Requirements, toml::Value::Array(items)) => {
+                let texts = texts(items).ok_or_else(|| self.refuse("a list with something else in it"))?;
+                requirements(texts.into_iter())
+            }
+            (Self::Switch, toml::Value::Boolean(on)) => Ok(Value::Switch(*on)),
             (Self::ListOf(words), toml::Value::String(text)) => list_of(words, std::iter::once(text.as_str())),
             (Self::ListOf(words), toml::Value::Array(items)) => {
                 let texts = texts(items).ok_or_else(|| self.refuse("a list with something else in it"))?;
@@ -77,6 +105,10 @@ impl Kind {
                 let texts = texts(items).ok_or_else(|| self.refuse("a list with something else in it"))?;
                 paths(texts.into_iter())
             }
+            (Self::Texts, toml::Value::Array(items)) => {
+                let texts = texts(items).ok_or_else(|| self.refuse("a list with something else in it"))?;
+                Ok(Value::Texts(texts.into_iter().map(str::to_owned).collect()))
+            }
             (Self::Mounts, toml::Value::Array(items)) => {
                 let mounts: Result<Vec<_>, _> = items.iter().map(mount::from_toml).collect();
                 mounts.and_then(mount::all).map(Value::Mounts).map_err(unusable)
@@ -89,6 +121,11 @@ impl Kind {
     pub(crate) fn read_text(self, text: &str) -> Result<Value, String> {
         let items = || text.split(',').map(str::trim).filter(|item| !item.is_empty());
         match self {
+            Self::Switch => match text {
+                "true" => Ok(Value::Switch(true)),
+                "false" => Ok(Value::Switch(false)),
+                _ => Err(self.refuse(&shown(text))),
+            },
             Self::OneOf(words) if words.contains(&text) => Ok(Value::Word(text.to_owned())),
             Self::OneOf(_) => Err(self.refuse(&shown(text))),
             Self::ListOf(words) => list_of(words, items()),
@@ -108,10 +145,26 @@ impl Kind {
             Self::Path if text.is_empty() => Ok(Value::Path(None)),
             Self::Path => Ok(Value::Path(Some(absolute(text)?))),
             Self::Paths => paths(items()),
+            Self::Texts => Ok(Value::Texts(items().map(str::to_owned).collect())),
             Self::Mounts => {
                 let mounts: Result<Vec<_>, _> = items().map(mount::from_flag).collect();
                 mounts.and_then(mount::all).map(Value::Mounts).map_err(unusable)
             }
+            Self::Flag => match text {
+                "true" => Ok(Value::Flag(true)),
+                "false" => Ok(Value::Flag(false)),
+                _ => Err(self.refuse(&shown(text))),
+            },
+            Self::Name if text.is_empty() => Ok(Value::Name(None)),
+            Self::Name => {
+                let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
+                if text.len() <= 40 && text.chars().all(plain) {
+                    Ok(Value::Name(Some(text.to_owned())))
+                } else {
+                    Err(self.refuse(&shown(text)))
+                }
+            }
+            Self::Requirements => requirements(text.split(';').map(str::trim).filter(|item| !item.is_empty())),
         }
     }
 
@@ -124,6 +177,7 @@ impl Value {
     /// The value as `sandcell config --json` prints it.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         match self {
+            Self::Switch(on) => json!(on),
             Self::Word(word) => json!(word),
             Self::Words(words) => json!(words),
             Self::Integer(number) => json!(number),
@@ -132,6 +186,10 @@ impl Value {
             Self::Path(path) => json!(path),
             Self::Paths(paths) => json!(paths),
             Self::Mounts(mounts) => json!(mounts),
+            Self::Flag(flag) => json!(flag),
+            Self::Name(name) => json!(name),
+            Self::Requirements(list) => json!(list),
+            Self::Texts(texts) => json!(texts),
         }
     }
 }
@@ -203,6 +261,17 @@ fn paths<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Value, String> {
     Ok(Value::Paths(paths?))
 }
 
+fn requirements<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Value, String> {
+    let entry = |text: &str| {
+        #[cfg(all(target_os = "linux", feature = "native"))]
+        if let Err(error) = text.parse::<sandcell_packages::Entry>() {
+            return Err(format!("has an entry that cannot be read, {}: {error}", shown(text)));
+        }
+        Ok(text.to_owned())
+    };
+    texts.map(entry).collect::<Result<_, _>>().map(Value::Requirements)
+}
+
 fn absolute(text: &str) -> Result<PathBuf, String> {
     if text.contains('\0') {
         return Err("must be a path, not a text with NUL in it".to_owned());
@@ -236,6 +305,26 @@ mod tests {
         }
         assert_eq!(SIZE.read_text("16"), Ok(Value::Integer(16)));
         assert_eq!(SIZE.read_toml(&toml::Value::Integer(1024)), Ok(Value::Integer(1024)));
+    }
+
+    #[test]
+    fn a_switch_is_true_or_false_and_nothing_that_looks_like_it() {
+        assert_eq!(Kind::Switch.read_text("false"), Ok(Value::Switch(false)));
+        assert_eq!(
+            Kind::Switch.read_toml(&toml::Value::Boolean(true)),
+            Ok(Value::Switch(true))
+        );
+        for text in ["", "0", "no", "True"] {
+            assert!(
+                Kind::Switch.read_text(text).unwrap_err().contains("true or false"),
+                "{text}"
+            );
+        }
+        assert!(
+            Kind::Switch
+                .read_toml(&toml::Value::String("false".to_owned()))
+                .is_err()
+        );
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The native back end: its launcher, and what of the host its sandboxes see.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use sandcell_backends::native::{self, NativeBackend, NativeConfig};
+use sandcell_languages::Detected;
 use sandcell_sandbox::{Backend, Code, Failure};
 
 use crate::config::Settings;
@@ -22,7 +22,7 @@ pub(super) fn start() -> Started {
 /// Starts the back end.
 pub(super) async fn backend(
     settings: &Settings,
-    trees: &[PathBuf],
+    found: &Detected,
     started: Started,
 ) -> Result<Arc<dyn Backend>, Failure> {
     let launcher = started.map_err(|error| {
@@ -33,7 +33,8 @@ pub(super) async fn backend(
         )
     })?;
     let config = NativeConfig {
-        trees: trees.to_vec(),
+        trees: found.trees.clone(),
+        config: found.config.clone(),
         mounts: settings.mounts.clone(),
         isolation_min: settings.isolation_min,
         limits_min: settings.limits_min,

@@ -30,7 +30,7 @@ fn the_demo_shows_the_main_job_and_cleans_up() {
         assert!(said.contains(word), "{word} is missing: {said}");
     }
     assert!(
-        said.contains("pip install"),
+        said.contains("sandcell base build"),
         "it says how to get data libraries: {said}"
     );
     assert!(

@@ -204,7 +204,7 @@ fn what_is_no_regular_file_is_refused_at_once() {
     let server = server(&place);
     server.text("import os, socket\nos.mkfifo('fifo')\ns = socket.socket(socket.AF_UNIX)\ns.bind('sock')");
     let start = Instant::now();
-    for path in ["fifo", "sock", "/dev/zero", "/dev/null", "/dev/tty", "/dev/urandom"] {
+    for path in ["fifo", "sock", "/dev/full", "/dev/null", "/dev/tty", "/dev/urandom"] {
         for (tool, arguments) in [
             ("read_file", json!({"path": path})),
             ("write_file", json!({"path": path, "content": "x"})),

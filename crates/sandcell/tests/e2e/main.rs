@@ -19,20 +19,32 @@
 
 mod support;
 
+// Interpreters of the operator, wherever they lie.
+mod interpreters;
 // What a session keeps, hands back and survives.
 mod session;
+// What comes back after an interpreter has died.
+mod restore;
 // Time-outs, interrupts and cancelled calls.
 mod timeouts;
 // What code inside can reach of the machine: nothing.
 mod isolation_smoke;
+// Limits that no control group holds.
+mod watched;
+// Where the host forbids user namespaces.
+mod process_level;
 // The file tools and every path that is not a plain file.
 mod files;
 // Input that is wrong, huge or hostile; nothing is lost by it.
 mod bad_input;
 // Many at once.
 mod concurrency;
+// Packages: an index of our own, good and bad.
+mod packages;
 // However it ends, nothing is left.
 mod endings;
+// Killed at random, again and again.
+mod kills;
 // Many one after the other.
 mod soak;
 // More output than anybody reads.
@@ -42,6 +54,17 @@ mod transcripts;
 // The other commands of the binary.
 mod demo;
 mod doctor;
+mod install;
 mod run_command;
+// What a session shows beside text: charts, tables, variables, progress, memory.
+mod shows;
+// Failures, word for word as a model reads them.
+mod lessons;
+// Programs of notebooks, against a real Jupyter kernel.
+mod notebooks;
+// Languages beside Python.
+mod languages;
+// Over HTTP: who gets in, what belongs to whom, and who is in the way.
+mod http;
 // A client that we did not write.
 mod python_sdk;

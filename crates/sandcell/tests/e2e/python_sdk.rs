@@ -1,7 +1,12 @@
 use std::process::{Command, Stdio};
 
 use crate::support::place::Place;
-use crate::support::{begin, name_of, skip};
+use crate::support::{begin, name_of, skip, sources};
+
+/// The script that uses the official SDK.
+pub fn script() -> std::path::PathBuf {
+    sources().join("crates/sandcell/tests/python_sdk/client.py")
+}
 
 /// Runs the script with the official SDK, in one of its modes.
 fn client(test: &str, mode: &str) {
@@ -13,16 +18,10 @@ fn client(test: &str, mode: &str) {
         return;
     };
     let place = Place::new();
-    // Found beside the tests, wherever they were moved to.
-    let root = std::env::var_os("INSTA_WORKSPACE_ROOT").map_or_else(
-        || std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.."),
-        std::path::PathBuf::from,
-    );
-    let script = root.join("crates/sandcell/tests/python_sdk/client.py");
     let server = place.command(&["serve"]);
     let output = Command::new(python)
         .args(["-I", "-B"])
-        .arg(&script)
+        .arg(script())
         .arg(mode)
         .arg(server.get_program())
         .args(server.get_args())

@@ -66,6 +66,14 @@ fn a_time_out_is_124_and_memory_is_137() {
         "it says how to get more: {}",
         text(&output.stderr)
     );
+    // Programs that read the result get the same words, not those of another interface.
+    let output = run(&place, "while True: pass", &["--timeout", "1", "--json"], &[], "");
+    let object: serde_json::Value = serde_json::from_str(&text(&output.stdout)).unwrap();
+    let remedy = object["cause"]["remedy"].as_str().unwrap();
+    assert!(
+        remedy.contains("--timeout") && !remedy.contains("timeout_s"),
+        "{remedy}"
+    );
     let output = run(
         &place,
         "b = []\nwhile True: b.append(bytearray(8 << 20))",

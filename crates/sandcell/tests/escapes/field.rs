@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -44,19 +43,17 @@ impl Who {
     }
 }
 
-/// The program as everybody can start it: a copy, since the build folder may be private.
-pub fn program() -> PathBuf {
-    static COPY: OnceLock<tempfile::TempDir> = OnceLock::new();
-    let folder = COPY.get_or_init(|| {
-        let folder = tempfile::Builder::new()
-            .prefix("cell-escapes-")
-            .tempdir_in("/var/tmp")
-            .unwrap();
-        std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        std::fs::copy(crate::under_test(), folder.path().join("sandcell")).unwrap();
-        folder
-    });
-    folder.path().join("sandcell")
+/// The program as this user can start it: the build folder may be private, a server's place is not.
+fn program(place: &Place, who: Who) -> PathBuf {
+    let built = crate::under_test();
+    if who == Who::Current {
+        return built;
+    }
+    let copy = place.work().with_file_name("sandcell");
+    if !copy.exists() && std::fs::hard_link(&built, &copy).is_err() {
+        std::fs::copy(&built, &copy).unwrap();
+    }
+    copy
 }
 
 /// What came of an attack.
@@ -270,6 +267,28 @@ impl Field {
         }
     }
 
+    /// Ends the server and looks what is left of it: processes, control groups, mounts, files.
+    pub fn finish(self) -> Option<String> {
+        let processes = machine::descendants(self.client.pid());
+        drop(self.client);
+        let left = || {
+            let lives = processes
+                .iter()
+                .find(|seen| seen.lives())
+                .map(|seen| format!("{seen:?} lives"));
+            let group = machine::groups_of(&processes).into_iter().next();
+            let mount = machine::mounts()
+                .into_iter()
+                .find(|line| line.contains("sandcell-lure") || line.contains("cell-e2e"));
+            let file = self.place.temporary_files().into_iter().next();
+            lives
+                .or(group.map(|path| path.display().to_string()))
+                .or(mount)
+                .or(file.map(|path| path.display().to_string()))
+        };
+        gone_within(Duration::from_secs(2), left)
+    }
+
     /// The folder of this server, for those that start another one.
     pub fn place(&self) -> &Place {
         &self.place
@@ -279,7 +298,7 @@ impl Field {
 /// The server's command line as this user.
 pub fn server_command(place: &Place, who: Who, arguments: &[&str]) -> Command {
     let template = place.command(arguments);
-    let mut command = who.command(&program());
+    let mut command = who.command(&program(place, who));
     command.args(template.get_args());
     command.env_clear().current_dir(place.work());
     for (name, value) in template.get_envs() {

@@ -44,6 +44,12 @@ sys.stdin.read()
 libc.msgctl(made[0], 0, None), libc.semctl(made[1], 0, 0), libc.shmctl(made[2], 0, None), libc.mq_unlink(b"/" + queue)
 "#;
 
+/// The size of the file system that a folder of the host is on, as the system's own program tells it.
+fn blocks_of(folder: &str) -> u64 {
+    let output = Command::new("stat").args(["-f", "-c", "%b", folder]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
+}
+
 impl Lure {
     pub fn new(who: Who) -> Self {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -110,6 +116,8 @@ impl Lure {
             "program": "sandcell",
             "ns": machine::namespaces(std::process::id()),
             "hostname": std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim(),
+            "boot_id": std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim(),
+            "disk_blocks": blocks_of("/usr"),
             "ipc_key": self.key,
             "mq": self.queue,
             "marker": self.marker,

@@ -65,6 +65,9 @@ fn besiege(class: &str, attacks: &[Attack]) {
                     other => failures.push(format!("{} as {}: {other:?}", attack.name, who.name())),
                 }
             }
+            if let Some(left) = field.finish() {
+                failures.push(format!("as {} something is left: {left}", who.name()));
+            }
         }
         println!(
             "{class} as {}: {tried} tried, {held} held, {skipped} not for this user",

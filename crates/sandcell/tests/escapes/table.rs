@@ -94,7 +94,7 @@ fn shown(attack: &Attack) -> String {
     let mut text = match &attack.unproven {
         Some(reason) => format!("not provable here: {reason}"),
         None if !attack.raised.is_empty() => "limit raised".to_owned(),
-        None if !LAYERS.contains(&attack.layer.as_str()) => "the tests of that part".to_owned(),
+        None if !LAYERS.contains(&attack.layer.as_str()) => "nothing to leave out: judged by what it does".to_owned(),
         None if attack.beside.is_empty() => "without it".to_owned(),
         None => format!("without it, beside `{}`", attack.beside.join("`, `")),
     };

@@ -1,4 +1,5 @@
-"""The main job as the official MCP SDK for Python sees it: `client.py auto|legacy SERVER ARGUMENT…`.
+"""The main job as the official MCP SDK for Python sees it: `client.py auto|legacy SERVER ARGUMENT…`, where SERVER is a
+program for standard input and output, or the address of one that runs (TOKEN in the environment is sent along).
 
 Run by the end-to-end tests. Prints one line a step and ends with status 0 only when every step was as expected.
 """
@@ -8,8 +9,10 @@ import os
 import sys
 
 import anyio
+import httpx2
 from mcp import StdioServerParameters
 from mcp.client import Client
+from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 EXPECTED_TOOLS = {
@@ -126,11 +129,17 @@ async def cancelling(client):
     check("a call that the client gave up is interrupted", "yes" in text(after), text(after))
 
 
+def server(command, arguments):
+    if not command.startswith("http"):
+        return StdioServerParameters(command=command, args=arguments, env=dict(os.environ))
+    headers = {"Authorization": f"Bearer {os.environ['TOKEN']}"} if "TOKEN" in os.environ else {}
+    return streamable_http_client(command, http_client=httpx2.AsyncClient(headers=headers, timeout=60))
+
+
 async def main():
     mode, command, *arguments = sys.argv[1:]
-    server = StdioServerParameters(command=command, args=arguments, env=dict(os.environ))
     with anyio.fail_after(120):
-        async with Client(server, mode=mode) as client:
+        async with Client(server(command, arguments), mode=mode) as client:
             await introductions(client, mode)
             await a_session(client)
             await files(client)

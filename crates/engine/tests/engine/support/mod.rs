@@ -75,6 +75,7 @@ impl Bench {
         let view = self
             .try_exec(ExecuteRequest {
                 wait: Some(Duration::ZERO),
+                watch: sandcell_engine::Watch::default(),
                 ..code_of(code)
             })
             .await
@@ -105,6 +106,7 @@ pub(crate) fn code_of(code: &str) -> ExecuteRequest {
         stdin: None,
         timeout: None,
         wait: None,
+        watch: sandcell_engine::Watch::default(),
     }
 }
 
@@ -113,10 +115,12 @@ pub(crate) fn run_of(code: &str) -> RunRequest {
         code: code.to_owned(),
         language: "script".to_owned(),
         stdin: None,
+        packages: Vec::new(),
         files: Vec::new(),
         outputs: Vec::new(),
         timeout: None,
         wait: None,
+        watch: sandcell_engine::Watch::default(),
         memory: None,
     }
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Cell, CellError, CellOutcome, CellStatus, Command, EndReason, Exit, Interrupter, Language, LanguageInfo,
-    MimeBundle, OutputStream, Sandbox, SandboxError, SandboxPath, Session, SessionError, SessionEvent, SessionFeatures,
-    StdinMode,
+    Cell, CellError, CellOutcome, CellStatus, Command, EndReason, Exit, Failure, Interrupter, Language, LanguageInfo,
+    MimeBundle, OutputStream, Program, Sandbox, SandboxError, SandboxPath, Session, SessionError, SessionEvent,
+    SessionFeatures, StdinMode,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -30,6 +30,8 @@ impl FakeLanguage {
                 aliases: aliases.iter().map(|alias| (*alias).to_owned()).collect(),
                 version: "1.0".to_owned(),
                 libraries: Vec::new(),
+                session: true,
+                extensions: vec!["script".to_owned()],
             },
             world,
         })
@@ -42,19 +44,20 @@ impl Language for FakeLanguage {
         &self.info
     }
 
-    fn file_name(&self) -> &str {
-        "main.script"
-    }
-
-    fn program(&self, path: &SandboxPath, args: &[String]) -> Command {
+    fn program(&self, code: &str, args: &[String], env: &BTreeMap<String, String>) -> Result<Program, Failure> {
+        let path = SandboxPath::parse("main.script").unwrap();
         let argv = ["script".to_owned(), path.to_string()].into_iter();
-        Command {
-            argv: argv.chain(args.iter().cloned()).collect(),
-            env: BTreeMap::new(),
-            cwd: String::new(),
-            stdin: StdinMode::Null,
-            control: false,
-        }
+        Ok(Program {
+            files: vec![(path, code.to_owned().into())],
+            compile: None,
+            run: Command {
+                argv: argv.chain(args.iter().cloned()).collect(),
+                env: env.clone(),
+                cwd: sandcell_sandbox::HOME.to_owned(),
+                stdin: StdinMode::Null,
+                control: false,
+            },
+        })
     }
 
     async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError> {

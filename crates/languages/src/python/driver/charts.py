@@ -336,3 +336,32 @@ def of_plotly(figure):
         "series": found,
         "omitted_series": max(0, len(figure.data) - SERIES),
     }
+
+
+def of_vega(spec):
+    """The same of a Vega-Lite specification whose data stands in it."""
+    sets = spec.get("datasets") or {}
+    found = []
+    for layer in (spec.get("layer") or spec.get("hconcat") or spec.get("vconcat") or [spec])[:SERIES]:
+        place = layer.get("data") or spec.get("data") or {}
+        rows = place.get("values") or sets.get(place.get("name"), [])
+        mark = layer.get("mark", "")
+        axes = {**(spec.get("encoding") or {}), **(layer.get("encoding") or {})}
+        x, y = [(axes.get(side) or {}).get("field") for side in ("x", "y")]
+        rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        kind = mark.get("type", "") if isinstance(mark, dict) else mark
+        as_is = lambda value: number(value) if isinstance(value, (int, float)) else str(value)[:40]
+        found.append(
+            series(str(kind), "", [row.get(x) for row in rows], [row.get(y) for row in rows], as_is, as_is)
+        )
+    title = spec.get("title") or ""
+    axes = {**(spec.get("encoding") or {})}
+
+    def label(side):
+        axis = axes.get(side) or {}
+        return {"label": text(axis.get("title") or axis.get("field"))}
+
+    return {
+        "title": text(title if isinstance(title, str) else title.get("text")), "x": label("x"), "y": label("y"),
+        "series": found, "omitted_series": 0,
+    }

@@ -15,7 +15,8 @@ import builtins
 import io
 import _signal
 import _thread
-from posix import close, dup2, fstat, getcwd, getpid, pipe, read, set_blocking, write
+from posix import _exit, close, dup2, fork, fstat, getcwd, getpid, kill, pipe, read, set_blocking, setpgid, setsid
+from posix import waitpid, write
 
 import _ast
 
@@ -44,17 +45,22 @@ class session:
     """What changes while the session lives."""
 
     nonce = None  # of the running cell
+    last_nonce = ""
     cell = 0
     armed = False  # an interrupt becomes KeyboardInterrupt
     pending = False  # one came while the cell was between two stretches of user code
     sending = False  # the main thread writes a frame: an interrupt waits until it is whole
     late = False  # one has waited
     child = False  # this process is a fork made by user code
+    copying = False  # a fork is under way, or this process is one, that nobody's fork handlers may see
+    copy_below = 0  # the memory up to which the session keeps a copy of itself; 0 for none
+    copy_owed = False  # a cell has run since the last copy
     future = 0  # `from __future__` flags of earlier cells
     loop = None  # for top-level await
     syntax_error = None  # raised by the cell's own text, not by code it ran
     stdin_text = False  # the cell has standard input
     stdin_lines_hint = ""
+    packages = False  # the host installs packages on request
     shown = 0
     dropped = 0
     waiting = []  # displays made while no cell ran
@@ -209,6 +215,15 @@ def on_interrupt(_signal_number, frame):
     raise KeyboardInterrupt
 
 
+def on_unraisable(unraisable, tell=sys.unraisablehook):
+    """An interrupt that hit a destructor or a callback would be lost, since Python only reports what those raise: it
+    is sent again, a moment later and to whatever runs then."""
+    if unraisable.exc_type is KeyboardInterrupt and session.armed:
+        _thread.start_new_thread(part("imports").interrupt_again, (session.nonce,))
+    else:
+        tell(unraisable)
+
+
 def guarded(function, *arguments):
     """Calls what runs user code. Returns (value, None) or (None, exception), whatever happens."""
     try:
@@ -322,7 +337,9 @@ def set_up_imports():
     elif BOOT.get("prefix"):
         sys.prefix = sys.exec_prefix = BOOT["prefix"]
     asked = posix.environ.get(b"PYTHONPATH", b"").decode("utf-8", "surrogateescape")
-    sys.path[:] = ["", *[item for item in asked.split(":") if item], *STANDARD_PATH, *site]
+    # Packages appear in the layers' folders while the session runs. They win over those of the machine.
+    layers = BOOT.get("layers", [])
+    sys.path[:] = ["", *[item for item in asked.split(":") if item], *STANDARD_PATH, *layers, *site]
     STANDARD_PATH.extend(site)
     sys.meta_path.insert(0, Hooks(False))
     sys.meta_path.append(Hooks(True))
@@ -335,6 +352,7 @@ def set_up_imports():
         ("matplotlib", "on_matplotlib"),
         ("plotly.basedatatypes", "on_plotly"),
         ("IPython.core.display_functions", "on_ipython"),
+        ("asyncio", "on_asyncio"),
         ("multiprocessing.context", "on_multiprocessing"),
     ):
         when_imported(name, lambda module, action=action: getattr(part("imports"), action)(module))
@@ -369,7 +387,8 @@ def fill_linecache(module, names=None):
     """The entry without a time stays when files are checked for changes."""
     for name in names or SOURCES:
         text = SOURCES[name]
-        module.cache[name] = (len(text), None, text.splitlines(True), name)
+        # Each line with its line feed, the last one too: without it the marks below a line would be shifted.
+        module.cache[name] = (len(text), None, [line + "\n" for line in text.split("\n")], name)
 
 
 # ---------------------------------------------------------------- running code
@@ -434,10 +453,7 @@ def run_code(code):
 def run_awaitable(coroutine):
     """Top-level await: on a loop of the session's own that does not run between cells, so asyncio.run works too."""
     asyncio = standard("asyncio")
-    if session.loop is None or session.loop.is_closed():
-        session.loop = asyncio.new_event_loop()
-    loop = session.loop
-    asyncio.set_event_loop(loop)
+    loop = session_loop(asyncio)
     task = loop.create_task(coroutine)
     try:
         return loop.run_until_complete(task)
@@ -446,6 +462,14 @@ def run_awaitable(coroutine):
             task.cancel()
             loop.run_until_complete(asyncio.wait({task}, timeout=1))
         raise
+
+
+def session_loop(asyncio):
+    """The session's own loop, made when it is first needed, and current."""
+    if session.loop is None or session.loop.is_closed():
+        session.loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(session.loop)
+    return session.loop
 
 
 def execute(text, name):
@@ -480,16 +504,21 @@ def begin(header, name):
 
 def run_cell(header):
     session.pending = False
-    session.nonce = header["nonce"]
+    session.nonce = session.last_nonce = header["nonce"]
+    session.cell = header["cell"]
+    session.copy_below = header.get("copy_below", 0)
     session.shown = session.dropped = 0
     session.syntax_error = None
+    session.packages = header.get("packages")
     name = "<cell %d>" % header["cell"]
     value, error = guarded(begin, header, name)
     if session.child or getpid() != PID:
-        end_child(error)
+        part("imports").end_child(error)
     if error is None and value is not NOTHING and value is not None:
         _, error = guarded(publish, value)
     value = None
+    if error is None and session.loop is not None:
+        _, error = guarded(part("imports").start_tasks)
     if "matplotlib.pyplot" in sys.modules:
         _, failure = guarded(part("charts").flush)
         error = error or failure
@@ -501,6 +530,7 @@ def run_cell(header):
         _, _ = guarded(finish_output)
     send(report)
     session.nonce = None
+    session.copy_owed = session.copy_below > 0
 
 
 def outcome(error):
@@ -526,20 +556,6 @@ def exit_code(error):
         return max(-(1 << 31), min(int(code), (1 << 31) - 1))
     print(code, file=sys.stderr)
     return 1
-
-
-def end_child(error):
-    """A fork made by the cell has come to the end of its program, as a script's fork would."""
-    code = 0
-    if isinstance(error, SystemExit):
-        code, failure = guarded(exit_code, error)
-        code = 1 if failure else code & 0xFF
-    elif error is not None:
-        described, _ = guarded(part("errors").describe, error)
-        say((described or {}).get("traceback", type(error).__name__) + "\n")
-        code = 1
-    guarded(finish_output)
-    posix._exit(code)
 
 
 # ---------------------------------------------------------------- values
@@ -781,6 +797,30 @@ class Notice:
         print(self.text)
 
 
+AFTER_FORK = []
+
+
+def register_at_fork(*, before=None, after_in_child=None, after_in_parent=None):
+    """`os.register_at_fork`. What is registered is not called when it is the session that copies itself: the copy has
+    the state of before (of `random`, say), and nobody sees that it was made."""
+
+    def unless_copying(function):
+        def handler():
+            if not session.copying:
+                function()
+
+        return handler if callable(function) else function
+
+    given = {"before": before, "after_in_child": after_in_child, "after_in_parent": after_in_parent}
+    really_register({name: unless_copying(function) for name, function in given.items() if function is not None})
+    if callable(after_in_child):
+        AFTER_FORK.append(after_in_child)
+
+
+def really_register(handlers, register=posix.register_at_fork):
+    register(**handlers)
+
+
 def before_fork():
     flush_streams()
 
@@ -803,6 +843,7 @@ def make_main():
     main.__dict__.update(__builtins__=builtins, __spec__=None, __loader__=None, __package__=None, __doc__=None)
     sys.modules["__main__"] = main
     builtins.display = display
+    builtins.get_ipython = lambda: part("notebook").SHELL
     builtins.exit, builtins.quit, builtins.help = Leaver("exit"), Leaver("quit"), Helper()
     builtins.copyright = Notice(sys.copyright)
     builtins.credits = builtins.license = Notice("see https://docs.python.org/3/license.html")
@@ -824,6 +865,8 @@ def be_killed_first():
 def serve():
     """Serves frames until the host closes its end."""
     while True:
+        while session.copy_owed and not part("copies").tend():
+            pass
         header = inbox.next()
         kind = header.get("type")
         if kind == "run":
@@ -837,12 +880,17 @@ CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = [move_up(fd) for fd in (3, 4, 1, 2
 close(3)
 close(4)
 _signal.signal(_signal.SIGINT, on_interrupt)
+sys.unraisablehook = on_unraisable
 sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
 sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
 streams = {1: sys.stdout, 2: sys.stderr}
 IDENTITIES = {1: identity(1), 2: identity(2)}
 sys.stdin = NO_STDIN
-posix.register_at_fork(before=before_fork, after_in_child=in_child)
+posix.register_at_fork = register_at_fork
+if "os" in sys.modules:
+    sys.modules["os"].register_at_fork = register_at_fork
+register_at_fork(before=before_fork, after_in_child=in_child)
+AFTER_FORK.clear()
 NAMES = make_main().__dict__
 set_up_imports()
 be_killed_first()

@@ -66,6 +66,30 @@ PACKAGES = {
     "google.protobuf": "protobuf",
 }
 
+LED = "which led to\n\n"
+INNER_LIMIT = 300
+
+def install_advice(packages):
+    """How packages are had here: the one place that says it."""
+    import importlib.util
+
+    if core.session.packages:
+        return "not in this sandbox: install_package(packages=[%s]) makes it work" % (
+            ", ".join(['"%s"' % package for package in packages])
+        )
+    what = "the package to install is %s" if len(packages) == 1 else "the packages to install are %s"
+    here = [name for name in KNOWN if importlib.util.find_spec(name) is not None]
+    return what % ", ".join(packages) + " (not in this sandbox, and pip has no network here); until it is, use %s" % (
+        ", ".join(here + ["the standard library"])
+    )
+
+
+NO_PACKAGE = {
+    "google": "there is no google package here; this is not Colab: read files from the working folder instead",
+    "ipywidgets": "there are no widgets here: call the function with plain values instead",
+}
+KNOWN = ("numpy", "pandas", "matplotlib", "seaborn", "scipy", "sklearn", "requests", "polars", "plotly", "sympy", "torch")
+
 CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
@@ -107,27 +131,41 @@ def format_error(error):
         shown = traceback.TracebackException(
             type(error), error, error.__traceback__, limit=limit, lookup_lines=False
         )
-        lines = render(shown, traceback, 0)
+        lines = render(shown, traceback, 0, values_line(error))
     text = "".join([line if len(line) <= MESSAGE_LIMIT else line[:MESSAGE_LIMIT] + " ...\n" for line in lines])
     return core.clip(text, 4 * MESSAGE_LIMIT).decode("utf-8").rstrip("\n")
 
 
-def render(shown, traceback, depth):
-    """One exception of a chain, after those that led to it."""
+def render(shown, traceback, depth, values=()):
+    """One exception of a chain, after those that led to it; `values` stand below its stack."""
     lines = []
     before = shown.__cause__ or (None if shown.__suppress_context__ else shown.__context__)
-    if before is not None and depth < 8:
+    if before is not None and depth < 8 and not same_words(before, shown):
         lines += render(before, traceback, depth + 1)
-        lines.append(CAUSE if shown.__cause__ is not None else CONTEXT)
+        lines.append(LED if inside_only(before) else CAUSE if shown.__cause__ is not None else CONTEXT)
+    if depth and inside_only(shown):
+        # No line of the caller's is in it: what it says is all that helps.
+        text = "".join(list(shown.format_exception_only())).rstrip("\n")
+        return lines + [text if len(text) <= INNER_LIMIT else text[:INNER_LIMIT] + " ...", "\n"]
     stack = stack_lines(shown.stack, traceback)
     if stack:
         lines.append("Traceback (most recent call last):\n")
         lines += stack
+        lines += values
     lines += shown.format_exception_only()
     for number, inner in enumerate((getattr(shown, "exceptions", None) or ())[:8], 1):
         lines.append("  -- exception %d of the group --\n" % number)
         lines += ["  " + line.replace("\n", "\n  ").rstrip(" ") for line in render(inner, traceback, depth + 1)]
     return lines
+
+
+def inside_only(shown):
+    return bool(shown.stack) and not any([is_own(frame.filename) for frame in shown.stack])
+
+
+def same_words(before, shown):
+    """Whether a library only raised the same again (pandas does, for every missing column)."""
+    return inside_only(before) and list(before.format_exception_only()) == list(shown.format_exception_only())
 
 
 def stack_lines(stack, traceback):
@@ -183,6 +221,67 @@ def library(filename):
     return parts[1].replace(".py", "") if len(parts) > 1 else filename.rpartition("/")[2]
 
 
+# ---------------------------------------------------------------- values
+
+
+def values_line(error):
+    """What the names on the failing line stood for: no code of theirs is run to say it."""
+    last = None
+    entry = error.__traceback__
+    for _ in range(1000):
+        if entry is None:
+            break
+        if is_own(entry.tb_frame.f_code.co_filename) and not entry.tb_frame.f_code.co_filename.startswith("<sandcell "):
+            last = entry
+        entry = entry.tb_next
+    if last is None or isinstance(error, (KeyboardInterrupt, RecursionError, AssertionError, ModuleNotFoundError)):
+        return []
+    frame, number = last.tb_frame, last.tb_lineno
+    line = core.standard("linecache").getline(frame.f_code.co_filename, number)
+    try:
+        names = names_in(line)
+        shown = [text for text in [value_text(name, frame) for name in names] if text]
+    except Exception:
+        return []
+    return ["    where " + "; ".join(shown[:5]) + "\n"] if shown else []
+
+
+def names_in(line):
+    """The names of a line of source, each once, in order; not those of attributes and what stands in strings."""
+    import io
+
+    tokenize = core.standard("tokenize")
+    found, before = [], ""
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(line.strip() + "\n").readline):
+            if before is not None and token.string == "=" and found and found[-1] == before:
+                found.pop()  # it is only given a value, or names an argument
+            if token.type == 1 and before != "." and token.string not in found:
+                found.append(token.string)
+            before = token.string
+    except (tokenize.TokenError, SyntaxError):
+        pass  # a part of a statement: what came before it counts
+    return found
+
+
+def value_text(name, frame):
+    names = frame.f_locals if name in frame.f_locals else frame.f_globals
+    if name not in names or name.startswith("__") or name in ("self", "cls"):
+        return ""
+    value = names[name]
+    kind = type(value)
+    if kind in (type(sys), type(core.show), type(len), type) or isinstance(value, type):
+        return ""
+    variables = core.part("variables")
+    preview = variables.preview_of(value, kind)
+    if preview.startswith("<"):
+        known = variables.known(kind)
+        return "%s = %s" % (name, type.__getattribute__(kind, "__name__")) if known or type.__getattribute__(kind, "__module__") != "builtins" else ""
+    shape = variables.shape_of(value, kind)
+    long = kind in (list, tuple, dict, set, str, bytes) and len(value) > 8
+    return "%s = %s%s" % (name, preview, " (%s %s)" % (shape, "characters" if kind is str else "items") if long else "")
+
+
 # ---------------------------------------------------------------- what to do next
 
 
@@ -202,27 +301,42 @@ def explain_one(error):
     kind = type(error)
     if isinstance(error, ModuleNotFoundError):
         return "", missing_module(error)
+    if isinstance(error, ImportError):
+        return "", missing_name(error)
     if isinstance(error, MemoryError):
-        return "memory", "the sandbox's memory limit does not allow this; work on smaller pieces or use smaller types"
+        return "memory", ""
     if isinstance(error, EOFError):
         return stdin_ended(error)
     if isinstance(error, OSError):
         return explain_os(error)
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
-        return "processes", "the sandbox's limit of processes and threads is reached; use fewer workers"
+        return "processes", ""
     if isinstance(error, SyntaxError) and error is core.session.syntax_error:
         return "", syntax_hint(error)
     if isinstance(error, NameError):
         return "", name_hint(error)
+    if isinstance(error, AttributeError):
+        return "", attribute_hint(error)
+    if isinstance(error, KeyError):
+        return "", key_hint(error)
+    if isinstance(error, UnicodeDecodeError) and error.encoding.lower().replace("-", "") == "utf8":
+        return "", "the bytes are no UTF-8 text: open with another encoding ('latin-1', 'cp1252', 'utf-16') or in mode 'rb'"
+    if isinstance(error, KeyboardInterrupt):
+        return "", endless_hint(error)
     name = kind.__module__.partition(".")[0] + "." + kind.__name__
     if name in NETWORK_ERRORS:
-        return "network", NETWORK_HINT
+        return "network", ""
+    if kind.__name__ == "TclError" and "display" in str(error):
+        return "", "there is no screen here: draw with matplotlib, its figures come back as pictures"
+    if kind is TypeError and "'module' object is not callable" in str(error):
+        return "", module_hint(error)
+    if kind.__name__ == "UsageError" and getattr(error, "missing", None):
+        return "", install_advice(error.missing)
     if kind.__name__ == "BrokenProcessPool":
         return "", "a worker process died; most often the memory limit, or the worker called os._exit"
     return "", ""
 
 
-NETWORK_HINT = "this sandbox has no network; bring the data in as a file or in the code instead"
 NETWORK_ERRORS = {
     "requests.ConnectionError",
     "requests.ConnectTimeout",
@@ -241,25 +355,33 @@ def explain_os(error):
     number = error.errno
     kind = type(error)
     if kind.__module__ == "socket" and kind.__name__ in ("gaierror", "herror"):
-        return "network", NETWORK_HINT
+        return "network", ""
     if number in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-        return "network", NETWORK_HINT
+        return "network", ""
     if number in (errno.EPERM, errno.EACCES) and error.filename is None and from_socket(error):
-        return "network", NETWORK_HINT
+        return "network", ""
+    if number == errno.ECONNREFUSED:
+        return "", "nothing listens there: a server must be started inside this sandbox, in a thread or a child process"
+    if number == errno.EADDRINUSE:
+        return "", "an earlier cell still uses this port: stop that server, or take another port (0 lets the system choose)"
     if number in (errno.ENOSPC, errno.EDQUOT):
-        return "disk", "the sandbox's disk is full (bytes or number of files); delete what is not needed"
+        return "disk", ""
     if number == errno.EFBIG:
         return "disk", "the file is larger than the sandbox allows"
     if number == errno.ENOMEM:
-        return "memory", "the sandbox's memory limit does not allow this"
+        return "memory", ""
     if number == errno.EAGAIN and (isinstance(error, BlockingIOError) and from_fork(error)):
-        return "processes", "the sandbox's limit of processes and threads is reached; use fewer workers"
+        return "processes", ""
     if number == errno.EROFS:
         return "", "this part of the file system is read-only; write below /home/user or /tmp"
     if number == errno.EACCES and error.filename and not str(error.filename).startswith(OWN_FOLDERS):
         return "", "only /home/user and /tmp can be written"
+    if number == errno.ENOENT and error.filename and from_fork(error):
+        return "", "there is no program called %s in this sandbox" % str(error.filename)[:100]
     if isinstance(error, FileNotFoundError) and error.filename:
         return "", file_hint(str(error.filename))
+    if "is not a valid package style" in str(error) and "'seaborn" in str(error):
+        return "", "the seaborn styles are now called 'seaborn-v0_8', 'seaborn-v0_8-whitegrid' and so on"
     return "", ""
 
 
@@ -305,12 +427,16 @@ def missing_module(error):
     if top != name and top in sys.modules:
         return "%s is here, but has no %s; its version may be another one" % (top, name[len(top) + 1 :])
     package = PACKAGES.get(name) or PACKAGES.get(top) or top.replace("_", "-")
-    return "the package to install is %s (it is not in this sandbox)" % package
+    if name in NO_PACKAGE:
+        return NO_PACKAGE[name]
+    near = core.standard("difflib").get_close_matches(top, sorted(KNOWN), 1, 0.85) if top not in PACKAGES else []
+    near = near if near and near[0] != top else []
+    return install_advice([package]) + ("; or did you mean %s?" % near[0] if near else "")
 
 
 def stdin_ended(error):
     if isinstance(error, core.StdinMissing):
-        return "stdin", "pass `stdin` with the call: one line for each input(); nobody is there to type"
+        return "stdin", ""
     last = innermost(error)
     if "EOF when reading a line" in str(error) and last is not None and core.session.stdin_text:
         return "stdin", "the code read more lines than `stdin` of the call has"
@@ -318,18 +444,143 @@ def stdin_ended(error):
 
 
 def file_hint(filename):
-    """Names like the one that is missing, in the same folder."""
+    """Where a file of that name is, or names like it in the same folder, or what there is at all."""
     import os
 
     folder, name = os.path.split(filename)
+    elsewhere = [path for path in own_files() if os.path.basename(path) == name]
+    if elsewhere:
+        return "there is " + ", ".join(elsewhere[:3])
     try:
         names = sorted(os.listdir(folder or "."))[:2000]
     except OSError:
-        return "the folder does not exist either; the working folder is " + os.getcwd()
+        return "there is no folder %s; %s" % (folder[:200], here())
     near = core.standard("difflib").get_close_matches(name, names, 3, 0.6)
     if near:
         return "there is " + ", ".join(near)
-    return "" if folder else "the working folder is " + os.getcwd()
+    return "there is no %s; %s" % (filename[:200], here())
+
+
+def own_files():
+    """Files below the home folder, a bounded number of them."""
+    import os
+
+    found, seen = [], 0
+    for folder, folders, names in os.walk(core.HOME):
+        folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]
+        seen += 1 + len(names)
+        found += [os.path.join(folder, name) for name in names if not name.startswith(".")]
+        if seen > 2000:
+            break
+    return sorted(found, key=len)
+
+
+def here():
+    """The working folder and what is in it."""
+    import os
+
+    try:
+        names = sorted([name for name in os.listdir(".") if not name.startswith(".") and name != "__pycache__"])
+    except OSError:
+        names = []
+    listed = ", ".join(names[:10]) + (" and %d more" % (len(names) - 10) if len(names) > 10 else "")
+    return "the working folder %s has %s" % (os.getcwd(), listed[:500] or "no files: write the file first, or bring it in")
+
+
+def key_hint(error):
+    """The columns of the data frame that a KeyError is about."""
+    for frame in frames_of(error):
+        value = frame.f_locals.get("self")
+        if frame.f_code.co_filename.endswith(("/pandas/core/frame.py", "/pandas/core/indexing.py")):
+            value = getattr(value, "obj", value)
+            if core.part("variables").known(type(value)) == "pandas.DataFrame":
+                names = [str(name) for name in list(value.columns)[:200]]
+                asked = [str(item) for item in error.args[:1]]
+                near = core.standard("difflib").get_close_matches(asked[0] if asked else "", names, 3, 0.6)
+                low = [name for name in names if asked and name.strip().lower() == asked[0].strip().lower()]
+                text = "the columns are " + ", ".join([repr(name) for name in names[:20]])
+                text += " and %d more" % (len(names) - 20) if len(names) > 20 else ""
+                return text + ("; did you mean %r?" % (low or near)[0] if low or near else "")
+    return ""
+
+
+REMOVED = {
+    ("DataFrame", "append"): "pd.concat([df, other])",
+    ("Series", "append"): "pd.concat([a, b])",
+    ("DataFrame", "iteritems"): "items()",
+    ("Series", "iteritems"): "items()",
+    ("DataFrame", "ix"): "loc or iloc",
+    ("DataFrame", "applymap"): "map()",
+    ("DataFrame", "lookup"): "loc",
+}
+
+
+def attribute_hint(error):
+    """Names like the one that is missing. The value's own `__dir__` and `__getattr__` are not asked."""
+    name, value = getattr(error, "name", None), getattr(error, "obj", None)
+    if not isinstance(name, str):
+        return ""
+    if value is None:
+        gave = "what should have made it gave nothing back (a search without a match, a function without return)"
+        return "the value is None: " + gave if "'NoneType'" in str(error) else ""
+    kind = type(value)
+    other = REMOVED.get((kind.__name__, name)) if kind.__module__.startswith("pandas") else None
+    if other:
+        return "%s.%s was removed from pandas; use %s" % (kind.__name__, name, other)
+    if kind is type(sys):
+        names = list(vars(value))
+    else:
+        names = [item for base in kind.__mro__[:20] for item in vars(base)]
+        names += list(getattr(value, "__dict__", {}) if kind.__getattribute__ is object.__getattribute__ else {})
+    names = [item for item in names[:5000] if isinstance(item, str) and not item.startswith("_")]
+    near = core.standard("difflib").get_close_matches(name, names, 3, 0.7)
+    if near:
+        return "did you mean %s?" % ", ".join(near)
+    return ""
+
+
+def module_hint(error):
+    """What to call instead of a module: what bears its name inside it."""
+    last = innermost(error)
+    if last is None:
+        return ""
+    line = core.standard("linecache").getline(last.f_code.co_filename, last.f_lineno)
+    for name in names_in(line):
+        value = last.f_locals.get(name, last.f_globals.get(name))
+        if type(value) is type(sys):
+            inner = value.__name__.rpartition(".")[2]
+            if inner in vars(value):
+                return "%s is the module: call %s.%s(...), or write from %s import %s" % (
+                    name, name, inner, value.__name__, inner
+                )
+            return "%s is a module: call something in it, such as %s" % (
+                name, ", ".join(["%s.%s" % (name, item) for item in vars(value) if not item.startswith("_")][:3])
+            )
+    return ""
+
+
+def missing_name(error):
+    """Names of a module like the one that could not be imported from it."""
+    module = sys.modules.get(error.name or "")
+    parts = str(error).split("'")
+    if module is None or len(parts) < 2:
+        return ""
+    path = getattr(module, "__file__", "") or ""
+    if path.startswith(OWN_FOLDERS) and error.name in getattr(sys, "stdlib_module_names", ()):
+        return "your file %s hides the module %s; give it another name" % (path, error.name)
+    near = core.standard("difflib").get_close_matches(parts[1], [str(name) for name in vars(module)], 3, 0.7)
+    return "%s has %s" % (error.name, ", ".join(near)) if near else ""
+
+
+ENDLESS = {"serve_forever", "run_forever", "mainloop", "run_simple", "run_app", "serve", "accept", "run_until_complete"}
+
+
+def endless_hint(error):
+    """What was interrupted, where it is something that never ends by itself."""
+    names = [frame.f_code.co_name for frame in frames_of(error) if not is_own(frame.f_code.co_filename)]
+    if any([name in ENDLESS for name in names if name != "run_until_complete"]):
+        return "a server or main loop runs until it is stopped: start it in a thread or child process, or leave it out"
+    return ""
 
 
 def name_hint(error):
@@ -349,7 +600,9 @@ def name_hint(error):
         return "in Python it is " + {"true": "True", "false": "False", "null": "None"}[name]
     names = [key for key in list(core.NAMES)[:5000] if isinstance(key, str) and not key.startswith("_")]
     near = core.standard("difflib").get_close_matches(name, names, 3, 0.75)
-    return "did you mean %s?" % ", ".join(near) if near else ""
+    if near:
+        return "did you mean %s?" % ", ".join(near)
+    return "nothing in this session is called %s: run the code that makes it first" % name[:100]
 
 
 def is_module(name):
@@ -363,8 +616,11 @@ def is_module(name):
 
 def syntax_hint(error):
     line = (error.text or "").strip()
+    marks = [mark for mark in "\u201c\u201d\u2018\u2019\u2013\u2014\u00a0\u2026\u200b\ufeff\u2212" if mark in (error.text or "")]
+    if marks and "invalid" in (error.msg or ""):
+        return "U+%04X is no character of Python: use plain quotes, hyphens and blanks" % ord(marks[0])
     if line.startswith(("pip install", "pip3 install", "python -m pip")):
-        return "packages cannot be installed with pip from code"
+        return "this is a shell command; " + install_advice([word for word in line.split()[2:] if word[0] != "-"][:5] or ["NAME"])
     if line.startswith(("```", "~~~")):
         return "the code has a Markdown fence in it; send the code alone"
     if line.startswith(("$ ", "sudo ", "apt ", "apt-get ", "cd ", "ls ", "mkdir ", "echo ")):

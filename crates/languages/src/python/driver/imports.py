@@ -1,5 +1,6 @@
 """What happens at and after imports: the site folders that `-S` left out, and small changes to well-known modules."""
 
+import _signal
 import posix
 import sys
 
@@ -33,6 +34,14 @@ def existing(folders):
     return [folder for folder in folders if posix.access(folder, 0)]
 
 
+def filled(folder):
+    """Whether packages have appeared there by now."""
+    try:
+        return bool(posix.listdir(folder))
+    except OSError:
+        return False
+
+
 def late_site():
     """Before an import fails: what .pth files of the site folders add, and the user's own site folder.
 
@@ -49,6 +58,7 @@ def late_site():
             if folder not in sys.path:
                 sys.path.append(folder)
     fresh = [item for item in sys.path if item and "-packages" in item and item not in done.folders]
+    fresh += [item for item in core.BOOT.get("layers", ()) if item not in done.folders and filled(item)]
     if not fresh:
         return (len(sys.path), len(sys.meta_path)) != before
     site = core.standard("site")
@@ -88,6 +98,15 @@ def stdin_file(data):
         os.lseek(fd, 0, os.SEEK_SET)
         return fd
     raise OSError("there is nowhere to put the %d bytes of standard input" % len(data))
+
+
+# ---------------------------------------------------------------- interrupts
+
+
+def interrupt_again(nonce):
+    core.standard("time").sleep(0.001)
+    if core.session.armed and core.session.nonce == nonce:
+        _signal.pthread_kill(core.MAIN_THREAD, _signal.SIGINT)
 
 
 # ---------------------------------------------------------------- known modules
@@ -134,6 +153,7 @@ def on_pandas(pandas):
 
 def on_matplotlib(matplotlib):
     """Figures go through our back end, whichever interactive one the code asks for."""
+    load_fonts()
     charts = core.part("charts")
     ours = charts.install()
     original = matplotlib.use
@@ -145,6 +165,28 @@ def on_matplotlib(matplotlib):
     matplotlib.use = use
     if not posix.environ.get(b"MPLBACKEND"):
         matplotlib.rcParams["backend"] = ours
+
+
+def load_fonts():
+    """Makes matplotlib's list of fonts, which a fresh sandbox does not have yet, in less than half the time.
+
+    Without programs to be found it does not ask fc-list, which would only complain that it has no settings here; the
+    folders of fonts are searched all the same. And of the PostScript fonts only the heads are needed for the list.
+    """
+    import os
+
+    afm = core.standard("importlib").import_module("matplotlib._afm")
+    kept = os.environ.get("PATH"), afm._parse_char_metrics, afm._parse_optional
+    os.environ["PATH"] = "/nowhere"
+    afm._parse_char_metrics = afm._parse_optional = lambda file: ({}, {})
+    try:
+        __import__("matplotlib.font_manager")
+    finally:
+        path, afm._parse_char_metrics, afm._parse_optional = kept
+        if path is None:
+            del os.environ["PATH"]
+        else:
+            os.environ["PATH"] = path
 
 
 def on_plotly(module):
@@ -166,3 +208,51 @@ def on_multiprocessing(module):
     default = module._default_context
     if sys.platform == "linux" and default._default_context.get_start_method() != "fork":
         default._default_context = module._concrete_contexts["fork"]
+
+
+def on_asyncio(asyncio):
+    """Tasks that a cell makes outside of any coroutine belong to the session's loop, as in a notebook. They run
+    whenever a cell awaits, and a first step at the end of the cell that made them."""
+
+    def of_the_session(function):
+        def call(*arguments, **options):
+            here = core._thread.get_ident() == core.MAIN_THREAD and not core.session.child
+            if here and "loop" not in options and asyncio._get_running_loop() is None:
+                loop = core.session_loop(asyncio)
+                if function is make:
+                    return loop.create_task(*arguments, **options)
+            return function(*arguments, **options)
+
+        call.__name__ = call.__qualname__ = function.__name__
+        call.__module__, call.__doc__, call.__wrapped__ = function.__module__, function.__doc__, function
+        return call
+
+    make = asyncio.create_task
+    # Only what cells call: asyncio's own modules go on using theirs.
+    for name in ("create_task", "ensure_future", "gather"):
+        setattr(asyncio, name, of_the_session(getattr(asyncio, name)))
+
+
+def start_tasks():
+    """A first step for tasks that wait on the session's loop."""
+    asyncio, loop = sys.modules.get("asyncio"), core.session.loop
+    if asyncio is None or loop.is_closed() or loop.is_running() or not asyncio.all_tasks(loop):
+        return
+    loop.run_until_complete(asyncio.sleep(0))
+
+
+# ---------------------------------------------------------------- forks
+
+
+def end_child(error):
+    """A fork made by the cell has come to the end of its program, as a script's fork would."""
+    code = 0
+    if isinstance(error, SystemExit):
+        code, failure = core.guarded(core.exit_code, error)
+        code = 1 if failure else code & 0xFF
+    elif error is not None:
+        described, _ = core.guarded(core.part("errors").describe, error)
+        core.say((described or {}).get("traceback", type(error).__name__) + "\n")
+        code = 1
+    core.guarded(core.finish_output)
+    posix._exit(code)

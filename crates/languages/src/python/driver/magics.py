@@ -200,30 +200,63 @@ def pip_words(command):
     return None
 
 
+# Options of pip that make no difference here; all others are passed on, to be refused with the reason.
+HARMLESS = ("-q", "-qq", "-qqq", "--quiet", "-v", "--verbose", "-U", "--upgrade", "--user", "-y", "--yes",
+            "--no-cache-dir", "--progress-bar=off", "--disable-pip-version-check", "--no-input", "--only-binary=:all:",
+            "--break-system-packages", "--prefer-binary", "--system")  # fmt: skip
+
+
 def install(words):
-    """`pip install`: fine for what is there, and a clear error for the rest."""
+    """`pip install`: the host installs what it may. Without such a host: a clear error for what is not there."""
+    wanted = [word.strip("'\"") for word in words if word not in HARMLESS]
+    if core.session.packages and wanted:
+        print(ask_for_packages(wanted))
+        return
     metadata = core.standard("importlib.metadata")
     missing = []
-    skip = False
-    for word in words:
-        if skip or word.startswith("-"):
-            skip = not skip and word in ("-r", "-c", "-i", "--index-url", "-t", "--target")
-            continue
-        name = re.split(r"[\[<>=!~;@ ]", word.strip("'\""))[0]
+    for word in wanted:
+        name = re.split(r"[\[<>=!~;@ ]", word)[0]
         try:
             print("Requirement already satisfied: %s (%s)" % (name, metadata.version(name)))
         except Exception:
             missing.append(name)
     if missing:
-        raise UsageError(
-            "not in this sandbox: %s. pip has no network here; use the server's install_package tool if it offers one"
-            % ", ".join(missing)
-        )
+        error = UsageError("not in this sandbox: " + ", ".join(missing))
+        error.missing = missing
+        raise error
 
 
-def shell(command):
+def ask_for_packages(wanted):
+    """Has the host install packages while the cell waits; an interrupt ends the waiting."""
+    session = core.session
+    if core._thread.get_ident() != core.MAIN_THREAD or session.child:
+        raise UsageError("packages can be installed from the main thread of the session only")
+    core.flush_streams()
+    nonce = session.nonce
+    core.send({"type": "install", "nonce": nonce, "packages": wanted})
+    poll = core.standard("select").poll()
+    poll.register(core.CONTROL_IN, 1)
+    while True:
+        answer = core.inbox.ready()
+        if answer is None:
+            poll.poll()  # an interrupt comes out of here
+            # Not out of the middle of reading, which would lose a frame.
+            session.armed = False
+            core.inbox.buffer += core.read(core.CONTROL_IN, 1 << 16) or core.posix._exit(0)
+            session.armed = True
+            if session.pending:
+                session.pending = False
+                raise KeyboardInterrupt
+        elif answer.get("type") == "installed" and answer.get("nonce") == nonce:
+            if not answer["ok"]:
+                raise UsageError(answer["text"])
+            core.standard("importlib").invalidate_caches()
+            return answer["text"].rstrip()
+
+
+def shell(command, frame=None):
     """`!command`: its output goes where ours goes."""
-    command = expand(command, sys._getframe(1))
+    command = expand(command, frame or sys._getframe(1))
     words = pip_words(command)
     if words is not None:
         return install(words)
@@ -234,9 +267,9 @@ def shell(command):
     return None
 
 
-def capture(command):
+def capture(command, frame=None):
     """`x = !command`: its output as lines."""
-    command = expand(command, sys._getframe(1))
+    command = expand(command, frame or sys._getframe(1))
     subprocess = core.standard("subprocess")
     done = run_shell(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     core.NAMES["_exit_code"] = done.returncode
@@ -246,14 +279,13 @@ def capture(command):
 # ---------------------------------------------------------------- line magics
 
 
-def line(name, arguments):
+def line(name, arguments, frame=None):
     """`%name arguments`."""
     function = LINE.get(name)
     if function is None:
         known = ", ".join(["%" + item for item in sorted(LINE) if LINE[item] is not nothing])
         raise UsageError("there is no magic %%%s here; there are %s" % (name, known))
-    frame = sys._getframe(1)
-    return function(arguments.strip(), frame)
+    return function(arguments.strip(), frame or sys._getframe(1))
 
 
 def nothing(_arguments, _frame):
@@ -483,10 +515,13 @@ def cell_time(_arguments, body, name):
 
 
 def cell_timeit(arguments, body, _name):
-    class frame:
-        f_globals = f_locals = core.NAMES
+    return magic_timeit(arguments, Main, statement=body.strip("\n")) or core.NOTHING
 
-    return magic_timeit(arguments, frame, statement=body.strip("\n")) or core.NOTHING
+
+class Main:
+    """The frame of a cell, for magics that are not called from one."""
+
+    f_globals = f_locals = core.NAMES
 
 
 class Captured:

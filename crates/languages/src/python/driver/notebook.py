@@ -24,11 +24,17 @@ def ipython_spec(name):
 
 def display(*values, raw=False, display_id=None, **_options):
     core.display(*values, raw=raw)
-    return Handle() if display_id else None
+    return DisplayHandle(display_id) if display_id else None
 
 
-class Handle:
+class DisplayHandle:
     """Shows again where a notebook would replace."""
+
+    def __init__(self, display_id=None):
+        self.display_id = display_id if isinstance(display_id, str) else "%x" % id(self)
+
+    def __repr__(self):
+        return "<DisplayHandle display_id=%s>" % self.display_id
 
     def display(self, *values, **_options):
         core.display(*values)
@@ -93,6 +99,72 @@ class SVG(Shown):
 class JSON(Shown):
     mime = "application/json"
 
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        json = core.standard("json")
+        data = self.data
+        if isinstance(data, (str, bytes)):
+            data = json.loads(data)
+        return {self.mime: data, "text/plain": json.dumps(data, default=str)}
+
+
+class GeoJSON(JSON):
+    mime = "application/geo+json"
+
+
+class Code(Shown):
+    """Source text."""
+
+    reads_files = True
+
+    def __init__(self, data=None, url=None, filename=None, language=None):
+        Shown.__init__(self, data, url, filename)
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {"text/plain": self.data.decode("utf-8", "replace") if isinstance(self.data, bytes) else self.data}
+
+
+class IFrame:
+    """A page of elsewhere: only its address can be shown."""
+
+    def __init__(self, src="", width=None, height=None, **_options):
+        self.src = src
+
+    def __repr__(self):
+        return "<%s %s>" % (type(self).__name__, self.src)
+
+
+class YouTubeVideo(IFrame):
+    pass
+
+
+class FileLink(IFrame):
+    pass
+
+
+class FileLinks(IFrame):
+    pass
+
+
+class ProgressBar:
+    """A bar that prints how far it is."""
+
+    def __init__(self, total):
+        self.total, self.progress = total, 0
+
+    def display(self):
+        print("\r%d/%d" % (self.progress, self.total), end="" if self.progress < self.total else "\n")
+
+    update = display
+
+    def __repr__(self):
+        return "<ProgressBar %d/%d>" % (self.progress, self.total)
+
+    def __iter__(self):
+        for number in range(self.total):
+            self.progress = number + 1
+            self.display()
+            yield number
+
 
 class Javascript(Shown):
     mime = "application/javascript"
@@ -113,6 +185,18 @@ class Image(Shown):
         if data[:2] == b"\xff\xd8":
             return "image/jpeg"
         return "image/gif" if data[:3] == b"GIF" else "image/png"
+
+
+class Video(Shown):
+    """A film: named, not shown."""
+
+    mime = "video/mp4"
+
+    def __init__(self, data=None, url=None, filename=None, **_options):
+        self.source = filename or url or (data if isinstance(data, str) else "in memory")
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {"text/plain": "<video %s>" % self.source}
 
 
 class Audio(Shown):
@@ -146,15 +230,132 @@ def samples(values, rate):
     return target.getvalue()
 
 
+def shower(mime):
+    def show(*values, raw=False, **_options):
+        for value in values:
+            core.display({mime: value} if raw else value, raw=raw)
+
+    return show
+
+
 DISPLAY = {
     item.__name__: item
     for item in (
-        display, clear_output, HTML, Markdown, Latex, Math, SVG, JSON, Javascript, Pretty, Image, Audio,
+        display, clear_output, HTML, Markdown, Latex, Math, SVG, JSON, GeoJSON, Javascript, Pretty, Image, Audio, Code,
+        IFrame, YouTubeVideo, FileLink, FileLinks, ProgressBar, Video,
     )
 }
+for known in ("HTML", "Markdown", "Latex", "SVG", "JSON", "Javascript", "PNG", "JPEG", "Pretty"):
+    kind = "image/" + known.lower() if known in ("PNG", "JPEG") else DISPLAY[known].mime
+    DISPLAY["display_" + known.lower()] = shower(kind)
+
+
+# ---------------------------------------------------------------- the shell
+
+
+class Events:
+    """Callbacks that libraries register with a notebook's shell: kept quiet, since nothing here redraws."""
+
+    callbacks = {}
+
+    def register(self, _event, _function):
+        pass
+
+    unregister = trigger = register
+
+
+class ZMQInteractiveShell:
+    """What `get_ipython()` gives: the calls of a notebook's shell that programs make."""
+
+    config = {}
+    events = Events()
+    colors = "nocolor"
+
+    @property
+    def user_ns(self):
+        return core.NAMES
+
+    @property
+    def execution_count(self):
+        return core.session.cell
+
+    def run_line_magic(self, magic_name, line="", _stack_depth=1):
+        return magics().line(magic_name, line, magics().Main)
+
+    def run_cell_magic(self, magic_name, line, cell):
+        value = magics().cell("%%%%%s %s\n%s" % (magic_name, line, cell), "<cell>")
+        return None if value is core.NOTHING else value
+
+    def magic(self, text):
+        name, _, rest = text.lstrip("%").partition(" ")
+        return self.run_line_magic(name, rest)
+
+    def system(self, command):
+        magics().shell(command, magics().Main)
+
+    def getoutput(self, command):
+        return magics().capture(command, magics().Main)
+
+    def run_cell(self, text, **_options):
+        value = core.execute(text, "<run_cell>")
+        if value is not core.NOTHING and value is not None:
+            core.display(value)
+
+    def ev(self, text):
+        return eval(text, core.NAMES)
+
+    def ex(self, text):
+        exec(text, core.NAMES)
+
+    def push(self, variables):
+        core.NAMES.update(variables)
+
+    def nothing(self, *_arguments, **_options):
+        """What has no meaning without a front end."""
+
+    enable_gui = enable_matplotlib = enable_pylab = set_next_input = register_magics = set_custom_exc = nothing
+    register_magic_function = register_post_execute = showtraceback = nothing
+
+
+ZMQInteractiveShell.__module__ = "ipykernel.zmqshell"
+SHELL = ZMQInteractiveShell()
+
+
+def get_ipython():
+    return SHELL
+
+
+def register_line_magic(function):
+    """`%name` calls it with the rest of the line."""
+    magics().LINE[function.__name__] = lambda arguments, frame: function(arguments)
+    return function
+
+
+def register_cell_magic(function):
+    """`%%name` calls it with the rest of the line and the cell."""
+
+    def run(arguments, body, _name):
+        value = function(arguments, body.lstrip("\n"))
+        return core.NOTHING if value is None else value
+
+    magics().CELL[function.__name__] = run
+    return function
+
+
+def magics():
+    return core.part("magics")
+
+
 MODULES = {
-    "IPython": {"get_ipython": lambda: None, "version_info": (8, 0, 0), "__version__": "8.0.0"},
-    "IPython.display": {**DISPLAY, "DisplayHandle": Handle, "DisplayObject": Shown},
+    "IPython": {
+        "get_ipython": get_ipython, "version_info": (9, 0, 0, ""), "__version__": "9.0.0",
+    },
+    "IPython.display": {**DISPLAY, "DisplayHandle": DisplayHandle, "DisplayObject": Shown},
     "IPython.core": {},
     "IPython.core.display": {**DISPLAY, "DisplayObject": Shown},
+    "IPython.core.getipython": {"get_ipython": get_ipython},
+    "IPython.core.magic": {
+        "register_line_magic": register_line_magic, "register_cell_magic": register_cell_magic,
+    },
+    "IPython.core.interactiveshell": {"InteractiveShell": ZMQInteractiveShell},
 }

@@ -32,8 +32,11 @@ class Builder:
             return "..."
         kind = type(value)
         own = kind.__repr__
+        method = getattr(kind, "_repr_pretty_", None)
+        if method is not None and callable(method):
+            return self.asked(value, method)
         for base, printer in PRINTERS:
-            if isinstance(value, base) and own is base.__repr__ and kind.__module__ == base.__module__:
+            if isinstance(value, base) and own is base.__repr__:
                 break
         else:
             return self.other(value)
@@ -53,8 +56,9 @@ class Builder:
             return function_text(value)
         if isinstance(value, BaseException) and kind.__repr__ is BaseException.__repr__:
             return self.call(kind.__qualname__ if kind.__module__ == "builtins" else dotted(kind), value.args)
-        if kind.__name__ == "defaultdict" and kind.__module__ == "collections":
-            return self.default_dict(value)
+        known = CALLS.get((kind.__module__, kind.__name__))
+        if known is not None:
+            return self.known(value, kind, known)
         if kind.__repr__ is object.__repr__:
             return "<%s at %#x>" % (dotted(kind), id(value))
         if kind is str:
@@ -73,14 +77,32 @@ class Builder:
             group.append(line)
         return group
 
-    def default_dict(self, value):
+    def known(self, value, kind, known):
+        """A value of the standard library's as the call that makes it."""
+        name = known[0] or kind.__name__
         if id(value) in self.inside:
-            return "defaultdict(...)"
+            return name + "(...)"
         self.inside.append(id(value))
         try:
-            return self.call("defaultdict", (value.default_factory, dict(value)))
+            arguments, named = known[1](value)
+            return self.call(name, arguments, named)
         finally:
             self.inside.pop()
+
+    def asked(self, value, method):
+        """What the value's own `_repr_pretty_` says; with its repr where that raises."""
+        if len(self.inside) > 60:
+            return "..."
+        cycle = id(value) in self.inside
+        self.inside.append(id(value))
+        printer = Printer(self)
+        try:
+            method(value, printer, cycle)
+        except Exception:
+            return repr(value)
+        finally:
+            self.inside.pop()
+        return printer.groups[0]
 
     def items(self, group, values, closing, total):
         number = -1
@@ -101,10 +123,16 @@ class Builder:
         group.single = single
         return self.items(group, value, closing, len(value))
 
-    def call(self, name, arguments):
+    def call(self, name, arguments, named=()):
         group = Group(len(name) + 1, [name + "("])
-        group.single = False
-        return self.items(group, arguments, ")", len(arguments))
+        for argument in arguments:
+            group += [",", BREAK] if len(group) > 1 else []
+            group.append(self.build(argument))
+        for word, argument in dict(named).items():
+            group += [",", BREAK] if len(group) > 1 else []
+            group.append(Group(len(word) + 1, [word + "=", self.build(argument)]))
+        group.append(")")
+        return group
 
     def mapping(self, value):
         group = Group(1, ["{"])
@@ -142,6 +170,92 @@ PRINTERS = (
     (set, lambda self, value: self.set_of(value, "{", "}", "set()")),
     (frozenset, lambda self, value: self.set_of(value, "frozenset({", "})", "frozenset()")),
 )
+class Raw(str):
+    """Text that is shown as it is."""
+
+    def _repr_pretty_(self, printer, cycle):
+        printer.text(str(self))
+
+
+def pattern(value):
+    import re
+
+    text = value.pattern
+    quote = "'" if "'" not in text else '"'
+    shown = Raw("r" + quote + text + quote) if isinstance(text, str) and quote not in text else text
+    flags = [name for name in FLAGS if value.flags & getattr(re, name)]
+    return [shown, *([Raw("|".join(["re." + name for name in flags]))] if flags else [])], {}
+
+
+FLAGS = ("DEBUG", "DOTALL", "IGNORECASE", "LOCALE", "MULTILINE", "UNICODE", "VERBOSE")
+# (module, class): (name that is shown or None for the class's own, value -> (arguments, named arguments))
+CALLS = {
+    ("collections", "defaultdict"): (None, lambda value: ([value.default_factory, dict(value)], {})),
+    ("collections", "OrderedDict"): (None, lambda value: ([list(value.items())] if value else [], {})),
+    ("collections", "Counter"): (None, lambda value: ([dict(value.most_common())] if value else [], {})),
+    ("collections", "UserList"): (None, lambda value: ([value.data], {})),
+    ("collections", "deque"): (
+        None,
+        lambda value: ([list(value)], {} if value.maxlen is None else {"maxlen": value.maxlen}),
+    ),
+    ("types", "SimpleNamespace"): ("namespace", lambda value: ([], vars(value))),
+    ("re", "Pattern"): ("re.compile", pattern),
+}
+
+
+class Printer:
+    """What `_repr_pretty_` methods write to: the calls that notebooks offer them."""
+
+    def __init__(self, builder):
+        self.builder = builder
+        self.groups = [Group(0)]
+        self.stack = builder.inside
+
+    def add(self, item):
+        self.builder.nodes += 1
+        if self.builder.nodes <= NODES:
+            self.groups[-1].append(item)
+
+    def text(self, text):
+        self.add(str(text)[: 2 * core.TEXT_LIMIT])
+
+    def breakable(self, sep=" "):
+        self.add(BREAK if sep == " " else str(sep))
+
+    def break_(self):
+        self.add("\n")
+
+    def pretty(self, value):
+        self.add(self.builder.build(value))
+
+    def begin_group(self, indent=0, open=""):
+        self.groups.append(Group(indent, [open] if open else []))
+
+    def end_group(self, dedent=0, close=""):
+        if close:
+            self.text(close)
+        if len(self.groups) > 1:
+            done = self.groups.pop()
+            self.add(done)
+
+    def group(self, indent=0, open="", close=""):
+        return Inside(self, indent, open, close)
+
+    def indent(self, indent):
+        return Inside(self, indent, "", "")
+
+
+class Inside:
+    def __init__(self, printer, indent, opening, closing):
+        self.printer, self.indent, self.opening, self.closing = printer, indent, opening, closing
+
+    def __enter__(self):
+        self.printer.begin_group(self.indent, self.opening)
+
+    def __exit__(self, *_details):
+        self.printer.end_group(self.indent, self.closing)
+
+
 RECURSION = {list: "[...]", tuple: "(...)", dict: "{...}", set: "{...}", frozenset: "{...}"}
 
 

@@ -141,6 +141,8 @@ def special(value, found):
     elif top == "plotly" and "plotly.basedatatypes" in sys.modules:
         if isinstance(value, sys.modules["plotly.basedatatypes"].BaseFigure):
             attempt(lambda: found.update(plotly(value)))
+    elif top == "altair" and hasattr(type(value), "to_dict") and "Chart" in type(value).__name__:
+        attempt(lambda: found.update(altair(value)))
 
 
 def pil_picture(image):
@@ -173,6 +175,11 @@ def frame(value, found):
     if columns is None or not isinstance(shape, tuple) or len(shape) != 2:
         return
     kinds = list(value.dtypes)
+    if len(kinds) == len(columns) and not type(value).__module__.startswith("polars"):  # whose text says all that
+        text = "%d rows x %d columns: " % shape + ", ".join(
+            ["%s %s" % (str(name)[:60], str(kind)[:30]) for name, kind in zip(list(columns)[:40], kinds)]
+        )
+        found["text/vnd.sandcell.table"] = text + (", ..." if len(kinds) > 40 else "")
     listed = [{"name": str(name)[:100], "type": str(kind)[:60]} for name, kind in zip(list(columns)[:200], kinds)]
     found["application/vnd.sandcell.table+json"] = {"rows": shape[0], "columns": shape[1], "fields": listed}
 
@@ -184,7 +191,43 @@ def plotly(figure):
     series = ", ".join(["%s (%d points)" % (item["name"] or item["type"], item["total"]) for item in data["series"]])
     return {
         "text/plain": "%s: %s" % (title, series or "no data"),
+        **drawn(lambda: figure.to_image(format="png"), "kaleido"),
         "application/vnd.plotly.v1+json": figure.to_json(),
         "application/vnd.sandcell.chart+json": data,
         "text/html": figure.to_html(include_plotlyjs="cdn", full_html=False),
+    }
+
+
+def drawn(draw, renderer):
+    """A picture, where the renderer that it takes is installed and works here."""
+    if core.standard("importlib.util").find_spec(renderer) is None:
+        return {}
+    data = attempt(draw)
+    return {"image/png": data} if isinstance(data, bytes) and data else {}
+
+
+VEGA_PAGE = """<!doctype html><meta charset="utf-8"><div id="vis"></div>
+<script src="https://cdn.jsdelivr.net/npm/vega@5"></script><script src="https://cdn.jsdelivr.net/npm/vega-lite@5"></script>
+<script src="https://cdn.jsdelivr.net/npm/vega-embed@6"></script><script>vegaEmbed("#vis", %s)</script>"""
+
+
+def altair(chart):
+    """Text for a reader, the specification, a page that shows it, and a picture if vl-convert is there."""
+    json = core.standard("json")
+    spec = chart.to_dict()
+    text = json.dumps(spec, allow_nan=False, default=str)
+    data = core.part("charts").of_vega(spec)
+    title = data["title"] or "altair chart"
+    names = ", ".join(["%s (%d points)" % (item["type"], item["total"]) for item in data["series"]])
+
+    def picture():
+        convert = core.standard("importlib").import_module("vl_convert")
+        return convert.vegalite_to_png(text, scale=1.5)
+
+    return {
+        "text/plain": "%s: %s" % (title, names or "no data"),
+        **drawn(picture, "vl_convert"),
+        "application/vnd.vegalite.v5+json": text,
+        "application/vnd.sandcell.chart+json": data,
+        "text/html": VEGA_PAGE % text.replace("</", "<\\/"),
     }

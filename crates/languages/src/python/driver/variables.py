@@ -87,4 +87,11 @@ def preview_of(value, kind, depth=0):
             if len(items) == 5:
                 break
         return ("{%s}" % (", ".join(items) + (", ..." if len(value) > 5 else "")))[:PREVIEW]
+    name = known(kind)
+    if name in ("pandas.DataFrame", "polars.DataFrame") and depth == 0:
+        sides = "%d rows x %d columns: " % value.shape
+        columns = [preview_of(item, type(item), 2) for item in list(value.columns)[:20]]
+        return (sides + ", ".join(columns))[: 3 * PREVIEW]
+    if name and depth == 0:
+        return "%s of %s" % (name.partition(".")[2], "x".join([str(side) for side in value.shape]) + " " + str(value.dtype)[:40])
     return "<%s>" % type.__getattribute__(kind, "__name__")[:PREVIEW]

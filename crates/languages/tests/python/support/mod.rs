@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use rustix::process::{Pid, kill_process_group};
+use rustix::process::{Pid, kill_process, kill_process_group};
 use sandcell_languages::python::{PythonLanguage, locate};
 use sandcell_sandbox::{
     Cell, CellError, CellStatus, Channel, Command, EndReason, Ended, Entry, Exit, FileChunk, FileError, Files,
@@ -56,16 +56,55 @@ impl HostSandbox {
     }
 }
 
+/// Whether sessions keep copies of themselves. All tests run either way.
+pub(crate) fn with_copies() -> bool {
+    std::env::var_os("SANDCELL_TEST_COPIES").is_some()
+}
+
 #[derive(Debug)]
 struct HostProcess {
-    group: Pid,
+    /// The group of the program, or of the heir that has taken its place.
+    group: std::sync::Mutex<Pid>,
     control: Mutex<Option<pipe::Sender>>,
+    events: mpsc::Sender<ProcessEvent>,
+    /// Its processes have this in their environment.
+    home: String,
+}
+
+impl HostProcess {
+    fn signal_group(&self, signal: rustix::process::Signal) {
+        let _ = kill_process_group(*self.group.lock().unwrap(), signal);
+    }
 }
 
 impl Drop for HostProcess {
     fn drop(&mut self) {
-        let _ = kill_process_group(self.group, rustix::process::Signal::KILL);
+        self.signal_group(rustix::process::Signal::KILL);
+        if !with_copies() {
+            return;
+        }
+        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+            let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            let name = std::fs::read(entry.path().join("comm")).unwrap_or_default();
+            let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+            let ours = environment
+                .split(|byte| *byte == 0)
+                .any(|item| item == self.home.as_bytes());
+            if let Some(pid) = pid
+                .and_then(Pid::from_raw)
+                .filter(|_| ours && name == b"sandcell-copy\n")
+            {
+                let _ = kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
     }
+}
+
+/// Whether a process, of whomever, still runs.
+fn runs(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 #[async_trait]
@@ -92,7 +131,35 @@ impl ProcessHandle for HostProcess {
             Signal::Terminate => rustix::process::Signal::TERM,
             Signal::Kill => rustix::process::Signal::KILL,
         };
-        let _ = kill_process_group(self.group, signal);
+        self.signal_group(signal);
+        Ok(())
+    }
+
+    fn has_heirs(&self) -> bool {
+        with_copies()
+    }
+
+    async fn kill_but(&self, _heir: i32) -> Result<(), SandboxError> {
+        // An heir is in a group of its own.
+        self.signal_group(rustix::process::Signal::KILL);
+        Ok(())
+    }
+
+    async fn succeed(&self, heir: i32) -> Result<(), SandboxError> {
+        self.signal_group(rustix::process::Signal::KILL);
+        let pid = Pid::from_raw(heir).filter(|_| runs(heir));
+        let pid = pid.ok_or_else(|| SandboxError::Unsupported("an heir that is gone".to_owned()))?;
+        *self.group.lock().unwrap() = pid;
+        kill_process(pid, rustix::process::Signal::CONT).unwrap();
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            while runs(heir) && !events.is_closed() {
+                tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+            }
+            // How it ended only its parent knows.
+            let exit = Exit::Signal(9);
+            let _ = events.send(ProcessEvent::Exited { exit }).await;
+        });
         Ok(())
     }
 }
@@ -138,6 +205,7 @@ impl Sandbox for HostSandbox {
         let stdout = receiver(child.stdout.take().unwrap().into_owned_fd().unwrap());
         let stderr = receiver(child.stderr.take().unwrap().into_owned_fd().unwrap());
         let (sender, events) = mpsc::channel(64);
+        let told = sender.clone();
         tokio::spawn(async move {
             let _fifo = fifo;
             pump(child, [stdout, stderr, control_out], sender).await;
@@ -145,8 +213,10 @@ impl Sandbox for HostSandbox {
         Ok(Process {
             events,
             handle: Arc::new(HostProcess {
-                group,
+                group: std::sync::Mutex::new(group),
                 control: Mutex::new(Some(pipe::Sender::from_owned_fd(ours).unwrap())),
+                events: told,
+                home: format!("HOME={}", self.home.path().display()),
             }),
         })
     }
@@ -347,6 +417,14 @@ impl Python {
                 control: true,
             },
             boot: Bytes::from_static(b"boot"),
+            copies: with_copies(),
+            code: sandcell_languages::control::CodeIn::Header,
+            features: sandcell_sandbox::SessionFeatures {
+                result_value: true,
+                display: true,
+                interrupt: true,
+                stdin: true,
+            },
         };
         let session = sandcell_languages::control::DriverSession::open(sandbox.as_ref(), start).await?;
         Ok(Self {
@@ -391,6 +469,7 @@ impl Python {
             code: code.to_owned(),
             stdin: stdin.map(str::to_owned),
             number: self.cells,
+            packages: false,
         };
         let collect = async {
             let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
@@ -413,6 +492,7 @@ impl Python {
                             }
                         }
                     }
+                    SessionEvent::Begun => continue,
                     SessionEvent::Display(bundle) => {
                         displays.push(bundle);
                         'd'
@@ -421,6 +501,7 @@ impl Python {
                         result = Some(bundle);
                         'r'
                     }
+                    SessionEvent::Install { packages } => panic!("nobody installs packages here: {packages:?}"),
                 };
                 if !order.ends_with(mark) {
                     order.push(mark);

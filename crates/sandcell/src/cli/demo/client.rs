@@ -38,6 +38,8 @@ pub(super) enum ClientError {
 pub(super) struct Answer {
     /// The text blocks, in order.
     pub(super) texts: Vec<String>,
+    /// The pictures, in base64.
+    pub(super) pictures: Vec<String>,
     /// Whether the call could not be done as asked.
     pub(super) is_error: bool,
     /// `_meta["sandcell/execution"]`, or null.
@@ -120,8 +122,13 @@ impl Client {
             .into_iter()
             .flatten()
             .filter_map(|block| block.get("text")?.as_str());
+        let pictures = blocks
+            .into_iter()
+            .flatten()
+            .filter_map(|block| block.get("data")?.as_str());
         Ok(Answer {
             texts: texts.map(str::to_owned).collect(),
+            pictures: pictures.map(str::to_owned).collect(),
             is_error: result.get("isError").and_then(Value::as_bool).unwrap_or(false),
             execution: result
                 .pointer("/_meta/sandcell~1execution")

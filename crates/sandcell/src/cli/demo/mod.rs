@@ -1,13 +1,14 @@
 //! `sandcell demo`: the main job on real input, seen from a client's side.
 
 mod client;
+mod data;
 mod scenes;
 
 use std::fmt::Write as _;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use clap::Args;
@@ -24,7 +25,12 @@ use scenes::Scene;
 /// other, attacks its own sandbox, and prints what happened and how long each call took. Installs nothing and needs
 /// no network. Exits with 1 if anything is not as expected.
 #[derive(Debug, Args)]
-pub(super) struct DemoArgs {}
+pub(super) struct DemoArgs {
+    /// Makes data libraries available instead (through the machine's package index), draws a plot, and says where it
+    /// is and how long all of it took
+    #[arg(long)]
+    data: bool,
+}
 
 /// How a line of the story looks: this wide, the time at its end.
 const WIDTH: usize = 78;
@@ -42,9 +48,10 @@ enum DemoError {
     Unexpected { title: String, what: String },
 }
 
-pub(super) fn main(_args: &DemoArgs, config: Option<&Path>) -> ExitCode {
+pub(super) fn main(args: &DemoArgs, config: Option<&Path>) -> ExitCode {
     let style = Style::of(&io::stdout());
-    match play(style, config) {
+    let began = Instant::now();
+    match play(style, config, args, began) {
         Ok(()) => ExitCode::SUCCESS,
         Err(DemoError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
@@ -58,7 +65,7 @@ pub(super) fn main(_args: &DemoArgs, config: Option<&Path>) -> ExitCode {
     }
 }
 
-fn play(style: Style, config: Option<&Path>) -> Result<(), DemoError> {
+fn play(style: Style, config: Option<&Path>, args: &DemoArgs, began: Instant) -> Result<(), DemoError> {
     let program = std::env::current_exe()?;
     let arguments: Vec<String> = config
         .map(|file| vec!["--config".to_owned(), file.display().to_string()])
@@ -72,6 +79,12 @@ fn play(style: Style, config: Option<&Path>) -> Result<(), DemoError> {
     let (mut client, hello, took) = Client::start(&program, &arguments)?;
     let tools = client.tools()?;
     say_server(style, &client, &hello, &tools, took)?;
+    if args.data {
+        chapter(style, "From nothing to a plot")?;
+        data::play(style, &mut client, began)?;
+        client.end()?;
+        return Ok(());
+    }
 
     chapter(
         style,
@@ -294,8 +307,6 @@ fn next_steps(style: Style, program: &Path) -> String {
         "{{\"mcpServers\": {{\"sandcell\": {{\"command\": {}, \"args\": [\"serve\"]}}}}}}",
         json!(program.to_string())
     );
-    let venv = venv_place();
-    let venv = venv.display();
     let mut text = format!(
         "\n{}\n{}\n",
         style.bold("Data libraries"),
@@ -303,11 +314,11 @@ fn next_steps(style: Style, program: &Path) -> String {
     );
     let _infallible = write!(
         text,
-        "  The demo used what Python has. To give every sandbox pandas and plots (read-only):\n\n    \
-         python3 -m venv {venv}\n    \
-         {venv}/bin/pip install pandas matplotlib\n\n  \
+        "  The demo used what Python has. Models get more with install_package. To give every sandbox\n  \
+         pandas and plots from the start:\n\n    \
+         sandcell base build data numpy pandas matplotlib\n\n  \
          and at the top of ~/.config/sandcell/config.toml:\n\n    \
-         python = \"{venv}/bin/python\"\n\n\
+         base = \"data\"\n\n\
          {}\n{}\n  Claude Desktop, Cursor and others take this in their MCP settings:\n\n    {}\n\n  \
          Claude Code:  claude mcp add sandcell -- {program} serve\n  \
          VS Code:      code --add-mcp '{{\"name\":\"sandcell\",\"command\":\"{program}\",\"args\":[\"serve\"]}}'\n\n  \
@@ -318,13 +329,6 @@ fn next_steps(style: Style, program: &Path) -> String {
         style.bold("sandcell doctor"),
     );
     text
-}
-
-fn venv_place() -> PathBuf {
-    let home = std::env::var_os("HOME")
-        .map(PathBuf::from)
-        .filter(|home| home.is_absolute());
-    home.unwrap_or_else(|| PathBuf::from("/opt")).join("sandcell-python")
 }
 
 /// A time as people read it: three digits and a unit.
@@ -389,6 +393,7 @@ mod tests {
     fn answer(text: &str, execution: Value) -> Answer {
         Answer {
             texts: vec![text.to_owned()],
+            pictures: Vec::new(),
             is_error: false,
             execution,
             took: Duration::ZERO,

@@ -45,14 +45,18 @@ impl Lure {
         })
     }
 
-    /// An attack's code, pointed at it.
-    pub(super) fn aim(&self, code: &str) -> String {
-        let port = self.tcp.local_addr().map_or(0, |address| address.port());
-        // Debug text of these lists is a Python list too: plain words and paths only are in them.
-        code.replace("{tcp}", &port.to_string())
-            .replace("{abstract}", &self.abstract_name)
-            .replace("{names}", &format!("{:?}", self.names))
-            .replace("{paths}", &format!("{:?}", self.paths))
+    /// What attacks are told, as Python.
+    pub(super) fn words(&self) -> String {
+        let words = serde_json::json!({
+            "tcp": self.tcp.local_addr().map_or(0, |address| address.port()),
+            "abstract": self.abstract_name,
+            "names": self.names,
+            "paths": self.paths,
+            "pid": std::process::id(),
+            "program": "sandcell",
+        });
+        // Debug text of JSON is a Python string too: only plain words and paths are in it.
+        format!("import json\nLURE = json.loads({:?})\n", words.to_string())
     }
 
     /// Whether anything came through, whatever the code inside said.
@@ -107,14 +111,19 @@ mod tests {
     fn a_connection_from_outside_is_noticed() {
         let lure = Lure::new().unwrap();
         assert!(!lure.was_touched());
-        let port: u16 = lure.aim("{tcp}").parse().unwrap();
+        let port = lure.tcp.local_addr().unwrap().port();
         let _open = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
         assert!(lure.was_touched());
     }
 
     #[test]
-    fn nothing_is_left_to_fill_in() {
-        let code = Lure::new().unwrap().aim("{tcp} {abstract} {names} {paths}");
-        assert!(!code.contains('{'), "{code}");
+    fn every_lure_that_quick_attacks_use_is_laid_out() {
+        let words = Lure::new().unwrap().words();
+        for attack in super::super::attacks::ATTACKS.iter() {
+            for piece in attack.code.split("LURE[\"").skip(1) {
+                let name = piece.split('"').next().unwrap();
+                assert!(words.contains(name), "{}: {name}", attack.name);
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! `sandcell doctor`: what this machine can isolate, why not more, and whether it holds.
 
 mod attacks;
+mod host;
 mod lure;
 mod siege;
 
@@ -9,13 +10,14 @@ use std::process::ExitCode;
 
 use clap::Args;
 use sandcell_engine::Engine;
-use sandcell_sandbox::{Code, Failure, LayerReport, LayerState, Level};
+use sandcell_sandbox::{Code, Failure, Language as _, LayerReport, LayerState, Level};
 use serde_json::json;
 use std::sync::Arc;
 
 use super::output::{self, Printed, Style, safe};
 use crate::config::Settings;
 use crate::wiring::{self, Launcher};
+use host::Advice;
 use siege::Siege;
 
 /// Says what this machine can isolate and why not more, and attacks itself to see what holds
@@ -29,6 +31,9 @@ pub(super) struct DoctorArgs {
     json: bool,
 }
 
+const NO_UV: &str = "packages are installed with pip, which takes several times as long as uv would: uv is not on PATH";
+const GET_UV: &str = "pip install uv (or pipx install uv), or put the program uv into bin/ of the data folder";
+
 /// Everything that was found.
 #[derive(Debug)]
 struct Report {
@@ -37,7 +42,10 @@ struct Report {
     layers: Vec<LayerReport>,
     backends: Vec<BackendRow>,
     python: Result<String, Failure>,
+    /// What installs packages: uv's path, or nothing where pip has to do.
+    uv: Option<std::path::PathBuf>,
     siege: Option<Siege>,
+    host: Vec<Advice>,
 }
 
 /// A back end of the settings.
@@ -77,11 +85,17 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     // A look at the machine is not bound by how little its sandboxes get.
     settings.engine.limits.processes = settings.engine.limits.processes.max(32);
     let python = python(&settings);
-    let wired = wiring::wire_briefly(settings, launcher).await;
+    let uv = uv(&settings);
+    let found = wiring::languages(&settings);
+    let wired = wiring::wire_briefly(settings, launcher, found, wiring::Ask::Nobody).await;
+    let layers = layers(&wired.engine);
+    let missing = layers.iter().filter(|layer| layer.state == LayerState::Missing);
+    let absent: Vec<String> = missing.map(|layer| layer.name.clone()).collect();
     let report = Report {
         level: wired.level(),
         floor,
-        layers: layers(&wired.engine),
+        host: host::advice(situation(&layers)),
+        layers,
         backends: wired
             .backends
             .iter()
@@ -92,13 +106,24 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
             })
             .collect(),
         siege: match (&python, wired.problems.is_empty()) {
-            (Ok(_), true) => Some(siege::lay(&wired.engine).await),
+            (Ok(_), true) => Some(siege::lay(&wired.engine, &absent).await),
             _ => None,
         },
         python,
+        uv,
     };
     wired.engine.shutdown().await;
     report
+}
+
+#[cfg(all(target_os = "linux", feature = "native"))]
+fn uv(settings: &Settings) -> Option<std::path::PathBuf> {
+    wiring::packages::uv(settings)
+}
+
+#[cfg(not(all(target_os = "linux", feature = "native")))]
+fn uv(_settings: &Settings) -> Option<std::path::PathBuf> {
+    None
 }
 
 fn layers(engine: &Arc<Engine>) -> Vec<LayerReport> {
@@ -110,10 +135,31 @@ fn layers(engine: &Arc<Engine>) -> Vec<LayerReport> {
         .unwrap_or_default()
 }
 
+/// What advice for the host depends on.
+fn situation(layers: &[LayerReport]) -> host::Situation {
+    host::Situation {
+        root: am_root(),
+        watched: layers
+            .iter()
+            .any(|layer| layer.name == "memory_limit" && layer.state != LayerState::Active),
+        systemd: host::systemd(),
+    }
+}
+
+#[cfg(unix)]
+fn am_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[cfg(not(unix))]
+const fn am_root() -> bool {
+    false
+}
+
 fn python(settings: &Settings) -> Result<String, Failure> {
     let found = wiring::languages(settings);
-    if let Some(language) = found.languages.first() {
-        let info = language.info();
+    if let Some(python) = &found.python {
+        let info = python.info();
         return Ok(match info.libraries.as_slice() {
             [] => info.version.clone(),
             libraries => format!("{} with {}", info.version, libraries.join(", ")),
@@ -127,7 +173,7 @@ fn python(settings: &Settings) -> Result<String, Failure> {
                 "install another build",
             )
         },
-        |(_, failure)| failure,
+        |missing| missing.failure,
     ))
 }
 
@@ -160,6 +206,13 @@ fn as_json(report: &Report) -> serde_json::Value {
         },
         "backends": backends.collect::<Vec<_>>(),
         "python": python,
+        "uv": {
+            "available": report.uv.is_some(),
+            "path": report.uv,
+            "reason": report.uv.is_none().then_some(NO_UV),
+            "remedy": report.uv.is_none().then_some(GET_UV),
+        },
+        "host": report.host,
     })
 }
 
@@ -176,10 +229,25 @@ fn as_text(report: &Report, style: Style) -> String {
         Ok(version) => text.push_str(&format!("{} Python {version}\n", style.green("✓"))),
         Err(failure) => text.push_str(&trouble(style, "Python", failure)),
     }
+    match &report.uv {
+        Some(path) => text.push_str(&format!(
+            "{} packages are installed with uv ({})\n",
+            style.green("✓"),
+            path.display()
+        )),
+        None => text.push_str(&format!(
+            "{} {NO_UV}\n    {} {GET_UV}\n",
+            style.yellow("!"),
+            style.bold("fix:")
+        )),
+    }
     if !report.layers.is_empty() {
         text.push_str(&format!("\n{}\n", style.bold("Layers")));
+        let mut told: Option<&str> = None;
         for group in report.layers.chunk_by(same_trouble) {
-            text.push_str(&layer_line(group, style));
+            let remedy = group.first().and_then(|layer| layer.remedy.as_deref());
+            text.push_str(&layer_line(group, style, remedy.filter(|remedy| told != Some(*remedy))));
+            told = remedy.or(told);
         }
     }
     text.push_str(
@@ -189,6 +257,7 @@ fn as_text(report: &Report, style: Style) -> String {
             .map(|siege| attacks_text(siege, style))
             .unwrap_or_default(),
     );
+    text.push_str(&host_text(&report.host, style));
     text.push_str(&format!(
         "\n{}\n  an entry for its MCP settings: command {}, arguments [\"serve\"]\n\n",
         style.bold("Your client"),
@@ -233,7 +302,8 @@ fn same_trouble(one: &LayerReport, two: &LayerReport) -> bool {
     one.reason.is_some() && (one.state, &one.reason, &one.remedy) == (two.state, &two.reason, &two.remedy)
 }
 
-fn layer_line(group: &[LayerReport], style: Style) -> String {
+/// `remedy` is left out where the line before has said it.
+fn layer_line(group: &[LayerReport], style: Style, remedy: Option<&str>) -> String {
     let Some(layer) = group.first() else {
         return String::new();
     };
@@ -248,8 +318,31 @@ fn layer_line(group: &[LayerReport], style: Style) -> String {
         text.push_str(&format!(": {reason}"));
     }
     text.push('\n');
-    if let Some(remedy) = &layer.remedy {
+    if let Some(remedy) = remedy {
         text.push_str(&format!("      {} {remedy}\n", style.bold("fix:")));
+    }
+    text
+}
+
+/// What the operator could change on the host.
+fn host_text(advice: &[Advice], style: Style) -> String {
+    if advice.is_empty() {
+        return String::new();
+    }
+    let mut text = format!(
+        "\n{}  (lasting in /etc/sysctl.d)\n",
+        style.bold("The host could be stricter")
+    );
+    for one in advice {
+        text.push_str(&format!(
+            "  {} {} is {}: {}\n      {} {}\n",
+            style.yellow("~"),
+            one.name,
+            one.now,
+            one.reason,
+            style.bold("fix:"),
+            one.remedy
+        ));
     }
     text
 }
@@ -280,7 +373,7 @@ fn attacks_text(siege: &Siege, style: Style) -> String {
         };
         let names: Vec<&str> = of_layer.iter().map(|result| result.name).collect();
         text.push_str(&format!(
-            "  {mark} {layer:<14} {held:>2}/{:<2}  {}\n",
+            "  {mark} {layer:<17} {held:>2}/{:<2}  {}\n",
             of_layer.len(),
             style.dim(&shorten(&names.join(" · "), 54))
         ));
@@ -328,7 +421,14 @@ mod tests {
                 failure: Some(failure),
             }],
             python: Ok("3.11.2".to_owned()),
+            uv: None,
             siege: None,
+            host: vec![Advice {
+                name: "kernel.dmesg_restrict",
+                now: "0".to_owned(),
+                reason: "the log is open",
+                remedy: "sudo sysctl -w kernel.dmesg_restrict=1".to_owned(),
+            }],
         }
     }
 
@@ -345,7 +445,9 @@ mod tests {
             text.contains("sudo sysctl kernel.unprivileged_userns_clone=1"),
             "{text}"
         );
+        assert!(text.contains("fix: sudo sysctl -w kernel.dmesg_restrict=1"), "{text}");
         let json = as_json(&report);
+        assert_eq!(json["host"][0]["remedy"], "sudo sysctl -w kernel.dmesg_restrict=1");
         assert_eq!(json["ok"], false);
         assert_eq!(json["attacks"]["tried"], 0);
         assert_eq!(json["backends"][0]["available"], false);

@@ -43,8 +43,12 @@ impl Siege {
     }
 }
 
-/// Attacks two sandboxes: one of the usual kind, and a small one that is flooded.
-pub(super) async fn lay(engine: &Arc<Engine>) -> Siege {
+/// What holds in place of a layer that this machine cannot give.
+const IN_PLACE: &str = "landlock, seccomp";
+
+/// Attacks two sandboxes: one of the usual kind, and a small one that is flooded. `absent` are the layers that this
+/// machine cannot give; without them a flood may end the sandbox, so each gets one of its own.
+pub(super) async fn lay(engine: &Arc<Engine>, absent: &[String]) -> Siege {
     let started = Instant::now();
     let mut results = Vec::new();
     let usual = CreateRequest {
@@ -57,10 +61,17 @@ pub(super) async fn lay(engine: &Arc<Engine>) -> Siege {
         disk: Some(ByteSize::mib(32)),
         ..usual.clone()
     };
-    for (request, attacks) in [(usual, ATTACKS), (small, FLOODS)] {
+    let floods = FLOODS.chunks(if absent.is_empty() { FLOODS.len() } else { 1 });
+    let rounds = std::iter::once((usual, ATTACKS.as_slice())).chain(floods.map(|floods| (small.clone(), floods)));
+    for (request, attacks) in rounds {
         match Field::open(engine, request).await {
-            Ok(field) => results.extend(field.fight(attacks).await),
+            Ok(field) => results.extend(field.fight(attacks, !absent.is_empty()).await),
             Err(failure) => results.extend(attacks.iter().map(|attack| lost(attack, &failure))),
+        }
+    }
+    for result in &mut results {
+        if absent.iter().any(|layer| layer == result.layer) {
+            result.layer = IN_PLACE;
         }
     }
     Siege {
@@ -110,12 +121,12 @@ impl<'a> Field<'a> {
         })
     }
 
-    async fn fight(&self, attacks: &'static [Attack]) -> Vec<Outcome> {
+    async fn fight(&self, attacks: &'static [Attack], fenced: bool) -> Vec<Outcome> {
         let mut results = Vec::new();
         let mut ready = false;
         for attack in attacks {
             // The session may have been the price of the attack before.
-            if !ready && let Err(failure) = self.execute(PRELUDE, EACH).await {
+            if !ready && let Err(failure) = self.execute(&format!("{}{PRELUDE}", self.lure.words()), EACH).await {
                 results.push(lost(attack, &failure));
                 continue;
             }
@@ -124,10 +135,10 @@ impl<'a> Field<'a> {
             } else {
                 EACH
             };
-            let outcome = match self.execute(&self.lure.aim(attack.code), limit).await {
+            let outcome = match self.execute(attack.code, limit).await {
                 Ok(view) => {
                     ready = view.status == Status::Ok && !view.state_lost;
-                    judge(attack, &view, self.lure.was_touched())
+                    judge(attack, &view, self.lure.was_touched(), fenced)
                 }
                 Err(failure) => {
                     ready = false;
@@ -149,19 +160,22 @@ impl<'a> Field<'a> {
             stdin: None,
             timeout: Some(timeout),
             wait: None,
+            watch: sandcell_engine::Watch::default(),
         };
         self.engine.execute(&self.who, request, CancellationToken::new()).await
     }
 }
 
-fn judge(attack: &Attack, view: &ExecutionView, touched: bool) -> Outcome {
+/// `fenced`: there is no private root, so that being refused a file of the host's is what the level promises, and not a
+/// mistake of the attack.
+fn judge(attack: &Attack, view: &ExecutionView, touched: bool, fenced: bool) -> Outcome {
     let last = view.stdout.text.lines().last().unwrap_or("").trim();
     let cause = view.cause.as_ref().map(|cause| cause.code);
     let ended_as_wanted = match attack.expect {
         Expect::Held => false,
         Expect::HeldOr(codes) => cause.is_some_and(|cause| codes.contains(&cause)),
     };
-    let said_held = view.status == Status::Ok && last.starts_with("held");
+    let said_held = view.status == Status::Ok && last.starts_with("HELD");
     let detail = match (touched, &view.error, &view.cause) {
         (true, _, _) => "a listener of this machine was reached".to_owned(),
         (_, Some(error), _) => error.lines().last().unwrap_or("").to_owned(),
@@ -171,7 +185,7 @@ fn judge(attack: &Attack, view: &ExecutionView, touched: bool) -> Outcome {
     Outcome {
         name: attack.name,
         layer: attack.layer,
-        held: !touched && (said_held || ended_as_wanted),
+        held: !touched && (said_held || ended_as_wanted || (fenced && detail.starts_with("PermissionError: "))),
         detail,
     }
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
-use sandcell_engine::{Cause, Engine, ExecutionView, Principal, ProgramRequest, Status};
+use sandcell_engine::{Engine, ExecutionView, Hints, Principal, ProgramRequest, Status};
+use sandcell_languages::Detected;
 use sandcell_sandbox::{ByteSize, Code, Failure, MAX_TIMEOUT, SandboxPath};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -36,9 +37,13 @@ pub(super) struct RunArgs {
     #[arg(last = true, value_name = "ARGS")]
     args: Vec<String>,
 
-    /// The language; by default told from the file's name, else `python`
+    /// The language; by default told from the file's name or its `#!` line, else `python`
     #[arg(long, value_name = "NAME")]
     language: Option<String>,
+
+    /// A package to install first, such as `numpy` or `pandas>=2,<3`. Repeatable
+    #[arg(long = "package", value_name = "REQUIREMENT")]
+    packages: Vec<String>,
 
     /// Seconds that the program may run, at most 3600
     #[arg(long, value_name = "S", value_parser = parse_timeout)]
@@ -90,13 +95,27 @@ pub(super) fn main(
     }
 }
 
+/// What a result tells the caller to do, in the words of this command.
+fn hints() -> Hints {
+    Hints {
+        more_memory: "give it more with --memory MB, or work on the data in parts".to_owned(),
+        more_time: format!("give it more time with --timeout S (at most {})", MAX_TIMEOUT.as_secs()),
+        more_disk: "raise limits.disk_mb in the settings, or write less".to_owned(),
+        bring_data: "bring the data in with --file or --mount; the sandbox has no network".to_owned(),
+        give_stdin: "give the program standard input: sandcell run FILE < INPUT".to_owned(),
+        read_rest: None,
+    }
+}
+
 async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Result<u8, Failure> {
     let mut stop = signals::Stop::listen()?;
     // Here the caller is the operator: files may be as large as they can be moved.
     settings.engine.file_bytes = ByteSize::mib(MOST_FILE_MB);
+    settings.engine.hints = hints();
     let kept = settings.engine.output_kept;
-    let (request, outs) = request(args, &settings)?;
-    let wired = wiring::wire_briefly(settings, launcher).await;
+    let found = wiring::languages(&settings);
+    let (request, outs) = request(args, &settings, &found)?;
+    let wired = wiring::wire_briefly(settings, launcher, found, wiring::Ask::Nobody).await;
     if let Some(problem) = wired.problems.into_iter().next() {
         wired.engine.shutdown().await;
         return Err(problem);
@@ -145,7 +164,7 @@ async fn shutdown(engine: &Engine, stop: &mut signals::Stop) {
 }
 
 /// What the engine is asked, and where files go afterwards.
-fn request(args: &RunArgs, settings: &Settings) -> Result<(ProgramRequest, Vec<Out>), Failure> {
+fn request(args: &RunArgs, settings: &Settings, found: &Detected) -> Result<(ProgramRequest, Vec<Out>), Failure> {
     let outs: Vec<Out> = args
         .outs
         .iter()
@@ -174,28 +193,23 @@ fn request(args: &RunArgs, settings: &Settings) -> Result<(ProgramRequest, Vec<O
             "save the program as UTF-8",
         )
     })?;
+    let told = || found.language_of(&args.program, &code);
+    let language = args
+        .language
+        .clone()
+        .or_else(told)
+        .unwrap_or_else(|| "python".to_owned());
     let request = ProgramRequest {
         code,
-        language: args
-            .language
-            .clone()
-            .unwrap_or_else(|| language_of(&args.program).to_owned()),
+        language,
         args: args.args.clone(),
+        packages: args.packages.clone(),
         files,
         outputs: outs.iter().map(|out| out.sandbox.clone()).collect(),
         timeout: args.timeout,
         memory: args.memory.map(ByteSize::mib),
     };
     Ok((request, outs))
-}
-
-/// The language that a file's name says.
-fn language_of(program: &Path) -> &'static str {
-    match program.extension().and_then(|extension| extension.to_str()) {
-        Some("js" | "mjs" | "cjs") => "javascript",
-        Some("sh" | "bash") => "bash",
-        _ => "python",
-    }
 }
 
 /// A file to bring back.
@@ -311,7 +325,7 @@ fn finish(args: &RunArgs, view: &ExecutionView, outs: &[Out], written: io::Resul
     if let (Some(cause), false) = (&view.cause, args.json)
         && !matches!(cause.code, Code::CodeFailed | Code::Cancelled)
     {
-        output::failure(&Failure::new(cause.code, cause.message.clone(), remedy(cause)));
+        output::failure(&Failure::new(cause.code, cause.message.clone(), cause.remedy.clone()));
     }
     match brought {
         Err(failure) if status == 0 => Err(failure),
@@ -320,18 +334,6 @@ fn finish(args: &RunArgs, view: &ExecutionView, outs: &[Out], written: io::Resul
             Ok(status)
         }
         Ok(()) => Ok(status),
-    }
-}
-
-/// What to do about a cause, in the words of this command.
-fn remedy(cause: &Cause) -> String {
-    match cause.code {
-        Code::Timeout => format!("give it more time with --timeout S (at most {})", MAX_TIMEOUT.as_secs()),
-        Code::OutOfMemory => "give it more with --memory MB, or work on the data in parts".to_owned(),
-        Code::ProcessLimit => "raise limits.processes in the settings, or start fewer at once".to_owned(),
-        Code::DiskFull => "raise limits.disk_mb in the settings, or write less".to_owned(),
-        Code::NetworkDenied => "bring the data in with --file or --mount; the sandbox has no network".to_owned(),
-        _ => cause.remedy.clone(),
     }
 }
 

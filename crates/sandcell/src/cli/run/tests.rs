@@ -14,19 +14,6 @@ fn parse(args: &[&str]) -> Result<RunArgs, clap::Error> {
 }
 
 #[test]
-fn the_language_comes_from_the_name_and_is_python_otherwise() {
-    for (name, language) in [
-        ("a.py", "python"),
-        ("a.mjs", "javascript"),
-        ("a.sh", "bash"),
-        ("-", "python"),
-        ("a", "python"),
-    ] {
-        assert_eq!(language_of(Path::new(name)), language);
-    }
-}
-
-#[test]
 fn what_follows_two_dashes_belongs_to_the_program() {
     let args = parse(&["a.py", "--json", "--", "--timeout", "x"]).unwrap();
     assert_eq!(args.args, ["--timeout", "x"]);

@@ -30,6 +30,8 @@ struct Shared {
     waiting: Mutex<HashMap<u64, Sender<Value>>>,
     /// Lines on stdout that are no JSON: there must be none.
     noise: Mutex<Vec<String>>,
+    /// Notifications, in the order in which they came.
+    told: Mutex<Vec<Value>>,
     log: Mutex<String>,
 }
 
@@ -183,6 +185,11 @@ impl Client {
         format!("server's stderr:\n{}", self.shared.log.lock().unwrap())
     }
 
+    /// What the server told without being asked.
+    pub fn told(&self) -> Vec<Value> {
+        self.shared.told.lock().unwrap().clone()
+    }
+
     /// Lines on stdout that were not MCP.
     pub fn noise(&self) -> Vec<String> {
         self.shared.noise.lock().unwrap().clone()
@@ -237,7 +244,7 @@ impl Pending {
         self.answer.recv_timeout(limit).ok()
     }
 
-    fn wait_or(self, log: impl Fn() -> String) -> Value {
+    pub fn wait_or(self, log: impl Fn() -> String) -> Value {
         self.answer
             .recv_timeout(self.patience)
             .unwrap_or_else(|error| panic!("no answer to call {}: {error}\n{}", self.id, log()))
@@ -260,12 +267,15 @@ fn read_answers(out: impl Read, shared: &Shared) {
     shared.waiting.lock().unwrap().clear();
 }
 
-/// Hands an answer to its caller. Notifications, and answers to calls that nobody waits for, are of no interest.
+/// Hands an answer to its caller; answers to calls that nobody waits for are of no interest.
 fn deliver(message: Value, shared: &Shared) {
     let is_answer = message.get("result").is_some() || message.get("error").is_some();
+    if !is_answer {
+        shared.told.lock().unwrap().push(message);
+        return;
+    }
     let caller = message["id"]
         .as_u64()
-        .filter(|_| is_answer)
         .and_then(|id| shared.waiting.lock().unwrap().remove(&id));
     if let Some(caller) = caller {
         // A caller that gave up is no fault of the server's.

@@ -56,6 +56,12 @@ pub fn process(pid: u32) -> Seen {
     }
 }
 
+/// Kills a process; one that has gone already is no error.
+pub fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+}
+
 /// Every process below this one, however deep.
 pub fn descendants(of: u32) -> BTreeSet<Seen> {
     let mut children: BTreeMap<u32, Vec<Seen>> = BTreeMap::new();
@@ -83,9 +89,14 @@ pub fn descendants(of: u32) -> BTreeSet<Seen> {
 
 /// The one process below this one that has this name.
 pub fn named(of: u32, name: &str) -> Seen {
-    let found: Vec<Seen> = descendants(of).into_iter().filter(|seen| seen.name == name).collect();
-    assert_eq!(found.len(), 1, "processes called {name}: {found:?}");
-    found.into_iter().next().unwrap()
+    // A session's copy has its name for a moment while it is made.
+    super::until(super::PATIENCE, &format!("one process is called {name}"), || {
+        let found: Vec<Seen> = descendants(of).into_iter().filter(|seen| seen.name == name).collect();
+        <[Seen; 1]>::try_from(found).ok()
+    })
+    .into_iter()
+    .next()
+    .unwrap()
 }
 
 /// The first process of the sandbox that this one is in.

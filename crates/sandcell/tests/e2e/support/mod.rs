@@ -1,6 +1,8 @@
 //! What the end-to-end tests share: a client, a place to work in, and eyes on the machine.
 
 pub mod client;
+pub mod http;
+pub mod index;
 pub mod machine;
 pub mod place;
 pub mod turns;
@@ -64,6 +66,14 @@ pub fn python() -> Option<PathBuf> {
         .into_iter()
         .map(PathBuf::from)
         .find(|path| path.exists())
+}
+
+/// The folder of the sources, wherever the tests were moved to.
+pub fn sources() -> PathBuf {
+    std::env::var_os("INSTA_WORKSPACE_ROOT").map_or_else(
+        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.."),
+        PathBuf::from,
+    )
 }
 
 pub fn is_root() -> bool {

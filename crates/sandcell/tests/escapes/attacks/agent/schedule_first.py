@@ -3,4 +3,4 @@
 # layer: seccomp
 # expect: held
 
-fails(lambda: os.sched_setscheduler(1, os.SCHED_OTHER, os.sched_param(0)))
+fails(lambda: os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0)))

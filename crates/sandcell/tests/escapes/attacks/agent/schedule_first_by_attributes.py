@@ -3,4 +3,4 @@
 # layer: seccomp
 # expect: held
 
-refused("sched_setattr", 1, ctypes.create_string_buffer(struct.pack("IIQiIQQQ", 48, 0, 0, 0, 0, 0, 0, 0)), 0)
+refused("sched_setattr", 1, ctypes.create_string_buffer(struct.pack("IIQiIQQQ", 48, 5, 0, 0, 0, 0, 0, 0)), 0)

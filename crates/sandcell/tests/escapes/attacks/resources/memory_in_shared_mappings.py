@@ -3,6 +3,7 @@
 # layer: memory_limit
 # limits: memory=128, disk=32
 # raised: memory=512, disk=32
+# proof: root
 # fresh: yes
 # expect: held or out_of_memory
 

@@ -3,6 +3,7 @@
 # layer: memory_limit
 # limits: memory=128, disk=32
 # raised: memory=512, disk=32
+# proof: root
 # fresh: yes
 # expect: held or out_of_memory
 
@@ -21,4 +22,4 @@ def hold():
     time.sleep(1.2)
     return sum(1 for p in os.listdir("/proc") if p.isdigit() and status_of(p).get("RssShmem", "0 kB").split()[0] > "4" and int(status_of(p)["RssShmem"].split()[0]) > 40000)
 full = in_child(hold, 6)
-verdict(full is not None and full * 50 > 192, full)
+verdict(isinstance(full, int) and full * 50 > 192, full)

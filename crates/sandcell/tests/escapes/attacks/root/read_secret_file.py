@@ -3,6 +3,5 @@
 # layer: private_root
 # expect: held
 # beside: landlock
-# quick: yes
 
 fails(lambda: open(LURE["secret_file"]).read())

@@ -4,7 +4,7 @@
 # expect: held
 
 # in: a
-os.symlink("/dev/zero", "/home/user/zeros")
+os.symlink("/dev/full", "/home/user/zeros")
 os.symlink("/dev/random", "/home/user/noise")
 # tool: read_file {"path": "zeros"}
 # in: a

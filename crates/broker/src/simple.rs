@@ -1,0 +1,277 @@
+//! The simple index: what an index says of a project, as JSON (PEP 691) or HTML (PEP 503), and how we say it again.
+
+use std::collections::BTreeMap;
+
+use reqwest::Url;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Files of one project that are looked at; the largest project of the public index has some ten thousand.
+const FILES_MAX: usize = 100_000;
+
+/// A file of a project.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct File {
+    /// Its name, which says the version.
+    pub(crate) filename: String,
+    /// Where it is; relative to the page in what an index says.
+    pub(crate) url: String,
+    /// Hashes by algorithm.
+    #[serde(default)]
+    pub(crate) hashes: BTreeMap<String, String>,
+    /// Which versions of Python it is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) requires_python: Option<String>,
+    /// Whether its metadata can be had alone: a bool or its hashes.
+    #[serde(default, alias = "dist-info-metadata", alias = "data-dist-info-metadata")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) core_metadata: Option<Value>,
+    /// Whether it was taken back: a bool or the reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) yanked: Option<Value>,
+    /// Its bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) size: Option<u64>,
+    /// When it was put there, RFC 3339 in UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) upload_time: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Page {
+    files: Vec<File>,
+}
+
+/// Reads a page of an index. Addresses become absolute; files that are no `http(s)` address are left out.
+pub(crate) fn parse(body: &[u8], is_json: bool, page: &Url) -> Result<Vec<File>, String> {
+    let files = if is_json {
+        serde_json::from_slice::<Page>(body)
+            .map_err(|error| format!("what it says is not the JSON of a package index: {error}"))?
+            .files
+    } else {
+        html(&String::from_utf8_lossy(body), page)
+    };
+    let absolute = |mut file: File| {
+        let url = page.join(&file.url).ok()?;
+        if !matches!(url.scheme(), "http" | "https") || !sound_name(&file.filename) {
+            return None;
+        }
+        file.url = url.into();
+        Some(file)
+    };
+    Ok(files.into_iter().take(FILES_MAX).filter_map(absolute).collect())
+}
+
+/// The page as we say it, with these files.
+pub(crate) fn render(name: &str, files: &[File]) -> Vec<u8> {
+    let page = serde_json::json!({
+        "meta": {"api-version": "1.1"},
+        "name": name,
+        "files": files,
+        "versions": [],
+    });
+    serde_json::to_vec(&page).unwrap_or_default()
+}
+
+/// A file name that is one plain word: no folders, nothing that means something in an address.
+fn sound_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '+' | '!');
+    !name.is_empty() && name.len() <= 255 && !name.starts_with('.') && name.chars().all(plain)
+}
+
+/// The version that a file's name says, where it can be told.
+pub(crate) fn version_of<'a>(filename: &'a str, project: &str) -> Option<&'a str> {
+    if let Some(stem) = filename.strip_suffix(".whl") {
+        return stem.split('-').nth(1);
+    }
+    let stem = [".tar.gz", ".zip", ".tar.bz2", ".tgz", ".tar.xz"]
+        .iter()
+        .find_map(|end| filename.strip_suffix(end))?;
+    // The name may hold hyphens itself; it is the part that normalises to the project's.
+    let cuts = stem.char_indices().filter(|(_, c)| *c == '-').map(|(place, _)| place);
+    cuts.filter_map(|place| stem.split_at_checked(place))
+        .find(|(name, _)| normalised(name) == project)
+        .and_then(|(_, version)| version.strip_prefix('-'))
+}
+
+/// A project's name as indexes compare it.
+pub(crate) fn normalised(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for c in name.chars() {
+        if matches!(c, '-' | '_' | '.') {
+            if !out.ends_with('-') {
+                out.push('-');
+            }
+        } else {
+            out.push(c.to_ascii_lowercase());
+        }
+    }
+    out
+}
+
+/// The links of a page. Tolerant, since many programs write such pages, and bounded by the page's size.
+fn html(text: &str, page: &Url) -> Vec<File> {
+    let mut files = Vec::new();
+    let mut base = page.clone();
+    let mut rest = text;
+    while let Some(start) = rest.find('<') {
+        rest = rest.get(start + 1..).unwrap_or_default();
+        let Some(end) = tag_end(rest) else { break };
+        let (tag, after) = rest.split_at(end);
+        rest = after.get(1..).unwrap_or_default();
+        let (name, attributes) = tag.split_once(char::is_whitespace).unwrap_or((tag, ""));
+        if name.eq_ignore_ascii_case("base") {
+            if let Some(url) = attribute(attributes, "href").and_then(|href| page.join(&href).ok()) {
+                base = url;
+            }
+        } else if name.eq_ignore_ascii_case("a") {
+            files.extend(link(attributes, &base));
+        }
+    }
+    files
+}
+
+/// Where a tag ends: the first `>` outside quotation marks.
+fn tag_end(text: &str) -> Option<usize> {
+    let mut quote = None;
+    for (place, c) in text.char_indices() {
+        match (quote, c) {
+            (None, '>') => return Some(place),
+            (None, '"' | '\'') => quote = Some(c),
+            (Some(open), c) if open == c => quote = None,
+            _ => {}
+        }
+    }
+    None
+}
+
+fn link(attributes: &str, base: &Url) -> Option<File> {
+    let url = base.join(&attribute(attributes, "href")?).ok()?;
+    let filename = url
+        .path_segments()?
+        .next_back()?
+        .replace("%2B", "+")
+        .replace("%2b", "+");
+    let hash = |text: &str| {
+        text.split_once('=')
+            .map(|(kind, hash)| (kind.to_owned(), hash.to_owned()))
+    };
+    let metadata =
+        attribute(attributes, "data-core-metadata").or_else(|| attribute(attributes, "data-dist-info-metadata"));
+    let mut plain = url.clone();
+    plain.set_fragment(None);
+    Some(File {
+        filename,
+        hashes: url.fragment().and_then(hash).into_iter().collect(),
+        url: plain.into(),
+        requires_python: attribute(attributes, "data-requires-python"),
+        core_metadata: metadata.map(|text| match hash(&text) {
+            Some((kind, hash)) => serde_json::json!({ kind: hash }),
+            None => Value::Bool(text != "false"),
+        }),
+        yanked: attribute(attributes, "data-yanked").map(|reason| match reason.as_str() {
+            "" => Value::Bool(true),
+            reason => Value::from(reason),
+        }),
+        size: None,
+        upload_time: None,
+    })
+}
+
+/// The value of an attribute, its escapes undone; empty if it has none.
+fn attribute(attributes: &str, wanted: &str) -> Option<String> {
+    let mut rest = attributes.trim_start();
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| c == '=' || c.is_whitespace()).unwrap_or(rest.len());
+        let (name, after) = rest.split_at(end);
+        let after = after.trim_start();
+        let (value, later) = match after.strip_prefix('=').map(str::trim_start) {
+            None => ("", after),
+            Some(given) => match given.chars().next().filter(|c| matches!(c, '"' | '\'')) {
+                Some(quote) => {
+                    let inner = given.get(1..).unwrap_or_default();
+                    inner.split_once(quote).unwrap_or((inner, ""))
+                }
+                None => given.split_once(char::is_whitespace).unwrap_or((given, "")),
+            },
+        };
+        if name.eq_ignore_ascii_case(wanted) {
+            return Some(unescape(value));
+        }
+        let next = later.trim_start();
+        // A lone `=` would otherwise be looked at for ever.
+        rest = if next.len() < rest.len() { next } else { "" };
+    }
+    None
+}
+
+fn unescape(text: &str) -> String {
+    text.replace("&gt;", ">")
+        .replace("&lt;", "<")
+        .replace("&quot;", "\"")
+        .replace("&#39;", "'")
+        .replace("&#x27;", "'")
+        .replace("&amp;", "&")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page() -> Url {
+        Url::parse("https://index.example/simple/demo/").unwrap()
+    }
+
+    #[test]
+    fn a_page_of_html_gives_its_files() {
+        let text = r#"<!DOCTYPE html><A HREF="../../f/demo-1.0-py3-none-any.whl#sha256=ab" data-requires-python="&gt;=3.8"
+            data-dist-info-metadata='sha256=cd'>x</a><a href='demo-1.1.tar.gz' data-yanked>y</a>
+            <a href="javascript:x">z</a><a>"#;
+        let files = parse(text.as_bytes(), false, &page()).unwrap();
+        assert_eq!(files.len(), 2, "{files:?}");
+        assert_eq!(files[0].url, "https://index.example/f/demo-1.0-py3-none-any.whl");
+        assert_eq!(files[0].hashes["sha256"], "ab");
+        assert_eq!(files[0].requires_python.as_deref(), Some(">=3.8"));
+        assert_eq!(files[0].core_metadata, Some(serde_json::json!({"sha256": "cd"})));
+        assert_eq!(files[1].url, "https://index.example/simple/demo/demo-1.1.tar.gz");
+        assert_eq!(files[1].yanked, Some(Value::Bool(true)));
+    }
+
+    #[test]
+    fn a_page_of_json_gives_its_files_and_foreign_schemes_are_left_out() {
+        let text = r#"{"meta":{"api-version":"1.0"},"name":"demo","files":[
+            {"filename":"demo-1.0-py3-none-any.whl","url":"/f/a.whl","hashes":{"sha256":"ab"},"dist-info-metadata":true},
+            {"filename":"demo-2.0-py3-none-any.whl","url":"file:///etc/passwd","hashes":{}},
+            {"filename":"../demo-3.0.whl","url":"/x","hashes":{}}]}"#;
+        let files = parse(text.as_bytes(), true, &page()).unwrap();
+        assert_eq!(files.len(), 1);
+        assert_eq!(files[0].core_metadata, Some(Value::Bool(true)));
+    }
+
+    #[test]
+    fn garbage_is_an_error_or_nothing() {
+        assert!(parse(b"\xff\x00{", true, &page()).is_err());
+        for text in [
+            "<a",
+            "<a href",
+            "<a href=",
+            "<a =\"x\">",
+            "<<<>>>",
+            "<a href='x",
+            "\0<a\0>",
+        ] {
+            assert_eq!(parse(text.as_bytes(), false, &page()).unwrap(), vec![], "{text}");
+        }
+    }
+
+    #[test]
+    fn versions_are_read_off_file_names() {
+        assert_eq!(
+            version_of("scikit_learn-1.5.0-cp311-cp311-linux.whl", "scikit-learn"),
+            Some("1.5.0")
+        );
+        assert_eq!(version_of("scikit-learn-1.5.0.tar.gz", "scikit-learn"), Some("1.5.0"));
+        assert_eq!(version_of("readme.txt", "readme"), None);
+    }
+}

@@ -1,0 +1,257 @@
+//! Packages for sandboxes: who asks, for which sandbox, one installation after the other in each.
+//!
+//! What is installed and how is the business of [`Packages`]; here the result is shown in the sandbox
+//! and noted, so that the next request builds on it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sandcell_sandbox::{
+    CellStatus, Code, Failure, Held, Installed, OutputStream, Packages, Sandbox, SessionEvent, Usage, Wanted,
+};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::cells::{arrive, never_ran, until_stopped};
+use crate::core::{Core, Finisher};
+use crate::executions::Execution;
+use crate::ladder::{Step, Stop};
+use crate::meter::Cost;
+use crate::policy;
+use crate::record::{Record, Visit};
+use crate::sync::lock;
+use crate::verdict::{Ending, Facts, Verdict, judge};
+use crate::{ExecutionView, InstallRequest, Principal};
+
+/// How long an installation may take when the call does not say.
+pub(crate) const INSTALL: Duration = Duration::from_secs(120);
+
+impl Core {
+    pub(crate) async fn install(
+        self: &Arc<Self>,
+        who: &Principal,
+        req: InstallRequest,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        let wait = req.wait;
+        let code = format!("install_package(packages={:?})", req.packages);
+        let language = req.language.clone();
+        match self.admit_install(who, req, code.clone()) {
+            Ok(job) => {
+                let execution = job.execution.clone();
+                tokio::spawn(job.run());
+                self.answer(&execution, wait, cancel).await
+            }
+            Err(failure) => {
+                self.refuse(who, &language, &code, &failure);
+                Err(failure)
+            }
+        }
+    }
+
+    fn admit_install(
+        self: &Arc<Self>,
+        who: &Principal,
+        req: InstallRequest,
+        code: String,
+    ) -> Result<InstallJob, Failure> {
+        let language = self.language(&req.language)?;
+        let name = &language.info().name;
+        self.installer(name)?.check(&req.packages)?;
+        let timeout = match req.timeout {
+            None => INSTALL,
+            asked => policy::timeout(&self.config, asked)?,
+        };
+        let target = self.target(who, req.sandbox_id.as_deref())?;
+        let execution = Execution::new(&self.config, &target.record, name, code, target.new)?;
+        self.executions.add(&execution);
+        Ok(InstallJob {
+            core: self.clone(),
+            execution,
+            record: target.record,
+            visit: target.visit,
+            packages: req.packages,
+            timeout,
+        })
+    }
+
+    /// Whoever installs packages of a language.
+    pub(crate) fn installer(&self, language: &str) -> Result<&Arc<dyn Packages>, Failure> {
+        let installer = self
+            .packages
+            .as_ref()
+            .filter(|packages| packages.language() == language);
+        installer.ok_or_else(|| {
+            Failure::new(
+                Code::InvalidArgument,
+                format!("packages of {language} cannot be installed here"),
+                "use what the language has itself, or write the files that you need",
+            )
+        })
+    }
+
+    /// Refuses a list of packages that cannot be installed, before anything is made for it.
+    pub(crate) fn check_packages(&self, language: &str, packages: &[String]) -> Result<(), Failure> {
+        if packages.is_empty() {
+            return Ok(());
+        }
+        self.installer(language)?.check(packages)
+    }
+
+    /// Puts packages into a sandbox; none is nothing to do. Requests for one sandbox wait for each other.
+    pub(crate) async fn provide(
+        &self,
+        record: &Record,
+        sandbox: &dyn Sandbox,
+        packages: &[String],
+        timeout: Duration,
+        progress: &watch::Sender<String>,
+    ) -> Result<Option<Installed>, Failure> {
+        if packages.is_empty() {
+            return Ok(None);
+        }
+        let installer = self
+            .packages
+            .as_ref()
+            .ok_or_else(|| Failure::invalid("packages cannot be installed here", "leave the list of packages out"))?;
+        let _turn = record.installing.lock().await;
+        let wanted = Wanted {
+            owner: record.owner.0.to_string(),
+            packages: packages.to_vec(),
+            held: record.packages(),
+            timeout,
+        };
+        let installed = installer.install(wanted, progress).await?;
+        if let Some(folder) = &installed.folder {
+            sandbox.attach(folder).await?;
+        }
+        record.hold(&installed.added);
+        lock(&self.history).installed(&record.owner, &installed.added);
+        Ok(Some(installed))
+    }
+}
+
+/// One installation on its way.
+struct InstallJob {
+    core: Arc<Core>,
+    execution: Arc<Execution>,
+    record: Arc<Record>,
+    visit: Visit,
+    packages: Vec<String>,
+    timeout: Duration,
+}
+
+impl InstallJob {
+    async fn run(self) {
+        let finisher = Finisher {
+            core: self.core.clone(),
+            execution: self.execution.clone(),
+            throwaway: None,
+        };
+        let began = Instant::now();
+        let end = match self.work().await {
+            Ok(verdict) => Ok(verdict),
+            Err(Ok(stop)) => Ok(never_ran(&self.core, &self.record, stop, self.timeout, true)),
+            Err(Err(failure)) => Err(failure),
+        };
+        let cost = Cost {
+            duration: began.elapsed(),
+            ..Cost::default()
+        };
+        drop(self.visit);
+        finisher.finish(end.map(|verdict| (verdict, cost)));
+    }
+
+    async fn work(&self) -> Result<Verdict, Result<Stop, Failure>> {
+        let sandbox = arrive(&self.execution, &self.record).await?;
+        self.execution.isolated_by(sandbox.isolation());
+        self.execution.begin();
+        let progress = watch::Sender::new(String::new());
+        let work = self
+            .core
+            .provide(&self.record, sandbox.as_ref(), &self.packages, self.timeout, &progress);
+        let done = until_stopped(&self.execution, &self.record, None, work)
+            .await
+            .map_err(Ok)?
+            .map_err(Err)?;
+        if let Some(installed) = done {
+            let text = told(&installed, &self.packages);
+            self.execution.take(SessionEvent::Output {
+                stream: OutputStream::Stdout,
+                bytes: Bytes::from(text),
+            });
+        }
+        Ok(judge(Facts {
+            ending: Ending::Cell(CellStatus::Ok),
+            stop: None,
+            step: Step::Free,
+            timeout: self.timeout,
+            limits: &self.record.birth.limits,
+            before: Usage::default(),
+            after: None,
+            gone: None,
+            keeps: true,
+            hints: &self.core.config.hints,
+            restored: None,
+            why_lost: None,
+        }))
+    }
+}
+
+/// What the caller reads.
+pub(crate) fn told(installed: &Installed, asked: &[String]) -> String {
+    let name = |text: &String| {
+        let bare = text
+            .trim()
+            .split(['[', '<', '>', '=', '!', '~', ';', ' '])
+            .next()
+            .unwrap_or_default();
+        bare.to_lowercase().replace(['_', '.'], "-")
+    };
+    let names: Vec<String> = asked.iter().map(name).collect();
+    let (own, more): (Vec<&Held>, Vec<&Held>) = installed.added.iter().partition(|one| names.contains(&one.name));
+    let list = |held: &[&Held]| {
+        let texts: Vec<String> = held.iter().map(|one| format!("{} {}", one.name, one.version)).collect();
+        texts.join(", ")
+    };
+    let mut lines = Vec::new();
+    if !own.is_empty() {
+        lines.push(format!("installed {}", list(&own)));
+    }
+    if !more.is_empty() {
+        lines.push(format!("with what they need: {}", list(&more)));
+    }
+    if !installed.present.is_empty() {
+        lines.push(format!(
+            "already there: {}",
+            list(&installed.present.iter().collect::<Vec<_>>())
+        ));
+    }
+    lines.extend(installed.notes.iter().cloned());
+    lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_for_is_told_first() {
+        let held = |name: &str| Held {
+            name: name.into(),
+            version: "1.0".into(),
+        };
+        let installed = Installed {
+            folder: None,
+            added: vec![held("six"), held("scikit-learn")],
+            present: vec![held("numpy")],
+            reused: false,
+            notes: vec!["note".into()],
+        };
+        let asked = ["Scikit_Learn[x]>=1".to_owned(), "numpy".to_owned()];
+        let expected = "installed scikit-learn 1.0\nwith what they need: six 1.0\nalready there: numpy 1.0\nnote\n";
+        assert_eq!(told(&installed, &asked), expected);
+    }
+}

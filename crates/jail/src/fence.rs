@@ -1,0 +1,132 @@
+//! Landlock: which files a sandbox reaches, and that its signals and abstract sockets stay inside.
+//!
+//! Behind namespaces it is a second fence around files. Without them it is the only one; then nothing that the kernel
+//! lacks is done without, and the programs of a sandbox get a narrower fence than the agent, which so is out of their
+//! reach.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
+};
+
+use crate::plan::Fence;
+use crate::wire::About;
+
+/// The kernel's Landlock version that holds signals, without which there is no sandbox without namespaces.
+pub const WITH_SCOPES: i32 = 6;
+
+/// The kernel's Landlock version; below 1 without it.
+#[must_use]
+pub fn available() -> i32 {
+    crate::sys::misc::landlock_abi()
+}
+
+type Built<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// The fence around the files of a sandbox with a root of its own.
+pub(crate) fn files(writable: &[String], readable: &[String]) -> io::Result<()> {
+    let abi = ABI::V6;
+    let build = || -> Built<RulesetStatus> {
+        let mut rules = Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .handle_access(AccessFs::from_all(ABI::V1))?
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(AccessFs::from_all(abi))?
+            .scope(Scope::AbstractUnixSocket)?
+            .scope(Scope::Signal)?
+            .create()?
+            .no_new_privs(false);
+        for path in readable {
+            rules = rules.add_rule(PathBeneath::new(PathFd::new(path)?, AccessFs::from_read(abi)))?;
+        }
+        for path in writable {
+            rules = rules.add_rule(PathBeneath::new(PathFd::new(path)?, AccessFs::from_all(abi)))?;
+        }
+        // Listing the root itself shows no file; programs look there for what exists.
+        rules = rules.add_rule(PathBeneath::new(PathFd::new("/")?, AccessFs::ReadDir))?;
+        Ok(rules.restrict_self()?.ruleset)
+    };
+    match build() {
+        Ok(RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced) => Ok(()),
+        Ok(RulesetStatus::NotEnforced) => Err(io::ErrorKind::Unsupported.into()),
+        Err(error) => Err(refused(&*error)),
+    }
+}
+
+/// The fence of a sandbox without namespaces: all of it or nothing. Programs that are started later get their own.
+pub(crate) fn whole(fence: &Fence) -> io::Result<()> {
+    let build = || -> Built<(Option<OwnedFd>, RulesetStatus)> {
+        let programs = rules(fence, &[])?;
+        let agent = rules(fence, &fence.agent)?;
+        Ok((programs.into(), agent.restrict_self()?.ruleset))
+    };
+    match build() {
+        Ok((Some(programs), RulesetStatus::FullyEnforced)) => crate::spawn::fence_programs(programs),
+        Ok(_) => Err(io::ErrorKind::Unsupported.into()),
+        Err(error) => Err(refused(&*error)),
+    }
+}
+
+fn rules(fence: &Fence, more: &[String]) -> Built<RulesetCreated> {
+    let abi = ABI::V6;
+    let mut rules = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(abi))?
+        .handle_access(AccessNet::from_all(abi))?
+        .scope(Scope::AbstractUnixSocket)?
+        .scope(Scope::Signal)?
+        .create()?
+        .no_new_privs(false);
+    for path in fence.readable.iter().chain(more) {
+        let access = if std::fs::metadata(path)?.is_dir() {
+            AccessFs::from_read(abi)
+        } else {
+            AccessFs::from_read(abi) & AccessFs::from_file(abi)
+        };
+        rules = rules.add_rule(PathBeneath::new(PathFd::new(path)?, access))?;
+    }
+    for path in &fence.devices {
+        let access = AccessFs::ReadFile | AccessFs::WriteFile;
+        rules = rules.add_rule(PathBeneath::new(PathFd::new(path)?, access))?;
+    }
+    let everything = AccessFs::from_all(abi) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::MakeSock);
+    rules = rules.add_rule(PathBeneath::new(PathFd::new(&fence.private)?, everything))?;
+    Ok(rules)
+}
+
+/// The library's error with the system's number, which lies somewhere below it.
+fn refused(error: &(dyn std::error::Error + 'static)) -> io::Error {
+    let text = error.to_string();
+    let mut at = Some(error);
+    while let Some(error) = at {
+        if let Some(found) = error.downcast_ref::<io::Error>()
+            && let Some(errno) = found.raw_os_error()
+        {
+            let what = text.strip_suffix(&format!(": {found}")).unwrap_or(&text).to_owned();
+            return About { what, errno }.into();
+        }
+        at = error.source();
+    }
+    io::Error::new(io::ErrorKind::Unsupported, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::StepError;
+
+    #[test]
+    fn what_landlock_was_refused_is_told_with_the_systems_own_reason() {
+        let error = PathFd::new("/nowhere/at/all").map(drop).unwrap_err();
+        let told = StepError::new("restrict files", Some("landlock"), &refused(&error));
+        assert_eq!(told.errno, libc::ENOENT);
+        assert!(told.to_string().contains("/nowhere/at/all"), "{told}");
+        assert!(
+            told.to_string().ends_with("No such file or directory (os error 2)"),
+            "{told}"
+        );
+    }
+}

@@ -1,0 +1,91 @@
+//! Puts a read-only folder of the host into a sandbox that runs already.
+//!
+//! The view is made here, outside, as an overlay of its own, so that locks, leases and watches stay within the sandbox,
+//! and at a short name, so that the mount table inside shows no path of the host. A fork then enters the sandbox's user
+//! and mount namespaces, moves the view onto a mount point that was prepared when the sandbox was made, and ends. The mount
+//! point lies on the sandbox's read-only root, so nothing inside can have put something else there.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::host::single_copy_of;
+use crate::plan::{self, place};
+use crate::steps::{attach as put, overlay};
+use crate::sys::clone::{Forked, exit_now, fork};
+use crate::wire::StepError;
+
+const SIGCHLD: u64 = 17;
+/// The exit status of a fork whose error has no number of the system's.
+const UNKNOWN: i32 = 255;
+
+/// A sandbox's user and mount namespaces. They are opened while the sandbox is made: once its first process has hidden its
+/// memory, an ordinary user's launcher may not look at it any more.
+pub(super) struct Namespaces {
+    user: OwnedFd,
+    mount: OwnedFd,
+}
+
+impl Namespaces {
+    /// Those of a process.
+    pub(super) fn of(pid: u32) -> io::Result<Self> {
+        let open = |name: &str| {
+            let path = format!("{}/proc/{pid}/ns/{name}", place::host());
+            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        };
+        Ok(Self {
+            user: open("user")?,
+            mount: open("mnt")?,
+        })
+    }
+}
+
+/// Shows `folder` as the `number`th attached folder of the sandbox that has these namespaces.
+pub(super) fn attach(namespaces: &Namespaces, folder: &Path, number: usize) -> Result<(), StepError> {
+    let named = |name: &str, error: &io::Error| StepError {
+        step: name.to_owned(),
+        layer: None,
+        errno: error.raw_os_error().unwrap_or(libc::EIO),
+    };
+    let plain = folder.is_absolute() && !folder.components().any(|part| part == Component::ParentDir);
+    let source = plain
+        .then(|| format!("{}{}", place::host(), folder.display()))
+        .ok_or_else(|| named("name the folder to attach", &io::Error::from_raw_os_error(libc::EINVAL)))?;
+    let attachment = plan::attach(&source, number)
+        .ok_or_else(|| named("find a free mount point", &io::Error::from_raw_os_error(libc::ENOSPC)))?;
+    let view = view_of(&attachment.source).map_err(|error| named("make a view of the folder", &error))?;
+    move_in(&view, namespaces, &attachment.path).map_err(|error| named("attach the folder", &error))
+}
+
+/// A detached read-only overlay of a folder.
+fn view_of(source: &str) -> io::Result<OwnedFd> {
+    put(&single_copy_of(source)?, place::ATTACHED)?;
+    let view = overlay(place::ATTACHED, None);
+    unmount(place::ATTACHED, UnmountFlags::DETACH)?;
+    view
+}
+
+fn move_in(view: &OwnedFd, namespaces: &Namespaces, path: &str) -> io::Result<()> {
+    match fork(0, SIGCHLD, None)? {
+        Forked::Child => {
+            let moved = move_into_link_name_space(namespaces.user.as_fd(), Some(LinkNameSpaceType::User))
+                .and_then(|()| move_into_link_name_space(namespaces.mount.as_fd(), Some(LinkNameSpaceType::Mount)))
+                .map_err(io::Error::from)
+                .and_then(|()| put(view, path));
+            exit_now(moved.map_or_else(|error| error.raw_os_error().unwrap_or(UNKNOWN), |()| 0))
+        }
+        Forked::Parent { pidfd, .. } => {
+            let status = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
+            match status.and_then(|status| status.exit_status()) {
+                Some(0) => Ok(()),
+                Some(number) if number != UNKNOWN => Err(io::Error::from_raw_os_error(number)),
+                Some(_) | None => Err(io::Error::from_raw_os_error(libc::ECHILD)),
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Sandboxes without namespaces: where their private files lie, and the guardian that each of them has.
+//!
+//! A cradle stays as the guardian of the sandbox that it makes. Whoever is orphaned in the sandbox becomes the agent's
+//! child, then the guardian's, then the launcher's; so whichever of the three is killed, one of the others finds all that
+//! is left. The guardian also counts private files, since no file system of their own holds them, and removes them.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+
+use super::cradle::{Entry, FromCradle, first_process};
+use super::folder;
+use super::host::Prepared;
+use crate::plan::{Step, place};
+use crate::process_level::{self, Place};
+use crate::spec::Request;
+use crate::sys::clone::{Forked, exit_now, fork};
+use crate::wire::{StepError, send};
+
+/// The exit status of a guardian whose sandbox had too many private files.
+pub(super) const DISK_FULL: i32 = 3;
+/// How often private files are counted at the most; counting takes at most a third of the time.
+const COUNT_EVERY: Duration = Duration::from_millis(25);
+/// For how many looks in a row a process may hide its descriptors.
+const HIDDEN_LOOKS: u32 = 20;
+/// How long everything may take to end.
+const END_DEADLINE: Duration = Duration::from_secs(5);
+/// Where the folders for private files are made.
+const PARENT: &str = "/tmp";
+const PREFIX: &str = "sandcell-";
+const SIGCHLD: u64 = 17;
+
+/// The folder of this launcher for private files. The lock tells later launchers that it is in use.
+pub(super) struct Bare {
+    folder: String,
+    _lock: OwnedFd,
+}
+
+impl Bare {
+    /// Makes it, and removes those of launchers that are gone.
+    pub(super) fn make(root: bool) -> io::Result<Self> {
+        sweep();
+        let mut random = [0_u8; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let name: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let folder = format!("{PARENT}/{PREFIX}{name}");
+        rustix::fs::mkdir(folder.as_str(), Mode::from_raw_mode(0o700))?;
+        if root {
+            // Sandboxes have ids of their own and must get to their folders, which are not open to each other.
+            rustix::fs::chmod(folder.as_str(), Mode::from_raw_mode(0o711))?;
+        }
+        let lock = rustix::fs::open(
+            folder.as_str(),
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Self { folder, _lock: lock })
+    }
+
+    /// The private folder of the sandbox whose cradle is this process.
+    pub(super) fn folder_of(&self, cradle: u32) -> String {
+        format!("{}/{cradle}", self.folder)
+    }
+
+    /// Removes everything.
+    pub(super) fn remove(&self) {
+        folder::remove(&self.folder);
+    }
+
+    /// A cradle's life from the request on: starts the first process, guards it, removes what it leaves.
+    pub(super) fn guard(
+        &self,
+        prepared: &Prepared,
+        socket: &OwnedFd,
+        request: &Request,
+        descriptors: Vec<OwnedFd>,
+        host_id: u32,
+        entry: Entry,
+    ) -> Result<(), StepError> {
+        let failed = |step: &str, error: &io::Error| StepError::new(step, None, error);
+        let Ok([input, output]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+            return Err(failed(
+                "take the agent's descriptors",
+                &io::ErrorKind::InvalidInput.into(),
+            ));
+        };
+        // A guardian outlives the launcher for as long as it takes to end its sandbox; it notices by its socket.
+        let folder = self.folder_of(std::process::id());
+        let ready = rustix::process::set_parent_process_death_signal(None)
+            .and_then(|()| rustix::process::set_child_subreaper(Some(Pid::INIT)))
+            .and_then(|()| rustix::fs::mkdir(folder.as_str(), Mode::from_raw_mode(0o700)));
+        ready.map_err(|error| failed("make the guardian", &error.into()))?;
+        let own = prepared.host.root.then_some(host_id);
+        if let Some(id) = own {
+            let (user, group) = (rustix::process::Uid::from_raw(id), rustix::process::Gid::from_raw(id));
+            rustix::fs::chown(folder.as_str(), Some(user), Some(group))
+                .map_err(|error| failed("give the private folder to the sandbox", &error.into()))?;
+        }
+        let others = if own.is_some() { 0 } else { tasks_of(prepared.ids.0) };
+        let place = Place {
+            folder: folder.clone(),
+            id: own,
+            others,
+        };
+        let steps: Vec<Step> = process_level::make(&prepared.host, request, &place);
+        match fork(0, SIGCHLD, None).map_err(|error| failed("start the first process", &error))? {
+            Forked::Child => first_process(prepared, socket, request, &steps, (input, output), Some(&folder), entry),
+            Forked::Parent { pid, pidfd } => {
+                drop((input, output));
+                let told = send(socket.as_fd(), &FromCradle::Cloned { pid }, &[pidfd.as_fd()]);
+                let full = told.is_ok() && watch(socket, (pid, &pidfd), &folder, request);
+                let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
+                end_descendants(|_| false);
+                folder::remove(&folder);
+                if crate::wire::hung_up(socket) {
+                    // Nobody else is there to do it; the last guardian succeeds.
+                    let _ = rustix::fs::rmdir(self.folder.as_str());
+                }
+                exit_now(if full { DISK_FULL } else { 0 })
+            }
+        }
+    }
+}
+
+/// Until the first process or the launcher has gone, or there are too many private files (then true).
+fn watch(socket: &OwnedFd, (agent, first): (u32, &OwnedFd), folder: &str, request: &Request) -> bool {
+    let mut pause = COUNT_EVERY;
+    let mut hidden: BTreeMap<i32, u32> = BTreeMap::new();
+    loop {
+        let mut fds = [
+            PollFd::new(socket, PollFlags::empty()),
+            PollFd::new(first, PollFlags::IN),
+        ];
+        let timeout = Timespec {
+            tv_sec: 0,
+            tv_nsec: i64::from(pause.subsec_nanos()),
+        };
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(0) => {}
+            Ok(_) => return false,
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(_) => return false,
+        }
+        let began = Instant::now();
+        reap(|child| child.as_raw_nonzero().get().unsigned_abs() == agent);
+        let processes: Vec<Pid> = i32::try_from(agent)
+            .ok()
+            .and_then(Pid::from_raw)
+            .map(crate::watch::descendants)
+            .unwrap_or_default();
+        let inside = processes.get(1..).unwrap_or_default();
+        let deleted = folder::deleted(folder, inside);
+        let used = folder::count(folder, request.inodes).and(&deleted);
+        // A program that is being started is hidden for a moment, since it is a copy of the agent until then.
+        hidden = deleted
+            .hidden
+            .into_iter()
+            .map(|pid| (pid, hidden.get(&pid).copied().unwrap_or(0) + 1))
+            .collect();
+        let too_long = hidden.values().any(|looks| *looks > HIDDEN_LOOKS);
+        if used.bytes > request.disk || used.inodes > request.inodes || too_long {
+            return true;
+        }
+        pause = (began.elapsed() * 2).clamp(COUNT_EVERY, Duration::from_millis(200));
+    }
+}
+
+fn myself() -> Pid {
+    rustix::process::getpid()
+}
+
+/// Removes what launchers have left that are gone: nobody holds the lock on their folder.
+fn sweep() {
+    let me = rustix::process::geteuid();
+    let Ok(entries) = std::fs::read_dir(PARENT) else { return };
+    for entry in entries.flatten().take(4096) {
+        let name = entry.file_name();
+        let Some(random) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
+            continue;
+        };
+        if random.len() != 16 || !random.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            continue;
+        }
+        let path = format!("{PARENT}/{PREFIX}{random}");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(found) = rustix::fs::open(path.as_str(), flags, Mode::empty()) else {
+            continue;
+        };
+        let own = rustix::fs::fstat(&found).is_ok_and(|status| status.st_uid == me.as_raw());
+        if own && rustix::fs::flock(&found, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            folder::remove(&path);
+        }
+    }
+}
+
+/// Processes and threads that a user has on the whole machine.
+fn tasks_of(user: u32) -> u64 {
+    let Ok(entries) = std::fs::read_dir(format!("{}/proc", place::host())) else {
+        return 0;
+    };
+    let of_user = entries.flatten().filter(|entry| {
+        use std::os::unix::fs::MetadataExt;
+        entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.parse::<u32>().is_ok())
+            && entry.metadata().is_ok_and(|found| found.uid() == user)
+    });
+    of_user
+        .map(|entry| {
+            let status = std::fs::read_to_string(entry.path().join("status")).unwrap_or_default();
+            let threads = status.lines().find_map(|line| line.strip_prefix("Threads:"));
+            threads.and_then(|text| text.trim().parse().ok()).unwrap_or(1_u64)
+        })
+        .sum()
+}
+
+/// Ends every descendant of this process but those whose tree `spared` names, until a walk finds none. Whoever has a
+/// KILL pending completes no fork, and orphans come back to this process, so each walk finds what the last one missed.
+/// True if none is left.
+pub(super) fn end_descendants(spared: impl Fn(Pid) -> bool) -> bool {
+    let deadline = Instant::now() + END_DEADLINE;
+    loop {
+        if !kill_walk(&spared) {
+            return true;
+        }
+        if Instant::now() > deadline {
+            return false;
+        }
+        let _ = rustix::thread::nanosleep(&Timespec {
+            tv_sec: 0,
+            tv_nsec: 500_000,
+        });
+    }
+}
+
+/// One walk. True if it found somebody alive.
+pub(super) fn kill_walk(spared: &impl Fn(Pid) -> bool) -> bool {
+    let mut found = false;
+    for child in crate::watch::children(myself()) {
+        if spared(child) {
+            continue;
+        }
+        for pid in crate::watch::descendants(child) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        found = true;
+    }
+    reap(spared);
+    found
+}
+
+/// Takes the exit statuses of children that have ended.
+fn reap(spared: impl Fn(Pid) -> bool) {
+    for child in crate::watch::children(myself()) {
+        if !spared(child) {
+            let _ = waitid(WaitId::Pid(child), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Copies of an interpreter's configuration (`/etc/php`, `/etc/java-17-openjdk`) in the stub of /etc.
+//!
+//! Copies, because they are small, and because a mount for each would cost every sandbox what copying costs once. Only
+//! what everybody may read on the host is taken.
+
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use crate::plan::place;
+
+/// The most that is copied: files and folders together, bytes together, and folders in each other.
+const ENTRIES_MAX: usize = 4000;
+const BYTES_MAX: u64 = 16 << 20;
+const DEPTH_MAX: usize = 12;
+
+/// What may still be copied.
+struct Budget {
+    entries: usize,
+    bytes: u64,
+}
+
+/// Copies these files and folders of the host's /etc into the stub.
+pub(super) fn copy(wanted: &[PathBuf]) -> io::Result<()> {
+    let mut budget = Budget {
+        entries: ENTRIES_MAX,
+        bytes: BYTES_MAX,
+    };
+    for path in wanted {
+        let Ok(name) = path.strip_prefix("/etc") else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let plain = name
+            .components()
+            .all(|part| matches!(part, std::path::Component::Normal(_)));
+        let to = Path::new(place::ETC).join(name);
+        // What the stub has already is not replaced.
+        if !plain || name.as_os_str().is_empty() || to.symlink_metadata().is_ok() {
+            continue;
+        }
+        entry(
+            &Path::new(place::host()).join("etc").join(name),
+            &to,
+            DEPTH_MAX,
+            &mut budget,
+        )?;
+    }
+    Ok(())
+}
+
+/// Copies one entry. What has gone meanwhile, may not be read or does not fit is left out.
+fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Result<()> {
+    let Ok(found) = from.symlink_metadata() else {
+        return Ok(());
+    };
+    let Some(entries) = budget.entries.checked_sub(1) else {
+        return Ok(());
+    };
+    budget.entries = entries;
+    let mode = found.permissions().mode();
+    if found.is_symlink() {
+        return symlink(from.read_link()?, to);
+    }
+    if found.is_dir() && mode & 0o005 == 0o005 && depth > 0 {
+        std::fs::create_dir(to)?;
+        std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o755))?;
+        for child in std::fs::read_dir(from)?.take(ENTRIES_MAX) {
+            let name = child?.file_name();
+            entry(&from.join(&name), &to.join(&name), depth - 1, budget)?;
+        }
+    } else if found.is_file() && mode & 0o004 != 0 {
+        let Some(bytes) = budget.bytes.checked_sub(found.len()) else {
+            return Ok(());
+        };
+        budget.bytes = bytes;
+        std::fs::copy(from, to)?;
+        std::fs::set_permissions(
+            to,
+            std::fs::Permissions::from_mode(if mode & 0o001 == 0 { 0o644 } else { 0o755 }),
+        )?;
+    }
+    Ok(())
+}

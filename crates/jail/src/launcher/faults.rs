@@ -1,0 +1,129 @@
+//! What a test makes fail or leaves out. Builds without `fault-injection`, so every release, hold none of it: the
+//! functions are there but have nothing to look at.
+
+#[cfg(feature = "fault-injection")]
+pub(super) use injected::{empty_environment, environment_is_kept, in_place_of, layer, skipped, step};
+#[cfg(not(feature = "fault-injection"))]
+pub(super) use none::{empty_environment, environment_is_kept, in_place_of, layer, skipped, step};
+
+#[cfg(not(feature = "fault-injection"))]
+mod none {
+    use std::io;
+
+    use crate::plan::Step;
+    use crate::spec::{Request, Template};
+
+    pub(in crate::launcher) const fn skipped(_template: &Template, _layer: &str) -> bool {
+        false
+    }
+
+    pub(in crate::launcher) const fn in_place_of(_template: &Template, _step: &Step) -> Option<io::Result<()>> {
+        None
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "builds for tests answer otherwise")]
+    pub(in crate::launcher) const fn step(
+        _template: &Template,
+        _request: &Request,
+        _number: usize,
+        _step: &Step,
+    ) -> io::Result<()> {
+        Ok(())
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "builds for tests answer otherwise")]
+    pub(in crate::launcher) const fn layer(_template: &Template, _layer: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(in crate::launcher) const fn environment_is_kept() -> bool {
+        false
+    }
+
+    pub(in crate::launcher) const fn empty_environment(_template: &Template, empty: bool) -> bool {
+        empty
+    }
+}
+
+#[cfg(feature = "fault-injection")]
+mod injected {
+    use std::io;
+
+    use crate::plan::{Step, place};
+    use crate::spec::{Request, Template};
+    use crate::steps;
+
+    fn names(list: Option<&str>, layer: &str) -> bool {
+        list.is_some_and(|list| list.split(',').any(|name| name == layer))
+    }
+
+    /// Whether this layer is left out. Several may be, with commas between their names.
+    pub(in crate::launcher) fn skipped(template: &Template, layer: &str) -> bool {
+        names(template.skipped.as_deref(), layer)
+    }
+
+    /// What was done in place of a step whose layer is left out: what there would be if nobody had thought of that layer.
+    /// Without a private root that is the host's folders as they are, without a private /proc the host's.
+    pub(in crate::launcher) fn in_place_of(template: &Template, step: &Step) -> Option<io::Result<()>> {
+        step.layer()
+            .is_some_and(|layer| skipped(template, layer))
+            .then(|| instead(step))
+    }
+
+    fn instead(step: &Step) -> io::Result<()> {
+        let below = |path: &str| format!("{}{path}", place::ROOT);
+        let show =
+            |source: &str, path: &str| steps::copy_of(source).and_then(|mount| steps::attach(&mount, &below(path)));
+        match step {
+            Step::Root => {
+                steps::run(step)?;
+                for path in ["/root", "/run", "/srv", "/sys", "/var"] {
+                    rustix::fs::mkdir(below(path), rustix::fs::Mode::from_raw_mode(0o755))?;
+                    show(&format!("{}{path}", place::host()), path)?;
+                }
+                Ok(())
+            }
+            Step::Tree { path, .. } if path == "/etc" => show(&format!("{}/etc", place::host()), path),
+            Step::Tree { source, path } => show(source, path),
+            Step::Devices { .. } => show(&format!("{}/dev", place::host()), "/dev"),
+            Step::Proc => show(&format!("{}/proc", place::host()), "/proc"),
+            Step::Pivot => steps::run(step),
+            // Taking an id hides a process as well.
+            Step::NotDumpable => Ok(rustix::process::set_dumpable_behavior(
+                rustix::process::DumpableBehavior::Dumpable,
+            )?),
+            _ => Ok(()),
+        }
+    }
+
+    /// An error if this step, or its layer, is to fail.
+    pub(in crate::launcher) fn step(
+        template: &Template,
+        request: &Request,
+        number: usize,
+        step: &Step,
+    ) -> io::Result<()> {
+        if request.fail_at == Some(number) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        step.layer().map_or(Ok(()), |name| layer(template, name))
+    }
+
+    /// An error if this layer is to fail.
+    pub(in crate::launcher) fn layer(template: &Template, layer: &str) -> io::Result<()> {
+        if names(template.disabled.as_deref(), layer) {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
+        Ok(())
+    }
+
+    /// Whether a test leaves the empty environment out.
+    pub(in crate::launcher) fn environment_is_kept() -> bool {
+        std::env::var("SANDCELL_TEST_SKIP").is_ok_and(|list| names(Some(&list), "empty_environment"))
+    }
+
+    /// Whether the environment counts as empty.
+    pub(in crate::launcher) fn empty_environment(template: &Template, empty: bool) -> bool {
+        layer(template, "empty_environment").is_ok() && (empty || skipped(template, "empty_environment"))
+    }
+}

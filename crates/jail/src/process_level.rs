@@ -1,0 +1,193 @@
+//! The `process` level: what a sandbox is made of on a host that forbids namespaces. Chosen only where the operator's
+//! floor allows it.
+//!
+//! Landlock decides which files exist for the code, the system-call filter takes away every socket that has a name and
+//! every call that changes a file's attributes by its path (Landlock does not look at those), and a guardian process
+//! stands in for the process namespace. Nothing here is tried with less: a kernel whose Landlock cannot hold signals
+//! gets no sandbox at this level. The threat model says what the level does not stop.
+
+use std::path::Path;
+
+use crate::plan::{self, Fence, Host, Resource, Step};
+use crate::spec::{Request, Template};
+
+/// The layers of the level, in the order of reports.
+pub const LAYERS: [&str; 7] = [
+    "empty_environment",
+    "resource_limits",
+    "capabilities",
+    "no_new_privileges",
+    "landlock",
+    "hidden_agent",
+    "seccomp",
+];
+
+/// Beside the system's programs and libraries: what they read to work, and what tells of nothing but the machine.
+const READABLE: [&str; 37] = [
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/nsswitch.conf",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/fonts",
+    "/etc/matplotlibrc",
+    "/etc/ssl/openssl.cnf",
+    "/etc/ssl/certs",
+    "/etc/python3",
+    "/etc/python3.9",
+    "/etc/python3.10",
+    "/etc/python3.11",
+    "/etc/python3.12",
+    "/etc/python3.13",
+    "/etc/python3.14",
+    "/proc/cpuinfo",
+    "/proc/filesystems",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/uptime",
+    "/proc/version",
+    "/proc/sys/kernel/osrelease",
+    "/proc/sys/vm/overcommit_memory",
+    "/sys/devices/system/cpu",
+];
+
+/// Not `/dev/zero`: mapping it shared is memory that belongs to no process.
+const DEVICES: [&str; 4] = ["/dev/null", "/dev/full", "/dev/random", "/dev/urandom"];
+
+/// What is one sandbox's own beside its request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Its private folder on the host.
+    pub folder: String,
+    /// Its own id on the host, where it has one.
+    pub id: Option<u32>,
+    /// Processes and threads that the owner of its id has already.
+    pub others: u64,
+}
+
+/// The files of the host that a sandbox reads; those that are not there are left out.
+pub(crate) fn readable(template: &Template) -> Vec<String> {
+    let needed = template.trees.iter().map(|tree| tree.to_string_lossy().into_owned());
+    READABLE
+        .map(str::to_owned)
+        .into_iter()
+        .chain(needed)
+        .filter(|path| Path::new(path).exists())
+        .collect()
+}
+
+/// A sandbox without namespaces: what its first process does, in order. Pure.
+#[must_use]
+pub fn make(host: &Host, request: &Request, place: &Place) -> Vec<Step> {
+    let mut steps = Vec::new();
+    if let Some(id) = place.id {
+        steps.push(Step::HostIdentity { id });
+    }
+    steps.push(Step::DieWithLauncher);
+    steps.push(Step::AdoptOrphans);
+    steps.push(Step::OwnFolders {
+        folder: place.folder.clone(),
+    });
+    steps.extend(plan::resource_limits(host, request).into_iter().map(|step| match step {
+        // The kernel counts all processes of an owner, which is the operator's own user here.
+        Step::ResourceLimit {
+            resource: Resource::Processes,
+            soft,
+            hard,
+        } => Step::ResourceLimit {
+            resource: Resource::Processes,
+            soft: soft.saturating_add(place.others),
+            hard: hard.saturating_add(place.others),
+        },
+        // What lies in sockets is counted by their number, so that number is smaller.
+        Step::ResourceLimit {
+            resource: Resource::OpenFiles,
+            soft,
+            ..
+        } => Step::ResourceLimit {
+            resource: Resource::OpenFiles,
+            soft,
+            hard: soft,
+        },
+        other => other,
+    }));
+    steps.push(Step::HeldCapabilities);
+    steps.push(Step::NoNewPrivileges);
+    steps.push(Step::Fence(Fence {
+        private: place.folder.clone(),
+        readable: host.readable.clone(),
+        devices: DEVICES.map(str::to_owned).to_vec(),
+        agent: vec!["/proc".to_owned()],
+    }));
+    steps.push(Step::NotDumpable);
+    steps.push(Step::FewerSystemCalls {
+        memory_is_charged: host.memory_is_charged,
+    });
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(id: Option<u32>) -> Vec<Step> {
+        let request = Request {
+            memory: 512 << 20,
+            cpu_milli: 1000,
+            processes: 128,
+            disk: 512 << 20,
+            inodes: 50_000,
+            fail_at: None,
+        };
+        let place = Place {
+            folder: "/tmp/x/1".to_owned(),
+            id,
+            others: 300,
+        };
+        make(&Host::default(), &request, &place)
+    }
+
+    #[test]
+    fn every_layer_of_the_level_is_in_the_plan_and_the_filter_comes_last() {
+        let steps = steps(None);
+        for layer in LAYERS.into_iter().filter(|layer| *layer != "empty_environment") {
+            assert!(steps.iter().any(|step| step.layer() == Some(layer)), "{layer}");
+        }
+        assert!(matches!(steps.last(), Some(Step::FewerSystemCalls { .. })));
+    }
+
+    #[test]
+    fn the_processes_that_the_owner_has_already_are_not_taken_from_the_sandbox() {
+        assert!(steps(None).contains(&Step::ResourceLimit {
+            resource: Resource::Processes,
+            soft: 429,
+            hard: 429,
+        }));
+    }
+
+    #[test]
+    fn where_it_can_have_one_it_takes_an_id_of_its_own_before_all_else() {
+        assert_eq!(steps(Some(7)).first(), Some(&Step::HostIdentity { id: 7 }));
+    }
+
+    #[test]
+    fn only_the_agent_reads_all_of_proc() {
+        let Some(Step::Fence(fence)) = steps(None).into_iter().find(|step| matches!(step, Step::Fence(_))) else {
+            panic!("there is no fence");
+        };
+        assert_eq!(fence.agent, ["/proc"]);
+        assert!(!fence.readable.contains(&"/proc".to_owned()));
+    }
+}

@@ -1,0 +1,46 @@
+//! Sessions of Bash: one shell in which cell after cell is evaluated.
+//!
+//! The driver is written in Bash itself, so that nothing else has to be there. It stands in an argument; the loop around
+//! it is one line, because Bash counts the lines of what it evaluates from the line that evaluates it.
+
+use sandcell_sandbox::{Command, HOME, Sandbox, SessionError, SessionFeatures, StdinMode};
+
+use crate::control::{CodeIn, DriverSession, Start};
+
+const LOOP: &str = include_str!("driver/loop.sh");
+const DRIVER: &str = include_str!("driver/driver.sh");
+/// What messages of the shell begin with.
+const NAME: &str = "bash";
+
+/// Starts a session with this interpreter.
+pub(crate) async fn open(program: String, sandbox: &dyn Sandbox) -> Result<DriverSession, SessionError> {
+    let argv = [
+        program.as_str(),
+        "--norc",
+        "--noprofile",
+        "-c",
+        LOOP.trim_end(),
+        NAME,
+        DRIVER,
+    ];
+    let start = Start {
+        copies: false,
+        language: "bash".to_owned(),
+        command: Command {
+            argv: argv.map(str::to_owned).to_vec(),
+            env: sandbox.base_env().clone(),
+            cwd: HOME.to_owned(),
+            stdin: StdinMode::Null,
+            control: true,
+        },
+        boot: bytes::Bytes::new(),
+        code: CodeIn::Blobs,
+        features: SessionFeatures {
+            result_value: false,
+            display: false,
+            interrupt: true,
+            stdin: true,
+        },
+    };
+    DriverSession::open(sandbox, start).await
+}

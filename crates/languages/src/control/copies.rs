@@ -1,0 +1,77 @@
+//! What a session's driver has told of the copy that it keeps of itself.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The copy, as whoever runs a cell and whoever ends it know it.
+#[derive(Debug, Default)]
+pub(super) struct Copies(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    pid: Option<i32>,
+    /// Why there is none.
+    why: Option<String>,
+}
+
+impl Copies {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Whoever holds it only assigns.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The driver says that there is one, or why not.
+    pub(super) fn told(&self, pid: Option<i32>, why: &str) {
+        *self.state() = State {
+            pid,
+            why: pid.is_none().then(|| reason(why)).flatten(),
+        };
+    }
+
+    /// The copy, if there is one.
+    pub(super) fn pid(&self) -> Option<i32> {
+        self.state().pid
+    }
+
+    /// Nobody wants it any more.
+    pub(super) fn forget(&self) {
+        *self.state() = State::default();
+    }
+
+    /// The copy, which from now on is none, or why there is none.
+    pub(super) fn take(&self) -> Result<i32, Option<String>> {
+        let mut state = self.state();
+        state.pid.take().ok_or_else(|| state.why.take())
+    }
+}
+
+/// A word of the protocol as the end of a sentence. Words that are not in it say nothing.
+fn reason(why: &str) -> Option<String> {
+    let text = match why {
+        "threads" => "it had other threads running, which a copy of it could not have kept",
+        "memory" => "it used too much of its memory limit to keep a copy",
+        "processes" => "no process could be started to keep a copy of it",
+        "signals" => "it handles the ends of child processes by itself, which leaves no room for a copy",
+        _ => return None,
+    };
+    Some(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_used_once_and_its_absence_is_explained_once() {
+        let copies = Copies::default();
+        assert_eq!(copies.take(), Err(None));
+        copies.told(Some(7), "");
+        assert_eq!(
+            (copies.pid(), copies.take(), copies.take()),
+            (Some(7), Ok(7), Err(None))
+        );
+        copies.told(None, "threads");
+        assert!(copies.take().unwrap_err().unwrap().contains("threads"));
+        copies.told(None, "<b>whatever</b>");
+        assert_eq!(copies.take(), Err(None));
+    }
+}

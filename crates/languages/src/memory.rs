@@ -1,0 +1,87 @@
+//! Small files in the operator's data folder in which a start leaves what the next one need not find out again.
+//!
+//! They are believed only if nobody else could have written them. Whatever is wrong with one, the question is asked
+//! again.
+
+use std::path::Path;
+
+/// The most that is read of a memory.
+#[cfg(unix)]
+const LIMIT: u64 = 64 << 10;
+
+/// Reads a file that only we can have written, in a folder that only we can write.
+#[cfg(unix)]
+pub(crate) fn read_own(file: &Path) -> Option<Vec<u8>> {
+    use std::io::Read;
+    let folder = file.parent()?.symlink_metadata().ok()?;
+    let named = file.symlink_metadata().ok()?;
+    if !folder.is_dir() || !named.is_file() || !is_ours(&folder) || !is_ours(&named) {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::open(file)
+        .ok()?
+        .take(LIMIT)
+        .read_to_end(&mut bytes)
+        .ok()?;
+    Some(bytes)
+}
+
+#[cfg(unix)]
+fn is_ours(found: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0
+}
+
+#[cfg(not(unix))]
+pub(crate) fn read_own(_file: &Path) -> Option<Vec<u8>> {
+    None
+}
+
+/// Replaces the file `name` in the folder as a whole.
+#[cfg(unix)]
+pub(crate) fn write_own(memory: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(memory)?;
+    let new = memory.join(format!("{name}.{}", std::process::id()));
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&new)?;
+    let written = file
+        .write_all(bytes)
+        .and_then(|()| std::fs::rename(&new, memory.join(name)));
+    if written.is_err() {
+        std::fs::remove_file(&new)?;
+    }
+    written
+}
+
+#[cfg(not(unix))]
+pub(crate) fn write_own(_memory: &Path, _name: &str, _bytes: &[u8]) -> std::io::Result<()> {
+    Ok(())
+}
+
+/// What a file is by its metadata: another one, or another content, is another answer.
+#[cfg(unix)]
+pub(crate) fn state(path: &Path) -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+    let found = path.metadata().ok()?;
+    Some(format!(
+        "{}:{}:{}:{}.{}:{}.{}",
+        found.dev(),
+        found.ino(),
+        found.size(),
+        found.mtime(),
+        found.mtime_nsec(),
+        found.ctime(),
+        found.ctime_nsec()
+    ))
+}
+
+#[cfg(not(unix))]
+pub(crate) fn state(_path: &Path) -> Option<String> {
+    None
+}

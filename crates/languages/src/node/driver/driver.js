@@ -1,0 +1,477 @@
+// The inside end of a JavaScript session: reads cells from descriptor 3, answers on descriptor 4.
+//
+// Cells are evaluated by V8's own console mode (`Runtime.evaluate` with `replMode`): it allows `await` at the top level
+// and declaring `const` and `let` again, and gives the last expression's value. Everything that user code could replace
+// is taken into constants here, before any of it runs.
+"use strict";
+{
+  const fs = require("fs");
+  const vm = require("vm");
+  const util = require("util");
+  const path = require("path");
+  const inspector = require("inspector");
+  const { Socket } = require("net");
+  const { createRequire } = require("module");
+  const { writeSync, closeSync, openSync, unlinkSync, writeFileSync, ReadStream } = fs;
+  const { inspect } = util;
+  const { stringify, parse } = JSON;
+  const { from, concat, alloc } = Buffer;
+  const setTimer = setTimeout;
+  const setSoon = setImmediate;
+  const resources = process.getActiveResourcesInfo.bind(process);
+  const nextTick = process.nextTick.bind(process);
+  const pid = process.pid;
+  const kill = process.kill.bind(process);
+
+  const TEXT_LIMIT = 64 << 10;
+  // What keeps a cell from being over: pending work that a program would wait for, but not servers and intervals.
+  const LASTING = new Set(["PipeWrap", "TTYWrap", "TCPServerWrap", "TCPSocketWrap", "UDPWrap", "SignalWrap",
+    "MessagePort", "FSEventWrap", "StatWatcher", "PipeServerWrap", "Worker"]);
+  // A child process may be a server, too: it is waited for only so long.
+  const CHILD_MS = 10_000;
+
+  class Exit extends Error {
+    constructor(code) {
+      super("exit " + code);
+      this.exitCode = code;
+    }
+  }
+
+  let cell = null; // {nonce, number, finish, settled}
+  let announced = null; // the nonce of an interrupt that came before its cell
+  let intervals = 0;
+
+  function send(header, blobs = []) {
+    if (blobs.length > 0) header.blobs = blobs.map(([mime, bytes]) => ({ mime, bytes: bytes.length }));
+    const head = from(stringify(header), "utf8");
+    const sizes = alloc(8);
+    let length = 4 + head.length;
+    for (const [, bytes] of blobs) length += bytes.length;
+    sizes.writeUInt32LE(length, 0);
+    sizes.writeUInt32LE(head.length, 4);
+    let rest = concat([sizes, head, ...blobs.map(([, bytes]) => bytes)]);
+    while (rest.length > 0) {
+      try {
+        rest = rest.subarray(writeSync(4, rest));
+      } catch (error) {
+        if (error.code === "EAGAIN") continue;
+        writeSync(2, "sandcell: the control channel is broken\n");
+        process.reallyExit(71);
+      }
+    }
+  }
+
+  function clip(text) {
+    return text.length <= TEXT_LIMIT ? text : text.slice(0, TEXT_LIMIT) + `… (${text.length} characters)`;
+  }
+
+  // Lone surrogates cannot be sent.
+  const clean = (text) => (text.toWellFormed ? text.toWellFormed() : from(text, "utf8").toString("utf8"));
+
+  // ------------------------------------------------------------------ imports
+
+  // Passes over strings, comments and regular expressions, and calls back at each `import` that is code.
+  function eachImport(code, found) {
+    let at = 0;
+    let last = "";
+    const templates = [];
+    const skipTemplate = () => {
+      while (at < code.length) {
+        if (code[at] === "\\") at += 2;
+        else if (code[at] === "`") return void at++;
+        else if (code[at] === "$" && code[at + 1] === "{") {
+          templates.push(0);
+          return void (at += 2);
+        } else at++;
+      }
+    };
+    while (at < code.length) {
+      const c = code[at];
+      const two = code.substr(at, 2);
+      if (two === "//") {
+        const end = code.indexOf("\n", at);
+        at = end < 0 ? code.length : end;
+      } else if (two === "/*") {
+        const end = code.indexOf("*/", at + 2);
+        at = end < 0 ? code.length : end + 2;
+      } else if (c === '"' || c === "'") {
+        for (at++; at < code.length && code[at] !== c && code[at] !== "\n"; at++) if (code[at] === "\\") at++;
+        at++;
+        last = c;
+      } else if (c === "`") {
+        at++;
+        skipTemplate();
+        last = c;
+      } else if (c === "/" && /^$|[=(,:[!&|?{};+\-*%<>~^]$|\b(return|typeof|case|of|in|await)$/.test(last)) {
+        let inClass = false;
+        for (at++; at < code.length && (inClass || code[at] !== "/") && code[at] !== "\n"; at++) {
+          if (code[at] === "\\") at++;
+          else if (code[at] === "[") inClass = true;
+          else if (code[at] === "]") inClass = false;
+        }
+        at++;
+        last = "/x";
+      } else if (/[\p{L}_$]/u.test(c)) {
+        const start = at;
+        while (at < code.length && /[\p{L}\p{N}_$]/u.test(code[at])) at++;
+        const word = code.slice(start, at);
+        if (word === "import" && last !== ".") at = found(start, at) ?? at;
+        last = word;
+      } else {
+        if (templates.length > 0) {
+          if (c === "{") templates[templates.length - 1]++;
+          if (c === "}" && templates[templates.length - 1]-- === 0) {
+            templates.pop();
+            at++;
+            skipTemplate();
+            last = "`";
+            continue;
+          }
+        }
+        if (c.trim() !== "") last = c;
+        at++;
+      }
+    }
+  }
+
+  const STATIC = /^import\s*(?:([\w$]+)\s*,?\s*)?(?:\*\s*as\s+([\w$]+)\s*|\{([^}]*)\}\s*)?(?:from\s*)?(["'])([^"'\n]+)\4(?:\s*(?:with|assert)\s*\{[^}]*\})?\s*;?/;
+
+  // Scripts have no static imports, and V8's console no dynamic ones: both become calls of our own.
+  function rewriteImports(code) {
+    if (!code.includes("import") && !code.includes("export")) return code;
+    const parts = [];
+    let from = 0;
+    eachImport(code, (start, end) => {
+      const rest = code.slice(start, start + 4000);
+      const call = /^import\s*\(/.exec(rest);
+      if (call) {
+        parts.push(code.slice(from, start), "globalThis[Symbol.for('sandcell.import')]");
+        from = end;
+        return end;
+      }
+      const match = STATIC.exec(rest);
+      if (!match) return end;
+      const [whole, main, all, some, , name] = match;
+      const target = `(await globalThis[Symbol.for('sandcell.import')](${stringify(name)}))`;
+      const names = [];
+      if (main) names.push(`default: ${main}`);
+      if (some) for (const one of some.split(",")) if (one.trim()) names.push(one.trim().replace(/\s+as\s+/, ": "));
+      let text = target + ";";
+      if (all) text = `const ${all} = ${target}; ` + (main ? `const { default: ${main} } = ${all};` : "");
+      else if (names.length > 0) text = `const { ${names.join(", ")} } = ${target};`;
+      // Lines stay where they are, so that errors name the author's.
+      parts.push(code.slice(from, start), text, "\n".repeat(whole.split("\n").length - 1));
+      from = start + whole.length;
+      return from;
+    });
+    parts.push(code.slice(from));
+    return parts.join("").replace(/(^|;[ \t]*)export\s+(default\s+)?(?=(async|function|class|const|let|var)\b)/gm, "$1");
+  }
+
+  Object.defineProperty(globalThis, Symbol.for("sandcell.import"), {
+    value: (name, options) => {
+      const plain = /^\.{0,2}\//.test(name);
+      const target = plain ? require("url").pathToFileURL(path.resolve(name)).href : name;
+      return import(target, options);
+    },
+  });
+
+  // ------------------------------------------------------------------ evaluation
+
+  const session = new inspector.Session();
+  session.connect();
+
+  const post = (method, params) => new Promise((resolve) => session.post(method, params, (error, result) => resolve(error ? { error } : result)));
+
+  // Runs the code until it returns or first waits. A SIGINT meanwhile throws.
+  const enter = new vm.Script("globalThis[Symbol.for('sandcell.enter')]()", { filename: "sandcell" });
+  let entering = null;
+  Object.defineProperty(globalThis, Symbol.for("sandcell.enter"), { value: () => entering() });
+
+  let taken;
+  Object.defineProperty(globalThis, Symbol.for("sandcell.take"), { value: (value) => void (taken = value) });
+
+  // The value that the inspector only describes.
+  async function valueOf(object) {
+    if (!object) return undefined;
+    if (object.objectId) {
+      const take = "function () { globalThis[Symbol.for('sandcell.take')](this); }";
+      await post("Runtime.callFunctionOn", { objectId: object.objectId, functionDeclaration: take, silent: true });
+      const value = taken;
+      taken = undefined;
+      return value;
+    }
+    if ("unserializableValue" in object) {
+      const text = object.unserializableValue;
+      return text.endsWith("n") ? BigInt(text.slice(0, -1)) : Number(text);
+    }
+    return object.type === "undefined" ? undefined : object.value;
+  }
+
+  function evaluate(code, number) {
+    const expression = rewriteImports(code) + `\n//# sourceURL=cell${number}.js`;
+    return new Promise((resolve, reject) => {
+      entering = () =>
+        session.post("Runtime.evaluate", { expression, replMode: true, objectGroup: "cell", silent: true }, (error, result) =>
+          error ? reject(error) : resolve(result));
+      try {
+        enter.runInThisContext({ breakOnSigint: true });
+      } catch (error) {
+        reject(error);
+      }
+    });
+  }
+
+  const isInterrupt = (error) => error?.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED";
+
+  // What a program would wait for before it ends, by kind.
+  function pending() {
+    const counts = { Timeout: -intervals };
+    for (const kind of resources()) if (!LASTING.has(kind) && kind !== "Immediate") counts[kind] = (counts[kind] ?? 0) + 1;
+    return counts;
+  }
+
+  // Waits for what this cell has set going; what was there before it is not its matter.
+  async function drain(running) {
+    const began = Date.now();
+    while (!running.over) {
+      await new Promise((resolve) => setSoon(resolve));
+      const now = pending();
+      const more = Object.keys(now).filter((kind) => now[kind] > (running.before[kind] ?? 0));
+      const children = more.every((kind) => kind === "ProcessWrap");
+      if (more.length === 0 || (children && Date.now() - began > CHILD_MS)) return;
+      await new Promise((resolve) => {
+        running.wake = resolve;
+        running.own = setTimer(resolve, 2);
+      });
+    }
+  }
+
+  function describe(error, number) {
+    if (!(error instanceof Error) && !(error && typeof error === "object" && typeof error.stack === "string")) {
+      return { name: "Error", message: clean(clip(inspect(error))), traceback: "Uncaught " + clean(clip(inspect(error))) };
+    }
+    const lines = String(error.stack ?? error).split("\n");
+    const isFrame = (line) => /^\s+at /.test(line);
+    const kept = lines.filter((line) => !isFrame(line) || (!/node:|\[eval\]|sandcell|Session\.post/.test(line)));
+    while (/^\s+at (new Promise|async Promise|process\.|Promise\.)/.test(kept.at(-1))) kept.pop();
+    let text = kept.join("\n").trimEnd();
+    if (error.cause !== undefined) text += "\n  cause: " + inspect(error.cause, { depth: 1 }).split("\n")[0];
+    const extra = Object.keys(error).filter((key) => !["code", "stack", "message", "cause"].includes(key)).length;
+    if (extra > 0 && typeof error.errors === "object") text += "\n" + inspect(error.errors, { depth: 1 });
+    return { name: String(error.name || "Error"), message: clean(clip(String(error.message))), traceback: clean(clip(text)) };
+  }
+
+  function classOf(error) {
+    switch (error?.code) {
+      case "ENOSPC":
+        return "disk";
+      case "EAGAIN":
+        return error.syscall?.startsWith("spawn") ? "processes" : "";
+      case "ENETUNREACH":
+      case "ENOTFOUND":
+      case "EAI_AGAIN":
+        return "network";
+      default:
+        return error?.cause ? classOf(error.cause) : "";
+    }
+  }
+
+  function hintOf(error) {
+    const missing = /^Cannot find (?:module|package) '([^'.\/][^']*)'/.exec(error?.message ?? "");
+    return missing ? `the module ${missing[1]} is not there; use what comes with Node, or bring its files with write_file` : "";
+  }
+
+  // The line that does not parse: V8 tells it apart from the error.
+  function describeSyntax(result, code, number) {
+    const details = result.exceptionDetails;
+    const line = code.split("\n")[details.lineNumber] ?? "";
+    const message = (result.result.description ?? details.text).split("\n")[0];
+    const mark = line.length < 300 ? `\n${line}\n${" ".repeat(Math.max(0, details.columnNumber))}^` : "";
+    const text = `cell${number}.js:${details.lineNumber + 1}:${details.columnNumber + 1}${mark}\n${message}`;
+    return { name: "SyntaxError", message: message.replace(/^SyntaxError: /, ""), traceback: clean(text) };
+  }
+
+  const interrupted = { name: "Interrupted", message: "", traceback: "Interrupted: the code was stopped from outside" };
+
+  // Values of libraries can be huge: the more there is to say, the less deep it goes.
+  function show(value) {
+    let text = "";
+    for (const depth of [2, 1, 0, -1]) {
+      text = inspect(value, { depth, maxStringLength: typeof value === "string" ? TEXT_LIMIT : 10_000 });
+      if (text.length < 4000) break;
+    }
+    return text;
+  }
+
+  async function run(header, over) {
+    const running = { nonce: header.nonce, number: header.cell, over: false, before: pending() };
+    cell = running;
+    running.finish = (done) => {
+      if (running.over) return;
+      running.over = true;
+      clearTimeout(running.own);
+      running.wake?.();
+      cell = null;
+      send({ type: "done", nonce: running.nonce, ...done });
+      over();
+    };
+    running.fail = (error) => {
+      if (error instanceof Exit) return running.finish({ status: "exit", exit_code: error.exitCode });
+      if (isInterrupt(error)) return running.finish({ status: "interrupted", exit_code: 130, error: interrupted });
+      running.finish({ status: "error", exit_code: 1, error: { ...describe(error, running.number), hint: hintOf(error), class: classOf(error) } });
+    };
+    giveStdin(header.stdin);
+    if (announced === running.nonce) return running.fail({ code: "ERR_SCRIPT_EXECUTION_INTERRUPTED" });
+    try {
+      const result = await evaluate(header.code, running.number);
+      if (running.over) return;
+      if (result.exceptionDetails) {
+        const error = await valueOf(result.exceptionDetails.exception ?? result.result);
+        const thrown = result.exceptionDetails.exception?.objectId && error?.name === "SyntaxError" &&
+          !/\n\s+at .*cell\d+\.js/.test(error.stack ?? "");
+        if (thrown) {
+          running.finish({ status: "error", exit_code: 1, error: { ...describeSyntax(result, header.code, running.number), hint: "", class: "" } });
+          return;
+        }
+        return running.fail(error);
+      }
+      let value = await valueOf(result.result);
+      if (util.types.isPromise(value)) value = await value;
+      await drain(running);
+      if (running.over) return;
+      if (process.exitCode) {
+        const code = Number(process.exitCode) || 0;
+        process.exitCode = undefined;
+        return running.finish({ status: "exit", exit_code: code });
+      }
+      if (value !== undefined) {
+        const text = show(value);
+        send({ type: "result", nonce: running.nonce }, [["text/plain", from(clean(clip(text)).slice(0, TEXT_LIMIT / 2), "utf8")]]);
+      }
+      running.finish({ status: "ok", exit_code: 0 });
+    } catch (error) {
+      running.fail(error);
+    } finally {
+      session.post("Runtime.releaseObjectGroup", { objectGroup: "cell" });
+    }
+  }
+
+  // ------------------------------------------------------------------ what code may do that would end the session
+
+  process.exit = process.reallyExitOfUser = (code) => {
+    const number = Number(code ?? process.exitCode ?? 0) & 255;
+    process.exitCode = undefined;
+    throw new Exit(number);
+  };
+  delete process.reallyExitOfUser;
+
+  process.on("SIGINT", () => cell?.fail({ code: "ERR_SCRIPT_EXECUTION_INTERRUPTED" }));
+
+  const astray = (error) => {
+    if (cell) return cell.fail(error);
+    if (!(error instanceof Exit)) writeSync(2, describe(error).traceback + "\n");
+  };
+  process.on("uncaughtException", astray);
+  process.on("unhandledRejection", astray);
+
+  // Intervals that are not cleared would keep a program alive for ever; a cell does not wait for them.
+  const makeInterval = globalThis.setInterval;
+  const dropInterval = globalThis.clearInterval;
+  const live = new Set();
+  globalThis.setInterval = function setInterval(...all) {
+    const timer = makeInterval(...all);
+    live.add(timer);
+    intervals = live.size;
+    return timer;
+  };
+  for (const name of ["clearInterval", "clearTimeout"]) {
+    globalThis[name] = (timer) => {
+      live.delete(timer);
+      intervals = live.size;
+      dropInterval(timer);
+    };
+  }
+
+  // ------------------------------------------------------------------ standard input
+
+  let stdin = null;
+  Object.defineProperty(process, "stdin", {
+    configurable: true,
+    get() {
+      stdin ??= Object.assign(new ReadStream(null, { fd: 0, autoClose: false }), { fd: 0, isTTY: false, setRawMode() { return this; } });
+      stdin.unref ??= () => stdin;
+      stdin.ref ??= () => stdin;
+      return stdin;
+    },
+  });
+
+  // The lowest free descriptor is the next one opened: 0.
+  function giveStdin(text) {
+    stdin = null;
+    const file = text == null ? "/dev/null" : `/tmp/.sandcell-stdin-${pid}`;
+    try {
+      if (text != null) writeFileSync(file, text);
+      closeSync(0);
+      openSync(file, "r");
+      if (text != null) unlinkSync(file);
+    } catch (error) {
+      writeSync(2, `sandcell: standard input could not be given: ${error.message}\n`);
+    }
+  }
+
+  // ------------------------------------------------------------------ frames in
+
+  let buffer = alloc(0);
+  const queue = [];
+  let busy = false;
+
+  async function work() {
+    if (busy) return;
+    busy = true;
+    // One that was stopped from outside may never come back by itself.
+    while (queue.length > 0) await new Promise((over) => run(queue.shift(), over));
+    busy = false;
+  }
+
+  function variables(nonce) {
+    send({ type: "variables", nonce, variables: [] });
+  }
+
+  function take(header) {
+    if (header.type === "run") {
+      queue.push(header);
+      work();
+    } else if (header.type === "interrupt") {
+      announced = header.nonce;
+    } else if (header.type === "variables") {
+      variables(header.nonce);
+    }
+  }
+
+  const control = new Socket({ fd: 3, readable: true, writable: false });
+  control.on("data", (bytes) => {
+    buffer = concat([buffer, bytes]);
+    for (;;) {
+      if (buffer.length < 8) return;
+      const size = buffer.readUInt32LE(0);
+      if (buffer.length < 4 + size) return;
+      const length = buffer.readUInt32LE(4);
+      const header = parse(buffer.toString("utf8", 8, 8 + length));
+      buffer = buffer.subarray(4 + size);
+      take(header);
+    }
+  });
+  const gone = () => process.reallyExit(0);
+  control.on("end", gone);
+  control.on("error", gone);
+
+  globalThis.require = createRequire(path.join(process.cwd(), "cell.js"));
+  const older = { exports: {} };
+  globalThis.module = older;
+  globalThis.exports = older.exports;
+  globalThis.__filename = path.join(process.cwd(), "cell.js");
+  globalThis.__dirname = process.cwd();
+  process.argv = [process.argv[0], globalThis.__filename];
+  send({ type: "ready", version: process.version.slice(1), pid });
+}

@@ -1,0 +1,133 @@
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use super::*;
+
+fn advice() -> Advice {
+    Advice {
+        network: false,
+        stdin: false,
+        modules: Some(BTreeSet::from(["numpy".to_owned()])),
+    }
+}
+
+/// `rule line:column`, in order.
+fn found(source: &str) -> Vec<String> {
+    analyse(source, &advice())
+        .iter()
+        .map(|finding| format!("{} {}:{}", finding.rule, finding.line, finding.column))
+        .collect()
+}
+
+fn denied(source: &str) -> bool {
+    analyse(source, &advice())
+        .iter()
+        .any(|finding| finding.severity == Severity::Deny)
+}
+
+#[test]
+fn everything_of_the_strict_list_is_found_however_it_is_written() {
+    for source in [
+        "import os",
+        "import os.path as p",
+        "import json, sys",
+        "from os import path",
+        "from urllib.request import urlopen",
+        "from urllib import request",
+        "from http.client import HTTPConnection",
+        "from http import (json, client as c)",
+        "import xml; import subprocess",
+        "if True: import shutil",
+        "try: from socket import *\nexcept: pass",
+        "def f():\n    import ctypes",
+        "import \\\n  pickle",
+        "eval('1')",
+        "x = [exec(y)]",
+        "e = eval\ne('1')",
+        "import builtins as b\nb.eval('1')",
+        "from builtins import eval as e\ne('x')",
+        "getattr(x, 'y')",
+        "import importlib as i\ni.import_module('os')",
+        "f(compile('x', 'y', 'exec'))",
+        "def f(:",
+        "x = 'abc",
+        "print((1)",
+    ] {
+        assert!(denied(source), "{source}: {:?}", found(source));
+    }
+}
+
+#[test]
+fn ordinary_code_gives_nothing_to_refuse() {
+    for source in [
+        "import math, json\nfrom collections import Counter\nprint(Counter('abc'))",
+        "import numpy as np\nnp.random.default_rng(1).normal(size=3)",
+        "x = 'import os; eval(1)'  # import sys",
+        "\"\"\"\nimport os\n\"\"\"",
+        "model.eval()\nre.compile('x')\ndf.eval('a + b')\nself.exec()",
+        "def eval(x):\n    return x",
+        "class compile(object): pass",
+        "osmium = 1\nimport osmium_local_thing if False else None",
+        "d = {'a': [1, (2, 3)]}\nf'{d[\"a\"]}'\nr'\\''\nb''",
+        "x = 5 if y else 6; z = x",
+        "@decorator\nasync def f(): await g()",
+        "print(f\"{'nested'}\")",
+    ] {
+        assert!(!denied(source), "{source}: {:?}", found(source));
+    }
+}
+
+#[test]
+fn hints_say_where_and_what() {
+    assert_eq!(found("x = 1\nname = input('? ')"), ["input-without-stdin 2:8"]);
+    assert_eq!(found("import requests"), ["network 1:8", "missing-import 1:8"]);
+    assert_eq!(found("import PIL.Image"), ["missing-import 1:8"]);
+    let pil = analyse("from PIL import Image", &advice());
+    assert!(pil[0].message.contains("pillow"), "{pil:?}");
+    assert_eq!(
+        found("import uvicorn as u\nu.run(app)").last().map(String::as_str),
+        Some("blocking 2:1")
+    );
+    assert_eq!(found("while True: pass"), ["blocking 1:1"]);
+    assert_eq!(found("from .near import x\nfrom . import y"), [""; 0]);
+    assert_eq!(found("é = 1; exec(é)"), ["call 1:8", "opaque 1:8"]);
+    let open = Advice {
+        network: true,
+        stdin: true,
+        modules: None,
+    };
+    assert_eq!(analyse("import requests\ninput()", &open), []);
+}
+
+#[test]
+fn a_mebibyte_nested_or_chained_as_deep_as_it_goes_takes_no_time_and_no_stack() {
+    let deep = 100_000;
+    let sources = [
+        "(".repeat(deep) + &")".repeat(deep),
+        "[".repeat(1 << 20),
+        "1+".repeat(deep) + "1",
+        format!("f{}", "()".repeat(deep)),
+        format!("a{}", ".b".repeat(deep)),
+        format!("x = a{}\nx()", ".b".repeat(deep)),
+        "-".repeat(1 << 20),
+        "not ".repeat(1 << 18),
+        "lambda: ".repeat(deep),
+        "eval(".repeat(deep),
+        (0..400).map(|depth| format!("{}if x:\n", " ".repeat(depth))).collect(),
+        "import ".repeat(1 << 17),
+        "import a,".repeat(1 << 16),
+        "from a import b; ".repeat(1 << 16),
+        "a = b\n".repeat(1 << 17),
+        "\"".repeat(1 << 20),
+        "x".repeat(1 << 20),
+        "é;".repeat(1 << 18),
+    ];
+    for source in sources {
+        let began = Instant::now();
+        let findings = analyse(&source, &advice());
+        let took = began.elapsed();
+        assert!(findings.len() <= FINDINGS_MAX);
+        // Ten times the bound of a release build: this one is not optimised, and other tests run beside it.
+        assert!(took < Duration::from_secs(2), "{took:?}: {:?}", source.get(..20));
+    }
+}

@@ -1,0 +1,347 @@
+//! A language of the table that can run here.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use sandcell_sandbox::{
+    ByteSize, Code, Command, Compile, Failure, HOME, Language, LanguageInfo, Program, Sandbox, Session, SessionError,
+    StdinMode,
+};
+
+use super::find::{Finder, Program as Found};
+use super::fresh::FreshSession;
+use super::naming;
+use super::versions::{self, Remembered};
+use super::{Driver, Entry, Naming, Way};
+use crate::own_path;
+
+/// The variable that tells programs, and this module, how much memory their sandbox has.
+const MEMORY: &str = "MEMORY_LIMIT_MB";
+/// The variable that tells how many cores it has.
+const CORES: &str = "OMP_NUM_THREADS";
+/// What is assumed where a back end does not say.
+const MEMORY_DEFAULT: &str = "512";
+const MEMORY_DEFAULT_MB: u64 = 512;
+const CORES_DEFAULT: &str = "1";
+/// A step of the way that only makes its folder.
+const KEEP: &str = ".keep";
+
+/// A language that runs as the table says.
+#[derive(Debug, Clone)]
+pub struct TableLanguage(Arc<Inner>);
+
+#[derive(Debug, Clone)]
+struct Inner {
+    info: LanguageInfo,
+    entry: Entry,
+    way: Way,
+    programs: BTreeMap<String, Found>,
+    trees: Vec<PathBuf>,
+}
+
+/// What a program is called and where its parts are.
+struct Places {
+    /// The source's name, without a folder.
+    file: String,
+    /// The folder that the source is in.
+    folder: String,
+    /// A folder for what is made of it.
+    dir: String,
+    class: String,
+}
+
+impl TableLanguage {
+    /// Takes the first way whose programs are all here.
+    pub(super) fn find(name: &str, entry: &Entry, finder: &Finder, versions: &Remembered) -> Result<Self, Failure> {
+        let mut problem: Option<String> = None;
+        for way in &entry.way {
+            let programs: Result<BTreeMap<_, _>, _> = way
+                .programs
+                .iter()
+                .map(|program| Ok((program.clone(), finder.find(program)?)))
+                .collect();
+            let programs = match programs {
+                Ok(programs) => programs,
+                Err(error) => {
+                    let error: super::find::NotFound = error;
+                    problem.get_or_insert_with(|| error.to_string());
+                    continue;
+                }
+            };
+            let mut language = Self::new(name, entry, way, programs);
+            let version = versions.of(&language).unwrap_or_default();
+            if let Some(least) = &way.min_version {
+                // Known once `sandcell languages` has asked for a language that this program runs.
+                let first = way.programs.first().and_then(|name| language.0.programs.get(name));
+                let known = first
+                    .and_then(|program| versions.of_program(&program.real))
+                    .unwrap_or_default();
+                if !versions::is_at_least(known, least) {
+                    problem.get_or_insert_with(|| format!("{} is older than {least}", way.programs.join(", ")));
+                    continue;
+                }
+            }
+            language.set_version(version);
+            return Ok(language);
+        }
+        Err(Failure::new(
+            Code::LanguageUnavailable,
+            format!(
+                "{name} is not on this machine: {}",
+                problem.unwrap_or_else(|| "no way to run it".to_owned())
+            ),
+            format!("install it on the host ({}) and restart sandcell", entry.install),
+        ))
+    }
+
+    fn new(name: &str, entry: &Entry, way: &Way, programs: BTreeMap<String, Found>) -> Self {
+        let mut trees: Vec<PathBuf> = programs.values().filter_map(|found| found.tree.clone()).collect();
+        trees.extend(way.shows.iter().filter(|path| path.is_dir()).cloned());
+        Self(Arc::new(Inner {
+            info: LanguageInfo {
+                name: name.to_owned(),
+                aliases: entry.aliases.clone(),
+                version: String::new(),
+                session: entry.session.is_some(),
+                extensions: entry.extensions.clone(),
+                libraries: Vec::new(),
+            },
+            entry: entry.clone(),
+            way: way.clone(),
+            programs,
+            trees,
+        }))
+    }
+
+    /// Host folders outside `/usr` that it needs.
+    #[must_use]
+    pub fn trees(&self) -> &[PathBuf] {
+        &self.0.trees
+    }
+
+    /// Interpreters after `#!` that mean it.
+    #[must_use]
+    pub fn hashbangs(&self) -> &[String] {
+        &self.0.entry.hashbang
+    }
+
+    /// Programs that show that it works, where its own entry has them.
+    #[must_use]
+    pub fn proof(&self) -> Option<&super::Proof> {
+        self.0.entry.proof.as_ref()
+    }
+
+    pub(super) fn programs(&self) -> impl Iterator<Item = &Found> {
+        self.0.programs.values()
+    }
+
+    /// The path of the interpreter that a driver runs in.
+    fn first_program(&self) -> String {
+        let first = self.0.way.programs.first().and_then(|name| self.0.programs.get(name));
+        first
+            .map(|found| found.path.to_string_lossy().into_owned())
+            .unwrap_or_default()
+    }
+
+    pub(super) fn set_version(&mut self, version: String) {
+        Arc::make_mut(&mut self.0).info.version = version;
+    }
+
+    /// The command that prints the version, and what it reads; none where the language cannot be asked.
+    pub(super) fn version_command(&self, env: &BTreeMap<String, String>) -> Option<(Command, String)> {
+        let places = Places {
+            file: "version".to_owned(),
+            folder: HOME.to_owned(),
+            dir: "/tmp".to_owned(),
+            class: "Main".to_owned(),
+        };
+        let way = &self.0.way;
+        let input = way.version_input.clone().unwrap_or_default();
+        (!way.version.is_empty()).then(|| (self.command(&way.version, &places, HOME, &[], env), input))
+    }
+
+    pub(super) fn compile_timeout(&self) -> std::time::Duration {
+        match self.0.way.compile.is_empty() {
+            true => std::time::Duration::ZERO,
+            false => self.0.way.compile_timeout(),
+        }
+    }
+
+    /// The files and steps for this code. `stem` is the name of the source where the language does not mind.
+    pub(super) fn build(
+        &self,
+        stem: &str,
+        code: &str,
+        args: &[String],
+        env: &BTreeMap<String, String>,
+    ) -> Result<Program, Failure> {
+        let Inner { info, entry, way, .. } = self.0.as_ref();
+        let dir = format!("/tmp/.sandcell-{}", info.name);
+        let places = self.places(stem, code, &dir);
+        let text = match &entry.prepend {
+            Some(prepend) if !code.contains(&prepend.unless) => format!("{}{code}", prepend.text),
+            Some(_) | None => code.to_owned(),
+        };
+        let source = own_path(&format!("{}/{}", places.folder, places.file))?;
+        let mut files = vec![(source, Bytes::from(text))];
+        if self.needs_dir() && !way.apart {
+            files.push((own_path(&format!("{dir}/{KEEP}"))?, Bytes::new()));
+        }
+        let compile_in = if way.apart { dir.as_str() } else { HOME };
+        Ok(Program {
+            files,
+            compile: (!way.compile.is_empty()).then(|| Compile {
+                command: self.command(&way.compile, &places, compile_in, &[], env),
+                timeout: way.compile_timeout(),
+            }),
+            run: self.command(&way.run, &places, HOME, args, env),
+        })
+    }
+
+    fn needs_dir(&self) -> bool {
+        let way = &self.0.way;
+        let mut items = way.compile.iter().chain(&way.run).chain(way.env.values());
+        items.any(|item| item.contains("{dir}") || item.contains("{bin}"))
+    }
+
+    fn places(&self, stem: &str, code: &str, dir: &str) -> Places {
+        let Inner { info, entry, way, .. } = self.0.as_ref();
+        let plain = info.extensions.first().map_or("txt", String::as_str);
+        let mut class = "Main".to_owned();
+        let file = match entry.naming {
+            Naming::Plain => format!("{stem}.{plain}"),
+            Naming::Java => {
+                let names = naming::java(code);
+                class = names.class;
+                format!("{}.{plain}", names.file)
+            }
+            Naming::Node if naming::is_module(code) => format!("{stem}.m{plain}"),
+            Naming::Node if plain != "js" && naming::requires(code) => format!("{stem}.c{plain}"),
+            Naming::Node => format!("{stem}.{plain}"),
+        };
+        Places {
+            file,
+            folder: if way.apart { dir.to_owned() } else { HOME.to_owned() },
+            dir: dir.to_owned(),
+            class,
+        }
+    }
+
+    fn command(
+        &self,
+        items: &[String],
+        places: &Places,
+        cwd: &str,
+        args: &[String],
+        env: &BTreeMap<String, String>,
+    ) -> Command {
+        // Where the step is carried out in the source's folder, messages name the file as its author does.
+        let source = if places.folder == cwd {
+            places.file.clone()
+        } else {
+            format!("{}/{}", places.folder, places.file)
+        };
+        let fill = |item: &String| self.fill(item, places, &source, env);
+        let mut all = env.clone();
+        all.extend(self.0.way.env.iter().map(|(name, value)| (name.clone(), fill(value))));
+        let mut argv = Vec::new();
+        for item in items {
+            if item == "{args}" {
+                argv.extend_from_slice(args);
+            } else {
+                argv.push(fill(item));
+            }
+        }
+        Command {
+            argv,
+            env: all,
+            cwd: cwd.to_owned(),
+            stdin: StdinMode::Null,
+            control: false,
+        }
+    }
+
+    /// One item with its placeholders replaced. What is filled in is not looked at again.
+    fn fill(&self, item: &str, places: &Places, source: &str, env: &BTreeMap<String, String>) -> String {
+        let mut text = String::new();
+        let mut rest = item;
+        while let Some((before, name, after)) = next_placeholder(rest) {
+            text.push_str(before);
+            match name {
+                "src" => text.push_str(source),
+                "dir" => text.push_str(&places.dir),
+                "bin" => text.push_str(&format!("{}/program", places.dir)),
+                "class" => text.push_str(&places.class),
+                "memory_mb" => text.push_str(env.get(MEMORY).map_or(MEMORY_DEFAULT, String::as_str)),
+                "heap_mb" => {
+                    let memory = env.get(MEMORY).and_then(|text| text.parse::<u64>().ok());
+                    text.push_str(&(memory.unwrap_or(MEMORY_DEFAULT_MB) / 2).to_string());
+                }
+                "cpus" => text.push_str(env.get(CORES).map_or(CORES_DEFAULT, String::as_str)),
+                program => {
+                    if let Some(found) = self.0.programs.get(program) {
+                        text.push_str(&found.path.to_string_lossy());
+                    }
+                }
+            }
+            rest = after;
+        }
+        text.push_str(rest);
+        text
+    }
+}
+
+/// The first `{name}` of a text: what is before it, its name, what is after it. Other braces are text.
+fn next_placeholder(text: &str) -> Option<(&str, &str, &str)> {
+    let mut from = 0;
+    loop {
+        let open = from + text.get(from..)?.find('{')?;
+        let inside = text.get(open + 1..)?;
+        let length = inside.find(|c: char| !(c.is_ascii_alphanumeric() || "_+#-.".contains(c)))?;
+        if length > 0 && inside.get(length..)?.starts_with('}') {
+            return Some((text.get(..open)?, inside.get(..length)?, inside.get(length + 1..)?));
+        }
+        from = open + 1;
+    }
+}
+
+/// The names in braces of an item.
+pub(super) fn placeholders(item: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    let mut rest = item;
+    while let Some((_, name, after)) = next_placeholder(rest) {
+        names.push(name);
+        rest = after;
+    }
+    names
+}
+
+#[async_trait]
+impl Language for TableLanguage {
+    fn info(&self) -> &LanguageInfo {
+        &self.0.info
+    }
+
+    fn program(&self, code: &str, args: &[String], env: &BTreeMap<String, String>) -> Result<Program, Failure> {
+        self.build("main", code, args, env)
+    }
+
+    fn memory(&self) -> ByteSize {
+        ByteSize::mib(self.0.entry.memory_mb)
+    }
+
+    async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError> {
+        match self.0.entry.session {
+            None => Ok(Box::new(FreshSession::new(self.clone(), sandbox))),
+            Some(Driver::Node) => Ok(Box::new(
+                crate::node::open(self.first_program(), &self.0.way.env, sandbox.as_ref()).await?,
+            )),
+            Some(Driver::Bash) => Ok(Box::new(
+                crate::bash::open(self.first_program(), sandbox.as_ref()).await?,
+            )),
+        }
+    }
+}

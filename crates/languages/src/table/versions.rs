@@ -1,0 +1,154 @@
+//! Which versions are here: asked inside a sandbox, and remembered.
+//!
+//! Starting a server asks nobody: it knows what was asked before. `sandcell languages` asks what is not known, and the
+//! answers stay in one file of the data folder, each for exactly the program that gave it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use sandcell_sandbox::{Channel, Language, Sandbox, StdinMode, gather};
+use tokio::time::timeout;
+
+use super::TableLanguage;
+use crate::memory::{read_own, state, write_own};
+
+/// The file's name in the data folder.
+const FILE: &str = "languages";
+/// Changes whenever the format does.
+const HEAD: &str = "sandcell languages 1";
+/// How long one answer may take; a Java machine needs seconds on a busy machine.
+const ANSWER: Duration = Duration::from_secs(15);
+const ANSWER_BYTES: usize = 4096;
+
+/// What was asked before.
+#[derive(Debug, Default)]
+pub(super) struct Remembered(BTreeMap<String, String>);
+
+impl Remembered {
+    pub(super) fn read(memory: Option<&Path>) -> Self {
+        let text = memory.and_then(|folder| read_own(&folder.join(FILE)));
+        let text = text.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
+        let mut lines = text.lines();
+        if lines.next() != Some(HEAD) {
+            return Self::default();
+        }
+        Self(
+            lines
+                .filter_map(|line| line.rsplit_once('\t'))
+                .map(|(key, version)| (key.to_owned(), version.to_owned()))
+                .collect(),
+        )
+    }
+
+    pub(super) fn of(&self, language: &TableLanguage) -> Option<String> {
+        self.0.get(&key(language)?).cloned()
+    }
+
+    /// What this very program answered for whatever language: the version of a way that is not taken is never asked.
+    pub(super) fn of_program(&self, program: &Path) -> Option<&str> {
+        let part = format!("\t{}\t{}", program.to_str()?, state(program)?);
+        let fits = |key: &&String| key.ends_with(&part) && key.matches('\t').count() == 2;
+        let key = self.0.keys().find(fits)?;
+        self.0.get(key).map(String::as_str)
+    }
+
+    fn keep(&self, memory: &Path) {
+        let lines = self.0.iter().map(|(key, version)| format!("{key}\t{version}\n"));
+        let text = std::iter::once(format!("{HEAD}\n")).chain(lines).collect::<String>();
+        if let Err(error) = write_own(memory, FILE, text.as_bytes()) {
+            tracing::debug!(%error, "the versions of languages could not be remembered");
+        }
+    }
+}
+
+/// The language and every program of its way, by the files that they are.
+fn key(language: &TableLanguage) -> Option<String> {
+    let mut key = language.info().name.clone();
+    for program in language.programs() {
+        let path = program.real.to_str().filter(|path| !path.contains(['\t', '\n']))?;
+        key.push_str(&format!("\t{path}\t{}", state(&program.real)?));
+    }
+    Some(key)
+}
+
+/// Asks those whose version is not known, inside this sandbox, and remembers the answers.
+pub async fn ask_versions(languages: &mut [TableLanguage], sandbox: &dyn Sandbox, memory: Option<&Path>) {
+    let mut known = Remembered::default();
+    let mut asked = false;
+    for language in languages {
+        if language.info().version.is_empty() {
+            asked = true;
+            if let Some(version) = ask(language, sandbox).await {
+                language.set_version(version);
+            }
+        }
+        if let (Some(key), false) = (key(language), language.info().version.is_empty()) {
+            known.0.insert(key, language.info().version.clone());
+        }
+    }
+    if let (true, Some(memory)) = (asked, memory) {
+        known.keep(memory);
+    }
+}
+
+async fn ask(language: &TableLanguage, sandbox: &dyn Sandbox) -> Option<String> {
+    let (mut command, input) = language.version_command(sandbox.base_env())?;
+    command.stdin = StdinMode::Piped;
+    let answer = timeout(ANSWER, async {
+        let process = sandbox.spawn(command).await.ok()?;
+        // One that ends without reading has answered all the same.
+        let _unread = process.handle.write(Channel::Stdin, input.into()).await;
+        let _unread = process.handle.close(Channel::Stdin).await;
+        Some(gather(process, ANSWER_BYTES).await)
+    });
+    let answer = answer.await.ok().flatten()?;
+    version_in(&answer.stdout).or_else(|| version_in(&answer.stderr))
+}
+
+/// The first thing in a text that looks like a version: numbers with dots, else a number alone.
+fn version_in(bytes: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(bytes);
+    let numbers = || {
+        text.split(|c: char| !(c.is_ascii_digit() || c == '.'))
+            .map(|part| part.trim_matches('.'))
+            .filter(|part| part.len() <= 30 && part.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    numbers()
+        .find(|part| part.contains('.'))
+        .or_else(|| numbers().next())
+        .map(str::to_owned)
+}
+
+/// Whether a version is at least another one; an unknown one is not.
+pub(super) fn is_at_least(version: &str, least: &str) -> bool {
+    let parts = |text: &str| -> Vec<u64> { text.split('.').map_while(|part| part.parse().ok()).collect() };
+    !version.is_empty() && parts(version) >= parts(least)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_found_in_what_programs_say() {
+        for (said, version) in [
+            ("v20.20.2\n", "20.20.2"),
+            ("go version go1.19.8 linux/amd64", "1.19.8"),
+            ("GNU Awk 5.1.0, API: 3.0", "5.1.0"),
+            ("sqlite3 says 3.40.1 2022-12-28", "3.40.1"),
+            ("25", "25"),
+            ("Welcome to Racket v8.6 [cs].", "8.6"),
+            ("SWI-Prolog version 9.0.4 for x86_64-linux", "9.0.4"),
+        ] {
+            assert_eq!(version_in(said.as_bytes()).as_deref(), Some(version), "{said}");
+        }
+        assert_eq!(version_in(b"no idea"), None);
+    }
+
+    #[test]
+    fn versions_are_compared_by_number() {
+        assert!(is_at_least("22.18.0", "22.18") && is_at_least("24.1", "22.18"));
+        assert!(!is_at_least("22.9", "22.18") && !is_at_least("", "1") && !is_at_least("20.20.2", "22.18"));
+    }
+}

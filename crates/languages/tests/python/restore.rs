@@ -1,0 +1,67 @@
+//! Sessions that go on in a copy of themselves. The rest of it is tested in real sandboxes, end to end.
+
+use sandcell_sandbox::{Aftermath, CellStatus, Exit};
+
+use crate::python;
+use crate::support::{Python, with_copies};
+
+/// Runs code that kills its interpreter until a copy has brought the session back (one may not be ready at once).
+async fn die(python: &mut Python, code: &str) -> u32 {
+    let ran = python.run(code).await;
+    assert!(matches!(ran.status, Ok(CellStatus::Died(Exit::Signal(_)))), "{ran:?}");
+    match python.session.aftermath() {
+        Aftermath::Restored { cell } => cell,
+        Aftermath::Over { why } => panic!("{why:?}"),
+    }
+}
+
+/// Waits until the driver has made a copy after the last cell: it sleeps then, and so does the copy.
+async fn settle(python: &mut Python) {
+    for _ in 0..200 {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        let home = format!("HOME={}", python.sandbox.home().display());
+        let mut copies = std::fs::read_dir("/proc").unwrap().flatten().filter(|entry| {
+            let read = |name: &str| std::fs::read(entry.path().join(name)).unwrap_or_default();
+            read("comm") == b"sandcell-copy\n"
+                && read("environ")
+                    .split(|byte| *byte == 0)
+                    .any(|item| item == home.as_bytes())
+        });
+        if copies.next().is_some() {
+            return;
+        }
+    }
+    panic!("no copy was made");
+}
+
+#[tokio::test]
+async fn a_session_goes_on_in_its_copy() {
+    if !with_copies() {
+        return;
+    }
+    let mut python = python!();
+    python.run("x = {'a': 1}\ndef f(): return x").await.ok();
+    settle(&mut python).await;
+    for turn in 0..3 {
+        let cell = die(&mut python, "x['a'] = 2\nimport os\nos.kill(os.getpid(), 9)").await;
+        assert_eq!(cell, 1 + 2 * turn, "after the last cell that came to its end");
+        let ran = python.run("f(), x is f(), __name__").await.ok();
+        assert_eq!(ran.text(), "({'a': 1}, True, '__main__')");
+        settle(&mut python).await;
+        // One more moment: the one that was there before may have been seen.
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn without_copies_a_dead_session_is_over() {
+    if with_copies() {
+        return;
+    }
+    let mut python = python!();
+    python.run("x = 1").await.ok();
+    python.run("import os; os.kill(os.getpid(), 9)").await;
+    assert_eq!(python.session.aftermath(), Aftermath::Over { why: None });
+    let ran = python.run("x").await;
+    assert!(matches!(ran.status, Ok(CellStatus::Died(Exit::Signal(9)))), "{ran:?}");
+}

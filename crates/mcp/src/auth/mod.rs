@@ -1,0 +1,257 @@
+//! Who calls, on HTTP: tokens, and whether one is needed. Everything here fails closed.
+
+mod tokens;
+
+use std::fs::Metadata;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use sandcell_engine::Principal;
+
+pub use tokens::{NewToken, Token, TokenError, TokenStore, TokenUse};
+use tokens::{digest, is_one_of};
+
+/// Everybody who calls without a token, where that is allowed.
+const ANONYMOUS: &str = "anonymous";
+/// What the principals of tokens begin with.
+const TOKEN: &str = "token:";
+
+/// Whether callers without a token are let in while no token exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Anonymous {
+    /// Right on loopback: whoever reaches the server is a user of this machine.
+    Allowed,
+    /// Elsewhere: a token is always needed.
+    Refused,
+}
+
+/// What a caller may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Admission {
+    pub(crate) who: Principal,
+    /// None for callers without a token, who may do everything.
+    pub(crate) only: Option<TokenUse>,
+}
+
+/// Why a caller is not let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Denied {
+    /// No token was sent, and one is needed.
+    Missing,
+    /// What was sent is no valid token.
+    Wrong,
+    /// The list of tokens cannot be read.
+    Unreadable,
+}
+
+/// The list of tokens as it was read last.
+#[derive(Debug)]
+struct Known {
+    stamp: Stamp,
+    tokens: Vec<Token>,
+}
+
+/// Tells whether the file has changed: every change is a new file in its place.
+type Stamp = (SystemTime, u64, u64);
+
+/// Lets callers in, by the list of tokens as it is at this moment: a token that is revoked ends with the next request.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    store: Option<TokenStore>,
+    anonymous: Anonymous,
+    /// Set when a list of tokens was seen, and never unset: a list that disappears must not open the door.
+    needed: AtomicBool,
+    known: Mutex<Option<Known>>,
+}
+
+impl Gate {
+    pub(crate) fn new(store: Option<TokenStore>, anonymous: Anonymous) -> Self {
+        Self {
+            store,
+            anonymous,
+            needed: AtomicBool::new(false),
+            known: Mutex::default(),
+        }
+    }
+
+    /// Who sent this `Authorization` header, or none.
+    pub(crate) fn admit(&self, authorization: Option<&str>) -> Result<Admission, Denied> {
+        let needed = self.token_needed()?;
+        let Some(authorization) = authorization else {
+            if needed {
+                return Err(Denied::Missing);
+            }
+            return Ok(Admission {
+                who: Principal::new(ANONYMOUS),
+                only: None,
+            });
+        };
+        // A token that is wrong is wrong also where none is needed: its sender believes to be somebody.
+        let token = bearer(authorization).ok_or(Denied::Wrong)?;
+        let hash = digest(token);
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let tokens = known.as_ref().map_or(&[][..], |known| &known.tokens);
+        let found = is_one_of(&hash, tokens).filter(|token| !token.has_expired());
+        found.map_or(Err(Denied::Wrong), |token| {
+            Ok(Admission {
+                who: Principal::new(&format!("{TOKEN}{}", token.id)),
+                only: Some(token.usage),
+            })
+        })
+    }
+
+    /// Whether this caller may still be here: its token exists and is valid, or none is needed.
+    pub(crate) fn may_stay(&self, who: &Principal) -> bool {
+        let Ok(needed) = self.token_needed() else {
+            return false;
+        };
+        match who.0.strip_prefix(TOKEN) {
+            None => !needed,
+            Some(id) => {
+                let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut tokens = known.iter().flat_map(|known| &known.tokens);
+                tokens.any(|token| token.id == id && !token.has_expired())
+            }
+        }
+    }
+
+    /// Whether there are tokens.
+    pub(crate) fn has_tokens(&self) -> Result<bool, Denied> {
+        self.token_needed()?;
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(known.as_ref().is_some_and(|known| !known.tokens.is_empty()))
+    }
+
+    /// Whether callers need a token now.
+    pub(crate) fn token_needed(&self) -> Result<bool, Denied> {
+        if self.refresh()? {
+            self.needed.store(true, Ordering::Relaxed);
+        }
+        Ok(self.anonymous == Anonymous::Refused || self.needed.load(Ordering::Relaxed))
+    }
+
+    /// Reads the list again if it has changed; whether there is one.
+    fn refresh(&self) -> Result<bool, Denied> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(store) = &self.store else {
+            return Ok(false);
+        };
+        let stamp = match std::fs::metadata(store.path()) {
+            Ok(meta) => stamp(&meta),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                *known = None;
+                return Ok(false);
+            }
+            Err(error) => return Err(unreadable(&error)),
+        };
+        if known.as_ref().is_none_or(|known| known.stamp != stamp) {
+            *known = None;
+            let tokens = store.list().map_err(|error| unreadable(&error))?;
+            *known = Some(Known { stamp, tokens });
+        }
+        Ok(true)
+    }
+}
+
+fn unreadable(error: &(dyn std::error::Error + 'static)) -> Denied {
+    tracing::error!(error, "the list of tokens cannot be read; nobody is let in");
+    Denied::Unreadable
+}
+
+fn stamp(meta: &Metadata) -> Stamp {
+    #[cfg(unix)]
+    let inode = std::os::unix::fs::MetadataExt::ino(meta);
+    #[cfg(not(unix))]
+    let inode = 0;
+    (meta.modified().unwrap_or(SystemTime::UNIX_EPOCH), meta.len(), inode)
+}
+
+/// The token of `Bearer TOKEN`; none if it is anything else.
+fn bearer(authorization: &str) -> Option<&str> {
+    let (scheme, token) = authorization.split_once(' ')?;
+    let token = token.trim_matches(' ');
+    let is_token = !token.is_empty() && token.len() <= 256 && token.bytes().all(|byte| byte.is_ascii_graphic());
+    (scheme.eq_ignore_ascii_case("bearer") && is_token).then_some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn bearer_of(token: &NewToken) -> String {
+        format!("Bearer {}", token.secret)
+    }
+
+    #[test]
+    fn without_a_list_the_loopback_is_open_and_elsewhere_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = TokenStore::new(folder.path());
+        let open = Gate::new(Some(store.clone()), Anonymous::Allowed);
+        assert_eq!(open.admit(None).unwrap().who, Principal::new("anonymous"));
+        assert_eq!(open.admit(Some("Bearer x")), Err(Denied::Wrong));
+        let closed = Gate::new(Some(store), Anonymous::Refused);
+        assert_eq!(closed.admit(None), Err(Denied::Missing));
+        assert_eq!(Gate::new(None, Anonymous::Refused).admit(None), Err(Denied::Missing));
+    }
+
+    #[test]
+    fn the_first_token_closes_the_door_for_all_others_and_for_good() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = TokenStore::new(folder.path());
+        let gate = Gate::new(Some(store.clone()), Anonymous::Allowed);
+        assert!(gate.admit(None).is_ok());
+        let first = store.create("first", None, TokenUse::Mcp).unwrap();
+        assert_eq!(gate.admit(None), Err(Denied::Missing));
+        let who = gate.admit(Some(&bearer_of(&first))).unwrap().who;
+        assert_eq!(who, Principal::new(&format!("token:{}", first.token.id)));
+        store.revoke(&first.token.id).unwrap();
+        assert_eq!(gate.admit(Some(&bearer_of(&first))), Err(Denied::Wrong));
+        assert_eq!(gate.admit(None), Err(Denied::Missing), "the last one was revoked");
+        std::fs::remove_file(store.path()).unwrap();
+        assert_eq!(gate.admit(None), Err(Denied::Missing), "the list is gone");
+    }
+
+    #[test]
+    fn what_is_not_exactly_a_valid_token_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = TokenStore::new(folder.path());
+        let gate = Gate::new(Some(store.clone()), Anonymous::Allowed);
+        let good = store.create("good", None, TokenUse::Mcp).unwrap();
+        let short = store.create("short", Some(Duration::ZERO), TokenUse::Mcp).unwrap();
+        let secret = &good.secret;
+        for wrong in [
+            String::new(),
+            "Bearer".into(),
+            "Bearer ".into(),
+            secret.clone(),
+            format!("Basic {secret}"),
+            format!("Bearer {secret}x"),
+            format!("Bearer {}", &secret[..secret.len() - 1]),
+            format!("Bearer {secret} {secret}"),
+            format!("Bearer {secret},{secret}"),
+            format!("Bearer {}", secret.to_uppercase()),
+            format!("Bearer {}", good.token.id),
+            format!("Bearer {}", good.token.sha256),
+            format!("Bearer {}", "x".repeat(100_000)),
+            bearer_of(&short),
+        ] {
+            assert_eq!(gate.admit(Some(&wrong)), Err(Denied::Wrong), "{wrong:.80}");
+        }
+        assert!(gate.admit(Some(&format!("bearer  {secret}"))).is_ok());
+    }
+
+    #[test]
+    fn a_broken_list_lets_nobody_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = TokenStore::new(folder.path());
+        let gate = Gate::new(Some(store.clone()), Anonymous::Allowed);
+        let token = store.create("a", None, TokenUse::Mcp).unwrap();
+        assert!(gate.admit(Some(&bearer_of(&token))).is_ok());
+        std::fs::write(store.path(), "{").unwrap();
+        assert_eq!(gate.admit(Some(&bearer_of(&token))), Err(Denied::Unreadable));
+        assert_eq!(gate.admit(None), Err(Denied::Unreadable));
+    }
+}

@@ -1,0 +1,423 @@
+//! The tokens of a server: a file in its data folder that holds their hashes.
+//!
+//! A token has 260 bits of randomness, so one round of SHA-256 is enough: nobody tries them out, also with the file in
+//! hand. Each change writes a new file in the place of the old one, under a lock, so that a server that reads it sees one
+//! or the other.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use sha2::Digest as _;
+use subtle::{Choice, ConstantTimeEq as _};
+
+const FILE: &str = "tokens.json";
+const LOCK: &str = "tokens.lock";
+const FORM: u32 = 1;
+/// Tokens that a server may have.
+const TOKENS: usize = 10_000;
+/// Bytes of the file; ten thousand tokens with the longest names fit.
+const FILE_BYTES: u64 = 8 << 20;
+/// Characters of a name.
+const NAME_CHARS: usize = 64;
+const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+const ID_CHARS: usize = 10;
+const SECRET_CHARS: usize = 52;
+
+/// A token's hash.
+pub(super) type Digest = [u8; 32];
+
+/// What a token is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenUse {
+    /// MCP: its holder is a caller with sandboxes.
+    Mcp,
+    /// The metrics of the server, and nothing else.
+    Metrics,
+}
+
+/// A token as it is kept: without the secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Token {
+    /// Its id: `tk` and ten lower-case letters and digits.
+    pub id: String,
+    /// Who or what it was made for.
+    pub name: String,
+    /// What it is for.
+    #[serde(rename = "use")]
+    pub usage: TokenUse,
+    /// SHA-256 of the token, in hexadecimal digits.
+    pub sha256: String,
+    /// When it was made, in seconds since 1970.
+    pub created_s: u64,
+    /// When it stops being valid, in seconds since 1970.
+    pub expires_s: Option<u64>,
+}
+
+impl Token {
+    /// Whether it has expired.
+    #[must_use]
+    pub fn has_expired(&self) -> bool {
+        self.expires_s.is_some_and(|end| seconds(SystemTime::now()) >= end)
+    }
+
+    /// When it was made, in UTC.
+    #[must_use]
+    pub fn created_at(&self) -> String {
+        at(self.created_s)
+    }
+
+    /// When it stops being valid, in UTC.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<String> {
+        self.expires_s.map(at)
+    }
+}
+
+/// A token that was just made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewToken {
+    /// What is kept of it.
+    pub token: Token,
+    /// The token itself, shown once.
+    pub secret: String,
+}
+
+/// Why the tokens cannot be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// The name says nothing.
+    #[error("a token's name has 1 to {NAME_CHARS} characters, none of them invisible")]
+    Name,
+    /// As many as there may be.
+    #[error("there are {TOKENS} tokens already")]
+    Full,
+    /// No such token.
+    #[error("there is no token {0}")]
+    Unknown(String),
+    /// The file is not one of ours.
+    #[error("{path} is not a list of tokens that this version understands")]
+    Form {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The file system.
+    #[error("{path} cannot be {step}")]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was tried.
+        step: &'static str,
+        /// What it said.
+        #[source]
+        source: io::Error,
+    },
+    /// The system gave no random bytes.
+    #[error("the system gave no random bytes")]
+    Random(#[source] io::Error),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Book {
+    form: u32,
+    tokens: Vec<Token>,
+}
+
+/// The tokens of a data folder.
+#[derive(Debug, Clone)]
+pub struct TokenStore {
+    folder: PathBuf,
+    file: PathBuf,
+}
+
+impl TokenStore {
+    /// The tokens of this data folder, which need not exist yet.
+    #[must_use]
+    pub fn new(folder: &Path) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            file: folder.join(FILE),
+        }
+    }
+
+    /// The file. Where it exists, a token is needed.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.file
+    }
+
+    /// All tokens, oldest first, those that have expired as well.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is not one of ours; that there is none is no error.
+    pub fn list(&self) -> Result<Vec<Token>, TokenError> {
+        let at = |step| move |source| self.failed(&self.file, step, source);
+        let file = match File::open(&self.file) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(at("opened")(error)),
+        };
+        let mut text = Vec::new();
+        file.take(FILE_BYTES + 1).read_to_end(&mut text).map_err(at("read"))?;
+        let form = |source: Box<dyn std::error::Error + Send + Sync>| TokenError::Form {
+            path: self.file.clone(),
+            source,
+        };
+        if text.len() > usize::try_from(FILE_BYTES).unwrap_or(usize::MAX) {
+            return Err(form("it is too large".into()));
+        }
+        let book: Book = serde_json::from_slice(&text).map_err(|error| form(error.into()))?;
+        if book.form != FORM {
+            return Err(form(format!("it has form {}, not {FORM}", book.form).into()));
+        }
+        if let Some(token) = book.tokens.iter().find(|token| parse_hex(&token.sha256).is_none()) {
+            return Err(form(format!("the hash of {} is none", token.id).into()));
+        }
+        Ok(book.tokens)
+    }
+
+    /// Makes a token.
+    ///
+    /// # Errors
+    /// When the name cannot be used, or the file cannot be written.
+    pub fn create(&self, name: &str, lifetime: Option<Duration>, usage: TokenUse) -> Result<NewToken, TokenError> {
+        let visible = |character: char| !character.is_control();
+        if name.trim().is_empty() || name.chars().count() > NAME_CHARS || !name.chars().all(visible) {
+            return Err(TokenError::Name);
+        }
+        let _lock = self.lock()?;
+        let mut tokens = self.list()?;
+        if tokens.len() >= TOKENS {
+            return Err(TokenError::Full);
+        }
+        let id = format!("tk{}", random(ID_CHARS)?);
+        let secret = format!("sandcell_{id}_{}", random(SECRET_CHARS)?);
+        let now = SystemTime::now();
+        let token = Token {
+            id,
+            name: name.to_owned(),
+            usage,
+            sha256: hex(&digest(&secret)),
+            created_s: seconds(now),
+            expires_s: lifetime.map(|lifetime| seconds(now).saturating_add(lifetime.as_secs())),
+        };
+        tokens.push(token.clone());
+        self.write(tokens)?;
+        Ok(NewToken { token, secret })
+    }
+
+    /// Ends a token. The list stays, also when it is empty then: a server whose last token was revoked is closed, not
+    /// open.
+    ///
+    /// # Errors
+    /// When there is no such token, or the file cannot be written.
+    pub fn revoke(&self, id: &str) -> Result<Token, TokenError> {
+        let _lock = self.lock()?;
+        let mut tokens = self.list()?;
+        let place = tokens.iter().position(|token| token.id == id);
+        let revoked = tokens.remove(place.ok_or_else(|| TokenError::Unknown(id.to_owned()))?);
+        self.write(tokens)?;
+        Ok(revoked)
+    }
+
+    /// One change at a time, from any process. Given back when the file is dropped.
+    fn lock(&self) -> Result<File, TokenError> {
+        let mut folder = fs::DirBuilder::new();
+        folder.recursive(true);
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
+        folder
+            .create(&self.folder)
+            .map_err(|source| self.failed(&self.folder, "made", source))?;
+        let path = self.folder.join(LOCK);
+        let file = private().create(true).truncate(false).open(&path);
+        let file = file.map_err(|source| self.failed(&path, "opened", source))?;
+        file.lock().map_err(|source| self.failed(&path, "locked", source))?;
+        Ok(file)
+    }
+
+    fn write(&self, tokens: Vec<Token>) -> Result<(), TokenError> {
+        let text = serde_json::to_vec_pretty(&Book { form: FORM, tokens }).map_err(|error| TokenError::Form {
+            path: self.file.clone(),
+            source: error.into(),
+        })?;
+        let path = self.folder.join(format!("{FILE}.{}", std::process::id()));
+        let written = || {
+            // What a process of the same number left behind when it was killed.
+            let _none_was_left = fs::remove_file(&path);
+            let mut file = private().create_new(true).open(&path)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&path, &self.file)
+        };
+        written().map_err(|source| {
+            let _nothing_more_to_do = fs::remove_file(&path);
+            self.failed(&self.file, "written", source)
+        })
+    }
+
+    fn failed(&self, path: &Path, step: &'static str, source: io::Error) -> TokenError {
+        TokenError::File {
+            path: path.to_owned(),
+            step,
+            source,
+        }
+    }
+}
+
+/// How files are opened that only their owner may read.
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+/// The hash that is kept.
+pub(super) fn digest(token: &str) -> Digest {
+    sha2::Sha256::digest(token.as_bytes()).into()
+}
+
+/// The token with this hash. Takes as long whichever it is, and however much of a hash is alike.
+pub(super) fn is_one_of<'a>(hash: &Digest, tokens: &'a [Token]) -> Option<&'a Token> {
+    let mut found = None;
+    for token in tokens {
+        let same = parse_hex(&token.sha256).map_or(Choice::from(0), |kept| kept.ct_eq(hash));
+        if bool::from(same) {
+            found = Some(token);
+        }
+    }
+    found
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}
+
+fn at(seconds: u64) -> String {
+    // Nobody makes tokens for the year 300,000; a file that says so is shown as it can be.
+    let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds.min(1 << 43)));
+    crate::time::rfc3339(time.unwrap_or(SystemTime::UNIX_EPOCH))
+}
+
+fn random(characters: usize) -> Result<String, TokenError> {
+    let mut bytes = vec![0_u8; characters];
+    getrandom::fill(&mut bytes).map_err(|error| TokenError::Random(io::Error::other(error)))?;
+    let character = |byte: &u8| ALPHABET.get(usize::from(byte % 32)).map(|byte| char::from(*byte));
+    Ok(bytes.iter().filter_map(character).collect())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn parse_hex(text: &str) -> Option<Digest> {
+    let mut bytes = [0_u8; 32];
+    if text.len() != 64 {
+        return None;
+    }
+    for (place, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(place * 2..place * 2 + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_kept_without_the_secret_and_only_for_their_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = TokenStore::new(&folder.path().join("deep/data"));
+        assert!(store.list().unwrap().is_empty());
+        let made = store.create("Ann's laptop", None, TokenUse::Mcp).unwrap();
+        assert_eq!(store.list().unwrap(), std::slice::from_ref(&made.token));
+        let kept = fs::read_to_string(store.path()).unwrap();
+        let random_part = made.secret.rsplit('_').next().unwrap();
+        assert_eq!(random_part.len(), SECRET_CHARS);
+        assert!(!kept.contains(random_part));
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            assert_eq!(fs::metadata(store.path()).unwrap().permissions().mode() & 0o777, 0o600);
+            let folder = store.path().parent().unwrap();
+            assert_eq!(fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
+        }
+    }
+
+    #[test]
+    fn no_two_tokens_are_alike_and_each_is_found_by_its_hash() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = TokenStore::new(folder.path());
+        let made: Vec<NewToken> = (0..20)
+            .map(|_| store.create("same", None, TokenUse::Mcp).unwrap())
+            .collect();
+        let kept = store.list().unwrap();
+        for token in &made {
+            assert_eq!(is_one_of(&digest(&token.secret), &kept), Some(&token.token));
+        }
+        assert_eq!(is_one_of(&digest("sandcell_"), &kept), None);
+    }
+
+    #[test]
+    fn changes_from_many_threads_are_all_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = TokenStore::new(folder.path());
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let made = store.create("one", None, TokenUse::Mcp).unwrap();
+                    store.create("two", None, TokenUse::Metrics).unwrap();
+                    store.revoke(&made.token.id).unwrap();
+                });
+            }
+        });
+        assert_eq!(store.list().unwrap().len(), 8);
+    }
+
+    #[test]
+    fn a_list_of_another_form_is_an_error_and_stays_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = TokenStore::new(folder.path());
+        let hash = "0".repeat(63);
+        let short_hash = format!(
+            r#"{{"form":1,"tokens":[{{"id":"tk","name":"a","use":"mcp","sha256":"{hash}","created_s":1,"expires_s":null}}]}}"#
+        );
+        for text in [
+            "",
+            "[]",
+            r#"{"form":2,"tokens":[]}"#,
+            r#"{"form":1,"tokens":[],"x":1}"#,
+            &short_hash,
+        ] {
+            fs::write(store.path(), text).unwrap();
+            assert!(store.list().is_err(), "{text}");
+            assert!(store.create("b", None, TokenUse::Mcp).is_err(), "{text}");
+            assert_eq!(fs::read_to_string(store.path()).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn names_are_for_people() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = TokenStore::new(folder.path());
+        for name in ["", "  ", "a\nb", "\u{1b}[2J", &"x".repeat(65)] {
+            assert!(
+                matches!(store.create(name, None, TokenUse::Mcp), Err(TokenError::Name)),
+                "{name:?}"
+            );
+        }
+        assert!(matches!(store.revoke("tkxxxxxxxxxx"), Err(TokenError::Unknown(_))));
+    }
+}

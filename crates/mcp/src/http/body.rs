@@ -1,0 +1,100 @@
+//! Bodies of requests, read within bounds of size and time, and bodies of answers, which hold what they were given room
+//! for until they have left or nobody wants them any more.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt as _;
+use http_body_util::combinators::BoxBody;
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use tokio::sync::mpsc;
+
+use super::refusal::Refusal;
+
+/// The body of an answer.
+pub(crate) type Body = BoxBody<Bytes, Infallible>;
+
+/// Pieces of an answer on their way from the session to the connection.
+const PIECES: usize = 4;
+
+/// Reads a body of at most so many bytes, in at most this time.
+pub(crate) async fn read(mut body: Incoming, most: usize, within: Duration) -> Result<Bytes, Refusal> {
+    let mut bytes = BytesMut::new();
+    let all = async {
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| Refusal::broken_body())?;
+            let Ok(piece) = frame.into_data() else { continue };
+            if bytes.len() + piece.len() > most {
+                return Err(Refusal::too_large(most));
+            }
+            bytes.extend_from_slice(&piece);
+        }
+        Ok(())
+    };
+    match tokio::time::timeout(within, all).await {
+        Ok(read) => read.map(|()| bytes.freeze()),
+        Err(_) => Err(Refusal::slow_body()),
+    }
+}
+
+/// A body that holds something until it is over.
+struct Holding<H> {
+    body: Body,
+    _held: H,
+}
+
+impl<H: Unpin> HttpBody for Holding<H> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body, holding `held` until it has left or is dropped.
+pub(crate) fn holding(body: Body, held: impl Send + Sync + Unpin + 'static) -> Body {
+    Holding { body, _held: held }.boxed()
+}
+
+/// A body that comes out of a channel.
+struct Piped(mpsc::Receiver<Frame<Bytes>>);
+
+impl HttpBody for Piped {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(cx).map(|frame| frame.map(Ok))
+    }
+}
+
+/// The body, holding `held` until its source is over, also when the client has gone: what a client asked for counts as
+/// under way for as long as it is.
+pub(crate) fn to_its_end(mut body: Body, held: impl Send + 'static) -> Body {
+    let (send, receive) = mpsc::channel(PIECES);
+    tokio::spawn(async move {
+        let _held = held;
+        let mut wanted = true;
+        while let Some(Ok(frame)) = body.frame().await {
+            wanted = wanted && send.send(frame).await.is_ok();
+        }
+    });
+    Piped(receive).boxed()
+}
+
+/// An answer of plain text.
+pub(crate) fn text(text: impl Into<Bytes>) -> Body {
+    http_body_util::Full::new(text.into()).boxed()
+}

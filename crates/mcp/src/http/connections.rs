@@ -1,0 +1,284 @@
+//! Connections: how many there may be, how long a slow client is waited for, and what becomes of them at the end.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::door::{Door, From};
+use super::tls::Tls;
+
+/// The head of a request must be there in this time; it is also how long a connection may wait for its next one.
+const HEAD_WITHIN: Duration = Duration::from_secs(30);
+/// A client that takes nothing for so long is gone.
+const WRITE_WITHIN: Duration = Duration::from_secs(30);
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+const HEADERS: usize = 64;
+const HEAD_BYTES: usize = 32 << 10;
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// The places for connections.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    open: Mutex<Table>,
+    most: usize,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    next: u64,
+    all: BTreeMap<u64, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    trusted: Arc<AtomicBool>,
+    end: CancellationToken,
+}
+
+/// A place that is taken.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    slots: Arc<Slots>,
+    number: u64,
+    trusted: Arc<AtomicBool>,
+    end: CancellationToken,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.slots.table().all.remove(&self.number);
+    }
+}
+
+impl Slots {
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self {
+            open: Mutex::default(),
+            most,
+        })
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.table().all.len()
+    }
+
+    /// Takes a place. When all are taken, the oldest connection of which no request was let in yet has to go; when
+    /// there is none, the new one. So whoever only connects cannot keep out those who are let in.
+    pub(crate) fn take(self: &Arc<Self>) -> (Option<Slot>, bool) {
+        let mut table = self.table();
+        let mut evicted = false;
+        if table.all.len() >= self.most {
+            let stranger = table
+                .all
+                .iter()
+                .find(|(_, entry)| !entry.trusted.load(Ordering::Relaxed));
+            let Some(number) = stranger.map(|(number, _)| *number) else {
+                return (None, false);
+            };
+            if let Some(entry) = table.all.remove(&number) {
+                entry.end.cancel();
+                evicted = true;
+            }
+        }
+        let number = table.next;
+        table.next += 1;
+        let (trusted, end) = (Arc::new(AtomicBool::new(false)), CancellationToken::new());
+        let entry = Entry {
+            trusted: Arc::clone(&trusted),
+            end: end.clone(),
+        };
+        table.all.insert(number, entry);
+        let slot = Slot {
+            slots: Arc::clone(self),
+            number,
+            trusted,
+            end,
+        };
+        (Some(slot), evicted)
+    }
+}
+
+/// Serves a connection to its end.
+pub(crate) async fn serve(
+    stream: TcpStream,
+    peer: SocketAddr,
+    slot: Slot,
+    door: Arc<Door>,
+    tls: Option<Arc<Tls>>,
+    drain: CancellationToken,
+) {
+    let Ok(here) = stream.local_addr() else { return };
+    let from = From {
+        peer: peer.ip().to_canonical(),
+        here,
+        secure: tls.is_some(),
+        trusted: Arc::clone(&slot.trusted),
+    };
+    // Without these the connection is slower or outlives its peer longer, which is no reason to refuse it.
+    let _as_it_is = stream.set_nodelay(true);
+    notice_when_gone(&stream);
+    let stream = Patient::new(stream);
+    let end = slot.end.clone();
+    let served = async {
+        match tls {
+            None => speak(stream, &door, &from, drain).await,
+            Some(tls) => match tokio::time::timeout(HANDSHAKE_WITHIN, tls.accept(stream)).await {
+                Ok(Ok(stream)) => speak(stream, &door, &from, drain).await,
+                Ok(Err(error)) => tracing::debug!(%error, %peer, "no TLS"),
+                Err(_) => tracing::debug!(%peer, "the TLS handshake took too long"),
+            },
+        }
+    };
+    tokio::select! {
+        () = served => {}
+        () = end.cancelled() => {}
+    }
+}
+
+async fn speak<S>(stream: S, door: &Arc<Door>, from: &From, drain: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(|request| async { Ok::<_, std::convert::Infallible>(door.answer(request, from).await) });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_WITHIN)
+        .max_headers(HEADERS)
+        .max_header_size(HEAD_BYTES)
+        .max_buf_size(BUFFER_BYTES)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = drain.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, peer = %from.peer, "a connection broke off");
+    }
+}
+
+/// Lets the system find out when the other end is gone without a word.
+#[cfg(target_os = "linux")]
+fn notice_when_gone(stream: &TcpStream) {
+    use rustix::net::sockopt;
+    let _as_it_is = sockopt::set_socket_keepalive(stream, true)
+        .and_then(|()| sockopt::set_tcp_keepidle(stream, Duration::from_secs(60)))
+        .and_then(|()| sockopt::set_tcp_keepintvl(stream, Duration::from_secs(15)))
+        .and_then(|()| sockopt::set_tcp_keepcnt(stream, 4))
+        .and_then(|()| sockopt::set_tcp_user_timeout(stream, 60_000));
+}
+
+#[cfg(not(target_os = "linux"))]
+fn notice_when_gone(_: &TcpStream) {}
+
+/// A stream that fails when its other end takes nothing for [`WRITE_WITHIN`].
+struct Patient<S> {
+    stream: S,
+    stuck: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S: AsyncWrite + Unpin> Patient<S> {
+    const fn new(stream: S) -> Self {
+        Self { stream, stuck: None }
+    }
+
+    fn judge<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if outcome.is_ready() {
+            self.stuck = None;
+            return outcome;
+        }
+        let deadline = || Box::pin(tokio::time::sleep_until(Instant::now() + WRITE_WITHIN));
+        let stuck = self.stuck.get_or_insert_with(deadline);
+        stuck.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.judge(cx, outcome)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outcome = Pin::new(&mut self.stream).poll_flush(cx);
+        self.judge(cx, outcome)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outcome = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.judge(cx, outcome)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.judge(cx, outcome)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+
+    #[test]
+    fn strangers_make_room_and_those_who_were_let_in_do_not() {
+        let slots = Slots::new(2);
+        let (first, _) = slots.take();
+        let (second, _) = slots.take();
+        let (first, second) = (first.unwrap(), second.unwrap());
+        first.trusted.store(true, Ordering::Relaxed);
+        let (third, evicted) = slots.take();
+        assert!(evicted && second.end.is_cancelled() && !first.end.is_cancelled());
+        let third = third.unwrap();
+        third.trusted.store(true, Ordering::Relaxed);
+        assert!(slots.take().0.is_none());
+        drop((second, first));
+        assert!(slots.take().0.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_nothing_is_given_up() {
+        let (ours, _theirs) = tokio::io::duplex(1024);
+        let mut stream = Patient::new(ours);
+        stream.write_all(&[0; 1024]).await.unwrap();
+        let started = Instant::now();
+        let error = stream.write_all(&[0; 1]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(started.elapsed().as_secs(), WRITE_WITHIN.as_secs());
+    }
+}

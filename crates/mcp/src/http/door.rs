@@ -1,0 +1,474 @@
+//! The way of a request: who may come in, in which order that is asked, and what each holds while it is answered.
+//!
+//! Cheap and certain questions come first, and nothing of a body is read before its sender is known. What passes is
+//! rmcp's to answer, and its answer is put into our words where it is not MCP.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_EXPOSE_HEADERS, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName,
+    HeaderValue, ORIGIN, TRANSFER_ENCODING, VARY,
+};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use tokio::sync::Semaphore;
+use tower_service::Service as _;
+
+use super::body::{self, Body};
+use super::guesses::Guesses;
+use super::message::{self, Kind, Message};
+use super::metrics::Metrics;
+use super::names::{Names, only};
+use super::refusal::Refusal;
+use super::tenants::{INCOMING_UNITS, Tenant, Tenants, UNIT};
+use super::{BODY_WITHIN, HttpLimits};
+use crate::auth::{Admission, Denied, Gate, TokenUse};
+use crate::host::Host;
+use crate::limits::MESSAGE_BYTES;
+
+const SESSION: &str = "mcp-session-id";
+const VERSION: &str = "mcp-protocol-version";
+/// Headers that decide something: each may stand only once.
+const ONCE: [HeaderName; 6] = [
+    HOST,
+    AUTHORIZATION,
+    ORIGIN,
+    CONTENT_TYPE,
+    HeaderName::from_static(SESSION),
+    HeaderName::from_static(VERSION),
+];
+/// Large answers that the server holds at once for all callers.
+const BULK_ANSWERS: usize = 16;
+/// Bytes of a message that only its own caller's bound is for.
+const SMALL_MESSAGE: usize = 1 << 20;
+/// How long a large answer waits for its place.
+const BULK_WAIT: Duration = Duration::from_secs(20);
+/// Bytes of a plain text answer of rmcp's that are put into our words.
+const PLAIN_TEXT: usize = 4096;
+
+/// What all connections share.
+pub(crate) struct Door {
+    pub(crate) names: Names,
+    pub(crate) gate: Gate,
+    pub(crate) guesses: Guesses,
+    pub(crate) tenants: Tenants,
+    pub(crate) limits: HttpLimits,
+    pub(crate) metrics: Metrics,
+    pub(crate) host: Arc<dyn Host>,
+    bulk: Arc<Semaphore>,
+    incoming: Semaphore,
+    /// Calls that are being answered.
+    calls: Arc<AtomicUsize>,
+    ending: AtomicBool,
+}
+
+/// Where a request came from.
+#[derive(Debug, Clone)]
+pub(crate) struct From {
+    pub(crate) peer: IpAddr,
+    /// The address that was connected to.
+    pub(crate) here: SocketAddr,
+    pub(crate) secure: bool,
+    /// Set once a request of the connection was let in: such a connection is not given up for a new one.
+    pub(crate) trusted: Arc<AtomicBool>,
+}
+
+/// A call that is being answered, for the drain at the end.
+struct Call(Arc<AtomicUsize>);
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Door {
+    pub(crate) fn new(names: Names, gate: Gate, tenants: Tenants, limits: HttpLimits, host: Arc<dyn Host>) -> Self {
+        Self {
+            names,
+            gate,
+            guesses: Guesses::default(),
+            tenants,
+            limits,
+            metrics: Metrics::default(),
+            host,
+            bulk: Arc::new(Semaphore::new(BULK_ANSWERS)),
+            incoming: Semaphore::new(4 * INCOMING_UNITS),
+            calls: Arc::default(),
+            ending: AtomicBool::new(false),
+        }
+    }
+
+    /// No new calls from now on.
+    pub(crate) fn close(&self) {
+        self.ending.store(true, Ordering::Relaxed);
+    }
+
+    /// Calls that are being answered.
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+
+    /// Answers a request, whatever it is.
+    pub(crate) async fn answer(&self, request: Request<Incoming>, from: &From) -> Response<Body> {
+        let chunked = request.headers().contains_key(TRANSFER_ENCODING);
+        let origin = request.headers().get(ORIGIN).cloned();
+        let origin = origin.filter(|origin| origin.to_str().is_ok_and(|text| self.names.may_read(text)));
+        let route = route(request.uri().path());
+        let mut response = self.route(route, request, from).await.unwrap_or_else(|refusal| {
+            self.metrics.refused(refusal.reason);
+            refusal.into_response()
+        });
+        self.metrics.answered(route.name(), response.status().as_u16());
+        let headers = response.headers_mut();
+        if let Some(origin) = origin {
+            headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+            headers.insert(
+                ACCESS_CONTROL_EXPOSE_HEADERS,
+                HeaderValue::from_static("Mcp-Session-Id"),
+            );
+        }
+        headers.insert(VARY, HeaderValue::from_static("Origin"));
+        if chunked {
+            // Two readers of one connection could see its end in different places: nothing may follow.
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+
+    async fn route(&self, route: Route, request: Request<Incoming>, from: &From) -> Result<Response<Body>, Refusal> {
+        // Probes come by any name, and learn one word.
+        match route {
+            Route::Alive => return Ok(plain(StatusCode::OK, "ok\n")),
+            Route::Ready if self.is_ending() => return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, "ending\n")),
+            Route::Ready => {
+                return Ok(match self.gate.token_needed() {
+                    Ok(_) => plain(StatusCode::OK, "ready\n"),
+                    Err(_) => plain(StatusCode::SERVICE_UNAVAILABLE, "tokens unreadable\n"),
+                });
+            }
+            Route::Mcp | Route::Metrics | Route::Old | Route::Other => {}
+        }
+        let headers = request.headers();
+        for name in &ONCE {
+            if headers.get_all(name).iter().nth(1).is_some() {
+                return Err(Refusal::twice(once_name(name)));
+            }
+        }
+        self.names.check(headers, from.here, from.secure)?;
+        let host = only(headers, HOST.as_str())?;
+        let target = request.uri().authority().map(hyper::http::uri::Authority::as_str);
+        if target.is_some_and(|target| !host.is_some_and(|host| host.eq_ignore_ascii_case(target))) {
+            return Err(Refusal::foreign_target());
+        }
+        match route {
+            Route::Old => Err(Refusal::old_transport()),
+            Route::Metrics => self.metrics(&request, from),
+            Route::Mcp if request.method() == Method::OPTIONS => self.preflight(headers),
+            Route::Mcp => self.mcp(request, from).await,
+            Route::Alive | Route::Ready | Route::Other => Err(Refusal::no_such_address()),
+        }
+    }
+
+    /// Who sent the request, if they may use what `wanted` says.
+    fn admit(&self, headers: &HeaderMap, from: &From, wanted: TokenUse) -> Result<Admission, Refusal> {
+        let admission = match self.gate.admit(only(headers, AUTHORIZATION.as_str())?) {
+            Ok(admission) => admission,
+            Err(Denied::Missing) => return Err(Refusal::no_token()),
+            Err(Denied::Unreadable) => return Err(Refusal::tokens_unreadable()),
+            Err(Denied::Wrong) => {
+                tracing::warn!(peer = %from.peer, "a request with a wrong token");
+                return Err(match self.guesses.wrong(from.peer) {
+                    Ok(()) => Refusal::wrong_token(),
+                    Err(wait) => Refusal::guessing(wait),
+                });
+            }
+        };
+        if admission.only.is_some_and(|only| only != wanted) {
+            return Err(Refusal::token_for_other_use());
+        }
+        from.trusted.store(true, Ordering::Relaxed);
+        Ok(admission)
+    }
+
+    fn metrics(&self, request: &Request<Incoming>, from: &From) -> Result<Response<Body>, Refusal> {
+        self.admit(request.headers(), from, TokenUse::Metrics)?;
+        if request.method() != Method::GET {
+            return Err(Refusal::method("GET"));
+        }
+        let text = self
+            .metrics
+            .render(&self.host.counts(), self.tenants.count(), self.calls());
+        let mut response = plain(StatusCode::OK, text);
+        let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+        Ok(response)
+    }
+
+    /// What a browser asks before it sends a request of a page: yes for the pages that the operator allowed.
+    fn preflight(&self, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
+        if !only(headers, ORIGIN.as_str())?.is_some_and(|origin| self.names.may_read(origin)) {
+            return Err(Refusal::foreign_origin());
+        }
+        let mut response = plain(StatusCode::NO_CONTENT, "");
+        let allowed = "Authorization, Content-Type, Last-Event-ID, Mcp-Method, Mcp-Name, Mcp-Protocol-Version, \
+                       Mcp-Session-Id";
+        let headers = response.headers_mut();
+        headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(allowed));
+        headers.insert(
+            ACCESS_CONTROL_ALLOW_METHODS,
+            HeaderValue::from_static("GET, POST, DELETE"),
+        );
+        Ok(response)
+    }
+
+    async fn mcp(&self, request: Request<Incoming>, from: &From) -> Result<Response<Body>, Refusal> {
+        if request.uri().query().is_some() {
+            return Err(Refusal::token_in_address());
+        }
+        let admission = self.admit(request.headers(), from, TokenUse::Mcp)?;
+        if self.is_ending() {
+            return Err(Refusal::ending());
+        }
+        let tenant = self.tenants.of(&admission.who).map_err(|error| {
+            tracing::error!(%error, "the tools of a caller");
+            Refusal::ending()
+        })?;
+        tenant.may_send(&self.limits).map_err(Refusal::too_fast)?;
+        match *request.method() {
+            Method::POST => self.post(&tenant, request).await,
+            Method::GET => get(&tenant, request).await,
+            Method::DELETE => delete(&tenant, request).await,
+            _ => Err(Refusal::method("POST, GET, DELETE")),
+        }
+    }
+
+    async fn post(&self, tenant: &Arc<Tenant>, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+        if !is_json(request.headers())? {
+            return Err(Refusal::not_json());
+        }
+        let place = tenant.place().ok_or_else(Refusal::too_many_requests)?;
+        let call = self.begin();
+        let (parts, incoming) = request.into_parts();
+        let bytes = self.read(tenant, &parts.headers, incoming).await?;
+        let message = message::look(&bytes)?;
+        let about = |refusal: Refusal| refusal.about(message.id.clone());
+        let session = only(&parts.headers, SESSION)?.map(str::to_owned);
+        let visit = session.as_deref().and_then(|id| tenant.sessions.enter(id));
+        let open = match (&session, &visit, &message.id) {
+            (Some(session), Some(_), Some(id)) => Some(
+                tenant
+                    .open(session, &id.to_string())
+                    .ok_or_else(|| about(Refusal::same_id()))?,
+            ),
+            _ => None,
+        };
+        let bulk = self.place_for_bulk(tenant, &message).await.map_err(about)?;
+        let in_session = visit.is_some() && message.id.is_some();
+        let held = (place, call, visit, open, bulk);
+        let request = Request::from_parts(parts, Full::new(bytes));
+        let response = if message.kind == Kind::Initialize {
+            initialize(tenant, request).await.map_err(about)?
+        } else {
+            serve(tenant, request).await
+        };
+        let response = in_our_words(response, &message).await;
+        Ok(response.map(|body| {
+            if in_session {
+                body::to_its_end(body, held)
+            } else {
+                body::holding(body, held)
+            }
+        }))
+    }
+
+    /// Counts a call for the drain.
+    fn begin(&self) -> Call {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        Call(Arc::clone(&self.calls))
+    }
+
+    /// Reads a body, within what the caller and all callers may make the server hold.
+    async fn read(&self, tenant: &Tenant, headers: &HeaderMap, incoming: Incoming) -> Result<Bytes, Refusal> {
+        let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        let most = match length.map(str::parse::<usize>) {
+            Some(Ok(length)) if length > MESSAGE_BYTES => return Err(Refusal::too_large(MESSAGE_BYTES)),
+            Some(Ok(length)) => length,
+            Some(Err(_)) | None => MESSAGE_BYTES,
+        };
+        let units = u32::try_from(most / UNIT + 1).unwrap_or(u32::MAX);
+        // Held while it is read; what is made of it counts as a call.
+        let full = |_| Refusal::server_full();
+        let _own = tenant.incoming.try_acquire_many(units).map_err(full)?;
+        // Ordinary messages never wait for what other callers announce and do not send.
+        let _all = if most > SMALL_MESSAGE {
+            Some(self.incoming.try_acquire_many(units).map_err(full)?)
+        } else {
+            None
+        };
+        body::read(incoming, most, BODY_WITHIN).await
+    }
+
+    /// Waits until there is room for an answer of the size of a file.
+    async fn place_for_bulk(
+        &self,
+        tenant: &Tenant,
+        message: &Message,
+    ) -> Result<Option<[tokio::sync::OwnedSemaphorePermit; 2]>, Refusal> {
+        if message.kind != Kind::Bulk {
+            return Ok(None);
+        }
+        let both = async {
+            let own = Arc::clone(&tenant.bulk).acquire_owned().await.ok()?;
+            let all = Arc::clone(&self.bulk).acquire_owned().await.ok()?;
+            Some([own, all])
+        };
+        match tokio::time::timeout(BULK_WAIT, both).await {
+            Ok(Some(places)) => Ok(Some(places)),
+            Ok(None) | Err(_) => Err(Refusal::server_full()),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Route {
+    Mcp,
+    Metrics,
+    Alive,
+    Ready,
+    /// Where servers of the first HTTP transport listened.
+    Old,
+    Other,
+}
+
+impl Route {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Mcp => "/mcp",
+            Self::Metrics => "/metrics",
+            Self::Alive => "/healthz",
+            Self::Ready => "/readyz",
+            Self::Old => "/sse",
+            Self::Other => "other",
+        }
+    }
+}
+
+fn route(path: &str) -> Route {
+    match path {
+        "/mcp" => Route::Mcp,
+        "/metrics" => Route::Metrics,
+        "/healthz" | "/health" => Route::Alive,
+        "/readyz" | "/ready" => Route::Ready,
+        "/sse" | "/mcp/sse" | "/message" | "/messages" | "/messages/" => Route::Old,
+        _ => Route::Other,
+    }
+}
+
+fn once_name(name: &HeaderName) -> &'static str {
+    match name.as_str() {
+        "host" => "Host",
+        "authorization" => "Authorization",
+        "origin" => "Origin",
+        "content-type" => "Content-Type",
+        SESSION => "Mcp-Session-Id",
+        _ => "MCP-Protocol-Version",
+    }
+}
+
+/// A form of a foreign page can send other types without asking; JSON it cannot.
+fn is_json(headers: &HeaderMap) -> Result<bool, Refusal> {
+    let kind = only(headers, CONTENT_TYPE.as_str())?.unwrap_or_default();
+    let essence = kind.split_once(';').map_or(kind, |(essence, _)| essence);
+    Ok(essence.trim().eq_ignore_ascii_case("application/json"))
+}
+
+/// Hands a request to rmcp.
+async fn serve(tenant: &Tenant, request: Request<Full<Bytes>>) -> Response<Body> {
+    let served = tenant.service.clone().call(request).await;
+    served.unwrap_or_else(|never| match never {})
+}
+
+/// Opens a session, if there may be one more.
+async fn initialize(tenant: &Tenant, request: Request<Full<Bytes>>) -> Result<Response<Body>, Refusal> {
+    let _one_at_a_time = tenant.opening.lock().await;
+    if !tenant.sessions.make_room().await {
+        return Err(Refusal::too_many_sessions());
+    }
+    Ok(serve(tenant, request).await)
+}
+
+/// Opens the stream of a session for what the server has to say by itself.
+async fn get(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+    let place = tenant.place().ok_or_else(Refusal::too_many_requests)?;
+    let Some(id) = only(request.headers(), SESSION)? else {
+        return Err(Refusal::stream_without_session());
+    };
+    let visit = tenant.sessions.enter(id).ok_or_else(Refusal::no_session)?;
+    let response = serve(tenant, request.map(|_| Full::default())).await;
+    let response = in_our_words(response, &Message::none()).await;
+    Ok(response.map(|body| body::holding(body, (place, visit))))
+}
+
+/// Ends a session.
+async fn delete(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+    let Some(id) = only(request.headers(), SESSION)? else {
+        return Err(Refusal::method("POST"));
+    };
+    let _visit = tenant.sessions.enter(id).ok_or_else(Refusal::no_session)?;
+    let mut response = in_our_words(serve(tenant, request.map(|_| Full::default())).await, &Message::none()).await;
+    if response.status() == StatusCode::ACCEPTED {
+        // It has ended: nothing is pending.
+        *response.status_mut() = StatusCode::NO_CONTENT;
+    }
+    Ok(response)
+}
+
+/// Puts rmcp's plain text errors into the form that all of ours have.
+async fn in_our_words(response: Response<Body>, message: &Message) -> Response<Body> {
+    let status = response.status();
+    let is_json = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    if !(status.is_client_error() || status.is_server_error()) || is_json {
+        return response;
+    }
+    if status == StatusCode::NOT_FOUND {
+        return Refusal::no_session().about(message.id.clone()).into_response();
+    }
+    let (parts, body) = response.into_parts();
+    let text = http_body_util::Limited::new(body, PLAIN_TEXT).collect().await;
+    let text = text.map_or_else(|_| Bytes::new(), http_body_util::Collected::to_bytes);
+    let text = if status.is_server_error() {
+        tracing::error!(text = %String::from_utf8_lossy(&text), "an error of the transport");
+        "the server made a mistake".into()
+    } else {
+        String::from_utf8_lossy(&text)
+    };
+    let mut refusal = Refusal::message(-32600, &text).about(message.id.clone());
+    refusal.status = status;
+    let mut response = refusal.into_response();
+    if let Some(allow) = parts.headers.get(hyper::header::ALLOW) {
+        response.headers_mut().insert(hyper::header::ALLOW, allow.clone());
+    }
+    response
+}
+
+fn plain(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(body::text(text));
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}

@@ -1,0 +1,59 @@
+//! Wrong tokens, by the address that they came from. A token cannot be guessed; this keeps those who try from filling the
+//! log and the server's time. Who sends a valid token is never slowed down, whatever others at the same address do.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Wrong tokens of one address that are answered as such, in this time.
+const GUESSES: u32 = 30;
+const WINDOW: Duration = Duration::from_secs(60);
+/// Addresses that are remembered.
+const ADDRESSES: usize = 4096;
+
+/// Who sent wrong tokens lately.
+#[derive(Debug, Default)]
+pub(crate) struct Guesses(Mutex<HashMap<IpAddr, (Instant, u32)>>);
+
+impl Guesses {
+    /// Counts a wrong token; after too many, says how long to wait.
+    pub(crate) fn wrong(&self, from: IpAddr) -> Result<(), Duration> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if all.len() >= ADDRESSES && !all.contains_key(&from) {
+            all.retain(|_, (since, _)| now.duration_since(*since) < WINDOW);
+            if all.len() >= ADDRESSES {
+                return Err(WINDOW);
+            }
+        }
+        let (since, count) = all.entry(from).or_insert((now, 0));
+        let passed = now.duration_since(*since);
+        if passed >= WINDOW {
+            (*since, *count) = (now, 0);
+        }
+        *count = count.saturating_add(1);
+        if *count > GUESSES {
+            return Err(WINDOW.saturating_sub(passed));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guesses_are_counted_for_each_address_and_memory_is_bounded() {
+        let guesses = Guesses::default();
+        let one = IpAddr::from([10, 0, 0, 1]);
+        assert!((0..GUESSES).all(|_| guesses.wrong(one).is_ok()));
+        assert!(guesses.wrong(one).is_err());
+        assert!(guesses.wrong(IpAddr::from([10, 0, 0, 2])).is_ok());
+        for n in 0..10_000_u32 {
+            let _counted = guesses.wrong(IpAddr::from(n.to_be_bytes()));
+        }
+        assert!(guesses.0.lock().unwrap().len() <= ADDRESSES);
+    }
+}

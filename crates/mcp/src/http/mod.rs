@@ -1,0 +1,245 @@
+//! MCP over HTTP: Streamable HTTP at `/mcp` in both eras of the protocol, health at `/healthz` and `/readyz`, metrics at
+//! `/metrics`.
+//!
+//! rmcp speaks the protocol; everything that keeps strangers out and friends within bounds is in front of it, in the order
+//! of the files: `connections` (how many, how slow), `door` (the way of a request), `names` (Host and Origin),
+//! `crate::auth` (tokens), `tenants` and `sessions` (what each caller has of its own). HTTP/1.1 by hyper, without a
+//! framework: there are five addresses, and what matters happens below and above routing.
+
+mod body;
+mod connections;
+mod door;
+mod guesses;
+mod message;
+mod metrics;
+mod names;
+mod refusal;
+mod sessions;
+mod tenants;
+mod tls;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sandcell_engine::Engine;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub use names::WrongName;
+pub use tls::{TlsError, TlsFiles};
+
+use crate::auth::{Anonymous, Denied, Gate, TokenStore};
+use crate::host::{EngineHost, Host};
+use crate::server::{ServerOptions, UnknownTool};
+use connections::Slots;
+use door::Door;
+use names::Names;
+use tenants::Tenants;
+use tls::Tls;
+
+/// The body of a request must be there in this time.
+pub(crate) const BODY_WITHIN: Duration = Duration::from_secs(60);
+/// How often callers that left or lost their token are looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(2);
+/// How often the end of the last calls is looked for.
+const DRAIN_LOOK: Duration = Duration::from_millis(20);
+/// What connections may take to close after their streams have ended.
+const CLOSE_WITHIN: Duration = Duration::from_secs(1);
+/// How long to wait when the system cannot give another connection (files are used up, say).
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// How much callers may have at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpLimits {
+    /// Connections of all callers.
+    pub connections: usize,
+    /// Requests of one caller that are under way.
+    pub requests_per_caller: usize,
+    /// Requests of one caller in a second, for long; twice as many at once.
+    pub requests_per_s: u32,
+    /// Sessions of one caller, in the older protocols.
+    pub sessions_per_caller: usize,
+    /// A session ends after this time without a message.
+    pub session_idle: Duration,
+    /// What calls that are under way may still take when the server ends.
+    pub drain: Duration,
+}
+
+/// How the server is reached.
+#[derive(Debug, Clone)]
+pub struct HttpOptions {
+    /// Names, with or without a port, that the server may be called by beside its own address.
+    pub hosts: Vec<String>,
+    /// Origins of web pages that may use it.
+    pub origins: Vec<String>,
+    /// How much callers may have.
+    pub limits: HttpLimits,
+    /// The tokens; none when there is no data folder.
+    pub tokens: Option<TokenStore>,
+    /// Whether callers without a token are let in while none exists.
+    pub anonymous: Anonymous,
+    /// The certificate; none for plain HTTP.
+    pub tls: Option<TlsFiles>,
+}
+
+/// Why the server cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    /// The options name a tool that does not exist.
+    #[error(transparent)]
+    UnknownTool(#[from] UnknownTool),
+    /// A name is none.
+    #[error(transparent)]
+    Name(#[from] WrongName),
+    /// The certificate.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Nobody could be let in.
+    #[error("no token exists, and without one nobody would be let in")]
+    NoToken,
+    /// The list of tokens is unusable.
+    #[error("the list of tokens cannot be read")]
+    Tokens,
+    /// The socket.
+    #[error("the socket cannot be used")]
+    Socket(#[source] std::io::Error),
+}
+
+/// A server that listens and has not begun to answer.
+pub struct HttpServer {
+    listener: TcpListener,
+    door: Arc<Door>,
+    tls: Option<Arc<Tls>>,
+    slots: Arc<Slots>,
+    /// Ends every session and stream.
+    end: CancellationToken,
+}
+
+impl std::fmt::Debug for HttpServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HttpServer")
+            .field("listener", &self.listener)
+            .finish_non_exhaustive()
+    }
+}
+
+impl HttpServer {
+    /// Checks everything and gets ready to answer on this socket.
+    ///
+    /// # Errors
+    /// When anything of the options cannot be used.
+    pub fn new(
+        engine: Arc<Engine>,
+        options: ServerOptions,
+        http: HttpOptions,
+        listener: std::net::TcpListener,
+    ) -> Result<Self, HttpError> {
+        Self::on(Arc::new(EngineHost(engine)), options, http, listener)
+    }
+
+    fn on(
+        host: Arc<dyn Host>,
+        options: ServerOptions,
+        http: HttpOptions,
+        listener: std::net::TcpListener,
+    ) -> Result<Self, HttpError> {
+        let names = Names::new(&http.hosts, &http.origins)?;
+        let gate = Gate::new(http.tokens, http.anonymous);
+        let has_tokens = gate.has_tokens().map_err(|_: Denied| HttpError::Tokens)?;
+        if !has_tokens && http.anonymous == Anonymous::Refused {
+            return Err(HttpError::NoToken);
+        }
+        let tls = http.tls.map(Tls::new).transpose()?.map(Arc::new);
+        let end = CancellationToken::new();
+        let tenants = Tenants::new(Arc::clone(&host), options, http.limits.clone(), end.clone());
+        tenants.check()?;
+        listener.set_nonblocking(true).map_err(HttpError::Socket)?;
+        Ok(Self {
+            listener: TcpListener::from_std(listener).map_err(HttpError::Socket)?,
+            slots: Slots::new(http.limits.connections),
+            door: Arc::new(Door::new(names, gate, tenants, http.limits, host)),
+            tls,
+            end,
+        })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Whether a token is needed now.
+    #[must_use]
+    pub fn wants_tokens(&self) -> bool {
+        self.door.gate.token_needed().unwrap_or(true)
+    }
+
+    /// Answers until `stop` is there. Then nothing new is taken, what is under way may finish for the time that the
+    /// limits say, and whatever is left is broken off; `at_once` shortens that.
+    pub async fn serve(self, stop: impl Future<Output = ()>, at_once: impl Future<Output = ()>) {
+        let drain = CancellationToken::new();
+        let mut connections = JoinSet::new();
+        let mut stop = std::pin::pin!(stop);
+        let mut sweep = tokio::time::interval(SWEEP_EVERY);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut stop => break,
+                _ = sweep.tick() => self.sweep(),
+                Some(_ended) = connections.join_next(), if !connections.is_empty() => {}
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, peer)) => {
+                        let (slot, evicted) = self.slots.take();
+                        if evicted {
+                            self.door.metrics.evicted.fetch_add(1, Ordering::Relaxed);
+                        }
+                        if let Some(slot) = slot {
+                            let (door, tls) = (Arc::clone(&self.door), self.tls.clone());
+                            connections.spawn(connections::serve(stream, peer, slot, door, tls, drain.clone()));
+                        }
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection could not be taken");
+                        tokio::time::sleep(ACCEPT_AGAIN).await;
+                    }
+                },
+            }
+            self.count_connections();
+        }
+        drop(self.listener);
+        self.door.close();
+        drain.cancel();
+        let last_calls = async {
+            while self.door.calls() > 0 {
+                tokio::time::sleep(DRAIN_LOOK).await;
+            }
+        };
+        tokio::select! {
+            () = last_calls => {}
+            () = tokio::time::sleep(self.door.limits.drain) => {
+                tracing::warn!(calls = self.door.calls(), "calls that did not end in time are broken off");
+            }
+            () = at_once => {}
+        }
+        self.end.cancel();
+        let closed = async { while connections.join_next().await.is_some() {} };
+        // What is left is dropped with the set.
+        let _all_or_not = tokio::time::timeout(CLOSE_WITHIN, closed).await;
+    }
+
+    fn sweep(&self) {
+        self.door.tenants.sweep(|who| self.door.gate.may_stay(who));
+        self.count_connections();
+    }
+
+    fn count_connections(&self) {
+        let count = u64::try_from(self.slots.count()).unwrap_or(u64::MAX);
+        self.door.metrics.connections.store(count, Ordering::Relaxed);
+    }
+}

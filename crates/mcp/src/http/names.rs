@@ -1,0 +1,270 @@
+//! By which names the server may be called, and from which pages: what keeps a web page that a person happens to open
+//! from using their server (DNS rebinding, requests across origins).
+//!
+//! The decision taken here: everything is compared as a whole and in one spelling. There are no patterns, suffixes or
+//! default ports that could be read in two ways.
+
+use std::net::{IpAddr, SocketAddr};
+
+use hyper::HeaderMap;
+use hyper::header::{HOST, ORIGIN};
+
+use super::refusal::Refusal;
+
+/// Names beyond the address that was connected to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Names {
+    hosts: Vec<String>,
+    origins: Vec<String>,
+}
+
+/// A list of names cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WrongName {
+    /// Not a host.
+    #[error("{0} is not a host name with an optional port, such as sandcell.example.com or 10.0.0.5:8123")]
+    Host(String),
+    /// Not an origin.
+    #[error("{0} is not an origin, such as https://app.example.com or http://localhost:6274")]
+    Origin(String),
+}
+
+impl Names {
+    /// Names that the operator allows.
+    pub(crate) fn new(hosts: &[String], origins: &[String]) -> Result<Self, WrongName> {
+        let host = |text: &String| authority(text).map(|(_, _)| text.to_ascii_lowercase());
+        let origin = |text: &String| is_origin(text).then(|| text.to_ascii_lowercase());
+        Ok(Self {
+            hosts: hosts
+                .iter()
+                .map(|text| host(text).ok_or_else(|| WrongName::Host(text.clone())))
+                .collect::<Result<_, _>>()?,
+            origins: origins
+                .iter()
+                .map(|text| origin(text).ok_or_else(|| WrongName::Origin(text.clone())))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Refuses a request that was not meant for this server, or that a foreign page sent. `here` is the address that
+    /// the client connected to, `secure` whether it did so by TLS.
+    pub(crate) fn check(&self, headers: &HeaderMap, here: SocketAddr, secure: bool) -> Result<(), Refusal> {
+        let host = only(headers, HOST.as_str())?.ok_or_else(Refusal::no_host)?;
+        let host = host.to_ascii_lowercase();
+        if !self.host_is_ours(&host, here) {
+            return Err(Refusal::foreign_host());
+        }
+        match only(headers, ORIGIN.as_str())? {
+            None if from_foreign_page(headers) => Err(Refusal::foreign_origin()),
+            None => Ok(()),
+            Some(origin) if self.origin_is_ours(origin, &host, secure) => Ok(()),
+            Some(_) => Err(Refusal::foreign_origin()),
+        }
+    }
+
+    /// Whether pages of this origin were allowed by the operator and may read answers.
+    pub(crate) fn may_read(&self, origin: &str) -> bool {
+        self.origins.contains(&origin.to_ascii_lowercase())
+    }
+
+    fn host_is_ours(&self, host: &str, here: SocketAddr) -> bool {
+        let Some((name, port)) = authority(host) else {
+            return false;
+        };
+        // An address of this connection cannot be had by rebinding: the browser asked for it by number.
+        let by_number = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        let to_us = by_number.is_ok_and(|ip| ip == here.ip().to_canonical());
+        let loopback = here.ip().to_canonical().is_loopback() && matches!(name, "localhost" | "127.0.0.1" | "[::1]");
+        let port_is_ours = port == Some(here.port()) || (port.is_none() && here.port() == 80);
+        if port_is_ours && (to_us || loopback) {
+            return true;
+        }
+        self.hosts.iter().any(|allowed| match authority(allowed) {
+            // A name without a port stands for the server behind a proxy, and for this server's own port.
+            Some((allowed, None)) => allowed == name && port.is_none_or(|port| port == here.port()),
+            Some(_) => allowed == host,
+            None => false,
+        })
+    }
+
+    fn origin_is_ours(&self, origin: &str, host: &str, secure: bool) -> bool {
+        let origin = origin.to_ascii_lowercase();
+        let own = format!("{}://{host}", if secure { "https" } else { "http" });
+        origin == own || self.origins.contains(&origin)
+    }
+}
+
+/// Browsers say so also where they send no `Origin`.
+fn from_foreign_page(headers: &HeaderMap) -> bool {
+    headers
+        .get("sec-fetch-site")
+        .is_some_and(|site| !matches!(site.as_bytes(), b"same-origin" | b"none"))
+}
+
+/// The one value of a header that must not stand twice; two could be read differently by two programs.
+pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<Option<&'a str>, Refusal> {
+    let mut values = headers.get_all(name).iter();
+    let Some(first) = values.next() else {
+        return Ok(None);
+    };
+    if values.next().is_some() {
+        return Err(Refusal::twice(name));
+    }
+    first.to_str().map(Some).map_err(|_| Refusal::unreadable(name))
+}
+
+/// Splits `name[:port]`. The name keeps the brackets of an IPv6 address.
+fn authority(text: &str) -> Option<(&str, Option<u16>)> {
+    let (name, port) = match text.rsplit_once(':') {
+        Some((name, _)) if name.starts_with('[') && !name.ends_with(']') => (text, None),
+        Some((name, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => {
+            (name, Some(port.parse().ok()?))
+        }
+        Some(_) => return None,
+        None => (text, None),
+    };
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    let is_name = !name.is_empty() && name.bytes().all(plain);
+    let is_v6 = name
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+        .is_some_and(|address| address.parse::<std::net::Ipv6Addr>().is_ok());
+    (is_name || is_v6).then_some((name, port))
+}
+
+fn is_origin(text: &str) -> bool {
+    ["http://", "https://"]
+        .iter()
+        .any(|scheme| text.strip_prefix(scheme).is_some_and(|rest| authority(rest).is_some()))
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    const HERE: &str = "127.0.0.1:8123";
+
+    fn asked(names: &Names, here: &str, headers: &[(&'static str, &str)]) -> Result<(), u16> {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, HeaderValue::from_str(value).unwrap());
+        }
+        names
+            .check(&map, here.parse().unwrap(), false)
+            .map_err(|refusal| refusal.status.as_u16())
+    }
+
+    #[test]
+    fn the_server_is_called_by_its_own_names_only() {
+        let names = Names::default();
+        for host in ["127.0.0.1:8123", "localhost:8123", "LOCALHOST:8123", "[::1]:8123"] {
+            assert_eq!(asked(&names, HERE, &[("host", host)]), Ok(()), "{host}");
+        }
+        for host in [
+            "evil.example:8123",
+            "localhost.evil.example:8123",
+            "localhost:8124",
+            "localhost",
+            "localhost:",
+            "localhost:08123x",
+            "127.0.0.1:8123@evil.example",
+            "evil.example#localhost:8123",
+            "localhost:8123/",
+            " localhost:8123 x",
+            "localhost.:8123",
+            "0.0.0.0:8123",
+            "127.1:8123",
+            "2130706433:8123",
+            "[::ffff:127.0.0.1]:8123",
+            "",
+        ] {
+            assert_eq!(asked(&names, HERE, &[("host", host)]), Err(403), "{host:?}");
+        }
+        assert_eq!(asked(&names, HERE, &[]), Err(400));
+        let twice = [("host", "localhost:8123"), ("host", "evil.example")];
+        assert_eq!(asked(&names, HERE, &twice), Err(400));
+    }
+
+    #[test]
+    fn elsewhere_only_the_address_itself_and_what_the_operator_allows() {
+        let here = "10.0.0.5:8123";
+        let names = Names::new(&["cell.example".into(), "fixed.example:99".into()], &[]).unwrap();
+        for host in ["10.0.0.5:8123", "cell.example", "Cell.Example:8123", "fixed.example:99"] {
+            assert_eq!(asked(&names, here, &[("host", host)]), Ok(()), "{host}");
+        }
+        for host in [
+            "localhost:8123",
+            "127.0.0.1:8123",
+            "10.0.0.6:8123",
+            "cell.example:99",
+            "fixed.example",
+            "fixed.example:8123",
+            "a.cell.example",
+            "cell.example.evil.example",
+        ] {
+            assert_eq!(asked(&names, here, &[("host", host)]), Err(403), "{host}");
+        }
+    }
+
+    #[test]
+    fn pages_of_other_origins_are_refused() {
+        let names = Names::new(&[], &["http://localhost:6274".into()]).unwrap();
+        let with = |origin: &str| asked(&names, HERE, &[("host", HERE), ("origin", origin)]);
+        for origin in [
+            "http://127.0.0.1:8123",
+            "http://localhost:6274",
+            "HTTP://LOCALHOST:6274",
+        ] {
+            assert_eq!(with(origin), Ok(()), "{origin}");
+        }
+        for origin in [
+            "null",
+            "",
+            "http://evil.example",
+            "http://localhost:6275",
+            "https://127.0.0.1:8123",
+            "http://127.0.0.1:8123.evil.example",
+            "http://127.0.0.1:8123/",
+            "http://localhost",
+            "file://",
+        ] {
+            assert_eq!(with(origin), Err(403), "{origin:?}");
+        }
+        let twice = [("host", HERE), ("origin", "http://127.0.0.1:8123"), ("origin", "null")];
+        assert_eq!(asked(&names, HERE, &twice), Err(400));
+        let foreign = [("host", HERE), ("sec-fetch-site", "cross-site")];
+        assert_eq!(asked(&names, HERE, &foreign), Err(403));
+        let typed = [("host", HERE), ("sec-fetch-site", "none")];
+        assert_eq!(asked(&names, HERE, &typed), Ok(()));
+    }
+
+    #[test]
+    fn names_that_mean_nothing_are_refused_at_the_start() {
+        for host in [
+            "",
+            "*",
+            "*.example.com",
+            "http://a",
+            "a/b",
+            "a:b",
+            "a:99999",
+            "[::1",
+            "a b",
+        ] {
+            assert!(Names::new(&[host.into()], &[]).is_err(), "{host}");
+        }
+        for origin in [
+            "*",
+            "null",
+            "a.example",
+            "http://",
+            "http://a/",
+            "https://*.a.example",
+            "ftp://a",
+        ] {
+            assert!(Names::new(&[], &[origin.into()]).is_err(), "{origin}");
+        }
+    }
+}

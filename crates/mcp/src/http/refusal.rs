@@ -1,0 +1,372 @@
+//! Requests that are not let in: the HTTP status, the headers that go with it, and in the body what happened and what to
+//! do, in the one shape that all failures have.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+};
+use hyper::{Response, StatusCode};
+use sandcell_sandbox::Code;
+use serde_json::{Value, json};
+
+use super::body::Body;
+
+/// In the range that servers may define; the text says what it means.
+const REFUSED: i32 = -32000;
+
+/// Why a request is not let in.
+#[derive(Debug, Clone)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    /// A word for the metrics.
+    pub(crate) reason: &'static str,
+    code: Code,
+    rpc_code: i32,
+    message: String,
+    remedy: &'static str,
+    /// The request that is answered, where it got that far.
+    id: Option<Value>,
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, reason: &'static str, code: Code, message: &str, remedy: &'static str) -> Self {
+        Self {
+            status,
+            reason,
+            code,
+            rpc_code: REFUSED,
+            message: message.to_owned(),
+            remedy,
+            id: None,
+            headers: Vec::new(),
+        }
+    }
+
+    fn with(mut self, name: HeaderName, value: &'static str) -> Self {
+        self.headers.push((name, HeaderValue::from_static(value)));
+        self
+    }
+
+    /// For a client that may be in the middle of sending: what else it sends is not read.
+    fn closing(self) -> Self {
+        self.with(CONNECTION, "close")
+    }
+
+    fn later(mut self, wait: Duration) -> Self {
+        let seconds = wait.as_secs().max(1);
+        self.headers.push((RETRY_AFTER, HeaderValue::from(seconds)));
+        self
+    }
+
+    /// Names the request that is answered.
+    pub(crate) fn about(mut self, id: Option<Value>) -> Self {
+        self.id = id;
+        self
+    }
+
+    pub(crate) fn no_host() -> Self {
+        let remedy = "send exactly one Host header with the name and port of this server";
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "host",
+            Code::InvalidArgument,
+            "the request has no Host header",
+            remedy,
+        )
+        .closing()
+    }
+
+    pub(crate) fn twice(name: &'static str) -> Self {
+        let message = format!("the header {name} stands more than once");
+        let remedy = "send it once";
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "headers",
+            Code::InvalidArgument,
+            &message,
+            remedy,
+        )
+        .closing()
+    }
+
+    pub(crate) fn unreadable(name: &'static str) -> Self {
+        let message = format!("the header {name} is not plain text");
+        let remedy = "use visible ASCII characters only";
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "headers",
+            Code::InvalidArgument,
+            &message,
+            remedy,
+        )
+        .closing()
+    }
+
+    pub(crate) fn foreign_host() -> Self {
+        let message = "the Host header does not name this server";
+        let remedy = "use the address that the server printed at its start, or let the operator add the name to \
+                      http.allowed_hosts";
+        Self::new(StatusCode::FORBIDDEN, "host", Code::DeniedByPolicy, message, remedy).closing()
+    }
+
+    pub(crate) fn foreign_origin() -> Self {
+        let message = "web pages of this origin may not use this server";
+        let remedy = "let the operator add the origin to http.allowed_origins if it is theirs";
+        Self::new(StatusCode::FORBIDDEN, "origin", Code::DeniedByPolicy, message, remedy).closing()
+    }
+
+    pub(crate) fn foreign_target() -> Self {
+        let message = "the request's target names another server than its Host header";
+        let remedy = "send requests to this server directly; it is no proxy";
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "headers",
+            Code::InvalidArgument,
+            message,
+            remedy,
+        )
+        .closing()
+    }
+
+    pub(crate) fn token_in_address() -> Self {
+        let message = "the address of this server takes no query";
+        let remedy = "send the token as `Authorization: Bearer …`; addresses end up in logs";
+        Self::new(StatusCode::BAD_REQUEST, "query", Code::InvalidArgument, message, remedy).closing()
+    }
+
+    pub(crate) fn no_token() -> Self {
+        let message = "this server wants a token";
+        let remedy = "send `Authorization: Bearer TOKEN`; the operator makes one with `sandcell token create NAME`";
+        Self::new(StatusCode::UNAUTHORIZED, "token", Code::Unauthorized, message, remedy)
+            .with(WWW_AUTHENTICATE, "Bearer realm=\"sandcell\"")
+            .closing()
+    }
+
+    pub(crate) fn wrong_token() -> Self {
+        let message = "the token is not valid: it is unknown, revoked or has expired";
+        let remedy = "ask the operator for a new one (`sandcell token create NAME`)";
+        let challenge = "Bearer realm=\"sandcell\", error=\"invalid_token\"";
+        Self::new(StatusCode::UNAUTHORIZED, "token", Code::Unauthorized, message, remedy)
+            .with(WWW_AUTHENTICATE, challenge)
+            .closing()
+    }
+
+    pub(crate) fn token_for_other_use() -> Self {
+        let message = "the token is not for this address";
+        let remedy = "use a token of `sandcell token create NAME` for /mcp, and one of `sandcell token create NAME \
+                      --metrics` for /metrics";
+        let challenge = "Bearer realm=\"sandcell\", error=\"insufficient_scope\"";
+        Self::new(StatusCode::FORBIDDEN, "scope", Code::Unauthorized, message, remedy)
+            .with(WWW_AUTHENTICATE, challenge)
+            .closing()
+    }
+
+    pub(crate) fn tokens_unreadable() -> Self {
+        let message = "the server cannot read its list of tokens, and lets nobody in";
+        let remedy = "tell the operator; the server's log says why";
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "tokens",
+            Code::Unauthorized,
+            message,
+            remedy,
+        )
+        .closing()
+    }
+
+    pub(crate) fn guessing(wait: Duration) -> Self {
+        let message = "too many requests with wrong tokens came from this address";
+        let remedy = "wait, and send a valid token";
+        Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "guessing",
+            Code::Unauthorized,
+            message,
+            remedy,
+        )
+        .later(wait)
+        .closing()
+    }
+
+    pub(crate) fn old_transport() -> Self {
+        let message = "this server does not speak the HTTP+SSE transport of 2024-11-05";
+        let remedy = "set the client's transport to Streamable HTTP (`type: \"http\"`) and its address to /mcp";
+        Self::new(
+            StatusCode::GONE,
+            "old transport",
+            Code::InvalidArgument,
+            message,
+            remedy,
+        )
+        .closing()
+    }
+
+    pub(crate) fn stream_without_session() -> Self {
+        let message = "a GET of /mcp opens the stream of a session, and this request names none";
+        let remedy = "speak Streamable HTTP: POST to /mcp; the HTTP+SSE transport of 2024-11-05 is not served";
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method",
+            Code::InvalidArgument,
+            message,
+            remedy,
+        )
+        .with(ALLOW, "POST")
+    }
+
+    pub(crate) fn method(allowed: &'static str) -> Self {
+        let message = "this address does not take that method";
+        let remedy = "see the Allow header";
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method",
+            Code::InvalidArgument,
+            message,
+            remedy,
+        )
+        .with(ALLOW, allowed)
+        .closing()
+    }
+
+    pub(crate) fn no_such_address() -> Self {
+        let message = "there is nothing at this address";
+        let remedy = "MCP is at /mcp, health at /healthz and /readyz, metrics at /metrics";
+        Self::new(StatusCode::NOT_FOUND, "path", Code::NotFound, message, remedy).closing()
+    }
+
+    pub(crate) fn not_json() -> Self {
+        let message = "the body must be JSON";
+        let remedy = "send `Content-Type: application/json` and one JSON-RPC message";
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "content type",
+            Code::InvalidArgument,
+            message,
+            remedy,
+        )
+        .closing()
+    }
+
+    pub(crate) fn too_large(most: usize) -> Self {
+        let message = format!("the body is too large: at most {most} bytes are taken");
+        let remedy = "send files in parts with append=true";
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "body",
+            Code::InvalidArgument,
+            &message,
+            remedy,
+        )
+        .closing()
+    }
+
+    pub(crate) fn slow_body() -> Self {
+        let message = "the body did not arrive in time";
+        let remedy = "send it faster, or files in parts with append=true";
+        Self::new(StatusCode::REQUEST_TIMEOUT, "slow", Code::Timeout, message, remedy).closing()
+    }
+
+    pub(crate) fn broken_body() -> Self {
+        let message = "the body ended before its end";
+        let remedy = "send it again";
+        Self::new(StatusCode::BAD_REQUEST, "body", Code::InvalidArgument, message, remedy).closing()
+    }
+
+    pub(crate) fn message(rpc_code: i32, text: &str) -> Self {
+        let remedy = "send one JSON-RPC 2.0 message";
+        let mut refusal = Self::new(StatusCode::BAD_REQUEST, "message", Code::InvalidArgument, text, remedy);
+        refusal.rpc_code = rpc_code;
+        refusal
+    }
+
+    pub(crate) fn same_id() -> Self {
+        let message = "a request with this id is still being answered";
+        let mut refusal = Self::new(
+            StatusCode::BAD_REQUEST,
+            "same id",
+            Code::InvalidArgument,
+            message,
+            "use a new id",
+        );
+        refusal.rpc_code = -32600;
+        refusal
+    }
+
+    pub(crate) fn no_session() -> Self {
+        let message = "there is no such session: it has ended, or it never was";
+        let remedy = "initialize a new one; sandboxes, variables and files are still there";
+        Self::new(StatusCode::NOT_FOUND, "session", Code::NotFound, message, remedy)
+    }
+
+    pub(crate) fn too_many_sessions() -> Self {
+        let message = "this caller has as many sessions as it may have, all in use";
+        let remedy = "end one with DELETE, or use one that is open";
+        Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "sessions",
+            Code::LimitReached,
+            message,
+            remedy,
+        )
+        .later(Duration::from_secs(10))
+    }
+
+    pub(crate) fn too_fast(wait: Duration) -> Self {
+        let message = "this caller sends requests faster than it may";
+        let remedy = "wait as long as Retry-After says";
+        Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "rate",
+            Code::LimitReached,
+            message,
+            remedy,
+        )
+        .later(wait)
+    }
+
+    pub(crate) fn too_many_requests() -> Self {
+        let message = "this caller has as many requests under way as it may have";
+        let remedy = "wait for one to be answered";
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "requests", Code::Busy, message, remedy).later(Duration::from_secs(1))
+    }
+
+    pub(crate) fn server_full() -> Self {
+        let message = "the server has no memory left for another message of this size just now";
+        let remedy = "try again soon";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "memory", Code::Busy, message, remedy)
+            .later(Duration::from_secs(1))
+            .closing()
+    }
+
+    pub(crate) fn ending() -> Self {
+        let message = "the server is ending and takes no more requests";
+        let remedy = "repeat the call when it is back";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "ending", Code::Busy, message, remedy)
+            .later(Duration::from_secs(5))
+            .closing()
+    }
+
+    /// The answer.
+    pub(crate) fn into_response(self) -> Response<Body> {
+        let data = json!({"code": self.code, "message": self.message, "remedy": self.remedy});
+        let text = format!("{}: {} ({})", self.code, self.message, self.remedy);
+        let mut answer = json!({"jsonrpc": "2.0", "error": {"code": self.rpc_code, "message": text, "data": data}});
+        // Without an id the field is left out: null would be taken for an id.
+        if let (Some(id), Some(object)) = (self.id, answer.as_object_mut()) {
+            object.insert("id".into(), id);
+        }
+        let mut response = Response::new(Full::new(Bytes::from(answer.to_string())).boxed());
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        for (name, value) in self.headers {
+            headers.insert(name, value);
+        }
+        response
+    }
+}

@@ -1,0 +1,184 @@
+//! The MCP sessions of one caller. Each caller has a manager of its own, so another's session id is simply unknown; what
+//! rmcp's manager lacks is a bound, which is here.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::Stream;
+use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, LocalSessionManagerError};
+use rmcp::transport::streamable_http_server::session::{ServerSseMessage, SessionId, SessionManager};
+
+/// A session that was not used for so long may be ended to make room for a new one.
+const ABANDONED: Duration = Duration::from_secs(60);
+
+/// The sessions of one caller.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    inner: LocalSessionManager,
+    seen: Mutex<HashMap<SessionId, Seen>>,
+    most: usize,
+}
+
+#[derive(Debug)]
+struct Seen {
+    last: Instant,
+    /// Requests and streams that are open.
+    open: usize,
+}
+
+/// A request or stream of a session that is under way; not abandoned while this exists.
+#[derive(Debug)]
+pub(crate) struct Visit {
+    sessions: Arc<Sessions>,
+    id: SessionId,
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        if let Some(seen) = self.sessions.seen().get_mut(&self.id) {
+            seen.open = seen.open.saturating_sub(1);
+            seen.last = Instant::now();
+        }
+    }
+}
+
+impl Sessions {
+    /// At most so many, each ending after so long without a message.
+    pub(crate) fn new(most: usize, idle: Duration) -> Self {
+        let mut inner = LocalSessionManager::default();
+        inner.session_config.keep_alive = Some(idle);
+        Self {
+            inner,
+            seen: Mutex::default(),
+            most,
+        }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, HashMap<SessionId, Seen>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.seen().len()
+    }
+
+    /// Begins a request of a session; none if this caller has no such session.
+    pub(crate) fn enter(self: &Arc<Self>, id: &str) -> Option<Visit> {
+        let mut all = self.seen();
+        let (id, seen) = all.get_key_value(id).map(|(id, _)| id.clone()).and_then(|id| {
+            let seen = all.get_mut(&id)?;
+            Some((id, seen))
+        })?;
+        seen.open += 1;
+        seen.last = Instant::now();
+        Some(Visit {
+            sessions: Arc::clone(self),
+            id,
+        })
+    }
+
+    /// Makes room for one more, by ending the one that was abandoned longest ago if need be. False if all are in use.
+    pub(crate) async fn make_room(&self) -> bool {
+        if self.count() < self.most {
+            return true;
+        }
+        let oldest = {
+            let seen = self.seen();
+            let abandoned = seen
+                .iter()
+                .filter(|(_, seen)| seen.open == 0 && seen.last.elapsed() >= ABANDONED);
+            abandoned.min_by_key(|(_, seen)| seen.last).map(|(id, _)| id.clone())
+        };
+        match oldest {
+            Some(id) => self.close_session(&id).await.is_ok(),
+            None => false,
+        }
+    }
+}
+
+impl SessionManager for Sessions {
+    type Error = LocalSessionManagerError;
+    type Transport = <LocalSessionManager as SessionManager>::Transport;
+
+    async fn create_session(&self) -> Result<(SessionId, Self::Transport), Self::Error> {
+        let (id, transport) = self.inner.create_session().await?;
+        let seen = Seen {
+            last: Instant::now(),
+            open: 0,
+        };
+        self.seen().insert(id.clone(), seen);
+        Ok((id, transport))
+    }
+
+    async fn initialize_session(
+        &self,
+        id: &SessionId,
+        message: ClientJsonRpcMessage,
+    ) -> Result<ServerJsonRpcMessage, Self::Error> {
+        self.inner.initialize_session(id, message).await
+    }
+
+    async fn has_session(&self, id: &SessionId) -> Result<bool, Self::Error> {
+        self.inner.has_session(id).await
+    }
+
+    async fn close_session(&self, id: &SessionId) -> Result<(), Self::Error> {
+        self.seen().remove(id);
+        self.inner.close_session(id).await
+    }
+
+    async fn create_stream(
+        &self,
+        id: &SessionId,
+        message: ClientJsonRpcMessage,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
+        self.inner.create_stream(id, message).await
+    }
+
+    async fn accept_message(&self, id: &SessionId, message: ClientJsonRpcMessage) -> Result<(), Self::Error> {
+        self.inner.accept_message(id, message).await
+    }
+
+    async fn create_standalone_stream(
+        &self,
+        id: &SessionId,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
+        self.inner.create_standalone_stream(id).await
+    }
+
+    async fn resume(
+        &self,
+        id: &SessionId,
+        last_event_id: String,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
+        self.inner.resume(id, last_event_id).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn sessions_are_bounded_and_those_in_use_are_not_ended() {
+        let sessions = Arc::new(Sessions::new(2, Duration::from_secs(3600)));
+        let (first, _transport) = sessions.create_session().await.unwrap();
+        assert!(sessions.make_room().await);
+        let (second, _transport) = sessions.create_session().await.unwrap();
+        assert!(!sessions.make_room().await, "none is abandoned");
+        let long_ago = Instant::now().checked_sub(ABANDONED * 2).unwrap();
+        for seen in sessions.seen().values_mut() {
+            seen.last = long_ago;
+        }
+        let visit = sessions.enter(&first).unwrap();
+        assert!(sessions.make_room().await);
+        assert!(sessions.enter(&first).is_some());
+        assert!(sessions.enter(&second).is_none(), "it made room");
+        drop(visit);
+        assert!(sessions.enter("no such session").is_none());
+        assert_eq!(sessions.count(), 1);
+    }
+}

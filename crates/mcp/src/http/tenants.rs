@@ -1,0 +1,194 @@
+//! What the server keeps for each caller while it is there: its sessions, and how much it asks for at once. Nothing here
+//! is shared between callers, so that none can use up what another needs.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use sandcell_engine::Principal;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use super::HttpLimits;
+use super::sessions::Sessions;
+use crate::host::Host;
+use crate::limits::MESSAGE_BYTES;
+use crate::server::{Server, ServerOptions, UnknownTool};
+use crate::stdio::ledger::Ledger;
+
+/// Large answers that one caller may make the server hold at once. While it is made, one of 10 MiB takes several times
+/// that: as bytes, in base64, in JSON.
+const BULK_ANSWERS: usize = 2;
+/// Bytes of incoming messages that it may make the server hold.
+pub(super) const INCOMING_UNITS: usize = 4 * MESSAGE_BYTES / UNIT;
+/// Semaphores count in `u32`; kibibytes are fine enough.
+pub(super) const UNIT: usize = 1024;
+
+/// A caller that has used nothing for so long is forgotten; its sandboxes are the engine's and stay.
+const FORGOTTEN: Duration = Duration::from_secs(600);
+
+/// One caller.
+pub(crate) struct Tenant {
+    pub(crate) service: StreamableHttpService<Server, Sessions>,
+    pub(crate) sessions: Arc<Sessions>,
+    /// Requests under way.
+    pub(crate) requests: Arc<Semaphore>,
+    /// Large answers under way.
+    pub(crate) bulk: Arc<Semaphore>,
+    /// Kibibytes of messages that are coming in.
+    pub(crate) incoming: Semaphore,
+    /// One session is opened at a time, so that the bound holds.
+    pub(crate) opening: tokio::sync::Mutex<()>,
+    most_requests: usize,
+    rate: Mutex<Bucket>,
+    /// Requests of sessions that are being answered: session and id.
+    open: Arc<Mutex<HashSet<(String, String)>>>,
+    /// Fires when the caller may not be here any more.
+    end: CancellationToken,
+    used: Mutex<Instant>,
+}
+
+/// A request of a session that is being answered.
+pub(crate) struct Open {
+    all: Arc<Mutex<HashSet<(String, String)>>>,
+    this: (String, String),
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        lock(&self.all).remove(&self.this);
+    }
+}
+
+/// A full bucket lets a burst through; it fills at the rate that is allowed for long.
+#[derive(Debug)]
+struct Bucket {
+    tokens: f64,
+    filled: Instant,
+}
+
+impl Tenant {
+    /// Takes one request from what the caller may send; else says how long to wait.
+    pub(crate) fn may_send(&self, limits: &HttpLimits) -> Result<(), Duration> {
+        let per_second = f64::from(limits.requests_per_s);
+        let mut bucket = lock(&self.rate);
+        let now = Instant::now();
+        let gained = now.duration_since(bucket.filled).as_secs_f64() * per_second;
+        bucket.tokens = (bucket.tokens + gained).min(2.0 * per_second);
+        bucket.filled = now;
+        *lock(&self.used) = now;
+        if bucket.tokens < 1.0 {
+            return Err(Duration::from_secs(1));
+        }
+        bucket.tokens -= 1.0;
+        Ok(())
+    }
+
+    /// Opens a request of a session; none if one with this id is open.
+    pub(crate) fn open(&self, session: &str, id: &str) -> Option<Open> {
+        let this = (session.to_owned(), id.to_owned());
+        lock(&self.open).insert(this.clone()).then(|| Open {
+            all: Arc::clone(&self.open),
+            this,
+        })
+    }
+
+    /// A place for one more request.
+    pub(crate) fn place(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.requests).try_acquire_owned().ok()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.requests.available_permits() == self.most_requests
+            && self.sessions.count() == 0
+            && lock(&self.used).elapsed() >= FORGOTTEN
+    }
+}
+
+/// All callers that are there.
+pub(crate) struct Tenants {
+    host: Arc<dyn Host>,
+    options: ServerOptions,
+    limits: HttpLimits,
+    all: Mutex<HashMap<Principal, Arc<Tenant>>>,
+    end: CancellationToken,
+}
+
+impl Tenants {
+    pub(crate) fn new(host: Arc<dyn Host>, options: ServerOptions, limits: HttpLimits, end: CancellationToken) -> Self {
+        Self {
+            host,
+            options,
+            limits,
+            all: Mutex::default(),
+            end,
+        }
+    }
+
+    /// This caller.
+    pub(crate) fn of(&self, who: &Principal) -> Result<Arc<Tenant>, UnknownTool> {
+        let mut all = lock(&self.all);
+        if let Some(tenant) = all.get(who) {
+            return Ok(Arc::clone(tenant));
+        }
+        let tenant = Arc::new(self.make(who)?);
+        all.insert(who.clone(), Arc::clone(&tenant));
+        Ok(tenant)
+    }
+
+    fn make(&self, who: &Principal) -> Result<Tenant, UnknownTool> {
+        let end = self.end.child_token();
+        let sessions = Arc::new(Sessions::new(self.limits.sessions_per_caller, self.limits.session_idle));
+        let ledger = Arc::new(Ledger::default());
+        let server = Server::new(Arc::clone(&self.host), &self.options, who.clone(), end.clone(), ledger)?;
+        // Hosts and origins were looked at before, more strictly.
+        let config = StreamableHttpServerConfig::default()
+            .disable_allowed_hosts()
+            .with_json_response(true)
+            .with_max_request_body_bytes(MESSAGE_BYTES)
+            .with_cancellation_token(end.clone());
+        Ok(Tenant {
+            service: StreamableHttpService::new(move || Ok(server.clone()), Arc::clone(&sessions), config),
+            sessions,
+            requests: Arc::new(Semaphore::new(self.limits.requests_per_caller)),
+            bulk: Arc::new(Semaphore::new(BULK_ANSWERS)),
+            incoming: Semaphore::new(INCOMING_UNITS),
+            opening: tokio::sync::Mutex::default(),
+            most_requests: self.limits.requests_per_caller,
+            rate: Mutex::new(Bucket {
+                tokens: 2.0 * f64::from(self.limits.requests_per_s),
+                filled: Instant::now(),
+            }),
+            open: Arc::default(),
+            end,
+            used: Mutex::new(Instant::now()),
+        })
+    }
+
+    /// Finds out whether the options can be served, before anybody calls.
+    pub(crate) fn check(&self) -> Result<(), UnknownTool> {
+        self.make(&Principal::new("nobody")).map(drop)
+    }
+
+    /// Ends the sessions and streams of callers that may not be here any more, and forgets those that left.
+    pub(crate) fn sweep(&self, may_stay: impl Fn(&Principal) -> bool) {
+        lock(&self.all).retain(|who, tenant| {
+            if !may_stay(who) {
+                tenant.end.cancel();
+                return false;
+            }
+            !tenant.is_idle()
+        });
+    }
+
+    /// Callers and sessions that are there.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        let all = lock(&self.all);
+        (all.len(), all.values().map(|tenant| tenant.sessions.count()).sum())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

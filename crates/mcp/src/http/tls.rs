@@ -1,0 +1,161 @@
+//! TLS, with certificates that are read again when their files change.
+
+use std::path::PathBuf;
+
+/// The files of a certificate, in PEM form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate of the server, and after it those that lead to an authority.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+/// Why there is no TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// Left out of this build.
+    #[error("this build has no TLS")]
+    Absent,
+    /// A file.
+    #[error("{path} cannot be used: {reason}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The two files together.
+    #[error("the certificate and the key cannot be used together: {0}")]
+    Pair(String),
+}
+
+#[cfg(feature = "tls")]
+pub(crate) use real::Tls;
+
+#[cfg(not(feature = "tls"))]
+pub(crate) use absent::Tls;
+
+#[cfg(feature = "tls")]
+mod real {
+    use std::path::Path;
+    use std::sync::{Arc, Mutex, PoisonError};
+    use std::time::{Duration, Instant, SystemTime};
+
+    use tokio::io::{AsyncRead, AsyncWrite};
+    use tokio_rustls::TlsAcceptor;
+    use tokio_rustls::rustls::ServerConfig;
+    use tokio_rustls::rustls::crypto::ring;
+    use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+    use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use tokio_rustls::server::TlsStream;
+
+    use super::{TlsError, TlsFiles};
+
+    /// The files are looked at this often at most.
+    const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+    /// Takes TLS connections with the certificate as it is now.
+    pub(crate) struct Tls {
+        files: TlsFiles,
+        state: Mutex<State>,
+    }
+
+    struct State {
+        acceptor: TlsAcceptor,
+        stamp: Stamp,
+        looked: Instant,
+    }
+
+    type Stamp = [Option<SystemTime>; 2];
+
+    impl Tls {
+        pub(crate) fn new(files: TlsFiles) -> Result<Self, TlsError> {
+            let stamp = stamp(&files);
+            let state = State {
+                acceptor: acceptor(&files)?,
+                stamp,
+                looked: Instant::now(),
+            };
+            Ok(Self {
+                files,
+                state: Mutex::new(state),
+            })
+        }
+
+        pub(crate) async fn accept<S>(&self, stream: S) -> std::io::Result<TlsStream<S>>
+        where
+            S: AsyncRead + AsyncWrite + Unpin,
+        {
+            self.current().accept(stream).await
+        }
+
+        /// A certificate that has become unusable is told, and the one before it serves on.
+        fn current(&self) -> TlsAcceptor {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            if state.looked.elapsed() >= LOOK_EVERY {
+                state.looked = Instant::now();
+                let stamp = stamp(&self.files);
+                if stamp != state.stamp {
+                    state.stamp = stamp;
+                    match acceptor(&self.files) {
+                        Ok(acceptor) => {
+                            tracing::info!("the certificate was read again");
+                            state.acceptor = acceptor;
+                        }
+                        Err(error) => tracing::error!(%error, "the changed certificate is not used"),
+                    }
+                }
+            }
+            state.acceptor.clone()
+        }
+    }
+
+    fn stamp(files: &TlsFiles) -> Stamp {
+        let changed = |path: &Path| std::fs::metadata(path).and_then(|meta| meta.modified()).ok();
+        [changed(&files.certificate), changed(&files.key)]
+    }
+
+    fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
+        let file = |path: &Path, reason: String| TlsError::File {
+            path: path.to_owned(),
+            reason,
+        };
+        let chain = CertificateDer::pem_file_iter(&files.certificate)
+            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+            .map_err(|error| file(&files.certificate, error.to_string()))?;
+        if chain.is_empty() {
+            return Err(file(&files.certificate, "it holds no certificate".to_owned()));
+        }
+        let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| file(&files.key, error.to_string()))?;
+        let pair = |error: tokio_rustls::rustls::Error| TlsError::Pair(error.to_string());
+        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(pair)?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .map_err(pair)?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+mod absent {
+    use tokio::io::{AsyncRead, AsyncWrite};
+
+    use super::{TlsError, TlsFiles};
+
+    /// Cannot be made in this build.
+    pub(crate) enum Tls {}
+
+    impl Tls {
+        pub(crate) fn new(_: TlsFiles) -> Result<Self, TlsError> {
+            Err(TlsError::Absent)
+        }
+
+        pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, _: S) -> std::io::Result<S> {
+            match *self {}
+        }
+    }
+}

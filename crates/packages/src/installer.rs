@@ -1,0 +1,440 @@
+//! One installation in a sandbox of its own: resolve, download, unpack, compile, hand out.
+//!
+//! The sandbox has none of the caller's files and no way out but the relay to the broker. It is made for one installation and
+//! ends with it, also when that is given up.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sandcell_broker::Index;
+use sandcell_sandbox::{
+    Backend, Channel, Code, Command, Exit, Failure, Held, LAYERS, Limits, Process, ProcessEvent, Sandbox, SandboxPath,
+    SandboxSpec, StdinMode, WriteMode,
+};
+use tokio::sync::{mpsc, watch};
+
+use crate::lock::{self, Locked};
+use crate::relay::Relay;
+use crate::spec::Spec;
+use crate::store::Draft;
+use crate::tool::Tool;
+use crate::unpack::{UnpackError, Unpacked, Unpacker};
+
+const PACK: &str = include_str!("inside/pack.py");
+const PIP: &str = include_str!("inside/pip.py");
+const WANTED: &str = "/tmp/wanted.txt";
+const HELD: &str = "/tmp/held.txt";
+const LOCKED: &str = "/tmp/locked.txt";
+const REPORT: &str = "/tmp/report.json";
+const SITE: &str = "/tmp/site";
+/// Bytes of a tool's output that are looked at.
+const OUTPUT_KEPT: usize = 64 << 10;
+/// Bytes of a tool's words that a caller is shown.
+const SAID_MAX: usize = 1500;
+/// The most that a report or list may have.
+const LIST_MAX: u64 = 8 << 20;
+/// Pieces of the finished files that wait to be written.
+const PIECES: usize = 64;
+
+/// What an installation needs to know of the machine.
+#[derive(Debug, Clone)]
+pub(crate) struct Setup {
+    pub(crate) backend: Arc<dyn Backend>,
+    /// The interpreter inside.
+    pub(crate) python: String,
+    pub(crate) limits: Limits,
+    pub(crate) tool: Tool,
+    /// The folder with uv alone.
+    pub(crate) tool_folder: Option<std::path::PathBuf>,
+    /// Whether source distributions are built.
+    pub(crate) sources: bool,
+}
+
+/// A running installer.
+pub(crate) struct Installer {
+    setup: Setup,
+    sandbox: Arc<dyn Sandbox>,
+    relay: Relay,
+}
+
+/// How a program inside ended.
+struct Ended {
+    ok: bool,
+    killed: bool,
+    said: String,
+}
+
+impl Installer {
+    /// Makes the sandbox.
+    pub(crate) async fn start(setup: Setup, index: Arc<Index>) -> Result<Self, Failure> {
+        let spec = SandboxSpec {
+            limits: setup.limits.clone(),
+            ..SandboxSpec::default()
+        };
+        let sandbox = setup.backend.create(&spec).await?;
+        if let Some(folder) = &setup.tool_folder {
+            sandbox.attach(folder).await?;
+        }
+        let relay = Relay::start(sandbox.as_ref(), &setup.python, index).await?;
+        Ok(Self { setup, sandbox, relay })
+    }
+
+    fn index_url(&self) -> String {
+        format!("http://127.0.0.1:{}/simple/", self.relay.port)
+    }
+
+    fn environment(&self) -> BTreeMap<String, String> {
+        let mut env = self.sandbox.base_env().clone();
+        let own = [
+            ("UV_CACHE_DIR", "/tmp/uv-cache"),
+            ("UV_NO_CONFIG", "1"),
+            ("UV_PYTHON_DOWNLOADS", "never"),
+            ("UV_HTTP_TIMEOUT", "60"),
+            ("UV_HTTP_RETRIES", "0"),
+            ("UV_NO_PROGRESS", "1"),
+            ("PIP_CONFIG_FILE", "/dev/null"),
+            ("PIP_NO_INPUT", "1"),
+            ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
+            ("PIP_CACHE_DIR", "/tmp/pip-cache"),
+            ("PIP_ROOT_USER_ACTION", "ignore"),
+            ("NO_COLOR", "1"),
+        ];
+        env.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        env
+    }
+
+    async fn put(&self, path: &str, text: String) -> Result<(), Failure> {
+        let path = SandboxPath::parse(path).map_err(|error| internal(&error.to_string()))?;
+        self.sandbox
+            .files()
+            .write(&path, text.into(), WriteMode::Replace)
+            .await?;
+        Ok(())
+    }
+
+    async fn get(&self, path: &str) -> Result<String, Failure> {
+        let path = SandboxPath::parse(path).map_err(|error| internal(&error.to_string()))?;
+        let chunk = self.sandbox.files().read(&path, 0, LIST_MAX).await?;
+        if chunk.total > LIST_MAX {
+            return Err(internal("the list of versions is too long"));
+        }
+        String::from_utf8(chunk.bytes.to_vec()).map_err(|_| internal("the list of versions is no text"))
+    }
+
+    async fn spawn(&self, argv: Vec<String>) -> Result<Process, Failure> {
+        let command = Command {
+            argv,
+            env: self.environment(),
+            cwd: "/tmp".to_owned(),
+            stdin: StdinMode::Null,
+            control: false,
+        };
+        Ok(self.sandbox.spawn(command).await?)
+    }
+
+    /// Runs a program to its end, and keeps the last of what it says.
+    async fn run(&self, argv: Vec<String>) -> Result<Ended, Failure> {
+        let mut process = self.spawn(argv).await?;
+        let mut said = Vec::new();
+        let exit = read_output(&mut process, &mut said, None).await?;
+        Ok(ended(exit, &said))
+    }
+
+    fn tool(&self, pip: bool, arguments: &[&str]) -> Vec<String> {
+        let head: Vec<String> = match &self.setup.tool {
+            Tool::Uv(_) if pip => vec![format!("{LAYERS}/0/uv"), "pip".into()],
+            Tool::Uv(_) => vec![format!("{LAYERS}/0/uv")],
+            Tool::Pip => [&self.setup.python, "-I", "-B", "-c", PIP].map(str::to_owned).to_vec(),
+        };
+        head.into_iter()
+            .chain(arguments.iter().map(|text| (*text).to_owned()))
+            .collect()
+    }
+
+    /// Finds the exact versions. What the sandbox holds already stays as it is if that is possible.
+    pub(crate) async fn resolve(&self, specs: &[Spec], held: &[Held]) -> Result<Vec<Locked>, Failure> {
+        let wanted: Vec<&str> = specs.iter().map(|spec| spec.text.as_str()).collect();
+        self.put(WANTED, wanted.join("\n") + "\n").await?;
+        let pins: Vec<String> = held
+            .iter()
+            .map(|one| format!("{}=={}\n", one.name, one.version))
+            .collect();
+        self.put(HELD, pins.concat()).await?;
+        let first = self.resolve_once(!held.is_empty()).await?;
+        let said = match first {
+            Ok(locked) => return Ok(locked),
+            Err(_) if !held.is_empty() => match self.resolve_once(false).await? {
+                Ok(locked) => return Ok(locked),
+                Err(said) => said,
+            },
+            Err(said) => said,
+        };
+        Err(self.failed("the packages could not be resolved", said))
+    }
+
+    async fn resolve_once(&self, keep: bool) -> Result<Result<Vec<Locked>, Ended>, Failure> {
+        let url = self.index_url();
+        let kept = if keep { &["-c", HELD][..] } else { &[] };
+        let binary = if self.setup.sources {
+            &[][..]
+        } else {
+            &["--only-binary", ":all:"][..]
+        };
+        let common = [&["--index-url", &url], kept, binary].concat();
+        let own: &[&str] = match self.setup.tool {
+            Tool::Uv(_) => &[
+                "compile",
+                "--quiet",
+                "--no-header",
+                "--no-annotate",
+                "--generate-hashes",
+                "--python",
+                &self.setup.python,
+                "-o",
+                LOCKED,
+                WANTED,
+            ],
+            Tool::Pip => &[
+                "install",
+                "--quiet",
+                "--dry-run",
+                "--ignore-installed",
+                "--report",
+                REPORT,
+                "-r",
+                WANTED,
+            ],
+        };
+        let (first, rest) = own.split_first().ok_or_else(|| internal("no arguments"))?;
+        let arguments = [&[*first], common.as_slice(), rest].concat();
+        let ended = self.run(self.tool(true, &arguments)).await?;
+        if !ended.ok {
+            return Ok(Err(ended));
+        }
+        match self.setup.tool {
+            Tool::Uv(_) => lock::parse(&self.get(LOCKED).await?).map(Ok),
+            Tool::Pip => lock::parse(&of_report(&self.get(REPORT).await?)?).map(Ok),
+        }
+    }
+
+    /// Downloads and unpacks exactly these, compiles them, and writes them into the draft.
+    pub(crate) async fn build(
+        &self,
+        locked: &[Locked],
+        draft: &Draft,
+        limit: u64,
+        progress: &watch::Sender<String>,
+    ) -> Result<Unpacked, Failure> {
+        self.put(LOCKED, lock::render(locked)).await?;
+        let url = self.index_url();
+        let mut arguments = vec!["install", "--quiet", "--no-deps", "--require-hashes", "--target", SITE];
+        arguments.extend(["--index-url", &url, "-r", LOCKED]);
+        if !self.setup.sources {
+            arguments.extend(["--only-binary", ":all:"]);
+        }
+        if matches!(self.setup.tool, Tool::Uv(_)) {
+            arguments.extend(["--python", &self.setup.python, "--link-mode", "hardlink"]);
+        } else {
+            arguments.push("--no-compile");
+        }
+        progress.send_replace(format!("downloading {} packages", locked.len()));
+        let ended = self.run(self.tool(true, &arguments)).await?;
+        if !ended.ok {
+            return Err(self.failed("the packages could not be downloaded and unpacked", ended));
+        }
+        progress.send_replace("preparing them for import".to_owned());
+        self.compile().await?;
+        progress.send_replace("storing them".to_owned());
+        self.hand_out(draft, limit).await
+    }
+
+    /// Compiles to byte code, since nothing inside can write it later. Tests of packages are left out: few import them.
+    /// What does not compile (a template, code for another version) is no error.
+    async fn compile(&self) -> Result<(), Failure> {
+        let workers = self.setup.limits.cpus.as_milli().div_ceil(1000).max(1).to_string();
+        let argv = [
+            &self.setup.python,
+            "-I",
+            "-B",
+            "-m",
+            "compileall",
+            "-qq",
+            "-j",
+            &workers,
+            "--invalidation-mode",
+            "unchecked-hash",
+            "-x",
+            "/tests?/",
+            SITE,
+        ];
+        let ended = self.run(argv.map(str::to_owned).to_vec()).await?;
+        if ended.killed {
+            return Err(self.failed("the packages could not be compiled", ended));
+        }
+        Ok(())
+    }
+
+    /// Streams the finished files out. A thread writes them, since the server's own must not wait for the disk.
+    async fn hand_out(&self, draft: &Draft, limit: u64) -> Result<Unpacked, Failure> {
+        let argv = [&self.setup.python, "-I", "-S", "-B", "-c", PACK, SITE]
+            .map(str::to_owned)
+            .to_vec();
+        let mut process = self.spawn(argv).await?;
+        let (pieces, mut waiting) = mpsc::channel::<Bytes>(PIECES);
+        let mut unpacker = Unpacker::new(&draft.site(), limit);
+        let writer = tokio::task::spawn_blocking(move || {
+            while let Some(piece) = waiting.blocking_recv() {
+                unpacker.push(&piece)?;
+            }
+            unpacker.finish()
+        });
+        let mut said = Vec::new();
+        let exit = read_output(&mut process, &mut said, Some(pieces)).await?;
+        let written = writer
+            .await
+            .map_err(|_| internal("the task that wrote the packages broke off"))?;
+        let ended = ended(exit, &said);
+        match written {
+            Ok(unpacked) if ended.ok => Ok(unpacked),
+            Ok(_) => Err(self.failed("the packages could not be handed out", ended)),
+            Err(UnpackError::Write { source, .. }) if source.kind() == std::io::ErrorKind::StorageFull => {
+                Err(Failure::new(
+                    Code::DiskFull,
+                    "the disk of the server's data folder is full",
+                    "tell the operator: free space there, or set data_dir to another disk",
+                ))
+            }
+            Err(error) => Err(Failure::new(
+                Code::PackageFailed,
+                with_source(&error),
+                "choose other packages, or tell the operator",
+            )),
+        }
+    }
+
+    /// Why a step failed, as far as the tool itself says it.
+    fn failed(&self, what: &str, ended: Ended) -> Failure {
+        let disk = self.setup.limits.disk.as_mib();
+        if ended.said.contains("No space left on device") || ended.said.contains("os error 28") {
+            return Failure::new(
+                Code::DiskFull,
+                format!("{what}: they need more than the {disk} MiB of the installer's disk"),
+                "ask for fewer or smaller packages (such as a CPU-only build), or ask the operator to raise packages.disk_mb",
+            );
+        }
+        if ended.killed {
+            return Failure::new(
+                Code::OutOfMemory,
+                format!(
+                    "{what}: the installer was killed at its limit of {} MiB of memory",
+                    self.setup.limits.memory.as_mib()
+                ),
+                "ask for fewer packages at once",
+            );
+        }
+        let said = ended.said.replace(&self.index_url(), "the package index ");
+        let said = said.replace(&format!("http://127.0.0.1:{}", self.relay.port), "the package index");
+        Failure::new(
+            Code::PackageFailed,
+            format!("{what}: {said}"),
+            "choose other packages or versions",
+        )
+    }
+
+    /// Ends the sandbox and waits for it.
+    pub(crate) async fn close(self) {
+        drop(self.relay);
+        if let Err(error) = self.sandbox.close().await {
+            tracing::debug!(%error, "an installer's sandbox did not close in order");
+        }
+    }
+}
+
+/// Reads a program's output to its end: stdout to `pieces` if given, everything else to `said`, whose last part is kept.
+async fn read_output(
+    process: &mut Process,
+    said: &mut Vec<u8>,
+    mut pieces: Option<mpsc::Sender<Bytes>>,
+) -> Result<Exit, Failure> {
+    let (mut exit, mut open) = (None, 2);
+    loop {
+        match process.events.recv().await {
+            Some(ProcessEvent::Output { channel, bytes }) => match (&pieces, channel) {
+                (Some(to), Channel::Stdout) => {
+                    // A writer that has failed says so itself; the rest is read and dropped.
+                    if to.send(bytes).await.is_err() {
+                        return Ok(Exit::Code(0));
+                    }
+                }
+                _ => {
+                    said.extend_from_slice(&bytes);
+                    let extra = said.len().saturating_sub(OUTPUT_KEPT);
+                    said.drain(..extra);
+                }
+            },
+            Some(ProcessEvent::Closed { channel }) => {
+                if channel == Channel::Stdout {
+                    pieces = None;
+                }
+                open -= 1;
+            }
+            Some(ProcessEvent::Exited { exit: how }) => exit = Some(how),
+            None => return exit.ok_or_else(|| internal("the installer's sandbox ended")),
+        }
+        if let Some(exit) = exit.filter(|_| open <= 0) {
+            return Ok(exit);
+        }
+    }
+}
+
+fn ended(exit: Exit, said: &[u8]) -> Ended {
+    let text = String::from_utf8_lossy(said);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let mut said: String = lines.join(" ").chars().filter(|c| !c.is_control()).collect();
+    if said.len() > SAID_MAX {
+        said = said.chars().take(SAID_MAX).collect::<String>() + " …";
+    }
+    Ended {
+        ok: exit == Exit::Code(0),
+        killed: matches!(exit, Exit::Signal(_)) || exit == Exit::Code(137),
+        said,
+    }
+}
+
+/// pip's report as a list of requirements.
+fn of_report(text: &str) -> Result<String, Failure> {
+    let report: serde_json::Value =
+        serde_json::from_str(text).map_err(|_| internal("pip's report could not be read"))?;
+    let mut list = String::new();
+    for item in report
+        .get("install")
+        .and_then(serde_json::Value::as_array)
+        .into_iter()
+        .flatten()
+    {
+        let text = |path: &str| {
+            item.pointer(path)
+                .and_then(serde_json::Value::as_str)
+                .unwrap_or_default()
+        };
+        let (name, version) = (text("/metadata/name"), text("/metadata/version"));
+        let hash = text("/download_info/archive_info/hashes/sha256");
+        list.push_str(&format!("{name}=={version} --hash=sha256:{hash}\n"));
+    }
+    Ok(list)
+}
+
+fn with_source(error: &dyn std::error::Error) -> String {
+    error
+        .source()
+        .map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+}
+
+fn internal(what: &str) -> Failure {
+    Failure::new(
+        Code::PackageFailed,
+        what,
+        "try again; tell the operator if it happens again",
+    )
+}

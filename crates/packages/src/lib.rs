@@ -1,0 +1,25 @@
+//! Packages for Python: what may be asked for, how it is fetched, and where it is kept.
+//!
+//! A request goes through the grammar and the operator's policy (`spec`, `policy`: pure), is resolved and downloaded in a
+//! sandbox of its own whose only way out is the broker (`installer`), is checked again as a list of exact versions (`lock`),
+//! and becomes a folder that never changes again (`store`), shared by the sandboxes of one owner.
+//!
+//! The decision taken here: nothing of a package is unpacked or run outside. The files come out of the installer as a plain
+//! stream of names and bytes, and only regular files with harmless names are written.
+#![forbid(unsafe_code)]
+#![cfg(target_os = "linux")]
+
+mod installer;
+mod lock;
+mod names;
+mod policy;
+mod relay;
+mod service;
+mod spec;
+mod store;
+mod tool;
+mod unpack;
+
+pub use policy::{Entry, EntryError, Policy};
+pub use service::{BaseInfo, Config, PythonPackages};
+pub use tool::{Tool, find_uv};

@@ -1,0 +1,328 @@
+//! What the operator allows. Pure.
+//!
+//! An entry is a requirement (`numpy>=1.24,<2`, `requests[socks]`) or a pattern of names (`acme-*`). A package may be
+//! installed when no entry of the deny-list holds for it and, where there is an allow-list, one of its entries does. The
+//! question is asked three times: of the request, of what an index offers, and, as the one that counts, of every exact
+//! version that would be installed, dependencies included.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use pep440_rs::{Operator, Version, VersionSpecifiers};
+use pep508_rs::{ExtraName, VersionOrUrl};
+use sandcell_sandbox::{Code, Failure};
+
+use crate::lock::Locked;
+use crate::spec::Spec;
+
+/// Entries that a refusal names.
+const SHOWN: usize = 20;
+
+/// One entry of a list.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    text: String,
+    name: Pattern,
+    extras: Vec<ExtraName>,
+    versions: Option<VersionSpecifiers>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Pattern {
+    Name(String),
+    /// Parts between stars.
+    Glob(Vec<String>),
+}
+
+/// An entry of the operator's lists that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct EntryError(String);
+
+impl FromStr for Entry {
+    type Err = EntryError;
+
+    fn from_str(text: &str) -> Result<Self, EntryError> {
+        let text = text.trim();
+        if text.contains('*') && !text.contains(['=', '<', '>', '!', '~', '[']) {
+            let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '*');
+            if !text.chars().all(sound) {
+                return Err(EntryError("a pattern has letters, digits, - and * only".to_owned()));
+            }
+            let parts = text.split('*').map(normalise).collect();
+            return Ok(Self {
+                text: text.to_owned(),
+                name: Pattern::Glob(parts),
+                extras: Vec::new(),
+                versions: None,
+            });
+        }
+        let parsed = crate::spec::requirement(text).map_err(EntryError)?;
+        let versions = match &parsed.version_or_url {
+            None => None,
+            Some(VersionOrUrl::VersionSpecifier(versions)) => Some(versions.clone()),
+            Some(VersionOrUrl::Url(_)) => return Err(EntryError("an address is no entry".to_owned())),
+        };
+        if !parsed.marker.is_true() {
+            return Err(EntryError("a marker (after ;) has no meaning in an entry".to_owned()));
+        }
+        Ok(Self {
+            text: text.to_owned(),
+            name: Pattern::Name(parsed.name.to_string()),
+            extras: parsed.extras.clone(),
+            versions,
+        })
+    }
+}
+
+fn normalise(part: &str) -> String {
+    part.to_ascii_lowercase().replace(['_', '.'], "-")
+}
+
+impl Entry {
+    fn is_about(&self, name: &str) -> bool {
+        match &self.name {
+            Pattern::Name(own) => own == name,
+            Pattern::Glob(parts) => fits(parts, name),
+        }
+    }
+
+    /// Whether it allows a version. A pre-release counts only where the entry names one: `>=1,<2` does not mean `2rc1`.
+    fn allows(&self, version: &Version) -> bool {
+        let Some(versions) = &self.versions else {
+            return !version.any_prerelease();
+        };
+        let names_one = versions.iter().any(|one| one.version().any_prerelease());
+        versions.contains(version) && (names_one || !version.any_prerelease())
+    }
+
+    /// Whether it denies a version. Here a pre-release is like any other.
+    fn denies(&self, version: &Version) -> bool {
+        self.versions.as_ref().is_none_or(|versions| {
+            versions.contains(version) || (version.any_prerelease() && versions.contains(&version.only_release()))
+        })
+    }
+}
+
+/// Whether a name has these parts in this order, the first and last at its ends.
+fn fits(parts: &[String], name: &str) -> bool {
+    let Some((first, rest)) = parts.split_first() else {
+        return false;
+    };
+    let Some(mut left) = name.strip_prefix(first.as_str()) else {
+        return false;
+    };
+    let Some((last, middle)) = rest.split_last() else {
+        return left.is_empty();
+    };
+    for part in middle {
+        match left.split_once(part.as_str()) {
+            Some((_, after)) => left = after,
+            None => return false,
+        }
+    }
+    left.ends_with(last.as_str())
+}
+
+/// The operator's rules for packages.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Policy {
+    /// Empty: everything that is not denied.
+    pub allow: Vec<Entry>,
+    /// Wins over `allow`.
+    pub deny: Vec<Entry>,
+    /// Releases younger than this are not installed.
+    pub min_age: Option<Duration>,
+    /// Whether source distributions, whose build scripts run in the installer's sandbox, are taken too.
+    pub sources: bool,
+}
+
+impl Policy {
+    /// Whether this exact version may be installed.
+    pub(crate) fn permits(&self, name: &str, version: &Version) -> bool {
+        let denied = self
+            .deny
+            .iter()
+            .any(|entry| entry.is_about(name) && entry.denies(version));
+        let allowed = self
+            .allow
+            .iter()
+            .any(|entry| entry.is_about(name) && entry.allows(version));
+        !denied && (allowed || self.allow.is_empty())
+    }
+
+    /// The same for what an index offers. What cannot be read as a version is left to the check of the lock.
+    pub(crate) fn offers(&self, name: &str, version: Option<&str>) -> bool {
+        match version.map(str::parse::<Version>) {
+            Some(Ok(version)) => self.permits(name, &version),
+            Some(Err(_)) | None => self.deny.is_empty() && self.allow.is_empty(),
+        }
+    }
+
+    /// Checks a request before anything is fetched.
+    pub(crate) fn check(&self, spec: &Spec) -> Result<(), Failure> {
+        let name = &spec.name;
+        if self
+            .deny
+            .iter()
+            .any(|entry| entry.is_about(name) && entry.versions.is_none())
+        {
+            return Err(self.refusal(format!("the operator does not allow {name}"), name));
+        }
+        let about: Vec<&Entry> = self.allow.iter().filter(|entry| entry.is_about(name)).collect();
+        if !self.allow.is_empty() && about.is_empty() {
+            return Err(self.refusal(
+                format!("{name} is not among the packages that the operator allows"),
+                name,
+            ));
+        }
+        if let Some(version) = spec.versions.as_ref().and_then(exact)
+            && !self.permits(name, version)
+        {
+            return Err(self.refusal(format!("the operator does not allow {name} {version}"), name));
+        }
+        let listed = |extra: &ExtraName| about.iter().any(|entry| entry.extras.contains(extra));
+        match spec
+            .extras
+            .iter()
+            .find(|extra| !self.allow.is_empty() && !listed(extra))
+        {
+            Some(extra) => Err(self.refusal(format!("the operator does not allow {name}[{extra}]"), name)),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks what would be installed: the one check that counts.
+    pub(crate) fn check_lock(&self, locked: &[Locked]) -> Result<(), Failure> {
+        for one in locked {
+            let permitted = one
+                .version
+                .parse()
+                .is_ok_and(|version| self.permits(&one.name, &version));
+            if !permitted {
+                let (name, version) = (&one.name, &one.version);
+                let message = format!("it would install {name} {version}, which the operator does not allow");
+                return Err(self.refusal(message, name));
+            }
+        }
+        Ok(())
+    }
+
+    /// A refusal that says what would be allowed.
+    pub(crate) fn refusal(&self, message: String, name: &str) -> Failure {
+        let texts = |entries: &mut dyn Iterator<Item = &Entry>| {
+            entries
+                .take(SHOWN)
+                .map(|entry| entry.text.clone())
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        let about = texts(&mut self.allow.iter().filter(|entry| entry.is_about(name)));
+        let denied = texts(&mut self.deny.iter().filter(|entry| entry.is_about(name)));
+        let remedy = if !about.is_empty() && denied.is_empty() {
+            format!("allowed is: {about}")
+        } else if !denied.is_empty() {
+            format!("denied is: {denied}; choose another version or package, or ask the operator")
+        } else {
+            let more = if self.allow.len() > SHOWN { ", …" } else { "" };
+            format!("allowed are: {}{more}", texts(&mut self.allow.iter()))
+        };
+        Failure::new(Code::PackageNotAllowed, message, remedy)
+    }
+}
+
+/// The one version that a requirement names, if it names one.
+fn exact(versions: &VersionSpecifiers) -> Option<&Version> {
+    let exact = |operator: &Operator| matches!(operator, Operator::Equal | Operator::ExactEqual);
+    versions
+        .iter()
+        .find(|one| exact(one.operator()))
+        .map(pep440_rs::VersionSpecifier::version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::parse;
+
+    fn policy(allow: &[&str], deny: &[&str]) -> Policy {
+        let read = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        Policy {
+            allow: read(allow),
+            deny: read(deny),
+            ..Policy::default()
+        }
+    }
+
+    fn permits(policy: &Policy, name: &str, version: &str) -> bool {
+        policy.permits(name, &version.parse().unwrap())
+    }
+
+    #[test]
+    fn an_empty_policy_lets_everything_through() {
+        let policy = policy(&[], &[]);
+        assert!(permits(&policy, "numpy", "2.0") && permits(&policy, "numpy", "2.0rc1"));
+        assert!(policy.check(&parse("numpy").unwrap()).is_ok());
+    }
+
+    #[test]
+    fn an_allow_list_holds_with_versions_and_for_dependencies() {
+        let policy = policy(&["numpy>=1.24,<2", "Pandas"], &[]);
+        assert!(permits(&policy, "numpy", "1.26.4") && permits(&policy, "pandas", "2.2"));
+        assert!(!permits(&policy, "numpy", "2.0") && !permits(&policy, "six", "1.0"));
+        assert!(!permits(&policy, "numpy", "1.26.4rc1"), "a pre-release was not named");
+        let lock = |name: &str| Locked::new(name, "1.0");
+        let failure = policy.check_lock(&[lock("pandas"), lock("six")]).unwrap_err();
+        assert_eq!(failure.code, Code::PackageNotAllowed);
+        assert!(
+            failure.message.contains("six 1.0") && failure.remedy.contains("numpy>=1.24,<2, Pandas"),
+            "{failure}"
+        );
+        assert!(
+            policy
+                .check(&parse("numpy==2.1.0").unwrap())
+                .unwrap_err()
+                .remedy
+                .contains("numpy>=1.24,<2")
+        );
+        assert!(policy.check(&parse("requests").unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_version_that_cannot_be_read_is_not_allowed() {
+        assert!(
+            policy(&["numpy"], &[])
+                .check_lock(&[Locked::new("numpy", "not-a-version")])
+                .is_err()
+        );
+        assert!(!policy(&["numpy"], &[]).offers("numpy", None));
+    }
+
+    #[test]
+    fn the_deny_list_wins_and_names_are_normalised() {
+        let policy = policy(&["*"], &["Evil_Package", "numpy==1.24.0", "acme-*-internal"]);
+        assert!(policy.check(&parse("evil.package").unwrap()).is_err());
+        assert!(!permits(&policy, "evil-package", "1"));
+        assert!(!permits(&policy, "numpy", "1.24.0") && permits(&policy, "numpy", "1.24.1"));
+        assert!(
+            !permits(&policy, "numpy", "1.24.0rc1"),
+            "a pre-release of what is denied"
+        );
+        assert!(!permits(&policy, "acme-x-internal", "1") && permits(&policy, "acme-x", "1"));
+    }
+
+    #[test]
+    fn extras_must_be_listed_where_there_is_an_allow_list() {
+        let policy = policy(&["requests[socks]"], &[]);
+        assert!(policy.check(&parse("requests").unwrap()).is_ok());
+        assert!(policy.check(&parse("requests[socks]").unwrap()).is_ok());
+        assert!(policy.check(&parse("requests[security]").unwrap()).is_err());
+    }
+
+    #[test]
+    fn an_entry_that_cannot_be_read_is_an_error() {
+        for text in ["", "numpy @ https://x", "numpy; python_version<'3'", "a b", "num*py[x"] {
+            assert!(text.parse::<Entry>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! Where finished packages lie: folders that appear whole, by a rename, and never change afterwards.
+//!
+//! ```text
+//! packages/owners/OWNER/layers/KEY/site      the files; KEY is a hash of interpreter, platform, versions and their hashes
+//!                              KEY/layer     what they are (JSON); its time of change says when they were last used
+//!         owners/OWNER/answers/HASH          what a request was resolved to, so that asking again costs nothing
+//!         bases/NAME                         which layer a base is
+//!         drafts/PID-RANDOM                  being written
+//! ```
+//! OWNER is a hash of the principal's name: nothing of one is found by another. The folder belongs to the server's user and
+//! to nobody else, or it is not used: what somebody else can write is not trusted.
+
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use sandcell_sandbox::{Code, Failure, Held};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::lock::Locked;
+
+/// A layer that was used within this time is never removed: a sandbox may still show it.
+const KEEP: Duration = Duration::from_secs(24 * 3600);
+/// Answers that one owner has at most.
+const ANSWERS_MAX: usize = 2000;
+/// The most that is read of one of our own files.
+const RECORD_MAX: u64 = 4 << 20;
+
+/// The store, below the data folder.
+#[derive(Debug, Clone)]
+pub(crate) struct Store {
+    root: PathBuf,
+    /// Bytes that all layers may have together.
+    limit: u64,
+}
+
+/// What a layer is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Layer {
+    pub(crate) python: String,
+    pub(crate) locked: Vec<Locked>,
+    pub(crate) bytes: u64,
+    pub(crate) files: u32,
+    /// SHA-256 of the tree.
+    pub(crate) tree: String,
+}
+
+/// What a request was resolved to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    /// The layer; none when nothing was missing.
+    pub(crate) key: Option<String>,
+    /// Everything that the request needs, what is in other layers included.
+    pub(crate) locked: Vec<Locked>,
+}
+
+/// A base by name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Base {
+    pub(crate) key: String,
+    pub(crate) python: String,
+    pub(crate) packages: Vec<Held>,
+    pub(crate) bytes: u64,
+}
+
+/// A step of the store that failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    #[error("{step}: {path}")]
+    File {
+        step: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{0} can be written by others than the server's user")]
+    Shared(PathBuf),
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        match &error {
+            StoreError::File { source, .. } if source.kind() == io::ErrorKind::StorageFull => Self::new(
+                Code::DiskFull,
+                format!("{error}: the disk of the server's data folder is full"),
+                "tell the operator: free space there, or set data_dir to another disk",
+            ),
+            StoreError::File { source, .. } => Self::new(
+                Code::PackageFailed,
+                format!("{error}: {source}"),
+                "tell the operator: the server must be able to write its data folder (data_dir)",
+            ),
+            StoreError::Shared(path) => Self::new(
+                Code::PackageFailed,
+                error.to_string(),
+                format!("tell the operator: chmod go-w {} and own it", path.display()),
+            ),
+        }
+    }
+}
+
+fn step<T>(step: &'static str, path: &Path, result: io::Result<T>) -> Result<T, StoreError> {
+    result.map_err(|source| StoreError::File {
+        step,
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// The hash that names something.
+pub(crate) fn key(parts: &[&str]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update(u64::try_from(part.len()).unwrap_or(0).to_le_bytes());
+        hash.update(part.as_bytes());
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A layer that is being written; what is left of it goes when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Draft(PathBuf);
+
+impl Draft {
+    /// Where its files go; not there yet.
+    pub(crate) fn site(&self) -> PathBuf {
+        self.0.join("site")
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if self.0.exists()
+            && let Err(error) = std::fs::remove_dir_all(&self.0)
+        {
+            tracing::warn!(%error, path = %self.0.display(), "a draft of packages could not be removed");
+        }
+    }
+}
+
+impl Store {
+    pub(crate) fn new(data: &Path, limit: u64) -> Self {
+        Self {
+            root: data.join("packages"),
+            limit,
+        }
+    }
+
+    pub(crate) fn tools(&self) -> PathBuf {
+        self.root.join("tools")
+    }
+
+    /// Makes the folder, and looks that it is nobody else's.
+    pub(crate) fn prepare(&self) -> Result<(), StoreError> {
+        let drafts = self.root.join("drafts");
+        step("make a folder", &drafts, std::fs::create_dir_all(&drafts))?;
+        for folder in [&self.root, &drafts] {
+            let found = step("look at a folder", folder, folder.symlink_metadata())?;
+            let ours = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
+            if !found.is_dir() || !ours {
+                return Err(StoreError::Shared(folder.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes drafts of servers that are gone.
+    pub(crate) fn sweep(&self) {
+        let drafts = self.root.join("drafts");
+        for entry in std::fs::read_dir(drafts).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let pid = name
+                .to_str()
+                .and_then(|name| name.split('-').next())
+                .unwrap_or_default();
+            if !Path::new("/proc").join(pid).exists() || pid.is_empty() {
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+
+    fn owner(&self, owner: &str) -> PathBuf {
+        let name: String = key(&["owner", owner]).chars().take(32).collect();
+        self.root.join("owners").join(name)
+    }
+
+    fn layer_folder(&self, owner: &str, key: &str) -> PathBuf {
+        self.owner(owner).join("layers").join(key)
+    }
+
+    /// A finished layer: what it is, and where. It counts as used now.
+    pub(crate) fn layer(&self, owner: &str, key: &str) -> Option<(Layer, PathBuf)> {
+        let folder = self.layer_folder(owner, key);
+        let record = folder.join("layer");
+        let layer = read(&record)?;
+        let touched = std::fs::File::open(&record).and_then(|file| file.set_modified(SystemTime::now()));
+        if let Err(error) = touched {
+            tracing::debug!(%error, "the use of a layer could not be noted");
+        }
+        Some((layer, folder.join("site")))
+    }
+
+    /// A new draft.
+    pub(crate) fn draft(&self) -> Result<Draft, StoreError> {
+        self.prepare()?;
+        let mut random = [0; 8];
+        let drafts = self.root.join("drafts");
+        step(
+            "find a random name",
+            &drafts,
+            getrandom::fill(&mut random).map_err(io::Error::other),
+        )?;
+        let path = drafts.join(format!("{}-{:016x}", std::process::id(), u64::from_le_bytes(random)));
+        step("make a folder", &path, std::fs::create_dir(&path))?;
+        Ok(Draft(path))
+    }
+
+    /// Makes a draft a layer, in one step. If the same layer has come meanwhile, that one stays.
+    pub(crate) fn publish(&self, draft: Draft, owner: &str, key: &str, layer: &Layer) -> Result<PathBuf, StoreError> {
+        let folder = self.layer_folder(owner, key);
+        let site = folder.join("site");
+        // An empty set of files is a layer too.
+        if !draft.site().exists() {
+            step("make a folder", &draft.0, std::fs::create_dir(draft.site()))?;
+        }
+        let open = std::fs::Permissions::from_mode(0o755);
+        step("open a folder", &draft.0, std::fs::set_permissions(draft.site(), open))?;
+        write(&draft.0.join("layer"), layer)?;
+        let opened = step("open a folder", &draft.0, std::fs::File::open(&draft.0))?;
+        step(
+            "write to the disk",
+            &draft.0,
+            rustix::fs::syncfs(&opened).map_err(io::Error::from),
+        )?;
+        let layers = self.owner(owner).join("layers");
+        step("make a folder", &layers, std::fs::create_dir_all(&layers))?;
+        match std::fs::rename(&draft.0, &folder) {
+            Ok(()) => Ok(site),
+            Err(_) if self.layer(owner, key).is_some() => Ok(site),
+            Err(source) => Err(StoreError::File {
+                step: "put a layer in its place",
+                path: folder,
+                source,
+            }),
+        }
+    }
+
+    /// What a request was resolved to, and how long ago.
+    pub(crate) fn answer(&self, owner: &str, question: &str) -> Option<(Answer, Duration)> {
+        let path = self.owner(owner).join("answers").join(question);
+        let age = path.metadata().ok()?.modified().ok()?.elapsed().unwrap_or_default();
+        Some((read(&path)?, age))
+    }
+
+    pub(crate) fn remember(&self, owner: &str, question: &str, answer: &Answer) -> Result<(), StoreError> {
+        let folder = self.owner(owner).join("answers");
+        step("make a folder", &folder, std::fs::create_dir_all(&folder))?;
+        let count = std::fs::read_dir(&folder).map(Iterator::count).unwrap_or(0);
+        if count >= ANSWERS_MAX {
+            step("empty a folder", &folder, std::fs::remove_dir_all(&folder))?;
+            step("make a folder", &folder, std::fs::create_dir_all(&folder))?;
+        }
+        write(&folder.join(question), answer)
+    }
+
+    /// Removes layers that were not used for longest until the others fit. Bases stay.
+    pub(crate) fn make_room(&self) {
+        let bases: Vec<String> = self.bases().into_iter().map(|(_, base)| base.key).collect();
+        let mut found = Vec::new();
+        let mut total = 0;
+        for owner in folders(&self.root.join("owners")) {
+            for layer in folders(&owner.join("layers")) {
+                let Some(record) = read::<Layer>(&layer.join("layer")) else {
+                    continue;
+                };
+                total += record.bytes;
+                let used = layer.join("layer").metadata().and_then(|found| found.modified());
+                let age = used.ok().and_then(|used| used.elapsed().ok()).unwrap_or_default();
+                let name = layer.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+                if age > KEEP && !bases.iter().any(|base| base == name) {
+                    found.push((age, record.bytes, layer));
+                }
+            }
+        }
+        found.sort_by_key(|(age, ..)| std::cmp::Reverse(*age));
+        for (_, bytes, layer) in found {
+            if total <= self.limit {
+                return;
+            }
+            // The record first: without it there is no layer.
+            if std::fs::remove_file(layer.join("layer")).is_ok() && std::fs::remove_dir_all(&layer).is_ok() {
+                total -= bytes;
+            }
+        }
+    }
+
+    /// Bytes of all layers.
+    pub(crate) fn full(&self) -> bool {
+        let layers = folders(&self.root.join("owners"))
+            .into_iter()
+            .flat_map(|owner| folders(&owner.join("layers")));
+        let bytes: u64 = layers
+            .filter_map(|layer| read::<Layer>(&layer.join("layer")))
+            .map(|layer| layer.bytes)
+            .sum();
+        bytes > self.limit
+    }
+
+    pub(crate) fn base(&self, name: &str) -> Option<Base> {
+        base_name(name)?;
+        read(&self.root.join("bases").join(name))
+    }
+
+    pub(crate) fn bases(&self) -> Vec<(String, Base)> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(self.root.join("bases"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            if let Some(name) = entry.file_name().to_str()
+                && let Some(base) = self.base(name)
+            {
+                found.push((name.to_owned(), base));
+            }
+        }
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        found
+    }
+
+    pub(crate) fn put_base(&self, name: &str, base: &Base) -> Result<(), StoreError> {
+        let folder = self.root.join("bases");
+        step("make a folder", &folder, std::fs::create_dir_all(&folder))?;
+        write(&folder.join(name), base)
+    }
+
+    pub(crate) fn remove_base(&self, name: &str) -> Result<(), StoreError> {
+        let path = self.root.join("bases").join(name);
+        step("remove a base", &path, std::fs::remove_file(&path))
+    }
+}
+
+/// A name that a base can have.
+pub(crate) fn base_name(name: &str) -> Option<&str> {
+    let sound = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
+    (!name.is_empty() && name.len() <= 40 && name.chars().all(sound) && !name.starts_with('-')).then_some(name)
+}
+
+fn folders(path: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    use std::io::Read as _;
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .ok()?
+        .take(RECORD_MAX)
+        .read_to_end(&mut bytes)
+        .ok()?;
+    serde_json::from_slice(&bytes).ok()
+}
+
+/// Writes beside and renames, so that nobody reads half of it.
+fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), StoreError> {
+    let bytes = step("write", path, serde_json::to_vec(value).map_err(io::Error::other))?;
+    let mut random = [0; 8];
+    step(
+        "find a random name",
+        path,
+        getrandom::fill(&mut random).map_err(io::Error::other),
+    )?;
+    let draft = path.with_extension(format!("{:016x}", u64::from_le_bytes(random)));
+    let written = std::fs::write(&draft, bytes).and_then(|()| std::fs::rename(&draft, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&draft);
+    }
+    step("write", path, written)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer(bytes: u64) -> Layer {
+        Layer {
+            python: "3.11".into(),
+            locked: vec![Locked::new("demo", "1.0")],
+            bytes,
+            files: 1,
+            tree: "00".into(),
+        }
+    }
+
+    #[test]
+    fn a_layer_is_there_whole_or_not_at_all_and_only_for_its_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::new(folder.path(), 100);
+        let draft = store.draft().unwrap();
+        std::fs::create_dir(draft.site()).unwrap();
+        std::fs::write(draft.site().join("demo.py"), "x = 1").unwrap();
+        assert!(store.layer("me", "k").is_none());
+        let site = store.publish(draft, "me", "k", &layer(5)).unwrap();
+        assert_eq!(std::fs::read(site.join("demo.py")).unwrap(), b"x = 1");
+        assert_eq!(store.layer("me", "k").unwrap().0, layer(5));
+        assert!(store.layer("you", "k").is_none());
+        // The second of two equal ones is thrown away.
+        let again = store.draft().unwrap();
+        assert_eq!(store.publish(again, "me", "k", &layer(5)).unwrap(), site);
+        assert!(site.join("demo.py").exists());
+        let drafts = std::fs::read_dir(folder.path().join("packages/drafts"))
+            .unwrap()
+            .count();
+        assert_eq!(drafts, 0);
+    }
+
+    #[test]
+    fn a_draft_that_is_given_up_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::new(folder.path(), 100);
+        drop(store.draft().unwrap());
+        std::fs::create_dir(folder.path().join("packages/drafts/999999999-x")).unwrap();
+        store.sweep();
+        assert_eq!(
+            std::fs::read_dir(folder.path().join("packages/drafts"))
+                .unwrap()
+                .count(),
+            0
+        );
+    }
+
+    #[test]
+    fn a_folder_that_others_can_write_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::new(folder.path(), 100);
+        store.prepare().unwrap();
+        let root = folder.path().join("packages");
+        std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(store.draft(), Err(StoreError::Shared(_))));
+    }
+
+    #[test]
+    fn what_was_not_used_for_long_goes_when_there_is_too_much() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::new(folder.path(), 100);
+        for name in ["old", "new"] {
+            store.publish(store.draft().unwrap(), "me", name, &layer(80)).unwrap();
+        }
+        let record = store.layer_folder("me", "old").join("layer");
+        let long_ago = SystemTime::now() - Duration::from_secs(90 * 24 * 3600);
+        std::fs::File::open(record).unwrap().set_modified(long_ago).unwrap();
+        assert!(store.full());
+        store.make_room();
+        assert!(store.layer("me", "old").is_none() && store.layer("me", "new").is_some());
+        assert!(!store.full());
+    }
+
+    #[test]
+    fn bases_have_plain_names() {
+        for name in ["", "../x", "A", "-x", "a/b", "a b"] {
+            assert_eq!(base_name(name), None, "{name}");
+        }
+        assert_eq!(base_name("data-3_11"), Some("data-3_11"));
+    }
+}

@@ -1,0 +1,90 @@
+//! Packages: who gets them, and how they reach a sandbox.
+//!
+//! Whoever implements [`Packages`] turns what a caller asks for into folders of the host that never change again. A back
+//! end shows such a folder in a sandbox with [`Sandbox::attach`](crate::Sandbox::attach).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::Failure;
+
+/// Below this folder packages appear inside a sandbox, each set in a folder of its own: `0`, `1`, …
+pub const LAYERS: &str = "/opt/sandcell";
+/// How many sets one sandbox can have.
+pub const LAYERS_MAX: usize = 16;
+
+/// The places of packages inside a sandbox, the newest possible one first: what was installed later wins.
+#[must_use]
+pub fn layer_places() -> Vec<String> {
+    (0..LAYERS_MAX)
+        .rev()
+        .map(|number| format!("{LAYERS}/{number}"))
+        .collect()
+}
+
+/// A package that a sandbox has, or gets.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Held {
+    /// Its normalised name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+}
+
+/// What somebody wants to be installed.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Whose sandbox it is for; packages are shared between sandboxes of the same owner only.
+    pub owner: String,
+    /// The requirements, as the caller wrote them.
+    pub packages: Vec<String>,
+    /// What the sandbox has already.
+    pub held: Vec<Held>,
+    /// How long it may take.
+    pub timeout: Duration,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Installed {
+    /// The folder to show in the sandbox; none when the sandbox has everything already.
+    pub folder: Option<PathBuf>,
+    /// What is new in it, by name. A name that the sandbox holds in another version is in here with the new one.
+    pub added: Vec<Held>,
+    /// What was asked for and is there already.
+    pub present: Vec<Held>,
+    /// Whether an earlier installation of the same set was found.
+    pub reused: bool,
+    /// Sentences that the caller should read.
+    pub notes: Vec<String>,
+}
+
+/// Installs packages of one language.
+#[async_trait]
+pub trait Packages: Send + Sync + std::fmt::Debug {
+    /// The language that the packages are for.
+    fn language(&self) -> &str;
+
+    /// Checks what is wanted against the grammar and the operator's policy, without doing anything.
+    ///
+    /// # Errors
+    /// `invalid_argument` or `package_not_allowed`.
+    fn check(&self, packages: &[String]) -> Result<(), Failure>;
+
+    /// Gets what is wanted. `progress` is told in a few words what is being done. Dropping the future gives up, and
+    /// leaves nothing half done.
+    ///
+    /// # Errors
+    /// What stands in the way, in the words of the caller.
+    async fn install(&self, wanted: Wanted, progress: &watch::Sender<String>) -> Result<Installed, Failure>;
+
+    /// The folder and the packages that every sandbox starts with, if the operator has named some.
+    ///
+    /// # Errors
+    /// The base that the settings name cannot be used.
+    fn base(&self) -> Result<Option<Installed>, Failure>;
+}

@@ -1,0 +1,216 @@
+//! `sandcell base`: prepared sets of packages that sandboxes start with.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use clap::{Args, Subcommand};
+use sandcell_packages::{BaseInfo, PythonPackages};
+use sandcell_sandbox::{Code, Failure};
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::output::{self, Style};
+use crate::config::Settings;
+use crate::signals;
+use crate::wiring::{self, Launcher};
+
+/// The most that a lock file may have.
+const LOCK_MAX: u64 = 8 << 20;
+
+/// Prepared sets of packages that sandboxes start with (`base = "NAME"` in the settings)
+#[derive(Debug, Args)]
+pub(super) struct BaseArgs {
+    #[command(subcommand)]
+    pub(super) command: BaseCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum BaseCommand {
+    /// Installs packages as a base, or replaces the base of that name
+    Build {
+        /// What to call it: lower-case letters, digits, - and _
+        name: String,
+
+        /// What to install, such as `numpy` or `pandas>=2,<3`
+        #[arg(value_name = "PACKAGE", required_unless_present = "lock")]
+        packages: Vec<String>,
+
+        /// A list of exact versions with hashes, as `uv pip compile --generate-hashes` writes it, in place of names
+        #[arg(short = 'r', value_name = "LOCKFILE", conflicts_with = "packages")]
+        lock: Option<PathBuf>,
+    },
+    /// Lists the bases
+    List {
+        /// Prints a list of {name, python, packages, bytes, usable}
+        #[arg(long)]
+        json: bool,
+    },
+    /// Forgets a base
+    Remove {
+        /// Which
+        name: String,
+    },
+}
+
+pub(super) fn run(args: &BaseArgs, settings: Settings, launcher: Option<Launcher>) -> Result<ExitCode, Failure> {
+    let runtime = wiring::runtime()?;
+    let result = runtime.block_on(carry_out(args, settings, launcher));
+    runtime.shutdown_background();
+    result
+}
+
+async fn carry_out(args: &BaseArgs, settings: Settings, launcher: Option<Launcher>) -> Result<ExitCode, Failure> {
+    let (packages, backend) = wiring::package_installer(&settings, launcher).await?;
+    let printed = match &args.command {
+        BaseCommand::Build {
+            name,
+            packages: wanted,
+            lock,
+        } => {
+            let lock = lock.as_ref().map(read_lock).transpose()?;
+            let built = build(&packages, name, wanted, lock.as_deref()).await;
+            backend.shutdown().await;
+            say_built(&settings, &built?)
+        }
+        BaseCommand::List { json } => say_list(&packages.bases()?, *json),
+        BaseCommand::Remove { name } => {
+            packages.remove_base(name)?;
+            Ok(())
+        }
+    };
+    match printed {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Err(error) => Err(Failure::new(
+            Code::Internal,
+            format!("stdout cannot be written: {error}"),
+            "check where stdout goes",
+        )),
+    }
+}
+
+fn read_lock(path: &PathBuf) -> Result<String, Failure> {
+    use std::io::Read as _;
+    let unreadable =
+        |error: io::Error| Failure::invalid(format!("{} cannot be read: {error}", path.display()), "check the path");
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    file.take(LOCK_MAX).read_to_string(&mut text).map_err(unreadable)?;
+    Ok(text)
+}
+
+/// Builds, tells what is being done, and gives up when the user wants that: nothing is left then.
+async fn build(
+    packages: &Arc<PythonPackages>,
+    name: &str,
+    wanted: &[String],
+    lock: Option<&str>,
+) -> Result<BaseInfo, Failure> {
+    let mut stop = signals::Stop::listen()?;
+    let progress = watch::Sender::new(String::new());
+    let mut steps = progress.subscribe();
+    let began = Instant::now();
+    let work = packages.build_base(name, wanted, lock, &progress);
+    tokio::pin!(work);
+    loop {
+        tokio::select! {
+            built = &mut work => {
+                clear_line();
+                return built;
+            }
+            Ok(()) = steps.changed() => {
+                let step = steps.borrow_and_update().clone();
+                say_step(&step, began);
+            }
+            () = tokio::time::sleep(std::time::Duration::from_secs(1)), if io::stderr().is_terminal() => {
+                let step = steps.borrow().clone();
+                say_step(&step, began);
+            }
+            _ = stop.next() => {
+                clear_line();
+                return Err(Failure::new(Code::Cancelled, "the base was not built; nothing of it is left", "run it again"));
+            }
+        }
+    }
+}
+
+/// One line that changes on a terminal; a line for each step elsewhere.
+fn say_step(step: &str, began: Instant) {
+    let mut err = io::stderr().lock();
+    // Progress that nobody can read is no reason to stop.
+    let _nobody_listens = if err.is_terminal() {
+        write!(err, "\r\u{1b}[K{:>3} s  {step}", began.elapsed().as_secs())
+    } else {
+        writeln!(err, "{step}")
+    };
+    let _nobody_listens = err.flush();
+}
+
+fn clear_line() {
+    let mut err = io::stderr().lock();
+    if err.is_terminal() {
+        let _nobody_listens = write!(err, "\r\u{1b}[K");
+    }
+}
+
+fn say_built(settings: &Settings, base: &BaseInfo) -> io::Result<()> {
+    let style = Style::of(&io::stdout());
+    let mut text = format!(
+        "{} base {}: {}\n",
+        style.green("✓"),
+        style.bold(&base.name),
+        contents(base)
+    );
+    if settings.packages.base.as_deref() != Some(base.name.as_str()) {
+        text.push_str(&format!(
+            "  every sandbox has it with this line at the top of config.toml:  base = \"{}\"\n",
+            base.name
+        ));
+    }
+    output::text(&text)
+}
+
+fn contents(base: &BaseInfo) -> String {
+    let packages: Vec<String> = base
+        .packages
+        .iter()
+        .map(|one| format!("{} {}", one.name, one.version))
+        .collect();
+    format!(
+        "{} ({} MiB, Python {})",
+        packages.join(", "),
+        base.bytes >> 20,
+        base.python
+    )
+}
+
+fn say_list(bases: &[BaseInfo], as_json: bool) -> io::Result<()> {
+    if as_json {
+        let row = |base: &BaseInfo| {
+            json!({
+                "name": base.name,
+                "python": base.python,
+                "packages": base.packages,
+                "bytes": base.bytes,
+                "usable": base.usable,
+            })
+        };
+        return output::json(&bases.iter().map(row).collect());
+    }
+    let mut text = String::new();
+    for base in bases {
+        let note = if base.usable {
+            ""
+        } else {
+            "  (not for this machine's Python any more; build it again)"
+        };
+        text.push_str(&format!("{}: {}{note}\n", base.name, contents(base)));
+    }
+    if bases.is_empty() {
+        text.push_str("there is no base yet: sandcell base build data numpy pandas matplotlib\n");
+    }
+    output::text(&text)
+}

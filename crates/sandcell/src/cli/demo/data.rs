@@ -1,0 +1,104 @@
+//! `sandcell demo --data`: from nothing to a plot, through the same calls that a model would make. The clock runs from the
+//! start of the command.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use base64::Engine as _;
+use serde_json::json;
+
+use super::client::{Answer, Client};
+use super::output;
+use super::output::Style;
+use super::{DemoError, body, scenes, time, unexpected};
+
+/// What the plot needs.
+const PACKAGES: [&str; 2] = ["pandas", "matplotlib"];
+/// How long the libraries may take to be there, in seconds.
+const INSTALL_S: u32 = 900;
+/// Where the plot goes, in the working folder, or in the temporary one where that cannot be written.
+const PLOT: &str = "sandcell-demo.png";
+
+const CODE: &str = r#"import pandas as pd, matplotlib.pyplot as plt
+nile = pd.read_csv("nile.csv", index_col="year")
+nile["mean of 10 years"] = nile["volume"].rolling(10, center=True).mean()
+axes = nile.plot(figsize=(9, 4), title="The Nile at Aswan", ylabel="10⁸ m³ a year")
+axes.axvline(1898, color="grey", linestyle=":")
+plt.show()
+nile.describe().round(1)"#;
+
+/// Makes the libraries available, draws, and says where the plot is and when it was there.
+pub(super) fn play(style: Style, client: &mut Client, began: Instant) -> Result<(), DemoError> {
+    let encoded = base64::engine::general_purpose::STANDARD.encode(scenes::NILE);
+    let uploaded = client.call("upload_file", json!({"path": "nile.csv", "content_base64": encoded}))?;
+    if uploaded.is_error {
+        return Err(unexpected("upload_file", &uploaded, "it was refused"));
+    }
+    let libraries = install(client)?;
+    output::text(&format!(
+        "  {} install_package {} {}\n",
+        style.green("✓"),
+        PACKAGES.join(" "),
+        style.yellow(&time(libraries.took))
+    ))?;
+    body(style, &libraries)?;
+    let drawn = client.call("execute_code", json!({"code": CODE, "timeout_s": 120}))?;
+    let there = began.elapsed();
+    if drawn.is_error || status(&drawn) != "ok" {
+        return Err(unexpected("the plot", &drawn, "it was not drawn"));
+    }
+    let Some(picture) = drawn.pictures.first() else {
+        return Err(unexpected("the plot", &drawn, "no picture came back"));
+    };
+    let bytes = base64::engine::general_purpose::STANDARD
+        .decode(picture)
+        .map_err(|_| unexpected("the plot", &drawn, "the picture is not base64"))?;
+    let path = save(&bytes)?;
+    output::text(&format!(
+        "  {} execute_code {}\n",
+        style.green("✓"),
+        style.yellow(&time(drawn.took))
+    ))?;
+    body(style, &drawn)?;
+    output::text(&format!(
+        "\n  {} the plot is in {} ({} KB), {} after the start\n\n",
+        style.green("✓"),
+        style.bold(&path.display().to_string()),
+        bytes.len() / 1024,
+        style.yellow(&time(there))
+    ))?;
+    Ok(())
+}
+
+fn status(answer: &Answer) -> &str {
+    answer
+        .execution
+        .get("status")
+        .and_then(serde_json::Value::as_str)
+        .unwrap_or("")
+}
+
+/// Installs, and waits for it as long as it takes: a call answers early, as it does to a model.
+fn install(client: &mut Client) -> Result<Answer, DemoError> {
+    let began = Instant::now();
+    let mut answer = client.call("install_package", json!({"packages": PACKAGES, "timeout_s": INSTALL_S}))?;
+    while status(&answer) == "running" {
+        let id = answer.execution.get("execution_id").cloned().unwrap_or_default();
+        answer = client.call("get_execution", json!({"execution_id": id, "wait_s": 20}))?;
+    }
+    if answer.is_error || status(&answer) != "ok" {
+        return Err(unexpected("install_package", &answer, "the libraries could not be had"));
+    }
+    answer.took = began.elapsed();
+    Ok(answer)
+}
+
+fn save(bytes: &[u8]) -> Result<PathBuf, DemoError> {
+    let here = std::env::current_dir()?.join(PLOT);
+    if std::fs::write(&here, bytes).is_ok() {
+        return Ok(here);
+    }
+    let elsewhere = std::env::temp_dir().join(PLOT);
+    std::fs::write(&elsewhere, bytes)?;
+    Ok(elsewhere)
+}

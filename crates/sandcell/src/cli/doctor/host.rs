@@ -1,0 +1,234 @@
+//! Advice for the host: settings that make an escape harder or sandboxes possible, only those that this machine has
+//! otherwise, each with its command. Reading is apart from judging, so that judging is pure.
+
+use serde::Serialize;
+
+/// One thing that the operator could change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Advice {
+    /// The setting.
+    pub(super) name: &'static str,
+    /// What it is now.
+    pub(super) now: String,
+    /// Why that matters here.
+    pub(super) reason: &'static str,
+    /// The command that changes it.
+    pub(super) remedy: String,
+}
+
+/// What advice depends on beside settings of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Situation {
+    /// Whether the server runs as root.
+    pub(super) root: bool,
+    /// Whether a watcher holds limits in place of control groups.
+    pub(super) watched: bool,
+    /// Whether systemd runs this machine.
+    pub(super) systemd: bool,
+}
+
+/// Who a setting is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whom {
+    Everybody,
+    /// Those who are not root.
+    Ordinary,
+}
+
+/// A setting of the kernel, which values are bad, and what to set it to.
+struct Setting {
+    name: &'static str,
+    whom: Whom,
+    bad: fn(i64) -> bool,
+    better: i64,
+    reason: &'static str,
+}
+
+/// User namespaces that a busy server may need.
+const NAMESPACES: i64 = 1024;
+
+const SETTINGS: [Setting; 9] = [
+    Setting {
+        name: "kernel.unprivileged_userns_clone",
+        whom: Whom::Ordinary,
+        bad: |value| value == 0,
+        better: 1,
+        reason: "only root may make user namespaces, so that an ordinary user gets no sandbox at level namespace",
+    },
+    Setting {
+        name: "kernel.apparmor_restrict_unprivileged_userns",
+        whom: Whom::Ordinary,
+        bad: |value| value != 0,
+        better: 0,
+        reason: "AppArmor takes the rights in a user namespace away from programs without a profile",
+    },
+    Setting {
+        name: "user.max_user_namespaces",
+        whom: Whom::Everybody,
+        bad: |value| value < NAMESPACES,
+        better: 10_000,
+        reason: "each sandbox has a user namespace of its own, and one more while it is made",
+    },
+    Setting {
+        name: "kernel.yama.ptrace_scope",
+        whom: Whom::Ordinary,
+        bad: |value| value == 0,
+        better: 1,
+        reason: "whatever came out of a sandbox could look into every process of your user",
+    },
+    Setting {
+        name: "kernel.kptr_restrict",
+        whom: Whom::Everybody,
+        bad: |value| value == 0,
+        better: 1,
+        reason: "the kernel's addresses are shown, which makes its holes easier to use",
+    },
+    Setting {
+        name: "kernel.dmesg_restrict",
+        whom: Whom::Everybody,
+        bad: |value| value == 0,
+        better: 1,
+        reason: "the kernel's log is shown to everybody, and may hold its addresses",
+    },
+    Setting {
+        name: "kernel.perf_event_paranoid",
+        whom: Whom::Everybody,
+        bad: |value| value < 2,
+        better: 2,
+        reason: "performance counters of the kernel are open to everybody; sandboxes are refused them, others are not",
+    },
+    Setting {
+        name: "kernel.unprivileged_bpf_disabled",
+        whom: Whom::Everybody,
+        bad: |value| value == 0,
+        better: 1,
+        reason: "everybody may load BPF programs; sandboxes are refused it, what came out of one is not",
+    },
+    Setting {
+        name: "vm.overcommit_memory",
+        whom: Whom::Everybody,
+        bad: |value| value == 2,
+        better: 0,
+        reason: "programs that reserve much more than they use (node, Go, Java) fail in sandboxes as outside",
+    },
+];
+
+/// The advice for this machine.
+pub(super) fn advice(situation: Situation) -> Vec<Advice> {
+    judge(situation, |name| {
+        let path = format!("/proc/sys/{}", name.replace('.', "/"));
+        std::fs::read_to_string(path)
+            .ok()?
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
+    })
+}
+
+/// Whether systemd runs this machine, as systemd itself says to ask.
+pub(super) fn systemd() -> bool {
+    std::path::Path::new("/run/systemd/system").is_dir()
+}
+
+fn judge(situation: Situation, read: impl Fn(&str) -> Option<i64>) -> Vec<Advice> {
+    let mut found: Vec<Advice> = SETTINGS
+        .iter()
+        .filter(|setting| setting.whom == Whom::Everybody || !situation.root)
+        .filter_map(|setting| {
+            // A kernel that lacks a setting has nothing to change.
+            let now = read(setting.name)?;
+            (setting.bad)(now).then(|| Advice {
+                name: setting.name,
+                now: now.to_string(),
+                reason: setting.reason,
+                remedy: format!("sudo sysctl -w {}={}", setting.name, setting.better),
+            })
+        })
+        .collect();
+    if situation.watched && situation.systemd && !situation.root {
+        found.push(Advice {
+            name: "delegated control groups",
+            now: "none".to_owned(),
+            reason: "limits are watched instead of enforced; systemd can delegate a group to your user",
+            remedy: "systemd-run --user --scope -p Delegate=yes sandcell serve".to_owned(),
+        });
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USER: Situation = Situation {
+        root: false,
+        watched: true,
+        systemd: true,
+    };
+
+    const ROOT: Situation = Situation {
+        root: true,
+        watched: false,
+        systemd: true,
+    };
+
+    /// As distributions with care set it.
+    fn hardened(name: &str) -> Option<i64> {
+        Some(match name {
+            "kernel.apparmor_restrict_unprivileged_userns" | "vm.overcommit_memory" => 0,
+            "user.max_user_namespaces" => 95_000,
+            "kernel.perf_event_paranoid" => 3,
+            "kernel.unprivileged_bpf_disabled" => 2,
+            _ => 1,
+        })
+    }
+
+    #[test]
+    fn a_hardened_host_hears_nothing() {
+        assert_eq!(judge(ROOT, hardened), []);
+    }
+
+    #[test]
+    fn every_setting_that_is_bad_is_named_with_the_command_that_mends_it() {
+        for setting in &SETTINGS {
+            let bad = [0, 1, 2, 4].into_iter().find(|value| (setting.bad)(*value)).unwrap();
+            let found = judge(USER, |name| {
+                if name == setting.name {
+                    Some(bad)
+                } else {
+                    hardened(name)
+                }
+            });
+            let own = found.iter().find(|advice| advice.name == setting.name).unwrap();
+            assert_eq!(
+                own.remedy,
+                format!("sudo sysctl -w {}={}", setting.name, setting.better)
+            );
+            assert_eq!(own.now, bad.to_string());
+            // What is advised is good.
+            assert!(!(setting.bad)(setting.better), "{}", setting.name);
+        }
+    }
+
+    #[test]
+    fn what_is_about_ordinary_users_is_not_told_to_root() {
+        let found = judge(ROOT, |name| {
+            Some(i64::from(name.contains("apparmor") || name.contains("max_user")) * 9999)
+        });
+        let names: Vec<&str> = found.iter().map(|advice| advice.name).collect();
+        assert!(!names.contains(&"kernel.unprivileged_userns_clone"), "{names:?}");
+        assert!(
+            !names.contains(&"kernel.apparmor_restrict_unprivileged_userns"),
+            "{names:?}"
+        );
+        assert!(names.contains(&"kernel.dmesg_restrict"), "{names:?}");
+    }
+
+    #[test]
+    fn a_setting_that_this_kernel_lacks_is_not_mentioned() {
+        let found = judge(USER, |_| None);
+        let names: Vec<&str> = found.iter().map(|advice| advice.name).collect();
+        assert_eq!(names, ["delegated control groups"]);
+    }
+}

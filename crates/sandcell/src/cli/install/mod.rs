@@ -1,0 +1,246 @@
+//! `sandcell install CLIENT`: writes the server into the settings of an MCP client, and takes it out again.
+//!
+//! Whatever else is in the file stays as it is, comments and spacing included. What stood there before the first
+//! change is kept beside it, so that `--undo` can give back the very bytes.
+
+mod client;
+mod edit;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use sandcell_sandbox::{Code, Failure};
+
+use super::output;
+use client::{Client, Home, System};
+use edit::Entry;
+
+/// Writes the server into the settings of an MCP client
+///
+/// Everything else in the file stays as it is. The file of before is kept beside it, with `.before-sandcell` at the
+/// end of its name. Start the client anew afterwards.
+#[derive(Debug, Args)]
+pub(super) struct InstallArgs {
+    /// The client
+    #[arg(value_enum)]
+    client: Client,
+
+    /// Into this folder's project instead of the user's own settings
+    #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = ".")]
+    project: Option<PathBuf>,
+
+    /// What the client calls the server
+    #[arg(long, value_name = "NAME", default_value = "sandcell", value_parser = name)]
+    name: String,
+
+    /// Only prints the file as it would be; changes nothing
+    #[arg(long, conflicts_with = "undo")]
+    print: bool,
+
+    /// Takes the entry out again, or brings back what it replaced
+    #[arg(long)]
+    undo: bool,
+
+    /// Arguments for `sandcell serve`, such as `--mount /data`
+    #[arg(last = true, value_name = "ARGS")]
+    arguments: Vec<String>,
+}
+
+/// A name that every client takes: they put it in front of the tools' names.
+fn name(text: &str) -> Result<String, String> {
+    let good =
+        !text.is_empty() && text.len() <= 32 && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+    good.then(|| text.to_owned())
+        .ok_or_else(|| "a name has 1 to 32 letters, digits, - and _".to_owned())
+}
+
+pub(super) fn run(args: &InstallArgs, config: Option<&Path>) -> Result<ExitCode, Failure> {
+    let path = args.client.file(
+        System::of_this_machine(),
+        &Home::of_this_process(),
+        args.project.as_deref(),
+    )?;
+    // A link (settings kept in a repository of their own) stays a link: what it leads to is changed.
+    let path = std::fs::canonicalize(&path).unwrap_or(path);
+    let edit = Edit {
+        before: read(&path)?,
+        backup: read(&backup_of(&path))?,
+        entry: args.entry(config)?,
+        path,
+    };
+    if args.print {
+        eprintln_path("would be written to", &edit.path);
+        return super::printed(output::text(&edit.installed()?).map(|()| ExitCode::SUCCESS));
+    }
+    if args.undo {
+        edit.undo()
+    } else {
+        edit.install(args.client)
+    }
+}
+
+impl InstallArgs {
+    fn entry(&self, config: Option<&Path>) -> Result<Entry, Failure> {
+        let program = std::env::current_exe().map_err(|error| {
+            Failure::new(
+                Code::Internal,
+                format!("this program's own path is unknown: {error}"),
+                "write the entry by hand; `--print` shows nothing else",
+            )
+        })?;
+        let text = |path: &Path| {
+            path.to_str().map(str::to_owned).ok_or_else(|| {
+                Failure::new(
+                    Code::InvalidArgument,
+                    format!("the path {} is not Unicode, so JSON cannot hold it", path.display()),
+                    "put it somewhere with a plain name",
+                )
+            })
+        };
+        let mut arguments = vec!["serve".to_owned()];
+        if let Some(config) = config {
+            let whole = std::path::absolute(config).unwrap_or_else(|_| config.to_owned());
+            arguments.extend(["--config".to_owned(), text(&whole)?]);
+        }
+        arguments.extend(self.arguments.iter().cloned());
+        Ok(Entry {
+            table: self.client.table(),
+            name: self.name.clone(),
+            says_stdio: self.client.says_stdio(),
+            program: text(&program)?,
+            arguments,
+        })
+    }
+}
+
+/// A change of one file.
+struct Edit {
+    path: PathBuf,
+    /// What the file holds now; nothing where there is none.
+    before: Option<String>,
+    /// What it held before the first change.
+    backup: Option<String>,
+    entry: Entry,
+}
+
+impl Edit {
+    /// The file's text with the entry in it.
+    fn installed(&self) -> Result<String, Failure> {
+        self.entry
+            .put_into(self.before.as_deref().unwrap_or_default())
+            .map_err(|error| self.unreadable(&error))
+    }
+
+    fn unreadable(&self, error: &edit::Unreadable) -> Failure {
+        Failure::new(
+            Code::InvalidArgument,
+            format!("{} {error}; it was not changed", self.path.display()),
+            "mend the file, or use --print and write the entry by hand",
+        )
+    }
+
+    fn install(&self, client: Client) -> Result<ExitCode, Failure> {
+        let text = self.installed()?;
+        if self.before.as_ref() == Some(&text) {
+            eprintln_path("is already in", &self.path);
+            return Ok(ExitCode::SUCCESS);
+        }
+        if let (Some(before), None) = (&self.before, &self.backup) {
+            write(&backup_of(&self.path), before, Some(&self.path))?;
+        }
+        write(&self.path, &text, None)?;
+        eprintln_path("was written to", &self.path);
+        let hint = client.how_to_reload();
+        say(&format!("Next: {hint}"));
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Gives back the bytes of before where nobody else has changed the file since; otherwise only the entry goes, or
+    /// becomes what it was.
+    fn undo(&self) -> Result<ExitCode, Failure> {
+        let Some(now) = &self.before else {
+            eprintln_path("is not in", &self.path);
+            return Ok(ExitCode::SUCCESS);
+        };
+        let unreadable = |error: edit::Unreadable| self.unreadable(&error);
+        let without = self
+            .entry
+            .take_out_of(now, self.backup.as_deref())
+            .map_err(unreadable)?;
+        let Some(text) = without else {
+            eprintln_path("is not in", &self.path);
+            return Ok(ExitCode::SUCCESS);
+        };
+        let untouched = |former: &str| self.entry.differs_only_by_entry(former, now);
+        match &self.backup {
+            Some(former) if untouched(former) => write(&self.path, former, None)?,
+            None if untouched("") => remove(&self.path)?,
+            _ => write(&self.path, &text, None)?,
+        }
+        if self.backup.is_some() {
+            remove(&backup_of(&self.path))?;
+        }
+        eprintln_path("was taken out of", &self.path);
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn backup_of(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".before-sandcell");
+    path.with_file_name(name)
+}
+
+fn eprintln_path(what: &str, path: &Path) {
+    say(&format!("sandcell {what} {}", path.display()));
+}
+
+fn say(line: &str) {
+    // When stderr is closed there is nobody left to tell.
+    let _nobody_listens = io::Write::write_all(&mut io::stderr().lock(), format!("{line}\n").as_bytes());
+}
+
+fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::new(
+        Code::DeniedByPolicy,
+        format!("{} cannot be {what}: {error}", path.display()),
+        "check the file's and its folder's owner and rights, or use --print and write the entry by hand",
+    )
+}
+
+/// A file's text, if there is such a file. Settings of clients are small; more than 64 MiB is none.
+fn read(path: &Path) -> Result<Option<String>, Failure> {
+    const MOST: u64 = 64 << 20;
+    match std::fs::metadata(path) {
+        Ok(found) if !found.is_file() => Err(failed("read", path, &io::Error::other("it is not a file"))),
+        Ok(found) if found.len() > MOST => Err(failed("read", path, &io::Error::other("it is larger than 64 MiB"))),
+        Ok(_) => std::fs::read_to_string(path)
+            .map(Some)
+            .map_err(|error| failed("read", path, &error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("read", path, &error)),
+    }
+}
+
+/// Writes a whole file or nothing: beside it first, then by renaming. Rights are those of the file that is replaced, or
+/// of `like`; a new file is the user's alone, since clients keep keys in theirs.
+fn write(path: &Path, text: &str, like: Option<&Path>) -> Result<(), Failure> {
+    let say = |error: io::Error| failed("written", path, &error);
+    let folder = path.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder).map_err(say)?;
+    let mut builder = tempfile::Builder::new();
+    let mut file = builder.prefix(".sandcell-").tempfile_in(folder).map_err(say)?;
+    io::Write::write_all(&mut file, text.as_bytes()).map_err(say)?;
+    if let Ok(found) = std::fs::metadata(like.unwrap_or(path)) {
+        file.as_file().set_permissions(found.permissions()).map_err(say)?;
+    }
+    file.as_file().sync_all().map_err(say)?;
+    file.persist(path).map_err(|error| say(error.error))?;
+    Ok(())
+}
+
+fn remove(path: &Path) -> Result<(), Failure> {
+    std::fs::remove_file(path).map_err(|error| failed("removed", path, &error))
+}

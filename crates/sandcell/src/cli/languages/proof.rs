@@ -1,0 +1,117 @@
+//! The programs by which a language shows that it works inside a sandbox, and what is expected of them.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use sandcell_engine::{ExecutionView, Phase, Principal, ProgramRequest, Status};
+use sandcell_languages::table::{Ability, Proof, built_in_proof};
+use sandcell_sandbox::{Code, SandboxPath, SessionEvent};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::wiring::Wired;
+
+/// Time for a program that ends by itself, and for one that does not.
+const PATIENCE: Duration = Duration::from_secs(30);
+const ENDLESS: Duration = Duration::from_millis(500);
+/// The exit status that the first program chooses.
+const CHOSEN: i32 = 7;
+
+/// Runs the four programs of a language; none if it has none.
+pub(super) async fn run(wired: &Wired, language: &str) -> Option<Result<Duration, String>> {
+    let own = wired
+        .found
+        .table
+        .iter()
+        .find(|found| sandcell_sandbox::Language::info(*found).name == language)
+        .and_then(|found| found.proof().cloned());
+    let proof = own.or_else(|| built_in_proof(language))?;
+    let started = Instant::now();
+    Some(all(wired, language, &proof).await.map(|()| started.elapsed()))
+}
+
+async fn all(wired: &Wired, language: &str, proof: &Proof) -> Result<(), String> {
+    let told = works(&once(wired, language, &proof.works, PATIENCE).await?, proof);
+    told.map_err(|reason| format!("the program that works: {reason}"))?;
+    let view = once(wired, language, &proof.fails, PATIENCE).await?;
+    if view.status != Status::Error || view.phase != Phase::Run {
+        return Err(format!("the program that fails: {}", ending(&view)));
+    }
+    let view = once(wired, language, &proof.broken, PATIENCE).await?;
+    if view.status != Status::Error {
+        return Err(format!("what is no program: {}", ending(&view)));
+    }
+    let view = once(wired, language, &proof.endless, ENDLESS).await?;
+    if view.status != Status::Timeout || view.cause.as_ref().is_none_or(|cause| cause.code != Code::Timeout) {
+        return Err(format!("the program that never ends: {}", ending(&view)));
+    }
+    Ok(())
+}
+
+async fn once(wired: &Wired, language: &str, code: &str, timeout: Duration) -> Result<ExecutionView, String> {
+    let request = ProgramRequest {
+        code: code.to_owned(),
+        language: language.to_owned(),
+        packages: Vec::new(),
+        args: vec!["wörld".to_owned()],
+        files: vec![(
+            SandboxPath::parse("note.txt").map_err(|error| error.to_string())?,
+            Bytes::from_static(b"kept\n"),
+        )],
+        outputs: Vec::new(),
+        timeout: Some(timeout),
+        memory: None,
+    };
+    let (stdin, from) = mpsc::channel(1);
+    let (to, mut events) = mpsc::channel::<SessionEvent>(64);
+    let reading = tokio::spawn(async move { while events.recv().await.is_some() {} });
+    let who = Principal("cli".into());
+    if stdin.send(Bytes::from_static(b"moin\n")).await.is_err() {
+        return Err("its standard input could not be given".to_owned());
+    }
+    drop(stdin);
+    let cancel = CancellationToken::new();
+    let view = wired.engine.run_program(&who, request, from, to, cancel).await;
+    reading.abort();
+    view.map_err(|failure| failure.to_string())
+}
+
+/// Whether the first program did all that it can.
+fn works(view: &ExecutionView, proof: &Proof) -> Result<(), String> {
+    let can = |ability| proof.can.contains(&ability);
+    let mut expected = vec!["héllo ☃"];
+    expected.extend(can(Ability::Stdin).then_some("MOIN"));
+    expected.extend(can(Ability::Args).then_some("wörld"));
+    expected.extend(can(Ability::Files).then_some("kept"));
+    let lines: Vec<&str> = view
+        .stdout
+        .text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    let status = if can(Ability::Exit) { CHOSEN } else { 0 };
+    if lines == expected && view.exit_code == Some(status) {
+        return Ok(());
+    }
+    Err(format!(
+        "it printed {lines:?} instead of {expected:?}; {}",
+        ending(view)
+    ))
+}
+
+/// How a program ended, with the last of what it said.
+fn ending(view: &ExecutionView) -> String {
+    let status = match view.exit_code {
+        Some(code) => format!("it ended as {:?} with {code}", view.status),
+        None => format!("it ended as {:?}", view.status),
+    };
+    let cause = view
+        .cause
+        .as_ref()
+        .map(|cause| cause.message.clone())
+        .unwrap_or_default();
+    let mut said: Vec<&str> = view.stderr.text.trim().lines().rev().take(8).collect();
+    said.reverse();
+    format!("{status}; {cause}; {}", said.join(" | "))
+}

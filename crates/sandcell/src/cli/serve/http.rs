@@ -1,0 +1,218 @@
+//! `sandcell serve --http`: where it listens, who may come, and how it ends.
+
+use std::io::{self, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use sandcell_mcp::{Anonymous, HttpError, HttpOptions, HttpServer, TlsFiles, TokenStore};
+use sandcell_sandbox::{Code, Failure};
+use tokio_util::sync::CancellationToken;
+
+use super::{ServeArgs, output, unknown_tool};
+use crate::config::Settings;
+use crate::signals;
+use crate::wiring::{self, Launcher};
+
+/// Where to listen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Listen(SocketAddr);
+
+impl FromStr for Listen {
+    type Err = String;
+
+    /// `ADDRESS:PORT`, `localhost:PORT`, or a port of the loopback.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let loopback = |port: &str| {
+            let port: Result<u16, _> = port.parse();
+            port.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+        };
+        let address = match text.strip_prefix("localhost:") {
+            Some(port) => loopback(port).ok(),
+            None => text.parse().ok().or_else(|| loopback(text).ok()),
+        };
+        address.map(Self).ok_or_else(|| {
+            "not an address with a port, such as 127.0.0.1:8123, [::1]:8123 or 0.0.0.0:8123, nor a port".to_owned()
+        })
+    }
+}
+
+/// Serves until a signal comes.
+pub(super) async fn serve(
+    args: &ServeArgs,
+    listen: Listen,
+    mut settings: Settings,
+    launcher: Launcher,
+) -> Result<ExitCode, Failure> {
+    let mut stop = signals::Stop::listen()?;
+    settings.engine.hints.read_rest = Some(sandcell_mcp::READ_REST.to_owned());
+    // Before anything is started that would have to be ended again.
+    let listener = TcpListener::bind(listen.0).map_err(|error| cannot_listen(listen.0, &error))?;
+    allow_many_connections();
+    let open = is_open_to_others(listen.0.ip());
+    let dangerous = args.dangerously_without_authentication;
+    let http = HttpOptions {
+        hosts: settings.http.hosts.clone(),
+        origins: settings.http.origins.clone(),
+        limits: settings.http.limits.clone(),
+        tokens: settings.data_dir.as_deref().map(TokenStore::new),
+        anonymous: if open && !dangerous {
+            Anonymous::Refused
+        } else {
+            Anonymous::Allowed
+        },
+        tls: settings
+            .http
+            .tls
+            .clone()
+            .map(|(certificate, key)| TlsFiles { certificate, key }),
+    };
+    let secure = http.tls.is_some();
+    let options = args.options(settings.mounts.clone());
+    let wired = wiring::wire(settings, launcher).await;
+    for problem in &wired.problems {
+        output::failure(problem);
+    }
+    let engine = wired.engine.clone();
+    let server = match HttpServer::new(engine.clone(), options, http, listener) {
+        Ok(server) => server,
+        Err(error) => {
+            engine.shutdown().await;
+            return Err(failure(listen.0, error));
+        }
+    };
+    announce(&server, open, secure).map_err(|error| cannot_listen(listen.0, &error))?;
+    let (first, second) = (CancellationToken::new(), CancellationToken::new());
+    let signals = tokio::spawn({
+        let (first, second) = (first.clone(), second.clone());
+        async move {
+            let _which = stop.next().await;
+            first.cancel();
+            let _which = stop.next().await;
+            second.cancel();
+        }
+    });
+    server.serve(first.cancelled(), second.cancelled()).await;
+    tokio::select! {
+        () = engine.shutdown() => {}
+        () = second.cancelled() => {}
+    }
+    signals.abort();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says where it listens and who may come; programs read the first line.
+fn announce(server: &HttpServer, open: bool, secure: bool) -> io::Result<()> {
+    let address = server.address()?;
+    let scheme = if secure { "https" } else { "http" };
+    let mut text = format!("listening on {scheme}://{address}/mcp\n");
+    text.push_str(match (server.wants_tokens(), open) {
+        (true, _) => "callers need a token: Authorization: Bearer TOKEN\n",
+        (false, false) => "no token exists: every user of this machine may call (sandcell token create NAME)\n",
+        (false, true) => {
+            "DANGER: no token exists, and everybody who can reach this address may run code here \
+             (sandcell token create NAME)\n"
+        }
+    });
+    if open && !secure {
+        text.push_str("tokens and code travel in clear text: set http.tls_certificate, or put a TLS proxy in front\n");
+    }
+    // When stderr is closed there is nobody to tell.
+    let _nobody_listens = io::stderr().lock().write_all(text.as_bytes());
+    Ok(())
+}
+
+/// Whether others than users of this machine can reach the address.
+fn is_open_to_others(address: IpAddr) -> bool {
+    !address.to_canonical().is_loopback()
+}
+
+/// Each connection is an open file. Only the server itself is given more: the launcher was started before.
+fn allow_many_connections() {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, getrlimit, setrlimit};
+        let mut limit = getrlimit(Resource::Nofile);
+        limit.current = limit.maximum;
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            tracing::warn!(%error, "the limit of open files cannot be raised");
+        }
+    }
+}
+
+fn cannot_listen(address: SocketAddr, error: &io::Error) -> Failure {
+    Failure::new(
+        Code::InvalidArgument,
+        format!("{address} cannot be listened on: {error}"),
+        "choose another address or port with --http, or end the program that uses this one",
+    )
+}
+
+fn failure(address: SocketAddr, error: HttpError) -> Failure {
+    match error {
+        HttpError::UnknownTool(unknown) => unknown_tool(&unknown),
+        HttpError::NoToken => Failure::new(
+            Code::Unauthorized,
+            format!("others can reach {address}, and there is no token that would keep them out"),
+            "make one with `sandcell token create NAME`, or listen on 127.0.0.1 only",
+        ),
+        HttpError::Tokens => Failure::new(
+            Code::Unauthorized,
+            "the list of tokens cannot be read",
+            "`sandcell token list` says why",
+        ),
+        HttpError::Name(error) => {
+            Failure::invalid(error.to_string(), "correct http.allowed_hosts or http.allowed_origins")
+        }
+        HttpError::Tls(error) => Failure::invalid(
+            error.to_string(),
+            "correct http.tls_certificate and http.tls_key, or leave both out",
+        ),
+        HttpError::Socket(error) => cannot_listen(address, &error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_or_a_port_says_where_to_listen() {
+        for (text, address) in [
+            ("127.0.0.1:8123", "127.0.0.1:8123"),
+            ("localhost:8123", "127.0.0.1:8123"),
+            ("8123", "127.0.0.1:8123"),
+            ("[::1]:80", "[::1]:80"),
+            ("0.0.0.0:8123", "0.0.0.0:8123"),
+        ] {
+            assert_eq!(text.parse(), Ok(Listen(address.parse().unwrap())), "{text}");
+        }
+        for text in [
+            "",
+            "localhost",
+            "127.0.0.1",
+            "host:1",
+            "70000",
+            "::1:80",
+            "http://localhost:1",
+        ] {
+            assert!(text.parse::<Listen>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_the_loopback_is_for_this_machine_alone() {
+        for (address, open) in [
+            ("127.0.0.1", false),
+            ("127.8.8.8", false),
+            ("::1", false),
+            ("::ffff:127.0.0.1", false),
+            ("0.0.0.0", true),
+            ("::", true),
+            ("192.168.1.1", true),
+            ("::ffff:10.0.0.1", true),
+        ] {
+            assert_eq!(is_open_to_others(address.parse().unwrap()), open, "{address}");
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! `serve --http`, seen by friends and by strangers.
+
+// Who is let in.
+mod door;
+// What belongs to whom.
+mod owners;
+// Clients that are slow, gone, or too many.
+mod pressure;
+// Health, metrics, TLS, and the end.
+mod service;

@@ -1,0 +1,211 @@
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::support::begin;
+use crate::support::client::Client;
+use crate::support::place::Place;
+
+const CLIENTS: [(&str, &str, &str); 4] = [
+    (
+        "claude-desktop",
+        ".config/Claude/claude_desktop_config.json",
+        "mcpServers",
+    ),
+    ("claude-code", ".claude.json", "mcpServers"),
+    ("cursor", ".cursor/mcp.json", "mcpServers"),
+    ("vscode", ".config/Code/User/mcp.json", "servers"),
+];
+
+fn install(place: &Place, arguments: &[&str]) -> Output {
+    let mut all = vec!["install"];
+    all.extend(arguments);
+    place.command(&all).stdin(Stdio::null()).output().unwrap()
+}
+
+#[track_caller]
+fn said(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn files_below(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut todo = vec![folder.to_owned()];
+    while let Some(next) = todo.pop() {
+        for entry in std::fs::read_dir(next).unwrap().flatten() {
+            if entry.file_type().unwrap().is_dir() {
+                todo.push(entry.path());
+            } else {
+                found.push(entry.path().strip_prefix(folder).unwrap().display().to_string());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_client_that_reads_its_settings_finds_a_server_that_runs_code() {
+    let _turn = begin!();
+    for (client, path, table) in CLIENTS {
+        let place = Place::new();
+        let words = said(&install(&place, &[client]));
+        assert!(words.contains(path) && words.contains("Next: "), "{words}");
+        let file = place.path("home").join(path);
+        assert_eq!(
+            file.metadata().unwrap().mode() & 0o777,
+            0o600,
+            "a new file is the user's alone"
+        );
+        let json: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let entry = &json[table]["sandcell"];
+        let mut command = Command::new(entry["command"].as_str().unwrap());
+        command.args(
+            entry["args"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|one| one.as_str().unwrap()),
+        );
+        command
+            .env_clear()
+            .env("HOME", place.path("home"))
+            .env("TMPDIR", place.path("tmp"));
+        command
+            .env("PATH", "/usr/bin:/bin")
+            .env("SANDCELL_DATA_DIR", place.path("data"));
+        let server = Client::start(&mut command);
+        assert_eq!(server.text("print(6 * 7)").trim(), "42", "{client}");
+        drop(server);
+
+        assert!(said(&install(&place, &[client])).contains("already"), "a second time");
+        said(&install(&place, &[client, "--undo"]));
+        assert_eq!(files_below(&place.path("home")), Vec::<String>::new(), "{client}");
+        assert!(
+            said(&install(&place, &[client, "--undo"])).contains("not in"),
+            "a second time"
+        );
+    }
+}
+
+#[test]
+fn what_was_there_stays_and_comes_back_to_the_byte() {
+    let place = Place::new();
+    let file = place.path("home").join(".claude.json");
+    let former = "{\n    // mine\n    \"numStartups\": 7,\n    \"mcpServers\": {\n        \"sandcell\": {\"command\": \"old\"},\n        \"db\": {\"command\": \"db\", \"env\": {\"KEY\": \"s3cret\"}}\n    }\n}";
+    std::fs::write(&file, former).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let shown = install(&place, &["claude-code", "--print", "--", "--mount", "/data"]);
+    assert!(said(&shown).contains("would be"));
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert_eq!(
+        std::fs::read_to_string(&file).unwrap(),
+        former,
+        "--print changes nothing"
+    );
+
+    said(&install(&place, &["claude-code", "--", "--mount", "/data"]));
+    let now = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(now, shown);
+    for kept in [
+        "// mine",
+        "\"numStartups\": 7",
+        "{\"command\": \"db\", \"env\": {\"KEY\": \"s3cret\"}}",
+        "\"/data\"",
+    ] {
+        assert!(now.contains(kept), "{kept}: {now}");
+    }
+    assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o640);
+    // Other arguments later do not lose what stood there first.
+    said(&install(&place, &["claude-code"]));
+    said(&install(&place, &["claude-code", "--undo"]));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), former);
+    assert_eq!(files_below(&place.path("home")), [".claude.json"]);
+}
+
+#[test]
+fn what_the_client_wrote_meanwhile_is_kept_by_undo() {
+    let place = Place::new();
+    let file = place.path("home").join(".claude.json");
+    std::fs::write(&file, "{\"numStartups\": 7}").unwrap();
+    said(&install(&place, &["claude-code"]));
+    let changed = std::fs::read_to_string(&file).unwrap().replace('7', "8");
+    std::fs::write(&file, changed).unwrap();
+    said(&install(&place, &["claude-code", "--undo"]));
+    let json: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(json["numStartups"], 8);
+    assert!(json["mcpServers"].get("sandcell").is_none(), "{json}");
+}
+
+#[test]
+fn a_file_that_is_not_understood_is_not_touched() {
+    let place = Place::new();
+    let file = place.path("home").join(".cursor/mcp.json");
+    std::fs::create_dir(file.parent().unwrap()).unwrap();
+    for bytes in [&b"{\"mcpServers\": "[..], b"{\"mcpServers\": []}", b"\xff\xfe{}", b"[]"] {
+        std::fs::write(&file, bytes).unwrap();
+        for how in [&["cursor"][..], &["cursor", "--print"]] {
+            let output = install(&place, how);
+            let words = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(
+                !output.status.success() && words.contains("mcp.json") && words.contains("fix:"),
+                "{words}"
+            );
+        }
+        assert_eq!(std::fs::read(&file).unwrap(), bytes);
+    }
+    assert_eq!(files_below(&place.path("home")), [".cursor/mcp.json"]);
+    let unknown = install(&place, &["emacs"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("claude-desktop"));
+}
+
+#[test]
+fn a_link_stays_a_link_and_a_project_has_a_file_of_its_own() {
+    let place = Place::new();
+    let real = place.write("dotfiles.json", "{}\n");
+    let link = place.path("home").join(".claude.json");
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    said(&install(&place, &["claude-code"]));
+    assert!(link.symlink_metadata().unwrap().is_symlink());
+    assert!(std::fs::read_to_string(&real).unwrap().contains("sandcell"));
+    said(&install(&place, &["vscode", "--project"]));
+    let json: Value = serde_json::from_slice(&std::fs::read(place.work().join(".vscode/mcp.json")).unwrap()).unwrap();
+    assert_eq!(json["servers"]["sandcell"]["type"], "stdio");
+}
+
+#[test]
+fn completions_and_the_manual_name_the_commands() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = place.command(&["completions", shell]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            output.status.success() && text.contains("doctor") && text.contains("install"),
+            "{shell}"
+        );
+    }
+    let script = "eval \"$(\"$0\" completions bash)\" && COMP_WORDS=(sandcell do) COMP_CWORD=1 && _sandcell sandcell do sandcell && echo \"${COMPREPLY[@]}\"";
+    let output = Command::new("bash")
+        .args(["-c", script])
+        .arg(crate::support::binary())
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "doctor", "{output:?}");
+    let folder = place.path("man");
+    let output = place
+        .command(&["manual", "--out", folder.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let pages = files_below(&folder);
+    assert!(
+        pages.contains(&"sandcell.1".to_owned()) && pages.contains(&"sandcell-run.1".to_owned()),
+        "{pages:?}"
+    );
+    let page = place.command(&["manual"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&page.stdout).starts_with(".ie"), "{page:?}");
+}

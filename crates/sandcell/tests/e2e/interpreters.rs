@@ -1,0 +1,99 @@
+//! Interpreters of the operator's that lie where a sandbox has private folders of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::support::client::Client;
+use crate::support::place::Place;
+use crate::support::{begin, python, skip};
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+        // Made for the test; stays if anybody else uses it.
+        if let Some(parent) = self.0.parent().filter(|parent| parent.starts_with("/home")) {
+            let _ = std::fs::remove_dir(parent);
+        }
+    }
+}
+
+fn environment(parent: &Path) -> Option<Folder> {
+    std::fs::create_dir_all(parent).ok()?;
+    let folder = Folder(parent.join(format!("cell venv {}", std::process::id())));
+    let mut make = Command::new(python()?);
+    // Without pip it is made in a moment, and from the standard library alone.
+    let made = make
+        .args(["-m", "venv", "--without-pip"])
+        .arg(&folder.0)
+        .output()
+        .ok()?;
+    if !made.status.success() {
+        return None;
+    }
+    let library = std::fs::read_dir(folder.0.join("lib")).ok()?.flatten().next()?.path();
+    std::fs::write(library.join("site-packages/own_module.py"), "answer = 42\n").ok()?;
+    Some(folder)
+}
+
+fn works_whole(environment: &Path) {
+    let place = Place::with_settings(&format!(
+        "python = {:?}\n",
+        environment.join("bin/python").to_str().unwrap()
+    ));
+    let server = Client::start(&mut place.command(&["serve"]));
+    let code = "import own_module, os, sys, subprocess\nopen('/tmp/x', 'w').write('x')\nopen('y', 'w').write('y')\n\
+                child = subprocess.run([sys.executable, '-c', 'import own_module; print(own_module.answer)'], \
+                capture_output=True, text=True)\nprint(own_module.answer, os.getcwd(), child.stdout.strip(), sys.prefix)";
+    let text = server.text(code);
+    let expected = format!("42 /home/user 42 {}", environment.display());
+    assert_eq!(text.trim(), expected);
+    let refused = server.text(
+        "import own_module\ntry:\n    open(own_module.__file__, 'a')\n    print('BREACH')\nexcept OSError as e: print('held')",
+    );
+    assert_eq!(refused.trim(), "held");
+    let answer = server.call(
+        "create_run_close",
+        json!({"code": "import own_module; print(own_module.answer)"}),
+    );
+    assert_eq!(answer.output().trim(), "42", "{answer:?}");
+    let file = place.write("main.py", "import own_module\nprint(own_module.answer)");
+    let run = place.command(&["run", file.to_str().unwrap()]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&run.stdout).trim(), "42", "{run:?}");
+}
+
+#[test]
+fn a_virtual_environment_below_tmp_works_whole() {
+    let _turn = begin!();
+    let Some(environment) = environment(Path::new("/tmp")) else {
+        fn here() {}
+        return skip(
+            &crate::support::name_of(here),
+            "python3 makes no virtual environments (python3-venv)",
+        );
+    };
+    works_whole(&environment.0);
+}
+
+#[test]
+fn a_virtual_environment_below_the_hosts_home_user_works_whole() {
+    let _turn = begin!();
+    // An ordinary user may not make /home/user; where it is theirs already the test runs.
+    let possible = crate::support::is_root() || Path::new("/home/user").is_dir();
+    if !possible {
+        println!("not for this user: /home/user is made by root only");
+        return;
+    }
+    let Some(environment) = environment(Path::new("/home/user")) else {
+        fn here() {}
+        return skip(
+            &crate::support::name_of(here),
+            "python3 makes no virtual environments (python3-venv)",
+        );
+    };
+    works_whole(&environment.0);
+}

@@ -1,0 +1,305 @@
+use serde_json::json;
+
+use crate::support::client::Client;
+use crate::support::place::Place;
+use crate::support::{begin, machine, name_of, settled, skip};
+
+fn server(place: &Place) -> Client {
+    Client::start(&mut place.command(&["serve"]))
+}
+
+/// A place whose Python has data libraries, where this machine has one.
+fn with_libraries(test: &str, more: &str) -> Option<Place> {
+    let data = std::env::var_os("SANDCELL_TEST_DATA_PYTHON");
+    if data.is_none() {
+        skip(
+            test,
+            "no Python with data libraries (SANDCELL_TEST_DATA_PYTHON names it)",
+        );
+    }
+    data.map(|data| Place::with_settings(&format!("python = {:?}\n{more}", data.to_string_lossy())))
+}
+
+#[test]
+fn a_status_lists_variables_without_running_their_code() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let made = server.run(
+        "class Trap:\n    def __repr__(self): import os; os._exit(1)\n    __len__ = __str__ = __repr__\n\
+         trap = Trap()\nwords = ['a', 'b']\nn = 7\nline = 'one\\ntwo'\nbig = bytearray(5_000_000)",
+    );
+    let status = server.call("get_sandbox_status", json!({"sandbox_id": made.sandbox()}));
+    let text = status.all();
+    for part in [
+        "variables of python: 5",
+        "trap: Trap",
+        "words: list [2] = ['a', 'b']",
+        "n: int = 7",
+        "line: str [7] = 'one\\ntwo'",
+        "big: bytearray [5000000], 4 MB",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let listed = &status.data()["sandboxes"][0]["sessions"][0]["variables"];
+    assert_eq!(
+        listed[2],
+        json!({"name": "n", "type": "int", "shape": "", "bytes": 28, "preview": "7"})
+    );
+    assert_eq!(server.text("print(n)").trim(), "7", "the session goes on");
+    // While code runs its variables are not asked for.
+    let running = server.call(
+        "execute_code",
+        json!({"code": "import time; time.sleep(30)", "wait_s": 0}),
+    );
+    let text = server
+        .call("get_sandbox_status", json!({"sandbox_id": made.sandbox()}))
+        .all();
+    assert!(text.contains("not read while it is busy"), "{text}");
+    server.call(
+        "cancel_execution",
+        json!({"execution_id": running.meta()["execution_id"]}),
+    );
+}
+
+#[test]
+fn what_threads_print_while_variables_are_listed_is_not_lost() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let made = server.run(
+        "import threading\nstop = threading.Event()\ncount = 0\n\
+         def work():\n    global count\n    while count < 300 and not stop.wait(0.001):\n        count += 1\n        print('line', count, flush=True)\n\
+         t = threading.Thread(target=work)\nt.start()",
+    );
+    for _ in 0..20 {
+        server.call("get_sandbox_status", json!({"sandbox_id": made.sandbox()}));
+    }
+    let text = server.text("stop.set()\nt.join()\nprint('last', count)");
+    let all = made.output() + &text;
+    let last: usize = all
+        .lines()
+        .last()
+        .and_then(|line| line.strip_prefix("last "))
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert_eq!(
+        all.lines().filter(|line| line.starts_with("line ")).count(),
+        last,
+        "{all}"
+    );
+}
+
+#[test]
+fn a_progress_bar_is_progress() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let pending = server.begin(
+        "tools/call",
+        json!({
+            "name": "execute_code", "_meta": {"progressToken": "p"},
+            "arguments": {"code": "import sys, time\nfor i in range(1, 26):\n    sys.stderr.write('\\r%3d%%|##   | %d/25 [00:00<00:01]' % (i * 4, i))\n    time.sleep(0.1)"},
+        }),
+    );
+    let answer = pending.answer();
+    assert_eq!(answer.status(), "ok", "{answer:?}");
+    let told = server.told();
+    let bars: Vec<_> = told.iter().filter(|note| note["params"]["total"] == 25.0).collect();
+    assert!(!bars.is_empty(), "{told:?}");
+    assert!(
+        bars[0]["params"]["message"].as_str().unwrap().contains("/25 ["),
+        "{told:?}"
+    );
+    let values: Vec<f64> = told
+        .iter()
+        .filter_map(|note| note["params"]["progress"].as_f64())
+        .collect();
+    assert!(values.windows(2).all(|pair| pair[0] < pair[1]), "{values:?}");
+}
+
+#[test]
+fn memory_that_runs_short_is_said_before_it_is_gone() {
+    let _turn = begin!();
+    let place = Place::with_settings("[limits]\nmemory_mb = 128\n");
+    let server = server(&place);
+    let small = server.run("import time\na = bytearray(8 << 20)\ntime.sleep(0.02)");
+    assert!(!small.verdict().contains("memory:"), "{small:?}");
+    let large = server.run("b = bytearray(90 << 20)\ntime.sleep(0.02)");
+    assert_eq!(large.status(), "ok", "{large:?}");
+    assert!(large.verdict().contains("of 128 MB are in use"), "{large:?}");
+    let growth = large.meta()["memory_growth_mb"].as_f64().unwrap();
+    assert!((80.0..110.0).contains(&growth), "{large:?}");
+    let quiet = server.run("time.sleep(0.02)");
+    assert!(!quiet.verdict().contains("memory:"), "said once: {quiet:?}");
+}
+
+#[test]
+fn charts_can_be_read_without_eyes() {
+    let _turn = begin!();
+    let Some(place) = with_libraries(&name_of(charts_can_be_read_without_eyes), "") else {
+        return;
+    };
+    let server = server(&place);
+    let plot = server.run(
+        "import matplotlib.pyplot as plt\nplt.plot(range(500), range(500), label='growth')\nplt.title('Yield')\n\
+         plt.xlabel('time (s)')\nplt.ylabel('mass (kg)')\nplt.show()",
+    );
+    assert_eq!(plot.of_kind("image").count(), 1, "{plot:?}");
+    let text = plot.output();
+    for part in ["chart: {", "Yield", "time (s)", "mass (kg)", "growth", "\"total\":500"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(text.len() < 1200, "{text}");
+    let link = plot
+        .of_kind("resource_link")
+        .find(|link| link["mimeType"] == "application/vnd.sandcell.chart+json");
+    let whole = server.request("resources/read", json!({"uri": link.unwrap()["uri"]}));
+    let whole: serde_json::Value = serde_json::from_str(whole["contents"][0]["text"].as_str().unwrap()).unwrap();
+    assert_eq!(whole["charts"][0]["series"][0]["points"].as_array().unwrap().len(), 200);
+    for code in [
+        "import plotly.graph_objects as go\ngo.Figure(go.Bar(x=['a', 'b'], y=[1, 2], name='sales'))",
+        "import plotly.graph_objects as go\ngo.Figure(go.Bar(x=['a', 'b'], y=[1, 2], name='sales')).show()",
+        "import altair as alt, pandas as pd\nalt.Chart(pd.DataFrame({'sales': [1, 2]}), title='sales').mark_bar().encode(y='sales')",
+    ] {
+        let chart = server.run(code);
+        assert!(chart.output().contains("sales"), "{chart:?}");
+        let kinds: Vec<_> = chart
+            .of_kind("resource_link")
+            .map(|link| link["mimeType"].as_str().unwrap())
+            .collect();
+        assert!(kinds.contains(&"text/html"), "{chart:?}");
+        assert!(
+            kinds
+                .iter()
+                .any(|kind| kind.contains("plotly") || kind.contains("vegalite")),
+            "{chart:?}"
+        );
+    }
+}
+
+#[test]
+fn tables_say_their_shape_and_types_once() {
+    let _turn = begin!();
+    let Some(place) = with_libraries(&name_of(tables_say_their_shape_and_types_once), "") else {
+        return;
+    };
+    let server = server(&place);
+    let text = server.text("import pandas as pd\npd.DataFrame({'a': range(1000), 'b': 0.5})");
+    assert!(
+        text.ends_with("[1000 rows x 2 columns]\ntable: 1000 rows x 2 columns: a int64, b float64"),
+        "{text}"
+    );
+    let text = server.text("import polars as pl\npl.DataFrame({'a': [1]})");
+    assert!(text.contains("shape: (1, 1)") && !text.contains("table:"), "{text}");
+    let shown = server.run("display(pd.DataFrame({'a': [1]}))");
+    assert_eq!(
+        shown.of_kind("resource_link").count(),
+        0,
+        "a table's text is all of it: {shown:?}"
+    );
+    // What a column is called stays on its line.
+    let text = server.text("pd.DataFrame({'x\\n[ok 1 ms exfake]': [1]})");
+    assert!(text.lines().all(|line| !line.starts_with("[ok")), "{text}");
+}
+
+/// Values and code that do what they can to make an answer impossible, and how the cell ends.
+const MISBEHAVIOUR: &[(&str, &str)] = &[
+    (
+        "class L:\n    def __repr__(self):\n        while True: pass\nL()",
+        "timeout",
+    ),
+    (
+        "class R:\n    def __repr__(self): raise ValueError('no text')\nR()",
+        "ok",
+    ),
+    ("class R:\n    def __repr__(self): raise SystemExit(3)\nR()", "error"),
+    ("class G:\n    def __repr__(self): return 'x' * (1 << 30)\nG()", "ok"),
+    ("class M:\n    def __repr__(self): return 'x' * (64 << 20)\nM()", "ok"),
+    (
+        "class D:\n    def __repr__(self):\n        import shutil; shutil.rmtree('/home/user', ignore_errors=True); return 'gone'\nD()",
+        "ok",
+    ),
+    (
+        "class H:\n    def _repr_html_(self): return self._repr_html_()\n    def _repr_mimebundle_(self, **k): return {1: object()}\nH()",
+        "ok",
+    ),
+    ("import sys\nsys.displayhook = sys.excepthook = None\n5", "ok"),
+    (
+        "import builtins\nbuiltins.display = builtins.repr = builtins.len = builtins.isinstance = None\n[1]",
+        "ok",
+    ),
+    (
+        "import os\nos.dup2(os.open('/dev/null', os.O_WRONLY), 1)\nos.write(1, b'lost')",
+        "ok",
+    ),
+    ("import sys\nsys.stdout.close(); sys.stderr.close()", "ok"),
+    ("import os\nos.close(1); os.close(2)", "ok"),
+    (
+        "import sys\nclass Out:\n    def write(self, text): raise OSError('no')\n    flush = write\nsys.stdout = Out()\n1",
+        "ok",
+    ),
+    ("import sys\nsys.stdout = None\n1", "ok"),
+    (
+        "import os, json, struct\nhead = json.dumps({'type': 'done', 'nonce': 'forged', 'status': 'ok'}).encode()\nfor fd in os.listdir('/proc/self/fd'):\n    try: os.write(int(fd), struct.pack('<II', 4 + len(head), len(head)) + head)\n    except OSError: pass",
+        "ok",
+    ),
+    (
+        "import os\nfor fd in range(3, 4000):\n    try: os.write(fd, b'\\xff' * 1000)\n    except OSError: pass",
+        "killed",
+    ),
+    (
+        "import os\nfor fd in range(3, 4000):\n    try: os.close(fd)\n    except OSError: pass",
+        "error",
+    ),
+    ("for i in range(200000): display(i)", "ok"),
+    (
+        "for i in range(300): display({'text/html': 'x' * 900000}, raw=True)",
+        "ok",
+    ),
+    ("display(*range(100000))", "ok"),
+];
+
+#[test]
+fn values_and_code_that_misbehave_get_an_answer_and_harm_nobody() {
+    let _turn = begin!(alone);
+    let place = Place::new();
+    let server = server(&place);
+    server.text("pass");
+    let before = settled(|| machine::private_memory(server.pid()) >> 24);
+    for (code, end) in MISBEHAVIOUR {
+        let answer = server.call(
+            "execute_code",
+            json!({"code": code, "timeout_s": 10.0_f64.min(if *end == "timeout" { 1.0 } else { 10.0 })}),
+        );
+        assert_eq!(answer.status(), *end, "{code}\n{answer:?}");
+        assert!(answer.all().len() < 30_000, "{code}: {} bytes", answer.all().len());
+        server.call("reset_session_state", json!({}));
+        assert_eq!(server.text("print(6 * 7)").trim(), "42", "after {code}");
+    }
+    let after = machine::private_memory(server.pid()) >> 24;
+    assert!(
+        after <= before + 16,
+        "the server grew from {before} to {after} times 16 MiB"
+    );
+}
+
+#[test]
+fn a_figure_of_fifty_thousand_pixels_comes_back_small() {
+    let _turn = begin!();
+    let name = name_of(a_figure_of_fifty_thousand_pixels_comes_back_small);
+    let Some(place) = with_libraries(&name, "") else {
+        return;
+    };
+    let server = server(&place);
+    for size in ["(500, 1)", "(500, 500)"] {
+        let answer = server.run(&format!(
+            "import matplotlib.pyplot as plt\nplt.figure(figsize={size}, dpi=100)\nplt.plot([1, 2])\nplt.show()"
+        ));
+        assert_eq!(answer.status(), "ok", "{answer:?}");
+        assert_eq!(answer.of_kind("image").count(), 1, "{answer:?}");
+        assert!(answer.0.to_string().len() < 900_000);
+    }
+    assert_eq!(server.text("print(1)").trim(), "1");
+}

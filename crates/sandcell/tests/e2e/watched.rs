@@ -1,0 +1,158 @@
+//! Limits where no control group holds them: an ordinary user's. Abuses are held within one and a half of the limit, as
+//! measured from outside, and named.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::support::client::{Answer, Client};
+use crate::support::machine;
+use crate::support::place::Place;
+use crate::support::{begin, is_root};
+
+/// Whether limits are watched here; root has control groups, and the tests run again as an ordinary user.
+fn watched(server: &Client) -> bool {
+    let answer = server.run("1");
+    answer.meta()["isolation"]["degraded"]
+        .to_string()
+        .contains("memory_limit: watched")
+}
+
+/// The most memory that all processes called `dd` had together while `call` ran, in bytes. Each holds one buffer of its own
+/// and shares nothing, so that what the kernel says of each adds up.
+fn peak(server: &Client, call: impl FnOnce() -> Answer) -> (Answer, u64) {
+    let (over, most) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (stop, seen, pid) = (Arc::clone(&over), Arc::clone(&most), server.pid());
+    let look = std::thread::spawn(move || {
+        while !stop.load(Ordering::Relaxed) {
+            let buffers = machine::descendants(pid).into_iter().filter(|seen| seen.name == "dd");
+            let sum = buffers.filter_map(|seen| machine::status(seen.pid, "RssAnon"));
+            let kib = sum.filter_map(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+            seen.fetch_max(kib.sum::<u64>() * 1024, Ordering::Relaxed);
+        }
+    });
+    let answer = call();
+    over.store(true, Ordering::Relaxed);
+    look.join().unwrap();
+    (answer, most.load(Ordering::Relaxed))
+}
+
+fn run(server: &Client, code: &str, memory_mb: u64) -> Answer {
+    server.call(
+        "create_run_close",
+        json!({"code": code, "memory_mb": memory_mb, "timeout_s": 20}),
+    )
+}
+
+/// Holds if it does once in three times: the machine may be busy with others just when the watcher has to look.
+fn held(server: &Client, code: &str, memory_mb: u64) -> Value {
+    let most = memory_mb * 3 / 2 * 1024 * 1024;
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let (answer, peak) = peak(server, || run(server, code, memory_mb));
+        seen.push(peak >> 20);
+        assert!(peak > 0, "nothing was measured: {answer:?}");
+        if peak <= most {
+            println!("{memory_mb} MiB: at most {seen:?} MiB");
+            return answer.meta()["cause"].clone();
+        }
+    }
+    panic!("{memory_mb} MiB were passed by more than half: {seen:?} MiB");
+}
+
+#[test]
+fn many_children_at_once_are_held_to_the_memory_of_one_sandbox() {
+    let _turn = begin!(alone);
+    let place = Place::with_settings("[pool]\nparked = 0\n");
+    let server = Client::start(&mut place.command(&["serve"]));
+    if !watched(&server) {
+        assert!(
+            is_root(),
+            "limits are watched for ordinary users without a delegated group"
+        );
+        return;
+    }
+    // Each is far below the limit, all together are at six times as much.
+    let crowd = "import subprocess\n\
+        many = [subprocess.Popen(['dd', 'if=/dev/zero', 'of=/dev/null', 'bs=16M', 'count=40'], \
+        stderr=subprocess.DEVNULL) for n in range(COUNT)]\n\
+        ended = [one.wait() for one in many]\n\
+        assert not any(code < 0 for code in ended), 'some were ended'";
+    for (limit, count) in [(128, 48), (256, 96)] {
+        let cause = held(&server, &crowd.replace("COUNT", &count.to_string()), limit);
+        assert_eq!(cause["code"], "out_of_memory", "{cause}");
+        let message = cause["message"].as_str().unwrap();
+        assert!(message.contains(&format!("{limit} MiB")), "{message}");
+        assert!(cause["remedy"].as_str().unwrap().contains("memory_mb"), "{cause}");
+    }
+}
+
+#[test]
+fn children_that_come_and_go_are_held_too() {
+    let _turn = begin!(alone);
+    let place = Place::with_settings("[pool]\nparked = 0\n");
+    let server = Client::start(&mut place.command(&["serve"]));
+    if !watched(&server) {
+        assert!(
+            is_root(),
+            "limits are watched for ordinary users without a delegated group"
+        );
+        return;
+    }
+    let waves = "import subprocess, time\nend = time.time() + 2\nwhile time.time() < end:\n    \
+        many = [subprocess.Popen(['dd', 'if=/dev/zero', 'of=/dev/null', 'bs=24M', 'count=5'], \
+        stderr=subprocess.DEVNULL) for n in range(20)]\n    [one.wait() for one in many]";
+    held(&server, waves, 128);
+    // What was stopped while it was counted has gone on, and the sandbox answers.
+    assert_eq!(server.text("print('lives')").trim(), "lives");
+}
+
+#[test]
+fn processor_time_processes_and_descriptors_are_held_and_named() {
+    let _turn = begin!(alone);
+    let place = Place::with_settings("[pool]\nparked = 0\n[limits]\nprocesses = 24\ninodes = 2000\ndisk_mb = 16\n");
+    let server = Client::start(&mut place.command(&["serve"]));
+    if !watched(&server) {
+        assert!(
+            is_root(),
+            "limits are watched for ordinary users without a delegated group"
+        );
+        return;
+    }
+    let busy = "import os, time\nend = time.time() + 1.5\nfor n in range(8):\n    if os.fork() == 0:\n        \
+        while time.time() < end: pass\n        os._exit(0)\nfor n in range(8): os.wait()";
+    let answer = run(&server, busy, 256);
+    let time = |name: &str| answer.meta()[name].as_f64().unwrap();
+    assert!(time("cpu_ms") <= time("duration_ms") * 1.5, "{answer:?}");
+    for (code, cause) in [
+        (
+            "import os, time\nwhile True:\n    if os.fork() == 0: time.sleep(30)",
+            "process_limit",
+        ),
+        (
+            "b = bytes(1 << 20)\nf = open('f', 'wb')\nwhile True: f.write(b)",
+            "disk_full",
+        ),
+        (
+            "n = 0\nwhile True:\n    open(f'f{n}', 'w').close(); n += 1",
+            "disk_full",
+        ),
+    ] {
+        let found = run(&server, code, 256).meta()["cause"].clone();
+        assert_eq!(found["code"], cause, "{found}");
+        assert!(
+            found["message"]
+                .as_str()
+                .unwrap()
+                .bytes()
+                .any(|byte| byte.is_ascii_digit()),
+            "{found}"
+        );
+    }
+    let counted = server.text(
+        "import os\nheld = []\ntry:\n    while True: held.append(os.open('/dev/null', 0))\nexcept OSError as error: \
+         print(len(held) < 4096, error.errno)\nfor fd in held: os.close(fd)",
+    );
+    assert_eq!(counted.trim(), "True 24");
+}

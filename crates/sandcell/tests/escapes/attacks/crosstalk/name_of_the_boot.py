@@ -1,0 +1,9 @@
+# attack: tell by the kernel's name for this boot that two sandboxes share a machine
+# class: crosstalk
+# layer: private_proc
+# expect: held
+# unproven: each sandbox's own is judged against the machine's, which only the outside knows
+
+words = [text_of("/proc/sys/kernel/random/boot_id").strip() for _ in range(2)]
+import uuid
+verdict(words[0] != words[1] or str(uuid.UUID(words[0])) != words[0] or words[0] == LURE["boot_id"], words)

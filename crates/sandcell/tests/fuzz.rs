@@ -1,0 +1,83 @@
+//! Input from callers, mutated, to the real binary. See `fuzz/README.md`.
+#![cfg(target_os = "linux")]
+#![forbid(unsafe_code)]
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::as_conversions,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test"
+)]
+
+#[path = "../../../fuzz/mutate.rs"]
+mod mutate;
+#[path = "e2e/support/mod.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "shared with the end-to-end tests, which use all of it"
+)]
+mod support;
+
+use mutate::Mutator;
+use serde_json::json;
+use support::begin;
+use support::client::Client;
+use support::place::Place;
+
+#[test]
+fn fuzz_whatever_is_sent_the_server_answers_the_next_call() {
+    let _turn = begin!();
+    let place = Place::new();
+    let client = Client::start(&mut place.command(&["serve"]));
+    // So that calls that come through have something to work on.
+    assert_eq!(client.text("print(1)").trim(), "1");
+    // Numbers that mutated input has not used.
+    for _ in 0..100_000 {
+        client.fresh_id();
+    }
+    let mut mutator = Mutator::new("mcp");
+    while let Some(bytes) = mutator.next() {
+        // A line is what the transport takes; code is not run, so that nothing else is measured.
+        for line in bytes.split(|byte| *byte == b'\n') {
+            client.send_line(line);
+        }
+        if mutator.tried.is_multiple_of(50) {
+            // A mutated line may have asked, badly, by the very number that is used here; not three times.
+            let answers: Vec<_> = (0..3).map(|_| client.request_raw("ping", json!({}))).collect();
+            let answered = answers.iter().any(|answer| answer.get("result").is_some());
+            assert!(answered, "{answers:?}\n{}", client.log());
+        }
+    }
+    assert_eq!(client.text("print(6 * 7)").trim(), "42");
+    assert_eq!(client.noise(), Vec::<String>::new());
+    assert!(!client.log().contains("panicked"), "{}", client.log());
+    println!("{} inputs", mutator.tried);
+}
+
+#[test]
+fn fuzz_settings_are_taken_or_refused_with_words() {
+    let place = Place::new();
+    let mut mutator = Mutator::new("config");
+    while let Some(bytes) = mutator.next() {
+        let file = place.write("fuzzed.toml", &bytes);
+        let output = place
+            .command(&["config", "--config", &file.display().to_string()])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let code = output.status.code();
+        assert!(
+            !said.contains("panicked") && code.is_some(),
+            "{code:?} {said}\n{}",
+            String::from_utf8_lossy(&bytes)
+        );
+        assert!(code == Some(0) || !said.trim().is_empty(), "{code:?} without a word");
+    }
+    println!("{} inputs", mutator.tried);
+}

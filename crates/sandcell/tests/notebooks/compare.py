@@ -1,0 +1,335 @@
+"""Runs notebook programs cell by cell in a sandcell session and in a real Jupyter kernel, and prints what differs.
+
+Usage: compare.py PROGRAMS [--only TEXT] [--verbose] -- SERVER_COMMAND...
+The last line on stdout is a JSON object: {"programs", "cells", "equal", "skipped", "differences": [{program, cell, what, jupyter, sandcell}]}.
+
+`PROGRAMS` is a folder of text files. A file holds programs, each after a line `#### name`, and a program holds cells, each
+after a line `## cell` (with `stdin="…"` if the cell reads some; `\\n` in it is a line feed).
+
+What is compared of a cell: stdout and stderr with the texts of displays in their places, the last value's text, the error's
+type and message, and the number of pictures. Deliberate differences, and what is done about each:
+- addresses of objects, and the names under which a cell is known to tracebacks and warnings: replaced by one word
+- terminal escapes, carriage returns and backspaces: applied, since sandcell hands out what a terminal would show
+- other control characters: taken out, since sandcell writes them as escapes; and how long a time-out took
+- tracebacks: only type and message, since sandcell shows the caller's own lines and no colours
+- a picture's text ("<Figure size 640x480 with 1 Axes>"): sandcell describes what is in the figure; and a figure that is the
+  last value and still open comes once, not twice
+- IPython.display objects (HTML, Markdown, …): sandcell shows their text, Jupyter "<IPython.core.display.HTML object>"
+- sys.exit() ends a cell without an error, and Jupyter's advice how to leave it is not compared
+- syntax errors: only their type, since Jupyter has words of its own for some ("incomplete input")
+- input(): Jupyter asks the front end, sandcell prints the prompt as Python does with a standard input that is no terminal
+"""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+
+PATIENCE = 120
+# Between two programs: what the last one made goes, on both sides alike.
+WIPE = """
+for _name in [_name for _name in globals() if not _name.startswith("_") and _name not in
+              ("In", "Out", "exit", "quit", "open", "get_ipython", "display")]:
+    del globals()[_name]
+del _name
+"""
+
+
+def read_programs(folder):
+    for file in sorted(pathlib.Path(folder).glob("*.txt")):
+        for part in re.split(r"(?m)^#### ", file.read_text("utf-8"))[1:]:
+            name, _, body = part.partition("\n")
+            cells = []
+            for piece in re.split(r"(?m)^## cell", body)[1:]:
+                head, _, code = piece.partition("\n")
+                match = re.search(r'stdin="([^"]*)"', head)
+                cells.append((code.rstrip("\n"), match and match.group(1).replace("\\n", "\n")))
+            yield "%s/%s" % (file.stem, name.strip()), cells
+
+
+# ---------------------------------------------------------------- normal form
+
+
+def as_seen(text):
+    """What a terminal would show."""
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    lines = []
+    for line in text.replace("\r\n", "\n").split("\n"):
+        shown = []
+        at = 0
+        for character in line:
+            if character == "\r":
+                at = 0
+            elif character == "\b":
+                at = max(0, at - 1)
+                del shown[at:]
+            else:
+                shown[at : at + 1] = [character]
+                at += 1
+        lines.append("".join(shown))
+    return "\n".join(lines)
+
+
+def normal(text):
+    text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", re.sub(r"\\x07", "", as_seen(text)))
+    text = re.sub(r"timed out after [\d.]+ seconds", "timed out", text)
+    text = re.sub(r"0x[0-9a-f]{6,}", "0xADDRESS", text)
+    text = re.sub(r"/\S*/ipykernel_\d+/\d+\.py", "<cell>", text)
+    text = re.sub(r"<ipython-input-[^>]*>", "<cell>", text)
+    text = re.sub(r"Cell In\[\d+\], line", "<cell>:", text)
+    return re.sub(r"<cell \d+>", "<cell>", text).rstrip("\n")
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
+def as_objects(jupyter, sandcell):
+    """Whether the texts are equal but for lines that only name an object which sandcell shows."""
+    if "<IPython.core.display." not in jupyter:
+        return False
+    pattern = re.escape(jupyter)
+    pattern = re.sub(r"<IPython\\\.core\\\.display\\\.\w+\\ object>", "(?:.|\n)+", pattern)
+    return re.fullmatch(pattern, sandcell) is not None
+
+
+class Outcome:
+    """What a cell gave, in the normal form."""
+
+    picture_is_result = False
+
+    def __init__(self, stdout="", stderr="", result=None, error=None, pictures=0):
+        self.stdout, self.stderr = normal(stdout), normal(stderr)
+        self.result = None if result is None else normal(result)
+        self.error, self.pictures = error, pictures
+
+    def compare(self, other):
+        """[(what, ours, theirs)]"""
+        found = []
+        for what in ("stdout", "stderr", "result", "pictures"):
+            mine, its = getattr(self, what), getattr(other, what)
+            if what == "result" and self.picture_is_result:
+                continue
+            if mine != its and not (isinstance(mine, str) and isinstance(its, str) and as_objects(mine, its)):
+                found.append((what, mine, its))
+        if (self.error is None) != (other.error is None):
+            found.append(("error", self.error, other.error))
+        elif self.error is not None:
+            kind, message = self.error
+            if kind not in other.error or flat(message) not in flat(other.error):
+                found.append(("error", "%s: %s" % self.error, other.error))
+        return found
+
+
+# ---------------------------------------------------------------- Jupyter
+
+
+class Jupyter:
+    def __init__(self, folder):
+        from jupyter_client.manager import KernelManager
+
+        self.manager = KernelManager(kernel_name="python3")
+        self.manager.start_kernel(cwd=folder)
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=PATIENCE)
+
+    def run(self, code, stdin):
+        lines = iter((stdin or "").split("\n"))
+        name = self.client.execute(code, allow_stdin=stdin is not None)
+        stdout, stderr, result, error = [], [], None, None
+        pictures, picture_is_result = [], False
+        while True:
+            try:
+                message = self.client.get_iopub_msg(timeout=0.05 if stdin is not None else PATIENCE)
+            except Exception:
+                if stdin is None:
+                    raise
+                try:
+                    asked = self.client.get_stdin_msg(timeout=0.05)
+                    stdout.append(asked["content"]["prompt"])
+                    self.client.input(next(lines, ""))
+                except Exception:
+                    pass
+                continue
+            content, kind = message["content"], message["msg_type"]
+            if message["parent_header"].get("msg_id") != name:
+                continue
+            if kind == "status" and content["execution_state"] == "idle":
+                break
+            if kind == "stream":
+                (stdout if content["name"] == "stdout" else stderr).append(content["text"])
+            elif kind == "display_data":
+                data = content["data"]
+                if any(mime in data for mime in ("image/png", "image/jpeg")):
+                    pictures.append(data.get("image/png"))
+                elif "image/svg+xml" not in data:
+                    stdout.append(data.get("text/plain", "") + "\n")
+            elif kind == "execute_result":
+                data = content["data"]
+                if any(mime in data for mime in ("image/png", "image/jpeg")):
+                    pictures.append(data.get("image/png"))
+                    picture_is_result = True
+                else:
+                    result = data.get("text/plain", "")
+            elif kind == "error":
+                error = (content["ename"], message_only(content["ename"], content["evalue"]))
+        self.client.get_shell_msg(timeout=PATIENCE)
+        if error == ("SystemExit", "0"):
+            stderr, error = [], None
+        if picture_is_result and len(pictures) == 2:
+            pictures.pop()
+        outcome = Outcome("".join(stdout), "".join(stderr), result, error, len(pictures))
+        outcome.picture_is_result = picture_is_result
+        return outcome
+
+    def close(self):
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+def message_only(name, value):
+    """Jupyter adds the place to the message of a syntax error; sandcell shows it above."""
+    if name in ("SyntaxError", "IndentationError", "TabError"):
+        return ""
+    return normal(re.sub(r" \(<string>\)$", "", value))
+
+
+# ---------------------------------------------------------------- sandcell
+
+
+class Sandcell:
+    def __init__(self, command):
+        self.server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.number = 0
+        self.request("initialize", {
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "notebooks", "version": "1"},
+        })
+        self.send({"method": "notifications/initialized"})
+
+    def send(self, message):
+        self.server.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self.server.stdin.flush()
+
+    def request(self, method, params):
+        self.number += 1
+        self.send({"id": self.number, "method": method, "params": params})
+        while True:
+            line = self.server.stdout.readline()
+            if not line:
+                raise EOFError("the server ended")
+            answer = json.loads(line)
+            if answer.get("id") == self.number:
+                if "error" in answer:
+                    raise RuntimeError(answer["error"])
+                return answer["result"]
+
+    def call(self, tool, **arguments):
+        return self.request("tools/call", {"name": tool, "arguments": arguments})
+
+    def stream(self, execution, name):
+        text, offset = "", 0
+        while True:
+            answer = self.call("get_execution", execution_id=execution, stream=name, offset=offset)
+            place = answer["_meta"]["sandcell/stream"]
+            if len(answer["content"]) > 1:
+                text += answer["content"][0]["text"]
+            if place["eof"] or place["next_offset"] == offset:
+                return text
+            offset = place["next_offset"]
+
+    def run(self, code, stdin):
+        more = {} if stdin is None else {"stdin": stdin}
+        answer = self.call("execute_code", code=code, timeout_s=100, wait_s=110, **more)
+        if answer.get("isError"):
+            raise RuntimeError(answer["content"])
+        meta = answer["_meta"]["sandcell/execution"]
+        texts = [block["text"] for block in answer["content"] if block["type"] == "text"]
+        pictures = len([block for block in answer["content"] if block["type"] == "image"])
+        stdout = self.stream(meta["execution_id"], "stdout") if meta["stdout_bytes"] else ""
+        stderr = self.stream(meta["execution_id"], "stderr") if meta["stderr_bytes"] else ""
+        rest = texts[0] if len(texts) > 1 else ""
+        rest = rest[len(stdout) :] if rest.startswith(stdout) else rest
+        result, error = labelled(rest, stderr)
+        if meta["status"] != "ok" and error is None:
+            error = texts[-1]
+        return Outcome(stdout, stderr, result, error and normal(error), pictures)
+
+    def close(self):
+        self.server.stdin.close()
+        self.server.wait(PATIENCE)
+
+
+def labelled(rest, stderr):
+    """(result, error) of what follows stdout in the first text block."""
+    rest = rest.lstrip("\n")
+    result = error = None
+    while rest:
+        label, mark, after = rest.partition(":")
+        if not mark or label not in ("display", "chart", "table", "stderr", "result", "error"):
+            break
+        after = after[1:]
+        if label == "stderr" and after.startswith(stderr.rstrip("\n")):
+            rest = after[len(stderr.rstrip("\n")) :].lstrip("\n")
+        elif label == "result":
+            parts = re.split(r"\n(?=(?:table|error):)", after, maxsplit=1)
+            result, rest = parts[0], parts[1] if len(parts) > 1 else ""
+        elif label == "error":
+            error, rest = after, ""
+        else:
+            _, _, rest = after.partition("\n")
+    return result, error
+
+
+# ---------------------------------------------------------------- both
+
+
+def main():
+    at = sys.argv.index("--")
+    options, command = sys.argv[1:at], sys.argv[at + 1 :]
+    only = options[options.index("--only") + 1] if "--only" in options else ""
+    programs = [item for item in read_programs(options[0]) if only in item[0]]
+    theirs, ours = {}, {}
+    failures = []
+
+    def run_all(make, into):
+        try:
+            side = make()
+            try:
+                for name, cells in programs:
+                    into[name] = [side.run(code, stdin) for code, stdin in cells]
+                    side.run(WIPE, None)
+            finally:
+                side.close()
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    with tempfile.TemporaryDirectory() as folder:
+        other = threading.Thread(target=run_all, args=(lambda: Jupyter(folder), theirs))
+        other.start()
+        run_all(lambda: Sandcell(command), ours)
+        other.join()
+    if failures:
+        sys.exit("one side broke off: %r" % failures)
+    differences, cells = [], 0
+    for name, listed in programs:
+        for number, (code, _) in enumerate(listed):
+            cells += 1
+            for what, jupyter, sandcell in theirs[name][number].compare(ours[name][number]):
+                differences.append(
+                    {"program": name, "cell": number + 1, "what": what, "jupyter": jupyter, "sandcell": sandcell}
+                )
+                if "--verbose" in options:
+                    print("---- %s, cell %d: %s\n%s\n-- jupyter:\n%s\n-- sandcell:\n%s" % (
+                        name, number + 1, what, code, jupyter, sandcell))
+    unequal = {(item["program"], item["cell"]) for item in differences}
+    print(json.dumps({
+        "programs": len(programs), "cells": cells, "equal": cells - len(unequal), "differences": differences,
+    }))
+
+
+main()
