@@ -194,7 +194,13 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
         .after
         .is_some_and(|after| after.memory_events > facts.before.memory_events);
     let name = if error.name.is_empty() { "an error" } else { &error.name };
-    let (code, message, remedy) = match error.class.as_str() {
+    // Python that has no memory left cannot say more than the name.
+    let class = if error.name == "MemoryError" {
+        "memory"
+    } else {
+        error.class.as_str()
+    };
+    let (code, message, remedy) = match class {
         "memory" => (
             Code::OutOfMemory,
             format!("{name}: the sandbox may use {} MiB of memory", limits.memory.as_mib()),
@@ -282,12 +288,21 @@ fn died(what: &str, exit: Exit, facts: &Facts<'_>) -> Verdict {
         Exit::Signal(signal) => (128 + i32::from(signal), format!("was ended by {}", signal_name(signal))),
     };
     let by_signal = matches!(exit, Exit::Signal(_));
+    // An interpreter that can allocate nothing may end by itself, without a kill that anybody counts.
+    let memory = facts.limits.memory.as_bytes();
+    let starved = exit == Exit::Code(1) && after.memory_peak >= memory - memory / 8;
+    let for_memory = for_memory || starved;
     let lost = facts.variables();
-    let verdict = match (by_signal, for_memory, for_processes) {
+    let verdict = match (by_signal || starved, for_memory, for_processes) {
         (true, true, _) => killed(
             Code::OutOfMemory,
             format!(
-                "{what} was killed for memory: the sandbox may use {} MiB, and its peak was {} MiB{lost}",
+                "{what} {}: the sandbox may use {} MiB, and its peak was {} MiB{lost}",
+                if starved {
+                    "ended for want of memory"
+                } else {
+                    "was killed for memory"
+                },
                 facts.limits.memory.as_mib(),
                 after.memory_peak >> 20
             ),
@@ -526,6 +541,28 @@ mod tests {
         assert!(verdict.cause.unwrap().message.contains("512 MiB"));
         assert!(verdict.state_lost);
         assert_eq!(verdict.exit_code, Some(137));
+    }
+
+    #[test]
+    fn want_of_memory_is_named_even_if_nobody_was_killed_for_it() {
+        let limits = Limits::default();
+        let ended = |peak_mib: u64| {
+            judge(Facts {
+                after: Some(Usage {
+                    memory_peak: peak_mib << 20,
+                    ..Usage::default()
+                }),
+                ..facts(Ending::Cell(CellStatus::Died(Exit::Code(1))), &limits)
+            })
+        };
+        assert_eq!(code_of(&ended(500)), Code::OutOfMemory);
+        assert_eq!(code_of(&ended(100)), Code::Crashed);
+        let error = CellError {
+            name: "MemoryError".to_owned(),
+            ..CellError::default()
+        };
+        let raised = judge(facts(Ending::Cell(CellStatus::Error(error)), &limits));
+        assert_eq!(code_of(&raised), Code::OutOfMemory);
     }
 
     #[test]

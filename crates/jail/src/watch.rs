@@ -102,11 +102,14 @@ struct Seen {
     stopped: bool,
     /// It is a session's copy.
     copy: bool,
+    /// It has been ended and gives its memory back, which takes the kernel a while.
+    dying: bool,
 }
 
 impl Record {
     /// A sandbox with a control group: files and processes are charged together there, so processes are told apart here.
-    pub(crate) fn look_at_group(&mut self, group: &Group, first: Pid) {
+    /// A guardian is in the group and not of the sandbox.
+    pub(crate) fn look_at_group(&mut self, group: &Group, first: Pid, guardian: Option<Pid>) {
         let limit = group.memory_limit();
         let from = limit / 10 * COPY_FROM;
         let used = if group.charged() > from {
@@ -115,10 +118,13 @@ impl Record {
             0
         };
         if used > from {
-            let candidates = group.pids().into_iter().filter(|pid| *pid != first);
+            let candidates = group.pids().into_iter();
+            let candidates = candidates.filter(|pid| *pid != first && Some(*pid) != guardian);
             let processes = one_copy(candidates.map(Seen::of).collect());
-            let uncounted = self.cost_of_copy(&processes, used, limit);
+            let uncounted = self.cost_of_copy(first, &processes, used, limit);
+            // Nobody is ended for what another is giving back.
             if used.saturating_sub(uncounted) > limit
+                && !processes.iter().any(|seen| seen.dying)
                 && let Some(seen) = programs(&processes).into_iter().max_by_key(|seen| seen.bytes)
             {
                 self.end(seen.pid);
@@ -137,7 +143,7 @@ impl Record {
         let copies: u64 = processes.iter().filter(|seen| seen.copy).map(|seen| seen.bytes).sum();
         let mut total = all - copies;
         if all > bounds.memory / 10 * COPY_FROM {
-            self.cost_of_copy(&processes, all, bounds.memory);
+            self.cost_of_copy(first, &processes, all, bounds.memory);
         }
         if total > bounds.memory {
             total = self.hold(first, bounds);
@@ -156,7 +162,7 @@ impl Record {
         let outside = elsewhere(first, &processes, bounds) + self.in_epoll(&processes);
         // What forked processes still share was counted for each of them; looking closer is dear, so only now.
         let share = |seen: &Seen| proportional_memory(seen.living).unwrap_or(seen.bytes);
-        let uncounted = self.cost_of_copy(&processes, outside, bounds.memory);
+        let uncounted = self.cost_of_copy(first, &processes, outside, bounds.memory);
         let total = (processes.iter().map(share).sum::<u64>() + outside).saturating_sub(uncounted);
         let ended = self.end_largest(first, &processes, total, bounds);
         for seen in processes
@@ -191,7 +197,7 @@ impl Record {
     }
 
     /// Ends a copy that costs much, which is no kill for memory; or says what it costs.
-    fn cost_of_copy(&mut self, processes: &[Seen], used: u64, limit: u64) -> u64 {
+    fn cost_of_copy(&mut self, first: Pid, processes: &[Seen], used: u64, limit: u64) -> u64 {
         let Some(copy) = processes.iter().find(|seen| seen.copy).map(|seen| seen.pid) else {
             return 0;
         };
@@ -207,7 +213,12 @@ impl Record {
             return cost;
         }
         let mut cost = own_memory(copy);
-        if cost > limit / COPY_PART {
+        // A session that just died leaves all that it shared to its copy, which is about to take its place.
+        let needed = || {
+            let mut others = processes.iter().filter(|seen| !seen.copy && seen.pid != first);
+            !others.any(|seen| Seen::of(seen.pid).bytes > 0)
+        };
+        if cost > limit / COPY_PART && !needed() {
             let _gone = kill_process(copy, Signal::KILL);
             cost = 0;
         }
@@ -314,6 +325,7 @@ impl Seen {
             bytes: private_memory_in(&status),
             tasks: number_of(&status, "Threads:"),
             stopped: false,
+            dying: !status.is_empty() && !status.contains("\nVmRSS:") && !has_ended(&status),
             copy: status
                 .lines()
                 .next()
@@ -387,9 +399,8 @@ pub(crate) fn children(pid: Pid) -> Vec<Pid> {
 /// What the kernel tells of a process, and under which number: another thread's where the first has ended and others go on.
 fn status_of(pid: Pid) -> (Pid, String) {
     let of = |pid: Pid| small_file(&format!("{}/proc/{}/status", place::host(), pid.as_raw_nonzero()));
-    let ended = |status: &str| status.contains("\nState:\tZ") || status.contains("\nState:\tX");
     let status = of(pid);
-    if !ended(&status) || number_of(&status, "Threads:") < 2 {
+    if !has_ended(&status) || number_of(&status, "Threads:") < 2 {
         return (pid, status);
     }
     let tasks = std::fs::read_dir(format!("{}/proc/{}/task", place::host(), pid.as_raw_nonzero()));
@@ -397,8 +408,12 @@ fn status_of(pid: Pid) -> (Pid, String) {
         let other = Pid::from_raw(task.file_name().to_str()?.parse().ok()?)?;
         Some((other, of(other)))
     });
-    let mut living = others.filter(|(_, status)| !ended(status));
+    let mut living = others.filter(|(_, status)| !has_ended(status));
     living.next().unwrap_or((pid, status))
+}
+
+fn has_ended(status: &str) -> bool {
+    status.contains("\nState:\tZ") || status.contains("\nState:\tX")
 }
 
 /// A small file of the kernel's in one read: a look at many processes has to be quick. Empty if it cannot be read.
@@ -580,6 +595,7 @@ mod tests {
             tasks: 1,
             stopped: false,
             copy,
+            dying: false,
         };
         let pids = |processes: Vec<Seen>| -> Vec<i32> {
             let processes = one_copy(processes);

@@ -674,7 +674,11 @@ impl Jail {
             return;
         };
         match &self.group {
-            Some(group) => self.watched.look_at_group(group, first),
+            Some(group) => {
+                let guardian = self.folder.as_ref().and(i32::try_from(self.cradle).ok());
+                self.watched
+                    .look_at_group(group, first, guardian.and_then(Pid::from_raw));
+            }
             None => self.watched.look_at_tree(
                 first,
                 watch::Bounds {
