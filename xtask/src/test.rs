@@ -29,6 +29,9 @@ pub fn run(filters: &[String]) -> Result<()> {
     for skipped in &tally.skipped {
         println!("skipped: {skipped}");
     }
+    for flaky in &tally.flaky {
+        println!("flaky: {flaky} failed amid the others and passed when it ran again");
+    }
     println!("{}", tally.summary());
     if !good || tally.failed > 0 || !tally.seen {
         bail!("not every test passed");
@@ -60,6 +63,24 @@ fn everything(binary: &Path, skips: &Path, filters: &[String], tally: &mut Tally
     }
     command.env(BINARY, binary).env(SKIPS, skips).env("INSTA_UPDATE", "no");
     let mut good = watched(&mut command, |line| tally.see(line))?;
+    if !good && !nextest {
+        let again = tally.take_second_chances();
+        let mut command = cargo();
+        command.args([
+            "test",
+            "--workspace",
+            "--no-fail-fast",
+            "--color=never",
+            "--",
+            "--exact",
+        ]);
+        command
+            .args(&again)
+            .env(BINARY, binary)
+            .env(SKIPS, skips)
+            .env("INSTA_UPDATE", "no");
+        good = passes_again(&mut command, again, "", tally)?;
+    }
     if nextest && filters.is_empty() {
         // nextest leaves the examples in the documentation out.
         good &= watched(
@@ -108,8 +129,26 @@ fn as_ordinary_user(binary: &Path, filters: &[String], tally: &mut Tally) -> Res
         .env(SKIPS, &skips)
         .env("INSTA_UPDATE", "no")
         .env("INSTA_WORKSPACE_ROOT", stage.root());
-    let good = watched(&mut command, |line| tally.see(line))?;
+    let mut good = watched(&mut command, |line| tally.see(line))?;
+    if !good {
+        let again = tally.take_second_chances();
+        command.arg("--exact").args(&again);
+        good = passes_again(&mut command, again, " (ordinary user)", tally)?;
+    }
     tally.skip(" (ordinary user)", &std::fs::read_to_string(&skips).unwrap_or_default());
+    Ok(good)
+}
+
+/// Runs these tests a second time, alone. True if there were any and all passed.
+fn passes_again(command: &mut Command, again: Vec<String>, whose: &str, tally: &mut Tally) -> Result<bool> {
+    if again.is_empty() {
+        return Ok(false);
+    }
+    println!("test: again {}", again.join(" "));
+    let good = watched(command, |_| ())?;
+    if good {
+        tally.passed_again(again, whose);
+    }
     Ok(good)
 }
 

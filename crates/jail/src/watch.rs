@@ -14,6 +14,8 @@ use crate::cgroup::Group;
 use crate::plan::place;
 use crate::wire::Usage;
 
+mod locks;
+
 /// Processes that one look takes in at the most.
 const MOST: usize = 4096;
 
@@ -78,6 +80,7 @@ pub(crate) struct Record {
     pub(crate) due: Option<Instant>,
     /// Files watched by epoll, in bytes, and when that was counted.
     epoll: (u64, Option<Instant>),
+    locks: locks::Locks,
     /// What the copy cost at the last look, and by what it can be told that this has not changed.
     copy: Option<(Mark, u64)>,
 }
@@ -130,7 +133,17 @@ impl Record {
                 self.end(seen.pid);
             }
         }
-        self.events = self.kills + group.usage().memory_events;
+        let usage = group.usage();
+        let locks = self.locks.bytes(usage.cpu_us, || group.pids());
+        if locks > limit / COPY_PART && locks + group.process_memory() > limit {
+            self.peak = self.peak.max(locks + usage.memory);
+            let candidates = group.pids().into_iter();
+            let candidates = candidates.filter(|pid| *pid != first && Some(*pid) != guardian);
+            if let Some(pid) = candidates.max_by_key(|pid| locks::of(*pid)) {
+                self.end(pid);
+            }
+        }
+        self.events = self.kills + usage.memory_events;
         self.due = Some(Instant::now() + EVERY);
     }
 
@@ -138,7 +151,7 @@ impl Record {
     pub(crate) fn look_at_tree(&mut self, first: Pid, bounds: Bounds) {
         let began = Instant::now();
         let processes = one_copy(descendants(first).into_iter().map(Seen::of).collect());
-        let outside = elsewhere(first, &processes, bounds) + self.in_epoll(&processes);
+        let outside = elsewhere(first, &processes, bounds) + self.in_epoll(&processes) + self.in_locks(&processes);
         let all = processes.iter().map(|seen| seen.bytes).sum::<u64>() + outside;
         let copies: u64 = processes.iter().filter(|seen| seen.copy).map(|seen| seen.bytes).sum();
         let mut total = all - copies;
@@ -159,7 +172,7 @@ impl Record {
     /// it takes are ended, largest first; then the others go on. Gives back what there was.
     fn hold(&mut self, first: Pid, bounds: Bounds) -> u64 {
         let processes = one_copy(freeze(first));
-        let outside = elsewhere(first, &processes, bounds) + self.in_epoll(&processes);
+        let outside = elsewhere(first, &processes, bounds) + self.in_epoll(&processes) + self.in_locks(&processes);
         // What forked processes still share was counted for each of them; looking closer is dear, so only now.
         let share = |seen: &Seen| proportional_memory(seen.living).unwrap_or(seen.bytes);
         let uncounted = self.cost_of_copy(first, &processes, outside, bounds.memory);
@@ -177,9 +190,11 @@ impl Record {
     /// Ends the largest until what is left is allowed; the first process and, while there are others, a copy stay.
     fn end_largest(&mut self, first: Pid, processes: &[Seen], total: u64, bounds: Bounds) -> Vec<Pid> {
         // What lies in sockets and pipes belongs to whoever has most of them.
+        let locked = self.locks.any();
         let weight = |seen: &Seen| {
             let own = proportional_memory(seen.living).unwrap_or(seen.bytes);
-            own + descriptors(seen.living) * (DESCRIPTOR + SOCKET_BUFFER)
+            let locks = if locked { locks::of(seen.living) } else { 0 };
+            own + locks + descriptors(seen.living) * (DESCRIPTOR + SOCKET_BUFFER)
         };
         let others: Vec<Seen> = processes.iter().filter(|seen| seen.pid != first).copied().collect();
         let mut candidates: Vec<(u64, Pid)> = programs(&others).iter().map(|seen| (weight(seen), seen.pid)).collect();
@@ -250,7 +265,16 @@ impl Record {
         self.epoll.0
     }
 
+    /// What file locks hold; counted only if the processes have worked since the last time.
+    fn in_locks(&mut self, processes: &[Seen]) -> u64 {
+        let ticks: u64 = processes.iter().map(|seen| times(seen.pid).ticks).sum();
+        // A clock tick is 10 ms.
+        self.locks
+            .bytes(ticks * 10_000, || processes.iter().map(|seen| seen.living).collect())
+    }
+
     fn end(&mut self, pid: Pid) {
+        self.locks.forget();
         if kill_process(pid, Signal::KILL).is_ok() {
             self.kills += 1;
         }

@@ -38,9 +38,6 @@ fn everything_is_the_same_with_copies() {
     let ran = std::process::Command::new(std::env::current_exe().unwrap())
         .env("SANDCELL_TEST_COPIES", "1")
         .env("RUST_TEST_THREADS", "2")
-        // Interrupts that come in the first moments of a child process can be lost by Python itself, and a session that
-        // copies its pages as it goes meets those moments more often.
-        .args(["--skip", "interrupts::"])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&ran.stdout);
