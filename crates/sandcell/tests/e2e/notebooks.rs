@@ -1,3 +1,4 @@
+use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -24,7 +25,18 @@ fn notebooks_give_what_a_jupyter_kernel_gives() {
         );
         return;
     };
-    let place = Place::with_settings(&format!("python = {:?}\n", data.to_string_lossy()));
+    // With frozen copies of sessions, as it is by default, and without.
+    for restore in [true, false] {
+        compared(&kernel, &data, restore);
+    }
+}
+
+fn compared(kernel: &OsStr, data: &OsStr, restore: bool) {
+    let settings = format!(
+        "python = {:?}\n[sessions]\nrestore = {restore}\n",
+        data.to_string_lossy()
+    );
+    let place = Place::with_settings(&settings);
     let folder = sources().join("crates/sandcell/tests/notebooks");
     let server = place.command(&["serve"]);
     let output = Command::new(kernel)
@@ -48,7 +60,10 @@ fn notebooks_give_what_a_jupyter_kernel_gives() {
         .unwrap_or_else(|| panic!("no report: {said}\n{}", String::from_utf8_lossy(&output.stderr)));
     let count = |name: &str| report[name].as_u64().unwrap();
     let (cells, equal) = (count("cells"), count("equal"));
-    println!("{equal} of {cells} cells of {} notebooks are equal", count("programs"));
+    println!(
+        "{equal} of {cells} cells of {} notebooks are equal (restore = {restore})",
+        count("programs")
+    );
     assert!(count("programs") >= PROGRAMS_LEAST);
     assert!(
         equal * 100 >= cells * EQUAL_PERCENT,
