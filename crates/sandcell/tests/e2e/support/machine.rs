@@ -143,10 +143,19 @@ pub fn descriptors(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, |entries| entries.count())
 }
 
-/// Our own mount table: a sandbox never shows in it.
+/// Our own mount table: a sandbox never shows in it. What a container engine mounts for its containers comes and goes.
 pub fn mounts() -> BTreeSet<String> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    text.lines().map(str::to_owned).collect()
+    let of_an_engine = |line: &&str| {
+        let point = line.split(' ').nth(4).unwrap_or_default();
+        ["docker", "containerd", "containers"]
+            .iter()
+            .any(|name| point.contains(name))
+    };
+    text.lines()
+        .filter(|line| !of_an_engine(line))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Control group folders that belong to one of these processes: they hold it, or bear the number of the launcher that
