@@ -480,8 +480,15 @@ impl Keeper {
         for cradle in self.cradles.drain(..) {
             cradle.discard();
         }
+        if self.prepared.bare.is_some() {
+            // Whose guardian is gone has come to this process, and would keep its control group busy.
+            bare::end_descendants(|child| self.knows(child));
+        }
         let since = Instant::now();
         while !(self.jails.is_empty() && self.prepared.leftovers.is_empty()) && since.elapsed() < LAST_DEADLINE {
+            if self.prepared.bare.is_some() {
+                bare::kill_walk(&|child| self.knows(child));
+            }
             let ids: Vec<u64> = self.jails.keys().copied().collect();
             for id in ids {
                 if let Some(jail) = self.jails.get_mut(&id)
