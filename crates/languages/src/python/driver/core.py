@@ -874,6 +874,8 @@ def serve():
         elif kind == "variables":
             listed, failure = guarded(part("variables").listing, NAMES)
             send({"type": "variables", "nonce": header.get("nonce"), "variables": [] if failure else listed})
+        elif kind == "preload":
+            send(part("imports").preload(header))
 
 
 CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = [move_up(fd) for fd in (3, 4, 1, 2)]
