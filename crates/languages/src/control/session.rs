@@ -167,7 +167,9 @@ impl DriverSession {
         let mut written = boot.is_empty();
         let mut write = handle.write(Channel::Control, boot);
         let mut stderr = Vec::new();
-        loop {
+        let mut ready = false;
+        // It may be ready before it has read all of it; half a frame would be the end of the session.
+        while !(ready && written) {
             tokio::select! {
                 result = &mut write, if !written => {
                     written = true;
@@ -182,7 +184,7 @@ impl DriverSession {
                             Ok(None) => {}
                             Ok(Some(Frame::Ready { version })) => {
                                 self.version = version;
-                                return Ok(());
+                                ready = true;
                             }
                             Ok(Some(_)) => return Err("it said something else than that it is ready".to_owned()),
                             Err(error) => return Err(error.to_string()),
@@ -199,6 +201,7 @@ impl DriverSession {
                 },
             }
         }
+        Ok(())
     }
 
     /// Why the interpreter ended before it was ready, with the last that it wrote to stderr.
