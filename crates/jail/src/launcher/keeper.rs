@@ -367,6 +367,9 @@ impl Keeper {
                 );
                 let exit = status.ok().flatten().and_then(|status| status.exit_status());
                 jail.disk_full = guarded.is_some() && exit == Some(DISK_FULL);
+                if let Some(group) = &jail.group {
+                    jail.watched.last_look_at_group(group);
+                }
                 jail.state = State::Ended {
                     since: Instant::now(),
                     error: None,
