@@ -15,6 +15,9 @@ if boot["magic"]:
     import _frozen_importlib_external as x
     if x.MAGIC_NUMBER.hex() != boot["magic"]:
         sys.exit("the driver was compiled for another Python than " + sys.version)
+# An interrupt of the first cell may come before the handler is there. It was announced, so it is not lost.
+import _signal
+_signal.signal(_signal.SIGINT, _signal.SIG_IGN)
 # Said as soon as nothing can go wrong any more: the host's answer is on its way while the rest is set up.
 r = b'{"type":"ready","version":"%d.%d.%d","pid":%d}' % (*sys.version_info[:3], posix.getpid())
 n = len(r)
