@@ -537,9 +537,6 @@ impl Jail {
         let message = receive::<FromCradle>(socket.as_fd(), buffer);
         let error = match message {
             Ok(Some((FromCradle::Cloned { pid }, mut descriptors))) => {
-                if self.folder.is_none() {
-                    let _ = waitid(WaitId::PidFd(cradle.as_fd()), WaitIdOptions::EXITED);
-                }
                 let Some(pidfd) = descriptors.pop() else { return false };
                 *first = Some((pid, pidfd));
                 // Without namespaces nothing can be attached.
@@ -549,7 +546,13 @@ impl Jail {
                     group_id.map_or(Ok(()), |group| map_ids(pid, self.host_id, group))
                 });
                 match mapped.and_then(|()| send(socket.as_fd(), &ToCradle::Mapped, &[])) {
-                    Ok(()) => return false,
+                    Ok(()) => {
+                        // The cradle ends now, unless it stays as a guardian; the first process need not wait for that.
+                        if self.folder.is_none() {
+                            let _ = waitid(WaitId::PidFd(cradle.as_fd()), WaitIdOptions::EXITED);
+                        }
+                        return false;
+                    }
                     Err(error) => StepError::new("map ids", Some("user_namespace"), &error),
                 }
             }
