@@ -88,6 +88,8 @@ pub struct DriverSession {
     aftermath: Aftermath,
     code: CodeIn,
     features: SessionFeatures,
+    /// Whether it knows what a module is: drivers that are handed over at their start do.
+    modules: bool,
 }
 
 /// The way to the process, shared with interrupters for as long as the session lives.
@@ -148,6 +150,7 @@ impl DriverSession {
             aftermath: Aftermath::Over { why: None },
             code: start.code,
             features: start.features,
+            modules: !start.boot.is_empty(),
         };
         match timeout(START_MAX, session.wait_ready(start.boot.clone())).await {
             Ok(Ok(())) => Ok(session),
