@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::command::{cargo, must, nothing_may_be_skipped, output, watched, works};
+use crate::command::{cargo, must, nothing_may_be_skipped, output, root, watched, works};
 use crate::ordinary_user::{self, Stage};
 use crate::tally::Tally;
 
@@ -186,12 +186,19 @@ fn long(tests: &str, variable: &str, count: u32) -> Result<()> {
 }
 
 /// The benchmark, in the release profile.
-pub fn bench(rounds: u32) -> Result<()> {
-    must(
-        cargo()
-            .args(["bench", "--package", "sandcell", "--bench", "calls"])
-            .env("SANDCELL_BENCH_ROUNDS", rounds.to_string()),
-    )
+pub fn bench(rounds: u32, write: bool, data: Option<(&Path, &str)>) -> Result<()> {
+    let mut command = cargo();
+    command
+        .args(["bench", "--package", "sandcell", "--bench", "calls"])
+        .env("SANDCELL_BENCH_ROUNDS", rounds.to_string());
+    if write {
+        command.env("SANDCELL_BENCH_WRITE", root().join("docs/reference"));
+    }
+    if let Some((folder, base)) = data {
+        command.env("SANDCELL_BENCH_DATA", std::path::absolute(folder)?);
+        command.env("SANDCELL_BENCH_BASE", base);
+    }
+    must(&mut command)
 }
 
 /// Builds with these arguments and says where cargo put the executable of that target.

@@ -149,6 +149,8 @@ pub struct PoolConfig {
     pub parked: Option<usize>,
     /// Memory that waiting sandboxes may use together, when demand decides.
     pub memory: ByteSize,
+    /// Modules that the interpreter of a waiting sandbox has loaded.
+    pub preload: Vec<String>,
 }
 
 impl Default for PoolConfig {
@@ -157,6 +159,7 @@ impl Default for PoolConfig {
         Self {
             parked: Some(0),
             memory: ByteSize::mib(256),
+            preload: Vec::new(),
         }
     }
 }

@@ -81,6 +81,7 @@ impl Core {
                 ..SandboxSpec::default()
             },
             backends: self.backends.clone(),
+            turns: None,
         }
     }
 

@@ -133,18 +133,21 @@ impl Record {
                 self.end(seen.pid);
             }
         }
-        let usage = group.usage();
-        let locks = self.locks.bytes(usage.cpu_us, || group.pids());
+        let locks = self.locks.bytes(group.cpu_us(), || group.pids());
         if locks > limit / COPY_PART && locks + group.process_memory() > limit {
-            self.peak = self.peak.max(locks + usage.memory);
+            self.peak = self.peak.max(locks + group.process_memory());
             let candidates = group.pids().into_iter();
             let candidates = candidates.filter(|pid| *pid != first && Some(*pid) != guardian);
             if let Some(pid) = candidates.max_by_key(|pid| locks::of(*pid)) {
                 self.end(pid);
             }
         }
-        self.events = self.kills + usage.memory_events;
         self.due = Some(Instant::now() + EVERY);
+    }
+
+    /// A sandbox with a control group has ended, and its group is still there.
+    pub(crate) fn last_look_at_group(&mut self, group: &Group) {
+        self.events = self.kills + group.memory_events();
     }
 
     /// A sandbox without: its processes are the first one's descendants, orphans included.

@@ -11,6 +11,7 @@ mod files;
 mod history;
 mod once;
 mod output;
+mod pool;
 mod programs;
 mod sandboxes;
 mod sessions;

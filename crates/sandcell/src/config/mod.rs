@@ -18,6 +18,9 @@ pub(crate) use error::ConfigError;
 pub(crate) use source::{FlagValue, Layered, Origin, Surroundings, read};
 pub(crate) use value::Value;
 
+/// Modules that `preload` may name.
+const MOST_MODULES: usize = 64;
+
 /// All settings of this build.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -176,6 +179,7 @@ impl Settings {
                         _ => return Err(wrong("pool.parked")),
                     },
                     memory: mib("pool.memory_mb")?,
+                    preload: modules(get.texts("preload")?)?,
                 },
                 analysis: match get.word("analysis")?.as_str() {
                     "off" => Analysis::Off,
@@ -209,6 +213,40 @@ fn http(get: &Getter<'_>) -> Result<HttpSettings, ConfigError> {
             drain: Duration::from_secs(get.integer("http.drain_s")?),
         },
     })
+}
+
+/// Names of modules, each once.
+fn modules(names: Vec<String>) -> Result<Vec<String>, ConfigError> {
+    let part = |part: &str| {
+        let mut letters = part.chars();
+        letters
+            .next()
+            .is_some_and(|first| first.is_alphabetic() || first == '_')
+            && letters.all(|letter| letter.is_alphanumeric() || letter == '_')
+    };
+    let mut kept: Vec<String> = Vec::with_capacity(names.len());
+    for name in names {
+        if name.len() > 200 || !name.split('.').all(part) {
+            return Err(not_a_module(&format!(
+                "{name:?} is no name of a module, such as \"matplotlib.pyplot\""
+            )));
+        }
+        if !kept.contains(&name) {
+            kept.push(name);
+        }
+    }
+    if kept.len() > MOST_MODULES {
+        return Err(not_a_module(&format!("names more than {MOST_MODULES} modules")));
+    }
+    Ok(kept)
+}
+
+fn not_a_module(reason: &str) -> ConfigError {
+    ConfigError::Invalid {
+        place: "the settings".to_owned(),
+        key: "preload".to_owned(),
+        reason: reason.to_owned(),
+    }
 }
 
 /// A certificate without its key would mean a server in clear text that its operator believes to be protected.
@@ -409,6 +447,20 @@ mod tests {
             inodes: 100_000_000,
         };
         assert_eq!(max_limits(&huge), huge);
+    }
+
+    #[test]
+    fn modules_are_named_once_each_and_nothing_else_is_a_name() {
+        let names = |text: &str| modules(text.split(',').map(str::to_owned).collect());
+        assert_eq!(
+            names("numpy,matplotlib.pyplot,numpy").unwrap(),
+            ["numpy", "matplotlib.pyplot"]
+        );
+        for wrong in ["", "a b", "a..b", ".a", "1a", "os;print", "a-b", &"a".repeat(201)] {
+            assert!(names(wrong).is_err(), "{wrong}");
+        }
+        let many: Vec<String> = (0..65).map(|number| format!("m{number}")).collect();
+        assert!(modules(many).is_err());
     }
 
     #[test]

@@ -122,6 +122,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "The prepared base (`sandcell base build NAME …`) whose packages every sandbox has from the start. Empty: none.",
     ),
     operator(
+        "preload",
+        Kind::Texts,
+        "",
+        "Python modules that waiting sandboxes have loaded before they are handed out, such as `numpy, pandas, matplotlib.pyplot`: importing them then costs a call nothing. They must be installed for the interpreter or in the `base`; one that cannot be loaded is logged and left out. Each waiting sandbox takes their memory (`pool.memory_mb`).",
+    ),
+    operator(
         "packages.allow",
         Kind::Requirements,
         "",
@@ -353,7 +359,6 @@ pub(crate) const NOT_YET: &[&str] = &[
     "backend.e2b",
     "network",
     "pool.warm_parents",
-    "preload",
     "script",
 ];
 

@@ -25,6 +25,8 @@ mod interpreters;
 mod session;
 // What comes back after an interpreter has died.
 mod restore;
+// Modules that sandboxes have loaded before they are handed out.
+mod preload;
 // Time-outs, interrupts and cancelled calls.
 mod timeouts;
 // What code inside can reach of the machine: nothing.
