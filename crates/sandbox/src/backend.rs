@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::{Code, Command, Files, Isolation, LayerReport, Limits, Process, SandboxError};
+use crate::{Code, Command, Files, Forward, Isolation, LayerReport, Limits, Process, SandboxError};
 
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -29,6 +29,9 @@ pub enum NetworkRule {
     /// Nothing outside the sandbox.
     #[default]
     None,
+    /// These hosts, through a port of the sandbox's own that leads to the server (see [`Network`](crate::Network)). The
+    /// back end gives no route for it.
+    Hosts(Vec<String>),
 }
 
 /// An operator's folder that sandboxes see.
@@ -97,6 +100,12 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
     async fn attach(&self, folder: &Path) -> Result<String, SandboxError> {
         let _ = folder;
         Err(SandboxError::Unsupported("installing packages".to_owned()))
+    }
+
+    /// Opens a port on the loopback address inside whose connections come out here. The sandbox gets no other way out.
+    async fn forward(&self, port: u16) -> Result<Forward, SandboxError> {
+        let _ = port;
+        Err(SandboxError::Unsupported("network".to_owned()))
     }
 
     /// What it uses now. Counters only grow, so two readings tell what happened between them.

@@ -11,6 +11,7 @@ mod error;
 mod files;
 mod isolation;
 mod limits;
+mod network;
 mod packages;
 mod process;
 mod session;
@@ -21,6 +22,7 @@ pub use error::{Code, Failure, FileError, SandboxError, SessionError};
 pub use files::{Entry, EntryKind, FileChunk, Files, HOME, Listing, PathError, SandboxPath, WriteMode};
 pub use isolation::{Degree, Isolation, LayerReport, LayerState, Level};
 pub use limits::{ByteSize, Cpus, Limits, MAX_TIMEOUT};
+pub use network::{Connection, Denied, Forward, Network, PROXY_PORT, Way};
 pub use packages::{Held, Installed, LAYERS, LAYERS_MAX, Packages, Wanted, layer_places};
 pub use process::{
     Channel, Command, Compile, Exit, Gathered, Process, ProcessEvent, ProcessHandle, Program, Signal, SignalScope,

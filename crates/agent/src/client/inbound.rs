@@ -7,12 +7,16 @@ use sandcell_sandbox::{Channel, ProcessEvent};
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::AgentEnd;
+use super::forward::{self, Carried};
 use super::link::{Link, breach, goodbye};
 use super::table::{ProgramStream, Stream, Table};
-use crate::protocol::{BODY, Breach, Decoder, Event, Frame, Kind, OutBuffer, Reply, channel_from_number};
+use crate::protocol::{
+    BODY, Breach, Connected, Decoder, ErrorCode, Event, Frame, Kind, MAX_CONNECTIONS, OutBuffer, Reply, WireError,
+    channel_from_number,
+};
 
 /// CREDIT frames to send when a batch of frames was handled: stream, channel, amount.
-type Credits = Vec<(u32, u8, u32)>;
+pub(super) type Credits = Vec<(u32, u8, u32)>;
 
 /// What a frame has led to, beside changes of the table.
 #[derive(Default)]
@@ -20,6 +24,10 @@ struct Outcome {
     credits: Credits,
     /// Programs whose events wait for room in their channel.
     stalled: Vec<u32>,
+    /// Connections that were opened, and those that were refused.
+    connected: Vec<(u32, Result<Carried, WireError>)>,
+    /// Streams whose end is confirmed.
+    resets: Vec<u32>,
 }
 
 impl Link {
@@ -38,11 +46,17 @@ impl Link {
         for stream in outcome.stalled {
             tokio::spawn(move_on(Arc::downgrade(self), stream));
         }
+        for (stream, connected) in outcome.connected {
+            forward::begin(self, stream, connected);
+        }
+        for stream in outcome.resets {
+            self.outbound.send(|out| out.reset(stream));
+        }
         self.give_credit(&outcome.credits);
         Ok(())
     }
 
-    fn give_credit(&self, credits: &Credits) {
+    pub(super) fn give_credit(&self, credits: &Credits) {
         if !credits.is_empty() {
             let append = |out: &mut OutBuffer| {
                 credits
@@ -98,6 +112,11 @@ impl Table {
             }
             return Ok(());
         }
+        if frame.kind == Kind::Request {
+            let connected = self.connected(id, frame.payload)?;
+            outcome.connected.push((id, connected));
+            return Ok(());
+        }
         let Some(stream) = self.streams.get_mut(&id) else {
             return Err(Breach::new(format!(
                 "{:?} on stream {id}, which is not open",
@@ -118,11 +137,19 @@ impl Table {
                         Some(credit) => credit.refund(amount),
                         None => Err(Breach::new("credit for a channel that does not exist")),
                     },
+                    Stream::Connection(connection) if channel == BODY => connection.credit.refund(amount),
                     _ => Err(Breach::new("credit for a stream that sends nothing")),
                 }
             }
             Kind::Close => stream.close(id, frame.close()?, outcome),
             Kind::Event => stream.event(id, frame.payload, outcome),
+            Kind::Reset if matches!(stream, Stream::Connection(_)) => {
+                if let Some(Stream::Connection(connection)) = self.streams.remove(&id) {
+                    connection.credit.close();
+                }
+                outcome.resets.push(id);
+                Ok(())
+            }
             Kind::Hello | Kind::Request | Kind::Reset | Kind::Goodbye => {
                 Err(Breach::new(format!("the agent may not send {:?} here", frame.kind)))
             }
@@ -158,9 +185,59 @@ impl Table {
                 }
                 drop(answer.send(payload.to_vec()));
             }
+            Some(Stream::Port {
+                answer: Some(answer),
+                connections,
+            }) => {
+                let reply = serde_json::from_slice::<Reply<serde::de::IgnoredAny>>(payload);
+                if matches!(reply, Ok(Reply::Ok(_))) {
+                    let port = Stream::Port {
+                        answer: None,
+                        connections,
+                    };
+                    self.streams.insert(id, port);
+                }
+                drop(answer.send(payload.to_vec()));
+            }
+            Some(Stream::Port { answer: None, .. } | Stream::Connection(_)) => {
+                return Err(Breach::new("an answer that nobody has asked for"));
+            }
             None => {}
         }
         Ok(())
+    }
+
+    /// The agent opens a stream: somebody inside has connected to a forwarded port.
+    fn connected(&mut self, id: u32, payload: &[u8]) -> Result<Result<Carried, WireError>, Breach> {
+        if !id.is_multiple_of(2) || id <= self.last_theirs {
+            return Err(Breach::new(format!("stream {id} cannot be opened by the agent")));
+        }
+        self.last_theirs = id;
+        let asked: Connected =
+            serde_json::from_slice(payload).map_err(|error| Breach::new(format!("a bad REQUEST: {error}")))?;
+        // What a connection may reach hangs on the stream that this side has opened, not on words from inside.
+        let connections = match self.streams.get(&asked.forward) {
+            Some(Stream::Port {
+                answer: None,
+                connections,
+            }) => connections,
+            // The port was given up while this was on its way.
+            None if self.abandoned.contains(&asked.forward) => {
+                return Ok(Err(WireError::new(ErrorCode::NotFound, "the port is closed")));
+            }
+            _ => return Err(Breach::new("a connection to a port that was never opened")),
+        };
+        let own = |stream: &&Stream| matches!(stream, Stream::Connection(found) if found.port == asked.forward);
+        let limit = || WireError::new(ErrorCode::Limit, "too many connections");
+        if self.streams.values().filter(own).count() >= MAX_CONNECTIONS {
+            return Ok(Err(limit()));
+        }
+        let (stream, carried, theirs) = forward::pair(asked.forward);
+        if connections.try_send(theirs).is_err() {
+            return Ok(Err(limit()));
+        }
+        self.streams.insert(id, Stream::Connection(stream));
+        Ok(Ok(carried))
     }
 }
 
@@ -188,6 +265,14 @@ impl Stream {
                 .extend(window.passed(data.len()).map(|amount| (id, BODY, amount)));
             return Ok(());
         }
+        if let Self::Connection(connection) = self {
+            let arrived = connection.arrived.as_ref().filter(|_| channel == BODY);
+            let arrived = arrived.ok_or_else(|| Breach::new("bytes on a channel that is closed"))?;
+            connection.window.receive(data.len())?;
+            // Whoever takes them may have gone; then the stream is given up by the task that notices.
+            drop(arrived.send(Bytes::copy_from_slice(data)));
+            return Ok(());
+        }
         let program = self.started()?;
         let name = outward(channel)?;
         let window = program.window(channel).as_mut();
@@ -203,6 +288,10 @@ impl Stream {
     }
 
     fn close(&mut self, id: u32, channel: u8, outcome: &mut Outcome) -> Result<(), Breach> {
+        if let Self::Connection(connection) = self {
+            let open = connection.arrived.take().filter(|_| channel == BODY);
+            return open.map(drop).ok_or_else(|| Breach::new("a channel was closed twice"));
+        }
         let program = self.started()?;
         let name = outward(channel)?;
         if program.window(channel).take().is_none() {

@@ -154,7 +154,8 @@ impl Link {
         };
         for stream in streams.values() {
             match stream {
-                Stream::Question { .. } | Stream::Read { .. } => {}
+                Stream::Question { .. } | Stream::Read { .. } | Stream::Port { .. } => {}
+                Stream::Connection(connection) => connection.credit.close(),
                 Stream::Write { credit, .. } => credit.close(),
                 Stream::Program(program) => {
                     for credit in [&program.stdin, &program.control_in].into_iter().flatten() {
@@ -256,6 +257,7 @@ fn name(request: &Request) -> &'static str {
         Request::Write { .. } => "write",
         Request::Usage => "usage",
         Request::Ping => "ping",
+        Request::Forward { .. } => "forward",
     }
 }
 

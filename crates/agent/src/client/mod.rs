@@ -5,6 +5,7 @@
 //! nobody who does not take his events holds up anybody else.
 
 mod files;
+mod forward;
 mod inbound;
 mod link;
 mod outbound;
@@ -14,7 +15,7 @@ mod table;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandcell_sandbox::{Command, Files, Process, SandboxError};
+use sandcell_sandbox::{Command, Files, Forward, Process, SandboxError};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use crate::protocol::UsageReply as InsideUsage;
@@ -84,6 +85,14 @@ impl AgentClient {
     /// [`SandboxError::Spawn`] with what the system said; else the connection is at its end, or the agent does not answer.
     pub async fn spawn(&self, command: Command) -> Result<Process, SandboxError> {
         process::spawn(&self.link, command).await
+    }
+
+    /// Opens a port on the loopback address inside (0: any free one) whose connections come out here.
+    ///
+    /// # Errors
+    /// The agent cannot, or the port is taken.
+    pub async fn forward(&self, port: u16, target: &str) -> Result<Forward, SandboxError> {
+        forward::open(&self.link, port, target).await
     }
 
     /// The sandbox's files.

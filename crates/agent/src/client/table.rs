@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use sandcell_sandbox::ProcessEvent;
+use bytes::Bytes;
+use sandcell_sandbox::{Connection, ProcessEvent};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::AgentEnd;
@@ -22,6 +23,8 @@ pub(super) struct Table {
     pub(super) abandoned: BTreeSet<u32>,
     /// The id that was used last.
     last: Option<u32>,
+    /// The id that the agent has used last.
+    pub(super) last_theirs: u32,
     pub(super) end: Option<AgentEnd>,
 }
 
@@ -50,6 +53,24 @@ pub(super) enum Stream {
     Write { answer: Answer, credit: Arc<Credit> },
     /// A program.
     Program(Box<ProgramStream>),
+    /// A port inside that leads here.
+    Port {
+        /// Some until it was answered.
+        answer: Option<Answer>,
+        connections: mpsc::Sender<Box<dyn Connection>>,
+    },
+    /// A connection to such a port.
+    Connection(ConnectionStream),
+}
+
+/// A connection to a forwarded port.
+#[derive(Debug)]
+pub(super) struct ConnectionStream {
+    pub(super) port: u32,
+    /// Takes what comes from inside, until its end was told. What waits is bounded by the window.
+    pub(super) arrived: Option<mpsc::UnboundedSender<Bytes>>,
+    pub(super) window: ReceiveWindow,
+    pub(super) credit: Arc<Credit>,
 }
 
 /// A program as the receiving side sees it.

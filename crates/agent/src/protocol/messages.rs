@@ -1,6 +1,7 @@
 //! What the JSON payloads say.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 use sandcell_sandbox::{Channel, Exit, Listing, Signal, SignalScope, StdinMode, WriteMode};
 use serde::{Deserialize, Serialize};
@@ -9,6 +10,9 @@ use super::{Breach, PROTOCOL, VERSION};
 
 /// The feature of an agent that lets another process take a program's place.
 pub const HEIRS: &str = "heirs";
+
+/// The feature of an agent that can make a port inside lead to the host.
+pub const FORWARD: &str = "forward";
 
 /// HELLO.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +33,7 @@ impl Hello {
         Self {
             protocol: PROTOCOL.to_owned(),
             version: VERSION,
-            features: ["spawn", "files", "usage"].map(str::to_owned).to_vec(),
+            features: ["spawn", "files", "usage", FORWARD].map(str::to_owned).to_vec(),
         }
     }
 
@@ -105,10 +109,27 @@ pub enum Request {
     },
     Usage,
     Ping,
+    Forward {
+        address: Ipv4Addr,
+        port: u16,
+        target: String,
+    },
+}
+
+/// REQUEST of the agent: somebody inside has connected to a forwarded port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename = "open")]
+pub struct Connected {
+    /// The stream of the `forward`.
+    pub forward: u32,
+    /// What its request called it.
+    pub target: String,
 }
 
 /// The operations of this version.
-const KNOWN: [&str; 8] = ["spawn", "signal", "succeed", "list", "read", "write", "usage", "ping"];
+const KNOWN: [&str; 9] = [
+    "spawn", "signal", "succeed", "list", "read", "write", "usage", "ping", "forward",
+];
 
 /// Why a REQUEST's payload is not a [`Request`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -160,6 +181,13 @@ pub struct Nothing {}
 pub struct SpawnReply {
     /// The program's process id inside.
     pub pid: i32,
+}
+
+/// The answer to `forward`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForwardReply {
+    /// The port inside.
+    pub port: u16,
 }
 
 /// The answer to `list`.
@@ -314,7 +342,7 @@ mod tests {
 
     #[test]
     fn an_unknown_operation_is_answered_and_no_operation_is_a_breach() {
-        for op in ["forward", "open", "adopt", "no such thing"] {
+        for op in ["open", "adopt", "no such thing"] {
             let payload = format!(r#"{{"op":"{op}","port":0}}"#);
             let Err(RequestError::Answer(error)) = parse_request(payload.as_bytes()) else {
                 panic!("{op}")

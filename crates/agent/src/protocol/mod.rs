@@ -6,8 +6,9 @@ mod window;
 
 pub use codec::{Decoder, Frame, Kind, MAX_FRAME, OutBuffer};
 pub use messages::{
-    ErrorCode, Event, Goodbye, HEIRS, Hello, ListReply, Nothing, ReadReply, Reply, Request, RequestError, SpawnReply,
-    UsageReply, WireError, WriteReply, channel_from_number, channel_number, parse_request,
+    Connected, ErrorCode, Event, FORWARD, ForwardReply, Goodbye, HEIRS, Hello, ListReply, Nothing, ReadReply, Reply,
+    Request, RequestError, SpawnReply, UsageReply, WireError, WriteReply, channel_from_number, channel_number,
+    parse_request,
 };
 pub use window::{MAX_DATA, ReceiveWindow, SendWindow, WINDOW, cost};
 
@@ -19,6 +20,9 @@ pub const VERSION: u32 = 1;
 
 /// The channel that file contents use.
 pub const BODY: u8 = 4;
+
+/// Connections to one forwarded port at the same time.
+pub const MAX_CONNECTIONS: usize = 64;
 
 /// The most bytes that one `read` or `write` moves.
 pub const MAX_TRANSFER: u64 = 16 << 20;

@@ -68,6 +68,11 @@ impl Inward {
         Ok(())
     }
 
+    /// Whether nothing will be written any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.pipe.is_none()
+    }
+
     /// Writes what the pipe takes. `credit` is told what may be given back to the host.
     pub(super) fn write(&mut self, mut credit: impl FnMut(u32)) -> Flow {
         let mut flow = Flow::Going;

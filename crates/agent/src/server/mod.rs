@@ -7,6 +7,7 @@
 mod children;
 mod errors;
 mod files;
+mod forward;
 mod inward;
 mod outward;
 mod process_table;

@@ -50,6 +50,11 @@ impl Outward {
         }
     }
 
+    /// The pipe, until its end was seen.
+    pub(super) fn pipe(&self) -> Option<BorrowedFd<'_>> {
+        self.pipe.as_ref().map(AsFd::as_fd)
+    }
+
     pub(super) fn refund(&mut self, amount: u32) -> Result<(), Breach> {
         self.window.refund(amount)
     }

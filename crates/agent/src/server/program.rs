@@ -26,6 +26,12 @@ pub(super) enum Part {
     Stderr,
     ControlIn,
     ControlOut,
+    /// Somebody inside connects to a forwarded port.
+    Connecting,
+    /// A connection to a forwarded port takes bytes.
+    SocketIn,
+    /// It has bytes.
+    SocketOut,
 }
 
 const STDIN: u8 = 0;
@@ -204,7 +210,7 @@ impl Program {
     /// Moves bytes of a pipe that is ready.
     pub(super) fn pipe_ready(&mut self, part: Part, flags: PollFlags, out: &mut OutBuffer) {
         match part {
-            Part::Start | Part::End => {}
+            Part::Start | Part::End | Part::Connecting | Part::SocketIn | Part::SocketOut => {}
             Part::Stdin => self.feed(STDIN, out),
             Part::ControlIn => self.feed(CONTROL, out),
             Part::Stdout => drop(self.stdout.take(u64::MAX, out)),

@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::children::Children;
 use super::errors;
 use super::files::{Job, Root, Step};
+use super::forward::Forwards;
 use super::program::{Part, Pipes, Program};
 use super::tree::{self, Tree};
 use super::{ServerConfig, usage};
@@ -37,6 +38,7 @@ pub(super) struct Streams {
     null: OwnedFd,
     programs: BTreeMap<u32, Program>,
     jobs: BTreeMap<u32, Job>,
+    forwards: Forwards,
     /// The highest stream id that the host has used.
     newest: u32,
     /// Where the next round of work begins, so that all get a turn.
@@ -56,6 +58,7 @@ impl Streams {
             config,
             programs: BTreeMap::new(),
             jobs: BTreeMap::new(),
+            forwards: Forwards::default(),
             newest: 0,
             turn: 0,
             first_process: children.first_process(),
@@ -88,7 +91,10 @@ impl Streams {
                 Err(RequestError::Breach(breach)) => Err(breach),
             };
         }
-        if stream.is_multiple_of(2) || stream > self.newest {
+        if stream.is_multiple_of(2) {
+            return self.forwards.frame(frame, out);
+        }
+        if stream > self.newest {
             return Err(Breach::new(format!(
                 "a frame on stream {stream}, which was never opened"
             )));
@@ -108,6 +114,7 @@ impl Streams {
             }
             Kind::Reset => {
                 self.reset(stream, children);
+                self.forwards.close_port(stream, out);
                 out.reset(stream);
                 Ok(())
             }
@@ -148,6 +155,9 @@ impl Streams {
             }
             Request::Usage => answer(stream, Ok(usage::read(&self.config.private, self.first_process)), out),
             Request::Ping => answer(stream, Ok(Nothing {}), out),
+            Request::Forward { address, port, target } => {
+                answer(stream, self.forwards.listen(stream, address, port, target), out);
+            }
         }
     }
 
@@ -204,6 +214,10 @@ impl Streams {
         out: &mut OutBuffer,
         children: &mut Children,
     ) {
+        if matches!(part, Part::Connecting | Part::SocketIn | Part::SocketOut) {
+            self.forwards.ready(stream, part, out);
+            return;
+        }
         let Some(program) = self.programs.get_mut(&stream) else {
             return;
         };
@@ -442,9 +456,15 @@ impl Streams {
     /// Everything that can be polled.
     pub(super) fn polled<'a>(&'a self, mut add: impl FnMut(u32, Part, BorrowedFd<'a>, PollFlags)) {
         // A flood takes all of the output's room, so the first one differs from turn to turn.
+        if self.turn == 0 {
+            self.forwards.polled(&mut add);
+        }
         let (before, after) = (self.programs.range(..self.turn), self.programs.range(self.turn..));
         for (stream, program) in after.chain(before) {
             program.polled(|part, fd, flags| add(*stream, part, fd, flags));
+        }
+        if self.turn != 0 {
+            self.forwards.polled(&mut add);
         }
     }
 

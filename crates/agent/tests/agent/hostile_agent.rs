@@ -107,7 +107,7 @@ async fn frames_that_nobody_asked_for_end_the_connection() {
         ("not open", |out| {
             assert!(out.message(Kind::Reply, 99, &json!({"ok": {}})))
         }),
-        ("not open", |out| {
+        ("bad REQUEST", |out| {
             assert!(out.message(Kind::Request, 2, &json!({"op": "open"})))
         }),
         ("not open", |out| assert!(out.message(Kind::Hello, 0, &Hello::ours()))),
@@ -272,5 +272,41 @@ async fn arbitrary_bytes_after_the_handshake_end_the_connection_and_nothing_else
         tokio::time::timeout(Duration::from_secs(10), client.closed())
             .await
             .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_opens_what_it_was_not_asked_for_is_cut_off() {
+    let open = |forward: u32| json!({"op": "open", "forward": forward, "target": "network"});
+    // No port was asked for, and a stream of the host's own kind.
+    for stream in [2, 3] {
+        let (client, mut fake) = Fake::connect().await;
+        fake.send(|out| assert!(out.message(Kind::Request, stream, &open(1))))
+            .await;
+        breach(&client).await;
+    }
+    // A port that was asked for, bytes beyond the window, and the same id twice.
+    for case in ["flood", "twice", "credit", "channel"] {
+        let (client, mut fake) = Fake::connect().await;
+        let asking = {
+            let client = client.clone();
+            tokio::spawn(async move { client.forward(3128, "network").await })
+        };
+        let (kind, id, _) = fake.frame().await;
+        assert_eq!((kind, id), (Kind::Request, 1));
+        fake.send(|out| assert!(out.message(Kind::Reply, 1, &json!({"ok": {"port": 3128}}))))
+            .await;
+        let _forward = asking.await.unwrap().unwrap();
+        fake.send(|out| assert!(out.message(Kind::Request, 2, &open(1)))).await;
+        assert_eq!(fake.frame().await.0, Kind::Reply);
+        fake.send(|out| match case {
+            "flood" => (0..6).for_each(|_| out.data(2, 4, &[0; 65000])),
+            "twice" => assert!(out.message(Kind::Request, 2, &open(1))),
+            "credit" => out.credit(2, 4, 100_000_000),
+            _ => out.data(2, 1, b"x"),
+        })
+        .await;
+        let text = breach(&client).await;
+        assert!(!text.is_empty(), "{case}");
     }
 }

@@ -12,6 +12,7 @@ mod common;
 mod files;
 mod first_process;
 mod flow;
+mod forward;
 mod hostile_agent;
 mod hostile_host;
 mod programs;

@@ -8,7 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sandcell_agent::client::AgentClient;
 use sandcell_jail::plan::{self, ATTACHMENTS};
-use sandcell_sandbox::{ByteSize, Command, EndReason, Ended, Files, Isolation, Process, Sandbox, SandboxError, Usage};
+use sandcell_sandbox::{
+    ByteSize, Command, EndReason, Ended, Files, Forward, Isolation, Level, Process, Sandbox, SandboxError, Usage,
+};
 use tokio::time::timeout;
 
 use super::conversation::Jail;
@@ -94,6 +96,15 @@ impl Sandbox for NativeSandbox {
         *attached += 1;
         self.jail.attach(number, folder).await?;
         Ok(attachment.path)
+    }
+
+    async fn forward(&self, port: u16) -> Result<Forward, SandboxError> {
+        self.check_alive()?;
+        // Below the namespace level a sandbox shares the host's loopback interface.
+        if !self.isolation.level.satisfies(Level::Namespace) {
+            return Err(SandboxError::Unsupported("network".to_owned()));
+        }
+        self.client.forward(port, "network").await
     }
 
     async fn usage(&self) -> Result<Usage, SandboxError> {

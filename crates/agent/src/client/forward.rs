@@ -1,0 +1,158 @@
+//! Ports inside that lead here: each connection becomes a stream of bytes for whoever holds the port.
+
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use sandcell_sandbox::{Connection, Forward, SandboxError};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf};
+use tokio::sync::{mpsc, oneshot};
+
+use super::inbound::Credits;
+use super::link::{AskError, Link};
+use super::table::{ConnectionStream, Credit, Stream};
+use crate::protocol::{
+    BODY, FORWARD, ForwardReply, Kind, MAX_CONNECTIONS, MAX_DATA, Nothing, ReceiveWindow, Reply, Request, WireError,
+};
+
+/// Bytes of a connection that wait between its two tasks and whoever uses it, in each direction.
+const BETWEEN: usize = 64 << 10;
+
+/// This side's ends of a new connection.
+pub(super) struct Carried {
+    arrived: mpsc::UnboundedReceiver<Bytes>,
+    to: WriteHalf<DuplexStream>,
+    from: ReadHalf<DuplexStream>,
+    credit: Arc<Credit>,
+}
+
+/// What a new connection consists of: its place in the table, what the tasks carry, and the user's end.
+pub(super) fn pair(port: u32) -> (ConnectionStream, Carried, Box<dyn Connection>) {
+    let (ours, theirs) = tokio::io::duplex(BETWEEN);
+    let (from, to) = tokio::io::split(ours);
+    let (arrived, taken) = mpsc::unbounded_channel();
+    let credit = Arc::<Credit>::default();
+    let stream = ConnectionStream {
+        port,
+        arrived: Some(arrived),
+        window: ReceiveWindow::default(),
+        credit: Arc::clone(&credit),
+    };
+    let carried = Carried {
+        arrived: taken,
+        to,
+        from,
+        credit,
+    };
+    (stream, carried, Box::new(theirs))
+}
+
+/// Opens a port.
+pub(super) async fn open(link: &Arc<Link>, port: u16, target: &str) -> Result<Forward, SandboxError> {
+    if !link.has(FORWARD) {
+        return Err(SandboxError::Unsupported("network".to_owned()));
+    }
+    let (connections, accepted) = mpsc::channel(MAX_CONNECTIONS);
+    let (answer, answered) = oneshot::channel();
+    let request = Request::Forward {
+        address: Ipv4Addr::LOCALHOST,
+        port,
+        target: target.to_owned(),
+    };
+    let stream = Stream::Port {
+        answer: Some(answer),
+        connections,
+    };
+    let open = link.open(&request, stream).await?;
+    let id = open.id;
+    let reply: ForwardReply = open.answer(answered, &request).await.map_err(|error| match error {
+        AskError::Sandbox(error) => error,
+        AskError::Refused(error) => SandboxError::Setup {
+            step: "open a port inside".to_owned(),
+            source: std::io::Error::other(error.message.chars().take(300).collect::<String>()),
+        },
+    })?;
+    let held = Held {
+        link: Arc::downgrade(link),
+        id,
+    };
+    Ok(Forward::new(reply.port, accepted, Box::new(held)))
+}
+
+/// Keeps a port open.
+struct Held {
+    link: Weak<Link>,
+    id: u32,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(link) = self.link.upgrade() {
+            link.give_up(self.id);
+        }
+    }
+}
+
+/// Answers the agent and starts to carry.
+pub(super) fn begin(link: &Arc<Link>, id: u32, connected: Result<Carried, WireError>) {
+    let carried = match connected {
+        Ok(carried) => carried,
+        Err(error) => {
+            link.outbound
+                .send(|out| out.message(Kind::Reply, id, &Reply::<Nothing>::Error(error)));
+            return;
+        }
+    };
+    link.outbound
+        .send(|out| out.message(Kind::Reply, id, &Reply::Ok(Nothing {})));
+    tokio::spawn(hand_on(Arc::downgrade(link), id, carried.arrived, carried.to));
+    tokio::spawn(send(Arc::downgrade(link), id, carried.from, carried.credit));
+}
+
+/// What comes from inside, on its way to the user of the connection.
+async fn hand_on(
+    link: Weak<Link>,
+    id: u32,
+    mut arrived: mpsc::UnboundedReceiver<Bytes>,
+    mut to: WriteHalf<DuplexStream>,
+) {
+    while let Some(bytes) = arrived.recv().await {
+        let taken = to.write_all(&bytes).await;
+        let Some(link) = link.upgrade() else { return };
+        if taken.is_err() {
+            link.give_up(id);
+            return;
+        }
+        let mut credits = Credits::new();
+        if let Some(Stream::Connection(connection)) = link.table().streams.get_mut(&id)
+            && let Some(amount) = connection.window.passed(bytes.len())
+        {
+            credits.push((id, BODY, amount));
+        }
+        link.give_credit(&credits);
+    }
+    // Its user may have gone before.
+    let _gone = to.shutdown().await;
+}
+
+/// What the user says, on its way in.
+async fn send(link: Weak<Link>, id: u32, mut from: ReadHalf<DuplexStream>, credit: Arc<Credit>) {
+    let mut buffer = vec![0; MAX_DATA];
+    while let Ok(count) = from.read(&mut buffer).await {
+        if count > 0 && !credit.spend(count).await {
+            return;
+        }
+        let Some(link) = link.upgrade() else { return };
+        let table = link.table();
+        if !table.streams.contains_key(&id) {
+            return;
+        }
+        // Sent with the table locked: nothing may follow the stream's RESET.
+        let bytes = buffer.get(..count).unwrap_or_default();
+        if count == 0 {
+            link.outbound.send(|out| out.close(id, BODY));
+            return;
+        }
+        link.outbound.send(|out| out.data(id, BODY, bytes));
+    }
+}
