@@ -1,0 +1,102 @@
+//! A connection whose bytes are counted, and which breaks off when they are used up or nothing has come for long.
+
+use std::future::Future as _;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
+
+use crate::egress::Egress;
+
+/// A connection in which nothing moves for so long is over.
+const IDLE: Duration = Duration::from_secs(300);
+
+/// A counted connection.
+pub(crate) struct Counted<S> {
+    stream: S,
+    egress: Weak<Egress>,
+    left: Arc<AtomicU64>,
+    host: String,
+    moved: Instant,
+    idle: Pin<Box<Sleep>>,
+}
+
+impl<S> Counted<S> {
+    pub(crate) fn new(stream: S, egress: Weak<Egress>, left: Arc<AtomicU64>, host: String) -> Self {
+        Self {
+            stream,
+            egress,
+            left,
+            host,
+            moved: Instant::now(),
+            idle: Box::pin(sleep(IDLE)),
+        }
+    }
+
+    /// Takes bytes off what is left; an error when that is not enough.
+    fn count(&mut self, bytes: usize) -> io::Result<()> {
+        self.moved = Instant::now();
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let take = |left: u64| Some(left.saturating_sub(bytes));
+        let before = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        if before.is_ok_and(|before| before >= bytes) {
+            return Ok(());
+        }
+        if let Some(egress) = self.egress.upgrade() {
+            let why = egress.used_up();
+            drop(egress.deny(self.host.clone(), why));
+        }
+        Err(io::Error::other("the bytes of this sandbox are used up"))
+    }
+
+    /// Whether nothing has moved for too long.
+    fn check_idle(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        while self.idle.as_mut().poll(context).is_ready() {
+            let end = self.moved + IDLE;
+            if Instant::now() >= end {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.idle.as_mut().reset(end);
+        }
+        Ok(())
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        match Pin::new(&mut self.stream).poll_read(context, buffer) {
+            Poll::Ready(Ok(())) => Poll::Ready(self.count(buffer.filled().len().saturating_sub(before))),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => match self.check_idle(context) {
+                Ok(()) => Poll::Pending,
+                Err(error) => Poll::Ready(Err(error)),
+            },
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
+        self.count(written)?;
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,454 @@
+//! Which hosts a sandbox may reach, and connecting to them.
+//!
+//! A host is read strictly, looked for in what was asked for and in what the operator allows, resolved once, and connected
+//! to by the very address that was checked. Whatever is not plainly allowed is denied, remembered for the one who asked,
+//! and logged.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use crate::address::{Range, is_own, is_public};
+use crate::counted::Counted;
+use crate::host::{Host, Pattern, Target};
+
+/// How long resolving a name may take.
+const RESOLVE: Duration = Duration::from_secs(10);
+/// How long one address may take to answer.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Addresses of one name that are tried.
+const ADDRESSES: usize = 4;
+/// Denials that are kept for whoever asks why.
+const KEPT: usize = 8;
+/// Denials of one sandbox that are logged; code could fill a disk with them.
+const LOGGED: u64 = 100;
+/// Hosts that one sandbox may ask for.
+const ASKED_MAX: usize = 100;
+
+/// The operator's rules for all sandboxes.
+#[derive(Debug)]
+pub struct EgressRules {
+    allow: Vec<Pattern>,
+    deny: Vec<Deny>,
+    private: Vec<Private>,
+    limits: EgressLimits,
+}
+
+/// How much a sandbox may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EgressLimits {
+    /// Connections at once.
+    pub connections: usize,
+    /// Bytes to and from all hosts together.
+    pub bytes: u64,
+}
+
+#[derive(Debug)]
+enum Deny {
+    Hosts(Pattern),
+    Addresses(Range),
+}
+
+/// Addresses that are not public and may be reached all the same, where a host is allowed.
+#[derive(Debug)]
+enum Private {
+    Addresses(Range),
+    /// This name is at this address, and is not looked up.
+    Named(String, IpAddr),
+}
+
+/// Why something was not allowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Denial {
+    /// What it was, as a pattern that would name it.
+    pub what: String,
+    /// Why not.
+    pub why: Why,
+}
+
+/// The reasons.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Why {
+    /// It is no host.
+    Unreadable(&'static str),
+    /// The sandbox did not ask for it. True: it could have.
+    NotAsked(bool),
+    /// The operator does not allow it.
+    NotAllowed,
+    /// The operator denies it.
+    Denied,
+    /// It is not on the public internet.
+    Private,
+    /// A limit is reached, in words.
+    Limit(String),
+}
+
+/// Why there is no connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refused {
+    Denied(Denial),
+    /// The host was not found or does not answer, in words.
+    Unreachable(String),
+}
+
+/// Finds the addresses of a name.
+type Resolve = Arc<dyn Fn(String, u16) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> + Send + Sync>;
+
+impl EgressRules {
+    /// Reads the operator's entries.
+    ///
+    /// # Errors
+    /// The entry that cannot be read, and why.
+    pub fn read(allow: &[String], deny: &[String], private: &[String], limits: EgressLimits) -> Result<Self, String> {
+        let told = |text: &String| {
+            let text = text.clone();
+            move |why: &'static str| format!("{text:?} {why}")
+        };
+        let allow = allow.iter().map(|text| Pattern::parse(text).map_err(told(text)));
+        let deny = deny.iter().map(|text| match Range::parse(text) {
+            Some(range) => Ok(Deny::Addresses(range)),
+            None => Pattern::parse_denied(text).map(Deny::Hosts).map_err(told(text)),
+        });
+        let private = private.iter().map(|text| private_entry(text).map_err(told(text)));
+        Ok(Self {
+            allow: allow.collect::<Result<_, _>>()?,
+            deny: deny.collect::<Result<_, _>>()?,
+            private: private.collect::<Result<_, _>>()?,
+            limits,
+        })
+    }
+
+    /// Reads what a call asks for, and checks that the operator allows all of it.
+    ///
+    /// # Errors
+    /// The entry that is not possible, and why.
+    pub fn asked(&self, hosts: &[String]) -> Result<Vec<Pattern>, Denial> {
+        if hosts.len() > ASKED_MAX {
+            return Err(Denial {
+                what: format!("{} hosts", hosts.len()),
+                why: Why::Limit(format!("at most {ASKED_MAX} hosts can be named")),
+            });
+        }
+        let read = |text: &String| {
+            let what = text.chars().filter(|c| !c.is_control()).take(100).collect();
+            let pattern = Pattern::parse(text).map_err(|why| Denial {
+                what,
+                why: Why::Unreadable(why),
+            })?;
+            let denied = |why| Denial {
+                what: pattern.to_string(),
+                why,
+            };
+            if self
+                .deny
+                .iter()
+                .any(|deny| matches!(deny, Deny::Hosts(deny) if deny.covers(&pattern)))
+            {
+                return Err(denied(Why::Denied));
+            }
+            if !self.allow.iter().any(|allow| allow.covers(&pattern)) {
+                return Err(denied(Why::NotAllowed));
+            }
+            Ok(pattern)
+        };
+        hosts.iter().map(read).collect()
+    }
+
+    fn denies(&self, target: &Target) -> bool {
+        self.deny.iter().any(|deny| match (deny, &target.host) {
+            (Deny::Hosts(pattern), _) => pattern.matches(target),
+            (Deny::Addresses(range), Host::Address(address)) => range.contains(*address),
+            (Deny::Addresses(_), Host::Name(_)) => false,
+        })
+    }
+
+    /// Whether an address may be connected to.
+    fn reaches(&self, address: IpAddr) -> bool {
+        let within = |range: &Range| range.contains(address);
+        if self
+            .deny
+            .iter()
+            .any(|deny| matches!(deny, Deny::Addresses(range) if within(range)))
+        {
+            return false;
+        }
+        let excepted = self
+            .private
+            .iter()
+            .any(|entry| matches!(entry, Private::Addresses(range) if within(range)));
+        excepted || (is_public(address) && !is_own(address))
+    }
+
+    fn pinned(&self, host: &Host) -> Vec<IpAddr> {
+        let Host::Name(name) = host else { return Vec::new() };
+        let own = |entry: &Private| match entry {
+            Private::Named(pinned, address) if pinned == name => Some(*address),
+            Private::Named(..) | Private::Addresses(_) => None,
+        };
+        self.private.iter().filter_map(own).collect()
+    }
+}
+
+fn private_entry(text: &str) -> Result<Private, &'static str> {
+    if let Some(range) = Range::parse(text) {
+        return Ok(Private::Addresses(range));
+    }
+    let (name, address) = text
+        .split_once('=')
+        .ok_or("is neither an address, nor a range of them, nor NAME=ADDRESS")?;
+    match (Host::parse(name)?, address.parse()) {
+        (Host::Name(name), Ok(address)) => Ok(Private::Named(name, address)),
+        _ => Err("is not NAME=ADDRESS"),
+    }
+}
+
+/// One sandbox's way out.
+pub struct Egress {
+    rules: Arc<EgressRules>,
+    asked: Vec<Pattern>,
+    /// What the log calls it.
+    name: String,
+    places: Arc<Semaphore>,
+    left: Arc<AtomicU64>,
+    denials: Mutex<Denials>,
+    resolve: Resolve,
+}
+
+#[derive(Debug, Default)]
+struct Denials {
+    count: u64,
+    /// The last different ones, each with its number when it was denied last.
+    kept: VecDeque<(u64, Denial)>,
+}
+
+impl std::fmt::Debug for Egress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Egress")
+            .field("name", &self.name)
+            .field("asked", &self.asked)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Egress {
+    /// For one sandbox, with patterns that [`EgressRules::asked`] has checked.
+    #[must_use]
+    pub fn new(rules: Arc<EgressRules>, asked: Vec<Pattern>, name: &str) -> Arc<Self> {
+        let resolve: Resolve = Arc::new(|name, port| Box::pin(look_up(name, port)));
+        Self::resolving(rules, asked, name, resolve)
+    }
+
+    fn resolving(rules: Arc<EgressRules>, asked: Vec<Pattern>, name: &str, resolve: Resolve) -> Arc<Self> {
+        Arc::new(Self {
+            asked,
+            name: name.to_owned(),
+            places: Arc::new(Semaphore::new(rules.limits.connections)),
+            left: Arc::new(AtomicU64::new(rules.limits.bytes)),
+            denials: Mutex::default(),
+            resolve,
+            rules,
+        })
+    }
+
+    /// Bytes that were carried so far.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.rules
+            .limits
+            .bytes
+            .saturating_sub(self.left.load(Ordering::Relaxed))
+    }
+
+    /// How often something was denied so far.
+    #[must_use]
+    pub fn denied(&self) -> u64 {
+        self.denials().count
+    }
+
+    /// The last different denials after that many.
+    #[must_use]
+    pub fn denied_since(&self, count: u64) -> Vec<Denial> {
+        let denials = self.denials();
+        let later = denials.kept.iter().filter(|(number, _)| *number > count);
+        later.map(|(_, denial)| denial.clone()).collect()
+    }
+
+    fn denials(&self) -> std::sync::MutexGuard<'_, Denials> {
+        self.denials.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for one more connection from inside, while there is one.
+    pub(crate) fn place(&self) -> Option<OwnedSemaphorePermit> {
+        let place = Arc::clone(&self.places).try_acquire_owned().ok();
+        if place.is_none() {
+            let most = self.rules.limits.connections;
+            self.deny(
+                "a connection".to_owned(),
+                Why::Limit(format!("{most} are open already")),
+            );
+        }
+        place
+    }
+
+    /// Remembers and logs a denial.
+    pub(crate) fn deny(&self, what: String, why: Why) -> Refused {
+        let denial = Denial { what, why };
+        let count = {
+            let mut denials = self.denials();
+            denials.count = denials.count.saturating_add(1);
+            let count = denials.count;
+            denials.kept.retain(|(_, kept)| *kept != denial);
+            if denials.kept.len() >= KEPT {
+                denials.kept.pop_front();
+            }
+            denials.kept.push_back((count, denial.clone()));
+            count
+        };
+        if count <= LOGGED {
+            let more = if count == LOGGED {
+                "; its further denials are not logged"
+            } else {
+                ""
+            };
+            tracing::warn!(sandbox = %self.name, host = %denial.what, why = ?denial.why, "network denied{more}");
+        }
+        Refused::Denied(denial)
+    }
+
+    /// Reads a target that somebody inside has named.
+    pub(crate) fn read(&self, text: &str, default: Option<u16>) -> Result<Target, Refused> {
+        Target::parse(text, default).map_err(|why| {
+            let what = text.chars().filter(|c| !c.is_control()).take(100).collect();
+            self.deny(what, Why::Unreadable(why))
+        })
+    }
+
+    /// Connects to a target, if it is allowed.
+    pub(crate) async fn connect(self: &Arc<Self>, target: &Target) -> Result<Counted<TcpStream>, Refused> {
+        let denied = |why| self.deny(target.to_string(), why);
+        let allowed = self.rules.allow.iter().any(|pattern| pattern.matches(target));
+        if self.rules.denies(target) {
+            return Err(denied(Why::Denied));
+        }
+        if !self.asked.iter().any(|pattern| pattern.matches(target)) {
+            return Err(denied(Why::NotAsked(allowed)));
+        }
+        // What was asked for lies within it; this is the second look.
+        if !allowed {
+            return Err(denied(Why::NotAllowed));
+        }
+        if self.left.load(Ordering::Relaxed) == 0 {
+            return Err(denied(self.used_up()));
+        }
+        let mut last = "it has no address".to_owned();
+        let addresses = self.addresses(target).await?;
+        for address in addresses.into_iter().take(ADDRESSES) {
+            match timeout(CONNECT, TcpStream::connect(SocketAddr::new(address, target.port))).await {
+                Ok(Ok(stream)) => {
+                    // Small answers of a conversation must not wait for each other.
+                    let _slower = stream.set_nodelay(true);
+                    return Ok(Counted::new(
+                        stream,
+                        Arc::downgrade(self),
+                        Arc::clone(&self.left),
+                        target.to_string(),
+                    ));
+                }
+                Ok(Err(error)) => last = error.to_string(),
+                Err(_) => last = "it does not answer".to_owned(),
+            }
+        }
+        Err(Refused::Unreachable(format!("{target} could not be reached: {last}")))
+    }
+
+    /// The words for a byte limit that was reached.
+    pub(crate) fn used_up(&self) -> Why {
+        Why::Limit(format!("its {} MiB are used up", self.rules.limits.bytes >> 20))
+    }
+
+    /// The addresses of a target that may be connected to.
+    async fn addresses(&self, target: &Target) -> Result<Vec<IpAddr>, Refused> {
+        let pinned = self.rules.pinned(&target.host);
+        if !pinned.is_empty() {
+            return Ok(pinned);
+        }
+        let found = match &target.host {
+            Host::Address(address) => vec![*address],
+            Host::Name(name) => {
+                let resolving = timeout(RESOLVE, (self.resolve)(name.clone(), target.port)).await;
+                let unknown = |why: String| Refused::Unreachable(format!("{target} was not found: {why}"));
+                resolving
+                    .map_err(|_| unknown("the name server does not answer".to_owned()))?
+                    .map_err(|error| unknown(error.to_string()))?
+            }
+        };
+        let found: Vec<IpAddr> = found.into_iter().map(|address| address.to_canonical()).collect();
+        let (good, bad): (Vec<IpAddr>, Vec<IpAddr>) =
+            found.into_iter().partition(|address| self.rules.reaches(*address));
+        if good.is_empty() && !bad.is_empty() {
+            tracing::info!(sandbox = %self.name, host = %target, addresses = ?bad, "a host with no address that may be reached");
+            return Err(self.deny(target.to_string(), Why::Private));
+        }
+        Ok(good)
+    }
+}
+
+/// Asks the machine's resolver. The name is absolute, so that no search list makes another name of it.
+async fn look_up(name: String, port: u16) -> io::Result<Vec<IpAddr>> {
+    let found = tokio::net::lookup_host((format!("{name}."), port)).await?;
+    Ok(found.map(|address| address.ip()).collect())
+}
+
+impl std::fmt::Display for Why {
+    /// As the end of a sentence about the host.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unreadable(why) => f.write_str(why),
+            Self::NotAsked(_) => f.write_str("is not among the hosts that this sandbox was made for"),
+            Self::NotAllowed => f.write_str("is not among the hosts that the operator allows"),
+            Self::Denied => f.write_str("is denied by the operator"),
+            Self::Private => f.write_str("leads to a private, local or reserved address"),
+            Self::Limit(what) => write!(f, "was refused: {what}"),
+        }
+    }
+}
+
+impl Denial {
+    /// What would allow it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        let Self { what, why } = self;
+        match why {
+            Why::Unreadable(_) => "name hosts like api.example.com, *.example.org or api.example.com:8443".to_owned(),
+            Why::NotAsked(true) => {
+                format!("make a sandbox with network = [\"{what}\"] (`--network {what}` for sandcell run)")
+            }
+            Why::NotAsked(false) | Why::NotAllowed => {
+                format!(
+                    "ask the operator to add \"{what}\" to network.allow in the settings, then ask for it with network = [\"{what}\"]"
+                )
+            }
+            Why::Denied => "use another host: network.deny in the operator's settings names this one".to_owned(),
+            Why::Private => {
+                "use a public host, or ask the operator to name its address in network.private of the settings"
+                    .to_owned()
+            }
+            Why::Limit(_) => {
+                "close connections and use less, or ask the operator to raise network.connections or network.total_mb"
+                    .to_owned()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "egress_tests.rs"]
+mod tests;

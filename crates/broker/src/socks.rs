@@ -1,0 +1,118 @@
+//! SOCKS 5 (RFC 1928): names and addresses, connecting only, no authentication.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy_bidirectional};
+use tokio::time::timeout;
+
+use crate::egress::{Egress, Refused, Why};
+use crate::host::{Host, Target};
+
+/// How long the conversation before the connection may take.
+const GREETING: Duration = Duration::from_secs(20);
+
+const VERSION: u8 = 5;
+const NO_AUTHENTICATION: u8 = 0;
+const NO_METHOD: u8 = 0xff;
+const CONNECT: u8 = 1;
+
+/// The codes of an answer.
+mod code {
+    pub(super) const DONE: u8 = 0;
+    pub(super) const FAILED: u8 = 1;
+    pub(super) const NOT_ALLOWED: u8 = 2;
+    pub(super) const UNREACHABLE: u8 = 4;
+    pub(super) const NO_COMMAND: u8 = 7;
+    pub(super) const NO_ADDRESS: u8 = 8;
+}
+
+/// Serves a connection whose first byte, the version, was read already.
+pub(crate) async fn serve(egress: &Arc<Egress>, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let Ok(Ok(asked)) = timeout(GREETING, greet(egress, &mut stream)).await else {
+        return;
+    };
+    let connected = match asked {
+        Ok(target) => egress.connect(&target).await.map_err(|refused| match refused {
+            Refused::Denied(_) => code::NOT_ALLOWED,
+            Refused::Unreachable(_) => code::UNREACHABLE,
+        }),
+        Err(code) => Err(code),
+    };
+    match connected {
+        Ok(mut upstream) => {
+            if answer(&mut stream, code::DONE).await.is_ok() {
+                // How it ends is the business of both ends.
+                let _end = copy_bidirectional(&mut stream, &mut upstream).await;
+            }
+        }
+        Err(code) => {
+            let _gone = answer(&mut stream, code).await;
+            let _gone = stream.shutdown().await;
+        }
+    }
+}
+
+/// The target that is asked for, or the code that refuses it.
+async fn greet(
+    egress: &Arc<Egress>,
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+) -> io::Result<Result<Target, u8>> {
+    let count = stream.read_u8().await?;
+    let mut methods = vec![0; count.into()];
+    stream.read_exact(&mut methods).await?;
+    if !methods.contains(&NO_AUTHENTICATION) {
+        stream.write_all(&[VERSION, NO_METHOD]).await?;
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    stream.write_all(&[VERSION, NO_AUTHENTICATION]).await?;
+    let mut head = [0; 4];
+    stream.read_exact(&mut head).await?;
+    let [version, command, reserved, kind] = head;
+    if version != VERSION || reserved != 0 {
+        return Ok(Err(code::FAILED));
+    }
+    let host = match kind {
+        1 => {
+            let mut bytes = [0; 4];
+            stream.read_exact(&mut bytes).await?;
+            Ok(Host::Address(Ipv4Addr::from(bytes).into()))
+        }
+        4 => {
+            let mut bytes = [0; 16];
+            stream.read_exact(&mut bytes).await?;
+            Ok(Host::Address(IpAddr::from(Ipv6Addr::from(bytes)).to_canonical()))
+        }
+        3 => {
+            let length = stream.read_u8().await?;
+            let mut bytes = vec![0; length.into()];
+            stream.read_exact(&mut bytes).await?;
+            read_name(egress, &bytes)
+        }
+        _ => return Ok(Err(code::NO_ADDRESS)),
+    };
+    let port = stream.read_u16().await?;
+    if command != CONNECT {
+        return Ok(Err(code::NO_COMMAND));
+    }
+    if port == 0 {
+        return Ok(Err(code::NOT_ALLOWED));
+    }
+    Ok(host.map(|host| Target { host, port }))
+}
+
+fn read_name(egress: &Arc<Egress>, bytes: &[u8]) -> Result<Host, u8> {
+    let text = std::str::from_utf8(bytes).unwrap_or("\u{fffd}");
+    Host::parse(text).map_err(|why| {
+        let what = text.chars().filter(|c| !c.is_control()).take(100).collect();
+        drop(egress.deny(what, Why::Unreadable(why)));
+        code::NOT_ALLOWED
+    })
+}
+
+/// An answer; the address that it has to name says nothing about this side.
+async fn answer(stream: &mut (impl AsyncWrite + Unpin), code: u8) -> io::Result<()> {
+    stream.write_all(&[VERSION, code, 0, 1, 0, 0, 0, 0, 0, 0]).await
+}
