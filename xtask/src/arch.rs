@@ -25,6 +25,7 @@ const ARROWS: [(&str, &[&str]); 11] = [
         &[
             "agent",
             "backends",
+            "broker",
             "engine",
             "jail",
             "languages",

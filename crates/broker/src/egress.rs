@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::address::{Range, is_own, is_public};
@@ -220,6 +220,8 @@ pub struct Egress {
     left: Arc<AtomicU64>,
     denials: Mutex<Denials>,
     resolve: Resolve,
+    /// Whether the sandbox is gone.
+    over: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -254,8 +256,26 @@ impl Egress {
             left: Arc::new(AtomicU64::new(rules.limits.bytes)),
             denials: Mutex::default(),
             resolve,
+            over: watch::Sender::new(false),
             rules,
         })
+    }
+
+    /// Breaks every connection off: the sandbox is gone.
+    pub fn close(&self) {
+        self.over.send_replace(true);
+        self.places.close();
+    }
+
+    /// Does something, but not longer than the sandbox is there.
+    pub(crate) fn while_open<W: Future>(&self, work: W) -> impl Future<Output = Option<W::Output>> + use<W> {
+        let mut over = self.over.subscribe();
+        async move {
+            tokio::select! {
+                _closed = over.wait_for(|over| *over) => None,
+                done = work => Some(done),
+            }
+        }
     }
 
     /// Bytes that were carried so far.

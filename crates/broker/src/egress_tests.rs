@@ -344,6 +344,21 @@ async fn connections_are_bounded_and_tunnels_keep_their_place() {
     panic!("places are given back");
 }
 
+#[tokio::test]
+async fn what_is_open_ends_with_the_sandbox() {
+    let server = Server::start(Ipv4Addr::new(127, 0, 0, 77), "flood").await;
+    let egress = egress(&["good.example:*"], &[], LIMITS);
+    let ask = format!("CONNECT good.example:{} HTTP/1.1\r\n\r\n", server.port);
+    let mut tunnel = open(&egress);
+    tunnel.write_all(ask.as_bytes()).await.unwrap();
+    let mut buffer = [0; 256];
+    assert!(tunnel.read(&mut buffer).await.unwrap() > 0);
+    egress.close();
+    let rest = timeout(Duration::from_secs(10), tunnel.read(&mut buffer)).await;
+    assert!(matches!(rest, Ok(Ok(0) | Err(_))), "{rest:?}");
+    assert_eq!(say(&egress, ask.as_bytes()).await, "");
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_speaks_slowly_is_cut_off() {
     let egress = egress(&["good.example:*"], &[], LIMITS);

@@ -108,7 +108,7 @@ async fn answer(egress: Arc<Egress>, request: Request<Incoming>, place: Arc<Owne
     let Some(request) = said_again(request, &host) else {
         return plain(StatusCode::BAD_REQUEST, "the request cannot be passed on");
     };
-    match exchange(stream, request).await {
+    match exchange(&egress, stream, request).await {
         Ok(response) if response.status() != StatusCode::SWITCHING_PROTOCOLS => response,
         Ok(_) => plain(StatusCode::BAD_GATEWAY, "the host wants another protocol than HTTP"),
         Err(error) => plain(StatusCode::BAD_GATEWAY, &format!("{target} broke off: {error}")),
@@ -117,16 +117,17 @@ async fn answer(egress: Arc<Egress>, request: Request<Incoming>, place: Arc<Owne
 
 /// One request and its answer on a fresh connection.
 async fn exchange(
+    egress: &Egress,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Body>,
 ) -> Result<Response<Body>, hyper::Error> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     // Ends with its connection, which ends when nothing moves.
-    tokio::spawn(async move {
+    tokio::spawn(egress.while_open(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "a connection to a host broke off");
         }
-    });
+    }));
     let (mut head, body) = sender.send_request(request).await?.into_parts();
     head.headers = of_the_message(&head.headers);
     head.extensions.clear();
@@ -182,7 +183,7 @@ async fn connect(egress: Arc<Egress>, request: Request<Incoming>, place: Arc<Own
         Ok(stream) => stream,
         Err(refused) => return refusal(&refused),
     };
-    tokio::spawn(async move {
+    let tunnel = egress.while_open(async move {
         let _place = place;
         let Ok(upgraded) = hyper::upgrade::on(request).await else {
             return;
@@ -191,6 +192,7 @@ async fn connect(egress: Arc<Egress>, request: Request<Incoming>, place: Arc<Own
         // How it ends is the business of both ends.
         let _end = copy_bidirectional(&mut inside, &mut upstream).await;
     });
+    tokio::spawn(tunnel);
     Response::new(whole(""))
 }
 

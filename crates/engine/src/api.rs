@@ -310,6 +310,8 @@ pub struct RunRequest {
     pub watch: Watch,
     /// Memory for this run.
     pub memory: Option<ByteSize>,
+    /// Hosts that it may reach, such as `api.example.com` or `*.example.org`; empty is no network.
+    pub network: Vec<String>,
 }
 
 /// Run a whole program in a fresh sandbox, its output streamed as it comes.
@@ -331,6 +333,8 @@ pub struct ProgramRequest {
     pub timeout: Option<Duration>,
     /// Memory for this run.
     pub memory: Option<ByteSize>,
+    /// Hosts that it may reach; empty is no network.
+    pub network: Vec<String>,
 }
 
 /// Install packages in a sandbox.
@@ -384,6 +388,8 @@ pub struct CreateRequest {
     pub backend: Option<String>,
     /// A container image.
     pub image: Option<String>,
+    /// Hosts that it may reach; empty is no network.
+    pub network: Vec<String>,
 }
 
 /// A live sandbox, as its owner sees it.
@@ -413,6 +419,8 @@ pub struct SandboxView {
     pub sessions: Vec<SessionView>,
     /// What isolates it.
     pub isolation: Isolation,
+    /// Hosts that it may reach.
+    pub network: Vec<String>,
 }
 
 /// A live session.

@@ -23,6 +23,7 @@ use crate::executions::Execution;
 use crate::files::{FILES, read_wanted};
 use crate::ladder::{Ladder, Step, Stop};
 use crate::meter::{Cost, Meter};
+use crate::network::Reached;
 use crate::packages::{INSTALL, told};
 use crate::policy;
 use crate::record::{Gone, GoneWhy, Record, Visit};
@@ -67,7 +68,8 @@ impl Core {
         policy::stdin(&self.config, req.stdin.as_deref())?;
         let timeout = policy::timeout(&self.config, req.timeout)?;
         let stdin = policy::Stdin::of(req.stdin.as_deref());
-        let findings = policy::findings(&self.config, language.as_ref(), &req.code, stdin)?;
+        let network = self.network_of(who, req.sandbox_id.as_deref());
+        let findings = policy::findings(&self.config, language.as_ref(), &req.code, stdin, &network)?;
         let target = self.target(who, req.sandbox_id.as_deref())?;
         let job = self.job(target, language, req.code, req.stdin, timeout, None).await?;
         job.execution.noticed(findings);
@@ -104,10 +106,11 @@ impl Core {
         self.check_packages(&language.info().name, &req.packages)?;
         let timeout = policy::timeout(&self.config, req.timeout)?;
         let stdin = policy::Stdin::of(req.stdin.as_deref());
-        let findings = policy::findings(&self.config, language.as_ref(), &req.code, stdin)?;
+        let network = self.network_rule(&req.network)?;
+        let findings = policy::findings(&self.config, language.as_ref(), &req.code, stdin, &network)?;
         let memory = policy::memory(&self.config, req.memory, language.as_ref());
         let limits = policy::limits(&self.config, memory, None, None)?;
-        let target = self.throwaway(who, "create_run_close", limits)?;
+        let target = self.throwaway(who, "create_run_close", limits, network)?;
         let record = target.record.clone();
         let once = Once {
             packages: req.packages,
@@ -411,6 +414,7 @@ impl Job {
             Ending::Broke(_) | Ending::Abandoned | Ending::NeverRan => false,
         };
         let well = alive && ran.stop.is_none();
+        let network = meter.reached(&self.record);
         let (before, after, cost) = meter.stop(&self.record, sandbox, ran.duration, well).await;
         let gone = end_of_sandbox(&self.core, &self.record, &ran, after.is_some()).await;
         let reset = matches!(ran.stop, Some(Stop::Reset));
@@ -434,6 +438,7 @@ impl Job {
             hints: &self.core.config.hints,
             restored,
             why_lost,
+            network,
         });
         let slot = self.ticket.slot();
         if lives {
@@ -472,6 +477,7 @@ pub(crate) fn never_ran(core: &Core, record: &Record, stop: Stop, timeout: Durat
         hints: &core.config.hints,
         restored: None,
         why_lost: None,
+        network: Reached::default(),
     })
 }
 

@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sandcell_sandbox::{Backend, Code, Failure, Isolation, Language, Limits, NetworkRule, Packages, SandboxSpec};
+use sandcell_sandbox::{
+    Backend, Code, Failure, Isolation, Language, Limits, Network, NetworkRule, Packages, SandboxSpec,
+};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -14,6 +16,7 @@ use crate::ids::echo;
 use crate::kept::Executions;
 use crate::ladder::{GRACE, KILL_WAIT, Stop};
 use crate::meter::Cost;
+use crate::network::with_proxy;
 use crate::pool::Pool;
 use crate::record::{Birth, Gone, GoneWhy, Kind, Record};
 use crate::registry::{Registry, Target};
@@ -33,6 +36,7 @@ pub(crate) struct Core {
     pub(crate) backends: Vec<Arc<dyn Backend>>,
     pub(crate) languages: Vec<Arc<dyn Language>>,
     pub(crate) packages: Option<Arc<dyn Packages>>,
+    pub(crate) network: Option<Arc<dyn Network>>,
     pub(crate) registry: Registry,
     pub(crate) executions: Executions,
     pub(crate) history: Mutex<History>,
@@ -55,6 +59,7 @@ impl Core {
             limits,
             lifetime: None,
             idle: self.config.idle,
+            network: NetworkRule::None,
             planned: self.planned(None)?,
             replaces: None,
         })
@@ -74,11 +79,16 @@ impl Core {
 
     /// The plan for a sandbox with nothing but limits.
     pub(crate) fn plain_plan(&self, limits: Limits) -> Plan {
+        self.plan_with(limits, NetworkRule::None)
+    }
+
+    fn plan_with(&self, limits: Limits, network: NetworkRule) -> Plan {
         Plan {
             spec: SandboxSpec {
                 limits,
-                network: NetworkRule::None,
-                ..SandboxSpec::default()
+                env: with_proxy(&network, std::collections::BTreeMap::new()),
+                network,
+                image: None,
             },
             backends: self.backends.clone(),
             turns: None,
@@ -99,16 +109,23 @@ impl Core {
     }
 
     /// A sandbox for one run.
-    pub(crate) fn throwaway(self: &Arc<Self>, who: &Principal, label: &str, limits: Limits) -> Result<Target, Failure> {
+    pub(crate) fn throwaway(
+        self: &Arc<Self>,
+        who: &Principal,
+        label: &str,
+        limits: Limits,
+        network: NetworkRule,
+    ) -> Result<Target, Failure> {
         let birth = Birth {
             label: Some(label.to_owned()),
+            network: network.clone(),
             ..self.birth(Kind::Throwaway, limits.clone())?
         };
         let mut records = self.registry.reserve(who, 1, &birth)?;
         let record = records
             .pop()
             .ok_or_else(|| Failure::new(Code::Internal, "no place was reserved", "try again"))?;
-        self.make(&record, self.plain_plan(limits));
+        self.make(&record, self.plan_with(limits, network));
         Ok(Target {
             visit: record.enter()?,
             record,

@@ -22,6 +22,7 @@ mod ids;
 mod kept;
 mod ladder;
 mod meter;
+mod network;
 mod output;
 mod packages;
 mod policy;
@@ -41,7 +42,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Backend, Failure, FileChunk, Language, LanguageInfo, Listing, Packages, SandboxPath, SessionEvent, WriteMode,
+    Backend, Failure, FileChunk, Language, LanguageInfo, Listing, Network, Packages, SandboxPath, SessionEvent,
+    WriteMode,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -89,6 +91,26 @@ impl Engine {
         languages: Vec<Arc<dyn Language>>,
         packages: Option<Arc<dyn Packages>>,
     ) -> Arc<Self> {
+        Self::with_network(config, backends, languages, packages, None)
+    }
+
+    /// The same, with somebody who takes sandboxes to hosts that they may reach.
+    #[must_use]
+    pub fn with_network(
+        config: EngineConfig,
+        backends: Vec<Arc<dyn Backend>>,
+        languages: Vec<Arc<dyn Language>>,
+        packages: Option<Arc<dyn Packages>>,
+        network: Option<Arc<dyn Network>>,
+    ) -> Arc<Self> {
+        let mut config = config;
+        if let Some(network) = &network {
+            let some: Vec<&str> = network.allowed().iter().take(5).map(String::as_str).collect();
+            config.hints.bring_data.push_str(&format!(
+                "; a sandbox made with network = [\"HOST\"] can reach hosts that the operator allows (such as {})",
+                some.join(", ")
+            ));
+        }
         let core = Arc::new(Core {
             registry: Registry::new(&config),
             executions: Executions::default(),
@@ -101,6 +123,7 @@ impl Engine {
             backends,
             languages,
             packages,
+            network,
         });
         tokio::spawn(pool::fill(core.clone()));
         Arc::new(Self { core })
@@ -209,6 +232,13 @@ impl Engine {
     #[must_use]
     pub fn package_language(&self) -> Option<&str> {
         self.core.packages.as_ref().map(|packages| packages.language())
+    }
+
+    /// The most that a sandbox may ask to reach; nothing where there is no network.
+    #[must_use]
+    pub fn network_allowed(&self) -> Vec<String> {
+        let network = self.core.network.as_ref();
+        network.map_or_else(Vec::new, |network| network.allowed().to_vec())
     }
 
     /// Makes sandboxes: all that are asked for, or none.

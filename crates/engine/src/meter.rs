@@ -8,6 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::MemoryUse;
+use crate::network::{Reached, denied_so_far};
 use crate::record::Record;
 
 /// How long a reading of what a sandbox uses may take.
@@ -41,6 +42,8 @@ impl Cost {
 pub(crate) struct Meter {
     known: Option<Usage>,
     asked: Option<JoinHandle<Option<Usage>>>,
+    /// What the network had denied before.
+    denied: u64,
 }
 
 impl Meter {
@@ -51,7 +54,16 @@ impl Meter {
             let sandbox = sandbox.clone();
             tokio::spawn(async move { read_usage(sandbox.as_ref()).await })
         });
-        Self { known, asked }
+        Self {
+            known,
+            asked,
+            denied: denied_so_far(record),
+        }
+    }
+
+    /// What the code ran into on its way out.
+    pub(crate) fn reached(&self, record: &Record) -> Reached {
+        Reached::of(record, self.denied)
     }
 
     /// What was used: before, after, and the cost between them.

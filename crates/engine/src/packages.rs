@@ -19,6 +19,7 @@ use crate::core::{Core, Finisher};
 use crate::executions::Execution;
 use crate::ladder::{Step, Stop};
 use crate::meter::Cost;
+use crate::network::Reached;
 use crate::policy;
 use crate::record::{Record, Visit};
 use crate::sync::lock;
@@ -196,6 +197,7 @@ impl InstallJob {
             hints: &self.core.config.hints,
             restored: None,
             why_lost: None,
+            network: Reached::default(),
         }))
     }
 }

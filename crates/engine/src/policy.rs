@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Advice, ByteSize, Code, Cpus, Failure, Finding, Language, Limits, MAX_TIMEOUT, SandboxPath, Severity,
+    Advice, ByteSize, Code, Cpus, Failure, Finding, Language, Limits, MAX_TIMEOUT, NetworkRule, SandboxPath, Severity,
 };
 
 use crate::{Analysis, CreateRequest, EngineConfig};
@@ -123,12 +123,13 @@ pub(crate) fn findings(
     language: &dyn Language,
     code: &str,
     stdin: Stdin,
+    network: &NetworkRule,
 ) -> Result<Vec<Finding>, Failure> {
     if config.analysis == Analysis::Off {
         return Ok(Vec::new());
     }
     let advice = Advice {
-        network: false,
+        network: *network != NetworkRule::None,
         stdin: stdin == Stdin::Given,
         modules: None,
     };

@@ -21,6 +21,7 @@ use crate::executions::Execution;
 use crate::files::read_wanted;
 use crate::ladder::{Ladder, Step, Stop};
 use crate::meter::{Cost, Meter};
+use crate::network::Reached;
 use crate::packages::INSTALL;
 use crate::policy;
 use crate::record::{Record, Visit};
@@ -69,7 +70,14 @@ impl Core {
         let language = self.language(&req.language)?;
         policy::code(&self.config, &req.code)?;
         policy::args(&req.args)?;
-        let findings = policy::findings(&self.config, language.as_ref(), &req.code, policy::Stdin::Given)?;
+        let network = self.network_rule(&req.network)?;
+        let findings = policy::findings(
+            &self.config,
+            language.as_ref(),
+            &req.code,
+            policy::Stdin::Given,
+            &network,
+        )?;
         policy::transfers(&self.config, &req.files, &req.outputs)?;
         self.check_packages(&language.info().name, &req.packages)?;
         let timeout = policy::timeout(&self.config, req.timeout)?;
@@ -88,7 +96,7 @@ impl Core {
                 ));
             }
         }
-        let Target { record, visit, .. } = self.throwaway(who, "run", limits)?;
+        let Target { record, visit, .. } = self.throwaway(who, "run", limits, network)?;
         let execution = Execution::new(&self.config, &record, &language.info().name, req.code, true)
             .inspect_err(|_| self.discard(&record))?;
         self.executions.add(&execution);
@@ -272,6 +280,7 @@ impl ProgramJob {
     }
 
     async fn judge(&self, ran: Ran, meter: Meter, sandbox: &Arc<dyn Sandbox>) -> (Verdict, Cost) {
+        let network = meter.reached(&self.record);
         let (before, after, cost) = meter.stop(&self.record, sandbox, ran.duration, false).await;
         let gone = end_of_sandbox(&self.core, &self.record, &ran, after.is_some()).await;
         let verdict = judge(Facts {
@@ -287,6 +296,7 @@ impl ProgramJob {
             hints: &self.core.config.hints,
             restored: None,
             why_lost: None,
+            network,
         });
         (verdict, cost)
     }
@@ -306,6 +316,7 @@ fn judge_compile(status: CellStatus, record: &Record, hints: &Hints) -> Verdict 
         hints,
         restored: None,
         why_lost: None,
+        network: Reached::default(),
     })
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use sandcell_sandbox::{Code, EndReason, Failure, Held, Isolation, Limits, Sandbox, Usage};
+use sandcell_sandbox::{Code, EndReason, Failure, Held, Isolation, Limits, NetworkRule, Sandbox, Usage, Way};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -142,6 +142,8 @@ pub(crate) struct Birth {
     pub(crate) limits: Limits,
     pub(crate) lifetime: Option<Duration>,
     pub(crate) idle: Duration,
+    /// What it may reach.
+    pub(crate) network: NetworkRule,
     /// What it will be isolated by, as far as is known before it is there.
     pub(crate) planned: Isolation,
     /// The default sandbox that it stands in for.
@@ -164,6 +166,8 @@ pub(crate) struct Record {
     held: Mutex<Vec<Held>>,
     /// What the streams of its running executions may keep together.
     pub(crate) output: OnceLock<Arc<Budget>>,
+    /// Its way to the hosts that it may reach.
+    pub(crate) way: OnceLock<Arc<dyn Way>>,
 }
 
 /// When a sandbox ends.
@@ -192,6 +196,7 @@ impl Record {
             installing: tokio::sync::Mutex::default(),
             held: Mutex::default(),
             output: OnceLock::new(),
+            way: OnceLock::new(),
         })
     }
 
@@ -398,6 +403,7 @@ mod tests {
             limits: Limits::default(),
             lifetime: None,
             idle,
+            network: NetworkRule::None,
             planned: Isolation {
                 backend: "none".to_owned(),
                 level: Level::None,

@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout};
 use crate::core::Core;
 use crate::ladder::Stop;
 use crate::meter::read_usage;
+use crate::network::with_proxy;
 use crate::packages::INSTALL;
 use crate::record::{Birth, Gone, GoneWhy, Kind, Record};
 use crate::sessions::Slot;
@@ -40,14 +41,15 @@ impl Core {
             let language = self.packages.as_ref().map_or("python", |packages| packages.language());
             self.check_packages(language, &packages)?;
         }
+        let network = self.network_rule(&req.network)?;
         let planned = self.planned(req.backend.as_deref())?;
         let chosen = |b: &&Arc<dyn Backend>| req.backend.as_ref().is_none_or(|name| b.name() == name);
         let plan = Plan {
             backends: self.backends.iter().filter(chosen).cloned().collect(),
             spec: SandboxSpec {
                 limits: limits.clone(),
-                network: NetworkRule::None,
-                env: req.env,
+                env: with_proxy(&network, req.env),
+                network: network.clone(),
                 image: req.image,
             },
             turns: Some(Arc::new(Semaphore::new(TOGETHER))),
@@ -58,6 +60,7 @@ impl Core {
             limits,
             lifetime: req.lifetime,
             idle: self.config.idle,
+            network,
             planned,
             replaces: None,
         };
@@ -137,6 +140,10 @@ impl Core {
                 .collect(),
             sessions,
             isolation,
+            network: match &record.birth.network {
+                NetworkRule::None => Vec::new(),
+                NetworkRule::Hosts(hosts) => hosts.clone(),
+            },
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use sandcell_sandbox::{CellError, CellStatus, Code, Exit, Failure, Limits, Usage};
 
 use crate::ladder::{GRACE, KILL_WAIT, Step, Stop};
+use crate::network::Reached;
 use crate::record::{Gone, GoneWhy, span};
 use crate::{Cause, Hints, Phase, Restored, Status};
 
@@ -59,6 +60,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) restored: Option<Restored>,
     /// Why it could not be.
     pub(crate) why_lost: Option<String>,
+    /// What it may reach, and what it was denied.
+    pub(crate) network: Reached,
 }
 
 impl Facts<'_> {
@@ -123,6 +126,7 @@ pub(crate) fn judge(facts: Facts<'_>) -> Verdict {
         (Some(stop), _) => stopped(stop, lives, &facts),
         (None, _) => own_end(&facts),
     };
+    let verdict = denied_network(verdict, &facts.network);
     let error = match facts.ending {
         Ending::Cell(CellStatus::Error(error) | CellStatus::Interrupted(error)) => Some(traceback(error)),
         Ending::Cell(_) | Ending::Program(_) | Ending::Broke(_) | Ending::Abandoned | Ending::NeverRan => None,
@@ -132,6 +136,22 @@ pub(crate) fn judge(facts: Facts<'_>) -> Verdict {
         state_lost: lost,
         restored: facts.restored.filter(|_| facts.keeps && !lost),
         ..verdict
+    }
+}
+
+/// Code that failed after the network had denied it something most likely failed for that.
+fn denied_network(verdict: Verdict, network: &Reached) -> Verdict {
+    let failed = |cause: &Cause| matches!(cause.code, Code::CodeFailed | Code::NetworkDenied);
+    match (verdict.cause, network.told()) {
+        (Some(own), Some((message, remedy))) if verdict.status == Status::Error && failed(&own) => Verdict {
+            cause: Some(cause(
+                Code::NetworkDenied,
+                format!("{}; {message}", own.message),
+                remedy,
+            )),
+            ..verdict
+        },
+        (own, _) => Verdict { cause: own, ..verdict },
     }
 }
 
@@ -232,10 +252,20 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
             ),
             "start fewer at once, and wait for those that have ended".to_owned(),
         ),
-        "network" => (
+        "network" if facts.network.hosts.is_empty() => (
             Code::NetworkDenied,
             format!("{name}: the sandbox has no network"),
             facts.hints.bring_data.clone(),
+        ),
+        "network" => (
+            Code::NetworkDenied,
+            format!(
+                "{name}: the sandbox reaches {} and nothing else, and only through its proxy",
+                facts.network.hosts.join(", ")
+            ),
+            "use a client that heeds HTTP_PROXY and HTTPS_PROXY (most do), or SOCKS 5 at 127.0.0.1:3128; names are not \
+             resolved inside"
+                .to_owned(),
         ),
         "compile" => (
             Code::CodeFailed,
@@ -510,6 +540,7 @@ mod tests {
             hints: hints(),
             restored: None,
             why_lost: None,
+            network: Reached::default(),
         }
     }
 
@@ -608,6 +639,48 @@ mod tests {
         assert_eq!(
             (code_of(&verdict), verdict.exit_code, verdict.state_lost),
             (Code::Crashed, Some(3), true)
+        );
+    }
+
+    #[test]
+    fn code_that_failed_after_a_denial_is_told_which_host_and_what_would_allow_it() {
+        let limits = Limits::default();
+        let with = |ending: Ending, denied: Vec<sandcell_sandbox::Denied>| {
+            let network = Reached {
+                hosts: vec!["a.example".to_owned()],
+                denied,
+            };
+            judge(Facts {
+                network,
+                ..facts(ending, &limits)
+            })
+        };
+        let error = |class: &str| {
+            Ending::Cell(CellStatus::Error(CellError {
+                name: "E".into(),
+                class: class.into(),
+                ..CellError::default()
+            }))
+        };
+        let denied = || {
+            vec![sandcell_sandbox::Denied {
+                what: "b.example".to_owned(),
+                reason: "is not allowed".to_owned(),
+                remedy: "network = [\"b.example\"]".to_owned(),
+            }]
+        };
+        for ending in [error(""), error("network"), Ending::Program(Exit::Code(1))] {
+            let cause = with(ending, denied()).cause.unwrap();
+            assert_eq!(cause.code, Code::NetworkDenied);
+            assert!(cause.message.contains("b.example is not allowed"), "{}", cause.message);
+            assert_eq!(cause.remedy, "network = [\"b.example\"]");
+        }
+        assert_eq!(with(Ending::Cell(CellStatus::Ok), denied()).cause, None);
+        assert_eq!(with(error("disk"), denied()).cause.unwrap().code, Code::DiskFull);
+        let cause = with(error("network"), Vec::new()).cause.unwrap();
+        assert!(
+            cause.message.contains("a.example") && cause.remedy.contains("HTTP_PROXY"),
+            "{cause:?}"
         );
     }
 

@@ -51,6 +51,15 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
             return;
         }
     };
+    if let Err(failure) = core.open_way(&record, sandbox.as_ref()).await {
+        if !matches!(timeout(CLOSE, sandbox.close()).await, Ok(Ok(()))) {
+            tracing::warn!(sandbox = %record.id, "a sandbox without its network did not close in order and is dropped");
+        }
+        guard.over = true;
+        core.registry.remove(&record);
+        record.failed(failure);
+        return;
+    }
     if let Ok(Some(base)) = base(&core) {
         record.hold(&base.added);
     }

@@ -33,10 +33,14 @@ fn write(host: &dyn Host, mounts: &[Mount], named: usize) -> String {
         languages_text(&languages, named),
         match host.package_language() {
             Some(language) => format!(
-                "Network: none inside. install_package makes {language} packages importable at once, in running sessions, \
-                 too; pip does not work."
+                "{} install_package makes {language} packages importable at once, in running sessions, \
+                 too; pip does not work.",
+                network_text(&host.network_allowed(), named)
             ),
-            None => "Network: none, and nothing can be installed.".to_owned(),
+            None => format!(
+                "{} Nothing can be installed.",
+                network_text(&host.network_allowed(), named)
+            ),
         },
         "Home and working folder: /home/user; /tmp is writable too, the rest is read-only.".to_owned(),
         mounts_text(mounts, named),
@@ -92,6 +96,17 @@ fn languages_text(languages: &[LanguageInfo], named: usize) -> String {
         ));
     }
     text
+}
+
+/// What sandboxes may reach.
+fn network_text(allowed: &[String], named: usize) -> String {
+    if allowed.is_empty() {
+        return "Network: none inside.".to_owned();
+    }
+    format!(
+        "Network: none, unless create_sandbox or create_run_close is given network=[HOST, …]; allowed: {}.",
+        some(allowed, named)
+    )
 }
 
 /// Name and first two numbers of the version.

@@ -16,7 +16,8 @@ use crate::tools::{Effect, Tool};
 
 /// A tool as `tools/list` shows it. Hints that say what is the default anyway are left out.
 pub(crate) fn tool(tool: &Tool) -> McpTool {
-    let hints = ToolAnnotations::new().open_world(false);
+    let reaches = tool.fields.iter().any(|field| field.name == "network" && !field.hidden);
+    let hints = ToolAnnotations::new().open_world(reaches);
     let hints = match tool.effect {
         Effect::Reads => hints.read_only(true),
         Effect::ChangesSandbox => hints.destructive(false),

@@ -23,8 +23,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug> Connection for 
 pub struct Forward {
     /// The port inside.
     pub port: u16,
-    /// Connections to it, as they come.
-    pub connections: mpsc::Receiver<Box<dyn Connection>>,
+    connections: mpsc::Receiver<Box<dyn Connection>>,
     _held: Box<dyn Send + Sync>,
 }
 
@@ -37,6 +36,11 @@ impl Forward {
             connections,
             _held: held,
         }
+    }
+
+    /// The next connection; none when there will be no more.
+    pub async fn accept(&mut self) -> Option<Box<dyn Connection>> {
+        self.connections.recv().await
     }
 }
 

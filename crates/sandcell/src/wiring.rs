@@ -7,6 +7,8 @@ mod absent;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod native;
 #[cfg(all(target_os = "linux", feature = "native"))]
+mod network;
+#[cfg(all(target_os = "linux", feature = "native"))]
 pub(crate) mod packages;
 
 use std::sync::Arc;
@@ -171,8 +173,15 @@ async fn wire_with(mut settings: Settings, launcher: Launcher, mut found: Detect
     let packages = packages::installer(&settings, &working, &found.languages());
     #[cfg(not(all(target_os = "linux", feature = "native")))]
     let packages = None;
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    let network = network::network(&settings.network).unwrap_or_else(|failure| {
+        problems.push(failure);
+        None
+    });
+    #[cfg(not(all(target_os = "linux", feature = "native")))]
+    let network = None;
     Wired {
-        engine: Engine::with_packages(settings.engine, working, found.languages(), packages),
+        engine: Engine::with_network(settings.engine, working, found.languages(), packages, network),
         found,
         backends,
         problems,

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::common::{PATIENCE, connect, run, shell};
 
 async fn accept(forward: &mut Forward) -> Box<dyn Connection> {
-    let next = tokio::time::timeout(PATIENCE, forward.connections.recv());
+    let next = tokio::time::timeout(PATIENCE, forward.accept());
     next.await.expect("a connection in time").expect("an open port")
 }
 
@@ -88,7 +88,7 @@ async fn connections_are_bounded_and_more_wait_for_a_place() {
     for _ in 0..MAX_CONNECTIONS {
         outside.push(accept(&mut forward).await);
     }
-    let more = tokio::time::timeout(std::time::Duration::from_millis(200), forward.connections.recv());
+    let more = tokio::time::timeout(std::time::Duration::from_millis(200), forward.accept());
     assert!(more.await.is_err(), "one more than there are places");
     inside.remove(0);
     let mut first = outside.remove(0);

@@ -21,6 +21,7 @@ fn program(code: &str) -> ProgramRequest {
         outputs: Vec::new(),
         timeout: None,
         memory: None,
+        network: Vec::new(),
     }
 }
 

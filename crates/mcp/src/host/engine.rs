@@ -57,6 +57,10 @@ impl Host for EngineHost {
         self.0.package_language().map(str::to_owned)
     }
 
+    fn network_allowed(&self) -> Vec<String> {
+        self.0.network_allowed()
+    }
+
     async fn install(
         &self,
         who: &Principal,

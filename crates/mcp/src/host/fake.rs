@@ -33,6 +33,8 @@ pub(crate) struct FakeHost {
     pub(crate) stopped: Mutex<Vec<String>>,
     pub(crate) notices: Vec<String>,
     pub(crate) artifacts: Vec<Artifact>,
+    /// What sandboxes may ask to reach.
+    pub(crate) network: Vec<String>,
 }
 
 impl Default for FakeHost {
@@ -58,6 +60,7 @@ impl Default for FakeHost {
                 },
             ],
             files: Mutex::default(),
+            network: Vec::new(),
             asked: Mutex::default(),
             stopped: Mutex::default(),
             notices: vec![],
@@ -154,6 +157,7 @@ fn sandbox() -> SandboxView {
             variables: None,
         }],
         isolation: isolation(&["cgroup: not delegated"]),
+        network: Vec::new(),
     }
 }
 
@@ -250,6 +254,10 @@ impl Host for FakeHost {
 
     fn package_language(&self) -> Option<String> {
         Some("python".into())
+    }
+
+    fn network_allowed(&self) -> Vec<String> {
+        self.network.clone()
     }
 
     async fn install(

@@ -49,6 +49,8 @@ pub(crate) trait Host: Send + Sync {
     ) -> Result<ExecutionView, Failure>;
     /// The language that packages can be installed for.
     fn package_language(&self) -> Option<String>;
+    /// The most that a sandbox may ask to reach.
+    fn network_allowed(&self) -> Vec<String>;
     async fn install(
         &self,
         who: &Principal,

@@ -43,7 +43,7 @@ async fn names_arguments_and_hints_are_what_clients_can_take() {
         for argument in ["network", "image"] {
             assert!(
                 tool["inputSchema"]["properties"].get(argument).is_none(),
-                "{name}: {argument} is not there yet"
+                "{name}: {argument} is not there"
             );
         }
     }
@@ -64,6 +64,28 @@ async fn names_arguments_and_hints_are_what_clients_can_take() {
             "get_execution_history"
         ]
     );
+}
+
+#[tokio::test]
+async fn network_is_offered_where_the_operator_allows_hosts() {
+    let host = FakeHost {
+        network: vec!["*.example.org".into()],
+        ..FakeHost::default()
+    };
+    let mut client = Client::ready(Arc::new(host)).await;
+    let answer = client.request("tools/list", json!({})).await;
+    let tools = answer["result"]["tools"].as_array().unwrap();
+    let with: Vec<&str> = tools
+        .iter()
+        .filter(|tool| tool["inputSchema"]["properties"].get("network").is_some())
+        .map(|tool| tool["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(with, ["create_run_close", "create_sandbox"]);
+    for tool in tools {
+        let reaches = with.contains(&tool["name"].as_str().unwrap());
+        assert_eq!(tool["annotations"]["openWorldHint"], json!(reaches));
+    }
+    assert!(answer.to_string().len() < 12_000);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use sandcell_sandbox::{Failure, MAX_TIMEOUT};
 use serde_json::{Value, json};
 
 use super::packages::packages_field;
-use super::{Call, Effect, Facts, Tool, memory_field, sandbox_field, seconds_field};
+use super::{Call, Effect, Facts, Tool, memory_field, network_field, sandbox_field, seconds_field};
 use crate::answer::Answer;
 use crate::arguments::{Arguments, sandbox_path};
 use crate::content::execution;
@@ -109,6 +109,7 @@ pub(super) fn create_run_close(facts: &Facts) -> Tool {
             timeout_field(facts),
             wait_field(),
             memory_field(),
+            network_field(facts),
         ],
         output: None,
         effect: Effect::ChangesSandbox,
@@ -139,6 +140,7 @@ async fn run_once(mut call: Call) -> Result<Answer, Failure> {
         wait: Some(wait(arguments)),
         watch: call.watch.clone(),
         memory: arguments.mebibytes("memory_mb"),
+        network: arguments.texts("network"),
     };
     let mut view = call.host.run_once(&call.who, request, call.cancel).await?;
     let object = execution::execution_object(&view);

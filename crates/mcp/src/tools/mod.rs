@@ -98,6 +98,8 @@ pub(crate) struct Facts {
     pub(crate) timeout_s: u64,
     /// The language that packages can be installed for.
     pub(crate) package_language: Option<String>,
+    /// Whether sandboxes can reach hosts.
+    pub(crate) network: bool,
 }
 
 impl Facts {
@@ -112,6 +114,7 @@ impl Facts {
             uploads: !host.config().upload_from.is_empty(),
             timeout_s: host.config().timeout.as_secs(),
             package_language: host.package_language(),
+            network: !host.network_allowed().is_empty(),
         }
     }
 
@@ -158,6 +161,13 @@ fn memory_field() -> Field {
         i64::try_from(MIN_MEMORY.as_mib()).unwrap_or(i64::MAX),
         1024,
     )
+}
+
+/// Hosts that a new sandbox may reach.
+fn network_field(facts: &Facts) -> Field {
+    Field::new("network", Kind::Texts, json!(["api.example.com", "*.example.org"]))
+        .about("Hosts it may reach by HTTP(S) through its proxy variables; default none")
+        .hidden_if(!facts.network)
 }
 
 /// A whole number of at least this.

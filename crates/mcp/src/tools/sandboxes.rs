@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::executions::one_line;
 use super::packages::packages_field;
-use super::{Call, Effect, Facts, Tool, count_field, memory_field, sandbox_field, seconds_field};
+use super::{Call, Effect, Facts, Tool, count_field, memory_field, network_field, sandbox_field, seconds_field};
 use crate::answer::Answer;
 use crate::content::text::shorten;
 use crate::schema::{self, Field, Kind};
@@ -46,6 +46,7 @@ pub(super) fn create_sandbox(facts: &Facts) -> Tool {
         count_field("disk_mb", 1, 1024),
         seconds_field("lifetime_s", 1.0, MAX_LIFETIME.as_secs_f64(), 3600).about("End it after this even when in use"),
         Field::new("label", Kind::Text, json!("analysis")),
+        network_field(facts),
     ];
     if facts.backends.len() > 1 {
         fields.push(Field::new(
@@ -90,6 +91,7 @@ async fn create(mut call: Call) -> Result<Answer, Failure> {
         label: arguments.text("label"),
         backend: arguments.text("backend"),
         image: None,
+        network: arguments.texts("network"),
     };
     let views = call.host.create(&call.who, request).await?;
     let Some(first) = views.first() else {
@@ -341,6 +343,9 @@ fn details(view: &SandboxView) -> String {
     if !view.packages.is_empty() {
         let _ = write!(text, "\npackages: {}", shorten(&view.packages.join(", "), 2000));
     }
+    if !view.network.is_empty() {
+        let _ = write!(text, "\nnetwork: {}", shorten(&view.network.join(", "), 1000));
+    }
     for session in &view.sessions {
         text.push_str(&variables_text(session));
     }
@@ -381,6 +386,7 @@ fn data(view: &SandboxView) -> Value {
             "variables": session.variables,
         })).collect::<Vec<_>>(),
         "packages": view.packages,
+        "network": view.network,
         "isolation": view.isolation,
     })
 }

@@ -48,6 +48,12 @@ pub(crate) struct Settings {
         expect(dead_code, reason = "only the native back end installs packages")
     )]
     pub(crate) packages: PackageSettings,
+    /// What sandboxes may reach.
+    #[cfg_attr(
+        not(all(target_os = "linux", feature = "native")),
+        expect(dead_code, reason = "only the native back end has network")
+    )]
+    pub(crate) network: NetworkSettings,
     /// Whether sessions are restored after a crash.
     pub(crate) restore: bool,
     /// How `serve --http` is reached.
@@ -77,6 +83,21 @@ pub(crate) struct PackageSettings {
     pub(crate) download: ByteSize,
     /// What all layers have.
     pub(crate) kept: ByteSize,
+}
+
+/// What the operator says about the network of sandboxes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NetworkSettings {
+    /// The most that a call may ask for.
+    pub(crate) allow: Vec<String>,
+    /// What is never reached.
+    pub(crate) deny: Vec<String>,
+    /// Addresses that are not public and may be reached.
+    pub(crate) private: Vec<String>,
+    /// Connections of a sandbox at once.
+    pub(crate) connections: usize,
+    /// Bytes of a sandbox.
+    pub(crate) total: ByteSize,
 }
 
 /// How `serve --http` is reached.
@@ -144,6 +165,13 @@ impl Settings {
                 file: mib("packages.file_mb")?,
                 download: mib("packages.download_mb")?,
                 kept: mib("packages.kept_mb")?,
+            },
+            network: NetworkSettings {
+                allow: get.texts("network.allow")?,
+                deny: get.texts("network.deny")?,
+                private: get.texts("network.private")?,
+                connections: get.count("network.connections")?,
+                total: mib("network.total_mb")?,
             },
             restore: match get.value("sessions.restore")? {
                 Value::Switch(on) => *on,

@@ -175,6 +175,36 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "20480",
         "What installed packages of all callers may take in the data folder, in MiB. Those that were not used for longest go first.",
     ),
+    operator(
+        "network.allow",
+        Kind::Texts,
+        "",
+        "The most that a call may ask to reach: `api.example.com`, `*.example.org` (what lies below it), `*` (every name) or an address, each with `:PORT` or `:*`; without it ports 80 and 443 are meant. Empty: no network at all.",
+    ),
+    operator(
+        "network.deny",
+        Kind::Texts,
+        "",
+        "Hosts and ranges of addresses that are never reached, written in the same way or like `203.0.113.0/24`; without a port all ports are meant. Wins over `network.allow`.",
+    ),
+    operator(
+        "network.private",
+        Kind::Texts,
+        "",
+        "Addresses that may be reached though they are private, local or this machine's own, where `network.allow` names a host that leads to them: `10.1.2.3`, `10.1.0.0/16`, or `db.example.com=10.1.2.3` for a name that is not looked up.",
+    ),
+    operator(
+        "network.connections",
+        whole(1, 64),
+        "32",
+        "Connections of one sandbox at once.",
+    ),
+    operator(
+        "network.total_mb",
+        whole(1, 1 << 20),
+        "1024",
+        "What one sandbox may send and receive together, in MiB.",
+    ),
     plain(
         "limits.memory_mb",
         whole(16, 1 << 20),
@@ -357,7 +387,6 @@ pub(crate) const NOT_YET: &[&str] = &[
     "auth",
     "backend.docker",
     "backend.e2b",
-    "network",
     "pool.warm_parents",
     "script",
 ];

@@ -43,6 +43,8 @@ mod bad_input;
 mod concurrency;
 // Packages: an index of our own, good and bad.
 mod packages;
+// Hosts that a sandbox may reach, and all those that it may not.
+mod network;
 // However it ends, nothing is left.
 mod endings;
 // Killed at random, again and again.

@@ -122,5 +122,6 @@ pub(crate) fn run_of(code: &str) -> RunRequest {
         wait: None,
         watch: sandcell_engine::Watch::default(),
         memory: None,
+        network: Vec::new(),
     }
 }

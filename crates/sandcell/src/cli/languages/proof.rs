@@ -61,6 +61,7 @@ async fn once(wired: &Wired, language: &str, code: &str, timeout: Duration) -> R
         outputs: Vec::new(),
         timeout: Some(timeout),
         memory: None,
+        network: Vec::new(),
     };
     let (stdin, from) = mpsc::channel(1);
     let (to, mut events) = mpsc::channel::<SessionEvent>(64);

@@ -53,6 +53,11 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(16..=1 << 20))]
     memory: Option<u64>,
 
+    /// Hosts that the program may reach, such as `api.example.com,*.example.org`, within the setting `network.allow`;
+    /// `none` (the default) is none. Ports 80 and 443 unless `HOST:PORT` says more
+    #[arg(long, value_name = "none|HOST[,HOST…]", value_delimiter = ',')]
+    network: Vec<String>,
+
     /// A file of this machine to copy into the sandbox before the start. Repeatable
     #[arg(long = "file", value_name = "HOST:SANDBOX")]
     files: Vec<String>,
@@ -208,6 +213,7 @@ fn request(args: &RunArgs, settings: &Settings, found: &Detected) -> Result<(Pro
         outputs: outs.iter().map(|out| out.sandbox.clone()).collect(),
         timeout: args.timeout,
         memory: args.memory.map(ByteSize::mib),
+        network: args.network.clone(),
     };
     Ok((request, outs))
 }

@@ -1,0 +1,175 @@
+//! Network of sandboxes: who may ask for which hosts, and the way there.
+//!
+//! What is allowed and how it is reached is the business of [`Network`]; here the way is opened before anything runs in the
+//! sandbox, its programs are told of it, and what was denied finds its way into the results.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sandcell_sandbox::{Code, Denied, Failure, NetworkRule, PROXY_PORT, Sandbox};
+
+use crate::core::Core;
+use crate::record::Record;
+
+/// Denials of one execution that its result names.
+const TOLD: usize = 3;
+
+impl Core {
+    /// What a call may reach that asks for these hosts. Nothing asked for is no network; so is `none`.
+    pub(crate) fn network_rule(&self, hosts: &[String]) -> Result<NetworkRule, Failure> {
+        match (hosts, &self.network) {
+            ([], _) => Ok(NetworkRule::None),
+            ([one], _) if one == "none" => Ok(NetworkRule::None),
+            (hosts, Some(network)) => network.check(hosts),
+            (_, None) => Err(Failure::new(
+                Code::NetworkDenied,
+                "the operator allows no network here",
+                "leave network out; the operator can allow hosts with network.allow in the settings",
+            )),
+        }
+    }
+
+    /// Opens the way of a new sandbox whose rule names hosts. Without it the sandbox is not handed out.
+    pub(crate) async fn open_way(&self, record: &Record, sandbox: &dyn Sandbox) -> Result<(), Failure> {
+        let rule = &record.birth.network;
+        if *rule == NetworkRule::None {
+            return Ok(());
+        }
+        let network = self.network.as_ref().ok_or_else(|| {
+            Failure::new(
+                Code::Internal,
+                "a sandbox with network was planned where there is none",
+                "make it without network",
+            )
+        })?;
+        let forward = sandbox.forward(PROXY_PORT).await?;
+        record.reach(network.open(rule, forward, record.id.as_str())?);
+        Ok(())
+    }
+
+    /// What the sandbox of a call may reach, as far as it is there already.
+    pub(crate) fn network_of(&self, who: &crate::Principal, sandbox: Option<&str>) -> NetworkRule {
+        let found = sandbox.and_then(|id| self.registry.find(who, id).ok());
+        found.map_or(NetworkRule::None, |target| target.record.birth.network.clone())
+    }
+}
+
+/// The variables that clients look for a proxy in; those of the caller win. Not SOCKS, for which some need a module more.
+pub(crate) fn with_proxy(rule: &NetworkRule, env: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    if *rule == NetworkRule::None {
+        return env;
+    }
+    let proxy = format!("http://127.0.0.1:{PROXY_PORT}");
+    let mut all = BTreeMap::from([
+        ("NO_PROXY".to_owned(), "localhost,127.0.0.1,::1".to_owned()),
+        ("no_proxy".to_owned(), "localhost,127.0.0.1,::1".to_owned()),
+        // For the fetch of Node itself, from version 24 on.
+        ("NODE_USE_ENV_PROXY".to_owned(), "1".to_owned()),
+    ]);
+    for name in [
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "all_proxy",
+    ] {
+        all.insert(name.to_owned(), proxy.clone());
+    }
+    all.extend(env);
+    all
+}
+
+/// What a verdict has to know of the network.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Reached {
+    /// The hosts that the sandbox may reach.
+    pub(crate) hosts: Vec<String>,
+    /// What was denied while the code ran.
+    pub(crate) denied: Vec<Denied>,
+}
+
+impl Reached {
+    /// Since that many denials.
+    pub(crate) fn of(record: &Record, since: u64) -> Self {
+        let NetworkRule::Hosts(hosts) = &record.birth.network else {
+            return Self::default();
+        };
+        Self {
+            hosts: hosts.clone(),
+            denied: record.way().map_or_else(Vec::new, |way| way.denied_since(since)),
+        }
+    }
+
+    /// What was denied, and what would allow it; none when nothing was.
+    pub(crate) fn told(&self) -> Option<(String, String)> {
+        let last = self.denied.last()?;
+        let shown: Vec<String> = self
+            .denied
+            .iter()
+            .rev()
+            .take(TOLD)
+            .map(|denied| format!("{} {}", denied.what, denied.reason))
+            .collect();
+        let more = match self.denied.len().saturating_sub(TOLD) {
+            0 => String::new(),
+            more => format!("; and {more} more"),
+        };
+        Some((
+            format!("the network denied a host: {}{more}", shown.join("; ")),
+            last.remedy.clone(),
+        ))
+    }
+}
+
+/// Denials of a sandbox so far.
+pub(crate) fn denied_so_far(record: &Record) -> u64 {
+    record.way().map_or(0, |way| way.count())
+}
+
+impl Record {
+    /// Notes its way out.
+    fn reach(&self, way: Arc<dyn sandcell_sandbox::Way>) {
+        // There is one sandbox for a record, and it is made once.
+        drop(self.way.set(way));
+    }
+
+    /// Its way out.
+    pub(crate) fn way(&self) -> Option<&Arc<dyn sandcell_sandbox::Way>> {
+        self.way.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_told_of_the_proxy_and_the_callers_own_variables_win() {
+        let rule = NetworkRule::Hosts(vec!["a.example".to_owned()]);
+        let env = with_proxy(&rule, BTreeMap::from([("HTTP_PROXY".to_owned(), "mine".to_owned())]));
+        assert_eq!(env["HTTP_PROXY"], "mine");
+        assert_eq!(env["https_proxy"], "http://127.0.0.1:3128");
+        assert!(with_proxy(&NetworkRule::None, BTreeMap::new()).is_empty());
+    }
+
+    #[test]
+    fn the_last_denial_says_what_would_allow_it() {
+        let denied = |what: &str| Denied {
+            what: what.to_owned(),
+            reason: "is not allowed".to_owned(),
+            remedy: format!("allow {what}"),
+        };
+        let reached = Reached {
+            hosts: Vec::new(),
+            denied: ["a", "b", "c", "d"].map(denied).to_vec(),
+        };
+        let (message, remedy) = reached.told().unwrap();
+        assert!(
+            message.contains("d is not allowed; c is not allowed") && message.ends_with("and 1 more"),
+            "{message}"
+        );
+        assert_eq!(remedy, "allow d");
+        assert_eq!(Reached::default().told(), None);
+    }
+}
