@@ -46,6 +46,17 @@ pub(crate) struct Begun {
     pub(crate) body: BoxStream<'static, Result<Bytes, FetchError>>,
 }
 
+impl Begun {
+    /// All that comes.
+    pub(crate) async fn all(mut self) -> Result<Vec<u8>, FetchError> {
+        let mut bytes = Vec::new();
+        while let Some(part) = self.body.next().await {
+            bytes.extend_from_slice(&part?);
+        }
+        Ok(bytes)
+    }
+}
+
 impl Client {
     /// With these settings.
     ///
@@ -88,12 +99,25 @@ impl Client {
 
     /// Begins to fetch. The body ends with an error when it has more than `limit` bytes.
     pub(crate) async fn begin(&self, url: &Url, limit: u64) -> Result<Begun, FetchError> {
+        self.begin_as(url, limit, ACCEPT, None).await
+    }
+
+    /// The same for what is not an index of Python: what is understood, and a token.
+    pub(crate) async fn begin_as(
+        &self,
+        url: &Url,
+        limit: u64,
+        accept: &str,
+        token: Option<&str>,
+    ) -> Result<Begun, FetchError> {
         let login = self.machine.login(url);
         let mut bare = url.clone();
         let _ = bare.set_username("");
         let _ = bare.set_password(None);
-        let mut request = self.http.get(bare).header(header::ACCEPT, ACCEPT);
-        if let Some((name, password)) = login {
+        let mut request = self.http.get(bare).header(header::ACCEPT, accept);
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        } else if let Some((name, password)) = login {
             request = request.basic_auth(name, Some(password));
         }
         let host = host(url);
@@ -139,12 +163,9 @@ impl Client {
 
     /// Fetches all of it.
     pub(crate) async fn whole(&self, url: &Url, limit: u64) -> Result<(Vec<u8>, bool, Url), FetchError> {
-        let mut begun = self.begin(url, limit).await?;
-        let mut bytes = Vec::new();
-        while let Some(part) = begun.body.next().await {
-            bytes.extend_from_slice(&part?);
-        }
-        Ok((bytes, begun.is_json, begun.url))
+        let begun = self.begin(url, limit).await?;
+        let (is_json, from) = (begun.is_json, begun.url.clone());
+        Ok((begun.all().await?, is_json, from))
     }
 }
 

@@ -32,7 +32,7 @@ const PROJECTS_MAX: usize = 5000;
 /// Sentences that are kept about what went wrong.
 const TROUBLE_MAX: usize = 50;
 
-type Body = BoxBody<Bytes, std::io::Error>;
+pub(crate) type Body = BoxBody<Bytes, std::io::Error>;
 type Parts = futures::stream::BoxStream<'static, Result<Bytes, FetchError>>;
 
 /// Whether a version of a project may be offered: the normalised name, and the version as the file says it.
@@ -371,12 +371,20 @@ impl Index {
             }
             Ok(Frame::data(part))
         });
-        let mut answer = Response::new(BodyExt::boxed(StreamBody::new(SyncStream(Mutex::new(body.boxed())))));
-        if let Some(length) = length {
-            answer.headers_mut().insert(header::CONTENT_LENGTH, length.into());
-        }
-        answer
+        streamed(length, body.boxed())
     }
+}
+
+/// An answer whose body comes in parts.
+pub(crate) fn streamed(
+    length: Option<u64>,
+    body: futures::stream::BoxStream<'static, std::io::Result<Frame<Bytes>>>,
+) -> Response<Body> {
+    let mut answer = Response::new(BodyExt::boxed(StreamBody::new(SyncStream(Mutex::new(body)))));
+    if let Some(length) = length {
+        answer.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+    }
+    answer
 }
 
 /// A stream that is only ever polled by its owner, made shareable for the body's type.
@@ -436,12 +444,12 @@ fn page_answer(page: Bytes) -> Response<Body> {
     answer
 }
 
-fn plain(status: StatusCode, text: &str) -> Response<Body> {
+pub(crate) fn plain(status: StatusCode, text: &str) -> Response<Body> {
     let mut answer = Response::new(whole(Bytes::from(text.to_owned())));
     *answer.status_mut() = status;
     answer
 }
 
-fn whole(bytes: Bytes) -> Body {
+pub(crate) fn whole(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(|never| match never {}).boxed()
 }

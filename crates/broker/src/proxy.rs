@@ -160,15 +160,15 @@ fn of_the_message(headers: &HeaderMap) -> HeaderMap {
         .map(|name| name.trim().to_ascii_lowercase())
         .collect();
     let chunked = headers.contains_key(header::TRANSFER_ENCODING);
-    let stays = |name: &HeaderName| {
-        !(chunked && *name == header::CONTENT_LENGTH)
-            && !HOP.contains(name)
-            && name != "keep-alive"
-            && !named.iter().any(|named| named == name.as_str())
+    let goes = |name: &HeaderName| {
+        HOP.contains(name)
+            || name == "keep-alive"
+            || named.iter().any(|named| named == name.as_str())
+            || (chunked && *name == header::CONTENT_LENGTH)
     };
     headers
         .iter()
-        .filter(|(name, _)| stays(name))
+        .filter(|(name, _)| !goes(name))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect()
 }
