@@ -276,6 +276,7 @@ impl NpmIndex {
         let mut kept = Map::new();
         for (version, says) in versions {
             if !(self.rules.allows)(name, Some(version)) {
+                note(&mut self.state().trouble.hidden, name.to_owned());
                 continue;
             }
             if let Some(newest) = &self.rules.newest {
@@ -288,9 +289,6 @@ impl NpmIndex {
             if let Some(ours) = self.version(name, version, says, &from, port) {
                 kept.insert(version.clone(), ours);
             }
-        }
-        if kept.is_empty() && !versions.is_empty() {
-            note(&mut self.state().trouble.hidden, name.to_owned());
         }
         let tags = page.get("dist-tags").and_then(Value::as_object);
         let known = |version: &Value| version.as_str().is_some_and(|version| kept.contains_key(version));

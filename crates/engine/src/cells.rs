@@ -211,9 +211,14 @@ impl Job {
             let put = put_files(sandbox.as_ref(), &once.files);
             self.reach(None, put).await?.map_err(Err)?;
             let progress = watch::Sender::new(String::new());
-            let provide = self
-                .core
-                .provide(&self.record, sandbox.as_ref(), &once.packages, INSTALL, &progress);
+            let provide = self.core.provide(
+                &self.record,
+                sandbox.as_ref(),
+                &self.language.info().name,
+                &once.packages,
+                INSTALL,
+                &progress,
+            );
             self.reach(None, provide).await?.map_err(Err)?;
         }
         self.take_turn().await?;
@@ -336,7 +341,14 @@ impl Job {
         let progress = watch::Sender::new(String::new());
         let work = self
             .core
-            .provide(&self.record, sandbox, &packages, INSTALL, &progress)
+            .provide(
+                &self.record,
+                sandbox,
+                &self.language.info().name,
+                &packages,
+                INSTALL,
+                &progress,
+            )
             .await;
         match work {
             Ok(Some(installed)) => Ok(told(&installed, &packages)),

@@ -35,7 +35,7 @@ pub(crate) struct Core {
     pub(crate) config: EngineConfig,
     pub(crate) backends: Vec<Arc<dyn Backend>>,
     pub(crate) languages: Vec<Arc<dyn Language>>,
-    pub(crate) packages: Option<Arc<dyn Packages>>,
+    pub(crate) packages: Vec<Arc<dyn Packages>>,
     pub(crate) network: Option<Arc<dyn Network>>,
     pub(crate) registry: Registry,
     pub(crate) executions: Executions,

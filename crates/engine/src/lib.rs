@@ -91,16 +91,16 @@ impl Engine {
         languages: Vec<Arc<dyn Language>>,
         packages: Option<Arc<dyn Packages>>,
     ) -> Arc<Self> {
-        Self::with_network(config, backends, languages, packages, None)
+        Self::with_network(config, backends, languages, packages.into_iter().collect(), None)
     }
 
-    /// The same, with somebody who takes sandboxes to hosts that they may reach.
+    /// The same, with those who install packages, one for each kind, and somebody who takes sandboxes to hosts that they may reach.
     #[must_use]
     pub fn with_network(
         config: EngineConfig,
         backends: Vec<Arc<dyn Backend>>,
         languages: Vec<Arc<dyn Language>>,
-        packages: Option<Arc<dyn Packages>>,
+        packages: Vec<Arc<dyn Packages>>,
         network: Option<Arc<dyn Network>>,
     ) -> Arc<Self> {
         let mut config = config;
@@ -228,10 +228,11 @@ impl Engine {
         self.core.install(who, req, cancel).await
     }
 
-    /// The language that packages can be installed for, if there is one.
+    /// The languages that packages can be installed for.
     #[must_use]
-    pub fn package_language(&self) -> Option<&str> {
-        self.core.packages.as_ref().map(|packages| packages.language())
+    pub fn package_languages(&self) -> Vec<String> {
+        let name = |packages: &Arc<dyn Packages>| packages.language().to_owned();
+        self.core.packages.iter().map(name).collect()
     }
 
     /// The most that a sandbox may ask to reach; nothing where there is no network.

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcell_sandbox::{
-    CellStatus, Code, Failure, Held, Installed, OutputStream, Packages, Sandbox, SessionEvent, Usage, Wanted,
+    CellStatus, Code, Command, Exit, Failure, HOME, Held, Installed, OutputStream, Packages, Sandbox, SessionEvent,
+    StdinMode, Usage, Wanted, gather,
 };
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::cells::{arrive, never_ran, until_stopped};
@@ -28,6 +29,11 @@ use crate::{ExecutionView, InstallRequest, Principal};
 
 /// How long an installation may take when the call does not say.
 pub(crate) const INSTALL: Duration = Duration::from_secs(120);
+
+/// How long making packages known in a sandbox may take.
+const ARRANGE: Duration = Duration::from_secs(20);
+/// What is kept of the words of what does that.
+const ARRANGED_MAX: usize = 16 << 10;
 
 impl Core {
     pub(crate) async fn install(
@@ -80,10 +86,7 @@ impl Core {
 
     /// Whoever installs packages of a language.
     pub(crate) fn installer(&self, language: &str) -> Result<&Arc<dyn Packages>, Failure> {
-        let installer = self
-            .packages
-            .as_ref()
-            .filter(|packages| packages.language() == language);
+        let installer = self.packages.iter().find(|packages| packages.serves(language));
         installer.ok_or_else(|| {
             Failure::new(
                 Code::InvalidArgument,
@@ -106,6 +109,7 @@ impl Core {
         &self,
         record: &Record,
         sandbox: &dyn Sandbox,
+        language: &str,
         packages: &[String],
         timeout: Duration,
         progress: &watch::Sender<String>,
@@ -113,25 +117,55 @@ impl Core {
         if packages.is_empty() {
             return Ok(None);
         }
-        let installer = self
-            .packages
-            .as_ref()
-            .ok_or_else(|| Failure::invalid("packages cannot be installed here", "leave the list of packages out"))?;
+        let installer = self.installer(language)?;
         let _turn = record.installing.lock().await;
         let wanted = Wanted {
             owner: record.owner.0.to_string(),
             packages: packages.to_vec(),
-            held: record.packages(),
+            held: record.packages(installer.language()),
             timeout,
         };
-        let installed = installer.install(wanted, progress).await?;
+        let mut installed = installer.install(wanted, progress).await?;
         if let Some(folder) = &installed.folder {
-            sandbox.attach(folder).await?;
+            let place = sandbox.attach(folder).await?;
+            if let Some(argv) = installer.arrange(&place) {
+                let left_alone = arrange(sandbox, argv).await?;
+                installed.notes.extend(left_alone);
+            }
         }
-        record.hold(&installed.added);
+        record.hold(installer.language(), &installed.added);
         lock(&self.history).installed(&record.owner, &installed.added);
         Ok(Some(installed))
     }
+}
+
+/// Runs what makes packages known in a sandbox, and says which names it left alone. What it does and prints is in the hands of
+/// the code there, which can only spoil its own packages.
+async fn arrange(sandbox: &dyn Sandbox, argv: Vec<String>) -> Result<Option<String>, Failure> {
+    let command = Command {
+        argv,
+        env: sandbox.base_env().clone(),
+        cwd: HOME.to_owned(),
+        stdin: StdinMode::Null,
+        control: false,
+    };
+    let process = sandbox.spawn(command).await?;
+    let done = timeout(ARRANGE, gather(process, ARRANGED_MAX)).await.ok();
+    let done = done.filter(|done| done.exit == Some(Exit::Code(0))).ok_or_else(|| {
+        Failure::new(
+            Code::PackageFailed,
+            "the packages are there, but could not be linked into node_modules of the home folder",
+            "look whether node_modules can be written and the disk is not full, and install them again",
+        )
+    })?;
+    let names = String::from_utf8_lossy(&done.stdout);
+    let names: Vec<&str> = names.lines().take(20).collect();
+    Ok((!names.is_empty()).then(|| {
+        format!(
+            "left alone, since node_modules of the home folder has something of that name: {}",
+            names.join(", ")
+        )
+    }))
 }
 
 /// One installation on its way.
@@ -170,9 +204,14 @@ impl InstallJob {
         self.execution.isolated_by(sandbox.isolation());
         self.execution.begin();
         let progress = watch::Sender::new(String::new());
-        let work = self
-            .core
-            .provide(&self.record, sandbox.as_ref(), &self.packages, self.timeout, &progress);
+        let work = self.core.provide(
+            &self.record,
+            sandbox.as_ref(),
+            &self.execution.language,
+            &self.packages,
+            self.timeout,
+            &progress,
+        );
         let done = until_stopped(&self.execution, &self.record, None, work)
             .await
             .map_err(Ok)?
@@ -205,15 +244,22 @@ impl InstallJob {
 /// What the caller reads.
 pub(crate) fn told(installed: &Installed, asked: &[String]) -> String {
     let name = |text: &String| {
-        let bare = text
-            .trim()
+        let text = text.trim();
+        // After the first character an `@` begins a version of npm's.
+        let cut = text.get(1..).and_then(|rest| rest.find('@')).map(|place| place + 1);
+        let bare = cut
+            .and_then(|place| text.get(..place))
+            .unwrap_or(text)
             .split(['[', '<', '>', '=', '!', '~', ';', ' '])
             .next()
             .unwrap_or_default();
         bare.to_lowercase().replace(['_', '.'], "-")
     };
     let names: Vec<String> = asked.iter().map(name).collect();
-    let (own, more): (Vec<&Held>, Vec<&Held>) = installed.added.iter().partition(|one| names.contains(&one.name));
+    let (own, more): (Vec<&Held>, Vec<&Held>) = installed
+        .added
+        .iter()
+        .partition(|one| names.contains(&one.name.to_lowercase().replace(['_', '.'], "-")));
     let list = |held: &[&Held]| {
         let texts: Vec<String> = held.iter().map(|one| format!("{} {}", one.name, one.version)).collect();
         texts.join(", ")

@@ -164,9 +164,14 @@ impl ProgramJob {
             .map_err(Ok)?
             .map_err(Err)?;
         let progress = watch::Sender::new(String::new());
-        let provide = self
-            .core
-            .provide(&record, sandbox.as_ref(), &self.once.packages, INSTALL, &progress);
+        let provide = self.core.provide(
+            &record,
+            sandbox.as_ref(),
+            &self.language.info().name,
+            &self.once.packages,
+            INSTALL,
+            &progress,
+        );
         until_stopped(&execution, &record, None, provide)
             .await
             .map_err(Ok)?

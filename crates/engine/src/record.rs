@@ -163,7 +163,8 @@ pub(crate) struct Record {
     pub(crate) slots: Mutex<BTreeMap<String, Arc<Slot>>>,
     /// One installation at a time.
     pub(crate) installing: tokio::sync::Mutex<()>,
-    held: Mutex<Vec<Held>>,
+    /// Packages, each with the language that it is for.
+    held: Mutex<Vec<(String, Held)>>,
     /// What the streams of its running executions may keep together.
     pub(crate) output: OnceLock<Arc<Budget>>,
     /// Its way to the hosts that it may reach.
@@ -354,16 +355,23 @@ impl Record {
         lock(&self.state).usage = Some(usage);
     }
 
-    /// The packages that were installed in it.
-    pub(crate) fn packages(&self) -> Vec<Held> {
+    /// The packages of a language that were installed in it.
+    pub(crate) fn packages(&self, language: &str) -> Vec<Held> {
+        let held = lock(&self.held);
+        let own = held.iter().filter(|(of, _)| of == language);
+        own.map(|(_, one)| one.clone()).collect()
+    }
+
+    /// All of them, each with its language.
+    pub(crate) fn all_packages(&self) -> Vec<(String, Held)> {
         lock(&self.held).clone()
     }
 
     /// Notes packages that it has now; another version takes the place of the one before.
-    pub(crate) fn hold(&self, added: &[Held]) {
+    pub(crate) fn hold(&self, language: &str, added: &[Held]) {
         let mut held = lock(&self.held);
-        held.retain(|one| added.iter().all(|new| new.name != one.name));
-        held.extend_from_slice(added);
+        held.retain(|(of, one)| of != language || added.iter().all(|new| new.name != one.name));
+        held.extend(added.iter().map(|one| (language.to_owned(), one.clone())));
         held.sort();
     }
 

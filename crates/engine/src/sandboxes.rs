@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures::future::{join, join_all};
-use sandcell_sandbox::{Backend, Failure, NetworkRule, SandboxSpec, Usage};
+use sandcell_sandbox::{Backend, Failure, Held, NetworkRule, SandboxSpec, Usage};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
@@ -37,10 +37,13 @@ impl Core {
         let names: Vec<&'static str> = self.backends.iter().map(|backend| backend.name()).collect();
         let limits = policy::create(&self.config, &req, &names)?;
         let packages = req.packages;
-        if !packages.is_empty() {
-            let language = self.packages.as_ref().map_or("python", |packages| packages.language());
-            self.check_packages(language, &packages)?;
-        }
+        // They are of the language that packages can be installed for first of all.
+        let language = self
+            .packages
+            .first()
+            .map_or("python", |packages| packages.language())
+            .to_owned();
+        self.check_packages(&language, &packages)?;
         let network = self.network_rule(&req.network)?;
         let planned = self.planned(req.backend.as_deref())?;
         let chosen = |b: &&Arc<dyn Backend>| req.backend.as_ref().is_none_or(|name| b.name() == name);
@@ -75,8 +78,8 @@ impl Core {
         let made = made.into_iter().collect::<Result<Vec<_>, _>>()?;
         let progress = watch::Sender::new(String::new());
         let pairs = unclaimed.records.iter().zip(&made);
-        let provided =
-            pairs.map(|(record, sandbox)| self.provide(record, sandbox.as_ref(), &packages, INSTALL, &progress));
+        let provided = pairs
+            .map(|(record, sandbox)| self.provide(record, sandbox.as_ref(), &language, &packages, INSTALL, &progress));
         join_all(provided).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         let records = std::mem::take(&mut unclaimed.records);
         // What a fresh one uses is not worth a question to each.
@@ -109,6 +112,16 @@ impl Core {
         Ok(vec![view])
     }
 
+    /// `numpy 2.1.0`, and `zod 3.25.0 (javascript)` where it is not of the first language.
+    fn shown(&self, (language, held): &(String, Held)) -> String {
+        let first = self
+            .packages
+            .first()
+            .is_some_and(|packages| packages.language() == language);
+        let of = if first { String::new() } else { format!(" ({language})") };
+        format!("{} {}{of}", held.name, held.version)
+    }
+
     async fn look(&self, record: &Arc<Record>) -> SandboxView {
         let usage = match record.live() {
             Some(sandbox) => read_usage(sandbox.as_ref()).await,
@@ -133,11 +146,7 @@ impl Core {
             ends: record.birth.lifetime.map(|lifetime| record.created + lifetime),
             limits: record.birth.limits.clone(),
             usage,
-            packages: record
-                .packages()
-                .iter()
-                .map(|one| format!("{} {}", one.name, one.version))
-                .collect(),
+            packages: record.all_packages().iter().map(|held| self.shown(held)).collect(),
             sessions,
             isolation,
             network: match &record.birth.network {

@@ -61,7 +61,10 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
         return;
     }
     if let Ok(Some(base)) = base(&core) {
-        record.hold(&base.added);
+        record.hold(
+            core.packages.first().map_or("", |packages| packages.language()),
+            &base.added,
+        );
     }
     // When it was closed while it was made, it is closed now.
     record.born(sandbox.clone());
@@ -167,7 +170,7 @@ pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Arc<dyn Sandbox>,
 
 /// The packages that every sandbox starts with.
 fn base(core: &Core) -> Result<Option<Installed>, Failure> {
-    core.packages.as_ref().map_or(Ok(None), |packages| packages.base())
+    core.packages.first().map_or(Ok(None), |packages| packages.base())
 }
 
 async fn create_bare(plan: &Plan) -> Result<Arc<dyn Sandbox>, Failure> {

@@ -31,15 +31,15 @@ fn write(host: &dyn Host, mounts: &[Mount], named: usize) -> String {
          variables are lost; the result says which (restored, state_lost)."
             .to_owned(),
         languages_text(&languages, named),
-        match host.package_language() {
-            Some(language) => format!(
-                "{} install_package makes {language} packages importable at once, in running sessions, \
-                 too; pip does not work.",
-                network_text(&host.network_allowed(), named)
-            ),
-            None => format!(
+        match host.package_languages().as_slice() {
+            [] => format!(
                 "{} Nothing can be installed.",
                 network_text(&host.network_allowed(), named)
+            ),
+            languages => format!(
+                "{} install_package makes {} packages importable at once, in running sessions, too; pip does not work.",
+                network_text(&host.network_allowed(), named),
+                languages.join(" and ")
             ),
         },
         "Home and working folder: /home/user; /tmp is writable too, the rest is read-only.".to_owned(),

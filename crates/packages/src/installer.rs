@@ -59,10 +59,10 @@ pub(crate) struct Installer {
 }
 
 /// How a program inside ended.
-struct Ended {
-    ok: bool,
-    killed: bool,
-    said: String,
+pub(crate) struct Ended {
+    pub(crate) ok: bool,
+    pub(crate) killed: bool,
+    pub(crate) said: String,
 }
 
 impl Installer {
@@ -135,10 +135,7 @@ impl Installer {
 
     /// Runs a program to its end, and keeps the last of what it says.
     async fn run(&self, argv: Vec<String>) -> Result<Ended, Failure> {
-        let mut process = self.spawn(argv).await?;
-        let mut said = Vec::new();
-        let exit = read_output(&mut process, &mut said, None).await?;
-        Ok(ended(exit, &said))
+        run_through(self.spawn(argv).await?).await
     }
 
     fn tool(&self, pip: bool, arguments: &[&str]) -> Vec<String> {
@@ -280,66 +277,17 @@ impl Installer {
         let argv = [&self.setup.python, "-I", "-S", "-B", "-c", PACK, SITE]
             .map(str::to_owned)
             .to_vec();
-        let mut process = self.spawn(argv).await?;
-        let (pieces, mut waiting) = mpsc::channel::<Bytes>(PIECES);
-        let mut unpacker = Unpacker::new(&draft.site(), limit);
-        let writer = tokio::task::spawn_blocking(move || {
-            while let Some(piece) = waiting.blocking_recv() {
-                unpacker.push(&piece)?;
-            }
-            unpacker.finish()
-        });
-        let mut said = Vec::new();
-        let exit = read_output(&mut process, &mut said, Some(pieces)).await?;
-        let written = writer
-            .await
-            .map_err(|_| internal("the task that wrote the packages broke off"))?;
-        let ended = ended(exit, &said);
-        match written {
-            Ok(unpacked) if ended.ok => Ok(unpacked),
-            Ok(_) => Err(self.failed("the packages could not be handed out", ended)),
-            Err(UnpackError::Write { source, .. }) if source.kind() == std::io::ErrorKind::StorageFull => {
-                Err(Failure::new(
-                    Code::DiskFull,
-                    "the disk of the server's data folder is full",
-                    "tell the operator: free space there, or set data_dir to another disk",
-                ))
-            }
-            Err(error) => Err(Failure::new(
-                Code::PackageFailed,
-                with_source(&error),
-                "choose other packages, or tell the operator",
-            )),
-        }
+        let process = self.spawn(argv).await?;
+        take_out(process, draft, limit)
+            .await?
+            .map_err(|ended| self.failed("the packages could not be handed out", ended))
     }
 
     /// Why a step failed, as far as the tool itself says it.
     fn failed(&self, what: &str, ended: Ended) -> Failure {
-        let disk = self.setup.limits.disk.as_mib();
-        if ended.said.contains("No space left on device") || ended.said.contains("os error 28") {
-            return Failure::new(
-                Code::DiskFull,
-                format!("{what}: they need more than the {disk} MiB of the installer's disk"),
-                "ask for fewer or smaller packages (such as a CPU-only build), or ask the operator to raise packages.disk_mb",
-            );
-        }
-        if ended.killed {
-            return Failure::new(
-                Code::OutOfMemory,
-                format!(
-                    "{what}: the installer was killed at its limit of {} MiB of memory",
-                    self.setup.limits.memory.as_mib()
-                ),
-                "ask for fewer packages at once",
-            );
-        }
         let said = ended.said.replace(&self.index_url(), "the package index ");
         let said = said.replace(&format!("http://127.0.0.1:{}", self.relay.port), "the package index");
-        Failure::new(
-            Code::PackageFailed,
-            format!("{what}: {said}"),
-            "choose other packages or versions",
-        )
+        failure_of(what, &Ended { said, ..ended }, &self.setup.limits)
     }
 
     /// Ends the sandbox and waits for it.
@@ -349,6 +297,81 @@ impl Installer {
             tracing::debug!(%error, "an installer's sandbox did not close in order");
         }
     }
+}
+
+/// Takes the finished files that a program inside streams out.
+pub(crate) async fn take_out(
+    mut process: Process,
+    draft: &Draft,
+    limit: u64,
+) -> Result<Result<Unpacked, Ended>, Failure> {
+    let (pieces, mut waiting) = mpsc::channel::<Bytes>(PIECES);
+    let mut unpacker = Unpacker::new(&draft.site(), limit);
+    let writer = tokio::task::spawn_blocking(move || {
+        while let Some(piece) = waiting.blocking_recv() {
+            unpacker.push(&piece)?;
+        }
+        unpacker.finish()
+    });
+    let mut said = Vec::new();
+    let exit = read_output(&mut process, &mut said, Some(pieces)).await?;
+    let written = writer
+        .await
+        .map_err(|_| internal("the task that wrote the packages broke off"))?;
+    let ended = ended(exit, &said);
+    match written {
+        Ok(unpacked) if ended.ok => Ok(Ok(unpacked)),
+        Ok(_) => Ok(Err(ended)),
+        Err(UnpackError::Write { source, .. }) if source.kind() == std::io::ErrorKind::StorageFull => {
+            Err(Failure::new(
+                Code::DiskFull,
+                "the disk of the server's data folder is full",
+                "tell the operator: free space there, or set data_dir to another disk",
+            ))
+        }
+        Err(error) => Err(Failure::new(
+            Code::PackageFailed,
+            with_source(&error),
+            "choose other packages, or tell the operator",
+        )),
+    }
+}
+
+/// Runs a program inside to its end, and keeps the last of what it says.
+pub(crate) async fn run_through(mut process: Process) -> Result<Ended, Failure> {
+    let mut said = Vec::new();
+    let exit = read_output(&mut process, &mut said, None).await?;
+    Ok(ended(exit, &said))
+}
+
+/// Why a program inside did not do its work, in what the tools themselves say. `limits` are the installer's.
+pub(crate) fn failure_of(what: &str, ended: &Ended, limits: &Limits) -> Failure {
+    let disk = limits.disk.as_mib();
+    if ["No space left on device", "os error 28", "ENOSPC"]
+        .iter()
+        .any(|sign| ended.said.contains(sign))
+    {
+        return Failure::new(
+            Code::DiskFull,
+            format!("{what}: they need more than the {disk} MiB of the installer's disk"),
+            "ask for fewer or smaller packages (such as a CPU-only build), or ask the operator to raise packages.disk_mb",
+        );
+    }
+    if ended.killed {
+        return Failure::new(
+            Code::OutOfMemory,
+            format!(
+                "{what}: the installer was killed at its limit of {} MiB of memory",
+                limits.memory.as_mib()
+            ),
+            "ask for fewer packages at once",
+        );
+    }
+    Failure::new(
+        Code::PackageFailed,
+        format!("{what}: {}", ended.said),
+        "choose other packages or versions",
+    )
 }
 
 /// Reads a program's output to its end: stdout to `pieces` if given, everything else to `said`, whose last part is kept.

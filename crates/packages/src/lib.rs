@@ -1,4 +1,4 @@
-//! Packages for Python: what may be asked for, how it is fetched, and where it is kept.
+//! Packages for Python, and of npm for JavaScript: what may be asked for, how it is fetched, and where it is kept.
 //!
 //! A request goes through the grammar and the operator's policy (`spec`, `policy`: pure), is resolved and downloaded in a
 //! sandbox of its own whose only way out is the broker (`installer`), is checked again as a list of exact versions (`lock`),
@@ -12,6 +12,7 @@
 mod installer;
 mod lock;
 mod names;
+mod npm;
 mod policy;
 mod relay;
 mod service;
@@ -20,6 +21,7 @@ mod store;
 mod tool;
 mod unpack;
 
+pub use npm::{NpmConfig, NpmEntry, NpmPackages, NpmPolicy, find_npm};
 pub use policy::{Entry, EntryError, Policy};
 pub use service::{BaseInfo, Config, PythonPackages};
 pub use tool::{Tool, find_uv};

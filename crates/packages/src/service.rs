@@ -20,9 +20,9 @@ use crate::store::{Answer, Base, Layer, Store, base_name, key};
 use crate::tool::{self, Tool};
 
 /// How long an index is not asked again for the same request.
-const FRESH: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const FRESH: Duration = Duration::from_secs(24 * 3600);
 /// Installers at once; each may use all of the machine's cores.
-const INSTALLERS: usize = 2;
+pub(crate) const INSTALLERS: usize = 2;
 /// The owner of bases.
 const OPERATOR: &str = "operator's bases";
 /// How long a base may take.
@@ -64,13 +64,31 @@ impl std::fmt::Debug for Config {
     }
 }
 
+/// Equal requests wait for each other, and then find the answer.
+#[derive(Debug, Default)]
+pub(crate) struct Turns(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
+
+impl Turns {
+    /// The lock of one request.
+    pub(crate) fn of(&self, question: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turn| turn.strong_count() > 0);
+        if let Some(turn) = turns.get(question).and_then(Weak::upgrade) {
+            return turn;
+        }
+        let turn = Arc::new(tokio::sync::Mutex::new(()));
+        turns.insert(question.to_owned(), Arc::downgrade(&turn));
+        turn
+    }
+}
+
 /// Installs Python packages.
 #[derive(Debug)]
 pub struct PythonPackages {
     config: Config,
     backend: Arc<dyn Backend>,
     store: Option<Store>,
-    turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
+    turns: Turns,
     installers: Semaphore,
 }
 
@@ -101,7 +119,7 @@ impl PythonPackages {
             config,
             backend,
             store,
-            turns: Mutex::default(),
+            turns: Turns::default(),
             installers: Semaphore::new(INSTALLERS),
         })
     }
@@ -125,18 +143,6 @@ impl PythonPackages {
             std::env::consts::ARCH,
             self.config.python
         )
-    }
-
-    /// The lock of one request; equal requests wait for each other and then find the answer.
-    fn turn(&self, question: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.retain(|_, turn| turn.strong_count() > 0);
-        if let Some(turn) = turns.get(question).and_then(Weak::upgrade) {
-            return turn;
-        }
-        let turn = Arc::new(tokio::sync::Mutex::new(()));
-        turns.insert(question.to_owned(), Arc::downgrade(&turn));
-        turn
     }
 
     async fn set_up(&self, store: &Store) -> Result<Setup, Failure> {
@@ -207,7 +213,7 @@ impl PythonPackages {
     async fn get(&self, ask: Ask<'_>, progress: &watch::Sender<String>) -> Result<(Answer, PathBuf, bool), Failure> {
         let store = self.store()?;
         let question = self.question(&ask);
-        let turn = self.turn(&question);
+        let turn = self.turns.of(&question);
         let _turn = turn.lock().await;
         if let Some((answer, site)) = self.earlier(store, ask.owner, &question) {
             return Ok((answer, site, true));
@@ -534,7 +540,7 @@ fn no_base(name: &str, bases: &[(String, Base)]) -> Failure {
     )
 }
 
-fn too_long(limit: Duration) -> Failure {
+pub(crate) fn too_long(limit: Duration) -> Failure {
     Failure::new(
         Code::Timeout,
         format!(
@@ -545,7 +551,7 @@ fn too_long(limit: Duration) -> Failure {
     )
 }
 
-fn broken() -> Failure {
+pub(crate) fn broken() -> Failure {
     Failure::new(
         Code::Internal,
         "the installation broke off",
@@ -554,7 +560,7 @@ fn broken() -> Failure {
 }
 
 /// UTC, whole seconds.
-fn rfc3339(time: SystemTime) -> String {
+pub(crate) fn rfc3339(time: SystemTime) -> String {
     let seconds = time
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default()

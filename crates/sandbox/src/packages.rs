@@ -69,6 +69,11 @@ pub trait Packages: Send + Sync + std::fmt::Debug {
     /// The language that the packages are for.
     fn language(&self) -> &str;
 
+    /// Whether code in this language can use them, too.
+    fn serves(&self, language: &str) -> bool {
+        self.language() == language
+    }
+
     /// Checks what is wanted against the grammar and the operator's policy, without doing anything.
     ///
     /// # Errors
@@ -81,6 +86,13 @@ pub trait Packages: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// What stands in the way, in the words of the caller.
     async fn install(&self, wanted: Wanted, progress: &watch::Sender<String>) -> Result<Installed, Failure>;
+
+    /// A program that makes the packages at this place inside known to the language. It runs in the sandbox that they are
+    /// for, with the rights of its code; what it prints are names that it left alone, a line each. None: nothing is needed.
+    fn arrange(&self, place: &str) -> Option<Vec<String>> {
+        let _ = place;
+        None
+    }
 
     /// The folder and the packages that every sandbox starts with, if the operator has named some.
     ///

@@ -170,9 +170,9 @@ async fn wire_with(mut settings: Settings, launcher: Launcher, mut found: Detect
         ask_versions(backend.as_ref(), &settings, &mut found).await;
     }
     #[cfg(all(target_os = "linux", feature = "native"))]
-    let packages = packages::installer(&settings, &working, &found.languages());
+    let packages = packages::installers(&settings, &working, &found.languages(), &mut problems);
     #[cfg(not(all(target_os = "linux", feature = "native")))]
-    let packages = None;
+    let packages = Vec::new();
     #[cfg(all(target_os = "linux", feature = "native"))]
     let network = network::network(&settings.network).unwrap_or_else(|failure| {
         problems.push(failure);

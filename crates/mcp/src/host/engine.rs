@@ -53,8 +53,8 @@ impl Host for EngineHost {
         self.0.run_once(who, request, cancel).await
     }
 
-    fn package_language(&self) -> Option<String> {
-        self.0.package_language().map(str::to_owned)
+    fn package_languages(&self) -> Vec<String> {
+        self.0.package_languages()
     }
 
     fn network_allowed(&self) -> Vec<String> {

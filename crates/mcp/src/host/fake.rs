@@ -252,8 +252,8 @@ impl Host for FakeHost {
         })
     }
 
-    fn package_language(&self) -> Option<String> {
-        Some("python".into())
+    fn package_languages(&self) -> Vec<String> {
+        vec!["python".into()]
     }
 
     fn network_allowed(&self) -> Vec<String> {

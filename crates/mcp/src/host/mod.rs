@@ -47,8 +47,8 @@ pub(crate) trait Host: Send + Sync {
         request: RunRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure>;
-    /// The language that packages can be installed for.
-    fn package_language(&self) -> Option<String>;
+    /// The languages that packages can be installed for.
+    fn package_languages(&self) -> Vec<String>;
     /// The most that a sandbox may ask to reach.
     fn network_allowed(&self) -> Vec<String>;
     async fn install(

@@ -96,8 +96,8 @@ pub(crate) struct Facts {
     pub(crate) uploads: bool,
     /// Execution time when a call does not say, in seconds.
     pub(crate) timeout_s: u64,
-    /// The language that packages can be installed for.
-    pub(crate) package_language: Option<String>,
+    /// The languages that packages can be installed for.
+    pub(crate) package_languages: Vec<String>,
     /// Whether sandboxes can reach hosts.
     pub(crate) network: bool,
 }
@@ -113,7 +113,7 @@ impl Facts {
             backends: host.backends().iter().map(|backend| backend.name.to_owned()).collect(),
             uploads: !host.config().upload_from.is_empty(),
             timeout_s: host.config().timeout.as_secs(),
-            package_language: host.package_language(),
+            package_languages: host.package_languages(),
             network: !host.network_allowed().is_empty(),
         }
     }

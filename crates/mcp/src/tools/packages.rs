@@ -5,7 +5,7 @@ use sandcell_engine::InstallRequest;
 use sandcell_sandbox::Failure;
 use serde_json::json;
 
-use super::code::{language, wait, wait_field};
+use super::code::{wait, wait_field};
 use super::{Call, Effect, Facts, Tool, sandbox_field, seconds_field};
 use crate::answer::Answer;
 use crate::content::execution;
@@ -18,21 +18,31 @@ const TIMEOUT_S: u64 = 120;
 pub(super) fn packages_field(facts: &Facts) -> Field {
     Field::new("packages", Kind::Texts, json!(["numpy"]))
         .about("Installed first")
-        .hidden_if(facts.package_language.is_none())
+        .hidden_if(facts.package_languages.is_empty())
 }
 
 pub(super) fn install_package(facts: &Facts) -> Tool {
-    let language = facts.package_language.as_deref().unwrap_or("python");
+    let mut languages = facts.package_languages.clone();
+    if languages.is_empty() {
+        languages.push("python".to_owned());
+    }
+    let default = languages.first().cloned().unwrap_or_default();
+    let npm = if languages.iter().any(|language| language == "javascript") {
+        " With language javascript those of npm (zod, lodash@^4, @types/node@20)."
+    } else {
+        ""
+    };
     Tool {
         name: "install_package",
-        description: "Make packages importable in a sandbox, also in a session that runs: variables stay. Use it when \
-                      an import fails. Names with versions as for pip (numpy, pandas>=2,<3); no options, files or URLs. \
-                      The sandbox itself gets no network."
-            .into(),
+        description: format!(
+            "Make packages importable in a sandbox, also in a session that runs: variables stay. Use it when an import \
+             fails. Names with versions as for pip (numpy, pandas>=2,<3); no options, files or URLs.{npm} The sandbox \
+             itself gets no network."
+        ),
         fields: vec![
             Field::new("packages", Kind::Texts, json!(["numpy", "pandas>=2,<3"])),
             Field::new("package", Kind::Text, json!("numpy")).about("The same for one"),
-            Field::new("language", Kind::Choice(vec![language.to_owned()]), json!(language)).default(json!(language)),
+            Field::new("language", Kind::Choice(languages), json!(default)).default(json!(default)),
             sandbox_field(),
             seconds_field("timeout_s", 0.001, 3600.0, 300).default(json!(TIMEOUT_S)),
             wait_field(),
@@ -47,9 +57,13 @@ async fn install(mut call: Call) -> Result<Answer, Failure> {
     let arguments = &mut call.arguments;
     let mut packages = arguments.texts("packages");
     packages.extend(arguments.text("package"));
+    let first = call.host.package_languages().into_iter().next();
     let request = InstallRequest {
         packages,
-        language: language(arguments, &*call.host),
+        language: arguments
+            .text("language")
+            .or(first)
+            .unwrap_or_else(|| "python".to_owned()),
         sandbox_id: arguments.text("sandbox_id"),
         timeout: arguments.seconds("timeout_s"),
         wait: Some(wait(arguments)),

@@ -71,6 +71,10 @@ pub(crate) struct PackageSettings {
     pub(crate) allow: Vec<String>,
     /// The same.
     pub(crate) deny: Vec<String>,
+    /// The same for packages of npm.
+    pub(crate) npm_allow: Vec<String>,
+    /// The same.
+    pub(crate) npm_deny: Vec<String>,
     /// Releases must be at least so old.
     pub(crate) min_age: Duration,
     /// Whether source distributions are left alone.
@@ -156,6 +160,8 @@ impl Settings {
                 },
                 allow: get.requirements("packages.allow")?,
                 deny: get.requirements("packages.deny")?,
+                npm_allow: get.texts("packages.npm_allow")?,
+                npm_deny: get.texts("packages.npm_deny")?,
                 min_age: Duration::from_secs(get.integer("packages.min_age_days")?.saturating_mul(86_400)),
                 only_binary: match get.value("packages.only_binary")? {
                     Value::Flag(flag) => *flag,

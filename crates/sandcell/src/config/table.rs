@@ -151,6 +151,18 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "true",
         "Whether only wheels are installed. `false` also builds source distributions, whose build scripts then run in the installer's sandbox.",
     ),
+    operator(
+        "packages.npm_allow",
+        Kind::Texts,
+        "",
+        "Packages of npm that may be installed, their dependencies included: `lodash`, `@acme/*`, and after `@` the beginning of versions, as in `zod@3`. Empty: all may be, unless `packages.allow` has entries: then none.",
+    ),
+    operator(
+        "packages.npm_deny",
+        Kind::Texts,
+        "",
+        "Packages of npm that may not be installed, written in the same way; wins over `packages.npm_allow`.",
+    ),
     plain(
         "packages.disk_mb",
         whole(16, 1 << 20),

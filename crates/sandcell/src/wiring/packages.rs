@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use sandcell_packages::{Config, Policy, PythonPackages, find_uv};
+use sandcell_packages::{
+    Config, NpmConfig, NpmEntry, NpmPackages, NpmPolicy, Policy, PythonPackages, find_npm, find_uv,
+};
 use sandcell_sandbox::{Backend, ByteSize, Code, Cpus, Failure, Language, Limits, Packages};
 
 use crate::config::Settings;
@@ -14,19 +16,86 @@ const PROCESSES: u32 = 512;
 /// Files of an installer's disk: those of the packages twice, once in the cache.
 const INODES: u64 = 800_000;
 
-/// The installer for an engine; none where there is no Python.
-pub(super) fn installer(
+/// Those who install packages for an engine, each where its language is. Entries of lists that cannot be read are problems.
+pub(super) fn installers(
     settings: &Settings,
     backends: &[Arc<dyn Backend>],
     languages: &[Arc<dyn Language>],
-) -> Option<Arc<dyn Packages>> {
-    let backend = backends.first()?;
+    problems: &mut Vec<Failure>,
+) -> Vec<Arc<dyn Packages>> {
+    let Some(backend) = backends.first() else {
+        return Vec::new();
+    };
+    let mut all: Vec<Arc<dyn Packages>> = Vec::new();
     match python_packages(settings, backend, languages) {
-        Ok(packages) => Some(packages),
-        Err(failure) => {
-            tracing::warn!("packages cannot be installed: {failure}");
-            None
-        }
+        Ok(packages) => all.push(packages),
+        Err(failure) => tracing::warn!("packages cannot be installed: {failure}"),
+    }
+    match npm_packages(settings, backend, languages) {
+        Ok(packages) => all.extend(packages.map(|packages| packages as Arc<dyn Packages>)),
+        Err(failure) => problems.push(failure),
+    }
+    all
+}
+
+/// Packages of npm; none where there is no Node or no npm.
+fn npm_packages(
+    settings: &Settings,
+    backend: &Arc<dyn Backend>,
+    languages: &[Arc<dyn Language>],
+) -> Result<Option<Arc<NpmPackages>>, Failure> {
+    let own = &settings.packages;
+    let entries = |texts: &[String]| -> Result<Vec<NpmEntry>, Failure> {
+        let read = |text: &String| {
+            text.parse().map_err(|error| {
+                Failure::invalid(
+                    format!("{text:?}: {error}"),
+                    "correct packages.npm_allow and packages.npm_deny",
+                )
+            })
+        };
+        texts.iter().map(read).collect()
+    };
+    let policy = NpmPolicy {
+        allow: entries(&own.npm_allow)?,
+        deny: entries(&own.npm_deny)?,
+        min_age: Some(own.min_age).filter(|age| !age.is_zero()),
+        closed: !own.allow.is_empty(),
+    };
+    let Some(npm) = find_npm(std::env::var("PATH").ok().as_deref()) else {
+        return Ok(None);
+    };
+    let Some(javascript) = languages.iter().find(|language| language.info().name == "javascript") else {
+        return Ok(None);
+    };
+    let program = javascript.program("", &[], &std::collections::BTreeMap::new())?;
+    let Some(node) = program.run.argv.into_iter().next() else {
+        return Ok(None);
+    };
+    let config = NpmConfig {
+        data: settings.data_dir.clone(),
+        policy,
+        node,
+        node_version: javascript.info().version.clone(),
+        npm: Some(npm),
+        limits: limits(own.disk),
+        file_max: own.file.as_bytes(),
+        total_max: own.download.as_bytes(),
+        kept_max: own.kept.as_bytes(),
+        variable: |name| std::env::var(name).ok(),
+    };
+    Ok(Some(NpmPackages::new(config, backend.clone())))
+}
+
+/// What an installer may use.
+fn limits(disk: ByteSize) -> Limits {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Limits {
+        memory: MEMORY,
+        cpus: Cpus::milli(u32::try_from(cores).unwrap_or(1).saturating_mul(1000)),
+        processes: PROCESSES,
+        disk,
+        inodes: INODES,
     }
 }
 
@@ -63,7 +132,6 @@ pub(crate) fn python_packages(
         };
         texts.iter().map(read).collect()
     };
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let config = Config {
         data: settings.data_dir.clone(),
         policy: Policy {
@@ -74,13 +142,7 @@ pub(crate) fn python_packages(
         },
         python: executable,
         python_version: python.info().version.clone(),
-        limits: Limits {
-            memory: MEMORY,
-            cpus: Cpus::milli(u32::try_from(cores).unwrap_or(1).saturating_mul(1000)),
-            processes: PROCESSES,
-            disk: own.disk,
-            inodes: INODES,
-        },
+        limits: limits(own.disk),
         file_max: own.file.as_bytes(),
         total_max: own.download.as_bytes(),
         kept_max: own.kept.as_bytes(),

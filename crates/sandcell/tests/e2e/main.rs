@@ -43,6 +43,8 @@ mod bad_input;
 mod concurrency;
 // Packages: an index of our own, good and bad.
 mod packages;
+// Packages of npm: a registry of our own, good and bad.
+mod npm;
 // Hosts that a sandbox may reach, and all those that it may not.
 mod network;
 // However it ends, nothing is left.

@@ -285,7 +285,7 @@ fn zip(files: &[(String, Vec<u8>, u32)]) -> Vec<u8> {
     out
 }
 
-fn crc32(bytes: &[u8]) -> u32 {
+pub(super) fn crc32(bytes: &[u8]) -> u32 {
     let table: Vec<u32> = (0..256)
         .map(|byte| {
             (0..8).fold(

@@ -5,6 +5,7 @@ pub mod http;
 pub mod index;
 pub mod machine;
 pub mod place;
+pub mod registry;
 pub mod turns;
 
 use std::io::Write;

@@ -1,0 +1,193 @@
+//! One installation with npm in a sandbox of its own: resolve, download, unpack, hand out.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use sandcell_broker::NpmIndex;
+use sandcell_sandbox::{
+    Backend, Code, Command, Failure, Limits, Process, Sandbox, SandboxPath, SandboxSpec, StdinMode, WriteMode,
+};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::lock::{self, Lock};
+use super::spec::Spec;
+use crate::installer::{Ended, failure_of, run_through, take_out};
+use crate::store::Draft;
+use crate::unpack::Unpacked;
+
+const PACK: &str = include_str!("../inside/pack.js");
+const SITE: &str = "/tmp/site";
+/// The most that npm's list of versions may have.
+const LIST_MAX: u64 = 16 << 20;
+
+/// What an installation needs to know of the machine.
+pub(super) struct Setup {
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) node: String,
+    pub(super) npm: PathBuf,
+    pub(super) limits: Limits,
+}
+
+/// A running installer.
+pub(super) struct Installer {
+    setup: Setup,
+    sandbox: Arc<dyn Sandbox>,
+    /// npm inside.
+    npm: String,
+    port: u16,
+    registry: AbortHandle,
+}
+
+impl Drop for Installer {
+    fn drop(&mut self) {
+        self.registry.abort();
+    }
+}
+
+impl Installer {
+    /// Makes the sandbox.
+    pub(super) async fn start(setup: Setup, index: Arc<NpmIndex>) -> Result<Self, Failure> {
+        let spec = SandboxSpec {
+            limits: setup.limits.clone(),
+            ..SandboxSpec::default()
+        };
+        let sandbox = setup.backend.create(&spec).await?;
+        // What lies in /usr is there already; npm of elsewhere is shown.
+        let npm = match setup.npm.parent().and_then(std::path::Path::parent) {
+            Some(folder) if !setup.npm.starts_with("/usr") => {
+                format!("{}/bin/npm-cli.js", sandbox.attach(folder).await?)
+            }
+            _ => setup.npm.display().to_string(),
+        };
+        let mut forward = sandbox.forward(0).await?;
+        let port = forward.port;
+        let serving = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Some(connection) = forward.accept().await {
+                connections.spawn(Arc::clone(&index).serve(connection, port));
+                while connections.try_join_next().is_some() {}
+            }
+        });
+        Ok(Self {
+            setup,
+            sandbox,
+            npm,
+            port,
+            registry: serving.abort_handle(),
+        })
+    }
+
+    fn environment(&self) -> BTreeMap<String, String> {
+        let mut env = self.sandbox.base_env().clone();
+        let registry = format!("http://127.0.0.1:{}/", self.port);
+        let own = [
+            ("HOME", "/tmp"),
+            ("NO_COLOR", "1"),
+            ("npm_config_registry", registry.as_str()),
+            ("npm_config_cache", "/tmp/npm-cache"),
+            ("npm_config_userconfig", "/dev/null"),
+            ("npm_config_globalconfig", "/tmp/no-npmrc"),
+            ("npm_config_ignore_scripts", "true"),
+            ("npm_config_audit", "false"),
+            ("npm_config_fund", "false"),
+            ("npm_config_update_notifier", "false"),
+            ("npm_config_progress", "false"),
+            ("npm_config_loglevel", "error"),
+            ("npm_config_logs_max", "0"),
+            ("npm_config_fetch_retries", "0"),
+            ("npm_config_omit", "dev"),
+            ("npm_config_bin_links", "false"),
+            ("npm_config_replace_registry_host", "never"),
+        ];
+        env.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        env
+    }
+
+    async fn spawn(&self, argv: &[&str], cwd: &str) -> Result<Process, Failure> {
+        let command = Command {
+            argv: argv.iter().map(|&text| text.to_owned()).collect(),
+            env: self.environment(),
+            cwd: cwd.to_owned(),
+            stdin: StdinMode::Null,
+            control: false,
+        };
+        Ok(self.sandbox.spawn(command).await?)
+    }
+
+    async fn npm(&self, what: &str, arguments: &[&str]) -> Result<(), Failure> {
+        let argv = [&[self.setup.node.as_str(), self.npm.as_str()], arguments].concat();
+        let ended = run_through(self.spawn(&argv, SITE).await?).await?;
+        if ended.ok {
+            return Ok(());
+        }
+        Err(self.failed(what, ended))
+    }
+
+    fn failed(&self, what: &str, ended: Ended) -> Failure {
+        let registry = format!("http://127.0.0.1:{}/", self.port);
+        let said = ended.said.replace(&registry, "the npm registry ");
+        failure_of(what, &Ended { said, ..ended }, &self.setup.limits)
+    }
+
+    /// Finds the exact versions.
+    pub(super) async fn resolve(&self, specs: &[Spec]) -> Result<Lock, Failure> {
+        let wanted: BTreeMap<&str, &str> = specs
+            .iter()
+            .map(|spec| (spec.name.as_str(), spec.range.as_str()))
+            .collect();
+        // A file, so that nothing of a request is ever an argument.
+        let file = serde_json::json!({"private": true, "dependencies": wanted}).to_string();
+        let files = self.sandbox.files();
+        files
+            .write(&path("package.json")?, file.into(), WriteMode::Replace)
+            .await?;
+        self.npm(
+            "the packages could not be resolved",
+            &["install", "--package-lock-only"],
+        )
+        .await?;
+        let chunk = files.read(&path("package-lock.json")?, 0, LIST_MAX).await?;
+        let text = String::from_utf8(chunk.bytes.to_vec()).ok();
+        let text = text.filter(|_| chunk.total <= LIST_MAX);
+        lock::parse(&text.ok_or_else(|| internal("npm's list of versions is too long or no text"))?)
+    }
+
+    /// Downloads and unpacks exactly what was resolved, and writes it into the draft.
+    pub(super) async fn build(
+        &self,
+        draft: &Draft,
+        limit: u64,
+        count: usize,
+        progress: &watch::Sender<String>,
+    ) -> Result<Unpacked, Failure> {
+        progress.send_replace(format!("downloading {count} packages"));
+        self.npm("the packages could not be downloaded and unpacked", &["ci"])
+            .await?;
+        progress.send_replace("storing them".to_owned());
+        let process = self.spawn(&[&self.setup.node, "-e", PACK, SITE], "/tmp").await?;
+        take_out(process, draft, limit)
+            .await?
+            .map_err(|ended| self.failed("the packages could not be handed out", ended))
+    }
+
+    /// Ends the sandbox and waits for it.
+    pub(super) async fn close(self) {
+        if let Err(error) = self.sandbox.close().await {
+            tracing::debug!(%error, "an installer's sandbox did not close in order");
+        }
+    }
+}
+
+fn path(name: &str) -> Result<SandboxPath, Failure> {
+    SandboxPath::parse(&format!("{SITE}/{name}")).map_err(|error| internal(&error.to_string()))
+}
+
+fn internal(what: &str) -> Failure {
+    Failure::new(
+        Code::PackageFailed,
+        what,
+        "try again; tell the operator if it happens again",
+    )
+}

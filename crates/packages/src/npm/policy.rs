@@ -1,0 +1,185 @@
+//! What the operator allows of npm. Pure.
+//!
+//! An entry is a name (`lodash`), a pattern of names (`@acme/*`), and after `@` the beginning of versions (`zod@3`,
+//! `left-pad@1.3.0`). As for Python, what counts is the look at every exact version that would be installed.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use sandcell_sandbox::{Code, Failure};
+
+use super::spec::Spec;
+use crate::lock::Locked;
+
+/// Entries that a refusal names.
+const SHOWN: usize = 20;
+
+/// One entry of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NpmEntry {
+    text: String,
+    /// Parts between stars.
+    name: Vec<String>,
+    version: Option<Vec<String>>,
+}
+
+impl FromStr for NpmEntry {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let cut = text.get(1..).and_then(|rest| rest.find('@')).map(|place| place + 1);
+        let (name, version) = match cut.and_then(|place| text.split_at_checked(place)) {
+            Some((name, version)) => (name, Some(version.trim_start_matches('@'))),
+            None => (text, None),
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.~@/*".contains(c);
+        if name.is_empty() || !name.chars().all(plain) {
+            return Err("an entry is a name such as lodash or @acme/*".to_owned());
+        }
+        let sound = |c: char| c.is_ascii_alphanumeric() || "-.+".contains(c);
+        if version.is_some_and(|version| version.is_empty() || !version.chars().all(sound)) {
+            return Err("after @ an entry has the beginning of versions, such as 3 or 1.2.0".to_owned());
+        }
+        Ok(Self {
+            text: text.to_owned(),
+            name: name.split('*').map(str::to_owned).collect(),
+            version: version.map(|version| version.split('.').map(str::to_owned).collect()),
+        })
+    }
+}
+
+impl NpmEntry {
+    fn is_about(&self, name: &str) -> bool {
+        let Some((first, rest)) = self.name.split_first() else {
+            return false;
+        };
+        let Some(mut left) = name.strip_prefix(first.as_str()) else {
+            return false;
+        };
+        let Some((last, middle)) = rest.split_last() else {
+            return left.is_empty();
+        };
+        for part in middle {
+            match left.split_once(part.as_str()) {
+                Some((_, after)) => left = after,
+                None => return false,
+            }
+        }
+        left.ends_with(last.as_str())
+    }
+
+    fn holds(&self, name: &str, version: &str) -> bool {
+        let begins = |parts: &Vec<String>| {
+            let own: Vec<&str> = version.split('.').collect();
+            parts.len() <= own.len() && parts.iter().zip(own).all(|(part, own)| part == own)
+        };
+        self.is_about(name) && self.version.as_ref().is_none_or(begins)
+    }
+}
+
+/// What may be installed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NpmPolicy {
+    /// Where it has entries, one must hold.
+    pub allow: Vec<NpmEntry>,
+    /// None of these may hold.
+    pub deny: Vec<NpmEntry>,
+    /// Releases must be at least so old.
+    pub min_age: Option<Duration>,
+    /// Without an allow-list nothing is allowed: the operator restricts packages of another language.
+    pub closed: bool,
+}
+
+impl NpmPolicy {
+    /// Whether a version may be installed.
+    pub(crate) fn offers(&self, name: &str, version: &str) -> bool {
+        let holds = |entry: &NpmEntry| entry.holds(name, version);
+        let allowed = match self.allow.as_slice() {
+            [] => !self.closed,
+            allow => allow.iter().any(holds),
+        };
+        allowed && !self.deny.iter().any(holds)
+    }
+
+    /// Looks at a request, as far as that can be told before versions are known.
+    pub(crate) fn check(&self, spec: &Spec) -> Result<(), Failure> {
+        let about = |entry: &NpmEntry| entry.is_about(&spec.name);
+        let denied = self.deny.iter().any(|entry| about(entry) && entry.version.is_none());
+        let allowed = match self.allow.as_slice() {
+            [] => !self.closed,
+            allow => allow.iter().any(about),
+        };
+        if denied || !allowed {
+            return Err(self.refusal(format!("{} may not be installed", spec.name)));
+        }
+        Ok(())
+    }
+
+    /// Looks at every exact version.
+    pub(crate) fn check_lock(&self, locked: &[Locked]) -> Result<(), Failure> {
+        match locked.iter().find(|one| !self.offers(&one.name, &one.version)) {
+            None => Ok(()),
+            Some(one) => Err(self.refusal(format!("{} {} may not be installed", one.name, one.version))),
+        }
+    }
+
+    pub(crate) fn refusal(&self, what: String) -> Failure {
+        let list = |entries: &[NpmEntry]| {
+            let texts: Vec<&str> = entries.iter().take(SHOWN).map(|entry| entry.text.as_str()).collect();
+            texts.join(", ")
+        };
+        let remedy = match (self.allow.as_slice(), self.closed) {
+            ([], true) => "ask the operator to name npm packages in packages.npm_allow".to_owned(),
+            ([], false) => format!("not allowed are: {}", list(&self.deny)),
+            (allow, _) => format!("allowed are: {}", list(allow)),
+        };
+        Failure::new(Code::PackageNotAllowed, what, remedy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(texts: &[&str]) -> Vec<NpmEntry> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn entries_hold_for_names_patterns_and_beginnings_of_versions() {
+        let policy = NpmPolicy {
+            allow: entries(&["lodash", "@acme/*", "zod@3", "left-pad@1.3.0"]),
+            deny: entries(&["@acme/secret", "lodash@4.17.0"]),
+            ..NpmPolicy::default()
+        };
+        for (name, version) in [
+            ("lodash", "4.17.21"),
+            ("@acme/x", "1.0.0"),
+            ("zod", "3.25.0"),
+            ("left-pad", "1.3.0"),
+        ] {
+            assert!(policy.offers(name, version), "{name} {version}");
+        }
+        for (name, version) in [
+            ("lodash", "4.17.0"),
+            ("lodash-es", "4.17.21"),
+            ("@acme/secret", "1.0.0"),
+            ("@acmex/x", "1.0.0"),
+            ("zod", "4.0.0"),
+            ("zod", "30.0.0"),
+            ("left-pad", "1.3.0-rc.1"),
+            ("other", "1.0.0"),
+        ] {
+            assert!(!policy.offers(name, version), "{name} {version}");
+        }
+        let closed = NpmPolicy {
+            closed: true,
+            ..NpmPolicy::default()
+        };
+        assert!(!closed.offers("lodash", "4.17.21") && NpmPolicy::default().offers("lodash", "4.17.21"));
+        for bad in ["", "a b", "a@", "a@^1", "https://x"] {
+            assert!(bad.parse::<NpmEntry>().is_err(), "{bad:?}");
+        }
+    }
+}
