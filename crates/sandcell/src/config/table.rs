@@ -395,13 +395,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
 ];
 
 /// Settings of the contract that this build does not have yet. They are refused by name, never ignored.
-pub(crate) const NOT_YET: &[&str] = &[
-    "auth",
-    "backend.docker",
-    "backend.e2b",
-    "pool.warm_parents",
-    "script",
-];
+pub(crate) const NOT_YET: &[&str] = &["auth", "backend.docker", "backend.e2b", "pool.warm_parents", "script"];
 
 /// Words that a known setting will take once more is built. They are refused with that said.
 pub(crate) const WORDS_NOT_YET: &[(&str, &[&str])] = &[
