@@ -32,7 +32,8 @@ pub(super) fn installers(
         Err(failure) => tracing::warn!("packages cannot be installed: {failure}"),
     }
     match npm_packages(settings, backend, languages) {
-        Ok(packages) => all.extend(packages.map(|packages| packages as Arc<dyn Packages>)),
+        Ok(Some(packages)) => all.push(packages),
+        Ok(None) => {}
         Err(failure) => problems.push(failure),
     }
     all

@@ -43,6 +43,8 @@ mod bad_input;
 mod concurrency;
 // Packages: an index of our own, good and bad.
 mod packages;
+// Packages that mean harm, and a disk that is full.
+mod hostile_packages;
 // Packages of npm: a registry of our own, good and bad.
 mod npm;
 // Hosts that a sandbox may reach, and all those that it may not.

@@ -27,6 +27,8 @@ struct File {
     bytes: Vec<u8>,
     sha256: String,
     uploaded: String,
+    /// The size that is announced, if it is not the real one.
+    announced: Option<u64>,
 }
 
 impl Index {
@@ -60,9 +62,39 @@ impl Index {
             bytes: bytes.to_vec(),
             sha256: sha256.map_or_else(|| hex(&Sha256::digest(bytes)), str::to_owned),
             uploaded: uploaded.to_owned(),
+            announced: None,
         };
         let mut projects = self.state.projects.lock().unwrap();
         projects.entry(wheel.name.replace('_', "-")).or_default().push(file);
+    }
+
+    /// Puts a source distribution there: these files below `NAME-VERSION/`.
+    pub fn add_source(&self, name: &str, version: &str, files: &[(&str, &str)]) {
+        let mut archive = Vec::new();
+        for (path, text) in files {
+            let path = format!("{name}-{version}/{path}");
+            super::registry::append(&mut archive, &path, b'0', "", text.as_bytes());
+        }
+        archive.extend([0; 1024]);
+        let bytes = super::registry::gzip(&archive);
+        self.put(name, format!("{name}-{version}.tar.gz"), bytes, None);
+    }
+
+    /// Puts a wheel there that says it is so large, and sends bytes without end.
+    pub fn add_endless(&self, wheel: &Wheel, announced: u64) {
+        self.put(&wheel.name, wheel.filename(), wheel.bytes(), Some(announced));
+    }
+
+    fn put(&self, project: &str, name: String, bytes: Vec<u8>, announced: Option<u64>) {
+        let file = File {
+            sha256: hex(&Sha256::digest(&bytes)),
+            name,
+            bytes,
+            uploaded: "2020-01-01T00:00:00Z".to_owned(),
+            announced,
+        };
+        let mut projects = self.state.projects.lock().unwrap();
+        projects.entry(project.replace('_', "-")).or_default().push(file);
     }
 
     /// From now on a name and password are needed: the header that must come.
@@ -149,6 +181,13 @@ fn respond(mut stream: &TcpStream, path: &str, state: &State) -> std::io::Result
     let file = projects.values().flatten().find(|file| file.name == name).cloned();
     drop(projects);
     match file {
+        Some(File {
+            announced: Some(size), ..
+        }) => {
+            stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n").as_bytes())?;
+            while stream.write_all(&[0; 1 << 16]).is_ok() {}
+            return Ok(false);
+        }
         Some(file) => answer(stream, "200 OK", "application/octet-stream", &file.bytes)?,
         None => answer(stream, "404 Not Found", "text/plain", b"no such file")?,
     }

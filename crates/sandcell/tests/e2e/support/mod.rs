@@ -87,6 +87,15 @@ pub fn skip(test: &str, reason: &str) {
         std::env::var("SANDCELL_TEST_REQUIRE").as_deref() != Ok("1"),
         "{test} cannot run here: {reason}; SANDCELL_TEST_REQUIRE=1 says that nothing may be skipped"
     );
+    count(test, reason);
+}
+
+/// Says that a test was not run for something that no machine is required to have, and counts it as skipped.
+pub fn not_required(test: &str, reason: &str) {
+    count(test, &format!("not required: {reason}"));
+}
+
+fn count(test: &str, reason: &str) {
     println!("skipped: {test}: {reason}");
     if let Some(path) = std::env::var_os("SANDCELL_TEST_SKIPS") {
         let mut file = std::fs::OpenOptions::new()

@@ -185,7 +185,7 @@ fn answer(mut stream: &TcpStream, status: &str, body: &[u8], announced: Option<u
 }
 
 /// One entry of a tar archive.
-fn append(archive: &mut Vec<u8>, path: &str, kind: u8, target: &str, bytes: &[u8]) {
+pub(super) fn append(archive: &mut Vec<u8>, path: &str, kind: u8, target: &str, bytes: &[u8]) {
     let mut head = [0; 512];
     let mut put = |at: usize, text: &str| head[at..at + text.len()].copy_from_slice(text.as_bytes());
     put(0, path);
@@ -207,8 +207,8 @@ fn append(archive: &mut Vec<u8>, path: &str, kind: u8, target: &str, bytes: &[u8
     archive.resize(archive.len().next_multiple_of(512), 0);
 }
 
-/// Nothing compressed, as gzip may be; runs of one byte as it can be, so that a bomb is small.
-fn gzip(bytes: &[u8]) -> Vec<u8> {
+/// Nothing compressed, as gzip may be.
+pub(super) fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut out = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
     let mut chunks = bytes.chunks(65535).peekable();
     while let Some(chunk) = chunks.next() {
