@@ -3,11 +3,11 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::packages::{command, install, kept, uv, with_pip};
+use crate::packages::{command, install, kept, with_pip};
 use crate::support::client::Client;
 use crate::support::index::{Index, Wheel};
 use crate::support::place::{Place, SECRET};
-use crate::support::{begin, is_root, skip};
+use crate::support::{begin, is_root};
 
 #[test]
 fn a_file_without_end_is_refused_by_the_size_that_it_says_or_sends() {
@@ -61,12 +61,6 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
 #[test]
 fn a_source_distribution_is_left_alone_or_built_where_it_can_do_no_harm() {
     let _turn = begin!();
-    if uv().is_none() {
-        return skip(
-            "hostile_packages::a_source_distribution_is_left_alone_or_built_where_it_can_do_no_harm",
-            "no uv (pip install uv, SANDCELL_TEST_UV)",
-        );
-    }
     let index = Index::start();
     let strict = Place::new();
     let secret = strict.write("secret", "of the host");

@@ -335,6 +335,56 @@ fn a_javascript_session_keeps_variables_and_gives_values() {
 }
 
 #[test]
+fn the_status_lists_the_variables_of_a_javascript_session() {
+    let _turn = begin!();
+    fn here() {}
+    if !has("node", here) {
+        return;
+    }
+    let place = Place::new();
+    let server = server(&place);
+    let made = execute(
+        &server,
+        "js",
+        "const count = 3; let name = 'w\u{f6}rld'; var list = [1, 2, 3]; shared = new Map([[1, 2]]); class K {} const own = new K();\n\
+         const bytes = new Uint8Array(20000); function f() {} let never;\n\
+         const trap = new Proxy({}, { get() { throw 1 }, getPrototypeOf() { throw 2 }, ownKeys() { throw 3 } });\n\
+         Object.defineProperty(globalThis, 'getter', { get() { throw 4 }, configurable: true })",
+    );
+    assert_eq!(made.status(), "ok", "{made:?}");
+    let id = made.meta()["sandbox_id"].clone();
+    let status = server.call("get_sandbox_status", json!({"sandbox_id": id}));
+    let sessions = &status.0["structuredContent"]["sandboxes"][0]["sessions"];
+    let listed = sessions
+        .as_array()
+        .and_then(|sessions| sessions.iter().find(|session| session["language"] == "javascript"))
+        .and_then(|session| session["variables"].as_array())
+        .unwrap_or_else(|| panic!("{status:?}"));
+    let of = |name: &str| listed.iter().find(|one| one["name"] == name);
+    for (name, kind, shape, preview) in [
+        ("count", "number", "", "3"),
+        ("name", "string", "5", "\"w\u{f6}rld\""),
+        ("list", "Array", "3", ""),
+        ("shared", "Map", "1", ""),
+        ("own", "K", "0", ""),
+        ("bytes", "Uint8Array", "20000", ""),
+        ("never", "undefined", "", "undefined"),
+        ("trap", "Proxy", "", ""),
+    ] {
+        let one = of(name).unwrap_or_else(|| panic!("{name}: {listed:?}"));
+        assert_eq!(
+            (&one["type"], &one["shape"], &one["preview"]),
+            (&json!(kind), &json!(shape), &json!(preview))
+        );
+    }
+    assert_eq!(of("bytes").unwrap()["bytes"], 20000);
+    for hidden in ["f", "K", "getter", "require", "console"] {
+        assert!(of(hidden).is_none(), "{hidden}");
+    }
+    assert!(execute(&server, "js", "count").all().starts_with("result: 3"));
+}
+
+#[test]
 fn an_endless_cell_of_javascript_is_interrupted_and_variables_stay() {
     let _turn = begin!();
     fn here() {}

@@ -192,20 +192,23 @@
   Object.defineProperty(globalThis, Symbol.for("sandcell.take"), { value: (value) => void (taken = value) });
 
   // The value that the inspector only describes.
-  async function valueOf(object) {
-    if (!object) return undefined;
+  const valueOf = async (object) => (await boxed(object))[0];
+
+  // The same in an array: a promise would ask the value itself whether it is one, and run code of its own.
+  async function boxed(object) {
+    if (!object) return [undefined];
     if (object.objectId) {
       const take = "function () { globalThis[Symbol.for('sandcell.take')](this); }";
       await post("Runtime.callFunctionOn", { objectId: object.objectId, functionDeclaration: take, silent: true });
       const value = taken;
       taken = undefined;
-      return value;
+      return [value];
     }
     if ("unserializableValue" in object) {
       const text = object.unserializableValue;
-      return text.endsWith("n") ? BigInt(text.slice(0, -1)) : Number(text);
+      return [text.endsWith("n") ? BigInt(text.slice(0, -1)) : Number(text)];
     }
-    return object.type === "undefined" ? undefined : object.value;
+    return [object.type === "undefined" ? undefined : object.value];
   }
 
   function evaluate(code, number) {
@@ -434,8 +437,76 @@
     busy = false;
   }
 
-  function variables(nonce) {
-    send({ type: "variables", nonce, variables: [] });
+  // ------------------------------------------------------------------ variables
+
+  const NAMES = 200;
+  const ownNames = Object.getOwnPropertyNames;
+  const descriptorOf = Object.getOwnPropertyDescriptor;
+  const prototypeOf = Object.getPrototypeOf;
+  let given = new Set();
+
+  // What it is called, without running any code of its own.
+  function kindOf(value) {
+    if (value === null || typeof value !== "object") return value === null ? "null" : typeof value;
+    if (util.types.isProxy(value)) return "Proxy";
+    for (let at = prototypeOf(value), depth = 0; at !== null && depth < 20; at = prototypeOf(at), depth++) {
+      if (util.types.isProxy(at)) return "object";
+      const maker = descriptorOf(at, "constructor")?.value;
+      const name = typeof maker === "function" && !util.types.isProxy(maker) && descriptorOf(maker, "name")?.value;
+      if (typeof name === "string" && name !== "") return name;
+    }
+    return "object";
+  }
+
+  function portrait(name, value) {
+    const type = kindOf(value);
+    const one = { name: clean(name).slice(0, 200), type: clean(type).slice(0, 200), shape: "", bytes: 0, preview: "" };
+    if (typeof value === "string") {
+      one.shape = String(value.length);
+      one.preview = clean(stringify(value.slice(0, 80)) + (value.length > 80 ? "…" : ""));
+    } else if (value === null || ["number", "boolean", "bigint", "undefined"].includes(typeof value)) {
+      one.preview = Object.is(value, -0) ? "-0" : String(value).slice(0, 80);
+    } else if (typeof value === "object" && !util.types.isProxy(value)) {
+      if (ArrayBuffer.isView(value)) one.bytes = value.byteLength;
+      if (Array.isArray(value)) one.shape = String(descriptorOf(value, "length").value);
+      else if (util.types.isMap(value)) one.shape = String(mapSize.call(value));
+      else if (util.types.isSet(value)) one.shape = String(setSize.call(value));
+      else if (util.types.isTypedArray(value)) one.shape = String(typedLength.call(value));
+      else one.shape = String(ownNames(value).length);
+    }
+    return one;
+  }
+
+  const mapSize = descriptorOf(Map.prototype, "size").get;
+  const setSize = descriptorOf(Set.prototype, "size").get;
+  const typedLength = descriptorOf(prototypeOf(Uint8Array.prototype), "length").get;
+
+  async function listing() {
+    const found = [];
+    for (const name of ownNames(globalThis)) {
+      const own = given.has(name) ? undefined : descriptorOf(globalThis, name);
+      if (own && "value" in own) found.push([name, own.value]);
+    }
+    const { names = [] } = await post("Runtime.globalLexicalScopeNames", {});
+    for (const name of names.slice(-NAMES)) {
+      // One that was never given a value has none, and is an error.
+      const { result, exceptionDetails, error } = await post("Runtime.evaluate", { expression: name, silent: true });
+      if (!error && !exceptionDetails) found.push([name, ...(await boxed(result))]);
+    }
+    return found
+      .filter(([, value]) => typeof value !== "function")
+      .slice(-NAMES)
+      .map(([name, value]) => portrait(name, value));
+  }
+
+  async function variables(nonce) {
+    let listed = [];
+    try {
+      listed = await listing();
+    } catch {
+      // An odd value is no reason to say nothing else.
+    }
+    send({ type: "variables", nonce, variables: listed });
   }
 
   function take(header) {
@@ -473,5 +544,6 @@
   globalThis.__filename = path.join(process.cwd(), "cell.js");
   globalThis.__dirname = process.cwd();
   process.argv = [process.argv[0], globalThis.__filename];
+  given = new Set(ownNames(globalThis));
   send({ type: "ready", version: process.version.slice(1), pid });
 }
