@@ -1,6 +1,6 @@
 //! One installation in a sandbox of its own: resolve, download, unpack, compile, hand out.
 //!
-//! The sandbox has none of the caller's files and no way out but the relay to the broker. It is made for one installation and
+//! The sandbox has none of the caller's files and no way out but one port that leads to the broker. It is made for one installation and
 //! ends with it, also when that is given up.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use sandcell_sandbox::{
 use tokio::sync::{mpsc, watch};
 
 use crate::lock::{self, Locked};
-use crate::relay::Relay;
+use crate::outlet::Outlet;
 use crate::spec::Spec;
 use crate::store::Draft;
 use crate::tool::Tool;
@@ -55,7 +55,7 @@ pub(crate) struct Setup {
 pub(crate) struct Installer {
     setup: Setup,
     sandbox: Arc<dyn Sandbox>,
-    relay: Relay,
+    outlet: Outlet,
 }
 
 /// How a program inside ended.
@@ -76,12 +76,13 @@ impl Installer {
         if let Some(folder) = &setup.tool_folder {
             sandbox.attach(folder).await?;
         }
-        let relay = Relay::start(sandbox.as_ref(), &setup.python, index).await?;
-        Ok(Self { setup, sandbox, relay })
+        let serve = move |connection, _port| Arc::clone(&index).serve(connection);
+        let outlet = Outlet::open(sandbox.as_ref(), serve).await?;
+        Ok(Self { setup, sandbox, outlet })
     }
 
     fn index_url(&self) -> String {
-        format!("http://127.0.0.1:{}/simple/", self.relay.port)
+        format!("http://127.0.0.1:{}/simple/", self.outlet.port)
     }
 
     fn environment(&self) -> BTreeMap<String, String> {
@@ -286,13 +287,13 @@ impl Installer {
     /// Why a step failed, as far as the tool itself says it.
     fn failed(&self, what: &str, ended: Ended) -> Failure {
         let said = ended.said.replace(&self.index_url(), "the package index ");
-        let said = said.replace(&format!("http://127.0.0.1:{}", self.relay.port), "the package index");
+        let said = said.replace(&format!("http://127.0.0.1:{}", self.outlet.port), "the package index");
         failure_of(what, &Ended { said, ..ended }, &self.setup.limits)
     }
 
     /// Ends the sandbox and waits for it.
     pub(crate) async fn close(self) {
-        drop(self.relay);
+        drop(self.outlet);
         if let Err(error) = self.sandbox.close().await {
             tracing::debug!(%error, "an installer's sandbox did not close in order");
         }

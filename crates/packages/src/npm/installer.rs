@@ -9,11 +9,11 @@ use sandcell_sandbox::{
     Backend, Code, Command, Failure, Limits, Process, Sandbox, SandboxPath, SandboxSpec, StdinMode, WriteMode,
 };
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinSet};
 
 use super::lock::{self, Lock};
 use super::spec::Spec;
 use crate::installer::{Ended, failure_of, run_through, take_out};
+use crate::outlet::Outlet;
 use crate::store::Draft;
 use crate::unpack::Unpacked;
 
@@ -36,14 +36,7 @@ pub(super) struct Installer {
     sandbox: Arc<dyn Sandbox>,
     /// npm inside.
     npm: String,
-    port: u16,
-    registry: AbortHandle,
-}
-
-impl Drop for Installer {
-    fn drop(&mut self) {
-        self.registry.abort();
-    }
+    outlet: Outlet,
 }
 
 impl Installer {
@@ -61,27 +54,19 @@ impl Installer {
             }
             _ => setup.npm.display().to_string(),
         };
-        let mut forward = sandbox.forward(0).await?;
-        let port = forward.port;
-        let serving = tokio::spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Some(connection) = forward.accept().await {
-                connections.spawn(Arc::clone(&index).serve(connection, port));
-                while connections.try_join_next().is_some() {}
-            }
-        });
+        let serve = move |connection, port| Arc::clone(&index).serve(connection, port);
+        let outlet = Outlet::open(sandbox.as_ref(), serve).await?;
         Ok(Self {
             setup,
             sandbox,
             npm,
-            port,
-            registry: serving.abort_handle(),
+            outlet,
         })
     }
 
     fn environment(&self) -> BTreeMap<String, String> {
         let mut env = self.sandbox.base_env().clone();
-        let registry = format!("http://127.0.0.1:{}/", self.port);
+        let registry = format!("http://127.0.0.1:{}/", self.outlet.port);
         let own = [
             ("HOME", "/tmp"),
             ("NO_COLOR", "1"),
@@ -126,7 +111,7 @@ impl Installer {
     }
 
     fn failed(&self, what: &str, ended: Ended) -> Failure {
-        let registry = format!("http://127.0.0.1:{}/", self.port);
+        let registry = format!("http://127.0.0.1:{}/", self.outlet.port);
         let said = ended.said.replace(&registry, "the npm registry ");
         failure_of(what, &Ended { said, ..ended }, &self.setup.limits)
     }
@@ -174,6 +159,7 @@ impl Installer {
 
     /// Ends the sandbox and waits for it.
     pub(super) async fn close(self) {
+        drop(self.outlet);
         if let Err(error) = self.sandbox.close().await {
             tracing::debug!(%error, "an installer's sandbox did not close in order");
         }
