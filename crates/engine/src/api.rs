@@ -421,6 +421,8 @@ pub struct SandboxView {
     pub isolation: Isolation,
     /// Hosts that it may reach.
     pub network: Vec<String>,
+    /// Bytes that were carried to and from them.
+    pub network_bytes: u64,
 }
 
 /// A live session.

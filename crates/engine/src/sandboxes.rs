@@ -153,6 +153,7 @@ impl Core {
                 NetworkRule::None => Vec::new(),
                 NetworkRule::Hosts(hosts) => hosts.clone(),
             },
+            network_bytes: record.way().map_or(0, |way| way.bytes()),
         }
     }
 

@@ -158,6 +158,7 @@ fn sandbox() -> SandboxView {
         }],
         isolation: isolation(&["cgroup: not delegated"]),
         network: Vec::new(),
+        network_bytes: 0,
     }
 }
 

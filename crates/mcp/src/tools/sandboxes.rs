@@ -344,7 +344,12 @@ fn details(view: &SandboxView) -> String {
         let _ = write!(text, "\npackages: {}", shorten(&view.packages.join(", "), 2000));
     }
     if !view.network.is_empty() {
-        let _ = write!(text, "\nnetwork: {}", shorten(&view.network.join(", "), 1000));
+        let _ = write!(
+            text,
+            "\nnetwork: {} ({} KB carried)",
+            shorten(&view.network.join(", "), 1000),
+            view.network_bytes.div_ceil(1024)
+        );
     }
     for session in &view.sessions {
         text.push_str(&variables_text(session));
@@ -387,6 +392,7 @@ fn data(view: &SandboxView) -> Value {
         })).collect::<Vec<_>>(),
         "packages": view.packages,
         "network": view.network,
+        "network_bytes": view.network_bytes,
         "isolation": view.isolation,
     })
 }

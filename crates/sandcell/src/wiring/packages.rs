@@ -63,7 +63,7 @@ fn npm_packages(
         min_age: Some(own.min_age).filter(|age| !age.is_zero()),
         closed: !own.allow.is_empty(),
     };
-    let Some(npm) = find_npm(std::env::var("PATH").ok().as_deref()) else {
+    let Some(npm) = npm() else {
         return Ok(None);
     };
     let Some(javascript) = languages.iter().find(|language| language.info().name == "javascript") else {
@@ -152,6 +152,11 @@ pub(crate) fn python_packages(
         variable: |name| std::env::var(name).ok(),
     };
     Ok(PythonPackages::new(config, backend.clone()))
+}
+
+/// Where npm is on this machine.
+pub(crate) fn npm() -> Option<std::path::PathBuf> {
+    find_npm(std::env::var("PATH").ok().as_deref())
 }
 
 /// Where uv is on this machine.

@@ -33,6 +33,8 @@ pub(super) struct DoctorArgs {
 
 const NO_UV: &str = "packages are installed with pip, which takes several times as long as uv would: uv is not on PATH";
 const GET_UV: &str = "pip install uv (or pipx install uv), or put the program uv into bin/ of the data folder";
+const NO_NPM: &str = "packages of npm cannot be installed: node is here, and npm is not on PATH";
+const GET_NPM: &str = "apt-get install npm, or put npm of a Node distribution on PATH";
 
 /// Everything that was found.
 #[derive(Debug)]
@@ -44,6 +46,8 @@ struct Report {
     python: Result<String, Failure>,
     /// What installs packages: uv's path, or nothing where pip has to do.
     uv: Option<std::path::PathBuf>,
+    /// What installs packages of npm; none where there is no Node to use them.
+    npm: Option<Result<std::path::PathBuf, ()>>,
     siege: Option<Siege>,
     host: Vec<Advice>,
 }
@@ -86,6 +90,7 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     settings.engine.limits.processes = settings.engine.limits.processes.max(32);
     let python = python(&settings);
     let uv = uv(&settings);
+    let npm = npm();
     let found = wiring::languages(&settings);
     let wired = wiring::wire_briefly(settings, launcher, found, wiring::Ask::Nobody).await;
     let layers = layers(&wired.engine);
@@ -109,6 +114,12 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
             (Ok(_), true) => Some(siege::lay(&wired.engine, &absent).await),
             _ => None,
         },
+        npm: wired
+            .engine
+            .languages()
+            .iter()
+            .any(|language| language.name == "javascript")
+            .then(|| npm.ok_or(())),
         python,
         uv,
     };
@@ -119,6 +130,16 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
 #[cfg(all(target_os = "linux", feature = "native"))]
 fn uv(settings: &Settings) -> Option<std::path::PathBuf> {
     wiring::packages::uv(settings)
+}
+
+#[cfg(all(target_os = "linux", feature = "native"))]
+fn npm() -> Option<std::path::PathBuf> {
+    wiring::packages::npm()
+}
+
+#[cfg(not(all(target_os = "linux", feature = "native")))]
+fn npm() -> Option<std::path::PathBuf> {
+    None
 }
 
 #[cfg(not(all(target_os = "linux", feature = "native")))]
@@ -212,6 +233,12 @@ fn as_json(report: &Report) -> serde_json::Value {
             "reason": report.uv.is_none().then_some(NO_UV),
             "remedy": report.uv.is_none().then_some(GET_UV),
         },
+        "npm": report.npm.as_ref().map(|npm| json!({
+            "available": npm.is_ok(),
+            "path": npm.as_ref().ok(),
+            "reason": npm.is_err().then_some(NO_NPM),
+            "remedy": npm.is_err().then_some(GET_NPM),
+        })),
         "host": report.host,
     })
 }
@@ -240,6 +267,19 @@ fn as_text(report: &Report, style: Style) -> String {
             style.yellow("!"),
             style.bold("fix:")
         )),
+    }
+    match &report.npm {
+        Some(Ok(path)) => text.push_str(&format!(
+            "{} packages of npm are installed with {}\n",
+            style.green("✓"),
+            path.display()
+        )),
+        Some(Err(())) => text.push_str(&format!(
+            "{} {NO_NPM}\n    {} {GET_NPM}\n",
+            style.yellow("!"),
+            style.bold("fix:")
+        )),
+        None => {}
     }
     if !report.layers.is_empty() {
         text.push_str(&format!("\n{}\n", style.bold("Layers")));
@@ -422,6 +462,7 @@ mod tests {
             }],
             python: Ok("3.11.2".to_owned()),
             uv: None,
+            npm: Some(Err(())),
             siege: None,
             host: vec![Advice {
                 name: "kernel.dmesg_restrict",
@@ -446,6 +487,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("fix: sudo sysctl -w kernel.dmesg_restrict=1"), "{text}");
+        assert!(text.contains("npm is not on PATH"), "{text}");
         let json = as_json(&report);
         assert_eq!(json["host"][0]["remedy"], "sudo sysctl -w kernel.dmesg_restrict=1");
         assert_eq!(json["ok"], false);
