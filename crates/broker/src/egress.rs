@@ -24,6 +24,12 @@ use crate::host::{Host, Pattern, Target};
 const RESOLVE: Duration = Duration::from_secs(10);
 /// How long one address may take to answer.
 const CONNECT: Duration = Duration::from_secs(10);
+/// How long a connection waits for others to end when there are too many.
+const PLACE: Duration = if cfg!(test) {
+    Duration::from_millis(300)
+} else {
+    Duration::from_secs(20)
+};
 /// Addresses of one name that are tried.
 const ADDRESSES: usize = 4;
 /// Denials that are kept for whoever asks why.
@@ -305,17 +311,17 @@ impl Egress {
         self.denials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for one more connection from inside, while there is one.
-    pub(crate) fn place(&self) -> Option<OwnedSemaphorePermit> {
-        let place = Arc::clone(&self.places).try_acquire_owned().ok();
-        if place.is_none() {
-            let most = self.rules.limits.connections;
-            self.deny(
-                "a connection".to_owned(),
-                Why::Limit(format!("{most} are open already")),
-            );
+    /// A place for one more connection from inside; waits in line for one. None: it took too long, or the sandbox is gone.
+    pub(crate) async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        if let Ok(place) = timeout(PLACE, Arc::clone(&self.places).acquire_owned()).await {
+            return place.ok();
         }
-        place
+        let most = self.rules.limits.connections;
+        self.deny(
+            "a connection".to_owned(),
+            Why::Limit(format!("{most} are open already")),
+        );
+        None
     }
 
     /// Remembers and logs a denial.
@@ -338,7 +344,7 @@ impl Egress {
             } else {
                 ""
             };
-            tracing::warn!(sandbox = %self.name, host = %denial.what, why = ?denial.why, "network denied{more}");
+            tracing::warn!(sandbox = %self.name, host = %denial.what, "network denied: it {}{more}", denial.why);
         }
         Refused::Denied(denial)
     }

@@ -51,8 +51,7 @@ type Body = BoxBody<Bytes, hyper::Error>;
 impl Egress {
     /// Serves one connection from inside until it is over.
     pub async fn serve(self: Arc<Self>, mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        // Without a place it is closed at once.
-        let Some(place) = self.place() else { return };
+        let Some(place) = self.place().await else { return };
         let mut first = [0];
         if !matches!(timeout(HEAD, stream.read(&mut first)).await, Ok(Ok(1))) {
             return;

@@ -209,7 +209,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "network.connections",
         whole(1, 64),
         "32",
-        "Connections of one sandbox at once.",
+        "Connections of one sandbox to hosts at once; more wait in line.",
     ),
     operator(
         "network.total_mb",
