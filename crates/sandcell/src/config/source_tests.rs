@@ -126,7 +126,6 @@ fn what_is_not_built_yet_is_refused_by_name() {
     for (text, part) in [
         ("[auth]\nissuer = \"x\"\n", "`[auth]`"),
         ("[backend.docker]\nhost = \"x\"\n", "`[backend.docker]`"),
-        ("preload = []\n", "`preload`"),
         ("backend = \"docker\"\n", "backend \"docker\""),
         ("backend = [\"native\", \"e2b\"]\n", "backend \"e2b\""),
         ("toolset = \"script\"\n", "toolset \"script\""),
