@@ -8,6 +8,8 @@
 mod answer;
 mod arguments;
 mod auth;
+#[cfg(feature = "conformance")]
+mod conformance;
 mod content;
 mod host;
 mod http;
@@ -25,6 +27,8 @@ mod tools;
 mod wire;
 
 pub use auth::{Anonymous, NewToken, Token, TokenError, TokenStore, TokenUse};
+#[cfg(feature = "conformance")]
+pub use conformance::Fixture;
 pub use content::execution_object;
 pub use http::{HttpError, HttpLimits, HttpOptions, HttpServer, TlsError, TlsFiles, WrongName};
 pub use server::{ServerOptions, UnknownTool};

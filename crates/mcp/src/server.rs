@@ -35,6 +35,9 @@ pub struct ServerOptions {
     pub tools: Option<Vec<String>>,
     /// The operator's folders that sandboxes see, for the instructions.
     pub mounts: Vec<Mount>,
+    /// Whether `serve --http` has the fixtures of the conformance suite beside the tools.
+    #[cfg(feature = "conformance")]
+    pub conformance: crate::conformance::Fixture,
 }
 
 /// A tool was named that does not exist.
@@ -320,7 +323,7 @@ impl ServerHandler for Server {
         let outcome = AssertUnwindSafe(read).catch_unwind().await;
         match outcome.unwrap_or_else(|_| Err(panicked("resources/read"))) {
             Ok(content) => Ok(wire::resource(&request.uri, content).into()),
-            Err(failure) => Err(wire::error(&failure)),
+            Err(failure) => Err(wire::resource_error(&request.uri, &failure)),
         }
     }
 

@@ -14,6 +14,9 @@ use crate::resources::{Body, Content};
 use crate::schema;
 use crate::tools::{Effect, Tool};
 
+/// Bytes of an address that is repeated in an error; longer ones cannot be any of ours.
+const REPEATED_URI: usize = 4096;
+
 /// A tool as `tools/list` shows it. Hints that say what is the default anyway are left out.
 pub(crate) fn tool(tool: &Tool) -> McpTool {
     let hints = ToolAnnotations::new().open_world(false);
@@ -92,10 +95,14 @@ pub(crate) fn prompt_text(prompt: &Prompt, text: String) -> GetPromptResult {
     GetPromptResult::new(vec![PromptMessage::new_text(Role::User, text)]).with_description(prompt.description)
 }
 
-/// A failure where only a JSON-RPC error can say it (resources).
-pub(crate) fn error(failure: &Failure) -> ErrorData {
+/// A failure where only a JSON-RPC error can say it: of the resource with this address, which MCP wants repeated.
+pub(crate) fn resource_error(uri: &str, failure: &Failure) -> ErrorData {
     let text = format!("{}: {} ({})", failure.code, failure.message, failure.remedy);
-    let data = Some(json!({"code": failure.code, "message": failure.message, "remedy": failure.remedy}));
+    let mut data = json!({"code": failure.code, "message": failure.message, "remedy": failure.remedy});
+    if let Some(object) = data.as_object_mut().filter(|_| uri.len() <= REPEATED_URI) {
+        object.insert("uri".to_owned(), uri.into());
+    }
+    let data = Some(data);
     match failure.code {
         Code::NotFound | Code::Expired => ErrorData::resource_not_found(text, data),
         Code::Internal => ErrorData::internal_error(text, data),

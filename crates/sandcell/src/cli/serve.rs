@@ -37,6 +37,11 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     tools: Vec<String>,
 
+    /// Adds the fixtures that the official MCP conformance suite calls
+    #[cfg(feature = "conformance")]
+    #[arg(long, hide = true, requires = "http")]
+    conformance: bool,
+
     #[command(flatten)]
     sandbox: SandboxArgs,
 }
@@ -56,6 +61,12 @@ impl ServeArgs {
         ServerOptions {
             tools: (!self.tools.is_empty()).then(|| self.tools.clone()),
             mounts,
+            #[cfg(feature = "conformance")]
+            conformance: if self.conformance {
+                sandcell_mcp::Fixture::Present
+            } else {
+                sandcell_mcp::Fixture::Absent
+            },
         }
     }
 }
