@@ -26,6 +26,7 @@ mod time;
 mod tools;
 mod wire;
 
+pub use auth::oauth::{OauthError, OauthOptions};
 pub use auth::{Anonymous, NewToken, Token, TokenError, TokenStore, TokenUse};
 #[cfg(feature = "conformance")]
 pub use conformance::Fixture;

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sandcell_engine::{Analysis, EngineConfig, PoolConfig};
-use sandcell_mcp::HttpLimits;
+use sandcell_mcp::{HttpLimits, OauthOptions};
 use sandcell_sandbox::{ByteSize, Cpus, Degree, Level, Limits, MAX_TIMEOUT, Mount};
 
 pub(crate) use error::ConfigError;
@@ -87,6 +87,8 @@ pub(crate) struct HttpSettings {
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     /// How much callers may have.
     pub(crate) limits: HttpLimits,
+    /// The issuer of access tokens that are taken.
+    pub(crate) oauth: Option<OauthOptions>,
 }
 
 impl Settings {
@@ -208,7 +210,31 @@ fn http(get: &Getter<'_>) -> Result<HttpSettings, ConfigError> {
             session_idle: Duration::from_secs(get.integer("http.session_idle_s")?),
             drain: Duration::from_secs(get.integer("http.drain_s")?),
         },
+        oauth: oauth(get)?,
     })
+}
+
+/// The issuer. What is left of it without one would look like protection and be none.
+fn oauth(get: &Getter<'_>) -> Result<Option<OauthOptions>, ConfigError> {
+    let text = |key| Ok::<_, ConfigError>(get.text(key)?.unwrap_or_default());
+    let options = OauthOptions {
+        issuer: text("auth.issuer")?,
+        resource: text("auth.resource")?,
+        audience: text("auth.audience")?,
+        scopes: get.texts("auth.scopes")?,
+        jwks_uri: text("auth.jwks_uri")?,
+    };
+    let needed = |key: &str, by: &str| ConfigError::Invalid {
+        place: "the settings".to_owned(),
+        key: key.to_owned(),
+        reason: format!("is needed with {by}"),
+    };
+    match (options.issuer.is_empty(), options.resource.is_empty()) {
+        (false, false) => Ok(Some(options)),
+        (false, true) => Err(needed("auth.resource", "auth.issuer")),
+        (true, _) if options == OauthOptions::default() => Ok(None),
+        (true, _) => Err(needed("auth.issuer", "the other settings of [auth]")),
+    }
 }
 
 /// A certificate without its key would mean a server in clear text that its operator believes to be protected.
@@ -267,6 +293,13 @@ impl Getter<'_> {
     fn requirements(&self, key: &'static str) -> Result<Vec<String>, ConfigError> {
         match self.value(key)? {
             Value::Requirements(list) => Ok(list.clone()),
+            _ => Err(wrong(key)),
+        }
+    }
+
+    fn text(&self, key: &'static str) -> Result<Option<String>, ConfigError> {
+        match self.value(key)? {
+            Value::Text(text) => Ok(text.clone()),
             _ => Err(wrong(key)),
         }
     }

@@ -344,11 +344,40 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "10",
         "How long calls that are under way may take when the server is told to end, in seconds.",
     ),
+    operator(
+        "auth.issuer",
+        Kind::Text,
+        "",
+        "The OAuth 2.1 authorization server whose access tokens `serve --http` takes, exactly as its tokens name it in `iss`, such as `https://id.example.com/realms/team`. From then on nobody gets in without a token. Its subjects are callers of their own; tokens of `sandcell token create` stay valid beside it. Empty: none.",
+    ),
+    operator(
+        "auth.resource",
+        Kind::Text,
+        "",
+        "The address of this server's `/mcp` as callers know it, such as `https://sandcell.example.com/mcp`: what clients ask the issuer tokens for. Needed with `auth.issuer`.",
+    ),
+    operator(
+        "auth.audience",
+        Kind::Text,
+        "",
+        "What an access token must have in `aud`. Empty: `auth.resource`.",
+    ),
+    operator(
+        "auth.scopes",
+        Kind::Texts,
+        "",
+        "Scopes that an access token must have, all of them, in `scope` or `scp`.",
+    ),
+    operator(
+        "auth.jwks_uri",
+        Kind::Text,
+        "",
+        "Where the issuer's public keys are. Empty: where its metadata says (`/.well-known/oauth-authorization-server` or `openid-configuration`).",
+    ),
 ];
 
 /// Settings of the contract that this build does not have yet. They are refused by name, never ignored.
 pub(crate) const NOT_YET: &[&str] = &[
-    "auth",
     "backend.docker",
     "backend.e2b",
     "network",

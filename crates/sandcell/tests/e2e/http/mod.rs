@@ -2,6 +2,8 @@
 
 // Who is let in.
 mod door;
+// Tokens of somebody else's authorization server.
+mod oauth;
 // What belongs to whom.
 mod owners;
 // Clients that are slow, gone, or too many.
