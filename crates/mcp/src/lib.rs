@@ -8,6 +8,7 @@
 mod answer;
 mod arguments;
 mod auth;
+mod completion;
 #[cfg(feature = "conformance")]
 mod conformance;
 mod content;

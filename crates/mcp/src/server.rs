@@ -9,10 +9,11 @@ use futures::FutureExt as _;
 use rmcp::RoleServer;
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, ErrorCode, ErrorData, GetPromptRequestParams,
-    GetPromptResponse, Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
-    ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ProtocolVersion,
-    ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, Tool as McpTool,
+    CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult, CustomRequest, CustomResult,
+    ErrorCode, ErrorData, GetPromptRequestParams, GetPromptResponse, Implementation, ListPromptsResult,
+    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+    ProgressNotificationParam, ProgressToken, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
+    ServerCapabilities, ServerConfig, Tool as McpTool,
 };
 use rmcp::service::{Peer, RequestContext};
 use sandcell_engine::{Principal, Progress, Watch};
@@ -26,7 +27,7 @@ use crate::prompts::PROMPTS;
 use crate::resources::Address;
 use crate::stdio::ledger::Ledger;
 use crate::tools::{self, Facts, Tool};
-use crate::{instructions, wire};
+use crate::{completion, instructions, wire};
 
 /// How the server is set up.
 #[derive(Debug, Clone, Default)]
@@ -216,6 +217,7 @@ impl ServerHandler for Server {
             .enable_tools()
             .enable_resources()
             .enable_prompts()
+            .enable_completions()
             .build();
         ServerConfig::new(capabilities)
             .with_server_info(Implementation::new("sandcell", env!("CARGO_PKG_VERSION")))
@@ -292,6 +294,20 @@ impl ServerHandler for Server {
                 Err(ErrorData::invalid_params(message, None))
             }
         }
+    }
+
+    async fn complete(
+        &self,
+        request: CompleteRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        let completing = async {
+            let typed = wire::typed(&request)?;
+            Some(completion::complete(&*self.0.host, &self.0.who, &typed).await)
+        };
+        let completed = AssertUnwindSafe(completing).catch_unwind().await;
+        let completed = completed.map_err(|_| wire::panicked(&panicked("completion/complete")))?;
+        Ok(wire::completed(completed.unwrap_or_default()))
     }
 
     async fn list_resources(

@@ -1,14 +1,15 @@
 //! Our own words as rmcp's types. Together with `server` and `stdio::transport`, the only code that names them.
 
 use rmcp::model::{
-    CallToolResult, ContentBlock, ErrorData, GetPromptResult, MetaObject, Prompt as McpPrompt, PromptArgument,
-    PromptMessage, ReadResourceResult, Resource, ResourceContents, ResourceTemplate, Role, Tool as McpTool,
-    ToolAnnotations,
+    CallToolResult, CompleteRequestParams, CompleteResult, CompletionInfo, ContentBlock, ErrorData, GetPromptResult,
+    MetaObject, Prompt as McpPrompt, PromptArgument, PromptMessage, ReadResourceResult, Reference, Resource,
+    ResourceContents, ResourceTemplate, Role, Tool as McpTool, ToolAnnotations,
 };
 use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
 
 use crate::answer::{Answer, Block};
+use crate::completion::{Completed, Typed};
 use crate::prompts::{Argument, Prompt};
 use crate::resources::{Body, Content};
 use crate::schema;
@@ -93,6 +94,40 @@ pub(crate) fn prompt(prompt: &Prompt) -> McpPrompt {
 /// A prompt that was written out.
 pub(crate) fn prompt_text(prompt: &Prompt, text: String) -> GetPromptResult {
     GetPromptResult::new(vec![PromptMessage::new_text(Role::User, text)]).with_description(prompt.description)
+}
+
+/// An argument that is being typed; none of what is not known.
+pub(crate) fn typed(request: &CompleteRequestParams) -> Option<Typed<'_>> {
+    let of = match &request.r#ref {
+        Reference::Resource(template) => template.uri.as_str(),
+        Reference::Prompt(prompt) => prompt.name.as_str(),
+        _ => return None,
+    };
+    let name = request.argument.name.as_str();
+    let within = if name == "n" { "execution_id" } else { "sandbox_id" };
+    let given = request
+        .context
+        .as_ref()
+        .and_then(|context| context.get_argument(within));
+    Some(Typed {
+        of,
+        name,
+        value: &request.argument.value,
+        within: given.map(String::as_str),
+    })
+}
+
+/// What it could become.
+pub(crate) fn completed(completed: Completed) -> CompleteResult {
+    let more = completed.total > completed.values.len();
+    let total = u32::try_from(completed.total).ok();
+    // As many as there may be at most were kept.
+    CompleteResult::new(CompletionInfo::with_pagination(completed.values, total, more).unwrap_or_default())
+}
+
+/// A mistake of the server outside of tools.
+pub(crate) fn panicked(failure: &Failure) -> ErrorData {
+    ErrorData::internal_error(failure.message.clone(), None)
 }
 
 /// A failure where only a JSON-RPC error can say it: of the resource with this address, which MCP wants repeated.

@@ -1,6 +1,7 @@
 //! Transcripts: what a client sees, over a pair of pipes in memory and a fake engine.
 
 mod calls;
+mod completion;
 mod listing;
 mod protocol;
 mod results;
