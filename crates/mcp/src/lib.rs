@@ -21,6 +21,7 @@ mod resources;
 mod schema;
 mod server;
 mod stdio;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod time;

@@ -75,6 +75,10 @@ impl Fixtures {
         self.listening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn has(&self, task: &str) -> bool {
+        self.jobs.get_task(task).is_ok()
+    }
+
     fn sinks(&self) -> Vec<SubscriptionSink> {
         self.listening().values().cloned().collect()
     }
@@ -310,8 +314,10 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
         match &self.fixtures {
-            Some(fixtures) => fixtures.jobs.get_task(&request.task_id).map(GetTaskResult::new),
-            None => self.server.get_task(request, context).await,
+            Some(fixtures) if fixtures.has(&request.task_id) => {
+                fixtures.jobs.get_task(&request.task_id).map(GetTaskResult::new)
+            }
+            _ => self.server.get_task(request, context).await,
         }
     }
 
@@ -321,8 +327,10 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
         match &self.fixtures {
-            Some(fixtures) => fixtures.jobs.update_task(&request.task_id, request.input_responses),
-            None => self.server.update_task(request, context).await,
+            Some(fixtures) if fixtures.has(&request.task_id) => {
+                fixtures.jobs.update_task(&request.task_id, request.input_responses)
+            }
+            _ => self.server.update_task(request, context).await,
         }
     }
 
@@ -332,8 +340,8 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
         match &self.fixtures {
-            Some(fixtures) => fixtures.jobs.cancel_task(&request.task_id),
-            None => self.server.cancel_task(request, context).await,
+            Some(fixtures) if fixtures.has(&request.task_id) => fixtures.jobs.cancel_task(&request.task_id),
+            _ => self.server.cancel_task(request, context).await,
         }
     }
 }

@@ -5,6 +5,7 @@ mod completion;
 mod listing;
 mod protocol;
 mod results;
+mod tasks;
 
 use std::sync::Arc;
 use std::time::Duration;
