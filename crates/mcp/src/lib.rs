@@ -8,6 +8,8 @@
 mod answer;
 mod arguments;
 mod auth;
+#[cfg(feature = "bridge")]
+mod bridge;
 mod completion;
 #[cfg(feature = "conformance")]
 mod conformance;
@@ -30,6 +32,8 @@ mod wire;
 
 pub use auth::oauth::{OauthError, OauthOptions};
 pub use auth::{Anonymous, NewToken, Token, TokenError, TokenStore, TokenUse};
+#[cfg(feature = "bridge")]
+pub use bridge::{BridgeError, bridge_stdio};
 #[cfg(feature = "conformance")]
 pub use conformance::Fixture;
 pub use content::execution_object;

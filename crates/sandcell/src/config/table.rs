@@ -393,10 +393,16 @@ pub(crate) const WORDS_NOT_YET: &[(&str, &[&str])] = &[
 ];
 
 /// Variables of the environment that begin like settings and are none.
-pub(crate) const OTHER_VARIABLES: &[(&str, &str)] = &[(
-    "SANDCELL_LOG",
-    "What is logged to stderr: `error`, `warn` (the default), `info`, `debug`, or a filter such as `sandcell_engine=debug`.",
-)];
+pub(crate) const OTHER_VARIABLES: &[(&str, &str)] = &[
+    (
+        "SANDCELL_LOG",
+        "What is logged to stderr: `error`, `warn` (the default), `info`, `debug`, or a filter such as `sandcell_engine=debug`.",
+    ),
+    (
+        "SANDCELL_TOKEN",
+        "The token that `serve --connect` sends to the server.",
+    ),
+];
 
 /// The setting of this name.
 pub(crate) fn find(key: &str) -> Option<&'static Setting> {

@@ -4,7 +4,8 @@ use crate::support::http::Server;
 use crate::support::place::Place;
 use crate::support::{begin, name_of, skip, sources};
 
-/// Runs the script with one generation of the official SDK: over standard input and output, then over HTTP.
+/// Runs the script with one generation of the official SDK: over standard input and output, over HTTP, and over standard
+/// input and output to a server that runs.
 fn client(test: &str, generation: &str) {
     let of = |name| std::env::var_os(name);
     let (Some(node), Some(modules)) = (of("SANDCELL_TEST_NODE"), of("SANDCELL_TEST_NODE_MODULES")) else {
@@ -20,7 +21,11 @@ fn client(test: &str, generation: &str) {
     let program = stdio.get_program().to_string_lossy().into_owned();
     let http = Server::start(&place, &[]);
     let url = format!("http://{}/mcp", http.address);
-    for way in [&["stdio", &program, "serve"][..], &["http", &url]] {
+    for way in [
+        &["stdio", &program, "serve"][..],
+        &["http", &url],
+        &["stdio", &program, "serve", "--connect", &url],
+    ] {
         let output = Command::new(&node)
             .arg(sources().join("crates/sandcell/tests/node_clients/client.mjs"))
             .arg(generation)

@@ -1,5 +1,7 @@
 //! `serve --http`, seen by friends and by strangers.
 
+// From standard input and output to a server that runs.
+mod connect;
 // Who is let in.
 mod door;
 // Tokens of somebody else's authorization server.

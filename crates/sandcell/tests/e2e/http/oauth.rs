@@ -40,7 +40,7 @@ impl Drop for Issuer {
 }
 
 /// A port that was free a moment ago: the address of a resource stands in the settings before the server listens.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
