@@ -12,6 +12,7 @@ mod history;
 mod once;
 mod output;
 mod programs;
+mod quota;
 mod sandboxes;
 mod sessions;
 mod support;

@@ -10,7 +10,7 @@ mod value;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sandcell_engine::{Analysis, EngineConfig, PoolConfig};
+use sandcell_engine::{Analysis, EngineConfig, PoolConfig, Quota};
 use sandcell_mcp::{HttpLimits, OauthOptions};
 use sandcell_sandbox::{ByteSize, Cpus, Degree, Level, Limits, MAX_TIMEOUT, Mount};
 
@@ -161,6 +161,7 @@ impl Settings {
                 sandboxes: get.count("limits.sandboxes")?,
                 executions_per_caller: get.count("limits.executions_per_caller")?,
                 executions: get.count("limits.executions")?,
+                quota: quota(&get)?,
                 idle: Duration::from_secs(get.integer("limits.idle_s")?),
                 history_rows: get.count("limits.history_rows")?,
                 history_age: Duration::from_secs(get.integer("limits.history_days")?.saturating_mul(86_400)),
@@ -211,6 +212,23 @@ fn http(get: &Getter<'_>) -> Result<HttpSettings, ConfigError> {
             drain: Duration::from_secs(get.integer("http.drain_s")?),
         },
         oauth: oauth(get)?,
+    })
+}
+
+/// What one caller may have over all of its sandboxes.
+fn quota(get: &Getter<'_>) -> Result<Quota, ConfigError> {
+    let all = Quota::default();
+    let or = |key, all| match get.integer(key)? {
+        0 => Ok::<_, ConfigError>(all),
+        mib => Ok(ByteSize::mib(mib)),
+    };
+    Ok(Quota {
+        memory: or("quota.memory_mb", all.memory)?,
+        disk: or("quota.disk_mb", all.disk)?,
+        cpu: match get.integer("quota.cpu_s")? {
+            0 => all.cpu,
+            seconds => Duration::from_secs(seconds),
+        },
     })
 }
 

@@ -266,6 +266,24 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "30",
         "How long the history keeps them, in days.",
     ),
+    operator(
+        "quota.memory_mb",
+        whole(0, 1 << 30),
+        "0",
+        "Memory limits of one caller's sandboxes together, in MiB. 0: as much as `limits.sandboxes_per_caller` sandboxes may have.",
+    ),
+    operator(
+        "quota.disk_mb",
+        whole(0, 1 << 30),
+        "0",
+        "Disk limits of one caller's sandboxes together, in MiB. 0: as much as `limits.sandboxes_per_caller` sandboxes may have.",
+    ),
+    operator(
+        "quota.cpu_s",
+        whole(0, 1 << 30),
+        "0",
+        "Processor time that one caller's executions may take in an hour, in seconds; what runs when it is used up may end. 0: as much as there is.",
+    ),
     plain(
         "sessions.restore",
         Kind::Switch,

@@ -8,6 +8,8 @@ mod door;
 mod oauth;
 // What belongs to whom.
 mod owners;
+// What a caller may have together.
+mod quota;
 // Clients that are slow, gone, or too many.
 mod pressure;
 // Health, metrics, TLS, and the end.
