@@ -27,6 +27,7 @@ mod packages;
 mod policy;
 mod pool;
 mod program;
+mod quota;
 mod record;
 mod registry;
 mod sandboxes;
@@ -49,6 +50,7 @@ use tokio_util::sync::CancellationToken;
 pub use api::*;
 pub use output::Progress;
 pub use policy::{MAX_LIFETIME, MIN_MEMORY};
+pub use quota::Quota;
 pub use tally::Counts;
 
 use crate::core::Core;
@@ -57,6 +59,7 @@ use crate::history::History;
 use crate::kept::Executions;
 use crate::ladder::Stop;
 use crate::pool::Pool;
+use crate::quota::Processor;
 use crate::registry::Registry;
 use crate::tally::Tally;
 
@@ -96,6 +99,7 @@ impl Engine {
             pool: Pool::new(&config.pool),
             tally: Tally::default(),
             floor: Floor::new(config.executions, config.executions_per_caller),
+            processor: Processor::new(&config.quota),
             down: CancellationToken::new(),
             config,
             backends,

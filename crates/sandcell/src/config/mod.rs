@@ -10,8 +10,8 @@ mod value;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sandcell_engine::{Analysis, EngineConfig, PoolConfig};
-use sandcell_mcp::HttpLimits;
+use sandcell_engine::{Analysis, EngineConfig, PoolConfig, Quota};
+use sandcell_mcp::{HttpLimits, OauthOptions};
 use sandcell_sandbox::{ByteSize, Cpus, Degree, Level, Limits, MAX_TIMEOUT, Mount};
 
 pub(crate) use error::ConfigError;
@@ -90,6 +90,8 @@ pub(crate) struct HttpSettings {
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     /// How much callers may have.
     pub(crate) limits: HttpLimits,
+    /// The issuer of access tokens that are taken.
+    pub(crate) oauth: Option<OauthOptions>,
 }
 
 impl Settings {
@@ -162,6 +164,7 @@ impl Settings {
                 sandboxes: get.count("limits.sandboxes")?,
                 executions_per_caller: get.count("limits.executions_per_caller")?,
                 executions: get.count("limits.executions")?,
+                quota: quota(&get)?,
                 idle: Duration::from_secs(get.integer("limits.idle_s")?),
                 history_rows: get.count("limits.history_rows")?,
                 history_age: Duration::from_secs(get.integer("limits.history_days")?.saturating_mul(86_400)),
@@ -212,6 +215,7 @@ fn http(get: &Getter<'_>) -> Result<HttpSettings, ConfigError> {
             session_idle: Duration::from_secs(get.integer("http.session_idle_s")?),
             drain: Duration::from_secs(get.integer("http.drain_s")?),
         },
+        oauth: oauth(get)?,
     })
 }
 
@@ -246,6 +250,46 @@ fn not_a_module(reason: &str) -> ConfigError {
         place: "the settings".to_owned(),
         key: "preload".to_owned(),
         reason: reason.to_owned(),
+    }
+}
+
+/// What one caller may have over all of its sandboxes.
+fn quota(get: &Getter<'_>) -> Result<Quota, ConfigError> {
+    let all = Quota::default();
+    let or = |key, all| match get.integer(key)? {
+        0 => Ok::<_, ConfigError>(all),
+        mib => Ok(ByteSize::mib(mib)),
+    };
+    Ok(Quota {
+        memory: or("quota.memory_mb", all.memory)?,
+        disk: or("quota.disk_mb", all.disk)?,
+        cpu: match get.integer("quota.cpu_s")? {
+            0 => all.cpu,
+            seconds => Duration::from_secs(seconds),
+        },
+    })
+}
+
+/// The issuer. What is left of it without one would look like protection and be none.
+fn oauth(get: &Getter<'_>) -> Result<Option<OauthOptions>, ConfigError> {
+    let text = |key| Ok::<_, ConfigError>(get.text(key)?.unwrap_or_default());
+    let options = OauthOptions {
+        issuer: text("auth.issuer")?,
+        resource: text("auth.resource")?,
+        audience: text("auth.audience")?,
+        scopes: get.texts("auth.scopes")?,
+        jwks_uri: text("auth.jwks_uri")?,
+    };
+    let needed = |key: &str, by: &str| ConfigError::Invalid {
+        place: "the settings".to_owned(),
+        key: key.to_owned(),
+        reason: format!("is needed with {by}"),
+    };
+    match (options.issuer.is_empty(), options.resource.is_empty()) {
+        (false, false) => Ok(Some(options)),
+        (false, true) => Err(needed("auth.resource", "auth.issuer")),
+        (true, _) if options == OauthOptions::default() => Ok(None),
+        (true, _) => Err(needed("auth.issuer", "the other settings of [auth]")),
     }
 }
 
@@ -305,6 +349,13 @@ impl Getter<'_> {
     fn requirements(&self, key: &'static str) -> Result<Vec<String>, ConfigError> {
         match self.value(key)? {
             Value::Requirements(list) => Ok(list.clone()),
+            _ => Err(wrong(key)),
+        }
+    }
+
+    fn text(&self, key: &'static str) -> Result<Option<String>, ConfigError> {
+        match self.value(key)? {
+            Value::Text(text) => Ok(text.clone()),
             _ => Err(wrong(key)),
         }
     }

@@ -68,5 +68,6 @@ mod notebooks;
 mod languages;
 // Over HTTP: who gets in, what belongs to whom, and who is in the way.
 mod http;
-// A client that we did not write.
+// Clients that we did not write.
 mod python_sdk;
+mod typescript_sdk;
