@@ -13,6 +13,7 @@ use crate::history::{Entry, History};
 use crate::ids::echo;
 use crate::kept::Executions;
 use crate::ladder::{GRACE, KILL_WAIT, Stop};
+use crate::lasting::Witnesses;
 use crate::meter::Cost;
 use crate::pool::Pool;
 use crate::record::{Birth, Gone, GoneWhy, Kind, Record};
@@ -33,6 +34,7 @@ pub(crate) struct Core {
     pub(crate) backends: Vec<Arc<dyn Backend>>,
     pub(crate) languages: Vec<Arc<dyn Language>>,
     pub(crate) packages: Option<Arc<dyn Packages>>,
+    pub(crate) witnesses: Witnesses,
     pub(crate) registry: Registry,
     pub(crate) executions: Executions,
     pub(crate) history: Mutex<History>,
@@ -134,7 +136,8 @@ impl Core {
             stdout: "",
             error: Some(&failure.message),
         };
-        lock(&self.history).add(who, &entry);
+        let row = lock(&self.history).add(who, &entry);
+        self.witnesses.refused(who, code, failure, row);
         self.tally.refused(failure.code);
     }
 
@@ -153,7 +156,8 @@ impl Core {
                 stdout: &view.stdout.text,
                 error: error.or_else(|| error_line(view)),
             };
-            lock(&self.history).add(&execution.owner, &entry);
+            let row = lock(&self.history).add(&execution.owner, &entry);
+            self.witnesses.ended(execution, view, row);
             let cause = failure
                 .map(|failure| failure.code)
                 .or(view.cause.as_ref().map(|cause| cause.code));

@@ -7,6 +7,8 @@ mod check;
 mod config;
 mod demo;
 mod doctor;
+#[cfg(all(unix, feature = "history"))]
+mod history;
 mod install;
 mod languages;
 mod output;
@@ -58,6 +60,8 @@ enum Command {
     #[cfg(all(target_os = "linux", feature = "native"))]
     Base(base::BaseArgs),
     Token(token::TokenArgs),
+    #[cfg(all(unix, feature = "history"))]
+    History(history::HistoryArgs),
     Config(config::ConfigArgs),
     Install(install::InstallArgs),
     Completions(shell::CompletionsArgs),
@@ -140,6 +144,8 @@ fn dispatch(cli: Cli) -> ExitCode {
             ended(load(file, Vec::new()).and_then(|settings| base::run(&args, settings, launcher)))
         }
         Command::Token(args) => ended(load(file, Vec::new()).and_then(|settings| token::run(&args, &settings))),
+        #[cfg(all(unix, feature = "history"))]
+        Command::History(args) => ended(load(file, Vec::new()).and_then(|settings| history::run(&args, &settings))),
         Command::Config(args) => {
             let around = Surroundings::of_this_process(file, Vec::new());
             ended(

@@ -267,6 +267,18 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "How long the history keeps them, in days.",
     ),
     plain(
+        "limits.history_mb",
+        whole(1, 1 << 20),
+        "256",
+        "What the history takes of the data folder, in MiB; the oldest executions of the caller that has most go first.",
+    ),
+    operator(
+        "history.store",
+        Kind::OneOf(&["file", "memory"]),
+        "file",
+        "Where the history is: `file` keeps executions, with their code and what was shown of their output, in `history.db` of the data folder, so that they outlive the server; `memory` writes nothing.",
+    ),
+    plain(
         "sessions.restore",
         Kind::Switch,
         "true",
