@@ -132,9 +132,13 @@ impl EventKind {
 }
 
 /// Writes down what matters for security.
+#[async_trait]
 pub trait Auditor: Debug + Send + Sync {
     /// Writes it down, soon. Must return at once.
     fn note(&self, event: SecurityEvent);
+
+    /// Finishes what was noted. Must be bounded in time.
+    async fn close(&self);
 }
 
 /// Those who keep what the engine does. Nobody, unless somebody is named.
@@ -162,6 +166,21 @@ impl SecurityEvent {
 }
 
 impl Witnesses {
+    /// Waits until both have finished; each is bounded.
+    pub(crate) async fn close(&self) {
+        let keeper = async {
+            if let Some(keeper) = &self.keeper {
+                keeper.close().await;
+            }
+        };
+        let auditor = async {
+            if let Some(auditor) = &self.auditor {
+                auditor.close().await;
+            }
+        };
+        futures::future::join(keeper, auditor).await;
+    }
+
     /// Tells the auditor, if there is one.
     pub(crate) fn note(&self, event: impl FnOnce() -> SecurityEvent) {
         if let Some(auditor) = &self.auditor {
@@ -180,13 +199,17 @@ impl Witnesses {
 
     /// An execution is over.
     pub(crate) fn ended(&self, execution: &Execution, view: &ExecutionView, record: HistoryRecord) {
-        if let Some(cause) = view.cause.as_ref().filter(|cause| is_limit(cause.code)) {
+        if let Some((cause, kind)) = view
+            .cause
+            .as_ref()
+            .and_then(|cause| Some((cause, kind_of(cause.code)?)))
+        {
             self.note(|| SecurityEvent {
                 who: Some(execution.owner.clone()),
                 sandbox: Some(execution.sandbox_id.clone()),
                 execution: Some(execution.id.clone()),
                 code: Some(cause.code),
-                ..SecurityEvent::new(EventKind::LimitHit, cause.message.clone())
+                ..SecurityEvent::new(kind, cause.message.clone())
             });
         }
         if let Some(keeper) = &self.keeper {
@@ -248,15 +271,33 @@ impl Witnesses {
     }
 }
 
-/// Whether this is an amount that ran out, rather than a mistake of the code.
-const fn is_limit(code: Code) -> bool {
-    matches!(
-        code,
+/// What the end of an execution is for the audit log: something, if an amount ran out or policy was in the way, rather
+/// than a mistake of the code.
+const fn kind_of(cause: Code) -> Option<EventKind> {
+    match cause {
         Code::Timeout
-            | Code::OutOfMemory
-            | Code::ProcessLimit
-            | Code::DiskFull
-            | Code::OutputLimit
-            | Code::LimitReached
-    )
+        | Code::OutOfMemory
+        | Code::ProcessLimit
+        | Code::DiskFull
+        | Code::OutputLimit
+        | Code::LimitReached => Some(EventKind::LimitHit),
+        Code::NetworkDenied => Some(EventKind::NetworkDenied),
+        Code::PackageNotAllowed | Code::DeniedByPolicy | Code::CodeRejected | Code::Unauthorized => {
+            Some(EventKind::CallRefused)
+        }
+        Code::InvalidArgument
+        | Code::NotFound
+        | Code::Expired
+        | Code::BackendUnavailable
+        | Code::IsolationUnavailable
+        | Code::LanguageUnavailable
+        | Code::ImageUnavailable
+        | Code::CodeFailed
+        | Code::Crashed
+        | Code::Cancelled
+        | Code::SessionLost
+        | Code::PackageFailed
+        | Code::Busy
+        | Code::Internal => None,
+    }
 }

@@ -48,6 +48,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use api::*;
+pub use clock::rfc3339_millis as timestamp;
 pub use lasting::{Auditor, EventKind, Finished, Keeper, LastingView, SecurityEvent, Witnesses};
 pub use output::Progress;
 pub use policy::{MAX_LIFETIME, MIN_MEMORY};

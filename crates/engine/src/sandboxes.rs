@@ -12,6 +12,7 @@ use crate::clock::rfc3339;
 use crate::core::Core;
 use crate::history::MOST;
 use crate::ladder::Stop;
+use crate::lasting::{EventKind, SecurityEvent};
 use crate::meter::read_usage;
 use crate::packages::INSTALL;
 use crate::record::{Birth, Gone, GoneWhy, Kind, Record};
@@ -219,9 +220,9 @@ impl Core {
         if timeout(SHUTDOWN_BACKENDS, backends).await.is_err() {
             tracing::warn!("a back end did not shut down in time");
         }
-        if let Some(keeper) = &self.witnesses.keeper {
-            keeper.close().await;
-        }
+        self.witnesses
+            .note(|| SecurityEvent::new(EventKind::ServerStopped, "all sandboxes were ended".to_owned()));
+        self.witnesses.close().await;
     }
 }
 

@@ -4,7 +4,7 @@
 //! that does not work here is replaced by one that says why, and the reason is handed up as a problem.
 
 mod absent;
-mod lasting;
+pub(crate) mod lasting;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod native;
 #[cfg(all(target_os = "linux", feature = "native"))]
@@ -12,7 +12,7 @@ pub(crate) mod packages;
 
 use std::sync::Arc;
 
-use sandcell_engine::{AbsentLanguage, Engine, Witnesses};
+use sandcell_engine::{AbsentLanguage, Engine, EventKind, SecurityEvent, Witnesses};
 use sandcell_languages::Detected;
 use sandcell_sandbox::{Backend, ByteSize, Code, Failure, Language as _, Level, Limits, SandboxSpec};
 
@@ -118,8 +118,17 @@ pub(crate) async fn wire_once(mut settings: Settings, launcher: Launcher, found:
 /// Makes the engine.
 pub(crate) async fn wire(settings: Settings, launcher: Launcher) -> Wired {
     let found = languages(&settings);
-    let witnesses = lasting::witnesses(&settings);
-    wire_with(settings, launcher, found, Ask::Nobody, witnesses).await
+    let witnesses = lasting::witnesses_of_a_server(&settings);
+    let wired = wire_with(settings, launcher, found, Ask::Nobody, witnesses).await;
+    wired.engine.note(SecurityEvent::new(
+        EventKind::ServerStarted,
+        format!(
+            "version {}, isolation {}",
+            env!("CARGO_PKG_VERSION"),
+            wired.level().as_str()
+        ),
+    ));
+    wired
 }
 
 /// Whether languages are asked for their versions, in a sandbox made for it.

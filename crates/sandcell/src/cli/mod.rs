@@ -1,6 +1,8 @@
 //! The command line: what there is to type, and which file does it. One file for each command; the doc comment of a
 //! command is its help.
 
+#[cfg(unix)]
+mod audit;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod base;
 mod check;
@@ -62,6 +64,8 @@ enum Command {
     Token(token::TokenArgs),
     #[cfg(all(unix, feature = "history"))]
     History(history::HistoryArgs),
+    #[cfg(unix)]
+    Audit(audit::AuditArgs),
     Config(config::ConfigArgs),
     Install(install::InstallArgs),
     Completions(shell::CompletionsArgs),
@@ -146,6 +150,8 @@ fn dispatch(cli: Cli) -> ExitCode {
         Command::Token(args) => ended(load(file, Vec::new()).and_then(|settings| token::run(&args, &settings))),
         #[cfg(all(unix, feature = "history"))]
         Command::History(args) => ended(load(file, Vec::new()).and_then(|settings| history::run(&args, &settings))),
+        #[cfg(unix)]
+        Command::Audit(args) => ended(load(file, Vec::new()).and_then(|settings| audit::run(&args, &settings))),
         Command::Config(args) => {
             let around = Surroundings::of_this_process(file, Vec::new());
             ended(

@@ -55,6 +55,9 @@ pub(crate) struct Settings {
         expect(dead_code, reason = "only that feature keeps it")
     )]
     pub(crate) history: Option<HistorySettings>,
+    /// The log of events that matter for security; none: it is not kept.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "only Unix systems keep it"))]
+    pub(crate) audit: Option<AuditSettings>,
     /// What the engine works with.
     pub(crate) engine: EngineConfig,
 }
@@ -80,6 +83,15 @@ pub(crate) struct PackageSettings {
     pub(crate) download: ByteSize,
     /// What all layers have.
     pub(crate) kept: ByteSize,
+}
+
+/// The log of events that matter for security.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AuditSettings {
+    /// Where it is.
+    pub(crate) file: PathBuf,
+    /// What it takes.
+    pub(crate) size: ByteSize,
 }
 
 /// The history that lasts.
@@ -167,6 +179,7 @@ impl Settings {
             },
             http: http(&get)?,
             history: history(&get)?,
+            audit: audit(&get)?,
             engine: EngineConfig {
                 max_limits: max_limits(&limits),
                 limits,
@@ -219,6 +232,16 @@ fn history(get: &Getter<'_>) -> Result<Option<HistorySettings>, ConfigError> {
         size: ByteSize::mib(get.integer("limits.history_mb")?),
     };
     Ok((on && folder.is_some()).then_some(settings))
+}
+
+fn audit(get: &Getter<'_>) -> Result<Option<AuditSettings>, ConfigError> {
+    let on = matches!(get.value("audit.enabled")?, Value::Flag(true));
+    let data = get.path("data_dir")?.or_else(default_data_dir);
+    let file = get
+        .path("audit.file")?
+        .or_else(|| data.map(|folder| folder.join("audit.jsonl")));
+    let size = ByteSize::mib(get.integer("audit.kept_mb")?);
+    Ok(file.filter(|_| on).map(|file| AuditSettings { file, size }))
 }
 
 fn http(get: &Getter<'_>) -> Result<HttpSettings, ConfigError> {

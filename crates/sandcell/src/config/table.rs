@@ -278,6 +278,24 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "file",
         "Where the history is: `file` keeps executions, with their code and what was shown of their output, in `history.db` of the data folder, so that they outlive the server; `memory` writes nothing.",
     ),
+    operator(
+        "audit.enabled",
+        Kind::Flag,
+        "true",
+        "Whether `serve` and `token` write down what matters for security: sandboxes made and closed, calls refused, limits hit, callers not let in, connections denied, tokens made and revoked.",
+    ),
+    operator(
+        "audit.file",
+        Kind::Path,
+        "",
+        "Where that log is; `sandcell audit verify` checks it. Empty: `audit.jsonl` in the data folder.",
+    ),
+    operator(
+        "audit.kept_mb",
+        whole(1, 1 << 20),
+        "64",
+        "What the log takes, in MiB. When half of it is full, it is put aside as `audit.jsonl.1`, in place of the one before.",
+    ),
     plain(
         "sessions.restore",
         Kind::Switch,
