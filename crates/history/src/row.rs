@@ -105,6 +105,14 @@ impl Row {
         &self.stdout_preview
     }
 
+    /// Bytes that a row takes while it waits, before it is brought within bounds.
+    pub(crate) fn weight_of(done: &Finished) -> u64 {
+        let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let texts = done.code.len() + done.stdout.len() + done.stderr.len();
+        let bytes = OVERHEAD + texts + optional(&done.result) + optional(&done.traceback);
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
     /// Bytes that it takes, nearly.
     pub(crate) fn weight(&self) -> usize {
         let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);

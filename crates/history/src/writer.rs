@@ -49,7 +49,7 @@ pub struct Writer {
 
 #[derive(Debug)]
 enum Request {
-    Keep(Box<Row>),
+    Keep(Box<Finished>),
     Reset(String, i64),
     View {
         owner: String,
@@ -93,24 +93,30 @@ impl Writer {
     fn send(&self, request: Request) -> bool {
         match self.queue.try_send(request) {
             Ok(()) => true,
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-                if self.lost.fetch_add(1, Ordering::Relaxed) == 0 {
-                    tracing::warn!(
-                        "the history cannot be written as fast as code ends: some of it stays in memory only"
-                    );
-                }
-                false
-            }
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => self.lose(),
         }
+    }
+
+    /// Something does not reach the database; the first time is told.
+    fn lose(&self) -> bool {
+        if self.lost.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!("the history cannot be written as fast as code ends: some of it stays in memory only");
+        }
+        false
     }
 }
 
 #[async_trait]
 impl Keeper for Writer {
     fn keep(&self, row: Finished) {
-        let row = Row::of(row);
-        let weight = u64::try_from(row.weight()).unwrap_or(u64::MAX);
-        if self.waiting.fetch_add(weight, Ordering::Relaxed) > QUEUE_BYTES || !self.send(Request::Keep(Box::new(row))) {
+        let weight = Row::weight_of(&row);
+        let full = self.waiting.fetch_add(weight, Ordering::Relaxed) > QUEUE_BYTES;
+        let sent = if full {
+            self.lose()
+        } else {
+            self.send(Request::Keep(Box::new(row)))
+        };
+        if !sent {
             self.waiting.fetch_sub(weight, Ordering::Relaxed);
         }
     }
@@ -198,12 +204,12 @@ impl Desk {
 
     fn take(&mut self, request: Request) {
         match request {
-            Request::Keep(row) => {
+            Request::Keep(done) => {
+                self.waiting.fetch_sub(Row::weight_of(&done), Ordering::Relaxed);
+                let row = Row::of(*done);
                 let weight = row.weight();
-                self.waiting
-                    .fetch_sub(u64::try_from(weight).unwrap_or(u64::MAX), Ordering::Relaxed);
                 self.pending_bytes += weight;
-                self.pending.push_back(*row);
+                self.pending.push_back(row);
                 while self.pending_bytes > PENDING_BYTES && self.pending.len() > 1 {
                     self.write();
                     if let Some(oldest) = self.pending.pop_front() {
