@@ -20,6 +20,8 @@ pub struct Finished {
     pub owner: Principal,
     /// The row as its owner sees it.
     pub record: HistoryRecord,
+    /// Whether its owner's view shows and counts it. The row is kept in any case.
+    pub shown: bool,
     /// When it started.
     pub started: SystemTime,
     /// All of its code.
@@ -216,6 +218,7 @@ impl Witnesses {
             keeper.keep(Finished {
                 owner: execution.owner.clone(),
                 record,
+                shown: true,
                 started: view.started,
                 code: execution.code.clone(),
                 stdout: view.stdout.text.clone(),
@@ -250,6 +253,7 @@ impl Witnesses {
             keeper.keep(Finished {
                 owner: who.clone(),
                 record,
+                shown: true,
                 started: SystemTime::now(),
                 code: code.to_owned(),
                 stdout: String::new(),

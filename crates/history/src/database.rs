@@ -37,6 +37,7 @@ const TABLES: &str = "
         cause TEXT,
         code_preview TEXT NOT NULL,
         stdout_preview TEXT NOT NULL,
+        shown INTEGER NOT NULL,
         weight INTEGER NOT NULL,
         code TEXT NOT NULL,
         stdout TEXT NOT NULL,
@@ -55,11 +56,11 @@ const TABLES: &str = "
 ";
 
 const COLUMNS: &str = "id, owner, sandbox, language, status, started_ms, timestamp, duration_ms, cpu_ms, peak_bytes, \
-    stdout_bytes, stderr_bytes, exit_code, error, cause, code_preview, stdout_preview, code, stdout, stderr, result, \
+    stdout_bytes, stderr_bytes, exit_code, error, cause, code_preview, stdout_preview, shown, code, stdout, stderr, result, \
     traceback";
 /// The same without the long texts.
 const SHORT: &str = "id, owner, sandbox, language, status, started_ms, timestamp, duration_ms, cpu_ms, peak_bytes, \
-    stdout_bytes, stderr_bytes, exit_code, error, cause, code_preview, stdout_preview, '', '', '', NULL, NULL";
+    stdout_bytes, stderr_bytes, exit_code, error, cause, code_preview, stdout_preview, shown, '', '', '', NULL, NULL";
 
 /// Why the history cannot be kept or read.
 #[derive(Debug, thiserror::Error)]
@@ -242,7 +243,7 @@ impl Database {
         let result = self.change(|it| {
             let mut insert = it.prepare(&format!(
                 "INSERT OR IGNORE INTO executions ({COLUMNS}, weight) VALUES \
-                 (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23)"
+                 (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24)"
             ))?;
             let mut count = it.prepare(
                 "INSERT INTO views (owner, began_ms, after_seq, total) VALUES (?1, ?2, 0, 1) \
@@ -267,6 +268,7 @@ impl Database {
                     row.cause,
                     row.code_preview,
                     row.stdout_preview,
+                    row.shown,
                     row.code,
                     row.stdout,
                     row.stderr,
@@ -274,7 +276,7 @@ impl Database {
                     row.traceback,
                     i64::try_from(row.weight()).unwrap_or(i64::MAX),
                 ])?;
-                if new > 0 {
+                if new > 0 && row.shown {
                     count.execute(params![row.owner, began_ms])?;
                 }
             }
@@ -322,7 +324,7 @@ impl Database {
                 .optional()?;
             let (began, after, total) = view.unwrap_or((began_ms, 0, 0));
             let mut rows = self.connection.prepare(&format!(
-                "SELECT {SHORT} FROM executions WHERE owner = ?1 AND seq > ?2 AND started_ms >= ?3 \
+                "SELECT {SHORT} FROM executions WHERE owner = ?1 AND shown AND seq > ?2 AND started_ms >= ?3 \
                  AND (?4 IS NULL OR sandbox = ?4) ORDER BY seq DESC LIMIT ?5"
             ))?;
             let limit = i64::try_from(last_n).unwrap_or(i64::MAX);
@@ -480,10 +482,11 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
         cause: row.get(14)?,
         code_preview: row.get(15)?,
         stdout_preview: row.get(16)?,
-        code: row.get(17)?,
-        stdout: row.get(18)?,
-        stderr: row.get(19)?,
-        result: row.get(20)?,
-        traceback: row.get(21)?,
+        shown: row.get(17)?,
+        code: row.get(18)?,
+        stdout: row.get(19)?,
+        stderr: row.get(20)?,
+        result: row.get(21)?,
+        traceback: row.get(22)?,
     })
 }

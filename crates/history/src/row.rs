@@ -61,6 +61,8 @@ pub struct Row {
     pub(crate) stdout_preview: String,
     #[serde(skip)]
     pub(crate) started_ms: i64,
+    #[serde(skip)]
+    pub(crate) shown: bool,
 }
 
 impl Row {
@@ -90,6 +92,7 @@ impl Row {
             code_preview: masked(done.record.code_preview),
             stdout_preview: masked(done.record.stdout_preview),
             started_ms: millis(done.started),
+            shown: done.shown,
         }
     }
 

@@ -36,6 +36,7 @@ fn finished(number: u32, owner: &str, code: &str) -> Finished {
             stdout_preview: String::new(),
             error: None,
         },
+        shown: true,
         started: SystemTime::now(),
         code: code.to_owned(),
         stdout: "printed".to_owned(),
@@ -101,6 +102,19 @@ async fn a_reset_begins_a_new_view_for_its_caller_and_keeps_the_rows() {
     assert_eq!(codes(&writer, "a", 10).await, Some((1, vec!["new".to_owned()])));
     assert_eq!(codes(&writer, "b", 10).await, Some((1, vec!["other".to_owned()])));
     assert_eq!(rows(&file(&folder), "a"), ["new", "old"]);
+}
+
+#[tokio::test]
+async fn a_row_that_is_not_to_be_shown_is_kept_for_the_operator_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = Writer::start(file(&folder), KEEP).unwrap();
+    writer.keep(finished(1, "a", "seen"));
+    writer.keep(Finished {
+        shown: false,
+        ..finished(2, "a", "unseen")
+    });
+    assert_eq!(codes(&writer, "a", 10).await, Some((1, vec!["seen".to_owned()])));
+    assert_eq!(rows(&file(&folder), "a"), ["unseen", "seen"]);
 }
 
 #[tokio::test]
