@@ -147,7 +147,8 @@ impl AuditFile {
                 None => Open {
                     file: self.open_file()?,
                     end: End::default(),
-                    length: 0,
+                    // Not known: its end is read in any case.
+                    length: u64::MAX,
                 },
             };
             flock(&open.file, FlockOperation::LockExclusive)?;

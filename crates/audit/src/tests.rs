@@ -114,6 +114,21 @@ fn the_log_is_bounded_and_its_chain_goes_on_in_the_next_file() {
 }
 
 #[test]
+fn a_server_that_is_killed_between_two_files_does_not_break_the_chain() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = log(&folder);
+    write(&path, ["one".to_owned(), "two".to_owned()]);
+    std::fs::rename(&path, AuditFile::put_aside(&path)).unwrap();
+    // Once before the new file was made, and once after.
+    for name in ["three", "four"] {
+        write(&path, [name.to_owned()]);
+        let report = verify(&path, None).unwrap();
+        assert_eq!((report.fault_count, report.lines), (0, 3), "{report:?}");
+        std::fs::write(&path, "").unwrap();
+    }
+}
+
+#[test]
 fn only_its_owner_reads_the_log() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
