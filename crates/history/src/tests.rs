@@ -7,7 +7,7 @@ use sandcell_engine::{ExecutionId, Finished, HistoryRecord, Keeper as _, Princip
 use sandcell_sandbox::ByteSize;
 
 use crate::row::Row;
-use crate::{Database, Filter, HistoryError, Retention, Writer};
+use crate::{Database, Filter, HistoryError, Retention, Voice, Writer};
 
 const DAY: Duration = Duration::from_secs(86_400);
 const KEEP: Retention = Retention {
@@ -77,7 +77,7 @@ async fn codes(writer: &Writer, owner: &str, last_n: usize) -> Option<(u64, Vec<
 #[tokio::test]
 async fn rows_outlive_the_server_and_belong_to_their_callers() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP).unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
     writer.keep(finished(1, "a", "one"));
     writer.keep(finished(2, "b", "two"));
     writer.keep(finished(3, "a", "three"));
@@ -85,7 +85,7 @@ async fn rows_outlive_the_server_and_belong_to_their_callers() {
     assert_eq!(codes(&writer, "a", 10).await, expected);
     writer.close().await;
     drop(writer);
-    let again = Writer::start(file(&folder), KEEP).unwrap();
+    let again = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
     assert_eq!(codes(&again, "a", 10).await, expected);
     assert_eq!(codes(&again, "b", 10).await, Some((1, vec!["two".to_owned()])));
     assert_eq!(codes(&again, "nobody", 10).await, Some((0, Vec::new())));
@@ -94,7 +94,7 @@ async fn rows_outlive_the_server_and_belong_to_their_callers() {
 #[tokio::test]
 async fn a_reset_begins_a_new_view_for_its_caller_and_keeps_the_rows() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP).unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
     writer.keep(finished(1, "a", "old"));
     writer.keep(finished(2, "b", "other"));
     writer.reset(&Principal::new("a"), SystemTime::now());
@@ -107,7 +107,7 @@ async fn a_reset_begins_a_new_view_for_its_caller_and_keeps_the_rows() {
 #[tokio::test]
 async fn a_row_that_is_not_to_be_shown_is_kept_for_the_operator_only() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP).unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
     writer.keep(finished(1, "a", "seen"));
     writer.keep(Finished {
         shown: false,
@@ -121,7 +121,7 @@ async fn a_row_that_is_not_to_be_shown_is_kept_for_the_operator_only() {
 async fn a_busy_caller_does_not_push_out_a_quiet_one() {
     let folder = tempfile::tempdir().unwrap();
     let keep = Retention { rows: 10, ..KEEP };
-    let writer = Writer::start(file(&folder), keep).unwrap();
+    let writer = Writer::start(file(&folder), keep, Voice::Loud).unwrap();
     writer.keep(finished(1, "quiet", "kept"));
     (2..300).for_each(|number| writer.keep(finished(number, "busy", &number.to_string())));
     assert_eq!(codes(&writer, "quiet", 10).await, Some((1, vec!["kept".to_owned()])));
@@ -134,7 +134,7 @@ async fn a_busy_caller_does_not_push_out_a_quiet_one() {
 async fn what_the_rows_take_is_bounded_and_so_is_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let keep = Retention { bytes: 2 << 20, ..KEEP };
-    let writer = Writer::start(file(&folder), keep).unwrap();
+    let writer = Writer::start(file(&folder), keep, Voice::Loud).unwrap();
     let large = "x".repeat(900_000);
     for number in 0..60 {
         writer.keep(finished(number, "a", &large));
@@ -149,14 +149,14 @@ async fn what_the_rows_take_is_bounded_and_so_is_the_file() {
 #[tokio::test]
 async fn old_rows_go() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP).unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
     let mut old = finished(1, "a", "old");
     old.started = SystemTime::now() - DAY - Duration::from_secs(1);
     writer.keep(old);
     writer.keep(finished(2, "a", "new"));
     assert_eq!(codes(&writer, "a", 10).await.unwrap().1, ["new"]);
     drop(writer);
-    let again = Writer::start(file(&folder), KEEP).unwrap();
+    let again = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
     again.close().await;
     assert_eq!(rows(&file(&folder), "a"), ["new"]);
 }
@@ -168,7 +168,7 @@ async fn a_broken_file_is_left_alone_and_memory_has_to_answer() {
         .map(|n| (n.wrapping_mul(2_654_435_761) >> 13).to_le_bytes()[0])
         .collect();
     std::fs::write(file(&folder), &garbage).unwrap();
-    let writer = Writer::start(file(&folder), KEEP).unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
     writer.keep(finished(1, "a", "one"));
     assert_eq!(codes(&writer, "a", 10).await, None);
     writer.close().await;
@@ -283,8 +283,8 @@ fn secrets_of_our_own_tokens_are_not_kept() {
 async fn two_servers_share_a_database() {
     let folder = tempfile::tempdir().unwrap();
     let both = [
-        Writer::start(file(&folder), KEEP).unwrap(),
-        Writer::start(file(&folder), KEEP).unwrap(),
+        Writer::start(file(&folder), KEEP, Voice::Loud).unwrap(),
+        Writer::start(file(&folder), KEEP, Voice::Loud).unwrap(),
     ];
     for number in 0..200_u32 {
         both[usize::from(number % 2 == 1)].keep(finished(number, "a", &number.to_string()));

@@ -39,6 +39,15 @@ const LOOK: Duration = Duration::from_secs(60);
 /// How long somebody waits for an answer.
 const ANSWER: Duration = Duration::from_secs(2);
 
+/// How it is told that the database does not work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Voice {
+    /// As a warning: right for a server, whose operator counts on the history.
+    Loud,
+    /// For those who look: right for a command that is run for what it prints.
+    Low,
+}
+
 /// Keeps a history in a database, behind the calls.
 #[derive(Debug)]
 pub struct Writer {
@@ -65,12 +74,13 @@ impl Writer {
     ///
     /// # Errors
     /// When there can be no thread.
-    pub fn start(path: PathBuf, keep: Retention) -> std::io::Result<Self> {
+    pub fn start(path: PathBuf, keep: Retention, voice: Voice) -> std::io::Result<Self> {
         let (queue, requests) = sync_channel(QUEUE);
         let waiting = Arc::new(AtomicU64::new(0));
         let mut desk = Desk {
             path,
             keep,
+            voice,
             database: Store::Unopened,
             pending: VecDeque::new(),
             pending_bytes: 0,
@@ -159,6 +169,7 @@ enum Store {
 struct Desk {
     path: PathBuf,
     keep: Retention,
+    voice: Voice,
     database: Store,
     /// Rows that are not written yet, oldest first.
     pending: VecDeque<Row>,
@@ -347,9 +358,12 @@ impl Desk {
         let cause = std::error::Error::source(error)
             .map(ToString::to_string)
             .unwrap_or_default();
-        tracing::warn!(
-            "{error}: {cause}. Executions go on, and the history is kept in memory only. {}",
-            error.remedy()
-        );
+        let remedy = error.remedy();
+        match self.voice {
+            Voice::Loud => {
+                tracing::warn!("{error}: {cause}. Executions go on, and the history is kept in memory only. {remedy}")
+            }
+            Voice::Low => tracing::info!("{error}: {cause}. {remedy}"),
+        }
     }
 }

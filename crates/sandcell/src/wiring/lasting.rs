@@ -6,10 +6,17 @@ use sandcell_engine::{Auditor, Keeper, SecurityEvent, Witnesses};
 
 use crate::config::Settings;
 
+/// Whose executions are kept.
+#[derive(Debug, Clone, Copy)]
+enum Who {
+    Command,
+    Server,
+}
+
 /// Those who keep a command's executions. One that cannot be had is told and left out: code runs all the same.
 pub(crate) fn witnesses(settings: &Settings) -> Witnesses {
     Witnesses {
-        keeper: keeper(settings),
+        keeper: keeper(settings, Who::Command),
         auditor: None,
     }
 }
@@ -17,7 +24,7 @@ pub(crate) fn witnesses(settings: &Settings) -> Witnesses {
 /// Those who keep what a server does.
 pub(crate) fn witnesses_of_a_server(settings: &Settings) -> Witnesses {
     Witnesses {
-        keeper: keeper(settings),
+        keeper: keeper(settings, Who::Server),
         auditor: auditor(settings),
     }
 }
@@ -38,15 +45,19 @@ pub(crate) fn note(settings: &Settings, event: SecurityEvent) {
 }
 
 #[cfg(all(unix, feature = "history"))]
-fn keeper(settings: &Settings) -> Option<Arc<dyn Keeper>> {
-    use sandcell_history::{Database, Retention, Writer};
+fn keeper(settings: &Settings, who: Who) -> Option<Arc<dyn Keeper>> {
+    use sandcell_history::{Database, Retention, Voice, Writer};
+    let voice = match who {
+        Who::Command => Voice::Low,
+        Who::Server => Voice::Loud,
+    };
     let history = settings.history.as_ref()?;
     let keep = Retention {
         rows: history.rows,
         age: history.age,
         bytes: history.size.as_bytes(),
     };
-    match Writer::start(Database::file(&history.folder), keep) {
+    match Writer::start(Database::file(&history.folder), keep, voice) {
         Ok(writer) => Some(Arc::new(writer)),
         Err(error) => {
             tracing::warn!(%error, "the history is kept in memory only: its thread could not be started");
@@ -56,7 +67,7 @@ fn keeper(settings: &Settings) -> Option<Arc<dyn Keeper>> {
 }
 
 #[cfg(not(all(unix, feature = "history")))]
-fn keeper(_settings: &Settings) -> Option<Arc<dyn Keeper>> {
+fn keeper(_settings: &Settings, _who: Who) -> Option<Arc<dyn Keeper>> {
     None
 }
 
