@@ -112,6 +112,8 @@ pub enum EventKind {
     NetworkDenied,
     TokenCreated,
     TokenRevoked,
+    /// Rows of the history were deleted by the operator.
+    HistoryForgotten,
 }
 
 impl EventKind {
@@ -129,6 +131,7 @@ impl EventKind {
             Self::NetworkDenied => "network_denied",
             Self::TokenCreated => "token_created",
             Self::TokenRevoked => "token_revoked",
+            Self::HistoryForgotten => "history_forgotten",
         }
     }
 }

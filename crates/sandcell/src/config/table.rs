@@ -282,7 +282,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "audit.enabled",
         Kind::Flag,
         "true",
-        "Whether `serve` and `token` write down what matters for security: sandboxes made and closed, calls refused, limits hit, callers not let in, connections denied, tokens made and revoked.",
+        "Whether `serve` and `token` write down what matters for security: sandboxes made and closed, calls refused, limits hit, callers not let in, connections denied, tokens made and revoked, history deleted.",
     ),
     operator(
         "audit.file",

@@ -244,6 +244,8 @@ fn the_command_lists_searches_shows_and_forgets() {
     }
     command(&place, &["history", "forget", id]);
     assert!(listed(&place, &["--search", "needle"]).is_empty());
+    let log = std::fs::read_to_string(place.path("data").join("audit.jsonl")).unwrap();
+    assert!(log.contains("history_forgotten") && log.contains(id), "{log}");
     let again = place.command(&["history", "forget", id]).output().unwrap();
     assert!(!again.status.success());
 }

@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
+use sandcell_engine::{EventKind, SecurityEvent};
 use sandcell_history::{Database, Filter, HistoryError, Row};
 use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
 
 use super::{output, printed};
 use crate::config::Settings;
+use crate::wiring::lasting;
 
 /// Rows that a notebook has at most.
 const CELLS: u32 = 2000;
@@ -153,6 +155,10 @@ pub(super) fn run(args: &HistoryArgs, settings: &Settings) -> Result<ExitCode, F
         }
         Some(HistoryCommand::Forget { ids }) => {
             let count = database.map_err(failure)?.forget(ids).map_err(failure)?;
+            if count > 0 {
+                let detail = format!("{count} rows, of {}", ids.join(" "));
+                lasting::note(settings, SecurityEvent::new(EventKind::HistoryForgotten, detail));
+            }
             if count < ids.len() {
                 let missing = ids.len() - count;
                 return Err(Failure::new(
