@@ -444,6 +444,31 @@ pub enum Status {
     Running,
 }
 
+impl Status {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Ok,
+        Self::Error,
+        Self::Timeout,
+        Self::Cancelled,
+        Self::Killed,
+        Self::Running,
+    ];
+
+    /// The word on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Error => "error",
+            Self::Timeout => "timeout",
+            Self::Cancelled => "cancelled",
+            Self::Killed => "killed",
+            Self::Running => "running",
+        }
+    }
+}
+
 /// The step of an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -13,6 +13,7 @@ use crate::history::{Entry, History};
 use crate::ids::echo;
 use crate::kept::Executions;
 use crate::ladder::{GRACE, KILL_WAIT, Stop};
+use crate::lasting::Witnesses;
 use crate::meter::Cost;
 use crate::pool::Pool;
 use crate::quota::Processor;
@@ -34,6 +35,7 @@ pub(crate) struct Core {
     pub(crate) backends: Vec<Arc<dyn Backend>>,
     pub(crate) languages: Vec<Arc<dyn Language>>,
     pub(crate) packages: Option<Arc<dyn Packages>>,
+    pub(crate) witnesses: Witnesses,
     pub(crate) registry: Registry,
     pub(crate) executions: Executions,
     pub(crate) history: Mutex<History>,
@@ -137,7 +139,8 @@ impl Core {
             stdout: "",
             error: Some(&failure.message),
         };
-        lock(&self.history).add(who, &entry);
+        let row = lock(&self.history).add(who, &entry);
+        self.witnesses.refused(who, code, failure, row);
         self.tally.refused(failure.code);
     }
 
@@ -156,7 +159,8 @@ impl Core {
                 stdout: &view.stdout.text,
                 error: error.or_else(|| error_line(view)),
             };
-            lock(&self.history).add(&execution.owner, &entry);
+            let row = lock(&self.history).add(&execution.owner, &entry);
+            self.witnesses.ended(execution, view, row);
             let cause = failure
                 .map(|failure| failure.code)
                 .or(view.cause.as_ref().map(|cause| cause.code));

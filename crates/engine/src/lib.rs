@@ -21,6 +21,7 @@ mod history;
 mod ids;
 mod kept;
 mod ladder;
+mod lasting;
 mod meter;
 mod output;
 mod packages;
@@ -48,6 +49,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use api::*;
+pub use clock::rfc3339_millis as timestamp;
+pub use lasting::{Auditor, EventKind, Finished, Keeper, LastingView, SecurityEvent, Witnesses};
 pub use output::Progress;
 pub use policy::{MAX_LIFETIME, MIN_MEMORY};
 pub use quota::Quota;
@@ -92,6 +95,18 @@ impl Engine {
         languages: Vec<Arc<dyn Language>>,
         packages: Option<Arc<dyn Packages>>,
     ) -> Arc<Self> {
+        Self::witnessed(config, backends, languages, packages, Witnesses::default())
+    }
+
+    /// The same, with those who keep what it does for longer than it lives.
+    #[must_use]
+    pub fn witnessed(
+        config: EngineConfig,
+        backends: Vec<Arc<dyn Backend>>,
+        languages: Vec<Arc<dyn Language>>,
+        packages: Option<Arc<dyn Packages>>,
+        witnesses: Witnesses,
+    ) -> Arc<Self> {
         let core = Arc::new(Core {
             registry: Registry::new(&config),
             executions: Executions::default(),
@@ -105,6 +120,7 @@ impl Engine {
             backends,
             languages,
             packages,
+            witnesses,
         });
         tokio::spawn(pool::fill(core.clone()));
         Arc::new(Self { core })
@@ -220,7 +236,15 @@ impl Engine {
     /// # Errors
     /// When a limit is reached, an argument is not possible, or a back end fails.
     pub async fn create(self: &Arc<Self>, who: &Principal, req: CreateRequest) -> Result<Vec<SandboxView>, Failure> {
-        self.core.create(who, req).await
+        let made = self.core.create(who, req).await;
+        if let Err(failure) = &made {
+            self.core.witnesses.note(|| SecurityEvent {
+                who: Some(who.clone()),
+                code: Some(failure.code),
+                ..SecurityEvent::new(EventKind::CallRefused, format!("create_sandbox: {}", failure.message))
+            });
+        }
+        made
     }
 
     /// Closes a sandbox and everything in it.
@@ -352,7 +376,7 @@ impl Engine {
     /// # Errors
     /// When a sandbox is named that neither exists nor stands in the history.
     pub async fn history(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Result<HistoryView, Failure> {
-        self.core.history(who, last_n, sandbox)
+        self.core.history(who, last_n, sandbox).await
     }
 
     /// Restarts the interpreters of a sandbox (without one: the default one), of one language or all, and starts
@@ -369,7 +393,12 @@ impl Engine {
         self.core.reset(who, sandbox, language).await
     }
 
-    /// Ends all sandboxes and takes no more calls. Bounded (5 s); calling it again does no harm.
+    /// Writes down an event that matters for security, if anybody keeps those.
+    pub fn note(&self, event: SecurityEvent) {
+        self.core.witnesses.note(|| event);
+    }
+
+    /// Ends all sandboxes and takes no more calls. What is kept of their work is written down. Bounded (7 s); calling it again does no harm.
     pub async fn shutdown(&self) {
         self.core.shutdown().await;
     }

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
     Artifact, BackendView, Cause, CreateRequest, EngineConfig, ExecuteRequest, ExecutionId, ExecutionView, FileAnswer,
-    HistoryRecord, HistoryView, InstallRequest, Principal, ResetView, RunRequest, SandboxId, SandboxView, SessionView,
-    Shown, Status, StreamSlice, Watch,
+    HistoryRecord, HistoryView, InstallRequest, Principal, ResetView, RunRequest, SandboxId, SandboxView,
+    SecurityEvent, SessionView, Shown, Status, StreamSlice, Watch,
 };
 use sandcell_sandbox::{
     ByteSize, Code, Entry, EntryKind, Failure, FileChunk, FileError, Isolation, LanguageInfo, Level, Limits, Listing,
@@ -407,6 +407,8 @@ impl Host for FakeHost {
         let size = u64::try_from(file.len()).unwrap();
         Ok(self.file_answer(size))
     }
+
+    fn note(&self, _: SecurityEvent) {}
 
     async fn history(&self, _: &Principal, last_n: usize, sandbox: Option<&str>) -> Result<HistoryView, Failure> {
         self.ask((last_n, sandbox));

@@ -128,6 +128,9 @@ impl Door {
         let route = self.place(request.uri().path());
         let mut response = self.route(route, request, from).await.unwrap_or_else(|refusal| {
             self.metrics.refused(refusal.reason);
+            if let Some(event) = refusal.event(from.peer) {
+                self.host.note(event);
+            }
             refusal.into_response()
         });
         self.metrics.answered(route.name(), response.status().as_u16());

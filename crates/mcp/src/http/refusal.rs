@@ -1,6 +1,7 @@
 //! Requests that are not let in: the HTTP status, the headers that go with it, and in the body what happened and what to
 //! do, in the one shape that all failures have.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,6 +10,7 @@ use hyper::header::{
     ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use hyper::{Response, StatusCode};
+use sandcell_engine::{EventKind, SecurityEvent};
 use sandcell_sandbox::Code;
 use serde_json::{Value, json};
 
@@ -61,6 +63,15 @@ impl Refusal {
         let seconds = wait.as_secs().max(1);
         self.headers.push((RETRY_AFTER, HeaderValue::from(seconds)));
         self
+    }
+
+    /// What it is for the audit log: something, if the sender may not come in.
+    pub(crate) fn event(&self, peer: IpAddr) -> Option<SecurityEvent> {
+        let kept_out = self.code == Code::Unauthorized || self.status == StatusCode::FORBIDDEN;
+        kept_out.then(|| SecurityEvent {
+            code: Some(self.code),
+            ..SecurityEvent::new(EventKind::AuthFailed, format!("{peer}: {}", self.message))
+        })
     }
 
     /// Names the request that is answered.

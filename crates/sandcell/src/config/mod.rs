@@ -52,6 +52,15 @@ pub(crate) struct Settings {
     pub(crate) restore: bool,
     /// How `serve --http` is reached.
     pub(crate) http: HttpSettings,
+    /// The history that lasts; none: it is kept in memory.
+    #[cfg_attr(
+        not(all(unix, feature = "history")),
+        expect(dead_code, reason = "only that feature keeps it")
+    )]
+    pub(crate) history: Option<HistorySettings>,
+    /// The log of events that matter for security; none: it is not kept.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "only Unix systems keep it"))]
+    pub(crate) audit: Option<AuditSettings>,
     /// What the engine works with.
     pub(crate) engine: EngineConfig,
 }
@@ -77,6 +86,28 @@ pub(crate) struct PackageSettings {
     pub(crate) download: ByteSize,
     /// What all layers have.
     pub(crate) kept: ByteSize,
+}
+
+/// The log of events that matter for security.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AuditSettings {
+    /// Where it is.
+    pub(crate) file: PathBuf,
+    /// What it takes.
+    pub(crate) size: ByteSize,
+}
+
+/// The history that lasts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HistorySettings {
+    /// The folder that its file is in.
+    pub(crate) folder: PathBuf,
+    /// Rows.
+    pub(crate) rows: usize,
+    /// How long they are kept.
+    pub(crate) age: Duration,
+    /// What they take.
+    pub(crate) size: ByteSize,
 }
 
 /// How `serve --http` is reached.
@@ -152,6 +183,8 @@ impl Settings {
                 _ => return Err(wrong("sessions.restore")),
             },
             http: http(&get)?,
+            history: history(&get)?,
+            audit: audit(&get)?,
             engine: EngineConfig {
                 max_limits: max_limits(&limits),
                 limits,
@@ -194,6 +227,28 @@ impl Settings {
             },
         })
     }
+}
+
+fn history(get: &Getter<'_>) -> Result<Option<HistorySettings>, ConfigError> {
+    let on = get.word("history.store")? == "file";
+    let folder = get.path("data_dir")?.or_else(default_data_dir);
+    let settings = HistorySettings {
+        folder: folder.clone().unwrap_or_default(),
+        rows: get.count("limits.history_rows")?,
+        age: Duration::from_secs(get.integer("limits.history_days")?.saturating_mul(86_400)),
+        size: ByteSize::mib(get.integer("limits.history_mb")?),
+    };
+    Ok((on && folder.is_some()).then_some(settings))
+}
+
+fn audit(get: &Getter<'_>) -> Result<Option<AuditSettings>, ConfigError> {
+    let on = matches!(get.value("audit.enabled")?, Value::Flag(true));
+    let data = get.path("data_dir")?.or_else(default_data_dir);
+    let file = get
+        .path("audit.file")?
+        .or_else(|| data.map(|folder| folder.join("audit.jsonl")));
+    let size = ByteSize::mib(get.integer("audit.kept_mb")?);
+    Ok(file.filter(|_| on).map(|file| AuditSettings { file, size }))
 }
 
 fn http(get: &Getter<'_>) -> Result<HttpSettings, ConfigError> {

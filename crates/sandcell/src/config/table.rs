@@ -291,6 +291,36 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "Processor time that one caller's executions may take in an hour, in seconds; what runs when it is used up may end. 0: as much as there is.",
     ),
     plain(
+        "limits.history_mb",
+        whole(1, 1 << 20),
+        "256",
+        "What the history takes of the data folder, in MiB; the oldest executions of the caller that has most go first.",
+    ),
+    operator(
+        "history.store",
+        Kind::OneOf(&["file", "memory"]),
+        "file",
+        "Where the history is: `file` keeps executions, with their code and what was shown of their output, in `history.db` of the data folder, so that they outlive the server; `memory` writes nothing.",
+    ),
+    operator(
+        "audit.enabled",
+        Kind::Flag,
+        "true",
+        "Whether `serve` and `token` write down what matters for security: sandboxes made and closed, calls refused, limits hit, callers not let in, connections denied, tokens made and revoked, history deleted.",
+    ),
+    operator(
+        "audit.file",
+        Kind::Path,
+        "",
+        "Where that log is; `sandcell audit verify` checks it. Empty: `audit.jsonl` in the data folder.",
+    ),
+    operator(
+        "audit.kept_mb",
+        whole(1, 1 << 20),
+        "64",
+        "What the log takes, in MiB. When half of it is full, it is put aside as `audit.jsonl.1`, in place of the one before.",
+    ),
+    plain(
         "sessions.restore",
         Kind::Switch,
         "true",

@@ -66,6 +66,9 @@ mod lessons;
 mod notebooks;
 // Languages beside Python.
 mod languages;
+// What outlives a server.
+mod audit;
+mod history;
 // Over HTTP: who gets in, what belongs to whom, and who is in the way.
 mod http;
 // Clients that we did not write.
