@@ -1,4 +1,4 @@
-//! The project's chores, the same on every machine: `cargo xtask check | test | soak | bench | arch`.
+//! The project's chores, the same on every machine: `cargo xtask check | test | soak | bench | dist | arch`.
 //!
 //! Not for users: whatever sandcell itself does lives in `crates/`. One decision here: a chore that a machine cannot
 //! do is named as skipped, and fails instead when `SANDCELL_TEST_REQUIRE=1` says that nothing may be skipped (CI).
@@ -8,6 +8,7 @@ mod arch;
 mod audit;
 mod check;
 mod command;
+mod dist;
 mod ordinary_user;
 mod tally;
 mod test;
@@ -56,6 +57,9 @@ enum Chore {
         #[arg(long, default_value = "data")]
         base: String,
     },
+    /// What is handed out: a static binary, a wheel, an npm package, an MCP bundle, server.json, checksums and a list of
+    /// what is inside; each package is installed offline from its file, and the demo is run from there
+    Dist(dist::DistArguments),
     /// Only the architecture test
     Arch,
 }
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
             data,
             base,
         } => test::bench(rounds, write, data.as_deref().map(|folder| (folder, base.as_str()))),
+        Chore::Dist(arguments) => dist::run(&arguments),
         Chore::Arch => arch::run(),
     };
     match outcome {

@@ -21,6 +21,7 @@ mod history;
 mod ids;
 mod kept;
 mod ladder;
+mod lasting;
 mod meter;
 mod network;
 mod output;
@@ -28,6 +29,7 @@ mod packages;
 mod policy;
 mod pool;
 mod program;
+mod quota;
 mod record;
 mod registry;
 mod sandboxes;
@@ -49,8 +51,11 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use api::*;
+pub use clock::rfc3339_millis as timestamp;
+pub use lasting::{Auditor, EventKind, Finished, Keeper, LastingView, SecurityEvent, Witnesses};
 pub use output::Progress;
 pub use policy::{MAX_LIFETIME, MIN_MEMORY};
+pub use quota::Quota;
 pub use tally::Counts;
 
 use crate::core::Core;
@@ -59,6 +64,7 @@ use crate::history::History;
 use crate::kept::Executions;
 use crate::ladder::Stop;
 use crate::pool::Pool;
+use crate::quota::Processor;
 use crate::registry::Registry;
 use crate::tally::Tally;
 
@@ -91,17 +97,20 @@ impl Engine {
         languages: Vec<Arc<dyn Language>>,
         packages: Option<Arc<dyn Packages>>,
     ) -> Arc<Self> {
-        Self::with_network(config, backends, languages, packages.into_iter().collect(), None)
+        let packages = packages.into_iter().collect();
+        Self::witnessed(config, backends, languages, packages, None, Witnesses::default())
     }
 
-    /// The same, with those who install packages, one for each kind, and somebody who takes sandboxes to hosts that they may reach.
+    /// The same, with those who install packages, one for each kind, somebody who takes sandboxes to hosts that they may
+    /// reach, and those who keep what it does for longer than it lives.
     #[must_use]
-    pub fn with_network(
+    pub fn witnessed(
         config: EngineConfig,
         backends: Vec<Arc<dyn Backend>>,
         languages: Vec<Arc<dyn Language>>,
         packages: Vec<Arc<dyn Packages>>,
         network: Option<Arc<dyn Network>>,
+        witnesses: Witnesses,
     ) -> Arc<Self> {
         let mut config = config;
         if let Some(network) = &network {
@@ -118,12 +127,14 @@ impl Engine {
             pool: Pool::new(&config.pool),
             tally: Tally::default(),
             floor: Floor::new(config.executions, config.executions_per_caller),
+            processor: Processor::new(&config.quota),
             down: CancellationToken::new(),
             config,
             backends,
             languages,
             packages,
             network,
+            witnesses,
         });
         tokio::spawn(pool::fill(core.clone()));
         Arc::new(Self { core })
@@ -247,7 +258,15 @@ impl Engine {
     /// # Errors
     /// When a limit is reached, an argument is not possible, or a back end fails.
     pub async fn create(self: &Arc<Self>, who: &Principal, req: CreateRequest) -> Result<Vec<SandboxView>, Failure> {
-        self.core.create(who, req).await
+        let made = self.core.create(who, req).await;
+        if let Err(failure) = &made {
+            self.core.witnesses.note(|| SecurityEvent {
+                who: Some(who.clone()),
+                code: Some(failure.code),
+                ..SecurityEvent::new(EventKind::CallRefused, format!("create_sandbox: {}", failure.message))
+            });
+        }
+        made
     }
 
     /// Closes a sandbox and everything in it.
@@ -379,7 +398,7 @@ impl Engine {
     /// # Errors
     /// When a sandbox is named that neither exists nor stands in the history.
     pub async fn history(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Result<HistoryView, Failure> {
-        self.core.history(who, last_n, sandbox)
+        self.core.history(who, last_n, sandbox).await
     }
 
     /// Restarts the interpreters of a sandbox (without one: the default one), of one language or all, and starts
@@ -396,7 +415,12 @@ impl Engine {
         self.core.reset(who, sandbox, language).await
     }
 
-    /// Ends all sandboxes and takes no more calls. Bounded (5 s); calling it again does no harm.
+    /// Writes down an event that matters for security, if anybody keeps those.
+    pub fn note(&self, event: SecurityEvent) {
+        self.core.witnesses.note(|| event);
+    }
+
+    /// Ends all sandboxes and takes no more calls. What is kept of their work is written down. Bounded (7 s); calling it again does no harm.
     pub async fn shutdown(&self) {
         self.core.shutdown().await;
     }

@@ -8,8 +8,11 @@ use sandcell_sandbox::{Backend, Failure, Held, NetworkRule, SandboxSpec, Usage};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
+use crate::clock::rfc3339;
 use crate::core::Core;
+use crate::history::MOST;
 use crate::ladder::Stop;
+use crate::lasting::{EventKind, SecurityEvent};
 use crate::meter::read_usage;
 use crate::network::with_proxy;
 use crate::packages::INSTALL;
@@ -157,13 +160,21 @@ impl Core {
         }
     }
 
-    pub(crate) fn history(
+    pub(crate) async fn history(
         &self,
         who: &Principal,
         last_n: usize,
         sandbox: Option<&str>,
     ) -> Result<HistoryView, Failure> {
-        let view = lock(&self.history).view(who, last_n, sandbox);
+        let mut view = lock(&self.history).view(who, last_n, sandbox);
+        // Packages belong to sandboxes, which do not outlive the server: those are told as this server knows them.
+        if let Some(keeper) = &self.witnesses.keeper
+            && let Some(lasting) = keeper.view(who, last_n.clamp(1, MOST), sandbox).await
+        {
+            view.total = lasting.total;
+            view.session_start = rfc3339(lasting.began);
+            view.records = lasting.records;
+        }
         if let Some(id) = sandbox
             && view.records.is_empty()
         {
@@ -196,6 +207,9 @@ impl Core {
             languages.extend(ended.map(|((name, _), _)| name));
         }
         lock(&self.history).reset(who);
+        if let Some(keeper) = &self.witnesses.keeper {
+            keeper.reset(who, SystemTime::now());
+        }
         Ok(ResetView {
             sandbox_id: record.map(|record| record.id.clone()),
             languages,
@@ -231,6 +245,9 @@ impl Core {
         if timeout(SHUTDOWN_BACKENDS, backends).await.is_err() {
             tracing::warn!("a back end did not shut down in time");
         }
+        self.witnesses
+            .note(|| SecurityEvent::new(EventKind::ServerStopped, "all sandboxes were ended".to_owned()));
+        self.witnesses.close().await;
     }
 }
 

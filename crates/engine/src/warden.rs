@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::core::Core;
+use crate::lasting::EventKind;
 use crate::record::{Gone, GoneWhy, Record};
 use crate::sessions::{Held, Slot};
 
@@ -66,9 +67,19 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
             &base.added,
         );
     }
+    core.witnesses.sandbox(EventKind::SandboxCreated, &record, || {
+        let isolation = sandbox.isolation();
+        format!(
+            "made by {}, isolated as {}",
+            isolation.backend,
+            isolation.level.as_str()
+        )
+    });
     // When it was closed while it was made, it is closed now.
     record.born(sandbox.clone());
     let gone = watch(&core, &record, sandbox.as_ref()).await;
+    core.witnesses
+        .sandbox(EventKind::SandboxClosed, &record, || gone.story());
     tracing::debug!(sandbox = %record.id, "the sandbox {}", gone.story());
     record.drop_sessions();
     if !matches!(timeout(CLOSE, sandbox.close()).await, Ok(Ok(()))) {

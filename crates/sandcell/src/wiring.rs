@@ -4,6 +4,7 @@
 //! that does not work here is replaced by one that says why, and the reason is handed up as a problem.
 
 mod absent;
+pub(crate) mod lasting;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod native;
 #[cfg(all(target_os = "linux", feature = "native"))]
@@ -13,7 +14,7 @@ pub(crate) mod packages;
 
 use std::sync::Arc;
 
-use sandcell_engine::{AbsentLanguage, Engine};
+use sandcell_engine::{AbsentLanguage, Engine, EventKind, SecurityEvent, Witnesses};
 use sandcell_languages::Detected;
 use sandcell_sandbox::{Backend, ByteSize, Code, Failure, Language as _, Level, Limits, SandboxSpec};
 
@@ -106,13 +107,30 @@ impl Wired {
 /// Makes an engine for a command that makes few sandboxes and ends: none wait.
 pub(crate) async fn wire_briefly(mut settings: Settings, launcher: Launcher, found: Detected, ask: Ask) -> Wired {
     settings.engine.pool = sandcell_engine::PoolConfig::default();
-    wire_with(settings, launcher, found, ask).await
+    wire_with(settings, launcher, found, ask, Witnesses::default()).await
+}
+
+/// The same for a command whose executions are the operator's own: they are kept.
+pub(crate) async fn wire_once(mut settings: Settings, launcher: Launcher, found: Detected) -> Wired {
+    settings.engine.pool = sandcell_engine::PoolConfig::default();
+    let witnesses = lasting::witnesses(&settings);
+    wire_with(settings, launcher, found, Ask::Nobody, witnesses).await
 }
 
 /// Makes the engine.
 pub(crate) async fn wire(settings: Settings, launcher: Launcher) -> Wired {
     let found = languages(&settings);
-    wire_with(settings, launcher, found, Ask::Nobody).await
+    let witnesses = lasting::witnesses_of_a_server(&settings);
+    let wired = wire_with(settings, launcher, found, Ask::Nobody, witnesses).await;
+    wired.engine.note(SecurityEvent::new(
+        EventKind::ServerStarted,
+        format!(
+            "version {}, isolation {}",
+            env!("CARGO_PKG_VERSION"),
+            wired.level().as_str()
+        ),
+    ));
+    wired
 }
 
 /// Whether languages are asked for their versions, in a sandbox made for it.
@@ -123,7 +141,13 @@ pub(crate) enum Ask {
 }
 
 /// Makes the engine with languages that were found before.
-async fn wire_with(mut settings: Settings, launcher: Launcher, mut found: Detected, ask: Ask) -> Wired {
+async fn wire_with(
+    mut settings: Settings,
+    launcher: Launcher,
+    mut found: Detected,
+    ask: Ask,
+    witnesses: Witnesses,
+) -> Wired {
     let mut problems = std::mem::take(&mut found.problems);
     // A Python that was chosen and does not work is never passed over for another language.
     let chosen = |name: &str| name == "python" && settings.python.is_some();
@@ -181,7 +205,14 @@ async fn wire_with(mut settings: Settings, launcher: Launcher, mut found: Detect
     #[cfg(not(all(target_os = "linux", feature = "native")))]
     let network = None;
     Wired {
-        engine: Engine::with_network(settings.engine, working, found.languages(), packages, network),
+        engine: Engine::witnessed(
+            settings.engine,
+            working,
+            found.languages(),
+            packages,
+            network,
+            witnesses,
+        ),
         found,
         backends,
         problems,

@@ -13,6 +13,7 @@ mod once;
 mod output;
 mod pool;
 mod programs;
+mod quota;
 mod sandboxes;
 mod sessions;
 mod support;

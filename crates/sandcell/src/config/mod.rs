@@ -10,8 +10,8 @@ mod value;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sandcell_engine::{Analysis, EngineConfig, PoolConfig};
-use sandcell_mcp::HttpLimits;
+use sandcell_engine::{Analysis, EngineConfig, PoolConfig, Quota};
+use sandcell_mcp::{HttpLimits, OauthOptions};
 use sandcell_sandbox::{ByteSize, Cpus, Degree, Level, Limits, MAX_TIMEOUT, Mount};
 
 pub(crate) use error::ConfigError;
@@ -58,6 +58,15 @@ pub(crate) struct Settings {
     pub(crate) restore: bool,
     /// How `serve --http` is reached.
     pub(crate) http: HttpSettings,
+    /// The history that lasts; none: it is kept in memory.
+    #[cfg_attr(
+        not(all(unix, feature = "history")),
+        expect(dead_code, reason = "only that feature keeps it")
+    )]
+    pub(crate) history: Option<HistorySettings>,
+    /// The log of events that matter for security; none: it is not kept.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "only Unix systems keep it"))]
+    pub(crate) audit: Option<AuditSettings>,
     /// What the engine works with.
     pub(crate) engine: EngineConfig,
 }
@@ -104,6 +113,28 @@ pub(crate) struct NetworkSettings {
     pub(crate) total: ByteSize,
 }
 
+/// The log of events that matter for security.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AuditSettings {
+    /// Where it is.
+    pub(crate) file: PathBuf,
+    /// What it takes.
+    pub(crate) size: ByteSize,
+}
+
+/// The history that lasts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HistorySettings {
+    /// The folder that its file is in.
+    pub(crate) folder: PathBuf,
+    /// Rows.
+    pub(crate) rows: usize,
+    /// How long they are kept.
+    pub(crate) age: Duration,
+    /// What they take.
+    pub(crate) size: ByteSize,
+}
+
 /// How `serve --http` is reached.
 #[derive(Debug, Clone)]
 pub(crate) struct HttpSettings {
@@ -115,6 +146,8 @@ pub(crate) struct HttpSettings {
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     /// How much callers may have.
     pub(crate) limits: HttpLimits,
+    /// The issuer of access tokens that are taken.
+    pub(crate) oauth: Option<OauthOptions>,
 }
 
 impl Settings {
@@ -184,6 +217,8 @@ impl Settings {
                 _ => return Err(wrong("sessions.restore")),
             },
             http: http(&get)?,
+            history: history(&get)?,
+            audit: audit(&get)?,
             engine: EngineConfig {
                 max_limits: max_limits(&limits),
                 limits,
@@ -196,6 +231,7 @@ impl Settings {
                 sandboxes: get.count("limits.sandboxes")?,
                 executions_per_caller: get.count("limits.executions_per_caller")?,
                 executions: get.count("limits.executions")?,
+                quota: quota(&get)?,
                 idle: Duration::from_secs(get.integer("limits.idle_s")?),
                 history_rows: get.count("limits.history_rows")?,
                 history_age: Duration::from_secs(get.integer("limits.history_days")?.saturating_mul(86_400)),
@@ -227,6 +263,28 @@ impl Settings {
     }
 }
 
+fn history(get: &Getter<'_>) -> Result<Option<HistorySettings>, ConfigError> {
+    let on = get.word("history.store")? == "file";
+    let folder = get.path("data_dir")?.or_else(default_data_dir);
+    let settings = HistorySettings {
+        folder: folder.clone().unwrap_or_default(),
+        rows: get.count("limits.history_rows")?,
+        age: Duration::from_secs(get.integer("limits.history_days")?.saturating_mul(86_400)),
+        size: ByteSize::mib(get.integer("limits.history_mb")?),
+    };
+    Ok((on && folder.is_some()).then_some(settings))
+}
+
+fn audit(get: &Getter<'_>) -> Result<Option<AuditSettings>, ConfigError> {
+    let on = matches!(get.value("audit.enabled")?, Value::Flag(true));
+    let data = get.path("data_dir")?.or_else(default_data_dir);
+    let file = get
+        .path("audit.file")?
+        .or_else(|| data.map(|folder| folder.join("audit.jsonl")));
+    let size = ByteSize::mib(get.integer("audit.kept_mb")?);
+    Ok(file.filter(|_| on).map(|file| AuditSettings { file, size }))
+}
+
 fn http(get: &Getter<'_>) -> Result<HttpSettings, ConfigError> {
     let tls = match (get.path("http.tls_certificate")?, get.path("http.tls_key")?) {
         (None, None) => None,
@@ -246,6 +304,7 @@ fn http(get: &Getter<'_>) -> Result<HttpSettings, ConfigError> {
             session_idle: Duration::from_secs(get.integer("http.session_idle_s")?),
             drain: Duration::from_secs(get.integer("http.drain_s")?),
         },
+        oauth: oauth(get)?,
     })
 }
 
@@ -280,6 +339,46 @@ fn not_a_module(reason: &str) -> ConfigError {
         place: "the settings".to_owned(),
         key: "preload".to_owned(),
         reason: reason.to_owned(),
+    }
+}
+
+/// What one caller may have over all of its sandboxes.
+fn quota(get: &Getter<'_>) -> Result<Quota, ConfigError> {
+    let all = Quota::default();
+    let or = |key, all| match get.integer(key)? {
+        0 => Ok::<_, ConfigError>(all),
+        mib => Ok(ByteSize::mib(mib)),
+    };
+    Ok(Quota {
+        memory: or("quota.memory_mb", all.memory)?,
+        disk: or("quota.disk_mb", all.disk)?,
+        cpu: match get.integer("quota.cpu_s")? {
+            0 => all.cpu,
+            seconds => Duration::from_secs(seconds),
+        },
+    })
+}
+
+/// The issuer. What is left of it without one would look like protection and be none.
+fn oauth(get: &Getter<'_>) -> Result<Option<OauthOptions>, ConfigError> {
+    let text = |key| Ok::<_, ConfigError>(get.text(key)?.unwrap_or_default());
+    let options = OauthOptions {
+        issuer: text("auth.issuer")?,
+        resource: text("auth.resource")?,
+        audience: text("auth.audience")?,
+        scopes: get.texts("auth.scopes")?,
+        jwks_uri: text("auth.jwks_uri")?,
+    };
+    let needed = |key: &str, by: &str| ConfigError::Invalid {
+        place: "the settings".to_owned(),
+        key: key.to_owned(),
+        reason: format!("is needed with {by}"),
+    };
+    match (options.issuer.is_empty(), options.resource.is_empty()) {
+        (false, false) => Ok(Some(options)),
+        (false, true) => Err(needed("auth.resource", "auth.issuer")),
+        (true, _) if options == OauthOptions::default() => Ok(None),
+        (true, _) => Err(needed("auth.issuer", "the other settings of [auth]")),
     }
 }
 
@@ -339,6 +438,13 @@ impl Getter<'_> {
     fn requirements(&self, key: &'static str) -> Result<Vec<String>, ConfigError> {
         match self.value(key)? {
             Value::Requirements(list) => Ok(list.clone()),
+            _ => Err(wrong(key)),
+        }
+    }
+
+    fn text(&self, key: &'static str) -> Result<Option<String>, ConfigError> {
+        match self.value(key)? {
+            Value::Text(text) => Ok(text.clone()),
             _ => Err(wrong(key)),
         }
     }

@@ -124,7 +124,6 @@ fn variables_that_are_not_settings_are_left_alone() {
 #[test]
 fn what_is_not_built_yet_is_refused_by_name() {
     for (text, part) in [
-        ("[auth]\nissuer = \"x\"\n", "`[auth]`"),
         ("[backend.docker]\nhost = \"x\"\n", "`[backend.docker]`"),
         ("backend = \"docker\"\n", "backend \"docker\""),
         ("backend = [\"native\", \"e2b\"]\n", "backend \"e2b\""),
@@ -139,7 +138,6 @@ fn what_is_not_built_yet_is_refused_by_name() {
     for pair in [
         ("INTERPRETER_TYPE", "e2b"),
         ("SANDCELL_BACKEND", "docker"),
-        ("SANDCELL_AUTH__ISSUER", "x"),
         ("SANDCELL_BACKEND__DOCKER__HOST", "x"),
     ] {
         let text = message(with_env(&[pair]));

@@ -72,7 +72,11 @@ mod lessons;
 mod notebooks;
 // Languages beside Python.
 mod languages;
+// What outlives a server.
+mod audit;
+mod history;
 // Over HTTP: who gets in, what belongs to whom, and who is in the way.
 mod http;
-// A client that we did not write.
+// Clients that we did not write.
 mod python_sdk;
+mod typescript_sdk;
