@@ -330,6 +330,15 @@ pub struct ProgramRequest {
     pub memory: Option<ByteSize>,
 }
 
+/// Whether something stands in its caller's view of the history. The operator's rows have it in any case.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub enum InHistory {
+    #[default]
+    Shown,
+    Unshown,
+}
+
 /// Install packages in a sandbox.
 #[derive(Debug, Clone)]
 pub struct InstallRequest {
@@ -343,6 +352,8 @@ pub struct InstallRequest {
     pub timeout: Option<Duration>,
     /// How long the call waits before it answers `running`; none means until it is finished.
     pub wait: Option<Duration>,
+    /// Whether the installation counts among the caller's executions.
+    pub in_history: InHistory,
 }
 
 /// The answer of a file call, with the sandbox it was about.

@@ -43,11 +43,12 @@ impl Core {
         self: &Arc<Self>,
         who: &Principal,
         req: ExecuteRequest,
+        stay: Stay,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
         let (wait, watch) = (req.wait, req.watch.clone());
         let (language, code) = (req.language.clone(), req.code.clone());
-        match self.admit(who, req).await {
+        match self.admit(who, req, stay).await {
             Ok(job) => {
                 let execution = job.execution.clone();
                 watch.follow(&execution);
@@ -61,7 +62,7 @@ impl Core {
         }
     }
 
-    async fn admit(self: &Arc<Self>, who: &Principal, req: ExecuteRequest) -> Result<Job, Failure> {
+    async fn admit(self: &Arc<Self>, who: &Principal, req: ExecuteRequest, stay: Stay) -> Result<Job, Failure> {
         let language = self.language(&req.language)?;
         policy::code(&self.config, &req.code)?;
         policy::stdin(&self.config, req.stdin.as_deref())?;
@@ -69,7 +70,8 @@ impl Core {
         let stdin = policy::Stdin::of(req.stdin.as_deref());
         let findings = policy::findings(&self.config, language.as_ref(), &req.code, stdin)?;
         let target = self.target(who, req.sandbox_id.as_deref())?;
-        let job = self.job(target, language, req.code, req.stdin, timeout, None).await?;
+        let mut job = self.job(target, language, req.code, req.stdin, timeout, None).await?;
+        job.stay = stay;
         job.execution.noticed(findings);
         Ok(job)
     }
@@ -143,9 +145,19 @@ impl Core {
             language,
             stdin,
             timeout,
+            stay: Stay::Variables,
             once,
         })
     }
+}
+
+/// What of an execution the next one of its sandbox finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stay {
+    /// Variables and files: the interpreter goes on.
+    Variables,
+    /// Files only: each execution has an interpreter of its own.
+    Files,
 }
 
 /// The transfers of a run that keeps nothing.
@@ -165,6 +177,7 @@ struct Job {
     language: Arc<dyn Language>,
     stdin: Option<String>,
     timeout: Duration,
+    stay: Stay,
     once: Option<Once>,
 }
 
@@ -227,7 +240,7 @@ impl Job {
             return Err(Ok(self.never_ran(stop)));
         }
         self.ticket.runs(&self.execution, held.cells.saturating_add(1));
-        if self.once.is_some() {
+        if self.once.is_some() || self.stay == Stay::Files {
             held.session.last_cell();
         }
         let meter = Meter::start(&self.record, &sandbox, fresh);
@@ -363,7 +376,7 @@ impl Job {
 
     /// Whether variables would stay for a next call.
     fn keeps(&self) -> bool {
-        self.once.is_none() && self.language.info().session
+        self.once.is_none() && self.stay == Stay::Variables && self.language.info().session
     }
 
     /// The interpreter: the one that waits, or a new one.
@@ -373,7 +386,11 @@ impl Job {
         self.ticket.runs(&self.execution, 0);
         self.execution.begin();
         if let Some(held) = slot.take() {
-            return Ok((held, false));
+            // One that was made ahead serves; the variables of another call are not touched.
+            if self.stay == Stay::Variables || held.cells == 0 {
+                return Ok((held, false));
+            }
+            slot.put(held);
         }
         if let Some(story) = slot.untold_loss() {
             self.execution.notice(story, true);
@@ -436,7 +453,9 @@ impl Job {
             why_lost,
         });
         let slot = self.ticket.slot();
-        if lives {
+        if self.stay == Stay::Files {
+            drop(held);
+        } else if lives {
             held.ran(self.execution.id.clone());
             slot.put(held);
         } else if !reset && gone.is_none() && self.language.info().session {

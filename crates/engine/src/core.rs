@@ -122,6 +122,11 @@ impl Core {
 
     /// A call was refused before anything started: that is history too.
     pub(crate) fn refuse(&self, who: &Principal, language: &str, code: &str, failure: &Failure) {
+        self.refuse_and(who, language, code, failure, true);
+    }
+
+    /// The same, with a word on whether the caller's view shows it.
+    pub(crate) fn refuse_and(&self, who: &Principal, language: &str, code: &str, failure: &Failure, shown: bool) {
         let Ok(execution) = ExecutionId::random() else { return };
         let entry = Entry {
             execution,
@@ -133,6 +138,7 @@ impl Core {
             code,
             stdout: "",
             error: Some(&failure.message),
+            shown,
         };
         lock(&self.history).add(who, &entry);
         self.tally.refused(failure.code);
@@ -152,6 +158,7 @@ impl Core {
                 code: &execution.code,
                 stdout: &view.stdout.text,
                 error: error.or_else(|| error_line(view)),
+                shown: execution.is_shown(),
             };
             lock(&self.history).add(&execution.owner, &entry);
             let cause = failure

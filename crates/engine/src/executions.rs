@@ -45,6 +45,7 @@ pub(crate) struct Execution {
     stop: watch::Sender<Option<Stop>>,
     done: watch::Sender<bool>,
     delivered: Arc<AtomicBool>,
+    unshown: AtomicBool,
     live: Mutex<Live>,
 }
 
@@ -103,6 +104,7 @@ impl Execution {
             stop: watch::Sender::new(None),
             done: watch::Sender::new(false),
             delivered: Arc::default(),
+            unshown: AtomicBool::new(false),
             live: Mutex::new(Live {
                 started: SystemTime::now(),
                 began: None,
@@ -170,6 +172,15 @@ impl Execution {
     /// Whether that is so, for somebody who asks later without keeping all of it.
     pub(crate) fn delivery(&self) -> Arc<AtomicBool> {
         self.delivered.clone()
+    }
+
+    /// Leaves it out of its caller's view of the history.
+    pub(crate) fn unlist(&self) {
+        self.unshown.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_shown(&self) -> bool {
+        !self.unshown.load(Ordering::Relaxed)
     }
 
     /// The code starts now.

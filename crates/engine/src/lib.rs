@@ -51,6 +51,7 @@ pub use output::Progress;
 pub use policy::{MAX_LIFETIME, MIN_MEMORY};
 pub use tally::Counts;
 
+use crate::cells::Stay;
 use crate::core::Core;
 use crate::floor::Floor;
 use crate::history::History;
@@ -159,7 +160,21 @@ impl Engine {
         req: ExecuteRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.execute(who, req, cancel).await
+        self.core.execute(who, req, Stay::Variables, cancel).await
+    }
+
+    /// Runs code in an interpreter of its own that ends with it; files of the sandbox stay. `cancel` works as with
+    /// [`Engine::execute`].
+    ///
+    /// # Errors
+    /// When the call cannot be done as asked.
+    pub async fn execute_alone(
+        self: &Arc<Self>,
+        who: &Principal,
+        req: ExecuteRequest,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        self.core.execute(who, req, Stay::Files, cancel).await
     }
 
     /// Runs code in a fresh sandbox that is closed afterwards. `cancel` works as with [`Engine::execute`].

@@ -39,7 +39,12 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
     let sandbox = match sandbox {
         Ok(sandbox) => sandbox,
         Err(failure) => {
-            tracing::warn!(sandbox = %record.id, code = %failure.code, "a sandbox could not be made: {}", failure.message);
+            if failure.code == Code::InvalidArgument {
+                // What was asked for is not possible here; nothing is wrong with the machine.
+                tracing::debug!(sandbox = %record.id, "a sandbox could not be made: {}", failure.message);
+            } else {
+                tracing::warn!(sandbox = %record.id, code = %failure.code, "a sandbox could not be made: {}", failure.message);
+            }
             guard.over = true;
             core.registry.remove(&record);
             record.failed(failure);

@@ -234,6 +234,16 @@ impl Host for FakeHost {
         self.run(&request.code, cancel).await
     }
 
+    async fn execute_alone(
+        &self,
+        _: &Principal,
+        request: ExecuteRequest,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        self.asked.lock().unwrap().push(format!("alone: {request:?}"));
+        self.run(&request.code, cancel).await
+    }
+
     async fn run_once(
         &self,
         _: &Principal,

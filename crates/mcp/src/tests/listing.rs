@@ -69,7 +69,13 @@ async fn names_arguments_and_hints_are_what_clients_can_take() {
 #[tokio::test]
 async fn only_the_tools_that_the_operator_named_exist() {
     let tools = Some(vec!["read_file".to_owned(), "execute_code".to_owned()]);
-    let mut client = Client::connect_with(Arc::default(), ServerOptions { tools, mounts: vec![] });
+    let mut client = Client::connect_with(
+        Arc::default(),
+        ServerOptions {
+            tools,
+            ..ServerOptions::default()
+        },
+    );
     client.initialize().await;
     let answer = client.request("tools/list", json!({})).await;
     let names: Vec<&Value> = answer["result"]["tools"]
@@ -88,7 +94,13 @@ async fn only_the_tools_that_the_operator_named_exist() {
 #[tokio::test]
 async fn a_tool_that_does_not_exist_cannot_be_selected() {
     let tools = Some(vec!["execute_cod".to_owned()]);
-    let client = Client::connect_with(Arc::default(), ServerOptions { tools, mounts: vec![] });
+    let client = Client::connect_with(
+        Arc::default(),
+        ServerOptions {
+            tools,
+            ..ServerOptions::default()
+        },
+    );
     let error = client.server.await.unwrap().unwrap_err().to_string();
     assert!(
         error.starts_with("there is no tool execute_cod; the tools are execute_code, create_run_close"),
@@ -158,4 +170,28 @@ async fn the_era_without_a_handshake_works_too() {
     assert_eq!(called["result"]["content"][0]["text"], "hi");
     assert_eq!(called["result"]["resultType"], "complete");
     client.leave().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_other_sets_of_tools_are_as_they_are() {
+    use crate::tools::{Interpreters, Toolset};
+    let mut listed = Vec::new();
+    for toolset in [
+        Toolset::Container,
+        Toolset::Script(Interpreters::Fresh),
+        Toolset::Script(Interpreters::Kept),
+    ] {
+        let options = ServerOptions {
+            toolset,
+            ..ServerOptions::default()
+        };
+        let mut client = Client::connect_with(Arc::default(), options);
+        let answer = client.initialize().await;
+        let instructions = answer["result"]["instructions"].as_str().unwrap();
+        assert!(instructions.len() <= 1500, "{}", instructions.len());
+        // Prompts speak of tools that are not there.
+        assert_eq!(answer["result"]["capabilities"]["prompts"], json!(null));
+        listed.push(client.request("tools/list", json!({})).await["result"].take());
+    }
+    insta::assert_json_snapshot!(listed);
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sandcell_engine::{Analysis, EngineConfig, PoolConfig};
-use sandcell_mcp::HttpLimits;
+use sandcell_mcp::{HttpLimits, Interpreters, Toolset};
 use sandcell_sandbox::{ByteSize, Cpus, Degree, Level, Limits, MAX_TIMEOUT, Mount};
 
 pub(crate) use error::ConfigError;
@@ -23,6 +23,8 @@ pub(crate) use value::Value;
 pub(crate) struct Settings {
     /// Back ends in the order of preference.
     pub(crate) backends: Vec<String>,
+    /// What nobody decided.
+    pub(crate) unsaid: Unsaid,
     /// The weakest level that is accepted.
     pub(crate) isolation_min: Level,
     /// Who must hold the limits on amounts.
@@ -47,10 +49,21 @@ pub(crate) struct Settings {
     pub(crate) packages: PackageSettings,
     /// Whether sessions are restored after a crash.
     pub(crate) restore: bool,
+    /// The tools that `serve` offers.
+    pub(crate) toolset: Toolset,
     /// How `serve --http` is reached.
     pub(crate) http: HttpSettings,
     /// What the engine works with.
     pub(crate) engine: EngineConfig,
+}
+
+/// Settings about which nobody said anything, and which then follow from what is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unsaid {
+    /// `backend`.
+    pub(crate) backend: bool,
+    /// `analysis`.
+    pub(crate) analysis: bool,
 }
 
 /// What the operator says about packages.
@@ -90,6 +103,16 @@ pub(crate) struct HttpSettings {
 }
 
 impl Settings {
+    /// Fills what nobody decided as the set of tools that is served promises it, and takes its words.
+    pub(crate) fn suit_toolset(&mut self) {
+        match self.toolset {
+            Toolset::Container if self.unsaid.backend => self.backends = vec!["docker".to_owned()],
+            Toolset::Script(_) if self.unsaid.analysis => self.engine.analysis = Analysis::Strict,
+            Toolset::Container | Toolset::Script(_) | Toolset::Sandbox => {}
+        }
+        self.engine.hints = self.toolset.hints();
+    }
+
     /// Reads the settings of this process.
     pub(crate) fn load(around: &Surroundings) -> Result<Self, ConfigError> {
         Self::from_layers(&read(around)?)
@@ -108,6 +131,10 @@ impl Settings {
         };
         Ok(Self {
             backends: get.words("backend")?,
+            unsaid: Unsaid {
+                backend: get.is_default("backend"),
+                analysis: get.is_default("analysis"),
+            },
             isolation_min: get.level()?,
             limits_min: match get.word("limits_min")?.as_str() {
                 "enforced" => Degree::Enforced,
@@ -146,6 +173,7 @@ impl Settings {
                 Value::Switch(on) => *on,
                 _ => return Err(wrong("sessions.restore")),
             },
+            toolset: toolset(&get)?,
             http: http(&get)?,
             engine: EngineConfig {
                 max_limits: max_limits(&limits),
@@ -189,6 +217,19 @@ impl Settings {
     }
 }
 
+fn toolset(get: &Getter<'_>) -> Result<Toolset, ConfigError> {
+    Ok(match get.word("toolset")?.as_str() {
+        "sandbox" => Toolset::Sandbox,
+        "container" => Toolset::Container,
+        "script" => Toolset::Script(match get.value("script.persistent")? {
+            Value::Flag(true) => Interpreters::Kept,
+            Value::Flag(false) => Interpreters::Fresh,
+            _ => return Err(wrong("script.persistent")),
+        }),
+        _ => return Err(wrong("toolset")),
+    })
+}
+
 fn http(get: &Getter<'_>) -> Result<HttpSettings, ConfigError> {
     let tls = match (get.path("http.tls_certificate")?, get.path("http.tls_key")?) {
         (None, None) => None,
@@ -226,6 +267,11 @@ struct Getter<'a>(&'a Layered);
 impl Getter<'_> {
     fn value(&self, key: &'static str) -> Result<&Value, ConfigError> {
         self.0.get(key).map(|(value, _)| value).ok_or_else(|| wrong(key))
+    }
+
+    /// Whether nobody said anything about it.
+    fn is_default(&self, key: &str) -> bool {
+        matches!(self.0.get(key), Some((_, Origin::Default)))
     }
 
     fn integer(&self, key: &'static str) -> Result<u64, ConfigError> {

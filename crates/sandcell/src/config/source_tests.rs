@@ -130,7 +130,6 @@ fn what_is_not_built_yet_is_refused_by_name() {
         ("preload = []\n", "`preload`"),
         ("backend = \"docker\"\n", "backend \"docker\""),
         ("backend = [\"native\", \"e2b\"]\n", "backend \"e2b\""),
-        ("toolset = \"script\"\n", "toolset \"script\""),
     ] {
         let text = message(with_file(text));
         assert!(
@@ -256,8 +255,8 @@ fn a_flag_that_is_wrong_is_named_and_not_its_key() {
         (
             "toolset",
             "--toolset",
-            "script",
-            "--toolset: toolset \"script\" is not supported",
+            "scrip",
+            "--toolset: must be one of \"sandbox\", \"container\", \"script\", not \"scrip\"",
         ),
     ] {
         let texts = vec![text.to_owned()];

@@ -75,9 +75,9 @@ pub(crate) const SETTINGS: &[Setting] = &[
     ),
     plain(
         "toolset",
-        Kind::OneOf(&["sandbox"]),
+        Kind::OneOf(&["sandbox", "container", "script"]),
         "sandbox",
-        "The set of tools that `serve` offers. The flag is `--toolset`.",
+        "The set of tools that `serve` offers: `sandbox` has all, `container` starts, uses and stops one sandbox from an image (with the back end docker unless `backend` says otherwise), `script` runs Python scripts and looks at them first (`analysis` is `strict` unless it is set). The flag is `--toolset`.",
     ),
     operator(
         "python",
@@ -284,6 +284,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "256",
         "Memory that waiting sandboxes may use together, in MiB, when demand decides how many wait.",
     ),
+    plain(
+        "script.persistent",
+        Kind::Flag,
+        "false",
+        "Whether variables stay from one `run_code` call to the next in the toolset `script`. `false`: each call is a process of its own.",
+    ),
     operator(
         "http.allowed_hosts",
         Kind::Texts,
@@ -354,14 +360,10 @@ pub(crate) const NOT_YET: &[&str] = &[
     "network",
     "pool.warm_parents",
     "preload",
-    "script",
 ];
 
 /// Words that a known setting will take once more is built. They are refused with that said.
-pub(crate) const WORDS_NOT_YET: &[(&str, &[&str])] = &[
-    ("backend", &["docker", "e2b", "kubernetes"]),
-    ("toolset", &["container", "script"]),
-];
+pub(crate) const WORDS_NOT_YET: &[(&str, &[&str])] = &[("backend", &["docker", "e2b", "kubernetes"])];
 
 /// Variables of the environment that begin like settings and are none.
 pub(crate) const OTHER_VARIABLES: &[(&str, &str)] = &[(

@@ -66,5 +66,7 @@ mod notebooks;
 mod languages;
 // Over HTTP: who gets in, what belongs to whom, and who is in the way.
 mod http;
+// The other two sets of tools.
+mod toolsets;
 // A client that we did not write.
 mod python_sdk;
