@@ -8,8 +8,8 @@ use bytes::Bytes;
 use sandcell_sandbox::{ByteSize, Code, Cpus, Finding, Isolation, LayerReport, Limits, SandboxPath, Usage, Variable};
 use serde::{Deserialize, Serialize};
 
-use crate::Progress;
 use crate::executions::Execution;
+use crate::{AbsentBackend, PassedOver, Progress};
 
 /// Who calls. Everything belongs to a principal, and another's id answers like one that never existed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -115,6 +115,8 @@ pub struct EngineConfig {
     pub pool: PoolConfig,
     /// Languages that are known and not here.
     pub absent: Vec<AbsentLanguage>,
+    /// Back ends that the operator wants and that do not work here.
+    pub absent_backends: Vec<AbsentBackend>,
     /// What becomes of what is noticed about code before it runs.
     pub analysis: Analysis,
 }
@@ -190,6 +192,7 @@ impl Default for EngineConfig {
             hints: Hints::default(),
             pool: PoolConfig::default(),
             absent: Vec::new(),
+            absent_backends: Vec::new(),
             analysis: Analysis::default(),
         }
     }
@@ -421,6 +424,8 @@ pub struct SandboxView {
     pub sessions: Vec<SessionView>,
     /// What isolates it.
     pub isolation: Isolation,
+    /// Back ends that were preferred and could not make it.
+    pub passed_over: Vec<PassedOver>,
 }
 
 /// A live session.
@@ -550,6 +555,8 @@ pub struct ExecutionView {
     pub notices: Vec<String>,
     /// What isolated it.
     pub isolation: Isolation,
+    /// Back ends that were preferred and could not make its sandbox.
+    pub passed_over: Vec<PassedOver>,
     /// What was noticed about the code before it ran.
     pub findings: Vec<Finding>,
 }

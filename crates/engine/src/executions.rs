@@ -15,6 +15,7 @@ use crate::meter::Cost;
 use crate::output::{
     Capture, Ends, LOOK, Marker, Part, Progress, Rendered, WINDOW, plain_line, preview, recognise, render, slice,
 };
+use crate::passed::PassedOver;
 use crate::policy::bytes_of;
 use crate::record::Record;
 use crate::sync::lock;
@@ -71,6 +72,7 @@ struct Live {
     notices: Vec<String>,
     state_lost: bool,
     isolation: Isolation,
+    passed_over: Vec<PassedOver>,
     findings: Vec<Finding>,
     outcome: Option<Result<ExecutionView, Failure>>,
 }
@@ -117,6 +119,7 @@ impl Execution {
                 notices,
                 state_lost,
                 isolation: record.birth.planned.clone(),
+                passed_over: Vec::new(),
                 findings: Vec::new(),
                 outcome: None,
             }),
@@ -190,8 +193,10 @@ impl Execution {
         live.began = Some(Instant::now());
     }
 
-    pub(crate) fn isolated_by(&self, isolation: &Isolation) {
-        lock(&self.live).isolation = isolation.clone();
+    pub(crate) fn isolated_by(&self, isolation: &Isolation, passed_over: Vec<PassedOver>) {
+        let mut live = lock(&self.live);
+        live.isolation = isolation.clone();
+        live.passed_over = passed_over;
     }
 
     /// What was noticed about its code.
@@ -359,6 +364,7 @@ impl Execution {
             new_sandbox: self.new_sandbox,
             notices: live.notices.clone(),
             isolation: live.isolation.clone(),
+            passed_over: live.passed_over.clone(),
             findings: live.findings.clone(),
         }
     }

@@ -24,6 +24,7 @@ mod ladder;
 mod meter;
 mod output;
 mod packages;
+mod passed;
 mod policy;
 mod pool;
 mod program;
@@ -48,6 +49,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use api::*;
 pub use output::Progress;
+pub use passed::{AbsentBackend, PassedOver};
 pub use policy::{MAX_LIFETIME, MIN_MEMORY};
 pub use tally::Counts;
 

@@ -169,7 +169,7 @@ impl InstallJob {
 
     async fn work(&self) -> Result<Verdict, Result<Stop, Failure>> {
         let sandbox = arrive(&self.execution, &self.record).await?;
-        self.execution.isolated_by(sandbox.isolation());
+        self.execution.isolated_by(sandbox.isolation(), self.record.passed());
         self.execution.begin();
         let progress = watch::Sender::new(String::new());
         let work = self

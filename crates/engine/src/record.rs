@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::clock::rfc3339;
+use crate::passed::PassedOver;
 use crate::sessions::Slot;
 use crate::sync::lock;
 use crate::{Principal, SandboxId};
@@ -161,6 +162,7 @@ pub(crate) struct Record {
     /// One installation at a time.
     pub(crate) installing: tokio::sync::Mutex<()>,
     held: Mutex<Vec<Held>>,
+    passed: Mutex<Vec<PassedOver>>,
 }
 
 /// When a sandbox ends.
@@ -188,6 +190,7 @@ impl Record {
             slots: Mutex::default(),
             installing: tokio::sync::Mutex::default(),
             held: Mutex::default(),
+            passed: Mutex::default(),
         })
     }
 
@@ -264,6 +267,16 @@ impl Record {
             Stage::Closing(gone) | Stage::Gone(gone) => Some(gone.clone()),
             Stage::Making | Stage::Live(_) | Stage::Failed(_) => None,
         }
+    }
+
+    /// Back ends that could not make it, in order.
+    pub(crate) fn passed_over(&self, passed: Vec<PassedOver>) {
+        *lock(&self.passed) = passed;
+    }
+
+    /// Those.
+    pub(crate) fn passed(&self) -> Vec<PassedOver> {
+        lock(&self.passed).clone()
     }
 
     /// What it is called in status answers.

@@ -4,10 +4,12 @@
 //! that does not work here is replaced by one that says why, and the reason is handed up as a problem.
 
 mod absent;
+mod list;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod native;
 #[cfg(all(target_os = "linux", feature = "native"))]
 pub(crate) mod packages;
+mod select;
 
 use std::sync::Arc;
 
@@ -17,6 +19,8 @@ use sandcell_sandbox::{Backend, ByteSize, Code, Failure, Language as _, Level, L
 
 use crate::config::Settings;
 use absent::AbsentBackend;
+use list::BACKENDS;
+use select::{Chosen, Ground};
 
 /// Runs a launcher if this process was started as one, and then does not return. Must be the first thing in `main`.
 pub(crate) fn become_launcher_if_asked() {
@@ -37,6 +41,15 @@ impl Launcher {
         Self {
             #[cfg(all(target_os = "linux", feature = "native"))]
             started: native::start(),
+        }
+    }
+
+    /// None, for tests that need no jail.
+    #[cfg(test)]
+    fn none() -> Self {
+        Self {
+            #[cfg(all(target_os = "linux", feature = "native"))]
+            started: Err(std::io::ErrorKind::Unsupported.into()),
         }
     }
 }
@@ -136,34 +149,16 @@ async fn wire_with(mut settings: Settings, launcher: Launcher, mut found: Detect
             failure: missing.failure,
         });
     settings.engine.absent = absent.collect();
-    let mut working: Vec<Arc<dyn Backend>> = Vec::new();
-    let mut broken: Vec<Arc<dyn Backend>> = Vec::new();
-    let mut backends = Vec::new();
-    let mut launcher = Some(launcher);
-    for name in &settings.backends {
-        match make(name, &settings, &found, launcher.take()).await {
-            Ok(backend) => {
-                backends.push(BackendState {
-                    name: name.clone(),
-                    level: Some(backend.isolation().level),
-                    failure: None,
-                });
-                working.push(backend);
-            }
-            Err(failure) => {
-                broken.push(Arc::new(AbsentBackend::new(failure.clone())));
-                backends.push(BackendState {
-                    name: name.clone(),
-                    level: None,
-                    failure: Some(failure),
-                });
-            }
-        }
-    }
+    let Chosen {
+        mut working,
+        backends,
+        absent,
+    } = select::choose(BACKENDS, &settings, &found, launcher).await;
     if working.is_empty() {
         problems.extend(backends.iter().filter_map(|backend| backend.failure.clone()));
-        working = broken;
+        working = select::broken(&backends);
     }
+    settings.engine.absent_backends = absent;
     if let (Ask::Unknown, Some(backend)) = (ask, working.first()) {
         ask_versions(backend.as_ref(), &settings, &mut found).await;
     }
@@ -215,47 +210,16 @@ pub(crate) async fn package_installer(
         return Err(found.missing.swap_remove(at).failure);
     }
     let backend: Arc<dyn Backend> = match launcher {
-        Some(launcher) => make("native", settings, &found, Some(launcher)).await?,
-        None => Arc::new(AbsentBackend::new(unknown("native"))),
+        Some(launcher) => {
+            let ground = Ground {
+                settings,
+                found: &found,
+                launcher: &mut Some(launcher),
+            };
+            select::make(BACKENDS, "native", ground).await?
+        }
+        None => Arc::new(AbsentBackend::new(select::unknown("native"))),
     };
     let packages = packages::python_packages(settings, &backend, &found.languages())?;
     Ok((packages, backend))
-}
-
-#[cfg(all(target_os = "linux", feature = "native"))]
-async fn make(
-    name: &str,
-    settings: &Settings,
-    found: &Detected,
-    launcher: Option<Launcher>,
-) -> Result<Arc<dyn Backend>, Failure> {
-    match (name, launcher) {
-        ("native", Some(launcher)) => native::backend(settings, found, launcher.started).await,
-        _ => Err(unknown(name)),
-    }
-}
-
-#[cfg(not(all(target_os = "linux", feature = "native")))]
-async fn make(
-    name: &str,
-    _settings: &Settings,
-    _found: &Detected,
-    _launcher: Option<Launcher>,
-) -> Result<Arc<dyn Backend>, Failure> {
-    Err(unknown(name))
-}
-
-fn unknown(name: &str) -> Failure {
-    let (message, remedy) = if cfg!(target_os = "linux") {
-        (
-            format!("back end {name} is not in this build"),
-            "build sandcell with the feature `native`",
-        )
-    } else {
-        (
-            format!("back end {name} needs Linux, and this is {}", std::env::consts::OS),
-            "run sandcell on a Linux machine, in a Linux virtual machine or in WSL 2",
-        )
-    };
-    Failure::new(Code::BackendUnavailable, message, remedy)
 }

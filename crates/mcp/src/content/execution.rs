@@ -5,8 +5,8 @@
 
 use std::fmt::Write as _;
 
-use sandcell_engine::{Artifact, ExecutionView, MemoryUse, Restored, Shown, Status};
-use sandcell_sandbox::{ByteSize, Code};
+use sandcell_engine::{Artifact, ExecutionView, MemoryUse, PassedOver, Restored, Shown, Status};
+use sandcell_sandbox::{ByteSize, Code, Isolation};
 use serde_json::{Map, Value, json};
 
 use super::pictures;
@@ -90,7 +90,7 @@ pub fn execution_object(view: &ExecutionView) -> Map<String, Value> {
         "restored": view.restored,
         "new_sandbox": view.new_sandbox,
         "cause": view.cause,
-        "isolation": view.isolation,
+        "isolation": isolation(&view.isolation, &view.passed_over),
     });
     match object {
         Value::Object(mut object) if !view.findings.is_empty() => {
@@ -100,6 +100,28 @@ pub fn execution_object(view: &ExecutionView) -> Map<String, Value> {
         Value::Object(object) => object,
         _ => Map::new(),
     }
+}
+
+/// What isolates, and, where others were preferred, why those did not.
+pub(crate) fn isolation(isolation: &Isolation, passed_over: &[PassedOver]) -> Value {
+    let mut value = json!(isolation);
+    if let (false, Some(object)) = (passed_over.is_empty(), value.as_object_mut()) {
+        object.insert("passed_over".into(), json!(passed_over));
+    }
+    value
+}
+
+/// A line for each back end that was passed over.
+pub(crate) fn passed_over_lines(passed_over: &[PassedOver]) -> String {
+    let line = |passed: &PassedOver| {
+        format!(
+            "\npassed over: back end {}: {} (to use it: {})",
+            passed.backend,
+            shorten(&passed.message, CAUSE_BYTES),
+            shorten(&passed.remedy, CAUSE_BYTES)
+        )
+    };
+    passed_over.iter().map(line).collect()
 }
 
 fn millis(duration: std::time::Duration) -> u64 {
@@ -397,6 +419,9 @@ fn server_block(view: &ExecutionView, notes: &[String], read_on: ReadOn) -> Stri
     }
     for note in notes {
         let _ = write!(text, "\n{note}");
+    }
+    if view.new_sandbox {
+        text.push_str(&passed_over_lines(&view.passed_over));
     }
     let all_well = view.status == Status::Ok && !view.new_sandbox;
     if !view.isolation.degraded.is_empty() && !all_well {

@@ -107,6 +107,7 @@ pub(crate) fn view() -> ExecutionView {
         new_sandbox: false,
         notices: vec![],
         isolation: isolation(&[]),
+        passed_over: vec![],
     }
 }
 
@@ -154,6 +155,7 @@ fn sandbox() -> SandboxView {
             variables: None,
         }],
         isolation: isolation(&["cgroup: not delegated"]),
+        passed_over: vec![],
     }
 }
 

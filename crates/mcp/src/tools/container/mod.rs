@@ -105,11 +105,12 @@ async fn initialize(mut call: Call) -> Result<Answer, Failure> {
             replaced.join(" ")
         );
     }
+    text.push_str(&execution::passed_over_lines(&view.passed_over));
     let data = json!({
         "sandbox_id": view.id,
         "image": image,
         "replaced": replaced.first(),
-        "isolation": view.isolation,
+        "isolation": execution::isolation(&view.isolation, &view.passed_over),
     });
     Ok(Answer::data(text, data))
 }
