@@ -395,7 +395,7 @@ impl Job {
         if let Some(story) = slot.untold_loss() {
             self.execution.notice(story, true);
         }
-        let open = timeout(OPEN, self.language.open(sandbox.clone()));
+        let open = timeout(OPEN, open(self.language.as_ref(), sandbox));
         let session = match self.reach(Some(deadline), open).await? {
             Ok(Ok(session)) => session,
             Ok(Err(error)) => return Err(self.cannot_open(error).await),
@@ -470,6 +470,17 @@ impl Job {
             );
         }
         (verdict, cost)
+    }
+}
+
+/// Opens a session: in the sandbox's own way, where it has one, else in the language's.
+pub(crate) async fn open(
+    language: &dyn Language,
+    sandbox: &Arc<dyn Sandbox>,
+) -> Result<Box<dyn sandcell_sandbox::Session>, SessionError> {
+    match sandbox.open_session(&language.info().name).await {
+        Some(opened) => opened,
+        None => language.open(sandbox.clone()).await,
     }
 }
 

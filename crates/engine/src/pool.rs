@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::PoolConfig;
+use crate::cells::open;
 use crate::core::Core;
 use crate::meter::read_usage;
 use crate::passed::PassedOver;
@@ -185,7 +186,7 @@ async fn make(core: &Arc<Core>) -> Result<Parked, String> {
     let (sandbox, passed) = create(core, &plan).await.map_err(|failure| failure.message)?;
     let mut session = None;
     if let Some(language) = core.languages.first() {
-        match timeout(OPEN, language.open(sandbox.clone())).await {
+        match timeout(OPEN, open(language.as_ref(), &sandbox)).await {
             Ok(Ok(opened)) => session = Some((language.clone(), opened)),
             Ok(Err(error)) => return Err(error.to_string()),
             Err(_) => return Err(format!("no interpreter was ready within {} s", OPEN.as_secs())),

@@ -13,6 +13,7 @@ mod isolation;
 mod limits;
 mod packages;
 mod process;
+mod secret;
 mod session;
 
 pub use analysis::{Advice, Finding, Severity};
@@ -26,6 +27,7 @@ pub use process::{
     Channel, Command, Compile, Exit, Gathered, Process, ProcessEvent, ProcessHandle, Program, Signal, SignalScope,
     StdinMode, gather,
 };
+pub use secret::Secret;
 pub use session::{
     Aftermath, Cell, CellError, CellOutcome, CellStatus, Interrupter, Language, LanguageInfo, MimeBundle, OutputStream,
     Session, SessionEvent, SessionFeatures, Variable,
