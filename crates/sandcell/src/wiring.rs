@@ -4,6 +4,8 @@
 //! that does not work here is replaced by one that says why, and the reason is handed up as a problem.
 
 mod absent;
+#[cfg(all(target_os = "linux", feature = "e2b"))]
+mod e2b;
 mod list;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod native;
@@ -15,7 +17,7 @@ use std::sync::Arc;
 
 use sandcell_engine::{AbsentLanguage, Engine};
 use sandcell_languages::Detected;
-use sandcell_sandbox::{Backend, ByteSize, Code, Failure, Language as _, Level, Limits, SandboxSpec};
+use sandcell_sandbox::{Backend, ByteSize, Code, Failure, Language, Level, Limits, SandboxSpec};
 
 use crate::config::Settings;
 use absent::AbsentBackend;
@@ -135,10 +137,26 @@ pub(crate) enum Ask {
 
 /// Makes the engine with languages that were found before.
 async fn wire_with(mut settings: Settings, launcher: Launcher, mut found: Detected, ask: Ask) -> Wired {
+    let Chosen {
+        mut working,
+        backends,
+        absent,
+    } = select::choose(BACKENDS, &settings, &found, launcher).await;
+    settings.engine.absent_backends = absent;
+    let own: Vec<_> = working
+        .iter()
+        .map(|backend| select::own_languages(BACKENDS, backend.as_ref()))
+        .collect();
+    // Where all sandboxes are elsewhere, what this machine has does not matter.
+    let elsewhere = !own.is_empty() && own.iter().all(Option::is_some);
+    if own.first().is_some_and(Option::is_some) && settings.engine.pool.parked.is_none() {
+        // Sandboxes elsewhere are paid for while they wait.
+        settings.engine.pool.parked = Some(0);
+    }
     let mut problems = std::mem::take(&mut found.problems);
     // A Python that was chosen and does not work is never passed over for another language.
     let chosen = |name: &str| name == "python" && settings.python.is_some();
-    let here = found.python.is_some() || !found.table.is_empty();
+    let here = found.python.is_some() || !found.table.is_empty() || elsewhere;
     let missing = found.missing.iter().filter(|missing| chosen(&missing.name) || !here);
     problems.extend(missing.take(1).map(|missing| missing.failure.clone()));
     let absent = std::mem::take(&mut found.missing)
@@ -149,29 +167,44 @@ async fn wire_with(mut settings: Settings, launcher: Launcher, mut found: Detect
             failure: missing.failure,
         });
     settings.engine.absent = absent.collect();
-    let Chosen {
-        mut working,
-        backends,
-        absent,
-    } = select::choose(BACKENDS, &settings, &found, launcher).await;
     if working.is_empty() {
         problems.extend(backends.iter().filter_map(|backend| backend.failure.clone()));
         working = select::broken(&backends);
     }
-    settings.engine.absent_backends = absent;
-    if let (Ask::Unknown, Some(backend)) = (ask, working.first()) {
+    let local = |backend: &&Arc<dyn Backend>| select::own_languages(BACKENDS, backend.as_ref()).is_none();
+    if let (Ask::Unknown, Some(backend)) = (ask, working.iter().find(local)) {
         ask_versions(backend.as_ref(), &settings, &mut found).await;
     }
+    let languages = all_languages(&found, own.into_iter().flatten().flatten(), elsewhere);
     #[cfg(all(target_os = "linux", feature = "native"))]
-    let packages = packages::installer(&settings, &working, &found.languages());
+    let packages = {
+        // Packages are put into sandboxes from here, which those elsewhere do not take.
+        let here: Vec<Arc<dyn Backend>> = working.iter().filter(local).cloned().collect();
+        packages::installer(&settings, &here, &found.languages())
+    };
     #[cfg(not(all(target_os = "linux", feature = "native")))]
     let packages = None;
     Wired {
-        engine: Engine::with_packages(settings.engine, working, found.languages(), packages),
+        engine: Engine::with_packages(settings.engine, working, languages, packages),
         found,
         backends,
         problems,
     }
+}
+
+/// The languages of this machine, where there are sandboxes that can use them, and those that other sandboxes bring.
+fn all_languages(
+    found: &Detected,
+    own: impl Iterator<Item = Arc<dyn Language>>,
+    elsewhere: bool,
+) -> Vec<Arc<dyn Language>> {
+    let mut languages = if elsewhere { Vec::new() } else { found.languages() };
+    for language in own {
+        if !languages.iter().any(|known| known.info().name == language.info().name) {
+            languages.push(language);
+        }
+    }
+    languages
 }
 
 /// Asks for versions that are not known. One that gives no answer stays without.

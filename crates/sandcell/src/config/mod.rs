@@ -1,6 +1,7 @@
 //! Settings: read from all their layers, checked, and turned into complete types before anything else looks at them.
 
 mod dotenv;
+mod e2b;
 mod error;
 mod mount;
 mod source;
@@ -14,6 +15,7 @@ use sandcell_engine::{Analysis, EngineConfig, PoolConfig};
 use sandcell_mcp::{HttpLimits, Interpreters, Toolset};
 use sandcell_sandbox::{ByteSize, Cpus, Degree, Level, Limits, MAX_TIMEOUT, Mount};
 
+pub(crate) use e2b::E2bSettings;
 pub(crate) use error::ConfigError;
 pub(crate) use source::{FlagValue, Layered, Origin, Surroundings, read};
 pub(crate) use value::Value;
@@ -51,6 +53,12 @@ pub(crate) struct Settings {
     pub(crate) restore: bool,
     /// The tools that `serve` offers.
     pub(crate) toolset: Toolset,
+    /// The E2B service.
+    #[cfg_attr(
+        not(all(target_os = "linux", feature = "e2b")),
+        expect(dead_code, reason = "only the back end e2b looks at it")
+    )]
+    pub(crate) e2b: E2bSettings,
     /// How `serve --http` is reached.
     pub(crate) http: HttpSettings,
     /// What the engine works with.
@@ -174,6 +182,7 @@ impl Settings {
                 _ => return Err(wrong("sessions.restore")),
             },
             toolset: toolset(&get)?,
+            e2b: E2bSettings::read(&get)?,
             http: http(&get)?,
             engine: EngineConfig {
                 max_limits: max_limits(&limits),

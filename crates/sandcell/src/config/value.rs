@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use sandcell_sandbox::Mount;
+use sandcell_sandbox::{Mount, Secret};
 use serde_json::json;
 
 use super::mount;
@@ -37,7 +37,14 @@ pub(crate) enum Kind {
     Requirements,
     /// A list of texts; whoever uses them knows what they must be.
     Texts,
+    /// A text in one line, or empty for none; whoever uses it knows what it must be.
+    Line,
+    /// A key or token: visible characters that no output shows, or empty for none.
+    Secret,
 }
+
+/// What stands in place of a secret that is set.
+pub(crate) const HIDDEN: &str = "(set, not shown)";
 
 /// A value that its [`Kind`] has accepted.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,6 +62,8 @@ pub(crate) enum Value {
     Name(Option<String>),
     Requirements(Vec<String>),
     Texts(Vec<String>),
+    Line(Option<String>),
+    Secret(Option<Secret>),
 }
 
 impl Kind {
@@ -74,15 +83,20 @@ impl Kind {
             Self::Name => "a name of lower-case letters, digits, - and _".to_owned(),
             Self::Requirements => "a list of packages, such as [\"numpy>=2,<3\", \"acme-*\"]".to_owned(),
             Self::Texts => "a list of names".to_owned(),
+            Self::Line => "a text in one line".to_owned(),
+            Self::Secret => "a key".to_owned(),
         }
     }
 
     /// Reads a value from a file.
     pub(crate) fn read_toml(self, value: &toml::Value) -> Result<Value, String> {
         match (self, value) {
-            (Self::OneOf(_) | Self::Path | Self::Demand { .. } | Self::Name, toml::Value::String(text)) => {
-                self.read_text(text)
-            }
+            (
+                Self::OneOf(_) | Self::Path | Self::Demand { .. } | Self::Name | Self::Line | Self::Secret,
+                toml::Value::String(text),
+            ) => self.read_text(text),
+            // What was meant as a key is not repeated, whatever it is.
+            (Self::Secret, _) => Err(self.refuse("something else")),
             (Self::Flag, toml::Value::Boolean(flag)) => Ok(Value::Flag(*flag)),
             (Self::Requirements, toml::Value::Array(items)) => {
                 let texts = texts(items).ok_or_else(|| self.refuse("a list with something else in it"))?;
@@ -146,6 +160,13 @@ impl Kind {
             Self::Path => Ok(Value::Path(Some(absolute(text)?))),
             Self::Paths => paths(items()),
             Self::Texts => Ok(Value::Texts(items().map(str::to_owned).collect())),
+            Self::Line | Self::Secret if text.len() > 4096 || text.chars().any(char::is_control) => {
+                Err(self.refuse("one with control characters or without end"))
+            }
+            Self::Line => Ok(Value::Line(Some(text.to_owned()).filter(|text| !text.is_empty()))),
+            Self::Secret => Ok(Value::Secret(
+                Some(text).filter(|text| !text.is_empty()).map(Secret::new),
+            )),
             Self::Mounts => {
                 let mounts: Result<Vec<_>, _> = items().map(mount::from_flag).collect();
                 mounts.and_then(mount::all).map(Value::Mounts).map_err(unusable)
@@ -190,6 +211,8 @@ impl Value {
             Self::Name(name) => json!(name),
             Self::Requirements(list) => json!(list),
             Self::Texts(texts) => json!(texts),
+            Self::Line(line) => json!(line),
+            Self::Secret(secret) => json!(secret.as_ref().map(|_| HIDDEN)),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use sandcell_engine::PassedOver;
 use sandcell_languages::Detected;
-use sandcell_sandbox::{Backend, Code, Failure};
+use sandcell_sandbox::{Backend, Code, Failure, Language};
 
 use super::absent::AbsentBackend;
 use super::{BackendState, Launcher};
@@ -36,6 +36,20 @@ pub(super) struct Maker {
     pub(super) name: &'static str,
     /// Makes it, or says why it does not work here.
     pub(super) make: for<'a> fn(Ground<'a>) -> BoxFuture<'a, Result<Arc<dyn Backend>, Failure>>,
+    /// What its sandboxes have inside.
+    pub(super) inside: Inside,
+}
+
+/// Where the programs inside a sandbox come from.
+#[derive(Clone, Copy)]
+pub(super) enum Inside {
+    /// From this machine, or they are found by the paths of this machine.
+    ThisMachine,
+    /// They are elsewhere: languages of its own, and no packages or waiting sandboxes of ours.
+    Own {
+        /// Its languages.
+        languages: fn() -> Vec<Arc<dyn Language>>,
+    },
 }
 
 /// What came of the setting `backend`.
@@ -93,6 +107,15 @@ pub(super) async fn choose(list: &[Maker], settings: &Settings, found: &Detected
         }
     }
     chosen
+}
+
+/// Whether the sandboxes of a working back end bring programs of their own, and which languages.
+pub(super) fn own_languages(list: &[Maker], backend: &dyn Backend) -> Option<Vec<Arc<dyn Language>>> {
+    let maker = list.iter().find(|maker| maker.name == backend.name())?;
+    match maker.inside {
+        Inside::Own { languages } => Some(languages()),
+        Inside::ThisMachine => None,
+    }
 }
 
 /// Stand-ins for back ends of which none works: each says why.
@@ -190,10 +213,12 @@ mod tests {
         Maker {
             name: "weak",
             make: |_| pretend("weak", Level::Process),
+            inside: Inside::ThisMachine,
         },
         Maker {
             name: "strong",
             make: |_| pretend("strong", Level::Microvm),
+            inside: Inside::ThisMachine,
         },
         Maker {
             name: "down",
@@ -205,6 +230,7 @@ mod tests {
                 );
                 Box::pin(async { Err(failure) })
             },
+            inside: Inside::ThisMachine,
         },
     ];
 

@@ -66,6 +66,11 @@ mod notebooks;
 mod languages;
 // Over HTTP: who gets in, what belongs to whom, and who is in the way.
 mod http;
+// The back end e2b, against a service of our own.
+mod e2b;
+#[allow(dead_code, reason = "the back end's own tests use the rest of it")]
+#[path = "../../../backends/tests/e2b/fake.rs"]
+mod e2b_service;
 // The other two sets of tools.
 mod toolsets;
 // A client that we did not write.
