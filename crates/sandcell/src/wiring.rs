@@ -20,9 +20,12 @@ use sandcell_languages::Detected;
 use sandcell_sandbox::{Backend, ByteSize, Code, Failure, Language, Level, Limits, SandboxSpec};
 
 use crate::config::Settings;
+#[cfg(all(target_os = "linux", feature = "native"))]
 use absent::AbsentBackend;
 use list::BACKENDS;
-use select::{Chosen, Ground};
+use select::Chosen;
+#[cfg(all(target_os = "linux", feature = "native"))]
+use select::Ground;
 
 /// Runs a launcher if this process was started as one, and then does not return. Must be the first thing in `main`.
 pub(crate) fn become_launcher_if_asked() {

@@ -19,6 +19,8 @@ struct Known {
     extension: &'static str,
     /// What runs a file of it; empty where nothing does.
     runs: &'static [&'static str],
+    /// A cell that does nothing.
+    nothing: &'static str,
 }
 
 const KNOWN: &[Known] = &[
@@ -27,42 +29,54 @@ const KNOWN: &[Known] = &[
         aliases: &["py", "python3"],
         extension: "py",
         runs: &["python3"],
+        nothing: "pass",
     },
     Known {
         name: "javascript",
         aliases: &["js", "node"],
         extension: "js",
         runs: &["node"],
+        nothing: "undefined",
     },
     Known {
         name: "typescript",
         aliases: &["ts"],
         extension: "ts",
         runs: &[],
+        nothing: "undefined",
     },
     Known {
         name: "bash",
         aliases: &["sh"],
         extension: "sh",
         runs: &["bash"],
+        nothing: ":",
     },
     Known {
         name: "r",
         aliases: &[],
         extension: "R",
         runs: &["Rscript"],
+        nothing: "invisible(NULL)",
     },
     Known {
         name: "java",
         aliases: &[],
         extension: "java",
         runs: &["java"],
+        nothing: ";",
     },
 ];
 
 /// Whether the code interpreter has it.
 pub(super) fn has(language: &str) -> bool {
     KNOWN.iter().any(|known| known.name == language)
+}
+
+/// A cell of it that does nothing.
+pub(super) fn nothing(language: &str) -> &'static str {
+    let known = KNOWN.iter().find(|known| known.name == language);
+    known.map_or("", |known| known.nothing)
 }
 
 /// All of their names.

@@ -114,7 +114,7 @@ fn said(line: &Map<String, Value>) -> Said {
         "error" => Said::Raised(CellError {
             name: text("name").to_owned(),
             message: text("value").to_owned(),
-            traceback: without_escapes(text("traceback")),
+            traceback: readable(text("traceback")),
             ..CellError::default()
         }),
         "end_of_execution" => Said::End,
@@ -155,18 +155,28 @@ fn bundle(line: &Map<String, Value>) -> MimeBundle {
     MimeBundle(bundle)
 }
 
+/// What to do about the standard input that there is not.
+pub(super) const NO_STDIN: &str = "put the values into the code, or write them into a file and read that";
+
 /// How a cell ended that raised this, or nothing.
 pub(super) fn status(raised: Option<CellError>) -> CellStatus {
     let Some(error) = raised else {
         return CellStatus::Ok;
     };
     match error.name.as_str() {
+        // The interpreter ended: what the service says then has no traceback, which what code raises has.
+        "ContextRestarting" | "UnexpectedEndOfExecution" | "WebSocketError" if error.traceback.is_empty() => lost(),
         // What Jupyter's kernels make of `sys.exit`: the session lives on.
         "SystemExit" => CellStatus::Exit(match error.message.trim() {
             "" | "None" => 0,
             text => text.parse().unwrap_or(1),
         }),
         "KeyboardInterrupt" => CellStatus::Interrupted(error),
+        "StdinNotImplementedError" => CellStatus::Error(CellError {
+            class: "stdin".to_owned(),
+            hint: NO_STDIN.to_owned(),
+            ..error
+        }),
         "MemoryError" => CellStatus::Error(CellError {
             class: "memory".to_owned(),
             ..error
@@ -180,7 +190,17 @@ pub(super) const fn lost() -> CellStatus {
     CellStatus::Died(Exit::Signal(9))
 }
 
-/// Kernels colour their tracebacks.
+/// A traceback as people know it: kernels colour theirs, rule them off, and the service joins their lines.
+fn readable(text: &str) -> String {
+    const HEAD: &str = "Traceback (most recent call last)";
+    let plain = without_escapes(text);
+    let Some((_, frames)) = plain.strip_prefix("-----").and_then(|rest| rest.split_once(HEAD)) else {
+        return plain;
+    };
+    format!("{HEAD}:\n{}", frames.trim_start_matches(':').trim_start_matches('\n'))
+}
+
+/// Without what terminals take for colours.
 fn without_escapes(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text.chars();
@@ -286,6 +306,20 @@ mod tests {
     }
 
     #[test]
+    fn a_kernels_traceback_reads_as_pythons_own() {
+        let text = "\u{1b}[31m---------------------------------------------------------------------------\u{1b}[39mZeroDivisionError\
+                    \u{20}                        Traceback (most recent call last)Cell In[4], line 1\n----> 1 1/0\nZeroDivisionError: division by zero";
+        assert_eq!(
+            readable(text),
+            "Traceback (most recent call last):\nCell In[4], line 1\n----> 1 1/0\nZeroDivisionError: division by zero"
+        );
+        assert_eq!(
+            readable("  Cell In[7], line 1\nSyntaxError: no\n"),
+            "  Cell In[7], line 1\nSyntaxError: no"
+        );
+    }
+
+    #[test]
     fn an_exit_is_no_error() {
         let raised = |name: &str, message: &str| {
             status(Some(CellError {
@@ -299,5 +333,9 @@ mod tests {
         assert_eq!(raised("SystemExit", "None"), CellStatus::Exit(0));
         assert_eq!(raised("SystemExit", "text"), CellStatus::Exit(1));
         assert!(matches!(raised("KeyboardInterrupt", ""), CellStatus::Interrupted(_)));
+        assert!(matches!(
+            raised("ContextRestarting", "Context was restarted"),
+            CellStatus::Died(_)
+        ));
     }
 }

@@ -1,7 +1,9 @@
 //! Sessions: contexts of the sandbox's code interpreter.
 //!
 //! There is no call that interrupts. As the service's own clients do, the connection of a cell is closed, upon which
-//! the interpreter is interrupted there; the next cell of the context waits until that has happened.
+//! the interpreter is interrupted there. A cell that comes in the moment of the interrupt is dropped there without a
+//! word (seen with the service's own interpreter: what is queued is aborted, and nobody tells), so before a cell counts
+//! as interrupted, empty ones are sent until one comes to its end. One that never yields is killed with its context.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +16,21 @@ use sandcell_sandbox::{
 };
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::inside::Inside;
 use super::languages;
-use super::results::{Lines, Said, lost, status};
+use super::results::{Lines, NO_STDIN, Said, lost, status};
 use super::trouble::Trouble;
 
 /// How long a context may take to be there.
 const OPEN: Duration = Duration::from_secs(30);
 /// How long ending one may take.
 const CLOSE: Duration = Duration::from_secs(10);
+/// How long an interrupt may take to be done there before the interpreter is asked whether it listens.
+const SETTLE: Duration = Duration::from_millis(300);
+/// How long it may take to answer, before it is asked again.
+const PROBE: Duration = Duration::from_millis(600);
 /// Events of one cell that are handed on beside output.
 const SHOWN: u32 = 65;
 
@@ -40,6 +46,7 @@ enum Order {
 #[derive(Debug)]
 pub(super) struct E2bSession {
     inside: Arc<Inside>,
+    language: String,
     context: String,
     order: Arc<watch::Sender<Order>>,
 }
@@ -76,14 +83,15 @@ impl E2bSession {
         }
         Ok(Self {
             inside: inside.clone(),
+            language: language.to_owned(),
             context: context.to_owned(),
             order: Arc::new(watch::Sender::new(Order::None)),
         })
     }
 
     /// Sends a cell; the answer is the stream of what it says.
-    async fn begin(&self, cell: &Cell) -> Result<Response, Trouble> {
-        let body = json!({"code": cell.code, "context_id": self.context}).to_string();
+    async fn begin(&self, code: &str) -> Result<Response, Trouble> {
+        let body = json!({"code": code, "context_id": self.context}).to_string();
         let request = || {
             Ok(self
                 .inside
@@ -96,7 +104,7 @@ impl E2bSession {
 
     /// Follows a cell to its end.
     async fn follow(&self, cell: &Cell, events: &mpsc::Sender<SessionEvent>) -> Result<CellStatus, Trouble> {
-        let mut response = self.begin(cell).await?;
+        let mut response = self.begin(&cell.code).await?;
         let mut lines = Lines::default();
         let mut raised = None;
         let mut shown = 0;
@@ -125,6 +133,32 @@ impl E2bSession {
         Err(Trouble::Garbled("what the cell says broke off".to_owned()))
     }
 
+    /// Waits until the interpreter listens again. Never ends if it does not.
+    async fn listens(&self) {
+        sleep(SETTLE).await;
+        while !matches!(
+            timeout(PROBE, self.ends(languages::nothing(&self.language))).await,
+            Ok(Ok(true))
+        ) {
+            sleep(SETTLE).await;
+        }
+    }
+
+    /// Whether a cell comes to its end, whatever it says.
+    async fn ends(&self, code: &str) -> Result<bool, Trouble> {
+        let mut response = self.begin(code).await?;
+        let mut lines = Lines::default();
+        while let Some(bytes) = response.chunk().await.map_err(Trouble::from_client)? {
+            lines.push(&bytes);
+            while let Some(said) = lines.next().map_err(|error| Trouble::Garbled(error.to_string()))? {
+                if said == Said::End {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
     /// What it means that a cell could not be followed.
     fn broken(&self, trouble: Trouble) -> Result<CellStatus, SessionError> {
         match trouble {
@@ -150,6 +184,13 @@ async fn ordered(orders: &mut watch::Receiver<Order>) -> Order {
     }
 }
 
+/// Waits for the order to kill.
+async fn killed(orders: &mut watch::Receiver<Order>) {
+    if orders.wait_for(|order| *order == Order::Kill).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
 #[async_trait]
 impl Session for E2bSession {
     async fn execute(&mut self, cell: Cell, events: &mpsc::Sender<SessionEvent>) -> Result<CellOutcome, SessionError> {
@@ -158,26 +199,33 @@ impl Session for E2bSession {
                 status: CellStatus::Error(CellError {
                     name: "Unsupported".to_owned(),
                     message: "sessions of the back end e2b have no standard input".to_owned(),
-                    hint: "put the values into the code, or write them into a file and read that".to_owned(),
+                    hint: NO_STDIN.to_owned(),
                     ..CellError::default()
                 }),
             });
         }
         self.order.send_replace(Order::None);
         let mut orders = self.order.subscribe();
-        let status = tokio::select! {
+        let order = tokio::select! {
             biased;
-            order = ordered(&mut orders) => match order {
-                Order::Kill => lost(),
-                Order::None | Order::Interrupt => CellStatus::Interrupted(CellError {
+            order = ordered(&mut orders) => order,
+            reason = self.inside.ended() => return Err(SandboxError::Gone(reason).into()),
+            followed = self.follow(&cell, events) => {
+                let status = followed.or_else(|trouble| self.broken(trouble))?;
+                return Ok(CellOutcome { status });
+            }
+        };
+        // The connection is closed by now.
+        let status = match order {
+            Order::Kill => lost(),
+            Order::None | Order::Interrupt => tokio::select! {
+                biased;
+                () = killed(&mut orders) => lost(),
+                reason = self.inside.ended() => return Err(SandboxError::Gone(reason).into()),
+                () = self.listens() => CellStatus::Interrupted(CellError {
                     name: "KeyboardInterrupt".to_owned(),
                     ..CellError::default()
                 }),
-            },
-            reason = self.inside.ended() => return Err(SandboxError::Gone(reason).into()),
-            followed = self.follow(&cell, events) => match followed {
-                Ok(status) => status,
-                Err(trouble) => self.broken(trouble)?,
             },
         };
         Ok(CellOutcome { status })

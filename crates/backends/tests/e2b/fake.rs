@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -98,6 +98,8 @@ struct Context {
     pid: u32,
     child: Mutex<Child>,
     stdin: Mutex<ChildStdin>,
+    /// When a cell was last interrupted.
+    interrupted: Mutex<Option<Instant>>,
     /// Held for as long as a cell runs.
     lines: Mutex<Receiver<String>>,
 }
@@ -431,6 +433,7 @@ impl Fake {
             stdin: Mutex::new(child.stdin.take().unwrap()),
             child: Mutex::new(child),
             lines: Mutex::new(lines),
+            interrupted: Mutex::default(),
         };
         self.with(|world| {
             world.next += 1;
@@ -465,15 +468,20 @@ impl Fake {
             return Some(Answer::error(404, "Context not found"));
         };
         let lines = context.lines.lock().unwrap();
-        context
-            .stdin
-            .lock()
-            .unwrap()
-            .write_all(format!("{}\n", body["code"]).as_bytes())
-            .unwrap();
         let mut here = writer
             .write_all(b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n")
             .is_ok();
+        let just_now = |at: &Option<Instant>| at.is_some_and(|at| at.elapsed() < Duration::from_millis(250));
+        if just_now(&context.interrupted.lock().unwrap()) {
+            drop(lines);
+            // As seen with the real one: a cell that comes in the moment of an interrupt is dropped without a word.
+            while chunk(writer, b"{\"type\":\"keepalive\"}\n").is_ok() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            return None;
+        }
+        let code = format!("{}\n", body["code"]);
+        context.stdin.lock().unwrap().write_all(code.as_bytes()).unwrap();
         let (mut silent, mut told) = (0, false);
         loop {
             let line = match lines.recv_timeout(Duration::from_millis(50)) {
@@ -485,13 +493,20 @@ impl Fake {
                     if !here && !told {
                         told = true;
                         interrupt(context.pid);
+                        *context.interrupted.lock().unwrap() = Some(Instant::now());
                     }
                     assert!(silent < 2000, "a cell without an end");
                     continue;
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    let _ = chunk(writer, b"{\"type\":\"unexpected_end_of_execution\"}\n")
-                        .and_then(|()| chunk(writer, b""));
+                    let restarted = json!({
+                        "type": "error", "name": "ContextRestarting", "value": "Context was restarted", "traceback": "",
+                    });
+                    let _ = chunk(
+                        writer,
+                        format!("{restarted}\n{{\"type\":\"end_of_execution\"}}\n").as_bytes(),
+                    );
+                    let _ = chunk(writer, b"");
                     self.with(|world| world.sandboxes.get_mut(id).map(|one| one.contexts.remove(&name)));
                     return None;
                 }

@@ -10,7 +10,7 @@ use super::{ConfigError, Getter, Value, wrong};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(
     not(all(target_os = "linux", feature = "e2b")),
-    expect(dead_code, reason = "only the back end e2b looks at it")
+    allow(dead_code, reason = "only the back end e2b looks at it")
 )]
 pub(crate) struct E2bSettings {
     pub(crate) key: Option<Secret>,

@@ -1,5 +1,6 @@
 //! The back ends of this build: each is a name and how it is made.
 
+#[allow(unused_imports, reason = "a build without back ends has none inside")]
 use super::select::{Inside, Maker};
 
 /// All of them. The order has no meaning; the setting `backend` says which are wanted, and which first.

@@ -30,18 +30,22 @@ pub(super) struct Ground<'a> {
     pub(super) launcher: &'a mut Option<Launcher>,
 }
 
+/// A back end that is being made.
+pub(super) type Making<'a> = BoxFuture<'a, Result<Arc<dyn Backend>, Failure>>;
+
 /// A back end of this build.
 pub(super) struct Maker {
     /// Its name in the settings.
     pub(super) name: &'static str,
     /// Makes it, or says why it does not work here.
-    pub(super) make: for<'a> fn(Ground<'a>) -> BoxFuture<'a, Result<Arc<dyn Backend>, Failure>>,
+    pub(super) make: for<'a> fn(Ground<'a>) -> Making<'a>,
     /// What its sandboxes have inside.
     pub(super) inside: Inside,
 }
 
 /// Where the programs inside a sandbox come from.
 #[derive(Clone, Copy)]
+#[allow(dead_code, reason = "the features of the build decide which there are")]
 pub(super) enum Inside {
     /// From this machine, or they are found by the paths of this machine.
     ThisMachine,
