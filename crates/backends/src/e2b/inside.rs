@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::future::join_all;
 use reqwest::header::HeaderValue;
 use reqwest::{Method, RequestBuilder, Response};
 use sandcell_sandbox::{EndReason, Usage};
@@ -21,6 +22,8 @@ const ANSWER: Duration = Duration::from_secs(30);
 const BODY: usize = 16 << 20;
 /// Readings of what a sandbox uses are at least this far apart.
 const READING: Duration = Duration::from_secs(10);
+/// How long ending a context may take.
+const CONTEXT: Duration = Duration::from_secs(4);
 /// How long ending a sandbox that nobody waits for may take.
 const KILL: Duration = Duration::from_secs(30);
 
@@ -33,6 +36,8 @@ pub(super) struct Inside {
     seen: Mutex<Seen>,
     /// The service was told to end it.
     killed: AtomicBool,
+    /// Contexts that were not ended. Without a service nobody else ends them.
+    contexts: Mutex<Vec<String>>,
 }
 
 /// What was last known of what it uses.
@@ -50,6 +55,7 @@ impl Inside {
             ended: watch::Sender::new(None),
             seen: Mutex::default(),
             killed: AtomicBool::new(false),
+            contexts: Mutex::default(),
         });
         tokio::spawn(keep_alive(inside.clone()));
         inside
@@ -86,6 +92,10 @@ impl Inside {
 
     /// Ends it there.
     pub(super) async fn kill(&self) -> Result<(), Trouble> {
+        if self.service.is_debug() {
+            let contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            join_all(contexts.iter().map(|context| self.end_context(context))).await;
+        }
         self.service.kill(&self.made.id).await?;
         self.killed.store(true, Ordering::Release);
         Ok(())
@@ -112,6 +122,28 @@ impl Inside {
         }
     }
 
+    /// A context was made.
+    pub(super) fn has_context(&self, context: &str) {
+        let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        contexts.push(context.to_owned());
+    }
+
+    /// Ends a context, also of a sandbox that is on its way out.
+    pub(super) async fn end_context(&self, context: &str) {
+        let ended = async {
+            let request = self.to_port(INTERPRETER, Method::DELETE, &["contexts", context], &[])?;
+            self.try_open(request).await.map(drop)
+        };
+        match timeout(CONTEXT, ended).await.unwrap_or(Err(Trouble::Slow(CONTEXT))) {
+            Ok(()) | Err(Trouble::Status { status: 404, .. }) => {
+                let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+                contexts.retain(|one| one != context);
+            }
+            // It ends with its sandbox at the latest.
+            Err(trouble) => tracing::debug!(%trouble, "a context could not be ended"),
+        }
+    }
+
     pub(super) fn understands(&self, version: Version) -> bool {
         self.made.version >= version
     }
@@ -123,6 +155,7 @@ impl Inside {
         segments: &[&str],
         query: &[(&str, &str)],
     ) -> Result<RequestBuilder, Trouble> {
+        self.is_there()?;
         let request = self.to_port(ENVD, method, segments, query)?;
         Ok(if self.understands(Version(0, 4, 0)) {
             request
@@ -134,7 +167,12 @@ impl Inside {
 
     /// A request to its code interpreter.
     pub(super) fn interpreter(&self, method: Method, segments: &[&str]) -> Result<RequestBuilder, Trouble> {
+        self.is_there()?;
         self.to_port(INTERPRETER, method, segments, &[])
+    }
+
+    fn is_there(&self) -> Result<(), Trouble> {
+        self.has_ended().map_or(Ok(()), |_| Err(Trouble::Gone))
     }
 
     fn to_port(
@@ -144,9 +182,6 @@ impl Inside {
         segments: &[&str],
         query: &[(&str, &str)],
     ) -> Result<RequestBuilder, Trouble> {
-        if self.has_ended().is_some() {
-            return Err(Trouble::Gone);
-        }
         let made = &self.made;
         let mut url = self
             .service

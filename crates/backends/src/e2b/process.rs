@@ -244,7 +244,7 @@ impl ProcessHandle for Handle {
             // There is none that interrupts, so a program of the sandbox sends it.
             Signal::Interrupt => {
                 let pid = self.pid.to_string();
-                let sent = run(&self.inside, &["/bin/kill", "-INT", &pid], START).await;
+                let sent = run(&self.inside, &["/bin/sh", "-c", "kill -INT \"$1\"", "sh", &pid], START).await;
                 return match sent {
                     Ok(()) | Err(Trouble::Status { status: 0, .. }) => Ok(()),
                     Err(trouble) => Err(trouble.of_sandbox()),

@@ -25,8 +25,6 @@ use super::trouble::Trouble;
 
 /// How long a context may take to be there.
 const OPEN: Duration = Duration::from_secs(30);
-/// How long ending one may take.
-const CLOSE: Duration = Duration::from_secs(10);
 /// How long an interrupt may take to be done there before the interpreter is asked whether it listens.
 const SETTLE: Duration = Duration::from_millis(300);
 /// How long it may take to answer, before it is asked again.
@@ -81,6 +79,7 @@ impl E2bSession {
         if context.is_empty() || context.len() > 200 {
             return Err(cannot("the interpreter made a context without an id".to_owned()));
         }
+        inside.has_context(context);
         Ok(Self {
             inside: inside.clone(),
             language: language.to_owned(),
@@ -250,21 +249,9 @@ pub(super) const FEATURES: SessionFeatures = SessionFeatures {
 
 impl Drop for E2bSession {
     fn drop(&mut self) {
-        if self.inside.has_ended().is_some() {
-            return;
-        }
         let (inside, context) = (self.inside.clone(), std::mem::take(&mut self.context));
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                let request = || inside.interpreter(Method::DELETE, &["contexts", &context]);
-                // It ends with its sandbox at the latest.
-                if let Err(trouble) = timeout(CLOSE, inside.ask(request, CLOSE))
-                    .await
-                    .unwrap_or(Err(Trouble::Gone))
-                {
-                    tracing::debug!(%trouble, "a context could not be ended");
-                }
-            });
+            runtime.spawn(async move { inside.end_context(&context).await });
         }
     }
 }

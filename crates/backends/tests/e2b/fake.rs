@@ -98,6 +98,23 @@ struct Box {
     processes: BTreeMap<u64, Option<ChildStdin>>,
 }
 
+impl Box {
+    fn made(access: String, traffic: String, env: BTreeMap<String, String>) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("home/user")).unwrap();
+        std::fs::create_dir_all(root.path().join("tmp")).unwrap();
+        Self {
+            root,
+            state: "running",
+            access,
+            traffic,
+            env,
+            contexts: BTreeMap::new(),
+            processes: BTreeMap::new(),
+        }
+    }
+}
+
 /// A live interpreter.
 struct Context {
     pid: u32,
@@ -162,6 +179,16 @@ impl Fake {
     pub fn expire_all(&self) {
         let gone = self.with(|world| std::mem::take(&mut world.sandboxes));
         drop(gone);
+    }
+
+    /// One sandbox without a service and without tokens, as in debug mode.
+    pub fn be_bare(&self) {
+        let one = Box::made(String::new(), String::new(), BTreeMap::new());
+        self.with(|world| world.sandboxes.insert("debug_sandbox_id".into(), one));
+    }
+
+    pub fn contexts(&self) -> usize {
+        self.with(|world| world.sandboxes.values().map(|one| one.contexts.len()).sum())
     }
 
     pub fn pause_all(&self) {
@@ -326,9 +353,6 @@ impl Fake {
             return Answer::error(404, "template not found");
         }
         let env = body["envVars"].as_object().cloned().unwrap_or_default();
-        let root = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(root.path().join("home/user")).unwrap();
-        std::fs::create_dir_all(root.path().join("tmp")).unwrap();
         self.with(|world| {
             world.next += 1;
             world.internet.push(body["allow_internet_access"].clone());
@@ -338,21 +362,8 @@ impl Fake {
                 "templateID": TEMPLATE, "sandboxID": id, "clientID": "c", "envdVersion": world.envd_version,
                 "envdAccessToken": access, "trafficAccessToken": traffic, "domain": null,
             });
-            world.sandboxes.insert(
-                id,
-                Box {
-                    root,
-                    state: "running",
-                    access,
-                    traffic,
-                    env: env
-                        .into_iter()
-                        .map(|(k, v)| (k, v.as_str().unwrap().to_owned()))
-                        .collect(),
-                    contexts: BTreeMap::new(),
-                    processes: BTreeMap::new(),
-                },
-            );
+            let env = env.into_iter().map(|(k, v)| (k, v.as_str().unwrap().to_owned()));
+            world.sandboxes.insert(id, Box::made(access, traffic, env.collect()));
             Answer::json(201, &answer)
         })
     }
@@ -371,11 +382,8 @@ impl Fake {
             let body = json!({"sandboxId": id, "message": "The sandbox was not found", "code": 502});
             return Some(Answer::json(502, &body));
         };
-        let given = (
-            request.header("x-access-token"),
-            request.header("e2b-traffic-access-token"),
-        );
-        if given != (Some(access), Some(traffic)) {
+        let given = ["x-access-token", "e2b-traffic-access-token"].map(|name| request.header(name).unwrap_or_default());
+        if given != [access, traffic] {
             return Some(self.fault(request, "wrong tokens"));
         }
         let port = request.header("e2b-sandbox-port").unwrap_or_default();
@@ -497,7 +505,7 @@ impl Fake {
                     here = here && chunk(writer, b"{\"type\":\"keepalive\"}\n").is_ok();
                     if !here && !told {
                         told = true;
-                        interrupt(context.pid);
+                        signal("INT", context.pid.into());
                         *context.interrupted.lock().unwrap() = Some(Instant::now());
                     }
                     assert!(silent < 2000, "a cell without an end");
@@ -734,14 +742,7 @@ impl Fake {
                 "CloseStdin" => drop(stdin.take()),
                 _ => {
                     let name = body["signal"].as_str()?.strip_prefix("SIGNAL_SIG")?;
-                    let known = ["KILL", "TERM"].contains(&name);
-                    known
-                        .then(|| {
-                            Command::new("kill")
-                                .args([&format!("-{name}"), &pid.to_string()])
-                                .status()
-                        })?
-                        .ok()?;
+                    ["KILL", "TERM"].contains(&name).then(|| signal(name, pid))?;
                 }
             }
             Some(())
@@ -753,8 +754,9 @@ impl Fake {
     }
 }
 
-fn interrupt(pid: u32) {
-    let _ = Command::new("kill").args(["-INT", &pid.to_string()]).status();
+fn signal(name: &str, pid: u64) {
+    let kill = format!("kill -{name} {pid}");
+    let _ = Command::new("/bin/sh").args(["-c", &kill]).status();
 }
 
 fn entry(path: &str, found: &std::fs::Metadata) -> Value {

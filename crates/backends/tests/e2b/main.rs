@@ -20,8 +20,8 @@ use bytes::Bytes;
 use fake::{Fake, KEY, TEMPLATE};
 use sandcell_backends::e2b::{Debug, E2bBackend, E2bConfig, Internet};
 use sandcell_sandbox::{
-    Backend, Cell, CellStatus, Channel, Command, EndReason, Exit, FileError, Level, OutputStream, Sandbox,
-    SandboxError, SandboxPath, SandboxSpec, Secret, Session, SessionError, SessionEvent, Signal, SignalScope,
+    Backend, Cell, CellStatus, Channel, Command, EndReason, Exit, FileError, Level, OutputStream, ProcessEvent,
+    Sandbox, SandboxError, SandboxPath, SandboxSpec, Secret, Session, SessionError, SessionEvent, Signal, SignalScope,
     StdinMode, WriteMode, gather,
 };
 use tokio::sync::mpsc;
@@ -288,6 +288,24 @@ async fn programs_are_started_fed_and_ended() {
     endless.handle.signal(Signal::Kill, SignalScope::Tree).await.unwrap();
     let ended = timeout(PATIENCE, gather(endless, 1000)).await.unwrap();
     assert_eq!(ended.exit, Some(Exit::Signal(9)));
+    let trapping = &[
+        "/bin/sh",
+        "-c",
+        "trap 'echo heard; exit 5' INT; echo ready; while :; do sleep 0.1; done",
+    ];
+    let mut polite = spawn(trapping, StdinMode::Null).await.unwrap();
+    let ready = timeout(PATIENCE, polite.events.recv()).await.unwrap();
+    assert!(matches!(ready, Some(ProcessEvent::Output { .. })), "{ready:?}");
+    polite
+        .handle
+        .signal(Signal::Interrupt, SignalScope::Group)
+        .await
+        .unwrap();
+    let ended = timeout(PATIENCE, gather(polite, 1000)).await.unwrap();
+    assert_eq!(
+        (ended.exit, ended.stdout.as_slice()),
+        (Some(Exit::Code(5)), &b"heard\n"[..])
+    );
     let missing = spawn(&["/no/such/program"], StdinMode::Null).await.unwrap_err();
     assert!(matches!(missing, SandboxError::Spawn { .. }), "{missing:?}");
     fake.had_no_faults();
@@ -462,5 +480,42 @@ async fn a_sandbox_is_kept_alive_for_as_long_as_it_is_held() {
     fake.expire_all();
     let ended = timeout(PATIENCE, place.ended()).await.unwrap();
     assert_eq!(ended.reason, EndReason::Expired);
+    fake.had_no_faults();
+}
+
+#[tokio::test]
+async fn without_a_service_contexts_are_what_is_ended() {
+    let fake = Fake::start();
+    fake.be_bare();
+    let config = E2bConfig {
+        key: None,
+        debug: Debug::On,
+        ..config(&fake)
+    };
+    let backend = E2bBackend::start(config).await.unwrap();
+    assert!(
+        backend
+            .isolation()
+            .degraded
+            .iter()
+            .any(|one| one.contains("debug mode"))
+    );
+    let (one, two) = (sandbox(&backend).await, sandbox(&backend).await);
+    let (mut first, mut second) = (session(&one).await, session(&two).await);
+    run(&mut first, "x = 41").await.0.unwrap();
+    let (status, _) = run(&mut second, "x").await;
+    assert!(
+        matches!(status, Ok(CellStatus::Error(_))),
+        "they share no variables: {status:?}"
+    );
+    assert_eq!(fake.contexts(), 2);
+    drop(first);
+    one.close().await.unwrap();
+    assert_eq!(fake.contexts(), 1);
+    // A session that nobody dropped ends with its sandbox.
+    backend.shutdown().await;
+    assert_eq!(fake.contexts(), 0);
+    assert!(fake.asked().is_empty(), "there is no service: {:?}", fake.asked());
+    drop(second);
     fake.had_no_faults();
 }
