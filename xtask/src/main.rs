@@ -41,11 +41,20 @@ enum Chore {
         #[arg(long)]
         kill: bool,
     },
-    /// What a call costs, against a bare interpreter measured in the same run
+    /// What calls cost, against a bare interpreter and other ways to run code, measured in the same run
     Bench {
         /// Rounds; each measures every row once
         #[arg(long, default_value_t = 40)]
         rounds: u32,
+        /// Writes the table and the picture into docs/reference
+        #[arg(long)]
+        write: bool,
+        /// The data folder that a base with numpy, pandas and matplotlib was built in, for the rows about them
+        #[arg(long)]
+        data: Option<std::path::PathBuf>,
+        /// The name of that base
+        #[arg(long, default_value = "data")]
+        base: String,
     },
     /// Only the architecture test
     Arch,
@@ -57,7 +66,12 @@ fn main() -> ExitCode {
         Chore::Test { filters } => test::run(&filters),
         Chore::Soak { count, kill: false } => test::soak(count.unwrap_or(1000)),
         Chore::Soak { count, kill: true } => test::soak_killing(count.unwrap_or(10_000)),
-        Chore::Bench { rounds } => test::bench(rounds),
+        Chore::Bench {
+            rounds,
+            write,
+            data,
+            base,
+        } => test::bench(rounds, write, data.as_deref().map(|folder| (folder, base.as_str()))),
         Chore::Arch => arch::run(),
     };
     match outcome {

@@ -15,6 +15,7 @@ use crate::kept::Executions;
 use crate::ladder::{GRACE, KILL_WAIT, Stop};
 use crate::meter::Cost;
 use crate::pool::Pool;
+use crate::quota::Processor;
 use crate::record::{Birth, Gone, GoneWhy, Kind, Record};
 use crate::registry::{Registry, Target};
 use crate::sync::lock;
@@ -39,6 +40,7 @@ pub(crate) struct Core {
     pub(crate) pool: Pool,
     pub(crate) tally: Tally,
     pub(crate) floor: Arc<Floor>,
+    pub(crate) processor: Processor,
     /// Fired when the engine is dropped: sandboxes end.
     pub(crate) down: CancellationToken,
 }
@@ -81,6 +83,7 @@ impl Core {
                 ..SandboxSpec::default()
             },
             backends: self.backends.clone(),
+            turns: None,
         }
     }
 
@@ -165,6 +168,7 @@ impl Core {
                 .map(|failure| failure.code)
                 .or(view.cause.as_ref().map(|cause| cause.code));
             self.tally.ended(view.status, cause, view.duration, view.cpu);
+            self.processor.charge(&execution.owner, view.cpu);
         });
         if first {
             self.executions.shelve(execution);

@@ -28,6 +28,7 @@ mod passed;
 mod policy;
 mod pool;
 mod program;
+mod quota;
 mod record;
 mod registry;
 mod sandboxes;
@@ -51,6 +52,7 @@ pub use api::*;
 pub use output::Progress;
 pub use passed::{AbsentBackend, PassedOver};
 pub use policy::{MAX_LIFETIME, MIN_MEMORY};
+pub use quota::Quota;
 pub use tally::Counts;
 
 use crate::cells::Stay;
@@ -60,6 +62,7 @@ use crate::history::History;
 use crate::kept::Executions;
 use crate::ladder::Stop;
 use crate::pool::Pool;
+use crate::quota::Processor;
 use crate::registry::Registry;
 use crate::tally::Tally;
 
@@ -99,6 +102,7 @@ impl Engine {
             pool: Pool::new(&config.pool),
             tally: Tally::default(),
             floor: Floor::new(config.executions, config.executions_per_caller),
+            processor: Processor::new(&config.quota),
             down: CancellationToken::new(),
             config,
             backends,

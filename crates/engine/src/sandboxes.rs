@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures::future::{join, join_all};
-use sandcell_sandbox::{Backend, Failure, NetworkRule, SandboxSpec};
-use tokio::sync::watch;
+use sandcell_sandbox::{Backend, Failure, NetworkRule, SandboxSpec, Usage};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::core::Core;
@@ -18,6 +18,8 @@ use crate::sync::lock;
 use crate::warden::{CLOSE, Plan};
 use crate::{CreateRequest, HistoryView, Principal, ResetView, SandboxId, SandboxView, policy};
 
+/// Sandboxes of one call that are made at the same time; the others wait, so that calls of others get their turn.
+const TOGETHER: usize = 16;
 /// How long closing is waited for: a little more than it may take.
 const CLOSED: Duration = CLOSE.saturating_add(Duration::from_secs(1));
 /// How long sandboxes may take to close at the end, before the back ends end what is left.
@@ -63,6 +65,7 @@ impl Core {
                 env: req.env,
                 image: req.image,
             },
+            turns: Some(Arc::new(Semaphore::new(TOGETHER))),
         };
         let birth = Birth {
             kind: Kind::Asked,
@@ -88,7 +91,8 @@ impl Core {
             pairs.map(|(record, sandbox)| self.provide(record, sandbox.as_ref(), &packages, INSTALL, &progress));
         join_all(provided).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         let records = std::mem::take(&mut unclaimed.records);
-        Ok(join_all(records.iter().map(|record| self.look(record))).await)
+        // What a fresh one uses is not worth a question to each.
+        Ok(records.iter().map(|record| self.view(record, record.usage())).collect())
     }
 
     pub(crate) async fn close(&self, who: &Principal, id: &str) -> Result<SandboxId, Failure> {
@@ -118,11 +122,15 @@ impl Core {
     }
 
     async fn look(&self, record: &Arc<Record>) -> SandboxView {
-        let live = record.live();
-        let usage = match &live {
+        let usage = match record.live() {
             Some(sandbox) => read_usage(sandbox.as_ref()).await,
             None => None,
         };
+        self.view(record, usage)
+    }
+
+    fn view(&self, record: &Record, usage: Option<Usage>) -> SandboxView {
+        let live = record.live();
         let isolation = live.map_or_else(|| record.birth.planned.clone(), |live| live.isolation().clone());
         let sessions = lock(&record.slots).values().filter_map(|slot| slot.view()).collect();
         let now = Instant::now();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandcell_sandbox::{Backend, Code, Failure, Installed, Sandbox, SandboxError, SandboxSpec};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::core::Core;
@@ -22,6 +23,8 @@ pub(crate) const CLOSE: Duration = Duration::from_secs(5);
 pub(crate) struct Plan {
     pub(crate) spec: SandboxSpec,
     pub(crate) backends: Vec<Arc<dyn Backend>>,
+    /// Turns of sandboxes that are made together. Closed when one of them could not be made.
+    pub(crate) turns: Option<Arc<Semaphore>>,
 }
 
 /// Makes the sandbox of a record and keeps it to its end. Runs in a task of its own, so that no caller's leaving
@@ -35,7 +38,7 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
     };
     let made = match parked(&core, &record, &plan) {
         Some(made) => Ok(made),
-        None => create(&core, &plan).await,
+        None => in_turn(&core, &record, &plan).await,
     };
     let sandbox = match made {
         Ok((sandbox, passed)) => {
@@ -46,7 +49,7 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
             if failure.code == Code::InvalidArgument {
                 // What was asked for is not possible here; nothing is wrong with the machine.
                 tracing::debug!(sandbox = %record.id, "a sandbox could not be made: {}", failure.message);
-            } else {
+            } else if failure.code != Code::Cancelled {
                 tracing::warn!(sandbox = %record.id, code = %failure.code, "a sandbox could not be made: {}", failure.message);
             }
             guard.over = true;
@@ -70,6 +73,26 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
     guard.over = true;
     core.registry.remove(&record);
     record.ended();
+}
+
+/// Makes it when it is its turn, unless nobody wants it any more by then.
+async fn in_turn(core: &Core, record: &Record, plan: &Plan) -> Result<Made, Failure> {
+    let Some(turns) = &plan.turns else {
+        return create(core, plan).await;
+    };
+    let turn = turns.acquire().await;
+    if turn.is_err() || record.departed().is_some() {
+        return Err(Failure::new(
+            Code::Cancelled,
+            "not all sandboxes of the call could be made, so this one was not",
+            "the first failure of the call says why",
+        ));
+    }
+    let made = create(core, plan).await;
+    if made.is_err() {
+        turns.close();
+    }
+    made
 }
 
 /// One that waits, its interpreter put where the first call finds it.

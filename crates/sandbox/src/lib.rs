@@ -29,6 +29,6 @@ pub use process::{
 };
 pub use secret::Secret;
 pub use session::{
-    Aftermath, Cell, CellError, CellOutcome, CellStatus, Interrupter, Language, LanguageInfo, MimeBundle, OutputStream,
-    Session, SessionEvent, SessionFeatures, Variable,
+    Aftermath, Cell, CellError, CellOutcome, CellStatus, Interrupter, Language, LanguageInfo, MimeBundle, NotLoaded,
+    OutputStream, Session, SessionEvent, SessionFeatures, Variable,
 };

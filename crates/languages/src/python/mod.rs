@@ -90,7 +90,7 @@ impl PythonLanguage {
                 stdin: StdinMode::Null,
                 control: true,
             },
-            boot: self.driver.frame(),
+            boot: self.driver.frames(),
             copies: self.copies,
             code: CodeIn::Header,
             features: SessionFeatures {

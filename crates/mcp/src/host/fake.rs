@@ -194,6 +194,13 @@ impl FakeHost {
                 tokio::time::sleep(Duration::from_millis(2500)).await;
                 Ok(view())
             }
+            "later" => {
+                tokio::time::sleep(Duration::from_millis(1200)).await;
+                Ok(ExecutionView {
+                    status: Status::Running,
+                    ..view()
+                })
+            }
             "" => Err(Failure::invalid("`code` is empty", "give the code to run")),
             code => Ok(ExecutionView {
                 stdout: shown(code),

@@ -141,7 +141,10 @@ async fn the_handshake_names_the_server_and_tells_how_to_use_it() {
     assert_eq!(result["protocolVersion"], "2025-11-25");
     assert_eq!(
         result["capabilities"],
-        json!({"tools": {}, "resources": {}, "prompts": {}})
+        json!({
+            "completions": {}, "tools": {}, "resources": {}, "prompts": {},
+            "extensions": {"io.modelcontextprotocol/tasks": {}},
+        })
     );
     let instructions = result["instructions"].as_str().unwrap();
     assert!(instructions.len() <= 1500 && instructions.contains("execute_code"));

@@ -28,7 +28,7 @@ impl E2bSettings {
     /// Reads them.
     pub(super) fn read(get: &Getter<'_>) -> Result<Self, ConfigError> {
         let line = |key| match get.value(key)? {
-            Value::Line(line) => Ok(line.clone()),
+            Value::Text(line) => Ok(line.clone()),
             _ => Err(wrong(key)),
         };
         let flag = |key| match get.value(key)? {

@@ -124,7 +124,6 @@ fn variables_that_are_not_settings_are_left_alone() {
 #[test]
 fn what_is_not_built_yet_is_refused_by_name() {
     for (text, part) in [
-        ("[auth]\nissuer = \"x\"\n", "`[auth]`"),
         ("[backend.docker]\nhost = \"x\"\n", "`[backend.docker]`"),
         ("[network]\nallow = []\n", "`[network]`"),
         ("preload = []\n", "`preload`"),
@@ -136,11 +135,7 @@ fn what_is_not_built_yet_is_refused_by_name() {
             "{text}"
         );
     }
-    for pair in [
-        ("SANDCELL_BACKEND", "docker"),
-        ("SANDCELL_AUTH__ISSUER", "x"),
-        ("SANDCELL_BACKEND__DOCKER__HOST", "x"),
-    ] {
+    for pair in [("SANDCELL_BACKEND", "docker"), ("SANDCELL_BACKEND__DOCKER__HOST", "x")] {
         let text = message(with_env(&[pair]));
         assert!(text.contains("not supported by this build yet"), "{text}");
     }
@@ -340,8 +335,8 @@ fn the_names_of_e2b_set_the_back_end_and_its_key_is_never_shown() {
 fn a_project_may_bring_a_key_but_does_not_say_where_ours_goes() {
     let layers = with_dotenv("E2B_API_KEY=theirs\nE2B_API_URL=http://example.com\nE2B_DOMAIN=example.com\n").unwrap();
     assert!(matches!(layers["e2b.api_key"].0, Value::Secret(Some(_))));
-    assert_eq!(layers["e2b.api_url"].0, Value::Line(None));
-    assert_eq!(layers["e2b.domain"].0, Value::Line(Some("e2b.app".to_owned())));
+    assert_eq!(layers["e2b.api_url"].0, Value::Text(None));
+    assert_eq!(layers["e2b.domain"].0, Value::Text(Some("e2b.app".to_owned())));
     assert!(message(with_dotenv("SANDCELL_E2B__DOMAIN=example.com\n")).contains("not taken from a .env file"));
 }
 

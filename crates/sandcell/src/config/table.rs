@@ -122,6 +122,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "The prepared base (`sandcell base build NAME …`) whose packages every sandbox has from the start. Empty: none.",
     ),
     operator(
+        "preload",
+        Kind::Texts,
+        "",
+        "Python modules that waiting sandboxes have loaded before they are handed out, such as `numpy, pandas, matplotlib.pyplot`: importing them then costs a call nothing. They must be installed for the interpreter or in the `base`; one that cannot be loaded is logged and left out. Each waiting sandbox takes their memory (`pool.memory_mb`).",
+    ),
+    operator(
         "packages.allow",
         Kind::Requirements,
         "",
@@ -266,6 +272,24 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "30",
         "How long the history keeps them, in days.",
     ),
+    operator(
+        "quota.memory_mb",
+        whole(0, 1 << 30),
+        "0",
+        "Memory limits of one caller's sandboxes together, in MiB. 0: as much as `limits.sandboxes_per_caller` sandboxes may have.",
+    ),
+    operator(
+        "quota.disk_mb",
+        whole(0, 1 << 30),
+        "0",
+        "Disk limits of one caller's sandboxes together, in MiB. 0: as much as `limits.sandboxes_per_caller` sandboxes may have.",
+    ),
+    operator(
+        "quota.cpu_s",
+        whole(0, 1 << 30),
+        "0",
+        "Processor time that one caller's executions may take in an hour, in seconds; what runs when it is used up may end. 0: as much as there is.",
+    ),
     plain(
         "sessions.restore",
         Kind::Switch,
@@ -298,19 +322,19 @@ pub(crate) const SETTINGS: &[Setting] = &[
     ),
     operator(
         "e2b.domain",
-        Kind::Line,
+        Kind::Text,
         "e2b.app",
         "Where the E2B service is; `E2B_DOMAIN` means the same.",
     ),
     operator(
         "e2b.api_url",
-        Kind::Line,
+        Kind::Text,
         "",
         "The address of its interface, for a service of one's own; `E2B_API_URL` means the same. Empty: `https://api.` and the domain.",
     ),
     operator(
         "e2b.sandbox_url",
-        Kind::Line,
+        Kind::Text,
         "",
         "One address for all ports of all sandboxes; `E2B_SANDBOX_URL` means the same. Empty: each port has its own below the domain.",
     ),
@@ -322,7 +346,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     ),
     plain(
         "e2b.template",
-        Kind::Line,
+        Kind::Text,
         "code-interpreter-v1",
         "What E2B sandboxes are made of: a template with a code interpreter.",
     ),
@@ -404,19 +428,55 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "10",
         "How long calls that are under way may take when the server is told to end, in seconds.",
     ),
+    operator(
+        "auth.issuer",
+        Kind::Text,
+        "",
+        "The OAuth 2.1 authorization server whose access tokens `serve --http` takes, exactly as its tokens name it in `iss`, such as `https://id.example.com/realms/team`. From then on nobody gets in without a token. Its subjects are callers of their own; tokens of `sandcell token create` stay valid beside it. Empty: none.",
+    ),
+    operator(
+        "auth.resource",
+        Kind::Text,
+        "",
+        "The address of this server's `/mcp` as callers know it, such as `https://sandcell.example.com/mcp`: what clients ask the issuer tokens for. Needed with `auth.issuer`.",
+    ),
+    operator(
+        "auth.audience",
+        Kind::Text,
+        "",
+        "What an access token must have in `aud`. Empty: `auth.resource`.",
+    ),
+    operator(
+        "auth.scopes",
+        Kind::Texts,
+        "",
+        "Scopes that an access token must have, all of them, in `scope` or `scp`.",
+    ),
+    operator(
+        "auth.jwks_uri",
+        Kind::Text,
+        "",
+        "Where the issuer's public keys are. Empty: where its metadata says (`/.well-known/oauth-authorization-server` or `openid-configuration`).",
+    ),
 ];
 
 /// Settings of the contract that this build does not have yet. They are refused by name, never ignored.
-pub(crate) const NOT_YET: &[&str] = &["auth", "backend.docker", "network", "pool.warm_parents", "preload"];
+pub(crate) const NOT_YET: &[&str] = &["backend.docker", "network", "pool.warm_parents"];
 
 /// Words that a known setting will take once more is built. They are refused with that said.
 pub(crate) const WORDS_NOT_YET: &[(&str, &[&str])] = &[("backend", &["docker", "kubernetes"])];
 
 /// Variables of the environment that begin like settings and are none.
-pub(crate) const OTHER_VARIABLES: &[(&str, &str)] = &[(
-    "SANDCELL_LOG",
-    "What is logged to stderr: `error`, `warn` (the default), `info`, `debug`, or a filter such as `sandcell_engine=debug`.",
-)];
+pub(crate) const OTHER_VARIABLES: &[(&str, &str)] = &[
+    (
+        "SANDCELL_LOG",
+        "What is logged to stderr: `error`, `warn` (the default), `info`, `debug`, or a filter such as `sandcell_engine=debug`.",
+    ),
+    (
+        "SANDCELL_TOKEN",
+        "The token that `serve --connect` sends to the server.",
+    ),
+];
 
 /// The setting of this name.
 pub(crate) fn find(key: &str) -> Option<&'static Setting> {

@@ -38,7 +38,7 @@ pub(crate) enum Kind {
     /// A list of texts; whoever uses them knows what they must be.
     Texts,
     /// A text in one line, or empty for none; whoever uses it knows what it must be.
-    Line,
+    Text,
     /// A key or token: visible characters that no output shows, or empty for none.
     Secret,
 }
@@ -62,7 +62,7 @@ pub(crate) enum Value {
     Name(Option<String>),
     Requirements(Vec<String>),
     Texts(Vec<String>),
-    Line(Option<String>),
+    Text(Option<String>),
     Secret(Option<Secret>),
 }
 
@@ -83,7 +83,7 @@ impl Kind {
             Self::Name => "a name of lower-case letters, digits, - and _".to_owned(),
             Self::Requirements => "a list of packages, such as [\"numpy>=2,<3\", \"acme-*\"]".to_owned(),
             Self::Texts => "a list of names".to_owned(),
-            Self::Line => "a text in one line".to_owned(),
+            Self::Text => "a text of at most 500 characters in one line".to_owned(),
             Self::Secret => "a key".to_owned(),
         }
     }
@@ -92,7 +92,7 @@ impl Kind {
     pub(crate) fn read_toml(self, value: &toml::Value) -> Result<Value, String> {
         match (self, value) {
             (
-                Self::OneOf(_) | Self::Path | Self::Demand { .. } | Self::Name | Self::Line | Self::Secret,
+                Self::OneOf(_) | Self::Path | Self::Demand { .. } | Self::Name | Self::Text | Self::Secret,
                 toml::Value::String(text),
             ) => self.read_text(text),
             // What was meant as a key is not repeated, whatever it is.
@@ -160,10 +160,13 @@ impl Kind {
             Self::Path => Ok(Value::Path(Some(absolute(text)?))),
             Self::Paths => paths(items()),
             Self::Texts => Ok(Value::Texts(items().map(str::to_owned).collect())),
-            Self::Line | Self::Secret if text.len() > 4096 || text.chars().any(char::is_control) => {
+            Self::Text if text.len() > 500 || text.chars().any(char::is_control) => Err(self.refuse(&shown(text))),
+            Self::Text => Ok(Value::Text(
+                Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
+            )),
+            Self::Secret if text.len() > 4096 || text.chars().any(char::is_control) => {
                 Err(self.refuse("one with control characters or without end"))
             }
-            Self::Line => Ok(Value::Line(Some(text.to_owned()).filter(|text| !text.is_empty()))),
             Self::Secret => Ok(Value::Secret(
                 Some(text).filter(|text| !text.is_empty()).map(Secret::new),
             )),
@@ -211,7 +214,7 @@ impl Value {
             Self::Name(name) => json!(name),
             Self::Requirements(list) => json!(list),
             Self::Texts(texts) => json!(texts),
-            Self::Line(line) => json!(line),
+            Self::Text(text) => json!(text),
             Self::Secret(secret) => json!(secret.as_ref().map(|_| HIDDEN)),
         }
     }

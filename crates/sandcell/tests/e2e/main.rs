@@ -25,6 +25,8 @@ mod interpreters;
 mod session;
 // What comes back after an interpreter has died.
 mod restore;
+// Modules that sandboxes have loaded before they are handed out.
+mod preload;
 // Time-outs, interrupts and cancelled calls.
 mod timeouts;
 // What code inside can reach of the machine: nothing.
@@ -73,5 +75,6 @@ mod e2b;
 mod e2b_service;
 // The other two sets of tools.
 mod toolsets;
-// A client that we did not write.
+// Clients that we did not write.
 mod python_sdk;
+mod typescript_sdk;
