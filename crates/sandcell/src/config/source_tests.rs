@@ -126,7 +126,6 @@ fn what_is_not_built_yet_is_refused_by_name() {
     for (text, part) in [
         ("[backend.docker]\nhost = \"x\"\n", "`[backend.docker]`"),
         ("[network]\nallow = []\n", "`[network]`"),
-        ("preload = []\n", "`preload`"),
         ("backend = \"docker\"\n", "backend \"docker\""),
     ] {
         let text = message(with_file(text));
