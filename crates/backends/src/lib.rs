@@ -3,3 +3,6 @@
 
 #[cfg(all(target_os = "linux", feature = "native"))]
 pub mod native;
+
+#[cfg(feature = "e2b")]
+pub mod e2b;

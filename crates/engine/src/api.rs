@@ -9,7 +9,7 @@ use sandcell_sandbox::{ByteSize, Code, Cpus, Finding, Isolation, LayerReport, Li
 use serde::{Deserialize, Serialize};
 
 use crate::executions::Execution;
-use crate::{Progress, Quota};
+use crate::{AbsentBackend, PassedOver, Progress, Quota};
 
 /// Who calls. Everything belongs to a principal, and another's id answers like one that never existed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -117,6 +117,8 @@ pub struct EngineConfig {
     pub pool: PoolConfig,
     /// Languages that are known and not here.
     pub absent: Vec<AbsentLanguage>,
+    /// Back ends that the operator wants and that do not work here.
+    pub absent_backends: Vec<AbsentBackend>,
     /// What becomes of what is noticed about code before it runs.
     pub analysis: Analysis,
 }
@@ -196,6 +198,7 @@ impl Default for EngineConfig {
             hints: Hints::default(),
             pool: PoolConfig::default(),
             absent: Vec::new(),
+            absent_backends: Vec::new(),
             analysis: Analysis::default(),
         }
     }
@@ -340,6 +343,15 @@ pub struct ProgramRequest {
     pub network: Vec<String>,
 }
 
+/// Whether something stands in its caller's view of the history. The operator's rows have it in any case.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub enum InHistory {
+    #[default]
+    Shown,
+    Unshown,
+}
+
 /// Install packages in a sandbox.
 #[derive(Debug, Clone)]
 pub struct InstallRequest {
@@ -353,6 +365,8 @@ pub struct InstallRequest {
     pub timeout: Option<Duration>,
     /// How long the call waits before it answers `running`; none means until it is finished.
     pub wait: Option<Duration>,
+    /// Whether the installation counts among the caller's executions.
+    pub in_history: InHistory,
 }
 
 /// The answer of a file call, with the sandbox it was about.
@@ -426,6 +440,8 @@ pub struct SandboxView {
     pub network: Vec<String>,
     /// Bytes that were carried to and from them.
     pub network_bytes: u64,
+    /// Back ends that were preferred and could not make it.
+    pub passed_over: Vec<PassedOver>,
 }
 
 /// A live session.
@@ -580,6 +596,8 @@ pub struct ExecutionView {
     pub notices: Vec<String>,
     /// What isolated it.
     pub isolation: Isolation,
+    /// Back ends that were preferred and could not make its sandbox.
+    pub passed_over: Vec<PassedOver>,
     /// What was noticed about the code before it ran.
     pub findings: Vec<Finding>,
 }

@@ -44,11 +44,12 @@ impl Core {
         self: &Arc<Self>,
         who: &Principal,
         req: ExecuteRequest,
+        stay: Stay,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
         let (wait, watch) = (req.wait, req.watch.clone());
         let (language, code) = (req.language.clone(), req.code.clone());
-        match self.admit(who, req).await {
+        match self.admit(who, req, stay).await {
             Ok(job) => {
                 let execution = job.execution.clone();
                 watch.follow(&execution);
@@ -62,7 +63,7 @@ impl Core {
         }
     }
 
-    async fn admit(self: &Arc<Self>, who: &Principal, req: ExecuteRequest) -> Result<Job, Failure> {
+    async fn admit(self: &Arc<Self>, who: &Principal, req: ExecuteRequest, stay: Stay) -> Result<Job, Failure> {
         let language = self.language(&req.language)?;
         policy::code(&self.config, &req.code)?;
         policy::stdin(&self.config, req.stdin.as_deref())?;
@@ -71,7 +72,8 @@ impl Core {
         let network = self.network_of(who, req.sandbox_id.as_deref());
         let findings = policy::findings(&self.config, language.as_ref(), &req.code, stdin, &network)?;
         let target = self.target(who, req.sandbox_id.as_deref())?;
-        let job = self.job(target, language, req.code, req.stdin, timeout, None).await?;
+        let mut job = self.job(target, language, req.code, req.stdin, timeout, None).await?;
+        job.stay = stay;
         job.execution.noticed(findings);
         Ok(job)
     }
@@ -146,9 +148,19 @@ impl Core {
             language,
             stdin,
             timeout,
+            stay: Stay::Variables,
             once,
         })
     }
+}
+
+/// What of an execution the next one of its sandbox finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stay {
+    /// Variables and files: the interpreter goes on.
+    Variables,
+    /// Files only: each execution has an interpreter of its own.
+    Files,
 }
 
 /// The transfers of a run that keeps nothing.
@@ -168,6 +180,7 @@ struct Job {
     language: Arc<dyn Language>,
     stdin: Option<String>,
     timeout: Duration,
+    stay: Stay,
     once: Option<Once>,
 }
 
@@ -206,7 +219,7 @@ impl Job {
         let sandbox = arrive(&self.execution, &self.record)
             .await
             .map_err(|why| why.map(|stop| self.never_ran(stop)))?;
-        self.execution.isolated_by(sandbox.isolation());
+        self.execution.isolated_by(sandbox.isolation(), self.record.passed());
         if let Some(once) = &self.once {
             let put = put_files(sandbox.as_ref(), &once.files);
             self.reach(None, put).await?.map_err(Err)?;
@@ -236,7 +249,7 @@ impl Job {
             return Err(Ok(self.never_ran(stop)));
         }
         self.ticket.runs(&self.execution, held.cells.saturating_add(1));
-        if self.once.is_some() {
+        if self.once.is_some() || self.stay == Stay::Files {
             held.session.last_cell();
         }
         let meter = Meter::start(&self.record, &sandbox, fresh);
@@ -379,7 +392,7 @@ impl Job {
 
     /// Whether variables would stay for a next call.
     fn keeps(&self) -> bool {
-        self.once.is_none() && self.language.info().session
+        self.once.is_none() && self.stay == Stay::Variables && self.language.info().session
     }
 
     /// The interpreter: the one that waits, or a new one.
@@ -389,12 +402,16 @@ impl Job {
         self.ticket.runs(&self.execution, 0);
         self.execution.begin();
         if let Some(held) = slot.take() {
-            return Ok((held, false));
+            // One that was made ahead serves; the variables of another call are not touched.
+            if self.stay == Stay::Variables || held.cells == 0 {
+                return Ok((held, false));
+            }
+            slot.put(held);
         }
         if let Some(story) = slot.untold_loss() {
             self.execution.notice(story, true);
         }
-        let open = timeout(OPEN, self.language.open(sandbox.clone()));
+        let open = timeout(OPEN, open(self.language.as_ref(), sandbox));
         let session = match self.reach(Some(deadline), open).await? {
             Ok(Ok(session)) => session,
             Ok(Err(error)) => return Err(self.cannot_open(error).await),
@@ -454,7 +471,9 @@ impl Job {
             network,
         });
         let slot = self.ticket.slot();
-        if lives {
+        if self.stay == Stay::Files {
+            drop(held);
+        } else if lives {
             held.ran(self.execution.id.clone());
             slot.put(held);
         } else if !reset && gone.is_none() && self.language.info().session {
@@ -469,6 +488,17 @@ impl Job {
             );
         }
         (verdict, cost)
+    }
+}
+
+/// Opens a session: in the sandbox's own way, where it has one, else in the language's.
+pub(crate) async fn open(
+    language: &dyn Language,
+    sandbox: &Arc<dyn Sandbox>,
+) -> Result<Box<dyn sandcell_sandbox::Session>, SessionError> {
+    match sandbox.open_session(&language.info().name).await {
+        Some(opened) => opened,
+        None => language.open(sandbox.clone()).await,
     }
 }
 

@@ -144,6 +144,11 @@ impl Core {
 
     /// A call was refused before anything started: that is history too.
     pub(crate) fn refuse(&self, who: &Principal, language: &str, code: &str, failure: &Failure) {
+        self.refuse_and(who, language, code, failure, true);
+    }
+
+    /// The same, with a word on whether the caller's view shows it.
+    pub(crate) fn refuse_and(&self, who: &Principal, language: &str, code: &str, failure: &Failure, shown: bool) {
         let Ok(execution) = ExecutionId::random() else { return };
         let entry = Entry {
             execution,
@@ -155,9 +160,10 @@ impl Core {
             code,
             stdout: "",
             error: Some(&failure.message),
+            shown,
         };
         let row = lock(&self.history).add(who, &entry);
-        self.witnesses.refused(who, code, failure, row);
+        self.witnesses.refused(who, code, failure, row, shown);
         self.tally.refused(failure.code);
     }
 
@@ -175,6 +181,7 @@ impl Core {
                 code: &execution.code,
                 stdout: &view.stdout.text,
                 error: error.or_else(|| error_line(view)),
+                shown: execution.is_shown(),
             };
             let row = lock(&self.history).add(&execution.owner, &entry);
             self.witnesses.ended(execution, view, row);

@@ -16,6 +16,7 @@ use crate::output::{
     Budget, Capture, Ends, LOOK, Marker, Part, Progress, Rendered, WINDOW, plain_line, preview, recognise, render,
     slice,
 };
+use crate::passed::PassedOver;
 use crate::policy::bytes_of;
 use crate::record::Record;
 use crate::sync::lock;
@@ -46,6 +47,7 @@ pub(crate) struct Execution {
     stop: watch::Sender<Option<Stop>>,
     done: watch::Sender<bool>,
     delivered: Arc<AtomicBool>,
+    unshown: AtomicBool,
     live: Mutex<Live>,
 }
 
@@ -71,6 +73,7 @@ struct Live {
     notices: Vec<String>,
     state_lost: bool,
     isolation: Isolation,
+    passed_over: Vec<PassedOver>,
     findings: Vec<Finding>,
     outcome: Option<Result<ExecutionView, Failure>>,
 }
@@ -105,6 +108,7 @@ impl Execution {
             stop: watch::Sender::new(None),
             done: watch::Sender::new(false),
             delivered: Arc::default(),
+            unshown: AtomicBool::new(false),
             live: Mutex::new(Live {
                 started: SystemTime::now(),
                 began: None,
@@ -117,6 +121,7 @@ impl Execution {
                 notices,
                 state_lost,
                 isolation: record.birth.planned.clone(),
+                passed_over: Vec::new(),
                 findings: Vec::new(),
                 outcome: None,
             }),
@@ -174,6 +179,15 @@ impl Execution {
         self.delivered.clone()
     }
 
+    /// Leaves it out of its caller's view of the history.
+    pub(crate) fn unlist(&self) {
+        self.unshown.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_shown(&self) -> bool {
+        !self.unshown.load(Ordering::Relaxed)
+    }
+
     /// The code starts now.
     pub(crate) fn begin(&self) {
         let mut live = lock(&self.live);
@@ -181,8 +195,10 @@ impl Execution {
         live.began = Some(Instant::now());
     }
 
-    pub(crate) fn isolated_by(&self, isolation: &Isolation) {
-        lock(&self.live).isolation = isolation.clone();
+    pub(crate) fn isolated_by(&self, isolation: &Isolation, passed_over: Vec<PassedOver>) {
+        let mut live = lock(&self.live);
+        live.isolation = isolation.clone();
+        live.passed_over = passed_over;
     }
 
     /// What was noticed about its code.
@@ -350,6 +366,7 @@ impl Execution {
             new_sandbox: self.new_sandbox,
             notices: live.notices.clone(),
             isolation: live.isolation.clone(),
+            passed_over: live.passed_over.clone(),
             findings: live.findings.clone(),
         }
     }

@@ -60,6 +60,8 @@ pub(crate) struct Entry<'a> {
     pub(crate) code: &'a str,
     pub(crate) stdout: &'a str,
     pub(crate) error: Option<&'a str>,
+    /// Whether its caller's view shows and counts it. The row is kept in any case.
+    pub(crate) shown: bool,
 }
 
 impl History {
@@ -88,10 +90,10 @@ impl History {
             error: entry.error.map(|text| preview(text, ERROR_PREVIEW)),
         };
         let book = self.book(who);
-        book.total += 1;
+        book.total += u64::from(entry.shown);
         book.rows.push_back(Row {
             at: SystemTime::now(),
-            shown: true,
+            shown: entry.shown,
             record: record.clone(),
         });
         self.rows += 1;
@@ -201,6 +203,7 @@ mod tests {
                 code,
                 stdout: "",
                 error: None,
+                shown: true,
             },
         );
     }

@@ -221,7 +221,7 @@ impl Witnesses {
             keeper.keep(Finished {
                 owner: execution.owner.clone(),
                 record,
-                shown: true,
+                shown: execution.is_shown(),
                 started: view.started,
                 code: execution.code.clone(),
                 stdout: view.stdout.text.clone(),
@@ -245,6 +245,7 @@ impl Witnesses {
         code: &str,
         failure: &sandcell_sandbox::Failure,
         record: HistoryRecord,
+        shown: bool,
     ) {
         self.note(|| SecurityEvent {
             who: Some(who.clone()),
@@ -256,7 +257,7 @@ impl Witnesses {
             keeper.keep(Finished {
                 owner: who.clone(),
                 record,
-                shown: true,
+                shown,
                 started: SystemTime::now(),
                 code: code.to_owned(),
                 stdout: String::new(),

@@ -26,6 +26,7 @@ mod meter;
 mod network;
 mod output;
 mod packages;
+mod passed;
 mod policy;
 mod pool;
 mod program;
@@ -54,10 +55,12 @@ pub use api::*;
 pub use clock::rfc3339_millis as timestamp;
 pub use lasting::{Auditor, EventKind, Finished, Keeper, LastingView, SecurityEvent, Witnesses};
 pub use output::Progress;
+pub use passed::{AbsentBackend, PassedOver};
 pub use policy::{MAX_LIFETIME, MIN_MEMORY};
 pub use quota::Quota;
 pub use tally::Counts;
 
+use crate::cells::Stay;
 use crate::core::Core;
 use crate::floor::Floor;
 use crate::history::History;
@@ -193,7 +196,21 @@ impl Engine {
         req: ExecuteRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
-        self.core.execute(who, req, cancel).await
+        self.core.execute(who, req, Stay::Variables, cancel).await
+    }
+
+    /// Runs code in an interpreter of its own that ends with it; files of the sandbox stay. `cancel` works as with
+    /// [`Engine::execute`].
+    ///
+    /// # Errors
+    /// When the call cannot be done as asked.
+    pub async fn execute_alone(
+        self: &Arc<Self>,
+        who: &Principal,
+        req: ExecuteRequest,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        self.core.execute(who, req, Stay::Files, cancel).await
     }
 
     /// Runs code in a fresh sandbox that is closed afterwards. `cancel` works as with [`Engine::execute`].

@@ -25,7 +25,7 @@ use crate::policy;
 use crate::record::{Record, Visit};
 use crate::sync::lock;
 use crate::verdict::{Ending, Facts, Verdict, judge};
-use crate::{ExecutionView, InstallRequest, Principal};
+use crate::{ExecutionView, InHistory, InstallRequest, Principal};
 
 /// How long an installation may take when the call does not say.
 pub(crate) const INSTALL: Duration = Duration::from_secs(120);
@@ -44,7 +44,7 @@ impl Core {
     ) -> Result<ExecutionView, Failure> {
         let wait = req.wait;
         let code = format!("install_package(packages={:?})", req.packages);
-        let language = req.language.clone();
+        let (language, listed) = (req.language.clone(), req.in_history == InHistory::Shown);
         match self.admit_install(who, req, code.clone()) {
             Ok(job) => {
                 let execution = job.execution.clone();
@@ -52,7 +52,7 @@ impl Core {
                 self.answer(&execution, wait, cancel).await
             }
             Err(failure) => {
-                self.refuse(who, &language, &code, &failure);
+                self.refuse_and(who, &language, &code, &failure, listed);
                 Err(failure)
             }
         }
@@ -73,6 +73,9 @@ impl Core {
         };
         let target = self.target(who, req.sandbox_id.as_deref())?;
         let execution = Execution::new(&self.config, &target.record, name, code, target.new)?;
+        if req.in_history == InHistory::Unshown {
+            execution.unlist();
+        }
         self.executions.add(&execution);
         Ok(InstallJob {
             core: self.clone(),
@@ -201,7 +204,7 @@ impl InstallJob {
 
     async fn work(&self) -> Result<Verdict, Result<Stop, Failure>> {
         let sandbox = arrive(&self.execution, &self.record).await?;
-        self.execution.isolated_by(sandbox.isolation());
+        self.execution.isolated_by(sandbox.isolation(), self.record.passed());
         self.execution.begin();
         let progress = watch::Sender::new(String::new());
         let work = self.core.provide(

@@ -19,8 +19,10 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::PoolConfig;
+use crate::cells::open;
 use crate::core::Core;
 use crate::meter::read_usage;
+use crate::passed::PassedOver;
 use crate::sync::lock;
 use crate::warden::{CLOSE, Plan, create};
 
@@ -43,6 +45,8 @@ pub(crate) struct Parked {
     pub(crate) sandbox: Arc<dyn Sandbox>,
     /// An interpreter in it, and its language.
     pub(crate) session: Option<(Arc<dyn Language>, Box<dyn Session>)>,
+    /// Back ends that could not make it.
+    pub(crate) passed: Vec<PassedOver>,
     /// What it used when it was parked.
     pub(crate) usage: Option<Usage>,
 }
@@ -271,10 +275,10 @@ pub(crate) async fn fill(core: Arc<Core>) {
 
 async fn make(core: &Arc<Core>) -> Result<Parked, String> {
     let plan = core.plain_plan(core.config.limits.clone());
-    let sandbox = create(core, &plan).await.map_err(|failure| failure.message)?;
+    let (sandbox, passed) = create(core, &plan).await.map_err(|failure| failure.message)?;
     let mut session = None;
     if let Some(language) = core.languages.first() {
-        let mut opened = match timeout(OPEN, language.open(sandbox.clone())).await {
+        let mut opened = match timeout(OPEN, open(language.as_ref(), &sandbox)).await {
             Ok(Ok(opened)) => opened,
             Ok(Err(error)) => return Err(error.to_string()),
             Err(_) => return Err(format!("no interpreter was ready within {} s", OPEN.as_secs())),
@@ -291,6 +295,7 @@ async fn make(core: &Arc<Core>) -> Result<Parked, String> {
     Ok(Parked {
         sandbox,
         session,
+        passed,
         usage,
     })
 }

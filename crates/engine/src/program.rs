@@ -154,7 +154,7 @@ impl ProgramJob {
     async fn work(&mut self) -> Result<(Verdict, Cost), Result<Stop, Failure>> {
         let (execution, record) = (self.execution.clone(), self.record.clone());
         let sandbox = arrive(&execution, &record).await?;
-        execution.isolated_by(sandbox.isolation());
+        execution.isolated_by(sandbox.isolation(), record.passed());
         let program = self.language.program(&execution.code, &self.args, sandbox.base_env());
         let program = program.map_err(Err)?;
         self.once.files.extend(program.files.iter().cloned());

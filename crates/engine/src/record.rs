@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::clock::rfc3339;
 use crate::output::Budget;
+use crate::passed::PassedOver;
 use crate::sessions::Slot;
 use crate::sync::lock;
 use crate::{Principal, SandboxId};
@@ -169,6 +170,7 @@ pub(crate) struct Record {
     pub(crate) output: OnceLock<Arc<Budget>>,
     /// Its way to the hosts that it may reach.
     pub(crate) way: OnceLock<Arc<dyn Way>>,
+    passed: Mutex<Vec<PassedOver>>,
 }
 
 /// When a sandbox ends.
@@ -198,6 +200,7 @@ impl Record {
             held: Mutex::default(),
             output: OnceLock::new(),
             way: OnceLock::new(),
+            passed: Mutex::default(),
         })
     }
 
@@ -274,6 +277,16 @@ impl Record {
             Stage::Closing(gone) | Stage::Gone(gone) => Some(gone.clone()),
             Stage::Making | Stage::Live(_) | Stage::Failed(_) => None,
         }
+    }
+
+    /// Back ends that could not make it, in order.
+    pub(crate) fn passed_over(&self, passed: Vec<PassedOver>) {
+        *lock(&self.passed) = passed;
+    }
+
+    /// Those.
+    pub(crate) fn passed(&self) -> Vec<PassedOver> {
+        lock(&self.passed).clone()
     }
 
     /// What it is called in status answers.

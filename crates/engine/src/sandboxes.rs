@@ -32,12 +32,27 @@ const SHUTDOWN_CLOSE: Duration = Duration::from_secs(3);
 const SHUTDOWN_BACKENDS: Duration = Duration::from_secs(2);
 
 impl Core {
+    /// Why the back end that is asked for by name does not work here, if that is known.
+    fn absent_backend(&self, req: &CreateRequest) -> Option<Failure> {
+        let name = req.backend.as_deref()?;
+        let absent = self
+            .config
+            .absent_backends
+            .iter()
+            .find(|absent| absent.passed.backend == name)?;
+        let passed = &absent.passed;
+        Some(Failure::new(passed.code, passed.message.clone(), passed.remedy.clone()))
+    }
+
     pub(crate) async fn create(
         self: &Arc<Self>,
         who: &Principal,
         req: CreateRequest,
     ) -> Result<Vec<SandboxView>, Failure> {
         let names: Vec<&'static str> = self.backends.iter().map(|backend| backend.name()).collect();
+        if let Some(absent) = self.absent_backend(&req) {
+            return Err(absent);
+        }
         let limits = policy::create(&self.config, &req, &names)?;
         let packages = req.packages;
         // They are of the language that packages can be installed for first of all.
@@ -157,6 +172,7 @@ impl Core {
                 NetworkRule::Hosts(hosts) => hosts.clone(),
             },
             network_bytes: record.way().map_or(0, |way| way.bytes()),
+            passed_over: record.passed(),
         }
     }
 

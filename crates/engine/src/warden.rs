@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::core::Core;
 use crate::lasting::EventKind;
+use crate::passed::{PassedOver, absent_before, lacks, together};
 use crate::record::{Gone, GoneWhy, Record};
 use crate::sessions::{Held, Slot};
 
@@ -36,14 +37,20 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
         record: &record,
         over: false,
     };
-    let sandbox = match parked(&core, &record, &plan) {
-        Some(sandbox) => Ok(sandbox),
+    let made = match parked(&core, &record, &plan) {
+        Some(made) => Ok(made),
         None => in_turn(&core, &record, &plan).await,
     };
-    let sandbox = match sandbox {
-        Ok(sandbox) => sandbox,
+    let sandbox = match made {
+        Ok((sandbox, passed)) => {
+            record.passed_over(passed);
+            sandbox
+        }
         Err(failure) => {
-            if failure.code != Code::Cancelled {
+            if failure.code == Code::InvalidArgument {
+                // What was asked for is not possible here; nothing is wrong with the machine.
+                tracing::debug!(sandbox = %record.id, "a sandbox could not be made: {}", failure.message);
+            } else if failure.code != Code::Cancelled {
                 tracing::warn!(sandbox = %record.id, code = %failure.code, "a sandbox could not be made: {}", failure.message);
             }
             guard.over = true;
@@ -92,7 +99,7 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
 }
 
 /// Makes it when it is its turn, unless nobody wants it any more by then.
-async fn in_turn(core: &Core, record: &Record, plan: &Plan) -> Result<Arc<dyn Sandbox>, Failure> {
+async fn in_turn(core: &Core, record: &Record, plan: &Plan) -> Result<Made, Failure> {
     let Some(turns) = &plan.turns else {
         return create(core, plan).await;
     };
@@ -112,7 +119,7 @@ async fn in_turn(core: &Core, record: &Record, plan: &Plan) -> Result<Arc<dyn Sa
 }
 
 /// One that waits, its interpreter put where the first call finds it.
-fn parked(core: &Core, record: &Record, plan: &Plan) -> Option<Arc<dyn Sandbox>> {
+fn parked(core: &Core, record: &Record, plan: &Plan) -> Option<Made> {
     let ordinary = core.plain_plan(core.config.limits.clone());
     let first = ordinary.backends.first().map(|backend| backend.name());
     let parked = core.pool.take(plan, &ordinary.spec, first)?;
@@ -122,7 +129,7 @@ fn parked(core: &Core, record: &Record, plan: &Plan) -> Option<Arc<dyn Sandbox>>
     if let Some((language, session)) = parked.session {
         Slot::of(record, language.as_ref()).put(Held::new(session));
     }
-    Some(parked.sandbox)
+    Some((parked.sandbox, parked.passed))
 }
 
 struct Guard<'a> {
@@ -168,15 +175,23 @@ async fn watch(core: &Core, record: &Record, sandbox: &dyn Sandbox) -> Gone {
     }
 }
 
+/// A sandbox, and the preferred back ends that could not make it.
+pub(crate) type Made = (Arc<dyn Sandbox>, Vec<PassedOver>);
+
 /// Asks the back ends in order; the first that can makes it.
-pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Arc<dyn Sandbox>, Failure> {
+pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Made, Failure> {
     // A base that cannot be had is no reason to leave it out silently.
     let folder = base(core)?.and_then(|base| base.folder);
-    let sandbox = create_bare(plan).await?;
+    let (sandbox, mut passed) = create_bare(plan).await?;
+    if plan.backends.len() == core.backends.len() {
+        // Nobody named one, so those that never worked were preferred, too.
+        let name = sandbox.isolation().backend.as_str();
+        passed.splice(0..0, absent_before(&core.config.absent_backends, &core.backends, name));
+    }
     if let Some(folder) = folder {
         sandbox.attach(&folder).await?;
     }
-    Ok(sandbox)
+    Ok((sandbox, passed))
 }
 
 /// The packages that every sandbox starts with.
@@ -184,11 +199,11 @@ fn base(core: &Core) -> Result<Option<Installed>, Failure> {
     core.packages.first().map_or(Ok(None), |packages| packages.base())
 }
 
-async fn create_bare(plan: &Plan) -> Result<Arc<dyn Sandbox>, Failure> {
-    let mut first: Option<(bool, Failure)> = None;
+async fn create_bare(plan: &Plan) -> Result<Made, Failure> {
+    let mut failed: Vec<(PassedOver, bool)> = Vec::new();
     for backend in &plan.backends {
         let error = match timeout(CREATE, backend.create(&plan.spec)).await {
-            Ok(Ok(sandbox)) => return Ok(sandbox),
+            Ok(Ok(sandbox)) => return Ok((sandbox, failed.into_iter().map(|(passed, _)| passed).collect())),
             Ok(Err(error)) => error,
             Err(_) => SandboxError::Unavailable {
                 backend: backend.name().to_owned(),
@@ -196,13 +211,10 @@ async fn create_bare(plan: &Plan) -> Result<Arc<dyn Sandbox>, Failure> {
                 remedy: "try again; `sandcell doctor` on the host says what is slow or missing".to_owned(),
             },
         };
-        let cannot = matches!(error, SandboxError::Unsupported(_));
-        // That a back end lacks a feature says less than why one that has it could not work.
-        if first.as_ref().is_none_or(|(weak, _)| *weak && !cannot) {
-            first = Some((cannot, error.into()));
-        }
+        let cannot = lacks(&error);
+        failed.push((PassedOver::new(backend.name(), error.into()), cannot));
     }
-    Err(first.map_or_else(no_backend, |(_, failure)| failure))
+    Err(together(failed).unwrap_or_else(no_backend))
 }
 
 /// There is nothing to make sandboxes with.

@@ -21,6 +21,14 @@ pub(crate) fn sandbox_toolset(host: &dyn Host, mounts: &[Mount]) -> String {
     text.unwrap_or_else(|| shorten(&write(host, mounts, 0), INSTRUCTIONS_BYTES - 3))
 }
 
+/// The sentences of another toolset, with what holds for all of them after it.
+pub(crate) fn closing(sentences: Vec<String>, mounts: &[Mount]) -> String {
+    let mut sentences = sentences;
+    sentences.push(mounts_text(mounts, NAMED));
+    sentences.retain(|sentence| !sentence.is_empty());
+    shorten(&sentences.join("\n"), INSTRUCTIONS_BYTES - 3)
+}
+
 fn write(host: &dyn Host, mounts: &[Mount], named: usize) -> String {
     let config = host.config();
     let languages = host.languages();

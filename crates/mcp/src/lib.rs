@@ -40,13 +40,13 @@ pub use content::execution_object;
 pub use http::{HttpError, HttpLimits, HttpOptions, HttpServer, TlsError, TlsFiles, WrongName};
 pub use server::{ServerOptions, UnknownTool};
 pub use stdio::{ServeError, serve_stdio};
+pub use tools::{Interpreters, Toolset};
 
 /// How a caller reads on in a cut stream: what the engine puts into its markers (`Hints::read_rest`).
-pub const READ_REST: &str = "get_execution(execution_id=\"{execution_id}\", stream=\"{stream}\", offset={offset})";
+const READ_REST: &str = "get_execution(execution_id=\"{execution_id}\", stream=\"{stream}\", offset={offset})";
 
-/// What results tell callers to do, in the words of these tools.
-#[must_use]
-pub fn hints() -> sandcell_engine::Hints {
+/// What results tell callers to do, in the words of the toolset `sandbox`.
+fn hints() -> sandcell_engine::Hints {
     sandcell_engine::Hints {
         more_memory: "work on the data in parts, or ask for more with memory_mb (create_sandbox or create_run_close)"
             .to_owned(),

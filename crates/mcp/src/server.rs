@@ -24,16 +24,18 @@ use crate::answer::{Answer, Block};
 use crate::content::execution;
 use crate::host::Host;
 use crate::limits::{BULK_ANSWER_BYTES, MAX_WAIT, PROGRESS_EVERY, PROGRESS_LEAVES};
-use crate::prompts::PROMPTS;
+use crate::prompts::Prompt;
 use crate::resources::Address;
 use crate::stdio::ledger::Ledger;
 use crate::tasks::{Job, Tasks};
-use crate::tools::{self, Facts, Tool};
-use crate::{completion, instructions, wire};
+use crate::tools::{Facts, Tool, Toolset};
+use crate::{completion, wire};
 
 /// How the server is set up.
 #[derive(Debug, Clone, Default)]
 pub struct ServerOptions {
+    /// Which set of tools there is.
+    pub toolset: Toolset,
     /// Only these tools; none means all of the toolset.
     pub tools: Option<Vec<String>>,
     /// The operator's folders that sandboxes see, for the instructions.
@@ -61,6 +63,7 @@ struct Inner {
     host: Arc<dyn Host>,
     tools: Vec<Tool>,
     instructions: String,
+    prompts: &'static [Prompt],
     who: Principal,
     /// Fires when the client is gone.
     gone: CancellationToken,
@@ -76,7 +79,7 @@ impl Server {
         gone: CancellationToken,
         ledger: Arc<Ledger>,
     ) -> Result<Self, UnknownTool> {
-        let mut tools = tools::sandbox_toolset(&Facts::of(&*host));
+        let mut tools = options.toolset.tools(&Facts::of(&*host));
         if let Some(wanted) = &options.tools {
             if let Some(name) = wanted.iter().find(|name| !tools.iter().any(|tool| tool.name == **name)) {
                 return Err(UnknownTool {
@@ -86,11 +89,12 @@ impl Server {
             }
             tools.retain(|tool| wanted.iter().any(|name| name == tool.name));
         }
-        let instructions = instructions::sandbox_toolset(&*host, &options.mounts);
+        let instructions = options.toolset.instructions(&*host, &options.mounts);
         Ok(Self(Arc::new(Inner {
             host,
             tools,
             instructions,
+            prompts: options.toolset.prompts(),
             who,
             gone,
             ledger,
@@ -262,13 +266,16 @@ pub(crate) fn is_bulk(request: &CallToolRequestParams) -> bool {
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder()
+        let mut capabilities = ServerCapabilities::builder()
             .enable_tools()
             .enable_resources()
             .enable_prompts()
             .enable_completions()
             .enable_tasks()
             .build();
+        if self.0.prompts.is_empty() {
+            capabilities.prompts = None;
+        }
         ServerConfig::new(capabilities)
             .with_server_info(Implementation::new("sandcell", env!("CARGO_PKG_VERSION")))
             .with_instructions(self.0.instructions.clone())
@@ -325,7 +332,7 @@ impl ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
         Ok(ListPromptsResult::with_all_items(
-            PROMPTS.iter().map(wire::prompt).collect(),
+            self.0.prompts.iter().map(wire::prompt).collect(),
         ))
     }
 
@@ -334,8 +341,8 @@ impl ServerHandler for Server {
         request: GetPromptRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        let Some(prompt) = PROMPTS.iter().find(|prompt| prompt.name == request.name) else {
-            let names: Vec<&str> = PROMPTS.iter().map(|prompt| prompt.name).collect();
+        let Some(prompt) = self.0.prompts.iter().find(|prompt| prompt.name == request.name) else {
+            let names: Vec<&str> = self.0.prompts.iter().map(|prompt| prompt.name).collect();
             let name = crate::arguments::echo(&request.name);
             let message = format!("there is no prompt {name}; the prompts are {}", names.join(", "));
             return Err(ErrorData::invalid_params(message, None));

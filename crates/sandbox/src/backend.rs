@@ -7,7 +7,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::{Code, Command, Files, Forward, Isolation, LayerReport, Limits, Process, SandboxError};
+use crate::{
+    Code, Command, Files, Forward, Isolation, LayerReport, Limits, Process, SandboxError, Session, SessionError,
+};
 
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -108,6 +110,13 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
         Err(SandboxError::Unsupported("network".to_owned()))
     }
 
+    /// Opens a session of this language in the place's own way. None: it has no such way, and the language starts its
+    /// driver as a program inside.
+    async fn open_session(&self, language: &str) -> Option<Result<Box<dyn Session>, SessionError>> {
+        let _ = language;
+        None
+    }
+
     /// What it uses now. Counters only grow, so two readings tell what happened between them.
     async fn usage(&self) -> Result<Usage, SandboxError>;
 
@@ -160,6 +169,8 @@ pub enum EndReason {
     AgentLost,
     /// The launcher that held it is gone.
     LauncherLost,
+    /// Whoever held it elsewhere ended it: its time there was over, or it was ended there.
+    Expired,
 }
 
 impl EndReason {
@@ -171,6 +182,7 @@ impl EndReason {
             Self::OutOfMemory => Code::OutOfMemory,
             Self::DiskFull => Code::DiskFull,
             Self::AgentLost | Self::LauncherLost => Code::SessionLost,
+            Self::Expired => Code::Expired,
         }
     }
 }
@@ -183,6 +195,7 @@ impl std::fmt::Display for EndReason {
             Self::DiskFull => "it was killed for more private files than it may have",
             Self::AgentLost => "its first process ended",
             Self::LauncherLost => "the process that held it ended",
+            Self::Expired => "it expired or was ended where it ran",
         })
     }
 }

@@ -14,6 +14,7 @@ mod limits;
 mod network;
 mod packages;
 mod process;
+mod secret;
 mod session;
 
 pub use analysis::{Advice, Finding, Severity};
@@ -28,6 +29,7 @@ pub use process::{
     Channel, Command, Compile, Exit, Gathered, Process, ProcessEvent, ProcessHandle, Program, Signal, SignalScope,
     StdinMode, gather,
 };
+pub use secret::Secret;
 pub use session::{
     Aftermath, Cell, CellError, CellOutcome, CellStatus, Interrupter, Language, LanguageInfo, MimeBundle, NotLoaded,
     OutputStream, Session, SessionEvent, SessionFeatures, Variable,

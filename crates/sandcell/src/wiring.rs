@@ -4,22 +4,31 @@
 //! that does not work here is replaced by one that says why, and the reason is handed up as a problem.
 
 mod absent;
+#[cfg(all(target_os = "linux", feature = "e2b"))]
+mod e2b;
 pub(crate) mod lasting;
+mod list;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod native;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod network;
 #[cfg(all(target_os = "linux", feature = "native"))]
 pub(crate) mod packages;
+mod select;
 
 use std::sync::Arc;
 
 use sandcell_engine::{AbsentLanguage, Engine, EventKind, SecurityEvent, Witnesses};
 use sandcell_languages::Detected;
-use sandcell_sandbox::{Backend, ByteSize, Code, Failure, Language as _, Level, Limits, SandboxSpec};
+use sandcell_sandbox::{Backend, ByteSize, Code, Failure, Language, Level, Limits, SandboxSpec};
 
 use crate::config::Settings;
+#[cfg(all(target_os = "linux", feature = "native"))]
 use absent::AbsentBackend;
+use list::BACKENDS;
+use select::Chosen;
+#[cfg(all(target_os = "linux", feature = "native"))]
+use select::Ground;
 
 /// Runs a launcher if this process was started as one, and then does not return. Must be the first thing in `main`.
 pub(crate) fn become_launcher_if_asked() {
@@ -40,6 +49,15 @@ impl Launcher {
         Self {
             #[cfg(all(target_os = "linux", feature = "native"))]
             started: native::start(),
+        }
+    }
+
+    /// None, for tests that need no jail.
+    #[cfg(test)]
+    fn none() -> Self {
+        Self {
+            #[cfg(all(target_os = "linux", feature = "native"))]
+            started: Err(std::io::ErrorKind::Unsupported.into()),
         }
     }
 }
@@ -148,10 +166,26 @@ async fn wire_with(
     ask: Ask,
     witnesses: Witnesses,
 ) -> Wired {
+    let Chosen {
+        mut working,
+        backends,
+        absent,
+    } = select::choose(BACKENDS, &settings, &found, launcher).await;
+    settings.engine.absent_backends = absent;
+    let own: Vec<_> = working
+        .iter()
+        .map(|backend| select::own_languages(BACKENDS, backend.as_ref()))
+        .collect();
+    // Where all sandboxes are elsewhere, what this machine has does not matter.
+    let elsewhere = !own.is_empty() && own.iter().all(Option::is_some);
+    if own.first().is_some_and(Option::is_some) && settings.engine.pool.parked.is_none() {
+        // Sandboxes elsewhere are paid for while they wait.
+        settings.engine.pool.parked = Some(0);
+    }
     let mut problems = std::mem::take(&mut found.problems);
     // A Python that was chosen and does not work is never passed over for another language.
     let chosen = |name: &str| name == "python" && settings.python.is_some();
-    let here = found.python.is_some() || !found.table.is_empty();
+    let here = found.python.is_some() || !found.table.is_empty() || elsewhere;
     let missing = found.missing.iter().filter(|missing| chosen(&missing.name) || !here);
     problems.extend(missing.take(1).map(|missing| missing.failure.clone()));
     let absent = std::mem::take(&mut found.missing)
@@ -162,39 +196,21 @@ async fn wire_with(
             failure: missing.failure,
         });
     settings.engine.absent = absent.collect();
-    let mut working: Vec<Arc<dyn Backend>> = Vec::new();
-    let mut broken: Vec<Arc<dyn Backend>> = Vec::new();
-    let mut backends = Vec::new();
-    let mut launcher = Some(launcher);
-    for name in &settings.backends {
-        match make(name, &settings, &found, launcher.take()).await {
-            Ok(backend) => {
-                backends.push(BackendState {
-                    name: name.clone(),
-                    level: Some(backend.isolation().level),
-                    failure: None,
-                });
-                working.push(backend);
-            }
-            Err(failure) => {
-                broken.push(Arc::new(AbsentBackend::new(failure.clone())));
-                backends.push(BackendState {
-                    name: name.clone(),
-                    level: None,
-                    failure: Some(failure),
-                });
-            }
-        }
-    }
     if working.is_empty() {
         problems.extend(backends.iter().filter_map(|backend| backend.failure.clone()));
-        working = broken;
+        working = select::broken(&backends);
     }
-    if let (Ask::Unknown, Some(backend)) = (ask, working.first()) {
+    let local = |backend: &&Arc<dyn Backend>| select::own_languages(BACKENDS, backend.as_ref()).is_none();
+    if let (Ask::Unknown, Some(backend)) = (ask, working.iter().find(local)) {
         ask_versions(backend.as_ref(), &settings, &mut found).await;
     }
+    let languages = all_languages(&found, own.into_iter().flatten().flatten(), elsewhere);
     #[cfg(all(target_os = "linux", feature = "native"))]
-    let packages = packages::installers(&settings, &working, &found.languages(), &mut problems);
+    let packages = {
+        // Packages are put into sandboxes from here, which those elsewhere do not take.
+        let here: Vec<Arc<dyn Backend>> = working.iter().filter(local).cloned().collect();
+        packages::installers(&settings, &here, &found.languages(), &mut problems)
+    };
     #[cfg(not(all(target_os = "linux", feature = "native")))]
     let packages = Vec::new();
     #[cfg(all(target_os = "linux", feature = "native"))]
@@ -205,18 +221,26 @@ async fn wire_with(
     #[cfg(not(all(target_os = "linux", feature = "native")))]
     let network = None;
     Wired {
-        engine: Engine::witnessed(
-            settings.engine,
-            working,
-            found.languages(),
-            packages,
-            network,
-            witnesses,
-        ),
+        engine: Engine::witnessed(settings.engine, working, languages, packages, network, witnesses),
         found,
         backends,
         problems,
     }
+}
+
+/// The languages of this machine, where there are sandboxes that can use them, and those that other sandboxes bring.
+fn all_languages(
+    found: &Detected,
+    own: impl Iterator<Item = Arc<dyn Language>>,
+    elsewhere: bool,
+) -> Vec<Arc<dyn Language>> {
+    let mut languages = if elsewhere { Vec::new() } else { found.languages() };
+    for language in own {
+        if !languages.iter().any(|known| known.info().name == language.info().name) {
+            languages.push(language);
+        }
+    }
+    languages
 }
 
 /// Asks for versions that are not known. One that gives no answer stays without.
@@ -255,47 +279,16 @@ pub(crate) async fn package_installer(
         return Err(found.missing.swap_remove(at).failure);
     }
     let backend: Arc<dyn Backend> = match launcher {
-        Some(launcher) => make("native", settings, &found, Some(launcher)).await?,
-        None => Arc::new(AbsentBackend::new(unknown("native"))),
+        Some(launcher) => {
+            let ground = Ground {
+                settings,
+                found: &found,
+                launcher: &mut Some(launcher),
+            };
+            select::make(BACKENDS, "native", ground).await?
+        }
+        None => Arc::new(AbsentBackend::new(select::unknown("native"))),
     };
     let packages = packages::python_packages(settings, &backend, &found.languages())?;
     Ok((packages, backend))
-}
-
-#[cfg(all(target_os = "linux", feature = "native"))]
-async fn make(
-    name: &str,
-    settings: &Settings,
-    found: &Detected,
-    launcher: Option<Launcher>,
-) -> Result<Arc<dyn Backend>, Failure> {
-    match (name, launcher) {
-        ("native", Some(launcher)) => native::backend(settings, found, launcher.started).await,
-        _ => Err(unknown(name)),
-    }
-}
-
-#[cfg(not(all(target_os = "linux", feature = "native")))]
-async fn make(
-    name: &str,
-    _settings: &Settings,
-    _found: &Detected,
-    _launcher: Option<Launcher>,
-) -> Result<Arc<dyn Backend>, Failure> {
-    Err(unknown(name))
-}
-
-fn unknown(name: &str) -> Failure {
-    let (message, remedy) = if cfg!(target_os = "linux") {
-        (
-            format!("back end {name} is not in this build"),
-            "build sandcell with the feature `native`",
-        )
-    } else {
-        (
-            format!("back end {name} needs Linux, and this is {}", std::env::consts::OS),
-            "run sandcell on a Linux machine, in a Linux virtual machine or in WSL 2",
-        )
-    };
-    Failure::new(Code::BackendUnavailable, message, remedy)
 }

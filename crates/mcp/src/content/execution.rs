@@ -5,8 +5,8 @@
 
 use std::fmt::Write as _;
 
-use sandcell_engine::{Artifact, ExecutionView, MemoryUse, Restored, Shown, Status};
-use sandcell_sandbox::{ByteSize, Code};
+use sandcell_engine::{Artifact, ExecutionView, MemoryUse, PassedOver, Restored, Shown, Status};
+use sandcell_sandbox::{ByteSize, Code, Isolation};
 use serde_json::{Map, Value, json};
 
 use super::pictures;
@@ -30,9 +30,22 @@ const ADVICE_LINES: usize = 3;
 
 /// The answer to a call that ran code, or asks about it. `after` are further lines for the server's block.
 pub(crate) async fn answer(view: &ExecutionView, inline: ByteSize, after: &[String]) -> Answer {
+    answer_with(view, inline, after, read_on).await
+}
+
+/// The call that reads on in a stream, with `{offset}` to be filled in by whoever cuts; empty where there is none.
+pub(crate) type ReadOn = fn(&ExecutionView, &str) -> String;
+
+/// For toolsets in which nothing reads on.
+pub(crate) fn nothing_reads_on(_: &ExecutionView, _: &str) -> String {
+    String::new()
+}
+
+/// The same where another call reads on.
+pub(crate) async fn answer_with(view: &ExecutionView, inline: ByteSize, after: &[String], read_on: ReadOn) -> Answer {
     let inline = usize::try_from(inline.as_bytes()).unwrap_or(usize::MAX);
     let mut blocks = Vec::new();
-    let text = notice_lines(&view.notices) + &first_text(view, inline);
+    let text = notice_lines(&view.notices) + &first_text(view, inline, read_on);
     if !text.is_empty() {
         blocks.push(Block::Text(text));
     }
@@ -47,7 +60,7 @@ pub(crate) async fn answer(view: &ExecutionView, inline: ByteSize, after: &[Stri
         ));
     }
     notes.extend_from_slice(after);
-    blocks.push(Block::Text(server_block(view, &notes)));
+    blocks.push(Block::Text(server_block(view, &notes, read_on)));
     Answer {
         blocks,
         ..Answer::default()
@@ -77,7 +90,7 @@ pub fn execution_object(view: &ExecutionView) -> Map<String, Value> {
         "restored": view.restored,
         "new_sandbox": view.new_sandbox,
         "cause": view.cause,
-        "isolation": view.isolation,
+        "isolation": isolation(&view.isolation, &view.passed_over),
     });
     match object {
         Value::Object(mut object) if !view.findings.is_empty() => {
@@ -87,6 +100,28 @@ pub fn execution_object(view: &ExecutionView) -> Map<String, Value> {
         Value::Object(object) => object,
         _ => Map::new(),
     }
+}
+
+/// What isolates, and, where others were preferred, why those did not.
+pub(crate) fn isolation(isolation: &Isolation, passed_over: &[PassedOver]) -> Value {
+    let mut value = json!(isolation);
+    if let (false, Some(object)) = (passed_over.is_empty(), value.as_object_mut()) {
+        object.insert("passed_over".into(), json!(passed_over));
+    }
+    value
+}
+
+/// A line for each back end that was passed over.
+pub(crate) fn passed_over_lines(passed_over: &[PassedOver]) -> String {
+    let line = |passed: &PassedOver| {
+        format!(
+            "\npassed over: back end {}: {} (to use it: {})",
+            passed.backend,
+            shorten(&passed.message, CAUSE_BYTES),
+            shorten(&passed.remedy, CAUSE_BYTES)
+        )
+    };
+    passed_over.iter().map(line).collect()
 }
 
 fn millis(duration: std::time::Duration) -> u64 {
@@ -103,7 +138,7 @@ pub(crate) fn artifact_uri(execution: &str, number: u32) -> String {
     format!("sandcell://executions/{execution}/{number}")
 }
 
-/// The call that reads on in a stream; `{offset}` is filled in by whoever cuts.
+/// What reads on in the toolset `sandbox`.
 fn read_on(view: &ExecutionView, stream: &str) -> String {
     format!(
         "get_execution(execution_id=\"{}\", stream=\"{stream}\", offset={{offset}})",
@@ -111,7 +146,7 @@ fn read_on(view: &ExecutionView, stream: &str) -> String {
     )
 }
 
-fn first_text(view: &ExecutionView, inline: usize) -> String {
+fn first_text(view: &ExecutionView, inline: usize, read_on: ReadOn) -> String {
     let mut parts = Vec::new();
     let mut add = |label, text: &str, total_bytes: u64, rest: String| {
         if !text.is_empty() {
@@ -322,7 +357,7 @@ fn encoded_len(blocks: &[Block]) -> usize {
 }
 
 /// The server's own block: one line when all is well, else what happened and what to do.
-fn server_block(view: &ExecutionView, notes: &[String]) -> String {
+fn server_block(view: &ExecutionView, notes: &[String], read_on: ReadOn) -> String {
     let mut text = format!("[{}", status_name(view.status));
     if let Some(code) = view.exit_code.filter(|code| *code != 0) {
         let _ = write!(text, ", exit code {code},");
@@ -361,7 +396,7 @@ fn server_block(view: &ExecutionView, notes: &[String]) -> String {
         let _ = write!(text, "\n{}", restored_line(restored));
     }
     for (name, shown) in [("stdout", &view.stdout), ("stderr", &view.stderr)] {
-        if let Some(line) = cut_line(view, name, shown) {
+        if let Some(line) = cut_line(name, shown, &read_on(view, name)) {
             let _ = write!(text, "\n{line}");
         }
     }
@@ -384,6 +419,9 @@ fn server_block(view: &ExecutionView, notes: &[String]) -> String {
     }
     for note in notes {
         let _ = write!(text, "\n{note}");
+    }
+    if view.new_sandbox {
+        text.push_str(&passed_over_lines(&view.passed_over));
     }
     let all_well = view.status == Status::Ok && !view.new_sandbox;
     if !view.isolation.degraded.is_empty() && !all_well {
@@ -440,13 +478,13 @@ fn memory_line(view: &ExecutionView, memory: &MemoryUse) -> Option<String> {
     })
 }
 
-fn cut_line(view: &ExecutionView, name: &str, shown: &Shown) -> Option<String> {
+fn cut_line(name: &str, shown: &Shown, read_on: &str) -> Option<String> {
     shown.truncated.then(|| {
-        format!(
-            "{name} is cut: it has {} bytes; {} reads it all in parts",
-            shown.total_bytes,
-            read_on(view, name).replace("{offset}", "0")
-        )
+        let way = match read_on {
+            "" => "print less, or write it into a file and print parts of that".to_owned(),
+            call => format!("{} reads it all in parts", call.replace("{offset}", "0")),
+        };
+        format!("{name} is cut: it has {} bytes; {way}", shown.total_bytes)
     })
 }
 

@@ -44,6 +44,15 @@ impl Host for EngineHost {
         self.0.execute(who, request, cancel).await
     }
 
+    async fn execute_alone(
+        &self,
+        who: &Principal,
+        request: ExecuteRequest,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        self.0.execute_alone(who, request, cancel).await
+    }
+
     async fn run_once(
         &self,
         who: &Principal,

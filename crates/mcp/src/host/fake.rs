@@ -110,6 +110,7 @@ pub(crate) fn view() -> ExecutionView {
         new_sandbox: false,
         notices: vec![],
         isolation: isolation(&[]),
+        passed_over: vec![],
     }
 }
 
@@ -159,6 +160,7 @@ fn sandbox() -> SandboxView {
         isolation: isolation(&["cgroup: not delegated"]),
         network: Vec::new(),
         network_bytes: 0,
+        passed_over: vec![],
     }
 }
 
@@ -243,6 +245,16 @@ impl Host for FakeHost {
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
         self.ask(&request);
+        self.run(&request.code, cancel).await
+    }
+
+    async fn execute_alone(
+        &self,
+        _: &Principal,
+        request: ExecuteRequest,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        self.asked.lock().unwrap().push(format!("alone: {request:?}"));
         self.run(&request.code, cancel).await
     }
 

@@ -42,6 +42,12 @@ pub(crate) trait Host: Send + Sync {
         request: ExecuteRequest,
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure>;
+    async fn execute_alone(
+        &self,
+        who: &Principal,
+        request: ExecuteRequest,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure>;
     async fn run_once(
         &self,
         who: &Principal,

@@ -196,3 +196,27 @@ async fn the_era_without_a_handshake_works_too() {
     assert_eq!(called["result"]["resultType"], "complete");
     client.leave().await.unwrap();
 }
+
+#[tokio::test]
+async fn the_other_sets_of_tools_are_as_they_are() {
+    use crate::tools::{Interpreters, Toolset};
+    let mut listed = Vec::new();
+    for toolset in [
+        Toolset::Container,
+        Toolset::Script(Interpreters::Fresh),
+        Toolset::Script(Interpreters::Kept),
+    ] {
+        let options = ServerOptions {
+            toolset,
+            ..ServerOptions::default()
+        };
+        let mut client = Client::connect_with(Arc::default(), options);
+        let answer = client.initialize().await;
+        let instructions = answer["result"]["instructions"].as_str().unwrap();
+        assert!(instructions.len() <= 1500, "{}", instructions.len());
+        // Prompts speak of tools that are not there.
+        assert_eq!(answer["result"]["capabilities"]["prompts"], json!(null));
+        listed.push(client.request("tools/list", json!({})).await["result"].take());
+    }
+    insta::assert_json_snapshot!(listed);
+}

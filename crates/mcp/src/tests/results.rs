@@ -50,6 +50,25 @@ async fn every_part_has_its_label_and_stdout_stays_as_it_is() {
 }
 
 #[tokio::test]
+async fn another_back_end_was_preferred() {
+    let down = sandcell_sandbox::Failure::new(Code::BackendUnavailable, "no daemon answers", "start it");
+    let view = ExecutionView {
+        new_sandbox: true,
+        passed_over: vec![sandcell_engine::PassedOver::new("docker", down)],
+        ..view()
+    };
+    insta::assert_snapshot!(shown_as(&view).await);
+    let object = Value::Object(crate::content::execution_object(&view));
+    assert_eq!(object["isolation"]["passed_over"][0]["backend"], "docker");
+    let later = ExecutionView {
+        new_sandbox: false,
+        ..view
+    };
+    let text = shown_as(&later).await;
+    assert!(!text.contains("passed over"), "told once in the text: {text}");
+}
+
+#[tokio::test]
 async fn nothing_was_printed() {
     let view = ExecutionView {
         stdout: Shown::default(),

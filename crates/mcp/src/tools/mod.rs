@@ -2,12 +2,15 @@
 //! that adding one is one line here and one file or function beside it.
 
 mod code;
+mod container;
 mod executions;
 mod files;
 mod host_file;
 mod packages;
 mod read_file;
 mod sandboxes;
+mod script;
+mod toolset;
 
 use std::sync::Arc;
 
@@ -21,6 +24,8 @@ use crate::answer::Answer;
 use crate::arguments::Arguments;
 use crate::host::Host;
 use crate::schema::{Field, Kind};
+
+pub use toolset::{Interpreters, Toolset};
 
 /// A tool call under way.
 pub(crate) struct Call {
@@ -58,6 +63,18 @@ pub(crate) struct Tool {
 }
 
 impl Tool {
+    /// The same tool without one of its arguments.
+    fn without(mut self, name: &str) -> Self {
+        self.fields.retain(|field| field.name != name);
+        self
+    }
+
+    /// The same tool, done otherwise.
+    fn with_run(mut self, run: fn(Call) -> Outcome) -> Self {
+        self.run = run;
+        self
+    }
+
     /// Checks the arguments and runs the tool.
     pub(crate) async fn call(
         &self,

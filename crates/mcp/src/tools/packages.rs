@@ -1,7 +1,7 @@
 //! Installing packages.
 
 use futures::FutureExt as _;
-use sandcell_engine::InstallRequest;
+use sandcell_engine::{InHistory, InstallRequest};
 use sandcell_sandbox::Failure;
 use serde_json::json;
 
@@ -67,6 +67,7 @@ async fn install(mut call: Call) -> Result<Answer, Failure> {
         sandbox_id: arguments.text("sandbox_id"),
         timeout: arguments.seconds("timeout_s"),
         wait: Some(wait(arguments)),
+        in_history: InHistory::Shown,
     };
     let view = call.host.install(&call.who, request, call.cancel).await?;
     Ok(execution::answer(&view, call.host.config().output_inline, &[]).await)

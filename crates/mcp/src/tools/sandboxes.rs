@@ -12,6 +12,7 @@ use super::executions::one_line;
 use super::packages::packages_field;
 use super::{Call, Effect, Facts, Tool, count_field, memory_field, network_field, sandbox_field, seconds_field};
 use crate::answer::Answer;
+use crate::content::execution;
 use crate::content::text::shorten;
 use crate::schema::{self, Field, Kind};
 use crate::time::{rfc3339, rough};
@@ -114,11 +115,12 @@ async fn create(mut call: Call) -> Result<Answer, Failure> {
             .ends
             .map_or_else(String::new, |ends| format!(", and at {} in any case", rfc3339(ends))),
     );
+    let text = text + &execution::passed_over_lines(&first.passed_over);
     let data = json!({
         "sandbox_id": first.id,
         "sandbox_ids": ids,
         "limits": limits_data(first),
-        "isolation": first.isolation,
+        "isolation": execution::isolation(&first.isolation, &first.passed_over),
         "idle_expires_at": rfc3339(first.idle_expires),
         "ends_at": first.ends.map(rfc3339),
     });
@@ -362,6 +364,7 @@ fn details(view: &SandboxView) -> String {
         view.isolation.layers.join(" "),
         degraded_text(view)
     );
+    text.push_str(&execution::passed_over_lines(&view.passed_over));
     text
 }
 
@@ -393,6 +396,6 @@ fn data(view: &SandboxView) -> Value {
         "packages": view.packages,
         "network": view.network,
         "network_bytes": view.network_bytes,
-        "isolation": view.isolation,
+        "isolation": execution::isolation(&view.isolation, &view.passed_over),
     })
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::output::{self, Printed, Style};
 use crate::config::table::SETTINGS;
-use crate::config::{Layered, Origin};
+use crate::config::{Layered, Origin, Value};
 
 /// Prints the settings in force and where each came from
 ///
@@ -60,6 +60,7 @@ fn as_text(layers: &Layered, style: Style) -> String {
         let line = match value.to_json() {
             serde_json::Value::Null => format!("# {name} is not set"),
             serde_json::Value::Array(items) if setting.key == "mount" => mounts(&items),
+            _ if matches!(value, Value::Secret(_)) => format!("# {name} is set and not shown"),
             value => format!("{name} = {value}"),
         };
         let from = match origin {

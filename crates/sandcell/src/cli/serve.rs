@@ -7,7 +7,7 @@ mod http;
 use std::process::ExitCode;
 
 use clap::Args;
-use sandcell_mcp::{ServeError, ServerOptions, UnknownTool};
+use sandcell_mcp::{ServeError, ServerOptions, Toolset, UnknownTool};
 use sandcell_sandbox::{Code, Failure, Mount};
 
 use self::http::Listen;
@@ -37,7 +37,7 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "URL", conflicts_with_all = ["http", "toolset", "tools"])]
     connect: Option<String>,
 
-    /// The set of tools to offer: `sandbox`
+    /// The set of tools to offer: `sandbox`, `container` or `script`
     #[arg(long, value_name = "NAME")]
     toolset: Option<String>,
 
@@ -65,8 +65,9 @@ impl ServeArgs {
         flags
     }
 
-    fn options(&self, mounts: Vec<Mount>) -> ServerOptions {
+    fn options(&self, toolset: Toolset, mounts: Vec<Mount>) -> ServerOptions {
         ServerOptions {
+            toolset,
             tools: (!self.tools.is_empty()).then(|| self.tools.clone()),
             mounts,
             #[cfg(feature = "conformance")]
@@ -100,13 +101,14 @@ pub(super) fn run(args: &ServeArgs, settings: Settings, launcher: Launcher) -> R
 
 async fn serve(args: &ServeArgs, mut settings: Settings, launcher: Launcher) -> Result<ExitCode, Failure> {
     let mut stop = signals::Stop::listen()?;
-    settings.engine.hints = sandcell_mcp::hints();
+    settings.suit_toolset();
+    let toolset = settings.toolset;
     let mounts = settings.mounts.clone();
     let wired = wiring::wire(settings, launcher).await;
     for problem in &wired.problems {
         output::failure(problem);
     }
-    let options = args.options(mounts);
+    let options = args.options(toolset, mounts);
     let ended = tokio::select! {
         served = sandcell_mcp::serve_stdio(wired.engine.clone(), options) => {
             served.map_err(failure)

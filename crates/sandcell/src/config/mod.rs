@@ -1,6 +1,7 @@
 //! Settings: read from all their layers, checked, and turned into complete types before anything else looks at them.
 
 mod dotenv;
+mod e2b;
 mod error;
 mod mount;
 mod source;
@@ -11,9 +12,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sandcell_engine::{Analysis, EngineConfig, PoolConfig, Quota};
-use sandcell_mcp::{HttpLimits, OauthOptions};
+use sandcell_mcp::{HttpLimits, Interpreters, OauthOptions, Toolset};
 use sandcell_sandbox::{ByteSize, Cpus, Degree, Level, Limits, MAX_TIMEOUT, Mount};
 
+pub(crate) use e2b::E2bSettings;
 pub(crate) use error::ConfigError;
 pub(crate) use source::{FlagValue, Layered, Origin, Surroundings, read};
 pub(crate) use value::Value;
@@ -26,6 +28,8 @@ const MOST_MODULES: usize = 64;
 pub(crate) struct Settings {
     /// Back ends in the order of preference.
     pub(crate) backends: Vec<String>,
+    /// What nobody decided.
+    pub(crate) unsaid: Unsaid,
     /// The weakest level that is accepted.
     pub(crate) isolation_min: Level,
     /// Who must hold the limits on amounts.
@@ -56,6 +60,14 @@ pub(crate) struct Settings {
     pub(crate) network: NetworkSettings,
     /// Whether sessions are restored after a crash.
     pub(crate) restore: bool,
+    /// The tools that `serve` offers.
+    pub(crate) toolset: Toolset,
+    /// The E2B service.
+    #[cfg_attr(
+        not(all(target_os = "linux", feature = "e2b")),
+        expect(dead_code, reason = "only the back end e2b looks at it")
+    )]
+    pub(crate) e2b: E2bSettings,
     /// How `serve --http` is reached.
     pub(crate) http: HttpSettings,
     /// The history that lasts; none: it is kept in memory.
@@ -69,6 +81,15 @@ pub(crate) struct Settings {
     pub(crate) audit: Option<AuditSettings>,
     /// What the engine works with.
     pub(crate) engine: EngineConfig,
+}
+
+/// Settings about which nobody said anything, and which then follow from what is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unsaid {
+    /// `backend`.
+    pub(crate) backend: bool,
+    /// `analysis`.
+    pub(crate) analysis: bool,
 }
 
 /// What the operator says about packages.
@@ -151,6 +172,16 @@ pub(crate) struct HttpSettings {
 }
 
 impl Settings {
+    /// Fills what nobody decided as the set of tools that is served promises it, and takes its words.
+    pub(crate) fn suit_toolset(&mut self) {
+        match self.toolset {
+            Toolset::Container if self.unsaid.backend => self.backends = vec!["docker".to_owned()],
+            Toolset::Script(_) if self.unsaid.analysis => self.engine.analysis = Analysis::Strict,
+            Toolset::Container | Toolset::Script(_) | Toolset::Sandbox => {}
+        }
+        self.engine.hints = self.toolset.hints();
+    }
+
     /// Reads the settings of this process.
     pub(crate) fn load(around: &Surroundings) -> Result<Self, ConfigError> {
         Self::from_layers(&read(around)?)
@@ -169,6 +200,10 @@ impl Settings {
         };
         Ok(Self {
             backends: get.words("backend")?,
+            unsaid: Unsaid {
+                backend: get.is_default("backend"),
+                analysis: get.is_default("analysis"),
+            },
             isolation_min: get.level()?,
             limits_min: match get.word("limits_min")?.as_str() {
                 "enforced" => Degree::Enforced,
@@ -216,6 +251,8 @@ impl Settings {
                 Value::Switch(on) => *on,
                 _ => return Err(wrong("sessions.restore")),
             },
+            toolset: toolset(&get)?,
+            e2b: E2bSettings::read(&get)?,
             http: http(&get)?,
             history: history(&get)?,
             audit: audit(&get)?,
@@ -283,6 +320,19 @@ fn audit(get: &Getter<'_>) -> Result<Option<AuditSettings>, ConfigError> {
         .or_else(|| data.map(|folder| folder.join("audit.jsonl")));
     let size = ByteSize::mib(get.integer("audit.kept_mb")?);
     Ok(file.filter(|_| on).map(|file| AuditSettings { file, size }))
+}
+
+fn toolset(get: &Getter<'_>) -> Result<Toolset, ConfigError> {
+    Ok(match get.word("toolset")?.as_str() {
+        "sandbox" => Toolset::Sandbox,
+        "container" => Toolset::Container,
+        "script" => Toolset::Script(match get.value("script.persistent")? {
+            Value::Flag(true) => Interpreters::Kept,
+            Value::Flag(false) => Interpreters::Fresh,
+            _ => return Err(wrong("script.persistent")),
+        }),
+        _ => return Err(wrong("toolset")),
+    })
 }
 
 fn http(get: &Getter<'_>) -> Result<HttpSettings, ConfigError> {
@@ -397,6 +447,11 @@ struct Getter<'a>(&'a Layered);
 impl Getter<'_> {
     fn value(&self, key: &'static str) -> Result<&Value, ConfigError> {
         self.0.get(key).map(|(value, _)| value).ok_or_else(|| wrong(key))
+    }
+
+    /// Whether nobody said anything about it.
+    fn is_default(&self, key: &str) -> bool {
+        matches!(self.0.get(key), Some((_, Origin::Default)))
     }
 
     fn integer(&self, key: &'static str) -> Result<u64, ConfigError> {

@@ -20,7 +20,11 @@ const TEST_PREFIX: &str = "SANDCELL_TEST_";
 /// Names of the programs that sandcell follows, and the setting that each one means; none: known, but of no use yet.
 const SEED_NAMES: &[(&str, Option<&str>)] = &[
     ("INTERPRETER_TYPE", Some("backend")),
-    ("E2B_API_KEY", None),
+    ("E2B_API_KEY", Some("e2b.api_key")),
+    ("E2B_DOMAIN", Some("e2b.domain")),
+    ("E2B_API_URL", Some("e2b.api_url")),
+    ("E2B_SANDBOX_URL", Some("e2b.sandbox_url")),
+    ("E2B_DEBUG", Some("e2b.debug")),
     ("DOCKER_HOST", None),
 ];
 
@@ -194,9 +198,10 @@ fn merge_toml(layered: &mut Layered, file: &Path, text: &str) -> Result<(), Conf
 fn flatten(prefix: &str, table: toml::Table) -> Vec<(String, toml::Value)> {
     let mut flat = Vec::new();
     for (name, value) in table {
-        let key = format!("{prefix}{name}");
+        let key = canonical(&format!("{prefix}{name}")).to_owned();
         let below = format!("{key}.");
-        let is_ours = table::SETTINGS.iter().any(|setting| setting.key.starts_with(&below))
+        let is_ours = key == "backend"
+            || table::SETTINGS.iter().any(|setting| setting.key.starts_with(&below))
             || table::NOT_YET.iter().any(|later| later.starts_with(&below));
         match value {
             toml::Value::Table(inner) if is_ours => flat.extend(flatten(&below, inner)),
@@ -204,6 +209,14 @@ fn flatten(prefix: &str, table: toml::Table) -> Vec<(String, toml::Value)> {
         }
     }
     flat
+}
+
+/// Tables of back ends may stand below `[backend]`, too, where that is a table.
+fn canonical(key: &str) -> &str {
+    match key.strip_prefix("backend.") {
+        Some(rest) if rest == "e2b" || rest.starts_with("e2b.") => rest,
+        Some(_) | None => key,
+    }
 }
 
 fn known(place: &str, key: &str, is_table: bool) -> Result<&'static Setting, ConfigError> {
@@ -262,11 +275,25 @@ fn refused(setting: &Setting, place: &str, words: &[&str], reason: String) -> Co
     }
 }
 
+fn is_seed_name(name: &str) -> bool {
+    SEED_NAMES.iter().any(|(seed, _)| *seed == name)
+}
+
+/// What a variable of others means where it is written as they take it.
+fn as_seeds_read<'a>(name: &str, text: &'a str) -> &'a str {
+    match name {
+        "E2B_DEBUG" if text.eq_ignore_ascii_case("true") => "true",
+        // Everything else means no to them.
+        "E2B_DEBUG" => "false",
+        _ => text,
+    }
+}
+
 fn is_ours(name: &str) -> bool {
     (name.starts_with(PREFIX)
         && !name.starts_with(TEST_PREFIX)
         && !table::OTHER_VARIABLES.iter().any(|(other, _)| *other == name))
-        || SEED_NAMES.iter().any(|(seed, _)| *seed == name)
+        || is_seed_name(name)
 }
 
 /// The setting that a variable of ours means; none for one that is known but of no use yet.
@@ -282,6 +309,9 @@ fn by_variable(place: &str, name: &str) -> Result<Option<&'static Setting>, Conf
         .unwrap_or(name)
         .to_lowercase()
         .replace("__", ".");
+    if let Some(setting) = table::find(canonical(&key)) {
+        return Ok(Some(setting));
+    }
     if not_yet(&key).is_some() {
         return Err(ConfigError::NotYet {
             place: place.to_owned(),
@@ -317,6 +347,11 @@ fn merge_dotenv(layered: &mut Layered, file: &Path, text: &str) -> Result<(), Co
         let Some(setting) = by_variable(&place, &name)? else {
             continue;
         };
+        if !setting.dotenv && is_seed_name(&name) {
+            // The file belongs to a project that uses the name for its own ends.
+            tracing::debug!("{name} is not taken from {place}");
+            continue;
+        }
         if !setting.dotenv {
             return Err(ConfigError::NotFromProject { place, key: name });
         }
@@ -346,6 +381,7 @@ fn merge_environment(layered: &mut Layered, env: &[(OsString, OsString)]) -> Res
         if text.is_empty() && !name.starts_with(PREFIX) {
             continue;
         }
+        let text = as_seeds_read(&name, text);
         let value = parse_text(setting, text, &place)?;
         layered.insert(setting.key, (value, Origin::Environment(name)));
     }

@@ -126,8 +126,6 @@ fn what_is_not_built_yet_is_refused_by_name() {
     for (text, part) in [
         ("[backend.docker]\nhost = \"x\"\n", "`[backend.docker]`"),
         ("backend = \"docker\"\n", "backend \"docker\""),
-        ("backend = [\"native\", \"e2b\"]\n", "backend \"e2b\""),
-        ("toolset = \"script\"\n", "toolset \"script\""),
     ] {
         let text = message(with_file(text));
         assert!(
@@ -135,11 +133,7 @@ fn what_is_not_built_yet_is_refused_by_name() {
             "{text}"
         );
     }
-    for pair in [
-        ("INTERPRETER_TYPE", "e2b"),
-        ("SANDCELL_BACKEND", "docker"),
-        ("SANDCELL_BACKEND__DOCKER__HOST", "x"),
-    ] {
+    for pair in [("SANDCELL_BACKEND", "docker"), ("SANDCELL_BACKEND__DOCKER__HOST", "x")] {
         let text = message(with_env(&[pair]));
         assert!(text.contains("not supported by this build yet"), "{text}");
     }
@@ -247,13 +241,13 @@ fn a_flag_that_is_wrong_is_named_and_not_its_key() {
             "backend",
             "--backend",
             "nativ",
-            "--backend: must be a list of \"native\", not \"nativ\"",
+            "--backend: must be a list of \"native\", \"e2b\", not \"nativ\"",
         ),
         (
             "toolset",
             "--toolset",
-            "script",
-            "--toolset: toolset \"script\" is not supported",
+            "scrip",
+            "--toolset: must be one of \"sandbox\", \"container\", \"script\", not \"scrip\"",
         ),
     ] {
         let texts = vec![text.to_owned()];
@@ -302,4 +296,55 @@ proptest::proptest! {
         let _ = merge_toml(&mut Layered::new(), Path::new("x"), &toml);
         let _ = merge_dotenv(&mut Layered::new(), Path::new("x"), &dotenv);
     }
+}
+
+#[test]
+fn the_names_of_e2b_set_the_back_end_and_its_key_is_never_shown() {
+    let layers = with_env(&[
+        ("INTERPRETER_TYPE", "e2b"),
+        ("E2B_API_KEY", "e2b_hush"),
+        ("E2B_API_URL", "http://127.0.0.1:1"),
+        ("E2B_DEBUG", "1"),
+    ])
+    .unwrap();
+    assert_eq!(layers["backend"].0, Value::Words(vec!["e2b".to_owned()]));
+    assert_eq!(
+        layers["e2b.debug"].0,
+        Value::Flag(false),
+        "as the service's own clients take it"
+    );
+    let Value::Secret(Some(key)) = &layers["e2b.api_key"].0 else {
+        panic!("no key")
+    };
+    assert_eq!(key.expose(), "e2b_hush");
+    assert!(!format!("{layers:?}").contains("hush"));
+    assert!(!layers["e2b.api_key"].0.to_json().to_string().contains("hush"));
+    for bad in ["e2b_hush\n1", "e2b_hush\u{7f}"] {
+        let text = message(with_env(&[("E2B_API_KEY", bad)]));
+        assert!(text.contains("E2B_API_KEY") && !text.contains("hush"), "{text}");
+    }
+    let text = message(with_file("[e2b]\napi_key = [\"e2b_hush\"]\n"));
+    assert!(text.contains("e2b.api_key") && !text.contains("hush"), "{text}");
+    let layers = with_env(&[("E2B_DEBUG", "TRUE")]).unwrap();
+    assert_eq!(layers["e2b.debug"].0, Value::Flag(true));
+}
+
+#[test]
+fn a_project_may_bring_a_key_but_does_not_say_where_ours_goes() {
+    let layers = with_dotenv("E2B_API_KEY=theirs\nE2B_API_URL=http://example.com\nE2B_DOMAIN=example.com\n").unwrap();
+    assert!(matches!(layers["e2b.api_key"].0, Value::Secret(Some(_))));
+    assert_eq!(layers["e2b.api_url"].0, Value::Text(None));
+    assert_eq!(layers["e2b.domain"].0, Value::Text(Some("e2b.app".to_owned())));
+    assert!(message(with_dotenv("SANDCELL_E2B__DOMAIN=example.com\n")).contains("not taken from a .env file"));
+}
+
+#[test]
+fn the_table_of_a_back_end_may_stand_below_backend() {
+    for text in ["[backend.e2b]\nlevel = \"gvisor\"\n", "[e2b]\nlevel = \"gvisor\"\n"] {
+        let layers = with_file(text).unwrap();
+        assert_eq!(layers["e2b.level"].0, Value::Word("gvisor".to_owned()), "{text}");
+    }
+    let layers = with_env(&[("SANDCELL_BACKEND__E2B__LEVEL", "gvisor")]).unwrap();
+    assert_eq!(layers["e2b.level"].0, Value::Word("gvisor".to_owned()));
+    assert!(message(with_file("[backend.e2b]\nlevl = \"x\"\n")).contains("e2b.level"));
 }

@@ -57,9 +57,9 @@ pub(crate) const MOST_FILE_MB: u64 = 15;
 pub(crate) const SETTINGS: &[Setting] = &[
     plain(
         "backend",
-        Kind::ListOf(&["native"]),
+        Kind::ListOf(&["native", "e2b"]),
         "native",
-        "Back ends that make sandboxes, the preferred one first; the next one is used where the one before it cannot work. The flag is `--backend`; `INTERPRETER_TYPE` means the same.",
+        "Back ends that make sandboxes, the preferred one first; the next one is used where the one before it cannot work or is below `isolation_min`. The flag is `--backend`; `INTERPRETER_TYPE` means the same.",
     ),
     operator(
         "isolation_min",
@@ -75,9 +75,9 @@ pub(crate) const SETTINGS: &[Setting] = &[
     ),
     plain(
         "toolset",
-        Kind::OneOf(&["sandbox"]),
+        Kind::OneOf(&["sandbox", "container", "script"]),
         "sandbox",
-        "The set of tools that `serve` offers. The flag is `--toolset`.",
+        "The set of tools that `serve` offers: `sandbox` has all, `container` starts, uses and stops one sandbox from an image (with the back end docker unless `backend` says otherwise), `script` runs Python scripts and looks at them first (`analysis` is `strict` unless it is set). The flag is `--toolset`.",
     ),
     operator(
         "python",
@@ -380,6 +380,66 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "256",
         "Memory that waiting sandboxes may use together, in MiB, when demand decides how many wait.",
     ),
+    plain(
+        "script.persistent",
+        Kind::Flag,
+        "false",
+        "Whether variables stay from one `run_code` call to the next in the toolset `script`. `false`: each call is a process of its own.",
+    ),
+    plain(
+        "e2b.api_key",
+        Kind::Secret,
+        "",
+        "The key of the E2B account, for the back end `e2b`; `E2B_API_KEY` means the same. It is never shown.",
+    ),
+    operator(
+        "e2b.domain",
+        Kind::Text,
+        "e2b.app",
+        "Where the E2B service is; `E2B_DOMAIN` means the same.",
+    ),
+    operator(
+        "e2b.api_url",
+        Kind::Text,
+        "",
+        "The address of its interface, for a service of one's own; `E2B_API_URL` means the same. Empty: `https://api.` and the domain.",
+    ),
+    operator(
+        "e2b.sandbox_url",
+        Kind::Text,
+        "",
+        "One address for all ports of all sandboxes; `E2B_SANDBOX_URL` means the same. Empty: each port has its own below the domain.",
+    ),
+    operator(
+        "e2b.debug",
+        Kind::Flag,
+        "false",
+        "Whether the one sandbox is this machine's own ports 49983 and 49999, without any service; `E2B_DEBUG` means the same.",
+    ),
+    plain(
+        "e2b.template",
+        Kind::Text,
+        "code-interpreter-v1",
+        "What E2B sandboxes are made of: a template with a code interpreter.",
+    ),
+    plain(
+        "e2b.timeout_s",
+        whole(15, 86_400),
+        "300",
+        "How long an E2B sandbox outlives a server that vanished, in seconds. While the server holds it, it is kept alive.",
+    ),
+    operator(
+        "e2b.level",
+        Kind::OneOf(&["auto", "microvm", "gvisor", "container"]),
+        "auto",
+        "How strongly the service isolates. `auto`: `microvm` at E2B's own domain, `container` elsewhere.",
+    ),
+    operator(
+        "e2b.internet",
+        Kind::Flag,
+        "false",
+        "Whether E2B sandboxes reach the internet.",
+    ),
     operator(
         "http.allowed_hosts",
         Kind::Texts,
@@ -473,13 +533,10 @@ pub(crate) const SETTINGS: &[Setting] = &[
 ];
 
 /// Settings of the contract that this build does not have yet. They are refused by name, never ignored.
-pub(crate) const NOT_YET: &[&str] = &["backend.docker", "backend.e2b", "pool.warm_parents", "script"];
+pub(crate) const NOT_YET: &[&str] = &["backend.docker", "pool.warm_parents"];
 
 /// Words that a known setting will take once more is built. They are refused with that said.
-pub(crate) const WORDS_NOT_YET: &[(&str, &[&str])] = &[
-    ("backend", &["docker", "e2b", "kubernetes"]),
-    ("toolset", &["container", "script"]),
-];
+pub(crate) const WORDS_NOT_YET: &[(&str, &[&str])] = &[("backend", &["docker", "kubernetes"])];
 
 /// Variables of the environment that begin like settings and are none.
 pub(crate) const OTHER_VARIABLES: &[(&str, &str)] = &[

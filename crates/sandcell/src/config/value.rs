@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use sandcell_sandbox::Mount;
+use sandcell_sandbox::{Mount, Secret};
 use serde_json::json;
 
 use super::mount;
@@ -39,7 +39,12 @@ pub(crate) enum Kind {
     Texts,
     /// A text in one line, or empty for none; whoever uses it knows what it must be.
     Text,
+    /// A key or token: visible characters that no output shows, or empty for none.
+    Secret,
 }
+
+/// What stands in place of a secret that is set.
+pub(crate) const HIDDEN: &str = "(set, not shown)";
 
 /// A value that its [`Kind`] has accepted.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,6 +63,7 @@ pub(crate) enum Value {
     Requirements(Vec<String>),
     Texts(Vec<String>),
     Text(Option<String>),
+    Secret(Option<Secret>),
 }
 
 impl Kind {
@@ -78,6 +84,7 @@ impl Kind {
             Self::Requirements => "a list of packages, such as [\"numpy>=2,<3\", \"acme-*\"]".to_owned(),
             Self::Texts => "a list of names".to_owned(),
             Self::Text => "a text of at most 500 characters in one line".to_owned(),
+            Self::Secret => "a key".to_owned(),
         }
     }
 
@@ -85,9 +92,11 @@ impl Kind {
     pub(crate) fn read_toml(self, value: &toml::Value) -> Result<Value, String> {
         match (self, value) {
             (
-                Self::OneOf(_) | Self::Path | Self::Demand { .. } | Self::Name | Self::Text,
+                Self::OneOf(_) | Self::Path | Self::Demand { .. } | Self::Name | Self::Text | Self::Secret,
                 toml::Value::String(text),
             ) => self.read_text(text),
+            // What was meant as a key is not repeated, whatever it is.
+            (Self::Secret, _) => Err(self.refuse("something else")),
             (Self::Flag, toml::Value::Boolean(flag)) => Ok(Value::Flag(*flag)),
             (Self::Requirements, toml::Value::Array(items)) => {
                 let texts = texts(items).ok_or_else(|| self.refuse("a list with something else in it"))?;
@@ -155,6 +164,12 @@ impl Kind {
             Self::Text => Ok(Value::Text(
                 Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
             )),
+            Self::Secret if text.len() > 4096 || text.chars().any(char::is_control) => {
+                Err(self.refuse("one with control characters or without end"))
+            }
+            Self::Secret => Ok(Value::Secret(
+                Some(text).filter(|text| !text.is_empty()).map(Secret::new),
+            )),
             Self::Mounts => {
                 let mounts: Result<Vec<_>, _> = items().map(mount::from_flag).collect();
                 mounts.and_then(mount::all).map(Value::Mounts).map_err(unusable)
@@ -200,6 +215,7 @@ impl Value {
             Self::Requirements(list) => json!(list),
             Self::Texts(texts) => json!(texts),
             Self::Text(text) => json!(text),
+            Self::Secret(secret) => json!(secret.as_ref().map(|_| HIDDEN)),
         }
     }
 }

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use sandcell_backends::native::{self, NativeBackend, NativeConfig};
-use sandcell_languages::Detected;
 use sandcell_sandbox::{Backend, Code, Failure};
 
-use crate::config::Settings;
+use super::select::Ground;
 
 /// A launcher, or why there is none.
 pub(super) type Started = Result<sandcell_jail::launcher::Launcher, std::io::Error>;
@@ -20,15 +19,23 @@ pub(super) fn start() -> Started {
 }
 
 /// Starts the back end.
-pub(super) async fn backend(
-    settings: &Settings,
-    found: &Detected,
-    started: Started,
-) -> Result<Arc<dyn Backend>, Failure> {
-    let launcher = started.map_err(|error| {
+pub(super) async fn make(ground: Ground<'_>) -> Result<Arc<dyn Backend>, Failure> {
+    let Ground {
+        settings,
+        found,
+        launcher,
+    } = ground;
+    let launcher = launcher.take().ok_or_else(|| {
+        Failure::new(
+            Code::Internal,
+            "back end native is not available: its launcher serves another one",
+            "name it once only",
+        )
+    })?;
+    let launcher = launcher.started.map_err(|error| {
         Failure::new(
             Code::BackendUnavailable,
-            format!("the launcher of sandboxes could not be started: {error}"),
+            format!("back end native is not available: the launcher of sandboxes could not be started: {error}"),
             "check that /proc is mounted and that more processes are allowed",
         )
     })?;

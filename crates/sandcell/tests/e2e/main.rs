@@ -77,6 +77,13 @@ mod audit;
 mod history;
 // Over HTTP: who gets in, what belongs to whom, and who is in the way.
 mod http;
+// The back end e2b, against a service of our own.
+mod e2b;
+#[allow(dead_code, reason = "the back end's own tests use the rest of it")]
+#[path = "../../../backends/tests/e2b/fake.rs"]
+mod e2b_service;
+// The other two sets of tools.
+mod toolsets;
 // Clients that we did not write.
 mod python_sdk;
 mod typescript_sdk;

@@ -39,7 +39,7 @@ fn server(place: &Place, index: &Index) -> Client {
 }
 
 /// An index with a package that needs another one.
-fn stocked() -> Index {
+pub(crate) fn stocked() -> Index {
     let index = Index::start();
     index.add(
         &Wheel::new("demo_one", "1.0")

@@ -137,6 +137,7 @@ impl Look<'_> {
     /// One logical line (or a part of it, between semicolons).
     fn statement(&mut self, statement: &[Token<'_>]) {
         let Some(first) = statement.first() else { return };
+        self.notebook(statement, first);
         match first.text {
             "import" => self.import(statement),
             "from" => self.import_from(statement),
@@ -156,6 +157,22 @@ impl Look<'_> {
                 "from" => self.import_from(rest),
                 _ => {}
             }
+        }
+    }
+
+    /// `!command` and `%magic`, which sessions take as notebooks do and which are no Python: a command of a shell
+    /// would be a way around every other rule.
+    fn notebook(&mut self, statement: &[Token<'_>], first: &Token<'_>) {
+        let shell = statement.iter().zip(statement.iter().skip(1)).find(|(mark, next)| {
+            let touches = next.line == mark.line && next.column == mark.column + 1;
+            mark.text == "!" && !(next.text.starts_with('=') && touches)
+        });
+        if let Some((mark, _)) = shell {
+            let message = "! runs a command of a shell and is no Python".to_owned();
+            self.add("notebook", Severity::Deny, mark.line, mark.column, message);
+        } else if first.text.starts_with('%') {
+            let message = "% begins a magic of notebooks and is no Python".to_owned();
+            self.add("notebook", Severity::Deny, first.line, first.column, message);
         }
     }
 

@@ -131,3 +131,35 @@ fn a_mebibyte_nested_or_chained_as_deep_as_it_goes_takes_no_time_and_no_stack() 
         assert!(took < Duration::from_secs(2), "{took:?}: {:?}", source.get(..20));
     }
 }
+
+#[test]
+fn what_only_notebooks_take_is_refused_and_operators_are_not() {
+    let advice = Advice {
+        network: false,
+        stdin: true,
+        modules: None,
+    };
+    let denied = |source: &str| analyse(source, &advice).iter().any(|found| found.rule == "notebook");
+    for source in [
+        "!ls",
+        "x = !ls -l",
+        "%time x = 1",
+        "x = 1\n!id",
+        "if x:\n    !id",
+        "%%bash\nid",
+    ] {
+        assert!(denied(source), "{source}");
+    }
+    for source in [
+        "a != b",
+        "x = a!=b",
+        "print(f'{a!r}')",
+        "a % b",
+        "x = (a\n % b)",
+        "x = a % b",
+        "# !ls",
+        "'''\n!ls\n'''",
+    ] {
+        assert!(!denied(source), "{source}");
+    }
+}

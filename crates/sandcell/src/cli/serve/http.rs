@@ -45,7 +45,7 @@ pub(super) async fn serve(
     launcher: Launcher,
 ) -> Result<ExitCode, Failure> {
     let mut stop = signals::Stop::listen()?;
-    settings.engine.hints.read_rest = Some(sandcell_mcp::READ_REST.to_owned());
+    settings.suit_toolset();
     // Before anything is started that would have to be ended again.
     let listener = TcpListener::bind(listen.0).map_err(|error| cannot_listen(listen.0, &error))?;
     allow_many_connections();
@@ -69,7 +69,7 @@ pub(super) async fn serve(
             .map(|(certificate, key)| TlsFiles { certificate, key }),
     };
     let secure = http.tls.is_some();
-    let options = args.options(settings.mounts.clone());
+    let options = args.options(settings.toolset, settings.mounts.clone());
     let wired = wiring::wire(settings, launcher).await;
     for problem in &wired.problems {
         output::failure(problem);

@@ -1,0 +1,265 @@
+//! What the operator says about the service, checked, and the addresses that follow from it.
+
+use std::time::Duration;
+
+use reqwest::Url;
+use sandcell_sandbox::{Level, SandboxError, Secret};
+
+use super::trouble::unavailable;
+
+/// The port of a sandbox's own files and processes.
+pub(super) const ENVD: u16 = 49_983;
+/// The port of a sandbox's code interpreter.
+pub(super) const INTERPRETER: u16 = 49_999;
+/// Where E2B itself is.
+const OWN_DOMAINS: [&str; 2] = ["e2b.app", "e2b.dev"];
+
+/// What the operator decided.
+#[derive(Debug, Clone)]
+pub struct E2bConfig {
+    /// The key of the account.
+    pub key: Option<Secret>,
+    /// The service's domain, such as `e2b.app`.
+    pub domain: String,
+    /// Where its interface is; none: `https://api.` and the domain.
+    pub api_url: Option<String>,
+    /// One address for all ports of all sandboxes; none: each has its own below the domain.
+    pub sandbox_url: Option<String>,
+    /// One sandbox on this machine without a service: ports are ports of this machine.
+    pub debug: Debug,
+    /// What sandboxes are made of.
+    pub template: String,
+    /// How long a sandbox outlives a server that vanished.
+    pub lifetime: Duration,
+    /// How strong its isolation is; none: told from the domain.
+    pub level: Option<Level>,
+    /// Whether sandboxes reach the internet.
+    pub internet: Internet,
+}
+
+/// Whether there is a service at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub enum Debug {
+    Off,
+    On,
+}
+
+/// What sandboxes reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub enum Internet {
+    Closed,
+    Open,
+}
+
+/// Where things are.
+#[derive(Debug, Clone)]
+pub(super) struct Addresses {
+    api: Url,
+    sandbox: Option<Url>,
+    domain: String,
+    debug: Debug,
+}
+
+impl Addresses {
+    pub(super) fn of(config: &E2bConfig) -> Result<Self, SandboxError> {
+        if !is_host(&config.domain) {
+            return Err(unavailable(
+                "the domain is no host name",
+                "correct E2B_DOMAIN or e2b.domain, such as e2b.app",
+            ));
+        }
+        let api = match (&config.api_url, config.debug) {
+            (Some(url), _) => address(url, "E2B_API_URL")?,
+            (None, Debug::On) => address("http://localhost:3000", "E2B_API_URL")?,
+            (None, Debug::Off) => address(&format!("https://api.{}", config.domain), "E2B_DOMAIN")?,
+        };
+        let sandbox = config.sandbox_url.as_deref().map(|url| address(url, "E2B_SANDBOX_URL"));
+        Ok(Self {
+            api,
+            sandbox: sandbox.transpose()?,
+            domain: config.domain.clone(),
+            debug: config.debug,
+        })
+    }
+
+    /// The service's interface; `segments` are taken as they are, whatever is in them.
+    pub(super) fn api(&self, segments: &[&str]) -> Url {
+        below(&self.api, segments)
+    }
+
+    /// A port of a sandbox. `domain` is what the service said when it made the sandbox.
+    pub(super) fn port(&self, port: u16, id: &str, domain: Option<&str>, segments: &[&str]) -> Option<Url> {
+        let origin = match (&self.sandbox, self.debug) {
+            (Some(url), _) => url.clone(),
+            (None, Debug::On) => Url::parse(&format!("http://localhost:{port}")).ok()?,
+            (None, Debug::Off) => {
+                let domain = domain.unwrap_or(&self.domain);
+                Url::parse(&format!("https://{port}-{id}.{domain}")).ok()?
+            }
+        };
+        Some(below(&origin, segments))
+    }
+
+    /// Whether all of it is on this machine, so that no proxy is asked.
+    pub(super) fn are_local(&self) -> bool {
+        let local = |url: &Url| matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
+        local(&self.api) && self.sandbox.as_ref().map_or(self.debug == Debug::On, local)
+    }
+
+    /// How strong sandboxes are isolated, where nobody says: as E2B does it only at E2B itself.
+    pub(super) fn level(&self) -> Level {
+        let host = self.api.host_str().unwrap_or_default();
+        let own = OWN_DOMAINS
+            .iter()
+            .any(|domain| host == *domain || host.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.')));
+        let own = own && self.api.scheme() == "https" && self.debug == Debug::Off && self.sandbox.is_none();
+        if own && OWN_DOMAINS.contains(&self.domain.as_str()) {
+            Level::Microvm
+        } else {
+            Level::Container
+        }
+    }
+}
+
+/// Host names with a port, at most.
+pub(super) fn is_host(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':');
+    !text.is_empty() && text.len() <= 253 && text.chars().all(fits) && !text.starts_with('.')
+}
+
+/// Ids become parts of host names and paths.
+pub(super) fn is_id(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    !text.is_empty() && text.len() <= 100 && text.chars().all(fits)
+}
+
+fn address(text: &str, variable: &str) -> Result<Url, SandboxError> {
+    let wrong = || {
+        unavailable(
+            format!("{variable} is no http or https address of a host"),
+            format!("correct {variable}, or leave it out"),
+        )
+    };
+    let url = Url::parse(text).map_err(|_| wrong())?;
+    let plain = url.username().is_empty() && url.password().is_none() && url.query().is_none();
+    if matches!(url.scheme(), "http" | "https") && url.host_str().is_some() && plain {
+        Ok(url)
+    } else {
+        Err(wrong())
+    }
+}
+
+fn below(origin: &Url, segments: &[&str]) -> Url {
+    let mut url = origin.clone();
+    // Only addresses that cannot be a base have no segments; `address` let none of those through.
+    if let Ok(mut path) = url.path_segments_mut() {
+        path.pop_if_empty().extend(segments);
+    }
+    url
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn config() -> E2bConfig {
+        E2bConfig {
+            key: Some(Secret::new("e2b_secret")),
+            domain: "e2b.app".into(),
+            api_url: None,
+            sandbox_url: None,
+            debug: Debug::Off,
+            template: "code-interpreter-v1".into(),
+            lifetime: Duration::from_secs(300),
+            level: None,
+            internet: Internet::Closed,
+        }
+    }
+
+    #[test]
+    fn addresses_follow_from_the_domain_or_are_given() {
+        let own = Addresses::of(&config()).unwrap();
+        assert_eq!(
+            own.api(&["v2", "sandboxes"]).as_str(),
+            "https://api.e2b.app/v2/sandboxes"
+        );
+        let port = |addresses: &Addresses, domain| addresses.port(ENVD, "i1", domain, &["files"]).unwrap().to_string();
+        assert_eq!(port(&own, None), "https://49983-i1.e2b.app/files");
+        assert_eq!(port(&own, Some("x.dev")), "https://49983-i1.x.dev/files");
+        let given = E2bConfig {
+            api_url: Some("http://127.0.0.1:80/base/".into()),
+            sandbox_url: Some("http://127.0.0.1:81".into()),
+            ..config()
+        };
+        let given = Addresses::of(&given).unwrap();
+        assert_eq!(
+            given.api(&["a b", "../x"]).as_str(),
+            "http://127.0.0.1/base/a%20b/..%2Fx"
+        );
+        assert_eq!(port(&given, Some("x.dev")), "http://127.0.0.1:81/files");
+        assert!(given.are_local() && !own.are_local());
+        let debug = E2bConfig {
+            debug: Debug::On,
+            ..config()
+        };
+        assert_eq!(
+            port(&Addresses::of(&debug).unwrap(), None),
+            "http://localhost:49983/files"
+        );
+    }
+
+    #[test]
+    fn only_e2b_itself_is_taken_for_a_microvm() {
+        assert_eq!(Addresses::of(&config()).unwrap().level(), Level::Microvm);
+        for other in [
+            E2bConfig {
+                domain: "e2b.app.example.com".into(),
+                ..config()
+            },
+            E2bConfig {
+                domain: "note2b.app".into(),
+                ..config()
+            },
+            E2bConfig {
+                api_url: Some("http://api.e2b.app".into()),
+                ..config()
+            },
+            E2bConfig {
+                sandbox_url: Some("https://example.com".into()),
+                ..config()
+            },
+            E2bConfig {
+                api_url: Some("https://note2b.app".into()),
+                ..config()
+            },
+            E2bConfig {
+                debug: Debug::On,
+                ..config()
+            },
+        ] {
+            assert_eq!(Addresses::of(&other).unwrap().level(), Level::Container, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn addresses_that_are_none_are_refused_by_the_variables_name_and_nothing_shows_the_key() {
+        for url in ["", "ftp://x", "http://", "http://user:pw@x", "nonsense", "http://x/?q"] {
+            let bad = E2bConfig {
+                api_url: Some(url.into()),
+                ..config()
+            };
+            let error = Addresses::of(&bad).unwrap_err().to_string();
+            assert!(error.contains("E2B_API_URL"), "{url}: {error}");
+        }
+        for domain in ["", "a/b", "a@b", ".x"] {
+            let bad = E2bConfig {
+                domain: domain.into(),
+                ..config()
+            };
+            assert!(Addresses::of(&bad).is_err(), "{domain}");
+        }
+        assert!(!format!("{:?}", config()).contains("e2b_secret"));
+    }
+}

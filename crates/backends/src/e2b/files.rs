@@ -1,0 +1,265 @@
+//! Files of a sandbox, by the file service of its own program and by plain HTTP for their content.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use reqwest::Method;
+use sandcell_sandbox::{Entry, EntryKind, FileChunk, FileError, Files, Listing, SandboxPath, WriteMode};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::inside::Inside;
+use super::process::run;
+use super::service::Version;
+use super::trouble::Trouble;
+
+const SERVICE: &str = "filesystem.Filesystem";
+/// How long moving a file's content may take.
+const MOVE: Duration = Duration::from_secs(60);
+/// How deep listings go.
+const DEPTH: u32 = 16;
+/// What separates the parts of an upload.
+const BOUNDARY: &str = "sandcell-5b1f0c7e9d4a";
+
+/// The files of a sandbox.
+#[derive(Debug)]
+pub(super) struct E2bFiles(pub(super) Arc<Inside>);
+
+/// What there is at a path.
+struct Found {
+    kind: EntryKind,
+    size: u64,
+}
+
+impl E2bFiles {
+    async fn stat(&self, path: &str) -> Result<Found, Trouble> {
+        let answer = self.0.call(SERVICE, "Stat", &json!({"path": path})).await?;
+        let entry = answer.get("entry").unwrap_or(&Value::Null);
+        Ok(Found {
+            kind: kind(entry),
+            size: whole(entry.get("size")),
+        })
+    }
+
+    async fn fetch(&self, path: &str, offset: u64, len: u64) -> Result<Bytes, Trouble> {
+        let query = self.query(path);
+        let pairs: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let mut response = self.0.open(|| self.0.envd(Method::GET, &["files"], &pairs)).await?;
+        // Nothing was agreed on about parts of files, so what comes before is passed over.
+        let mut skip = usize::try_from(offset).unwrap_or(usize::MAX);
+        let wanted = usize::try_from(len).unwrap_or(usize::MAX);
+        let mut bytes = Vec::new();
+        while bytes.len() < wanted {
+            let Some(piece) = response.chunk().await.map_err(Trouble::from_client)? else {
+                break;
+            };
+            let fresh = piece.get(skip.min(piece.len())..).unwrap_or_default();
+            skip = skip.saturating_sub(piece.len());
+            bytes.extend(fresh.iter().take(wanted - bytes.len()));
+        }
+        Ok(bytes.into())
+    }
+
+    async fn put(&self, path: &str, bytes: &Bytes) -> Result<(), Trouble> {
+        let query = self.query(path);
+        let pairs: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let (kind, body) = if self.0.understands(Version(0, 5, 7)) {
+            ("application/octet-stream".to_owned(), bytes.clone())
+        } else {
+            (format!("multipart/form-data; boundary={BOUNDARY}"), multipart(bytes))
+        };
+        let request = || {
+            Ok(self
+                .0
+                .envd(Method::POST, &["files"], &pairs)?
+                .header("Content-Type", &kind)
+                .body(body.clone()))
+        };
+        self.0.ask(request, MOVE).await.map(drop)
+    }
+
+    fn query(&self, path: &str) -> Vec<(&'static str, String)> {
+        let mut query = vec![("path", path.to_owned())];
+        if !self.0.understands(Version(0, 4, 0)) {
+            query.push(("username", "user".to_owned()));
+        }
+        query
+    }
+}
+
+/// One file as a form, for older programs.
+fn multipart(bytes: &[u8]) -> Bytes {
+    let mut body = format!(
+        "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"file\"\r\n\
+         Content-Type: application/octet-stream\r\n\r\n"
+    )
+    .into_bytes();
+    body.extend_from_slice(bytes);
+    body.extend_from_slice(format!("\r\n--{BOUNDARY}--\r\n").as_bytes());
+    body.into()
+}
+
+fn kind(entry: &Value) -> EntryKind {
+    let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default();
+    if !text("symlinkTarget").is_empty() {
+        return EntryKind::Link;
+    }
+    match text("type") {
+        "FILE_TYPE_FILE" => EntryKind::File,
+        "FILE_TYPE_DIRECTORY" => EntryKind::Folder,
+        "FILE_TYPE_SYMLINK" => EntryKind::Link,
+        _ => EntryKind::Other,
+    }
+}
+
+/// A whole number, which JSON of this kind writes as a text.
+fn whole(value: Option<&Value>) -> u64 {
+    match value {
+        Some(Value::String(text)) => text.parse().unwrap_or(0),
+        Some(value) => value.as_u64().unwrap_or(0),
+        None => 0,
+    }
+}
+
+/// Milliseconds since 1970 of `2026-11-20T21:47:20.53Z`; 0 for anything else.
+fn milliseconds(text: &str) -> i64 {
+    let number = |range: std::ops::Range<usize>| text.get(range).and_then(|part| part.parse::<i64>().ok());
+    let parts = (
+        number(0..4),
+        number(5..7),
+        number(8..10),
+        number(11..13),
+        number(14..16),
+        number(17..19),
+    );
+    let (Some(year), Some(month), Some(day), Some(hour), Some(minute), Some(second)) = parts else {
+        return 0;
+    };
+    // Days since 1970 in the Gregorian calendar, with years that begin in March.
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let of_era = year.rem_euclid(400);
+    let of_year = (153 * (month + if month > 2 { -3 } else { 9 }) + 2) / 5 + day - 1;
+    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
+    let fraction: String = text
+        .get(19..)
+        .and_then(|rest| rest.strip_prefix('.'))
+        .unwrap_or_default()
+        .chars()
+        .take_while(char::is_ascii_digit)
+        .chain("000".chars())
+        .take(3)
+        .collect();
+    ((days * 24 + hour) * 60 + minute) * 60_000 + second * 1000 + fraction.parse().unwrap_or(0)
+}
+
+#[async_trait]
+impl Files for E2bFiles {
+    async fn list(&self, path: &SandboxPath, recursive: bool, max: usize) -> Result<Listing, FileError> {
+        let folder = path.as_str();
+        let depth = if recursive { DEPTH } else { 1 };
+        let body = json!({"path": folder, "depth": depth});
+        let answer = self
+            .0
+            .call(SERVICE, "ListDir", &body)
+            .await
+            .map_err(|trouble| trouble.of_file(folder))?;
+        let prefix = format!("{}/", folder.trim_end_matches('/'));
+        let listed = answer.get("entries").and_then(Value::as_array);
+        let text = |entry: &Value, key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let mut entries: Vec<Entry> = listed
+            .into_iter()
+            .flatten()
+            .map(|entry| Entry {
+                name: match text(entry, "path").strip_prefix(&prefix) {
+                    Some(below) if !below.is_empty() => below.to_owned(),
+                    Some(_) | None => text(entry, "name"),
+                },
+                kind: kind(entry),
+                size: whole(entry.get("size")),
+                modified_ms: milliseconds(&text(entry, "modifiedTime")),
+            })
+            .collect();
+        entries.sort_by(|one, two| one.name.cmp(&two.name));
+        let omitted = u64::try_from(entries.len().saturating_sub(max)).unwrap_or(u64::MAX);
+        entries.truncate(max);
+        Ok(Listing { entries, omitted })
+    }
+
+    async fn read(&self, path: &SandboxPath, offset: u64, len: u64) -> Result<FileChunk, FileError> {
+        let name = path.as_str();
+        let fault = |trouble: Trouble| trouble.of_file(name);
+        let found = self.stat(name).await.map_err(fault)?;
+        match found.kind {
+            EntryKind::File | EntryKind::Link => {}
+            EntryKind::Folder => return Err(FileError::IsDirectory { path: name.to_owned() }),
+            EntryKind::Other => {
+                return Err(FileError::NotRegular {
+                    path: name.to_owned(),
+                    kind: "special file".to_owned(),
+                });
+            }
+        }
+        let fetched = timeout(MOVE, self.fetch(name, offset, len));
+        let bytes = fetched.await.unwrap_or(Err(Trouble::Slow(MOVE))).map_err(fault)?;
+        let end = offset.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        Ok(FileChunk {
+            // Of a link the size is its own, and the file may have grown.
+            total: found.size.max(end),
+            bytes,
+        })
+    }
+
+    async fn write(&self, path: &SandboxPath, bytes: Bytes, mode: WriteMode) -> Result<u64, FileError> {
+        let name = path.as_str();
+        let fault = |trouble: Trouble| trouble.of_file(name);
+        let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        if mode == WriteMode::Append {
+            let before = match self.stat(name).await {
+                Ok(found) => Some(found.size),
+                Err(trouble) => match trouble.of_file(name) {
+                    FileError::NotFound { .. } => None,
+                    other => return Err(other),
+                },
+            };
+            if let Some(before) = before {
+                self.append(name, &bytes).await.map_err(fault)?;
+                return Ok(before.saturating_add(size));
+            }
+        }
+        self.put(name, &bytes).await.map_err(fault)?;
+        Ok(size)
+    }
+}
+
+impl E2bFiles {
+    /// There is no call that adds to a file: the bytes go beside it first.
+    async fn append(&self, path: &str, bytes: &Bytes) -> Result<(), Trouble> {
+        let beside = format!("{path}.sandcell-part");
+        self.put(&beside, bytes).await?;
+        let script = "cat -- \"$1\" >> \"$2\"; status=$?; rm -f -- \"$1\"; exit $status";
+        match run(&self.0, &["/bin/sh", "-c", script, "sh", &beside, path], MOVE).await {
+            Err(Trouble::Status { message, .. }) if message.contains("No space left") => {
+                Err(Trouble::Status { status: 507, message })
+            }
+            Err(Trouble::Status { message, .. }) => Err(Trouble::Status { status: 400, message }),
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read() {
+        assert_eq!(milliseconds("1970-01-01T00:00:00Z"), 0);
+        assert_eq!(milliseconds("2000-03-01T00:00:00Z"), 951_868_800_000);
+        assert_eq!(milliseconds("2026-11-20T21:47:20.53Z"), 1_795_211_240_530);
+        assert_eq!(milliseconds("2026-11-20T21:47:20.123456789Z"), 1_795_211_240_123);
+        assert_eq!(milliseconds("yesterday"), 0);
+    }
+}

@@ -1,0 +1,165 @@
+//! The languages of the code interpreter, which are not those of this machine.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use sandcell_sandbox::{
+    Advice, Code, Command, Failure, Finding, HOME, Language, LanguageInfo, Program, Sandbox, SandboxPath, Session,
+    SessionError, StdinMode,
+};
+
+use super::NAME;
+
+/// One of them.
+struct Known {
+    name: &'static str,
+    aliases: &'static [&'static str],
+    extension: &'static str,
+    /// What runs a file of it; empty where nothing does.
+    runs: &'static [&'static str],
+    /// A cell that does nothing.
+    nothing: &'static str,
+}
+
+const KNOWN: &[Known] = &[
+    Known {
+        name: "python",
+        aliases: &["py", "python3"],
+        extension: "py",
+        runs: &["python3"],
+        nothing: "pass",
+    },
+    Known {
+        name: "javascript",
+        aliases: &["js", "node"],
+        extension: "js",
+        runs: &["node"],
+        nothing: "undefined",
+    },
+    Known {
+        name: "typescript",
+        aliases: &["ts"],
+        extension: "ts",
+        runs: &[],
+        nothing: "undefined",
+    },
+    Known {
+        name: "bash",
+        aliases: &["sh"],
+        extension: "sh",
+        runs: &["bash"],
+        nothing: ":",
+    },
+    Known {
+        name: "r",
+        aliases: &[],
+        extension: "R",
+        runs: &["Rscript"],
+        nothing: "invisible(NULL)",
+    },
+    Known {
+        name: "java",
+        aliases: &[],
+        extension: "java",
+        runs: &["java"],
+        nothing: ";",
+    },
+];
+
+/// Whether the code interpreter has it.
+pub(super) fn has(language: &str) -> bool {
+    KNOWN.iter().any(|known| known.name == language)
+}
+
+/// A cell of it that does nothing.
+pub(super) fn nothing(language: &str) -> &'static str {
+    let known = KNOWN.iter().find(|known| known.name == language);
+    known.map_or("", |known| known.nothing)
+}
+
+/// All of their names.
+pub(super) fn names() -> String {
+    KNOWN.iter().map(|known| known.name).collect::<Vec<_>>().join(", ")
+}
+
+/// Notices things about code before it runs.
+pub type Analyse = fn(&str, &Advice) -> Vec<Finding>;
+
+/// The languages that sandboxes of this back end have whatever this machine has. `python` looks at code in Python.
+#[must_use]
+pub fn languages(python: Analyse) -> Vec<Arc<dyn Language>> {
+    let make = |known: &'static Known| {
+        let language: Arc<dyn Language> = Arc::new(Elsewhere {
+            info: LanguageInfo {
+                name: known.name.to_owned(),
+                aliases: known.aliases.iter().map(|&alias| alias.to_owned()).collect(),
+                version: String::new(),
+                session: true,
+                extensions: vec![known.extension.to_owned()],
+                libraries: Vec::new(),
+            },
+            known,
+            analyse: (known.name == "python").then_some(python),
+        });
+        language
+    };
+    KNOWN.iter().map(make).collect()
+}
+
+/// A language that only sandboxes elsewhere have.
+struct Elsewhere {
+    info: LanguageInfo,
+    known: &'static Known,
+    analyse: Option<Analyse>,
+}
+
+impl std::fmt::Debug for Elsewhere {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Elsewhere").field(&self.info.name).finish()
+    }
+}
+
+#[async_trait]
+impl Language for Elsewhere {
+    fn info(&self) -> &LanguageInfo {
+        &self.info
+    }
+
+    fn program(&self, code: &str, args: &[String], env: &BTreeMap<String, String>) -> Result<Program, Failure> {
+        if self.known.runs.is_empty() {
+            return Err(Failure::new(
+                Code::LanguageUnavailable,
+                format!("the back end {NAME} runs {} in sessions only", self.info.name),
+                "run it with execute_code",
+            ));
+        }
+        let path = format!("{HOME}/.sandcell-program.{}", self.known.extension);
+        let file = SandboxPath::parse(&path)
+            .map_err(|error| Failure::new(Code::Internal, format!("{path} is no path: {error}"), "report this"))?;
+        let words = self.known.runs.iter().map(|&word| word.to_owned());
+        Ok(Program {
+            files: vec![(file, Bytes::copy_from_slice(code.as_bytes()))],
+            compile: None,
+            run: Command {
+                argv: words.chain(std::iter::once(path)).chain(args.iter().cloned()).collect(),
+                env: env.clone(),
+                cwd: HOME.to_owned(),
+                stdin: StdinMode::Null,
+                control: false,
+            },
+        })
+    }
+
+    fn analyse(&self, code: &str, advice: &Advice) -> Vec<Finding> {
+        self.analyse.map(|analyse| analyse(code, advice)).unwrap_or_default()
+    }
+
+    async fn open(&self, _sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError> {
+        Err(SessionError::Start {
+            language: self.info.name.clone(),
+            reason: format!("only sandboxes of the back end {NAME} have it"),
+        })
+    }
+}

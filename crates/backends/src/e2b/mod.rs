@@ -1,0 +1,231 @@
+//! Sandboxes of E2B, or of a service that speaks its protocol: made by its interface, used by what runs inside each.
+//!
+//! A sandbox there has an inside of its own, so no agent of ours goes in: sessions are contexts of its code
+//! interpreter, programs and files go by its process and file services. The key never enters a sandbox; what does are
+//! the tokens that the service gave for that sandbox alone. A sandbox of a server that vanished ends with its time.
+
+mod config;
+mod files;
+mod frames;
+mod inside;
+mod languages;
+mod process;
+mod results;
+mod sandbox;
+mod service;
+mod session;
+mod trouble;
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::future::join_all;
+use sandcell_sandbox::{
+    Backend, EndReason, Isolation, LayerReport, LayerState, Level, Sandbox, SandboxError, SandboxSpec, SessionFeatures,
+};
+use tokio::time::timeout;
+
+pub use config::{Debug, E2bConfig, Internet};
+use inside::Inside;
+pub use languages::{Analyse, languages};
+use sandbox::E2bSandbox;
+use service::{Info, Service};
+use trouble::Trouble;
+
+/// The name in settings and results.
+pub const NAME: &str = "e2b";
+/// How long everything may take to end.
+const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
+/// How long the service may take to say how large a sandbox is.
+const INFO: Duration = Duration::from_secs(10);
+
+/// What sessions of this back end can do.
+pub const FEATURES: SessionFeatures = session::FEATURES;
+
+/// Makes sandboxes of the service.
+#[derive(Debug)]
+pub struct E2bBackend {
+    service: Arc<Service>,
+    isolation: Isolation,
+    layers: Vec<LayerReport>,
+    live: Mutex<Vec<Weak<Inside>>>,
+}
+
+impl E2bBackend {
+    /// Checks what the operator said, and that the service takes the key. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// [`SandboxError::Unavailable`] says what is wrong, and what to set.
+    pub async fn start(config: E2bConfig) -> Result<Arc<Self>, SandboxError> {
+        let service = Service::new(&config)?;
+        service
+            .greet()
+            .await
+            .map_err(|trouble| trouble.of_service(&config.template))?;
+        let level = config.level.unwrap_or_else(|| service.addresses.level());
+        let layers = layers(&config, level);
+        Ok(Arc::new(Self {
+            service: Arc::new(service),
+            isolation: isolation(level, &layers),
+            layers,
+            live: Mutex::default(),
+        }))
+    }
+
+    /// Makes a sandbox to its end, whoever still waits for it.
+    async fn make(service: &Arc<Service>, spec: &SandboxSpec) -> Result<(Arc<Inside>, Option<Info>), Trouble> {
+        let made = service.create(spec).await?;
+        // From here on dropping it ends it.
+        let held = Held(Some(Inside::new(service.clone(), made)));
+        let info = match &held.0 {
+            Some(inside) if !service.is_debug() => {
+                let asked = timeout(INFO, service.info(&inside.made.id)).await;
+                asked.unwrap_or(Err(Trouble::Slow(INFO))).map(Some)?
+            }
+            Some(_) | None => None,
+        };
+        held.release().map(|inside| (inside, info)).ok_or(Trouble::Gone)
+    }
+
+    fn remember(&self, inside: &Arc<Inside>) {
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        live.retain(|one| one.upgrade().is_some_and(|one| one.has_ended().is_none()));
+        live.push(Arc::downgrade(inside));
+    }
+}
+
+/// A sandbox that nobody has yet: it is ended if that stays so.
+struct Held(Option<Arc<Inside>>);
+
+impl Held {
+    fn release(mut self) -> Option<Arc<Inside>> {
+        self.0.take()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(inside) = self.0.take() {
+            inside.dropped();
+        }
+    }
+}
+
+/// What is in force, and what is not.
+fn layers(config: &E2bConfig, level: Level) -> Vec<LayerReport> {
+    let active = |name: &str| LayerReport {
+        name: name.to_owned(),
+        state: LayerState::Active,
+        reason: None,
+        remedy: None,
+    };
+    let degraded = |name: &str, reason: &str, remedy: &str| LayerReport {
+        state: LayerState::Degraded,
+        reason: Some(reason.to_owned()),
+        remedy: Some(remedy.to_owned()),
+        ..active(name)
+    };
+    let network = match (config.debug, config.internet) {
+        (Debug::On, _) => degraded("network", "debug mode: nobody closes it", "leave E2B_DEBUG out"),
+        (Debug::Off, Internet::Open) => degraded("network", "it is open by setting", "set e2b.internet = false"),
+        (Debug::Off, Internet::Closed) => active("network"),
+    };
+    vec![
+        active("remote_machine"),
+        match level {
+            Level::Microvm => active("microvm"),
+            _ => degraded(
+                "microvm",
+                "the service is not E2B's own, so nobody here knows what isolates",
+                "set e2b.level to what it gives",
+            ),
+        },
+        network,
+        degraded(
+            "limits",
+            "memory, processor and disk are those of the template",
+            "choose another e2b.template",
+        ),
+    ]
+}
+
+fn isolation(level: Level, layers: &[LayerReport]) -> Isolation {
+    let active = |layer: &&LayerReport| layer.state == LayerState::Active;
+    let reason = |layer: &LayerReport| {
+        let reason = layer.reason.as_ref()?;
+        Some(format!("{}: {reason}", layer.name))
+    };
+    Isolation {
+        backend: NAME.to_owned(),
+        level,
+        layers: layers.iter().filter(active).map(|layer| layer.name.clone()).collect(),
+        degraded: layers.iter().filter_map(reason).collect(),
+    }
+}
+
+/// The same for one sandbox whose size is known.
+fn sized(isolation: &Isolation, info: Option<&Info>) -> Isolation {
+    let mut isolation = isolation.clone();
+    if let Some(info) = info {
+        for entry in isolation
+            .degraded
+            .iter_mut()
+            .filter(|entry| entry.starts_with("limits: "))
+        {
+            *entry = format!(
+                "limits: those of the template ({} MB memory, {} CPU, {} MB disk)",
+                info.memory_mb, info.cpu_count, info.disk_size_mb
+            );
+        }
+    }
+    isolation
+}
+
+#[async_trait]
+impl Backend for E2bBackend {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn isolation(&self) -> &Isolation {
+        &self.isolation
+    }
+
+    fn layers(&self) -> &[LayerReport] {
+        &self.layers
+    }
+
+    async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
+        if spec.image.is_some() {
+            return Err(SandboxError::Unsupported("image".to_owned()));
+        }
+        let (service, wanted) = (self.service.clone(), spec.clone());
+        // In a task of its own: a caller that leaves in the middle would not know what to end.
+        let making = tokio::spawn(async move {
+            let (inside, info) = Self::make(&service, &wanted).await?;
+            Ok((Held(Some(inside)), info))
+        });
+        let made: Result<(Held, Option<Info>), Trouble> = making
+            .await
+            .unwrap_or_else(|_| Err(Trouble::Garbled("the task that made it broke off".to_owned())));
+        let (held, info) = made.map_err(|trouble| trouble.of_service(self.service.template()))?;
+        let inside = held.release().ok_or(SandboxError::Gone(EndReason::Closed))?;
+        self.remember(&inside);
+        let memory = info.as_ref().map(|info| info.memory_mb.saturating_mul(1 << 20));
+        let isolation = sized(&self.isolation, info.as_ref());
+        Ok(Arc::new(E2bSandbox::new(inside, isolation, &spec.env, memory)))
+    }
+
+    async fn shutdown(&self) {
+        let live: Vec<Arc<Inside>> = {
+            let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+            live.drain(..).filter_map(|one| one.upgrade()).collect()
+        };
+        let open = live.iter().filter(|inside| inside.end(EndReason::Closed));
+        let kills = join_all(open.map(|inside| inside.kill()));
+        if timeout(SHUTDOWN_DEADLINE, kills).await.is_err() {
+            tracing::warn!("sandboxes did not end within {SHUTDOWN_DEADLINE:?}; they end when their time is over");
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! The lines in which the code interpreter says what a cell does, as events. Pure.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use sandcell_sandbox::{CellError, CellStatus, Exit, MimeBundle, OutputStream, SessionEvent};
+use serde_json::{Map, Value};
+
+/// The longest line: a picture with its data.
+const MOST: usize = 48 << 20;
+
+/// What each representation of a result is called elsewhere, and whether its text is base64.
+const FORMATS: [(&str, &str, bool); 12] = [
+    ("text", "text/plain", false),
+    ("html", "text/html", false),
+    ("markdown", "text/markdown", false),
+    ("svg", "image/svg+xml", false),
+    ("png", "image/png", true),
+    ("jpeg", "image/jpeg", true),
+    ("pdf", "application/pdf", true),
+    ("latex", "text/latex", false),
+    ("javascript", "application/javascript", false),
+    ("json", "application/json", false),
+    ("data", "application/vnd.e2b.data+json", false),
+    ("chart", "application/vnd.sandcell.chart+json", false),
+];
+
+/// What a line means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Said {
+    /// Something for whoever listens.
+    Event(SessionEvent),
+    /// What the code raised; the end is still to come.
+    Raised(CellError),
+    /// The cell is over.
+    End,
+    /// The interpreter ended in the middle.
+    Lost,
+    /// Nothing that matters here.
+    Nothing,
+}
+
+/// Why what was said cannot be understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum LineError {
+    #[error("a line is longer than {MOST} bytes")]
+    TooLong,
+    #[error("a line is no JSON object")]
+    Json,
+}
+
+/// Takes bytes in pieces and gives lines.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    buffer: Vec<u8>,
+    /// Bytes that were searched for a line's end already.
+    searched: usize,
+}
+
+impl Lines {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// What the next whole line means.
+    pub(super) fn next(&mut self) -> Result<Option<Said>, LineError> {
+        let fresh = self.buffer.get(self.searched..).unwrap_or_default();
+        let Some(end) = fresh.iter().position(|byte| *byte == b'\n') else {
+            self.searched = self.buffer.len();
+            return if self.buffer.len() > MOST {
+                Err(LineError::TooLong)
+            } else {
+                Ok(None)
+            };
+        };
+        let line: Vec<u8> = self.buffer.drain(..=self.searched + end).collect();
+        self.searched = 0;
+        if line.trim_ascii().is_empty() {
+            return Ok(Some(Said::Nothing));
+        }
+        match serde_json::from_slice(&line) {
+            Ok(Value::Object(object)) => Ok(Some(said(&object))),
+            Ok(_) | Err(_) => Err(LineError::Json),
+        }
+    }
+}
+
+fn said(line: &Map<String, Value>) -> Said {
+    let text = |key: &str| line.get(key).and_then(Value::as_str).unwrap_or_default();
+    let output = |stream| match text("text") {
+        "" => Said::Nothing,
+        text => Said::Event(SessionEvent::Output {
+            stream,
+            bytes: Bytes::copy_from_slice(text.as_bytes()),
+        }),
+    };
+    match text("type") {
+        "stdout" => output(OutputStream::Stdout),
+        "stderr" => output(OutputStream::Stderr),
+        "result" => {
+            let bundle = bundle(line);
+            if bundle.0.is_empty() {
+                return Said::Nothing;
+            }
+            let main = line.get("is_main_result").and_then(Value::as_bool) == Some(true);
+            Said::Event(if main {
+                SessionEvent::Result(bundle)
+            } else {
+                SessionEvent::Display(bundle)
+            })
+        }
+        "error" => Said::Raised(CellError {
+            name: text("name").to_owned(),
+            message: text("value").to_owned(),
+            traceback: readable(text("traceback")),
+            ..CellError::default()
+        }),
+        "end_of_execution" => Said::End,
+        "unexpected_end_of_execution" => Said::Lost,
+        // Counts, signs of life, and what later versions may add.
+        _ => Said::Nothing,
+    }
+}
+
+/// The representations of a result. One that cannot be read is left out.
+fn bundle(line: &Map<String, Value>) -> MimeBundle {
+    let mut bundle = BTreeMap::new();
+    for (key, mime, encoded) in FORMATS {
+        let bytes = match line.get(key) {
+            None | Some(Value::Null) => continue,
+            Some(Value::String(text)) if encoded => {
+                let plain: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();
+                match STANDARD.decode(plain) {
+                    Ok(bytes) => bytes,
+                    Err(_) => continue,
+                }
+            }
+            Some(Value::String(text)) => text.clone().into_bytes(),
+            Some(other) => other.to_string().into_bytes(),
+        };
+        bundle.insert(mime.to_owned(), Bytes::from(bytes));
+    }
+    // What has a name of its own there.
+    if let Some(Value::Object(extra)) = line.get("extra") {
+        for (mime, value) in extra.iter().filter(|(mime, _)| mime.contains('/')).take(16) {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            bundle.entry(mime.clone()).or_insert_with(|| Bytes::from(text));
+        }
+    }
+    if !bundle.is_empty() {
+        bundle.entry("text/plain".to_owned()).or_default();
+    }
+    MimeBundle(bundle)
+}
+
+/// What to do about the standard input that there is not.
+pub(super) const NO_STDIN: &str = "put the values into the code, or write them into a file and read that";
+
+/// How a cell ended that raised this, or nothing.
+pub(super) fn status(raised: Option<CellError>) -> CellStatus {
+    let Some(error) = raised else {
+        return CellStatus::Ok;
+    };
+    match error.name.as_str() {
+        // The interpreter ended: what the service says then has no traceback, which what code raises has.
+        "ContextRestarting" | "UnexpectedEndOfExecution" | "WebSocketError" if error.traceback.is_empty() => lost(),
+        // What Jupyter's kernels make of `sys.exit`: the session lives on.
+        "SystemExit" => CellStatus::Exit(match error.message.trim() {
+            "" | "None" => 0,
+            text => text.parse().unwrap_or(1),
+        }),
+        "KeyboardInterrupt" => CellStatus::Interrupted(error),
+        "StdinNotImplementedError" => CellStatus::Error(CellError {
+            class: "stdin".to_owned(),
+            hint: NO_STDIN.to_owned(),
+            ..error
+        }),
+        "MemoryError" => CellStatus::Error(CellError {
+            class: "memory".to_owned(),
+            ..error
+        }),
+        _ => CellStatus::Error(error),
+    }
+}
+
+/// The interpreter was lost.
+pub(super) const fn lost() -> CellStatus {
+    CellStatus::Died(Exit::Signal(9))
+}
+
+/// A traceback as people know it: kernels colour theirs, rule them off, and the service joins their lines.
+fn readable(text: &str) -> String {
+    const HEAD: &str = "Traceback (most recent call last)";
+    let plain = without_escapes(text);
+    let Some((_, frames)) = plain.strip_prefix("-----").and_then(|rest| rest.split_once(HEAD)) else {
+        return plain;
+    };
+    format!("{HEAD}:\n{}", frames.trim_start_matches(':').trim_start_matches('\n'))
+}
+
+/// Without what terminals take for colours.
+fn without_escapes(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        if c != '\u{1b}' {
+            plain.push(c);
+            continue;
+        }
+        if rest.next() == Some('[') {
+            for c in rest.by_ref() {
+                if ('@'..='~').contains(&c) {
+                    break;
+                }
+            }
+        }
+    }
+    plain.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(text: &str) -> Vec<Said> {
+        let mut lines = Lines::default();
+        let mut said = Vec::new();
+        // Two bytes at a time, so that nothing depends on how the network cuts.
+        for piece in text.as_bytes().chunks(2) {
+            lines.push(piece);
+            while let Some(one) = lines.next().unwrap() {
+                said.push(one);
+            }
+        }
+        said
+    }
+
+    #[test]
+    fn a_conversation_becomes_events() {
+        let said = all(concat!(
+            r#"{"type":"number_of_executions","execution_count":1}"#,
+            "\n",
+            r#"{"type":"stdout","text":"hi\n","timestamp":"2026-11-20T21:47:20.53+00:00"}"#,
+            "\n",
+            r#"{"type":"keepalive"}"#,
+            "\n",
+            r#"{"type":"result","text":"<Figure>","png":"aGk=\n","chart":{"type":"line"},"extra":{},"is_main_result":false}"#,
+            "\n",
+            r#"{"type":"result","text":"42","json":{"a":[1]},"is_main_result":true}"#,
+            "\n",
+            r#"{"type":"from the future","x":1}"#,
+            "\n",
+            r#"{"type":"error","name":"ZeroDivisionError","value":"division by zero","traceback":"\u001b[0;31mTraceback\u001b[0m\nline\n"}"#,
+            "\n",
+            r#"{"type":"end_of_execution"}"#,
+            "\n",
+        ));
+        let events: Vec<&Said> = said.iter().filter(|one| **one != Said::Nothing).collect();
+        let Said::Event(SessionEvent::Output { stream, bytes }) = events[0] else {
+            panic!("{events:?}")
+        };
+        assert_eq!((*stream, bytes.as_ref()), (OutputStream::Stdout, &b"hi\n"[..]));
+        let Said::Event(SessionEvent::Display(figure)) = events[1] else {
+            panic!("{events:?}")
+        };
+        assert_eq!(figure.get("image/png").unwrap().as_ref(), b"hi");
+        assert_eq!(
+            figure.get("application/vnd.sandcell.chart+json").unwrap().as_ref(),
+            br#"{"type":"line"}"#
+        );
+        let Said::Event(SessionEvent::Result(value)) = events[2] else {
+            panic!("{events:?}")
+        };
+        assert_eq!(value.text(), "42");
+        assert_eq!(value.get("application/json").unwrap().as_ref(), br#"{"a":[1]}"#);
+        let Said::Raised(error) = events[3] else {
+            panic!("{events:?}")
+        };
+        assert_eq!(
+            (error.name.as_str(), error.traceback.as_str()),
+            ("ZeroDivisionError", "Traceback\nline")
+        );
+        assert_eq!(events[4], &Said::End);
+    }
+
+    #[test]
+    fn a_picture_that_is_none_is_left_out() {
+        let said = all("{\"type\":\"result\",\"png\":\"?\",\"text\":\"x\",\"is_main_result\":true}\n\n");
+        let Said::Event(SessionEvent::Result(value)) = &said[0] else {
+            panic!("{said:?}")
+        };
+        assert_eq!(value.0.len(), 1);
+        assert_eq!(said[1], Said::Nothing);
+    }
+
+    #[test]
+    fn lines_that_are_no_lines_are_errors() {
+        let mut lines = Lines::default();
+        lines.push(b"[]\n");
+        assert_eq!(lines.next(), Err(LineError::Json));
+        let mut lines = Lines::default();
+        lines.push(&vec![b'x'; MOST + 1]);
+        assert_eq!(lines.next(), Err(LineError::TooLong));
+    }
+
+    #[test]
+    fn a_kernels_traceback_reads_as_pythons_own() {
+        let text = "\u{1b}[31m---------------------------------------------------------------------------\u{1b}[39mZeroDivisionError\
+                    \u{20}                        Traceback (most recent call last)Cell In[4], line 1\n----> 1 1/0\nZeroDivisionError: division by zero";
+        assert_eq!(
+            readable(text),
+            "Traceback (most recent call last):\nCell In[4], line 1\n----> 1 1/0\nZeroDivisionError: division by zero"
+        );
+        assert_eq!(
+            readable("  Cell In[7], line 1\nSyntaxError: no\n"),
+            "  Cell In[7], line 1\nSyntaxError: no"
+        );
+    }
+
+    #[test]
+    fn an_exit_is_no_error() {
+        let raised = |name: &str, message: &str| {
+            status(Some(CellError {
+                name: name.into(),
+                message: message.into(),
+                ..CellError::default()
+            }))
+        };
+        assert_eq!(status(None), CellStatus::Ok);
+        assert_eq!(raised("SystemExit", "3"), CellStatus::Exit(3));
+        assert_eq!(raised("SystemExit", "None"), CellStatus::Exit(0));
+        assert_eq!(raised("SystemExit", "text"), CellStatus::Exit(1));
+        assert!(matches!(raised("KeyboardInterrupt", ""), CellStatus::Interrupted(_)));
+        assert!(matches!(
+            raised("ContextRestarting", "Context was restarted"),
+            CellStatus::Died(_)
+        ));
+    }
+}

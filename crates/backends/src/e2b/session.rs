@@ -1,0 +1,279 @@
+//! Sessions: contexts of the sandbox's code interpreter.
+//!
+//! There is no call that interrupts. As the service's own clients do, the connection of a cell is closed, upon which
+//! the interpreter is interrupted there. A cell that comes in the moment of the interrupt is dropped there without a
+//! word (seen with the service's own interpreter: what is queued is aborted, and nobody tells), so before a cell counts
+//! as interrupted, empty ones are sent until one comes to its end. One that never yields is killed with its context.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use reqwest::{Method, Response};
+use sandcell_sandbox::{
+    Cell, CellError, CellOutcome, CellStatus, Interrupter, SandboxError, Session, SessionError, SessionEvent,
+    SessionFeatures,
+};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+
+use super::inside::Inside;
+use super::languages;
+use super::results::{Lines, NO_STDIN, Said, lost, status};
+use super::trouble::Trouble;
+
+/// How long a context may take to be there.
+const OPEN: Duration = Duration::from_secs(30);
+/// How long an interrupt may take to be done there before the interpreter is asked whether it listens.
+const SETTLE: Duration = Duration::from_millis(300);
+/// How long it may take to answer, before it is asked again.
+const PROBE: Duration = Duration::from_millis(600);
+/// Events of one cell that are handed on beside output.
+const SHOWN: u32 = 65;
+
+/// What somebody wants of a running cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    None,
+    Interrupt,
+    Kill,
+}
+
+/// A context.
+#[derive(Debug)]
+pub(super) struct E2bSession {
+    inside: Arc<Inside>,
+    language: String,
+    context: String,
+    order: Arc<watch::Sender<Order>>,
+}
+
+impl E2bSession {
+    /// Makes a context for a language.
+    pub(super) async fn open(inside: &Arc<Inside>, language: &str) -> Result<Self, SessionError> {
+        let cannot = |reason: String| SessionError::Start {
+            language: language.to_owned(),
+            reason,
+        };
+        if !languages::has(language) {
+            return Err(cannot(format!("the back end e2b has {}", languages::names())));
+        }
+        let body = json!({"language": language}).to_string();
+        let request = || {
+            Ok(inside
+                .interpreter(Method::POST, &["contexts"])?
+                .header("Content-Type", "application/json")
+                .body(body.clone()))
+        };
+        let answer = inside.ask(request, OPEN).await.map_err(|trouble| match trouble {
+            Trouble::Gone => SessionError::Sandbox(trouble.of_sandbox()),
+            Trouble::Status { status: 502, .. } => cannot(format!(
+                "the template has no code interpreter ({trouble}); set e2b.template to one that has, such as \
+                 code-interpreter-v1"
+            )),
+            other => cannot(other.to_string()),
+        })?;
+        let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
+        let context = answer.get("id").and_then(Value::as_str).unwrap_or_default();
+        if context.is_empty() || context.len() > 200 {
+            return Err(cannot("the interpreter made a context without an id".to_owned()));
+        }
+        inside.has_context(context);
+        Ok(Self {
+            inside: inside.clone(),
+            language: language.to_owned(),
+            context: context.to_owned(),
+            order: Arc::new(watch::Sender::new(Order::None)),
+        })
+    }
+
+    /// Sends a cell; the answer is the stream of what it says.
+    async fn begin(&self, code: &str) -> Result<Response, Trouble> {
+        let body = json!({"code": code, "context_id": self.context}).to_string();
+        let request = || {
+            Ok(self
+                .inside
+                .interpreter(Method::POST, &["execute"])?
+                .header("Content-Type", "application/json")
+                .body(body.clone()))
+        };
+        self.inside.open(request).await
+    }
+
+    /// Follows a cell to its end.
+    async fn follow(&self, cell: &Cell, events: &mpsc::Sender<SessionEvent>) -> Result<CellStatus, Trouble> {
+        let mut response = self.begin(&cell.code).await?;
+        let mut lines = Lines::default();
+        let mut raised = None;
+        let mut shown = 0;
+        while let Some(bytes) = response.chunk().await.map_err(Trouble::from_client)? {
+            lines.push(&bytes);
+            while let Some(said) = lines.next().map_err(|error| Trouble::Garbled(error.to_string()))? {
+                match said {
+                    Said::Event(event) => {
+                        if !matches!(event, SessionEvent::Output { .. }) {
+                            shown += 1;
+                            if shown > SHOWN {
+                                continue;
+                            }
+                        }
+                        if events.send(event).await.is_err() {
+                            return Ok(CellStatus::Ok);
+                        }
+                    }
+                    Said::Raised(error) => raised = Some(error),
+                    Said::End => return Ok(status(raised)),
+                    Said::Lost => return Ok(lost()),
+                    Said::Nothing => {}
+                }
+            }
+        }
+        Err(Trouble::Garbled("what the cell says broke off".to_owned()))
+    }
+
+    /// Waits until the interpreter listens again. Never ends if it does not.
+    async fn listens(&self) {
+        sleep(SETTLE).await;
+        while !matches!(
+            timeout(PROBE, self.ends(languages::nothing(&self.language))).await,
+            Ok(Ok(true))
+        ) {
+            sleep(SETTLE).await;
+        }
+    }
+
+    /// Whether a cell comes to its end, whatever it says.
+    async fn ends(&self, code: &str) -> Result<bool, Trouble> {
+        let mut response = self.begin(code).await?;
+        let mut lines = Lines::default();
+        while let Some(bytes) = response.chunk().await.map_err(Trouble::from_client)? {
+            lines.push(&bytes);
+            while let Some(said) = lines.next().map_err(|error| Trouble::Garbled(error.to_string()))? {
+                if said == Said::End {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// What it means that a cell could not be followed.
+    fn broken(&self, trouble: Trouble) -> Result<CellStatus, SessionError> {
+        match trouble {
+            Trouble::Gone => Err(trouble.of_sandbox().into()),
+            // The context, or the interpreter in it, is not there any more.
+            Trouble::Status { status: 404 | 500, .. } => Ok(lost()),
+            Trouble::Garbled(what) => Err(SessionError::Protocol(what)),
+            other => Err(other.of_sandbox().into()),
+        }
+    }
+}
+
+/// Waits for an order.
+async fn ordered(orders: &mut watch::Receiver<Order>) -> Order {
+    loop {
+        let order = *orders.borrow_and_update();
+        if order != Order::None {
+            return order;
+        }
+        if orders.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Waits for the order to kill.
+async fn killed(orders: &mut watch::Receiver<Order>) {
+    if orders.wait_for(|order| *order == Order::Kill).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+#[async_trait]
+impl Session for E2bSession {
+    async fn execute(&mut self, cell: Cell, events: &mpsc::Sender<SessionEvent>) -> Result<CellOutcome, SessionError> {
+        if cell.stdin.is_some() {
+            return Ok(CellOutcome {
+                status: CellStatus::Error(CellError {
+                    name: "Unsupported".to_owned(),
+                    message: "sessions of the back end e2b have no standard input".to_owned(),
+                    hint: NO_STDIN.to_owned(),
+                    ..CellError::default()
+                }),
+            });
+        }
+        self.order.send_replace(Order::None);
+        let mut orders = self.order.subscribe();
+        let order = tokio::select! {
+            biased;
+            order = ordered(&mut orders) => order,
+            reason = self.inside.ended() => return Err(SandboxError::Gone(reason).into()),
+            followed = self.follow(&cell, events) => {
+                let status = followed.or_else(|trouble| self.broken(trouble))?;
+                return Ok(CellOutcome { status });
+            }
+        };
+        // The connection is closed by now.
+        let status = match order {
+            Order::Kill => lost(),
+            Order::None | Order::Interrupt => tokio::select! {
+                biased;
+                () = killed(&mut orders) => lost(),
+                reason = self.inside.ended() => return Err(SandboxError::Gone(reason).into()),
+                () = self.listens() => CellStatus::Interrupted(CellError {
+                    name: "KeyboardInterrupt".to_owned(),
+                    ..CellError::default()
+                }),
+            },
+        };
+        Ok(CellOutcome { status })
+    }
+
+    fn interrupter(&self) -> Arc<dyn Interrupter> {
+        Arc::new(E2bInterrupter(self.order.clone()))
+    }
+
+    fn features(&self) -> SessionFeatures {
+        FEATURES
+    }
+}
+
+/// What sessions of this back end can do.
+pub(super) const FEATURES: SessionFeatures = SessionFeatures {
+    result_value: true,
+    display: true,
+    interrupt: true,
+    stdin: false,
+};
+
+impl Drop for E2bSession {
+    fn drop(&mut self) {
+        let (inside, context) = (self.inside.clone(), std::mem::take(&mut self.context));
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { inside.end_context(&context).await });
+        }
+    }
+}
+
+#[derive(Debug)]
+struct E2bInterrupter(Arc<watch::Sender<Order>>);
+
+#[async_trait]
+impl Interrupter for E2bInterrupter {
+    async fn interrupt(&self) -> Result<(), SandboxError> {
+        self.0.send_if_modified(|order| {
+            let first = *order == Order::None;
+            if first {
+                *order = Order::Interrupt;
+            }
+            first
+        });
+        Ok(())
+    }
+
+    async fn kill(&self) -> Result<(), SandboxError> {
+        self.0.send_replace(Order::Kill);
+        Ok(())
+    }
+}

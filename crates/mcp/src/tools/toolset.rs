@@ -1,0 +1,85 @@
+//! The sets of tools that a server can offer, and what goes with each: instructions, prompts, and the words in which
+//! results say what to do.
+
+use sandcell_engine::Hints;
+use sandcell_sandbox::Mount;
+
+use super::{Facts, Tool, container, sandbox_toolset, script};
+use crate::host::Host;
+use crate::instructions;
+use crate::prompts::{PROMPTS, Prompt};
+
+/// A set of tools.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Toolset {
+    /// Sandboxes, sessions, files, packages, history.
+    #[default]
+    Sandbox,
+    /// One container-like sandbox at a time: initialize, execute, stop.
+    Container,
+    /// Python scripts with a history.
+    Script(Interpreters),
+}
+
+/// What the toolset `script` runs each piece of code in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Interpreters {
+    /// A process of its own each; no variable stays.
+    #[default]
+    Fresh,
+    /// One process; variables stay.
+    Kept,
+}
+
+impl Toolset {
+    /// The tools, in the order in which they are listed.
+    pub(crate) fn tools(self, facts: &Facts) -> Vec<Tool> {
+        match self {
+            Self::Sandbox => sandbox_toolset(facts),
+            Self::Container => container::tools(facts),
+            Self::Script(interpreters) => script::tools(interpreters),
+        }
+    }
+
+    /// What a model is told once.
+    pub(crate) fn instructions(self, host: &dyn Host, mounts: &[Mount]) -> String {
+        match self {
+            Self::Sandbox => instructions::sandbox_toolset(host, mounts),
+            Self::Container => instructions::closing(container::instructions(host), mounts),
+            Self::Script(interpreters) => instructions::closing(script::instructions(host, interpreters), mounts),
+        }
+    }
+
+    /// The prompts; they speak of the tools of the toolset `sandbox`.
+    pub(crate) fn prompts(self) -> &'static [Prompt] {
+        match self {
+            Self::Sandbox => PROMPTS,
+            Self::Container | Self::Script(_) => &[],
+        }
+    }
+
+    /// What results tell callers to do, in the words of these tools.
+    #[must_use]
+    pub fn hints(self) -> Hints {
+        match self {
+            Self::Sandbox => crate::hints(),
+            Self::Container => Hints {
+                more_memory: "work on the data in parts; the operator's limits.memory_mb gives more".to_owned(),
+                more_time: "make the work smaller or split it over calls; the operator's limits.timeout_s gives more"
+                    .to_owned(),
+                more_disk: "delete files that are not needed; the operator's limits.disk_mb gives more".to_owned(),
+                bring_data: "make the data in the code: the sandbox has no network".to_owned(),
+                give_stdin: "put the values into the code: nobody is there to type".to_owned(),
+                read_rest: None,
+            },
+            Self::Script(_) => Hints {
+                more_memory: "work on the data in parts; the operator's limits.memory_mb gives more".to_owned(),
+                more_time: "raise timeout (at most 3600), or make the work smaller".to_owned(),
+                more_disk: "delete files that are not needed; the operator's limits.disk_mb gives more".to_owned(),
+                bring_data: "make the data in the code: it has no network".to_owned(),
+                give_stdin: "put the values into the code: nobody is there to type".to_owned(),
+                read_rest: None,
+            },
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The back end e2b: its settings, and the languages that its sandboxes bring along.
+
+use std::sync::Arc;
+
+use sandcell_backends::e2b::{self, Debug, E2bBackend, E2bConfig, Internet};
+use sandcell_sandbox::{Backend, Failure, Language};
+
+use super::select::Ground;
+
+/// Asks the service whether it takes the key.
+pub(super) async fn make(ground: Ground<'_>) -> Result<Arc<dyn Backend>, Failure> {
+    let own = ground.settings.e2b.clone();
+    let config = E2bConfig {
+        key: own.key,
+        domain: own.domain,
+        api_url: own.api_url,
+        sandbox_url: own.sandbox_url,
+        debug: if own.debug { Debug::On } else { Debug::Off },
+        template: own.template,
+        lifetime: own.lifetime,
+        level: own.level,
+        internet: if own.internet { Internet::Open } else { Internet::Closed },
+    };
+    Ok(E2bBackend::start(config).await?)
+}
+
+/// The languages of its sandboxes.
+pub(super) fn languages() -> Vec<Arc<dyn Language>> {
+    e2b::languages(sandcell_languages::python::analyse)
+}

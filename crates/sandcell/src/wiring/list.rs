@@ -1,0 +1,22 @@
+//! The back ends of this build: each is a name and how it is made.
+
+#[allow(unused_imports, reason = "a build without back ends has none inside")]
+use super::select::{Inside, Maker};
+
+/// All of them. The order has no meaning; the setting `backend` says which are wanted, and which first.
+pub(super) const BACKENDS: &[Maker] = &[
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    Maker {
+        name: sandcell_backends::native::NAME,
+        make: |ground| Box::pin(super::native::make(ground)),
+        inside: Inside::ThisMachine,
+    },
+    #[cfg(all(target_os = "linux", feature = "e2b"))]
+    Maker {
+        name: sandcell_backends::e2b::NAME,
+        make: |ground| Box::pin(super::e2b::make(ground)),
+        inside: Inside::Own {
+            languages: super::e2b::languages,
+        },
+    },
+];

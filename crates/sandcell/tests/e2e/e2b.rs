@@ -1,0 +1,247 @@
+use std::process::{Command, Output};
+
+use serde_json::json;
+
+use crate::e2b_service::{Fake, KEY};
+use crate::support::begin;
+use crate::support::client::Client;
+use crate::support::place::Place;
+
+/// A command whose environment names the service, as the service's own clients take it.
+fn command(place: &Place, fake: &Fake, arguments: &[&str]) -> Command {
+    let mut command = place.command(arguments);
+    command
+        .env("E2B_API_KEY", KEY)
+        .env("E2B_API_URL", &fake.url)
+        .env("E2B_SANDBOX_URL", &fake.url);
+    command
+}
+
+fn server(place: &Place, fake: &Fake) -> Client {
+    Client::start(command(place, fake, &["serve"]).env("INTERPRETER_TYPE", "e2b"))
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[test]
+fn the_same_tools_run_code_at_e2b() {
+    let _turn = begin!();
+    let (place, fake) = (Place::new(), Fake::start());
+    let mut server = server(&place, &fake);
+    let first = server.run("x = 41\nprint('there')");
+    assert_eq!(first.status(), "ok", "{first:?}\n{}", server.log());
+    assert_eq!(first.meta()["isolation"]["backend"], "e2b");
+    assert_eq!(first.meta()["isolation"]["level"], "container");
+    assert_eq!(fake.ids().len(), 1, "none waits ahead");
+    assert!(server.text("x + 1").contains("42"));
+    let raised = server.run("print('before')\n1/0");
+    assert_eq!(raised.cause(), "code_failed");
+    assert!(
+        raised.all().contains("before") && raised.all().contains("ZeroDivisionError"),
+        "{raised:?}"
+    );
+    let slow = server.call("execute_code", json!({"code": "while True: pass", "timeout_s": 1}));
+    assert_eq!(slow.status(), "timeout", "{slow:?}");
+    assert!(!slow.state_lost(), "{slow:?}");
+    assert!(server.text("print(x)").contains("41"));
+    // Files of the tools and files of the code are the same.
+    server.call("write_file", json!({"path": "note.txt", "content": "kept\n"}));
+    server.call(
+        "write_file",
+        json!({"path": "note.txt", "content": "more\n", "append": true}),
+    );
+    assert_eq!(server.text("print(open('note.txt').read(), end='')"), "kept\nmore\n");
+    server.text("open('made.txt', 'w').write('by code')");
+    let read = server.call("read_file", json!({"path": "made.txt"}));
+    assert!(read.all().contains("by code"), "{read:?}");
+    let listed = server.call("list_files", json!({}));
+    assert!(
+        listed.all().contains("made.txt") && listed.all().contains("note.txt"),
+        "{listed:?}"
+    );
+    // What it lacks is said.
+    let packages = server.call("install_package", json!({"package": "numpy"}));
+    assert!(packages.is_error(), "{packages:?}");
+    let stdin = server.call("execute_code", json!({"code": "input()", "stdin": "x"}));
+    assert!(stdin.all().contains("no standard input"), "{stdin:?}");
+    let other = server.call("execute_code", json!({"code": "1", "language": "ruby"}));
+    other.refused("language_unavailable");
+    let status = server.call("get_sandbox_status", json!({}));
+    assert!(status.all().contains("back end e2b") || status.data()["sandboxes"][0]["isolation"]["backend"] == "e2b");
+    assert!(
+        !format!(
+            "{}{}",
+            server.log(),
+            server.run("import os\nprint(dict(os.environ))").all()
+        )
+        .contains(KEY)
+    );
+    server.hang_up();
+    server.wait(crate::support::PATIENCE);
+    assert!(fake.ids().is_empty(), "nothing is left: {:?}", fake.ids());
+    fake.had_no_faults();
+}
+
+#[test]
+fn a_run_of_its_own_and_a_made_sandbox_are_ended() {
+    let _turn = begin!();
+    let (place, fake) = (Place::new(), Fake::start());
+    let server = server(&place, &fake);
+    let once = server.call(
+        "create_run_close",
+        json!({
+            "code": "print(open('in.txt').read())\nopen('out.txt', 'w').write('result')",
+            "files": {"in.txt": "given"}, "outputs": ["out.txt"],
+        }),
+    );
+    assert_eq!(once.status(), "ok", "{once:?}");
+    assert!(once.all().contains("given"));
+    assert_eq!(once.of_kind("resource_link").count(), 1, "{once:?}");
+    let made = server.call("create_sandbox", json!({"env": {"MODE": "test"}}));
+    let id = made.data()["sandbox_id"].as_str().unwrap().to_owned();
+    let seen = server.call(
+        "execute_code",
+        json!({"code": "import os\nprint(os.environ['MODE'])", "sandbox_id": id}),
+    );
+    assert_eq!(seen.output().trim(), "test", "{seen:?}");
+    server.call("close_sandbox", json!({"sandbox_id": id}));
+    crate::support::until(crate::support::PATIENCE, "both are ended", || {
+        fake.ids().is_empty().then_some(())
+    });
+    fake.had_no_faults();
+}
+
+#[test]
+fn a_sandbox_that_expired_there_is_told_and_replaced() {
+    let _turn = begin!();
+    let (place, fake) = (Place::new(), Fake::start());
+    let server = server(&place, &fake);
+    server.text("x = 41");
+    fake.expire_all();
+    let lost = server.run("print(x)");
+    assert!(lost.all().contains("expired"), "{lost:?}");
+    assert!(lost.cause() == "expired" || lost.is_error(), "{lost:?}");
+    let next = server.run("print('x' in globals())");
+    assert!(next.output().contains("False"), "{next:?}");
+    assert!(next.state_lost() || lost.state_lost(), "{next:?}");
+    fake.had_no_faults();
+}
+
+#[test]
+fn the_next_back_end_is_used_with_the_reason_and_never_below_the_floor() {
+    let _turn = begin!();
+    let (place, fake) = (Place::new(), Fake::start());
+    // Without a key.
+    let server = Client::start(&mut place.command(&["serve", "--backend", "e2b,native"]));
+    let ran = server.run("print(6 * 7)");
+    assert_eq!(ran.status(), "ok", "{ran:?}\n{}", server.log());
+    let isolation = &ran.meta()["isolation"];
+    assert_eq!(isolation["backend"], "native");
+    assert_eq!(isolation["passed_over"][0]["backend"], "e2b");
+    assert!(
+        isolation["passed_over"][0]["remedy"]
+            .to_string()
+            .contains("E2B_API_KEY")
+    );
+    assert!(ran.verdict().contains("passed over: back end e2b"), "{}", ran.verdict());
+    let again = server.run("1");
+    assert_eq!(
+        again.meta()["isolation"]["passed_over"][0]["backend"],
+        "e2b",
+        "every result says it"
+    );
+    let status = server.call("get_sandbox_status", json!({"sandbox_id": again.sandbox()}));
+    assert!(status.all().contains("passed over: back end e2b"), "{status:?}");
+    // With a key, but the floor is higher than what the service gives.
+    let place = Place::with_settings("isolation_min = \"microvm\"\n");
+    let server = Client::start(&mut command(&place, &fake, &["serve", "--backend", "e2b"]));
+    let refused = server.run("1").refused("isolation_unavailable");
+    assert!(
+        refused.contains("container") && refused.contains("microvm"),
+        "{refused}"
+    );
+    assert!(fake.ids().is_empty());
+    // A wrong key, and nothing else to use.
+    let place = Place::new();
+    let mut wrong = command(&place, &fake, &["serve", "--backend", "e2b"]);
+    let server = Client::start(wrong.env("E2B_API_KEY", "e2b_wrong_hush"));
+    let refused = server.run("1").refused("backend_unavailable");
+    assert!(refused.contains("API key") && !refused.contains("hush"), "{refused}");
+    assert!(!server.log().contains("hush"));
+    fake.had_no_faults();
+}
+
+#[test]
+fn a_sandbox_of_a_certain_back_end_can_be_asked_for() {
+    let _turn = begin!();
+    let (place, fake) = (Place::new(), Fake::start());
+    let server = Client::start(&mut command(&place, &fake, &["serve", "--backend", "native,e2b"]));
+    let here = server.run("import sys\nprint(sys.version)");
+    assert_eq!(here.meta()["isolation"]["backend"], "native");
+    let made = server.call("create_sandbox", json!({"backend": "e2b"}));
+    assert_eq!(made.data()["isolation"]["backend"], "e2b", "{made:?}");
+    let id = made.data()["sandbox_id"].as_str().unwrap();
+    let there = server.call("execute_code", json!({"code": "print(6 * 7)", "sandbox_id": id}));
+    assert_eq!(there.output().trim(), "42", "{there:?}");
+    assert_eq!(there.meta()["isolation"]["backend"], "e2b");
+    fake.had_no_faults();
+}
+
+#[test]
+fn the_command_line_runs_programs_there_and_shows_no_key() {
+    let _turn = begin!();
+    let (place, fake) = (Place::new(), Fake::start());
+    let file = place.write("hello.py", "import sys\nprint('hello', sys.argv[1])\nsys.exit(3)\n");
+    let file = file.to_str().unwrap();
+    let output = command(&place, &fake, &["run", "--backend", "e2b", file, "--", "you"])
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "hello you\n",
+        "{}",
+        said(&output)
+    );
+    assert_eq!(output.status.code(), Some(3));
+    assert!(fake.ids().is_empty());
+    for arguments in [&["config"][..], &["config", "--json"], &["doctor", "--json"]] {
+        let output = command(&place, &fake, arguments)
+            .env("SANDCELL_LOG", "debug")
+            .output()
+            .unwrap();
+        assert!(!said(&output).contains(KEY), "{arguments:?}");
+    }
+    fake.had_no_faults();
+}
+
+#[test]
+fn the_other_sets_of_tools_run_there_too() {
+    let _turn = begin!();
+    let (place, fake) = (Place::new(), Fake::start());
+    let start = |toolset: &str| {
+        Client::start(&mut command(
+            &place,
+            &fake,
+            &["serve", "--backend", "e2b", "--toolset", toolset],
+        ))
+    };
+    let server = start("container");
+    let made = server.call("initialize_sandbox", json!({}));
+    assert_eq!(made.data()["isolation"]["backend"], "e2b", "{made:?}");
+    server.text("x = 41");
+    assert!(server.text("x + 1").contains("42"));
+    server.call("stop_sandbox", json!({}));
+    let server = start("script");
+    let call = |code: &str| server.call("run_code", json!({"code": code})).data().clone();
+    assert_eq!(call("x = 41\nprint(x)")["stdout"], "41\n");
+    assert_eq!(call("print(x)")["success"], false);
+    let refused = call("import os");
+    assert_eq!(
+        (&refused["success"], &refused["duration_ms"]),
+        (&json!(false), &json!(0)),
+        "{refused}"
+    );
+    fake.had_no_faults();
+}
