@@ -192,3 +192,74 @@ async fn pictures_and_plotly_figures_have_their_kinds() {
     );
     assert!(result.get("application/vnd.plotly.v1+json").is_some());
 }
+
+#[tokio::test]
+async fn a_missing_row_is_told_from_a_missing_column() {
+    let Some(mut python) = data_python().await else { return };
+    python
+        .run("import pandas as pd\ndf = pd.DataFrame({'a': ['x', 'y'], 'b': [1, 2]})")
+        .await
+        .ok();
+    for (code, hint) in [
+        ("df.loc[5]", "the row labels (the index) are 0, 1"),
+        ("df.set_index('a').loc['zz']", "the row labels (the index) are 'x', 'y'"),
+        ("df.loc[0, 'zz']", "the columns are 'a', 'b'"),
+        ("df['c']", "the columns are 'a', 'b'"),
+        (
+            "df.loc['a']",
+            "the row labels (the index) are 0, 1; 'a' is a column: df['a']",
+        ),
+        ("df['a']['q']", "the row labels (the index) are 0, 1"),
+        ("df.iloc[99]", "df has 2 rows: valid positions are 0 to 1"),
+        (
+            "import matplotlib.pyplot as plt\nfig, ax = plt.subplots(2, 2)\nax.plot([1])",
+            "it is an array of 2x2 axes: take one of them, such as ax[0, 0].plot(...)",
+        ),
+    ] {
+        let ran = python.run(code).await;
+        assert_eq!(ran.error().hint, hint, "{code}");
+    }
+}
+
+#[tokio::test]
+async fn sympy_prints_as_it_does_in_notebooks() {
+    let Some(mut python) = data_python().await else { return };
+    let ran = python
+        .run("import importlib.util\nimportlib.util.find_spec('sympy') is None")
+        .await
+        .ok();
+    if ran.text() == "True" {
+        println!("skipped: the interpreter has no sympy");
+        return;
+    }
+    let ran = python
+        .run("import sympy; sympy.init_printing()\nx = sympy.symbols('x')\nsympy.Integral(x**2, x)")
+        .await
+        .ok();
+    assert!(
+        ran.text().contains('⌠') && ran.text().contains("x  dx"),
+        "{}",
+        ran.text()
+    );
+    let ran = python.run("sympy.init_session()").await.ok();
+    assert!(ran.stdout.contains("symbols('x y z t')"), "{}", ran.stdout);
+    assert_eq!(python.run("z + t").await.ok().text(), "t + z");
+}
+
+#[tokio::test]
+async fn progress_bars_leave_no_thread() {
+    let Some(mut python) = data_python().await else { return };
+    let ran = python
+        .run("import threading, importlib.util\nimportlib.util.find_spec('tqdm') is None")
+        .await
+        .ok();
+    if ran.text() == "True" {
+        println!("skipped: the interpreter has no tqdm");
+        return;
+    }
+    python
+        .run("from tqdm import tqdm\nfor i in tqdm(range(3)): pass")
+        .await
+        .ok();
+    assert_eq!(python.run("threading.active_count()").await.ok().text(), "1");
+}

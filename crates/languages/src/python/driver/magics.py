@@ -190,81 +190,22 @@ def run_shell(command, **options):
     return subprocess.run([shell_program(), "-c", command], **options)
 
 
-def pip_words(command):
-    """The arguments of a package manager's call, or None if the command is something else."""
-    words = command.split()
-    while words and (words[0] in ("sudo", "uv", "python", "python3", "-m") or words[0] == sys.executable):
-        words = words[1:]
-    if words and words[0] in ("pip", "pip3", "conda", "mamba") and words[1:2] == ["install"]:
-        return words[2:]
-    return None
-
-
-# Options of pip that make no difference here; all others are passed on, to be refused with the reason.
-HARMLESS = ("-q", "-qq", "-qqq", "--quiet", "-v", "--verbose", "-U", "--upgrade", "--user", "-y", "--yes",
-            "--no-cache-dir", "--progress-bar=off", "--disable-pip-version-check", "--no-input", "--only-binary=:all:",
-            "--break-system-packages", "--prefer-binary", "--system")  # fmt: skip
-
-
-def install(words):
-    """`pip install`: the host installs what it may. Without such a host: a clear error for what is not there."""
-    wanted = [word.strip("'\"") for word in words if word not in HARMLESS]
-    if core.session.packages and wanted:
-        print(ask_for_packages(wanted))
-        return
-    metadata = core.standard("importlib.metadata")
-    missing = []
-    for word in wanted:
-        name = re.split(r"[\[<>=!~;@ ]", word)[0]
-        try:
-            print("Requirement already satisfied: %s (%s)" % (name, metadata.version(name)))
-        except Exception:
-            missing.append(name)
-    if missing:
-        error = UsageError("not in this sandbox: " + ", ".join(missing))
-        error.missing = missing
-        raise error
-
-
-def ask_for_packages(wanted):
-    """Has the host install packages while the cell waits; an interrupt ends the waiting."""
-    session = core.session
-    if core._thread.get_ident() != core.MAIN_THREAD or session.child:
-        raise UsageError("packages can be installed from the main thread of the session only")
-    core.flush_streams()
-    nonce = session.nonce
-    core.send({"type": "install", "nonce": nonce, "packages": wanted})
-    poll = core.standard("select").poll()
-    poll.register(core.CONTROL_IN, 1)
-    while True:
-        answer = core.inbox.ready()
-        if answer is None:
-            poll.poll()  # an interrupt comes out of here
-            # Not out of the middle of reading, which would lose a frame.
-            session.armed = False
-            core.inbox.buffer += core.read(core.CONTROL_IN, 1 << 16) or core.posix._exit(0)
-            session.armed = True
-            if session.pending:
-                session.pending = False
-                raise KeyboardInterrupt
-        elif answer.get("type") == "installed" and answer.get("nonce") == nonce:
-            if not answer["ok"]:
-                raise UsageError(answer["text"])
-            core.standard("importlib").invalidate_caches()
-            return answer["text"].rstrip()
-
-
 def shell(command, frame=None):
     """`!command`: its output goes where ours goes."""
     command = expand(command, frame or sys._getframe(1))
-    words = pip_words(command)
-    if words is not None:
-        return install(words)
+    command = packages().done(command)
+    if command is None:
+        return None
     code = run_shell(command).returncode
     core.NAMES["_exit_code"] = code
     if code:
-        print("[exit status %d]" % code, file=sys.stderr)
+        why = ": this sandbox has no network" if core.part("errors").want_of_network(command, code) else ""
+        print("[exit status %d%s]" % (code, why), file=sys.stderr)
     return None
+
+
+def packages():
+    return core.part("packages")
 
 
 def capture(command, frame=None):
@@ -319,12 +260,12 @@ def magic_env(arguments, _frame):
 def magic_pip(arguments, frame):
     words = arguments.split()
     if words[:1] == ["install"]:
-        return install(words[1:])
+        return packages().install(words[1:])
     return run_module_pip(arguments)
 
 
 def run_module_pip(arguments):
-    run_shell("%s -m pip %s" % (sys.executable, arguments))
+    run_shell("PYTHONWARNINGS=ignore %s -m pip --disable-pip-version-check %s" % (sys.executable, arguments))
 
 
 def alias(program):
@@ -444,6 +385,7 @@ LINE = {
     "who_ls": lambda arguments, frame: [item["name"] for item in core.part("variables").listing(core.NAMES)],
     "whos": magic_whos,
     "reset": magic_reset,
+    "precision": lambda arguments, frame: core.part("shell").set_precision(arguments),
     "sx": lambda arguments, frame: capture(arguments),
     "system": lambda arguments, frame: capture(arguments),
 }
@@ -452,7 +394,7 @@ LINE.update(
     {
         name: nothing
         for name in (
-            "matplotlib", "load_ext", "reload_ext", "unload_ext", "autoreload", "config", "precision", "xmode",
+            "matplotlib", "load_ext", "reload_ext", "unload_ext", "autoreload", "config", "xmode",
             "colors", "automagic", "pylab", "aimport", "pdb", "logstart", "logstop", "alias", "gui", "autosave",
         )
     }
@@ -489,7 +431,9 @@ def program(*words):
             code = subprocess.run(argv, input=body.encode("utf-8", "surrogateescape")).returncode
         core.NAMES["_exit_code"] = code
         if code:
-            raise subprocess.CalledProcessError(code, argv[0])
+            error = subprocess.CalledProcessError(code, argv[0])
+            error.script = body[:10000]
+            raise error
         return core.NOTHING
 
     return run
@@ -524,15 +468,47 @@ class Main:
     f_globals = f_locals = core.NAMES
 
 
+class Output:
+    """A display that was captured."""
+
+    def __init__(self, blobs):
+        self.blobs = blobs
+        self.data = {mime: data.decode("utf-8", "replace") if mime.startswith("text/") else data for mime, data in blobs}
+        self.metadata = {}
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return dict(self.blobs)
+
+    def display(self):
+        core.show(self.blobs)
+
+    def __repr__(self):
+        return self.data["text/plain"]
+
+
 class Captured:
     """What `%%capture name` keeps."""
 
-    def __init__(self, stdout, stderr):
-        self.stdout, self.stderr, self.outputs = stdout, stderr, []
+    def __init__(self, stdout, stderr, outputs):
+        self._stdout, self._stderr, self._outputs = stdout, stderr, outputs
+
+    @property
+    def stdout(self):
+        return self._stdout.getvalue()
+
+    @property
+    def stderr(self):
+        return self._stderr.getvalue()
+
+    @property
+    def outputs(self):
+        return [Output(blobs) for blobs in self._outputs]
 
     def show(self):
         sys.stdout.write(self.stdout)
         sys.stderr.write(self.stderr)
+        for output in self.outputs:
+            output.display()
 
     __call__ = show
 
@@ -540,18 +516,42 @@ class Captured:
         return self.stdout
 
 
-def cell_capture(arguments, body, name):
-    import io
+class Recorder:
+    """Keeps what is printed and displayed between `start` and `stop`."""
 
-    kept = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = out, err = io.StringIO(), io.StringIO()
+    def __init__(self, stdout=True, stderr=True, display=True):
+        io = core.standard("io")
+        self.out, self.err = io.StringIO() if stdout else None, io.StringIO() if stderr else None
+        self.outputs = [] if display else None
+
+    def start(self):
+        self.before = sys.stdout, sys.stderr, core.session.captured
+        sys.stdout, sys.stderr = self.out or sys.stdout, self.err or sys.stderr
+        if self.outputs is not None:
+            core.session.captured = self.outputs
+        io = core.standard("io")
+        return Captured(self.out or io.StringIO(), self.err or io.StringIO(), self.outputs if self.outputs is not None else [])
+
+    def stop(self):
+        try:
+            if self.outputs is not None and "matplotlib.pyplot" in sys.modules:
+                core.part("charts").flush()
+        finally:
+            sys.stdout, sys.stderr, core.session.captured = self.before
+
+
+def cell_capture(arguments, body, name):
+    words = arguments.split()
+    recorder = Recorder("--no-stdout" not in words, "--no-stderr" not in words, "--no-display" not in words)
+    captured = recorder.start()
     try:
-        core.run_text(body, name)
+        value = core.run_text(body, name)
+        if value is not core.NOTHING and value is not None:
+            core.display(value)
     finally:
-        sys.stdout, sys.stderr = kept
-        words = [word for word in arguments.split() if not word.startswith("-")]
-        if words:
-            core.NAMES[words[0]] = Captured(out.getvalue(), err.getvalue())
+        recorder.stop()
+        for word in [word for word in words if not word.startswith("-")][:1]:
+            core.NAMES[word] = captured
     return core.NOTHING
 
 
@@ -612,6 +612,12 @@ def ask(name, with_source):
     print(core.clip("\n".join(lines), 8000).decode("utf-8"))
 
 
+def shown(value):
+    """What an expression becomes that is shown though it is not the last one."""
+    if value is not None:
+        core.display(value)
+
+
 class calls:
     """What rewritten lines call."""
 
@@ -619,6 +625,7 @@ class calls:
     capture = staticmethod(capture)
     line = staticmethod(line)
     ask = staticmethod(ask)
+    shown = staticmethod(shown)
 
 
 builtins.__sandcell__ = calls

@@ -23,16 +23,36 @@ METHODS = (
 
 
 def bundle(value):
-    """[(mime, bytes)] of a value, `text/plain` first."""
-    if type(value) is str:
+    """[(mime, bytes)] of a value, `text/plain` first. None if the value has shown itself."""
+    if type(value) is str and not core.session.formatted:
         return [("text/plain", core.clip(repr(value[: core.TEXT_LIMIT + 1])))]
+    if type(value) is int and not core.session.formatted:
+        return [("text/plain", number_text(value).encode("ascii"))]
     found = {}
     if not isinstance(value, type):
         special(value, found)
+        if not found and shows_itself(value):
+            return None
+        if core.session.formatted:
+            found.update(core.part("shell").registered(value))
         asked(value, found)
     if not isinstance(found.get("text/plain"), str):
         found["text/plain"] = plain(value)
     return checked(found)
+
+
+def number_text(value):
+    try:
+        return repr(value)
+    except ValueError:  # more digits than Python converts
+        return "an integer of %d bits; str() of it needs sys.set_int_max_str_digits(0)" % value.bit_length()
+
+
+def shows_itself(value):
+    """Whether it did, by its `_ipython_display_` or a function that is registered to show it."""
+    if not core.session.formatted and getattr(type(value), "_ipython_display_", None) is None:
+        return False
+    return core.part("shell").shown_itself(value)
 
 
 def bundle_of_raw(data):
@@ -47,6 +67,8 @@ def plain(value):
     try:
         return core.part("pretty").text_of(value)
     except Exception as error:
+        if type(value) is int:
+            return number_text(value)
         described = core.part("errors").describe(error)
         core.say(described["traceback"] + "\n")
         kind = type(value)

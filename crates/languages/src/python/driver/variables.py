@@ -13,6 +13,8 @@ def listing(names):
         if type(name) is not str or name.startswith("_") or len(found) >= LIMIT:
             continue
         kind = type(value)
+        if value is core.session.inputs or value is core.session.outputs:
+            continue
         if kind in (type(sys), type(listing), type(len), type):
             continue
         found.append(
