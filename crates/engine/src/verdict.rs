@@ -267,6 +267,14 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
              resolved inside"
                 .to_owned(),
         ),
+        "package" => (
+            Code::PackageFailed,
+            match error.message.as_str() {
+                "" => "a package could not be installed".to_owned(),
+                message => format!("a package could not be installed: {message}"),
+            },
+            "check the package's name and version, or do without it".to_owned(),
+        ),
         "compile" => (
             Code::CodeFailed,
             match error.message.as_str() {
@@ -693,6 +701,7 @@ mod tests {
             ("processes", Code::ProcessLimit),
             ("network", Code::NetworkDenied),
             ("stdin", Code::CodeFailed),
+            ("package", Code::PackageFailed),
             ("", Code::CodeFailed),
             ("unheard of", Code::CodeFailed),
         ] {

@@ -160,7 +160,7 @@ pub struct CellError {
     #[serde(default)]
     pub hint: String,
     /// A coarse class that the server maps to a cause: `memory`, `network`, `disk`, `processes`, `stdin`,
-    /// `compile` (it never ran), or empty.
+    /// `package`, `compile` (it never ran), or empty.
     #[serde(default)]
     pub class: String,
 }

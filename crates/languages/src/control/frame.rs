@@ -360,7 +360,7 @@ fn bounded(mut error: CellError) -> CellError {
     clip(&mut error.message, 16 << 10);
     clip(&mut error.traceback, TEXT_MAX);
     clip(&mut error.hint, 2 << 10);
-    if !["memory", "network", "disk", "processes", "stdin"].contains(&error.class.as_str()) {
+    if !["memory", "network", "disk", "processes", "stdin", "package"].contains(&error.class.as_str()) {
         error.class.clear();
     }
     error

@@ -26,16 +26,21 @@ pub struct DriverFile {
 
 const BOOT: &str = include_str!("driver/boot.py");
 
-const FILES: [DriverFile; 10] = [
+const FILES: [DriverFile; 15] = [
     file("core", include_str!("driver/core.py")),
     file("imports", include_str!("driver/imports.py")),
     file("copies", include_str!("driver/copies.py")),
     file("errors", include_str!("driver/errors.py")),
+    file("lookups", include_str!("driver/lookups.py")),
     file("pretty", include_str!("driver/pretty.py")),
     file("rich", include_str!("driver/rich.py")),
     file("charts", include_str!("driver/charts.py")),
+    file("chartdata", include_str!("driver/chartdata.py")),
     file("magics", include_str!("driver/magics.py")),
+    file("moremagics", include_str!("driver/moremagics.py")),
     file("notebook", include_str!("driver/notebook.py")),
+    file("shell", include_str!("driver/shell.py")),
+    file("packages", include_str!("driver/packages.py")),
     file("variables", include_str!("driver/variables.py")),
 ];
 

@@ -16,6 +16,7 @@ mod habits;
 mod hostile;
 mod interrupts;
 mod restore;
+mod shell;
 
 /// Starts a session of the machine's Python, or leaves the test if there is none.
 macro_rules! python {

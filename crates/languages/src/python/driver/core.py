@@ -30,6 +30,8 @@ HOME = "/home/user"
 TEXT_LIMIT = 64 << 10
 DISPLAY_LIMIT = 64
 SOURCES_LIMIT = 16 << 20
+KEPT = 100
+HEAVY = 1 << 20
 ONLY_AST = 0x400
 TOP_LEVEL_AWAIT = 0x2000
 FUTURE_FLAGS = 0x1FE0000
@@ -39,6 +41,7 @@ PID = getpid()
 MAIN_THREAD = _thread.get_ident()
 STANDARD_PATH = list(sys.path)
 NOTHING = object()
+SYSTEM = posix.system
 
 
 class session:
@@ -64,6 +67,11 @@ class session:
     shown = 0
     dropped = 0
     waiting = []  # displays made while no cell ran
+    captured = None  # where displays go instead, while something captures them
+    formatted = False  # functions are registered that show values
+    inputs = []  # `In`
+    outputs = {}  # `Out`
+    last = ("", "", "")  # `_`, `__` and `___`
 
 
 # ---------------------------------------------------------------- frames
@@ -289,7 +297,6 @@ class Hooks:
             return self.last_resort(name, path, target)
         if name not in self.wanted:
             return None
-        action = self.wanted.pop(name)
         for finder in sys.meta_path:
             if not isinstance(finder, Hooks):
                 spec = finder.find_spec(name, path, target)
@@ -304,7 +311,7 @@ class Hooks:
         def exec_module(module):
             original(module)
             try:
-                action(module)
+                self.wanted.pop(name, id)(module)  # not when the spec is asked for, which many do without importing
             except Exception:
                 pass  # a library that changed: it works as it is
 
@@ -345,18 +352,22 @@ def set_up_imports():
     sys.meta_path.insert(0, Hooks(False))
     sys.meta_path.append(Hooks(True))
     sys.argv = [""]
+    # Commands of a cell find the session's own interpreter, and what stands for pip, first.
+    own = "/tmp/.sandcell-bin-%d:%s:" % (posix.getuid(), sys.executable.rpartition("/")[0])
+    path = own + posix.environ.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin").decode("utf-8", "surrogateescape")
+    posix.environ[b"PATH"] = path.encode("utf-8", "surrogateescape")
+    posix.putenv(b"PATH", posix.environ[b"PATH"])
+    posix.system = lambda command: part("packages").system(command)
+    if "os" in sys.modules:
+        sys.modules["os"].environ["PATH"], sys.modules["os"].system = path, posix.system
     when_imported("linecache", fill_linecache)
     for name, action in (
-        ("inspect", "on_inspect"),
-        ("warnings", "on_warnings"),
-        ("pandas", "on_pandas"),
-        ("matplotlib", "on_matplotlib"),
-        ("plotly.basedatatypes", "on_plotly"),
-        ("IPython.core.display_functions", "on_ipython"),
-        ("asyncio", "on_asyncio"),
-        ("multiprocessing.context", "on_multiprocessing"),
+        ("inspect", "inspect"), ("warnings", "warnings"), ("pandas", "pandas"), ("matplotlib", "matplotlib"),
+        ("plotly.basedatatypes", "plotly"), ("IPython.core.display_functions", "ipython"), ("asyncio", "asyncio"),
+        ("multiprocessing.context", "multiprocessing"), ("subprocess", "subprocess"), ("tqdm.std", "tqdm"),
+        ("PIL.ImageShow", "pillow"),
     ):
-        when_imported(name, lambda module, action=action: getattr(part("imports"), action)(module))
+        when_imported(name, lambda module, action=action: getattr(part("imports"), "on_" + action)(module))
 
 
 SOURCES = {}
@@ -423,8 +434,10 @@ def prepare(text, name):
     for node in tree.body:
         if type(node) is _ast.ClassDef:
             CLASS_CELLS[node.name] = name
-    last = None
-    if tree.body and type(tree.body[-1]) is _ast.Expr and not ends_silently(text, tree.body[-1]):
+    last, shows = None, True
+    if "shell" in PARTS and PARTS["shell"].SHELL.ast_node_interactivity != "last_expr":
+        tree, shows = part("shell").interactive(tree)
+    if shows and tree.body and type(tree.body[-1]) is _ast.Expr and not ends_silently(text, tree.body[-1]):
         last = tree.body.pop().value
     flags = TOP_LEVEL_AWAIT | session.future
     body = None
@@ -444,30 +457,8 @@ def prepare(text, name):
 def run_code(code):
     value = eval(code, NAMES)
     if code.co_flags & COROUTINE:
-        value = run_awaitable(value)
+        value = part("imports").run_awaitable(value)
     return value
-
-
-def run_awaitable(coroutine):
-    """Top-level await: on a loop of the session's own that does not run between cells, so asyncio.run works too."""
-    asyncio = standard("asyncio")
-    loop = session_loop(asyncio)
-    task = loop.create_task(coroutine)
-    try:
-        return loop.run_until_complete(task)
-    except BaseException:
-        if not task.done():
-            task.cancel()
-            loop.run_until_complete(asyncio.wait({task}, timeout=1))
-        raise
-
-
-def session_loop(asyncio):
-    """The session's own loop, made when it is first needed, and current."""
-    if session.loop is None or session.loop.is_closed():
-        session.loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(session.loop)
-    return session.loop
 
 
 def execute(text, name):
@@ -488,6 +479,7 @@ def run_text(text, name):
 def begin(header, name):
     """What a cell does first, already interruptible."""
     heal()
+    keep_input(header["code"])
     give_stdin(header.get("stdin"))
     NAMES.pop("__warningregistry__", None)
     if session.loop is not None and not session.loop.is_closed():
@@ -505,7 +497,7 @@ def run_cell(header):
     session.nonce = session.last_nonce = header["nonce"]
     session.cell = header["cell"]
     session.copy_below = header.get("copy_below", 0)
-    session.shown = session.dropped = 0
+    session.shown, session.dropped, session.captured = 0, 0, None
     session.syntax_error = None
     session.packages = header.get("packages")
     name = "<cell %d>" % header["cell"]
@@ -517,6 +509,7 @@ def run_cell(header):
     value = None
     if error is None and session.loop is not None:
         _, error = guarded(part("imports").start_tasks)
+        guarded(part("imports").end_idle_threads)
     if "matplotlib.pyplot" in sys.modules:
         _, failure = guarded(part("charts").flush)
         error = error or failure
@@ -536,7 +529,7 @@ def outcome(error):
     if sys.getrecursionlimit() < 400:
         sys.setrecursionlimit(1000)
     if isinstance(error, SystemExit):
-        code, failure = guarded(exit_code, error)
+        code, failure = guarded(part("imports").exit_code, error)
         return {"status": "exit", "exit_code": 1 if failure else code}
     described, failure = guarded(part("errors").describe, error)
     if failure is not None:
@@ -544,16 +537,6 @@ def outcome(error):
         described = {"name": name, "message": "", "traceback": name, "hint": "", "class": ""}
     status = "interrupted" if isinstance(error, KeyboardInterrupt) else "error"
     return {"status": status, "error": described}
-
-
-def exit_code(error):
-    code = error.code
-    if code is None:
-        return 0
-    if isinstance(code, int):
-        return max(-(1 << 31), min(int(code), (1 << 31) - 1))
-    print(code, file=sys.stderr)
-    return 1
 
 
 # ---------------------------------------------------------------- values
@@ -569,27 +552,57 @@ def clip(text, limit=TEXT_LIMIT):
     return data[: limit - 64].decode("utf-8", "ignore").encode("utf-8") + note.encode("ascii")
 
 
-def number_text(value):
-    try:
-        return repr(value)
-    except ValueError:  # more digits than Python converts
-        return "an integer of %d bits; str() of it needs sys.set_int_max_str_digits(0)" % value.bit_length()
+def keep_input(text):
+    """`In`, `_i` and `_iN`. What is older than KEPT cells is forgotten, here as in `Out`."""
+    inputs, cell = session.inputs, session.cell
+    del inputs[cell:]
+    inputs.extend([""] * (cell - len(inputs)))
+    inputs.append(text if len(text) < 100000 else text[:100000])
+    if cell > KEPT:
+        inputs[cell - KEPT] = ""
+        NAMES.pop("_i%d" % (cell - KEPT), None)
+        part("shell").forget_output(cell - KEPT)
+    before = ["", "", *inputs[max(0, cell - 3) : cell]]
+    NAMES["_i%d" % cell] = inputs[cell]
+    NAMES.update(_ih=inputs, _oh=session.outputs, _i=before[-1], _ii=before[-2], _iii=before[-3])
+    for name, value in (("In", inputs), ("Out", session.outputs)):
+        NAMES.setdefault(name, value)
+
+
+def keep_output(value):
+    """`_`, `__`, `___`, `_N` and `Out`. Names of the caller's own among them stay, as in a notebook."""
+    if value is session.outputs:
+        return
+    session.outputs[session.cell] = NAMES["_%d" % session.cell] = value
+    names, last = ("_", "__", "___"), session.last
+    if not hasattr(builtins, "_") and all([NAMES.get(name, kept) is kept for name, kept in zip(names, last)]):
+        session.last = value, last[0], last[1]
+        NAMES.update(zip(names, session.last))
 
 
 def publish(value):
     """The last expression's value: kept as `_` and sent."""
-    builtins._ = value
+    keep_output(value)
     kind = type(value)
-    if kind is int or kind is float or kind is bool:
-        blobs = [("text/plain", number_text(value).encode("ascii"))]
+    if kind.__module__ != "builtins" or (kind is str and len(value) > HEAVY):
+        part("shell").weigh(value)
+    if (kind is float or kind is bool or kind is int and -HEAVY < value < HEAVY) and not session.formatted:
+        blobs = [("text/plain", repr(value).encode("ascii"))]
     else:
         blobs = part("rich").bundle(value)
+    if not blobs:
+        return  # it has shown itself
     flush_streams()
     send({"type": "result", "nonce": session.nonce}, blobs)
 
 
 def show(blobs):
     """Sends a display, within the cell's number of them; between cells it waits for the next one."""
+    if not blobs:
+        return  # it has shown itself
+    if session.captured is not None:
+        session.captured.append(blobs)
+        return
     if session.child:
         for mime, data in blobs:
             if mime == "text/plain":
@@ -732,19 +745,7 @@ def give_stdin(text):
         sys.stdin = NO_STDIN
         return
     session.stdin_text = True
-    data = text.encode("utf-8", "backslashreplace")
-    source, sink = pipe()
-    set_blocking(sink, False)
-    try:
-        fits = not data or write(sink, data) == len(data)
-    except BlockingIOError:
-        fits = False
-    close(sink)
-    if not fits:
-        close(source)
-        source = part("imports").stdin_file(data)
-    replace_fd0(source)
-    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", closefd=False)), "utf-8", "backslashreplace")
+    part("imports").give_text(text)
 
 
 def replace_fd0(fd):
@@ -782,17 +783,14 @@ class Helper:
         return standard("pydoc").help(*things, **named)
 
 
-class Notice:
+class Notice(Leaver):
     """`copyright`, `credits` and `license`."""
 
-    def __init__(self, text):
-        self.text = text
-
     def __repr__(self):
-        return self.text
+        return self.name
 
     def __call__(self):
-        print(self.text)
+        print(self.name)
 
 
 AFTER_FORK = []
@@ -841,7 +839,7 @@ def make_main():
     main.__dict__.update(__builtins__=builtins, __spec__=None, __loader__=None, __package__=None, __doc__=None)
     sys.modules["__main__"] = main
     builtins.display = display
-    builtins.get_ipython = lambda: part("notebook").SHELL
+    builtins.get_ipython = lambda: part("shell").SHELL
     builtins.exit, builtins.quit, builtins.help = Leaver("exit"), Leaver("quit"), Helper()
     builtins.copyright = Notice(sys.copyright)
     builtins.credits = builtins.license = Notice("see https://docs.python.org/3/license.html")

@@ -97,6 +97,8 @@ CONTEXT = "\nDuring handling of the above exception, another exception occurred:
 def describe(error):
     """The fields of `CellError` for an exception."""
     kind, hint = explain(error)
+    if error is not core.session.syntax_error and not isinstance(error, MemoryError):
+        sys.last_value, sys.last_type, sys.last_traceback = error, type(error), error.__traceback__
     return {
         "name": type.__getattribute__(type(error), "__name__"),
         "message": message_of(error),
@@ -318,7 +320,7 @@ def explain_one(error):
     if isinstance(error, AttributeError):
         return "", attribute_hint(error)
     if isinstance(error, KeyError):
-        return "", key_hint(error)
+        return "", core.part("lookups").key_hint(error)
     if isinstance(error, UnicodeDecodeError) and error.encoding.lower().replace("-", "") == "utf8":
         return "", "the bytes are no UTF-8 text: open with another encoding ('latin-1', 'cp1252', 'utf-16') or in mode 'rb'"
     if isinstance(error, KeyboardInterrupt):
@@ -331,10 +333,57 @@ def explain_one(error):
     if kind is TypeError and "'module' object is not callable" in str(error):
         return "", module_hint(error)
     if kind.__name__ == "UsageError" and getattr(error, "missing", None):
-        return "", install_advice(error.missing)
+        return "package", install_advice(error.missing)
+    if kind.__name__ == "UsageError" and getattr(error, "packages", None):
+        return "package", ""
+    if kind.__name__ == "CalledProcessError" and kind.__module__ == "subprocess":
+        return explain_command(error)
+    if isinstance(error, IndexError):
+        return "", core.part("lookups").index_hint(error)
+    if kind is TypeError:
+        return "", self_hint(error)
     if kind.__name__ == "BrokenProcessPool":
         return "", "a worker process died; most often the memory limit, or the worker called os._exit"
     return "", ""
+
+
+# What programs that talk to others end with when they cannot.
+NETWORK_CODES = {"curl": (5, 6, 7, 28), "wget": (4,), "git": (1, 128), "apt": (100,), "apt-get": (100,), "ping": (1, 2),
+                 "ssh": (255,), "scp": (1, 255), "rsync": (10, 255), "npm": (1, 146), "nslookup": (1,), "host": (1,)}
+NETWORK_WORDS = ("could not resolve host", "temporary failure in name resolution", "network is unreachable",
+                 "name or service not known", "temporary failure resolving", "eai_again", "getaddrinfo enotfound")
+
+
+def want_of_network(command, code, said=""):
+    """Whether a command that ended with this code most likely found no network: it says so, or there is none and it is
+    a program that wants some."""
+    if any([word in said.lower() for word in NETWORK_WORDS]):
+        return True
+    words = {word.rpartition("/")[2] for word in command.replace(";", " ").replace("|", " ").split()}
+    if not any([code in codes and name in words for name, codes in NETWORK_CODES.items()]):
+        return False
+    if words & {"git"} and not words & {"clone", "fetch", "pull", "push", "ls-remote", "remote", "submodule"}:
+        return False
+    try:
+        with open("/proc/net/route", encoding="ascii") as file:
+            return len(file.readlines()) < 2
+    except OSError:
+        return True
+
+
+def explain_command(error):
+    """(class, hint) of a command that failed."""
+    command = error.cmd if isinstance(error.cmd, str) else " ".join([str(word) for word in list(error.cmd)[:50]])
+    said = ""
+    for part in (error.stderr, error.output):
+        said += part.decode("utf-8", "replace") if isinstance(part, bytes) else part if isinstance(part, str) else ""
+    script = getattr(error, "script", "")
+    if core.part("packages").wanted_by(command) is not None or "\npip install" in "\n" + script:
+        return "package", ""
+    if want_of_network(command + " " + script, error.returncode, said):
+        return "network", ""
+    lines = [line for line in said.strip().split("\n") if line.strip()]
+    return "", "the command said: " + lines[-1].strip()[:300] if lines else ""
 
 
 NETWORK_ERRORS = {
@@ -429,9 +478,31 @@ def missing_module(error):
     package = PACKAGES.get(name) or PACKAGES.get(top) or top.replace("_", "-")
     if name in NO_PACKAGE:
         return NO_PACKAGE[name]
-    near = core.standard("difflib").get_close_matches(top, sorted(KNOWN), 1, 0.85) if top not in PACKAGES else []
-    near = near if near and near[0] != top else []
-    return install_advice([package]) + ("; or did you mean %s?" % near[0] if near else "")
+    if top in PACKAGES or top in KNOWN:
+        return install_advice([package])
+    near = near_modules(top)
+    if near:
+        return "did you mean %s? If %s is really meant: %s" % (" or ".join(near), top, install_advice([package]))
+    if own_looking(top):
+        return "there is no file %s.py: write it first (%s). If a package is meant: %s" % (
+            top, here().replace(": write the file first, or bring it in", ""), install_advice([package])
+        )
+    return install_advice([package])
+
+
+def near_modules(name):
+    """Modules that a mistyped name may have meant: the well-known ones, and those of Python that have its letters
+    (many packages are called almost as one of them: lxml, httpx, typer)."""
+    near = core.standard("difflib").get_close_matches(name, sorted(KNOWN), 2, 0.8)
+    same = [item for item in getattr(sys, "stdlib_module_names", ()) if sorted(item) == sorted(name)]
+    return [item for item in near + same if item != name][:2]
+
+
+def own_looking(name):
+    """Whether a module of that name is one that people write themselves rather than install."""
+    words = name.lower().split("_")
+    return name.lower().startswith("my") or bool({"helper", "helpers", "utils", "util", "model", "models", "config",
+                                                  "main", "module", "solution", "common", "lib", "test"} & set(words))
 
 
 def stdin_ended(error):
@@ -487,20 +558,13 @@ def here():
     return "the working folder %s has %s" % (os.getcwd(), listed[:500] or "no files: write the file first, or bring it in")
 
 
-def key_hint(error):
-    """The columns of the data frame that a KeyError is about."""
-    for frame in frames_of(error):
-        value = frame.f_locals.get("self")
-        if frame.f_code.co_filename.endswith(("/pandas/core/frame.py", "/pandas/core/indexing.py")):
-            value = getattr(value, "obj", value)
-            if core.part("variables").known(type(value)) == "pandas.DataFrame":
-                names = [str(name) for name in list(value.columns)[:200]]
-                asked = [str(item) for item in error.args[:1]]
-                near = core.standard("difflib").get_close_matches(asked[0] if asked else "", names, 3, 0.6)
-                low = [name for name in names if asked and name.strip().lower() == asked[0].strip().lower()]
-                text = "the columns are " + ", ".join([repr(name) for name in names[:20]])
-                text += " and %d more" % (len(names) - 20) if len(names) > 20 else ""
-                return text + ("; did you mean %r?" % (low or near)[0] if low or near else "")
+def self_hint(error):
+    """A method that was written without self."""
+    text = str(error)
+    if "takes 0 positional arguments but 1 was given" in text and "." in text.partition("()")[0]:
+        return "is self missing? A method's first parameter is the object: def %s(self)" % (
+            text.partition("()")[0].rpartition(".")[2][:80]
+        )
     return ""
 
 
@@ -524,6 +588,9 @@ def attribute_hint(error):
         gave = "what should have made it gave nothing back (a search without a match, a function without return)"
         return "the value is None: " + gave if "'NoneType'" in str(error) else ""
     kind = type(value)
+    if kind.__name__ == "ndarray" and value.dtype == object and value.size and "Axes" in type(value.flat[0]).__name__:
+        first = ", ".join(["0"] * value.ndim)
+        return "it is an array of %s axes: take one of them, such as ax[%s].%s(...)" % ("x".join(map(str, value.shape)), first, name)
     other = REMOVED.get((kind.__name__, name)) if kind.__module__.startswith("pandas") else None
     if other:
         return "%s.%s was removed from pandas; use %s" % (kind.__name__, name, other)
@@ -559,6 +626,21 @@ def module_hint(error):
     return ""
 
 
+# Names of the standard library that came late: (module, name) -> version.
+NEWER = {
+    **{("typing", name): (3, 12) for name in ("override", "TypeAliasType")},
+    **{("typing", name): (3, 13) for name in ("ReadOnly", "TypeIs", "NoDefault")},
+    **{("typing", name): (3, 11) for name in ("Self", "Never", "LiteralString", "assert_never", "assert_type")},
+    ("itertools", "batched"): (3, 12),
+    ("itertools", "pairwise"): (3, 10),
+    ("warnings", "deprecated"): (3, 13),
+    ("enum", "StrEnum"): (3, 11),
+    ("datetime", "UTC"): (3, 11),
+    ("asyncio", "TaskGroup"): (3, 11),
+    ("collections.abc", "Buffer"): (3, 12),
+}
+
+
 def missing_name(error):
     """Names of a module like the one that could not be imported from it."""
     module = sys.modules.get(error.name or "")
@@ -568,6 +650,12 @@ def missing_name(error):
     path = getattr(module, "__file__", "") or ""
     if path.startswith(OWN_FOLDERS) and error.name in getattr(sys, "stdlib_module_names", ()):
         return "your file %s hides the module %s; give it another name" % (path, error.name)
+    since = NEWER.get((error.name, parts[1]))
+    if since and sys.version_info < since:
+        return "%s came with Python %d.%d, this is %d.%d%s" % (
+            parts[1], *since, *sys.version_info[:2],
+            ": typing_extensions has it" if error.name == "typing" else "",
+        )
     near = core.standard("difflib").get_close_matches(parts[1], [str(name) for name in vars(module)], 3, 0.7)
     return "%s has %s" % (error.name, ", ".join(near)) if near else ""
 
@@ -599,9 +687,11 @@ def name_hint(error):
     if name in ("true", "false", "null"):
         return "in Python it is " + {"true": "True", "false": "False", "null": "None"}[name]
     names = [key for key in list(core.NAMES)[:5000] if isinstance(key, str) and not key.startswith("_")]
-    near = core.standard("difflib").get_close_matches(name, names, 3, 0.75)
+    difflib = core.standard("difflib")
+    near = difflib.get_close_matches(name, names, 3, 0.75)
+    near += difflib.get_close_matches(name, [key for key in vars(core.standard("builtins")) if key[0] != "_"], 1, 0.75)
     if near:
-        return "did you mean %s?" % ", ".join(near)
+        return "did you mean %s?" % ", ".join(near[:3])
     return "nothing in this session is called %s: run the code that makes it first" % name[:100]
 
 

@@ -100,6 +100,49 @@ def stdin_file(data):
     raise OSError("there is nowhere to put the %d bytes of standard input" % len(data))
 
 
+def give_text(text):
+    """Makes the text standard input."""
+    data = text.encode("utf-8", "backslashreplace")
+    source, sink = core.pipe()
+    core.set_blocking(sink, False)
+    try:
+        fits = not data or core.write(sink, data) == len(data)
+    except BlockingIOError:
+        fits = False
+    core.close(sink)
+    if not fits:
+        core.close(source)
+        source = stdin_file(data)
+    core.replace_fd0(source)
+    io = core.io
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", closefd=False)), "utf-8", "backslashreplace")
+
+
+# ---------------------------------------------------------------- awaiting
+
+
+def run_awaitable(coroutine):
+    """Top-level await: on a loop of the session's own that does not run between cells, so asyncio.run works too."""
+    asyncio = core.standard("asyncio")
+    loop = session_loop(asyncio)
+    task = loop.create_task(coroutine)
+    try:
+        return loop.run_until_complete(task)
+    except BaseException:
+        if not task.done():
+            task.cancel()
+            loop.run_until_complete(asyncio.wait({task}, timeout=1))
+        raise
+
+
+def session_loop(asyncio):
+    """The session's own loop, made when it is first needed, and current."""
+    if core.session.loop is None or core.session.loop.is_closed():
+        core.session.loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(core.session.loop)
+    return core.session.loop
+
+
 # ---------------------------------------------------------------- interrupts
 
 
@@ -182,6 +225,9 @@ def on_warnings(warnings):
 def on_pandas(pandas):
     """pandas takes us for an 80 column terminal and would hide columns; a notebook shows up to 20."""
     pandas.set_option("display.max_columns", 20)
+    # What pandas.reset_option goes back to.
+    options = core.standard("importlib").import_module("pandas._config.config")._registered_options
+    options["display.max_columns"] = options["display.max_columns"]._replace(defval=20)
 
 
 def on_matplotlib(matplotlib):
@@ -243,6 +289,41 @@ def on_multiprocessing(module):
         default._default_context = module._concrete_contexts["fork"]
 
 
+def on_subprocess(subprocess):
+    """A `pip install` is the host's to do, whoever starts it."""
+    packages = core.part("packages")
+    original = subprocess.Popen._execute_child
+
+    def _execute_child(self, args, *rest, **options):
+        other = packages.instead(args)
+        if other is not args:
+            # Neither a shell nor another executable has a part in it.
+            rest = (None, *rest[1:])
+            names = original.__code__.co_varnames
+            place = names.index("shell") - 2 if "shell" in names else len(rest)
+            rest = (*rest[:place], False, *rest[place + 1 :]) if place < len(rest) else rest
+        return original(self, other, *rest, **options)
+
+    subprocess.Popen._execute_child = _execute_child
+
+
+def on_tqdm(module):
+    """Its monitor is a thread that never ends, and a session with threads keeps no copy of itself. What it is for (bars
+    that stand still for long) is not worth that."""
+    module.tqdm.monitor_interval = 0
+
+
+def on_pillow(module):
+    """image.show() has no viewer to open here: the picture is displayed."""
+
+    class Shower(module.Viewer):
+        def show(self, image, **_options):
+            core.display(image)
+            return True
+
+    module._viewers[:] = [Shower()]
+
+
 def on_asyncio(asyncio):
     """Tasks that a cell makes outside of any coroutine belong to the session's loop, as in a notebook. They run
     whenever a cell awaits, and a first step at the end of the cell that made them."""
@@ -251,7 +332,7 @@ def on_asyncio(asyncio):
         def call(*arguments, **options):
             here = core._thread.get_ident() == core.MAIN_THREAD and not core.session.child
             if here and "loop" not in options and asyncio._get_running_loop() is None:
-                loop = core.session_loop(asyncio)
+                loop = session_loop(asyncio)
                 if function is make:
                     return loop.create_task(*arguments, **options)
             return function(*arguments, **options)
@@ -266,6 +347,19 @@ def on_asyncio(asyncio):
         setattr(asyncio, name, of_the_session(getattr(asyncio, name)))
 
 
+def end_idle_threads():
+    """The threads of the session's loop (those of `asyncio.to_thread`) that have nothing to do: the loop makes others
+    when it needs some."""
+    loop = core.session.loop
+    executor = getattr(loop, "_default_executor", None)
+    threads = getattr(executor, "_threads", None)
+    if not threads or loop.is_running() or not executor._work_queue.empty():
+        return
+    if executor._idle_semaphore._value == len(threads):
+        loop._default_executor = None
+        executor.shutdown(wait=True)
+
+
 def start_tasks():
     """A first step for tasks that wait on the session's loop."""
     asyncio, loop = sys.modules.get("asyncio"), core.session.loop
@@ -277,11 +371,21 @@ def start_tasks():
 # ---------------------------------------------------------------- forks
 
 
+def exit_code(error):
+    code = error.code
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return max(-(1 << 31), min(int(code), (1 << 31) - 1))
+    print(code, file=sys.stderr)
+    return 1
+
+
 def end_child(error):
     """A fork made by the cell has come to the end of its program, as a script's fork would."""
     code = 0
     if isinstance(error, SystemExit):
-        code, failure = core.guarded(core.exit_code, error)
+        code, failure = core.guarded(exit_code, error)
         code = 1 if failure else code & 0xFF
     elif error is not None:
         described, _ = core.guarded(core.part("errors").describe, error)

@@ -11,7 +11,7 @@ import sys
 re = core.standard("re")
 
 ASSIGNED = re.compile(r"^(\s*)([A-Za-z_][\w.\[\]'\", ]*?)\s*=\s*(!|%(?=[A-Za-z]))\s*(.+)$", re.S)
-ASKED = re.compile(r"^\s*(?:(\?\??)\s*([\w.]+)|([A-Za-z_][\w.]*)\s*(\?\??))\s*$")
+ASKED = re.compile(r"^\s*(?:(\?\??)\s*(%{0,2}[\w.*]+)|(%{0,2}[A-Za-z_*][\w.*]*)\s*(\?\??))\s*$")
 MAGIC = re.compile(r"^(\s*)%([A-Za-z_]\w*)\s?(.*)$", re.S)
 
 
@@ -77,9 +77,11 @@ def rewritten(line):
     """A magic line as a call, or None."""
     bare = line.lstrip()
     indent = line[: len(line) - len(bare)]
+    if bare.startswith("!!"):
+        return "%s__sandcell__.capture(%r)" % (indent, bare[2:])
     if bare.startswith("!"):
         return "%s__sandcell__.shell(%r)" % (indent, bare.lstrip("!"))
-    match = MAGIC.match(line)
+    match = MAGIC.match(line) if not ASKED.match(line) else None
     if match:
         return "%s__sandcell__.line(%r, %r)" % match.groups()
     match = ASSIGNED.match(line)
@@ -168,7 +170,7 @@ def expand(command, frame):
     return re.sub(r"(?<![\\$])\$([A-Za-z_]\w*)", dollar, command)
 
 
-class Lines(list):
+class SList(list):
     """What a command printed, line by line; `.s` and `.n` join it."""
 
     @property
@@ -183,6 +185,41 @@ class Lines(list):
     def l(self):
         return list(self)
 
+    @property
+    def p(self):
+        return [core.standard("pathlib").Path(line) for line in self]
+
+    def grep(self, pattern, prune=False, field=None):
+        """The lines that match a pattern (or for which a function is true); with `prune` the others."""
+        fits = pattern if callable(pattern) else lambda text: re.search(pattern, text, re.I)
+
+        def part(line):
+            words = line.split()
+            return line if field is None else words[field] if field < len(words) else ""
+
+        return SList([line for line in self if bool(fits(part(line))) != prune])
+
+    def fields(self, *numbers):
+        """Words of each line, by their places."""
+        rows = [line.split() for line in self]
+        if not numbers:
+            return rows
+        return SList([" ".join([row[number] for number in numbers if -len(row) <= number < len(row)]) for row in rows])
+
+    def sort(self, field=None, nums=False):
+        """The lines in order, by the word at a place, or by its number."""
+
+        def key(line):
+            words = line.split()
+            word = line if field is None else words[field] if field < len(words) else ""
+            digits = "".join([character for character in word if character.isdigit()])
+            return (int(digits) if digits else 0) if nums else word
+
+        return SList(sorted(self, key=key))
+
+
+SList.__module__ = "IPython.utils.text"
+
 
 def run_shell(command, **options):
     subprocess = core.standard("subprocess")
@@ -190,81 +227,22 @@ def run_shell(command, **options):
     return subprocess.run([shell_program(), "-c", command], **options)
 
 
-def pip_words(command):
-    """The arguments of a package manager's call, or None if the command is something else."""
-    words = command.split()
-    while words and (words[0] in ("sudo", "uv", "python", "python3", "-m") or words[0] == sys.executable):
-        words = words[1:]
-    if words and words[0] in ("pip", "pip3", "conda", "mamba") and words[1:2] == ["install"]:
-        return words[2:]
-    return None
-
-
-# Options of pip that make no difference here; all others are passed on, to be refused with the reason.
-HARMLESS = ("-q", "-qq", "-qqq", "--quiet", "-v", "--verbose", "-U", "--upgrade", "--user", "-y", "--yes",
-            "--no-cache-dir", "--progress-bar=off", "--disable-pip-version-check", "--no-input", "--only-binary=:all:",
-            "--break-system-packages", "--prefer-binary", "--system")  # fmt: skip
-
-
-def install(words):
-    """`pip install`: the host installs what it may. Without such a host: a clear error for what is not there."""
-    wanted = [word.strip("'\"") for word in words if word not in HARMLESS]
-    if core.session.packages and wanted:
-        print(ask_for_packages(wanted))
-        return
-    metadata = core.standard("importlib.metadata")
-    missing = []
-    for word in wanted:
-        name = re.split(r"[\[<>=!~;@ ]", word)[0]
-        try:
-            print("Requirement already satisfied: %s (%s)" % (name, metadata.version(name)))
-        except Exception:
-            missing.append(name)
-    if missing:
-        error = UsageError("not in this sandbox: " + ", ".join(missing))
-        error.missing = missing
-        raise error
-
-
-def ask_for_packages(wanted):
-    """Has the host install packages while the cell waits; an interrupt ends the waiting."""
-    session = core.session
-    if core._thread.get_ident() != core.MAIN_THREAD or session.child:
-        raise UsageError("packages can be installed from the main thread of the session only")
-    core.flush_streams()
-    nonce = session.nonce
-    core.send({"type": "install", "nonce": nonce, "packages": wanted})
-    poll = core.standard("select").poll()
-    poll.register(core.CONTROL_IN, 1)
-    while True:
-        answer = core.inbox.ready()
-        if answer is None:
-            poll.poll()  # an interrupt comes out of here
-            # Not out of the middle of reading, which would lose a frame.
-            session.armed = False
-            core.inbox.buffer += core.read(core.CONTROL_IN, 1 << 16) or core.posix._exit(0)
-            session.armed = True
-            if session.pending:
-                session.pending = False
-                raise KeyboardInterrupt
-        elif answer.get("type") == "installed" and answer.get("nonce") == nonce:
-            if not answer["ok"]:
-                raise UsageError(answer["text"])
-            core.standard("importlib").invalidate_caches()
-            return answer["text"].rstrip()
-
-
 def shell(command, frame=None):
     """`!command`: its output goes where ours goes."""
     command = expand(command, frame or sys._getframe(1))
-    words = pip_words(command)
-    if words is not None:
-        return install(words)
+    command = packages().done(command)
+    if command is None:
+        return None
     code = run_shell(command).returncode
     core.NAMES["_exit_code"] = code
     if code:
-        print("[exit status %d]" % code, file=sys.stderr)
+        why = ": this sandbox has no network" if core.part("errors").want_of_network(command, code) else ""
+        print("[exit status %d%s]" % (code, why), file=sys.stderr)
     return None
+
+
+def packages():
+    return core.part("packages")
 
 
 def capture(command, frame=None):
@@ -273,7 +251,7 @@ def capture(command, frame=None):
     subprocess = core.standard("subprocess")
     done = run_shell(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     core.NAMES["_exit_code"] = done.returncode
-    return Lines(done.stdout.decode("utf-8", "replace").splitlines())
+    return SList(done.stdout.decode("utf-8", "replace").splitlines())
 
 
 # ---------------------------------------------------------------- line magics
@@ -281,9 +259,10 @@ def capture(command, frame=None):
 
 def line(name, arguments, frame=None):
     """`%name arguments`."""
-    function = LINE.get(name)
+    function = LINE.get(name) or core.part("moremagics").LINE.get(name)
     if function is None:
-        known = ", ".join(["%" + item for item in sorted(LINE) if LINE[item] is not nothing])
+        every = {**LINE, **core.part("moremagics").LINE}
+        known = ", ".join(["%" + item for item in sorted(every) if every[item] is not nothing])
         raise UsageError("there is no magic %%%s here; there are %s" % (name, known))
     return function(arguments.strip(), frame or sys._getframe(1))
 
@@ -297,9 +276,18 @@ def names_of(frame):
 
 
 def magic_cd(arguments, _frame):
-    target = arguments.strip("'\"") or "~"
-    os.chdir(os.path.expanduser(target))
-    print(os.getcwd())
+    quiet = arguments.startswith("-q")
+    target = arguments[2:].strip() if quiet else arguments
+    target = target.strip("'\"") or "~"
+    before = os.getcwd()
+    os.chdir(visited[-1] if target == "-" and visited else os.path.expanduser(target))
+    visited[:] = [before]
+    if not quiet:
+        print(os.getcwd())
+
+
+# The folder before the last %cd.
+visited = []
 
 
 def magic_env(arguments, _frame):
@@ -319,12 +307,12 @@ def magic_env(arguments, _frame):
 def magic_pip(arguments, frame):
     words = arguments.split()
     if words[:1] == ["install"]:
-        return install(words[1:])
+        return packages().install(words[1:])
     return run_module_pip(arguments)
 
 
 def run_module_pip(arguments):
-    run_shell("%s -m pip %s" % (sys.executable, arguments))
+    run_shell("PYTHONWARNINGS=ignore %s -m pip --disable-pip-version-check %s" % (sys.executable, arguments))
 
 
 def alias(program):
@@ -392,7 +380,25 @@ def magic_timeit(arguments, frame, setup="pass", statement=None):
     )
     if not quiet:
         print(report)
-    return report if wanted else None
+    return TimeitResult(report, loops, runs, values, mean, spread) if wanted else None
+
+
+class TimeitResult:
+    """What `%timeit -o` gives: the times of each run, in seconds a loop."""
+
+    def __init__(self, report, loops, repeat, timings, average, stdev):
+        self.report, self.loops, self.repeat, self.timings = report, loops, repeat, timings
+        self.average, self.stdev, self.best, self.worst = average, stdev, min(timings), max(timings)
+        self.all_runs, self.compile_time = [value * loops for value in timings], 0.0
+
+    def __str__(self):
+        return self.report
+
+    def __repr__(self):
+        return "<TimeitResult : %s>" % self.report
+
+
+TimeitResult.__module__ = "IPython.core.magics.execution"
 
 
 def magic_run(arguments, _frame):
@@ -413,13 +419,19 @@ def magic_run(arguments, _frame):
         core.NAMES.update({key: value for key, value in names.items() if not key.startswith("__")})
 
 
-def magic_who(_arguments, _frame):
-    names = [item["name"] for item in core.part("variables").listing(core.NAMES)]
-    print("\t".join(names) or "no variables yet")
+def those(arguments):
+    """What the cells made, modules and functions too, of the types that are named if there are some."""
+    listed = core.part("variables").listing(core.NAMES, True)
+    listed.sort(key=lambda item: item["name"])
+    return [item for item in listed if not arguments or item["type"] in arguments.split()]
 
 
-def magic_whos(_arguments, _frame):
-    for item in core.part("variables").listing(core.NAMES):
+def magic_who(arguments, _frame):
+    print("\t".join([item["name"] for item in those(arguments)]) or "Interactive namespace is empty.")
+
+
+def magic_whos(arguments, _frame):
+    for item in those(arguments):
         print("%-20s %-12s %-10s %s" % (item["name"], item["type"], item["shape"], item["preview"]))
 
 
@@ -441,9 +453,10 @@ LINE = {
     "timeit": magic_timeit,
     "run": magic_run,
     "who": magic_who,
-    "who_ls": lambda arguments, frame: [item["name"] for item in core.part("variables").listing(core.NAMES)],
+    "who_ls": lambda arguments, frame: sorted([item["name"] for item in those(arguments)]),
     "whos": magic_whos,
     "reset": magic_reset,
+    "precision": lambda arguments, frame: core.part("shell").set_precision(arguments),
     "sx": lambda arguments, frame: capture(arguments),
     "system": lambda arguments, frame: capture(arguments),
 }
@@ -452,8 +465,8 @@ LINE.update(
     {
         name: nothing
         for name in (
-            "matplotlib", "load_ext", "reload_ext", "unload_ext", "autoreload", "config", "precision", "xmode",
-            "colors", "automagic", "pylab", "aimport", "pdb", "logstart", "logstop", "alias", "gui", "autosave",
+            "matplotlib", "unload_ext", "autoreload", "config", "xmode",
+            "colors", "automagic", "aimport", "pdb", "logstart", "logstop", "alias", "gui", "autosave",
         )
     }
 )
@@ -468,7 +481,7 @@ def cell(text, name):
     head, _, tail = rest.partition("\n")
     magic, _, arguments = head.strip().partition(" ")
     body = "\n" * (before.count("\n") + 1) + tail
-    function = CELL.get(magic)
+    function = CELL.get(magic) or core.part("moremagics").CELL.get(magic)
     if function is None:
         known = ", ".join(["%%" + item for item in sorted(CELL)])
         raise UsageError("there is no cell magic %%%%%s here; there are %s" % (magic, known))
@@ -481,18 +494,40 @@ def program(*words):
     def run(arguments, body, _name):
         subprocess = core.standard("subprocess")
         core.flush_streams()
-        argv = [*words] if words else core.standard("shlex").split(arguments)
+        given, kept = options_of(core.standard("shlex").split(arguments))
+        argv = [*words, *given]
         body = body.lstrip("\n")
-        if words and len(body) < 100000:
-            code = subprocess.run([*argv, "-c", body]).returncode
+        pipes = {name: subprocess.PIPE for name in ("stdout", "stderr") if name in kept}
+        if words and not given and len(body) < 100000:
+            done = subprocess.run([*argv, "-c", body], **pipes)
         else:
-            code = subprocess.run(argv, input=body.encode("utf-8", "surrogateescape")).returncode
+            done = subprocess.run(argv, input=body.encode("utf-8", "surrogateescape"), **pipes)
+        code = done.returncode
+        for name in pipes:
+            core.NAMES[kept[name]] = getattr(done, name).decode("utf-8", "replace")
         core.NAMES["_exit_code"] = code
-        if code:
-            raise subprocess.CalledProcessError(code, argv[0])
+        if code and "no-raise" not in kept:
+            error = subprocess.CalledProcessError(code, argv[0])
+            error.script = body[:10000]
+            raise error
         return core.NOTHING
 
     return run
+
+
+def options_of(words):
+    """(the program's own arguments, what is to be done with its output) of a cell magic's first line."""
+    given, kept = [], {}
+    words = list(words)
+    while words:
+        word = words.pop(0)
+        if word in ("--out", "--err") and words:
+            kept["stdout" if word == "--out" else "stderr"] = words.pop(0)
+        elif word == "--no-raise-error":
+            kept["no-raise"] = word
+        elif word not in ("--bg", "--proc"):
+            given.append(word)
+    return given, kept
 
 
 def cell_writefile(arguments, body, _name):
@@ -524,15 +559,47 @@ class Main:
     f_globals = f_locals = core.NAMES
 
 
+class Output:
+    """A display that was captured."""
+
+    def __init__(self, blobs):
+        self.blobs = blobs
+        self.data = {mime: data.decode("utf-8", "replace") if mime.startswith("text/") else data for mime, data in blobs}
+        self.metadata = {}
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return dict(self.blobs)
+
+    def display(self):
+        core.show(self.blobs)
+
+    def __repr__(self):
+        return self.data["text/plain"]
+
+
 class Captured:
     """What `%%capture name` keeps."""
 
-    def __init__(self, stdout, stderr):
-        self.stdout, self.stderr, self.outputs = stdout, stderr, []
+    def __init__(self, stdout, stderr, outputs):
+        self._stdout, self._stderr, self._outputs = stdout, stderr, outputs
+
+    @property
+    def stdout(self):
+        return self._stdout.getvalue()
+
+    @property
+    def stderr(self):
+        return self._stderr.getvalue()
+
+    @property
+    def outputs(self):
+        return [Output(blobs) for blobs in self._outputs]
 
     def show(self):
         sys.stdout.write(self.stdout)
         sys.stderr.write(self.stderr)
+        for output in self.outputs:
+            output.display()
 
     __call__ = show
 
@@ -540,18 +607,42 @@ class Captured:
         return self.stdout
 
 
-def cell_capture(arguments, body, name):
-    import io
+class Recorder:
+    """Keeps what is printed and displayed between `start` and `stop`."""
 
-    kept = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = out, err = io.StringIO(), io.StringIO()
+    def __init__(self, stdout=True, stderr=True, display=True):
+        io = core.standard("io")
+        self.out, self.err = io.StringIO() if stdout else None, io.StringIO() if stderr else None
+        self.outputs = [] if display else None
+
+    def start(self):
+        self.before = sys.stdout, sys.stderr, core.session.captured
+        sys.stdout, sys.stderr = self.out or sys.stdout, self.err or sys.stderr
+        if self.outputs is not None:
+            core.session.captured = self.outputs
+        io = core.standard("io")
+        return Captured(self.out or io.StringIO(), self.err or io.StringIO(), self.outputs if self.outputs is not None else [])
+
+    def stop(self):
+        try:
+            if self.outputs is not None and "matplotlib.pyplot" in sys.modules:
+                core.part("charts").flush()
+        finally:
+            sys.stdout, sys.stderr, core.session.captured = self.before
+
+
+def cell_capture(arguments, body, name):
+    words = arguments.split()
+    recorder = Recorder("--no-stdout" not in words, "--no-stderr" not in words, "--no-display" not in words)
+    captured = recorder.start()
     try:
-        core.run_text(body, name)
+        value = core.run_text(body, name)
+        if value is not core.NOTHING and value is not None:
+            core.display(value)
     finally:
-        sys.stdout, sys.stderr = kept
-        words = [word for word in arguments.split() if not word.startswith("-")]
-        if words:
-            core.NAMES[words[0]] = Captured(out.getvalue(), err.getvalue())
+        recorder.stop()
+        for word in [word for word in words if not word.startswith("-")][:1]:
+            core.NAMES[word] = captured
     return core.NOTHING
 
 
@@ -590,8 +681,19 @@ CELL = {
 
 def ask(name, with_source):
     """`name?`: signature and documentation; `name??` adds the source."""
+    if name.startswith("%"):
+        table = CELL if name.startswith("%%") else LINE
+        function = table.get(name.strip("%"))
+        said = (function.__doc__ or "").strip() if function else ""
+        print(said or ("%s is a magic of notebooks" % name if function else "Object `%s` not found." % name))
+    elif "*" in name:
+        core.part("moremagics").magic_psearch(name, sys._getframe(1))
+    else:
+        describe(name, with_source, sys._getframe(1))
+
+
+def describe(name, with_source, frame):
     inspect = core.standard("inspect")
-    frame = sys._getframe(1)
     try:
         thing = eval(name, names_of(frame))
     except Exception:
@@ -612,6 +714,12 @@ def ask(name, with_source):
     print(core.clip("\n".join(lines), 8000).decode("utf-8"))
 
 
+def shown(value):
+    """What an expression becomes that is shown though it is not the last one."""
+    if value is not None:
+        core.display(value)
+
+
 class calls:
     """What rewritten lines call."""
 
@@ -619,6 +727,7 @@ class calls:
     capture = staticmethod(capture)
     line = staticmethod(line)
     ask = staticmethod(ask)
+    shown = staticmethod(shown)
 
 
 builtins.__sandcell__ = calls

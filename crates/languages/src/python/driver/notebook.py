@@ -1,4 +1,4 @@
-"""`IPython.display` for interpreters that do not have IPython: the names that notebook code imports from it."""
+"""`IPython` for interpreters that do not have it: the names that notebook code imports from it."""
 
 import importlib.machinery
 import sys
@@ -18,7 +18,7 @@ def ipython_spec(name):
     """The spec of a stand-in module, or None where the real IPython is or the name is not one of ours."""
     if name not in MODULES:
         return None
-    spec = importlib.machinery.ModuleSpec(name, Loader(), is_package=name in ("IPython", "IPython.core"))
+    spec = importlib.machinery.ModuleSpec(name, Loader(), is_package="__getattr__" in MODULES[name])
     return spec
 
 
@@ -42,8 +42,27 @@ class DisplayHandle:
     update = display
 
 
+def update_display(value, *, display_id, raw=False, **_options):
+    """Shows again: there is no place to replace."""
+    core.display(value, raw=raw)
+
+
 def clear_output(wait=False):
     """Nothing to clear: what was printed stays."""
+
+
+class capture_output:
+    """What is printed and displayed inside of `with`, kept instead."""
+
+    def __init__(self, stdout=True, stderr=True, display=True):
+        self.wanted = stdout, stderr, display
+
+    def __enter__(self):
+        self.recorder = magics().Recorder(*self.wanted)
+        return self.recorder.start()
+
+    def __exit__(self, *_details):
+        self.recorder.stop()
 
 
 class Shown:
@@ -241,7 +260,7 @@ def shower(mime):
 DISPLAY = {
     item.__name__: item
     for item in (
-        display, clear_output, HTML, Markdown, Latex, Math, SVG, JSON, GeoJSON, Javascript, Pretty, Image, Audio, Code,
+        display, clear_output, update_display, HTML, Markdown, Latex, Math, SVG, JSON, GeoJSON, Javascript, Pretty, Image, Audio, Code,
         IFrame, YouTubeVideo, FileLink, FileLinks, ProgressBar, Video,
     )
 }
@@ -250,112 +269,143 @@ for known in ("HTML", "Markdown", "Latex", "SVG", "JSON", "Javascript", "PNG", "
     DISPLAY["display_" + known.lower()] = shower(kind)
 
 
-# ---------------------------------------------------------------- the shell
-
-
-class Events:
-    """Callbacks that libraries register with a notebook's shell: kept quiet, since nothing here redraws."""
-
-    callbacks = {}
-
-    def register(self, _event, _function):
-        pass
-
-    unregister = trigger = register
-
-
-class ZMQInteractiveShell:
-    """What `get_ipython()` gives: the calls of a notebook's shell that programs make."""
-
-    config = {}
-    events = Events()
-    colors = "nocolor"
-
-    @property
-    def user_ns(self):
-        return core.NAMES
-
-    @property
-    def execution_count(self):
-        return core.session.cell
-
-    def run_line_magic(self, magic_name, line="", _stack_depth=1):
-        return magics().line(magic_name, line, magics().Main)
-
-    def run_cell_magic(self, magic_name, line, cell):
-        value = magics().cell("%%%%%s %s\n%s" % (magic_name, line, cell), "<cell>")
-        return None if value is core.NOTHING else value
-
-    def magic(self, text):
-        name, _, rest = text.lstrip("%").partition(" ")
-        return self.run_line_magic(name, rest)
-
-    def system(self, command):
-        magics().shell(command, magics().Main)
-
-    def getoutput(self, command):
-        return magics().capture(command, magics().Main)
-
-    def run_cell(self, text, **_options):
-        value = core.execute(text, "<run_cell>")
-        if value is not core.NOTHING and value is not None:
-            core.display(value)
-
-    def ev(self, text):
-        return eval(text, core.NAMES)
-
-    def ex(self, text):
-        exec(text, core.NAMES)
-
-    def push(self, variables):
-        core.NAMES.update(variables)
-
-    def nothing(self, *_arguments, **_options):
-        """What has no meaning without a front end."""
-
-    enable_gui = enable_matplotlib = enable_pylab = set_next_input = register_magics = set_custom_exc = nothing
-    register_magic_function = register_post_execute = showtraceback = nothing
-
-
-ZMQInteractiveShell.__module__ = "ipykernel.zmqshell"
-SHELL = ZMQInteractiveShell()
+# ---------------------------------------------------------------- magics of the caller's own
 
 
 def get_ipython():
-    return SHELL
+    return shell.SHELL
 
 
-def register_line_magic(function):
+def add_line(name, function):
     """`%name` calls it with the rest of the line."""
-    magics().LINE[function.__name__] = lambda arguments, frame: function(arguments)
-    return function
+    magics().LINE[name] = lambda arguments, frame: function(arguments)
 
 
-def register_cell_magic(function):
+def add_cell(name, function):
     """`%%name` calls it with the rest of the line and the cell."""
 
     def run(arguments, body, _name):
-        value = function(arguments, body.lstrip("\n"))
+        value = function(arguments, body.strip("\n") + "\n")
         return core.NOTHING if value is None else value
 
-    magics().CELL[function.__name__] = run
-    return function
+    magics().CELL[name] = run
+
+
+def add_both(name, function):
+    """`%name` calls it with the rest of the line, `%%name` with the cell too."""
+    magics().LINE[name] = lambda arguments, frame: function(arguments, None)
+    add_cell(name, function)
+
+
+def registering(*adders):
+    """A decorator: of a function, or with the name that the magic is to have."""
+
+    def register(function_or_name):
+        if isinstance(function_or_name, str):
+            return lambda function: [add(function_or_name, function) for add in adders] and function
+        for add in adders:
+            add(function_or_name.__name__, function_or_name)
+        return function_or_name
+
+    return register
+
+
+class Magics:
+    """What classes of magics inherit from."""
+
+    def __init__(self, shell=None, **_options):
+        self.shell = shell
+
+
+def magics_class(cls):
+    return cls
+
+
+def marking(*kinds):
+    """A decorator for methods of a class of magics."""
+
+    def mark(function_or_name):
+        def marked(function, name=None):
+            function.__magic__ = (kinds, name or function.__name__)
+            return function
+
+        if isinstance(function_or_name, str):
+            return lambda function: marked(function, function_or_name)
+        return marked(function_or_name)
+
+    return mark
+
+
+def add_magics(maker, owner):
+    """The magics of a class, or of an object of one."""
+    made = maker(owner) if isinstance(maker, type) else maker
+    for base in type(made).__mro__:
+        for name, function in vars(base).items():
+            for kind in getattr(function, "__magic__", ((), ""))[0]:
+                ADDERS[kind](function.__magic__[1], getattr(made, name))
+
+
+ADDERS = {"line": add_line, "cell": add_cell, "both": add_both}
+
+
+def pretty(value, *_arguments, **_options):
+    """A value's plain text, without what is registered for displays."""
+    return core.part("pretty").text_of(value, False)
+
+
+def pprint(value, *_arguments, **_options):
+    print(pretty(value))
 
 
 def magics():
     return core.part("magics")
 
 
+def submodule(package):
+    """`IPython.lib` after `import IPython`, say."""
+
+    def find(name):
+        if "%s.%s" % (package, name) not in MODULES:
+            raise AttributeError("module %r has no attribute %r" % (package, name))
+        return core.standard("importlib").import_module("%s.%s" % (package, name))
+
+    return find
+
+
+shell = core.part("shell")
+plain = shell.DISPLAY.formatters["text/plain"]
 MODULES = {
     "IPython": {
-        "get_ipython": get_ipython, "version_info": (9, 0, 0, ""), "__version__": "9.0.0",
+        "get_ipython": get_ipython, "version_info": (9, 0, 0, ""), "__version__": "9.0.0", "display": display,
+        "InteractiveShell": shell.InteractiveShell,
     },
     "IPython.display": {**DISPLAY, "DisplayHandle": DisplayHandle, "DisplayObject": Shown},
     "IPython.core": {},
     "IPython.core.display": {**DISPLAY, "DisplayObject": Shown},
+    "IPython.core.display_functions": {
+        "display": display, "clear_output": clear_output, "update_display": update_display,
+        "DisplayHandle": DisplayHandle,
+    },
     "IPython.core.getipython": {"get_ipython": get_ipython},
     "IPython.core.magic": {
-        "register_line_magic": register_line_magic, "register_cell_magic": register_cell_magic,
+        "register_line_magic": registering(add_line), "register_cell_magic": registering(add_cell),
+        "register_line_cell_magic": registering(add_both), "Magics": Magics, "magics_class": magics_class,
+        "line_magic": marking("line"), "cell_magic": marking("cell"), "line_cell_magic": marking("both"),
+        "needs_local_scope": magics_class,
     },
-    "IPython.core.interactiveshell": {"InteractiveShell": ZMQInteractiveShell},
+    "IPython.core.interactiveshell": {
+        "InteractiveShell": shell.InteractiveShell, "ExecutionResult": shell.ExecutionResult,
+    },
+    "IPython.core.formatters": {
+        "DisplayFormatter": shell.DisplayFormatter, "BaseFormatter": shell.Formatter,
+        "PlainTextFormatter": shell.PlainFormatter,
+    },
+    "IPython.lib": {},
+    "IPython.lib.pretty": {
+        "pretty": pretty, "pprint": pprint, "for_type": plain.for_type, "for_type_by_name": plain.for_type_by_name,
+    },
+    "IPython.utils": {},
+    "IPython.utils.capture": {"capture_output": capture_output},
 }
+for _name in [_name for _name in MODULES if _name in ("IPython", "IPython.core", "IPython.lib", "IPython.utils")]:
+    MODULES[_name]["__getattr__"] = submodule(_name)

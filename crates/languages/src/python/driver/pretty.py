@@ -21,8 +21,9 @@ class Group(list):
 
 
 class Builder:
-    def __init__(self):
+    def __init__(self, registered):
         self.nodes = 0
+        self.registered = core.part("shell").DISPLAY.formatters["text/plain"] if registered else None
         self.inside = []
 
     def build(self, value):
@@ -32,6 +33,10 @@ class Builder:
             return "..."
         kind = type(value)
         own = kind.__repr__
+        if self.registered is not None:
+            function = self.registered.found(kind)
+            if function is not None:
+                return self.asked(value, function)
         method = getattr(kind, "_repr_pretty_", None)
         if method is not None and callable(method):
             return self.asked(value, method)
@@ -344,9 +349,10 @@ class Layout:
                 self.flat(item)
 
 
-def text_of(value):
-    """The text of any value. Runs user code (`__repr__`), which may do anything."""
-    tree = Builder().build(value)
+def text_of(value, registered=True):
+    """The text of any value, with or without the functions that are registered for types. Runs user code (`__repr__`),
+    which may do anything."""
+    tree = Builder(registered and core.session.formatted).build(value)
     if isinstance(tree, str):
         return tree
     layout = Layout()

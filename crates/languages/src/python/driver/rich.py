@@ -23,16 +23,36 @@ METHODS = (
 
 
 def bundle(value):
-    """[(mime, bytes)] of a value, `text/plain` first."""
-    if type(value) is str:
+    """[(mime, bytes)] of a value, `text/plain` first. None if the value has shown itself."""
+    if type(value) is str and not core.session.formatted:
         return [("text/plain", core.clip(repr(value[: core.TEXT_LIMIT + 1])))]
+    if type(value) is int and not core.session.formatted:
+        return [("text/plain", number_text(value).encode("ascii"))]
     found = {}
     if not isinstance(value, type):
         special(value, found)
+        if not found and shows_itself(value):
+            return None
+        if core.session.formatted:
+            found.update(core.part("shell").registered(value))
         asked(value, found)
     if not isinstance(found.get("text/plain"), str):
         found["text/plain"] = plain(value)
     return checked(found)
+
+
+def number_text(value):
+    try:
+        return repr(value)
+    except ValueError:  # more digits than Python converts
+        return "an integer of %d bits; str() of it needs sys.set_int_max_str_digits(0)" % value.bit_length()
+
+
+def shows_itself(value):
+    """Whether it did, by its `_ipython_display_` or a function that is registered to show it."""
+    if not core.session.formatted and getattr(type(value), "_ipython_display_", None) is None:
+        return False
+    return core.part("shell").shown_itself(value)
 
 
 def bundle_of_raw(data):
@@ -47,6 +67,8 @@ def plain(value):
     try:
         return core.part("pretty").text_of(value)
     except Exception as error:
+        if type(value) is int:
+            return number_text(value)
         described = core.part("errors").describe(error)
         core.say(described["traceback"] + "\n")
         kind = type(value)
@@ -137,6 +159,14 @@ def special(value, found):
         if isinstance(value, sys.modules["PIL.Image"].Image):
             attempt(lambda: found.update(pil_picture(value)))
     elif top in ("pandas", "polars"):
+        if type(value).__name__ == "LazyFrame":
+            return  # its columns are only known once it has worked
+        if type(value).__name__ == "Styler":
+            # The frame below it can be read; how it is to look is only to be had as a page.
+            attempt(lambda: found.update({"text/plain": plain(value.data)}))
+            attempt(lambda: frame(value.data, found))
+            found.pop("application/vnd.sandcell.table+json", None)
+            return
         attempt(lambda: frame(value, found))
     elif top == "plotly" and "plotly.basedatatypes" in sys.modules:
         if isinstance(value, sys.modules["plotly.basedatatypes"].BaseFigure):
@@ -186,7 +216,7 @@ def frame(value, found):
 
 def plotly(figure):
     """Text for a reader, the figure's own JSON, and a page that loads plotly from the network of whoever opens it."""
-    data = core.part("charts").of_plotly(figure)
+    data = core.part("chartdata").of_plotly(figure)
     title = data.get("title") or "plotly figure"
     series = ", ".join(["%s (%d points)" % (item["name"] or item["type"], item["total"]) for item in data["series"]])
     return {
@@ -216,7 +246,7 @@ def altair(chart):
     json = core.standard("json")
     spec = chart.to_dict()
     text = json.dumps(spec, allow_nan=False, default=str)
-    data = core.part("charts").of_vega(spec)
+    data = core.part("chartdata").of_vega(spec)
     title = data["title"] or "altair chart"
     names = ", ".join(["%s (%d points)" % (item["type"], item["total"]) for item in data["series"]])
 
