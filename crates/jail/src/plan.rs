@@ -516,6 +516,28 @@ fn tree_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
     }
 }
 
+/// What an agent does that somebody else put into a container, before it serves: it locks itself, and with it all that it
+/// starts, as far as a process without rights can. Namespaces, files and control groups are the container's.
+pub(crate) fn contained() -> Vec<Step> {
+    let limit = |resource, soft, hard| Step::ResourceLimit { resource, soft, hard };
+    vec![
+        limit(Resource::Core, 0, 0),
+        limit(Resource::LockedMemory, 64 << 10, 64 << 10),
+        limit(Resource::MessageQueues, 819_200, 819_200),
+        limit(Resource::Nice, 0, 0),
+        limit(Resource::OpenFiles, 1024, 4096),
+        limit(Resource::RealTimePriority, 0, 0),
+        limit(Resource::PendingSignals, 1024, 1024),
+        limit(Resource::Stack, 8 << 20, 64 << 20),
+        Step::HeldCapabilities,
+        Step::NoNewPrivileges,
+        Step::NotDumpable,
+        Step::SystemCalls {
+            memory_is_charged: true,
+        },
+    ]
+}
+
 pub(crate) fn resource_limits(host: &Host, request: &Request) -> Vec<Step> {
     let limit = |resource, soft, hard| Step::ResourceLimit { resource, soft, hard };
     // Private writable memory of one process. With control groups this only turns a single absurd allocation into a

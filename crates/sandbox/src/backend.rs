@@ -83,6 +83,11 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
     /// Starts a program inside.
     async fn spawn(&self, command: Command) -> Result<Process, SandboxError>;
 
+    /// The container image that its programs come from; none where they are the host's own.
+    fn image(&self) -> Option<&str> {
+        None
+    }
+
     /// How much memory its processes may use together, in bytes, where that is known.
     fn memory_limit(&self) -> Option<u64> {
         None

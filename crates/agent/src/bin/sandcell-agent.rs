@@ -1,22 +1,52 @@
 //! The agent as a program of its own, over standard input and output: for sandboxes that are made by somebody else, who can only start a
 //! program (a container's first process), and for tests that need it as process 1.
+//!
+//! `sandcell-agent contained BYTES` is the one in a container: it locks itself and holds the container's processes to so
+//! much memory. What keeps it from serving is told on standard error, as one line.
 
 use std::process::ExitCode;
 
 #[cfg(target_os = "linux")]
 fn main() -> ExitCode {
+    use std::io::Write as _;
+
+    match inside::run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            // Whoever started it may have closed this; there is nobody else to tell.
+            drop(writeln!(std::io::stderr(), "sandcell-agent: {reason}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod inside {
     use std::os::fd::AsFd as _;
 
     use sandcell_agent::server::{ServeEnd, ServerConfig, serve};
 
-    let (input, output) = (std::io::stdin(), std::io::stdout());
-    let streams = (input.as_fd().try_clone_to_owned(), output.as_fd().try_clone_to_owned());
-    let (Ok(input), Ok(output)) = streams else {
-        return ExitCode::FAILURE;
-    };
-    match serve(input, output, ServerConfig::default()) {
-        ServeEnd::HostClosed => ExitCode::SUCCESS,
-        ServeEnd::Breach(_) | ServeEnd::Failed(_) => ExitCode::FAILURE,
+    /// Serves until the host has closed its stream.
+    pub(crate) fn run() -> Result<(), String> {
+        let mut config = ServerConfig::default();
+        let words: Vec<String> = std::env::args().skip(1).collect();
+        match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+            [] => {}
+            ["contained", bytes] => {
+                config.memory = Some(bytes.parse().map_err(|_| format!("{bytes} is no number of bytes"))?);
+                sandcell_jail::contained::lock().map_err(|error| error.to_string())?;
+            }
+            _ => return Err("it is started by sandcell only".to_owned()),
+        }
+        let input = std::io::stdin().as_fd().try_clone_to_owned();
+        let output = std::io::stdout().as_fd().try_clone_to_owned();
+        let streams = input.and_then(|input| Ok((input, output?)));
+        let (input, output) = streams.map_err(|error| error.to_string())?;
+        match serve(input, output, config) {
+            ServeEnd::HostClosed => Ok(()),
+            ServeEnd::Breach(breach) => Err(breach.to_string()),
+            ServeEnd::Failed(error) => Err(error.to_string()),
+        }
     }
 }
 

@@ -6,8 +6,8 @@ mod window;
 
 pub use codec::{Decoder, Frame, Kind, MAX_FRAME, OutBuffer};
 pub use messages::{
-    ErrorCode, Event, Goodbye, HEIRS, Hello, ListReply, Nothing, ReadReply, Reply, Request, RequestError, SpawnReply,
-    UsageReply, WireError, WriteReply, channel_from_number, channel_number, parse_request,
+    ErrorCode, Event, Goodbye, GroupUsage, HEIRS, Hello, ListReply, Nothing, ReadReply, Reply, Request, RequestError,
+    SpawnReply, UsageReply, WireError, WriteReply, channel_from_number, channel_number, parse_request,
 };
 pub use window::{MAX_DATA, ReceiveWindow, SendWindow, WINDOW, cost};
 

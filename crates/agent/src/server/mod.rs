@@ -7,6 +7,7 @@
 mod children;
 mod errors;
 mod files;
+mod group;
 mod inward;
 mod outward;
 mod process_table;
@@ -19,6 +20,7 @@ use std::borrow::Cow;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -46,6 +48,9 @@ pub struct ServerConfig {
     pub home: String,
     /// A folder on each private writable file system; together they are the disk that `usage` reports.
     pub private: Vec<PathBuf>,
+    /// What the sandbox's processes may have of memory together, in bytes, where the agent stands in the control group of
+    /// a container and is to hold them to it.
+    pub memory: Option<u64>,
     /// Folders that lie elsewhere than the host thinks, where the sandbox has no root of its own: (as the host calls it,
     /// where it is).
     pub elsewhere: Vec<(String, String)>,
@@ -68,6 +73,7 @@ impl Default for ServerConfig {
             root: PathBuf::from("/"),
             home: sandcell_sandbox::HOME.to_owned(),
             private: [sandcell_sandbox::HOME, "/tmp", "/dev/shm"].map(PathBuf::from).to_vec(),
+            memory: None,
             elsewhere: Vec::new(),
         }
     }
@@ -196,6 +202,7 @@ impl Agent {
             }
         }
         self.children.reap_strays();
+        self.streams.look();
         self.streams.advance(&mut self.out, CROWDED);
         Ok(None)
     }
@@ -222,13 +229,21 @@ impl Agent {
                 .polled(|stream, part, fd, flags| add(Token::Program(stream, part), fd, flags));
         }
         let busy = self.children.unfinished() || (!crowded && self.streams.has_work());
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        match poll(&mut polled, busy.then_some(&now)) {
+        let wait = if busy {
+            Some(Duration::ZERO)
+        } else {
+            self.streams.look_due()
+        };
+        let wait = wait.map(|wait| Timespec {
+            tv_sec: wait.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: wait.subsec_nanos().into(),
+        });
+        match poll(&mut polled, wait.as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => return Ok(Vec::new()),
             // The kernel may lack memory for a moment. Without the wait this would spin.
             Err(Errno::NOMEM | Errno::AGAIN) => {
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                std::thread::sleep(Duration::from_millis(1));
                 return Ok(Vec::new());
             }
             Err(error) => return Err(error.into()),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::PollFlags;
 use rustix::fs::{Mode, OFlags};
@@ -14,6 +15,7 @@ use serde::Serialize;
 use super::children::Children;
 use super::errors;
 use super::files::{Job, Root, Step};
+use super::group::Group;
 use super::program::{Part, Pipes, Program};
 use super::tree::{self, Tree};
 use super::{ServerConfig, usage};
@@ -44,6 +46,8 @@ pub(super) struct Streams {
     first_process: bool,
     /// What a program's `oom_score_adj` is set to.
     oom_score: Option<String>,
+    /// The container's control group.
+    group: Option<Group>,
 }
 
 impl Streams {
@@ -52,6 +56,7 @@ impl Streams {
         let own_score = own_score.and_then(|text| text.trim().parse::<i32>().ok());
         Ok(Self {
             root: Root::open(&config.root)?,
+            group: config.memory.and_then(Group::find),
             null: rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?,
             config,
             programs: BTreeMap::new(),
@@ -146,7 +151,11 @@ impl Streams {
                 let path = self.config.real(&path).into_owned();
                 self.begin(stream, out, |root| Job::write(root, &path, mode));
             }
-            Request::Usage => answer(stream, Ok(usage::read(&self.config.private, self.first_process)), out),
+            Request::Usage => {
+                let group = self.group.as_mut().map(Group::usage);
+                let usage = usage::read(&self.config.private, self.first_process, group);
+                answer(stream, Ok(usage), out);
+            }
             Request::Ping => answer(stream, Ok(Nothing {}), out),
         }
     }
@@ -445,6 +454,19 @@ impl Streams {
         let (before, after) = (self.programs.range(..self.turn), self.programs.range(self.turn..));
         for (stream, program) in after.chain(before) {
             program.polled(|part, fd, flags| add(*stream, part, fd, flags));
+        }
+    }
+
+    /// How long until memory has to be looked at; none while no program runs.
+    pub(super) fn look_due(&self) -> Option<Duration> {
+        let group = self.group.as_ref().filter(|_| !self.programs.is_empty())?;
+        Some(group.due())
+    }
+
+    /// Looks at memory if it is time.
+    pub(super) fn look(&mut self) {
+        if let Some(group) = self.group.as_mut().filter(|_| !self.programs.is_empty()) {
+            group.look();
         }
     }
 

@@ -5,11 +5,14 @@ use std::path::PathBuf;
 use rustix::fs::{stat, statvfs};
 
 use super::process_table;
-use crate::protocol::UsageReply;
+use crate::protocol::{GroupUsage, UsageReply};
 
 /// Counts processes and threads, and what is taken of each private file system. What cannot be read counts as nothing.
-pub(super) fn read(private: &[PathBuf], first_process: bool) -> UsageReply {
-    let mut usage = UsageReply::default();
+pub(super) fn read(private: &[PathBuf], first_process: bool, group: Option<GroupUsage>) -> UsageReply {
+    let mut usage = UsageReply {
+        group,
+        ..UsageReply::default()
+    };
     if first_process {
         let entries = process_table::read().map(|table| table.entries).unwrap_or_default();
         usage.processes = entries
