@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod bash;
+mod inside;
 pub mod control;
 mod memory;
 mod node;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 use sandcell_sandbox::{Code, Failure, Language, SandboxPath};
 
+pub use inside::detect_in;
 use table::{Finder, Table, TableLanguage};
 
 /// What the operator says about languages.

@@ -4,6 +4,8 @@
 //! that does not work here is replaced by one that says why, and the reason is handed up as a problem.
 
 mod absent;
+#[cfg(all(target_os = "linux", feature = "docker"))]
+mod docker;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod native;
 #[cfg(all(target_os = "linux", feature = "native"))]
@@ -59,12 +61,16 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 
 /// Finds the languages of this machine. Runs each interpreter once, for some milliseconds, unless it is remembered.
 pub(crate) fn languages(settings: &Settings) -> Detected {
-    sandcell_languages::detect(&sandcell_languages::Settings {
+    sandcell_languages::detect(&wanted(settings))
+}
+
+fn wanted(settings: &Settings) -> sandcell_languages::Settings {
+    sandcell_languages::Settings {
         python: settings.python.clone(),
         memory: settings.data_dir.clone(),
         forgetful: !settings.restore,
         tables: settings.language_tables.clone(),
-    })
+    }
 }
 
 /// A back end of the settings, and whether it works here.
@@ -122,20 +128,6 @@ pub(crate) enum Ask {
 
 /// Makes the engine with languages that were found before.
 async fn wire_with(mut settings: Settings, launcher: Launcher, mut found: Detected, ask: Ask) -> Wired {
-    let mut problems = std::mem::take(&mut found.problems);
-    // A Python that was chosen and does not work is never passed over for another language.
-    let chosen = |name: &str| name == "python" && settings.python.is_some();
-    let here = found.python.is_some() || !found.table.is_empty();
-    let missing = found.missing.iter().filter(|missing| chosen(&missing.name) || !here);
-    problems.extend(missing.take(1).map(|missing| missing.failure.clone()));
-    let absent = std::mem::take(&mut found.missing)
-        .into_iter()
-        .map(|missing| AbsentLanguage {
-            name: missing.name,
-            aliases: missing.aliases,
-            failure: missing.failure,
-        });
-    settings.engine.absent = absent.collect();
     let mut working: Vec<Arc<dyn Backend>> = Vec::new();
     let mut broken: Vec<Arc<dyn Backend>> = Vec::new();
     let mut backends = Vec::new();
@@ -160,6 +152,24 @@ async fn wire_with(mut settings: Settings, launcher: Launcher, mut found: Detect
             }
         }
     }
+    #[cfg(all(target_os = "linux", feature = "docker"))]
+    if let Some(first) = working.first().filter(|first| first.name() == docker::NAME) {
+        found = docker::languages(first.as_ref(), &settings).await;
+    }
+    let mut problems = std::mem::take(&mut found.problems);
+    // A Python that was chosen and does not work is never passed over for another language.
+    let chosen = |name: &str| name == "python" && settings.python.is_some();
+    let here = found.python.is_some() || !found.table.is_empty();
+    let missing = found.missing.iter().filter(|missing| chosen(&missing.name) || !here);
+    problems.extend(missing.take(1).map(|missing| missing.failure.clone()));
+    let absent = std::mem::take(&mut found.missing)
+        .into_iter()
+        .map(|missing| AbsentLanguage {
+            name: missing.name,
+            aliases: missing.aliases,
+            failure: missing.failure,
+        });
+    settings.engine.absent = absent.collect();
     if working.is_empty() {
         problems.extend(backends.iter().filter_map(|backend| backend.failure.clone()));
         working = broken;
@@ -193,7 +203,8 @@ async fn ask_versions(backend: &dyn Backend, settings: &Settings, found: &mut De
     }
     match backend.create(&spec).await {
         Ok(sandbox) => {
-            let memory = settings.data_dir.as_deref();
+            // What is remembered are the machine's own programs.
+            let memory = settings.data_dir.as_deref().filter(|_| sandbox.image().is_none());
             sandcell_languages::table::ask_versions(&mut found.table, sandbox.as_ref(), memory).await;
             if let Err(error) = sandbox.close().await {
                 tracing::debug!(%error, "the sandbox that versions were asked in could not be closed");
@@ -231,6 +242,8 @@ async fn make(
 ) -> Result<Arc<dyn Backend>, Failure> {
     match (name, launcher) {
         ("native", Some(launcher)) => native::backend(settings, found, launcher.started).await,
+        #[cfg(feature = "docker")]
+        (docker::NAME, _) => docker::backend(settings).await,
         _ => Err(unknown(name)),
     }
 }

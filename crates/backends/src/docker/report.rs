@@ -129,9 +129,9 @@ pub(super) fn layers(found: &Found) -> Vec<LayerReport> {
         reason: None,
         remedy: None,
     };
-    let degraded = |name: &str, reason: &str, remedy: &str| LayerReport {
+    let missing = |name: &str, reason: &str, remedy: &str| LayerReport {
         name: name.to_owned(),
-        state: LayerState::Degraded,
+        state: LayerState::Missing,
         reason: Some(reason.to_owned()),
         remedy: Some(remedy.to_owned()),
     };
@@ -139,7 +139,7 @@ pub(super) fn layers(found: &Found) -> Vec<LayerReport> {
     if found.has("rootless") || found.has("userns") {
         layers.push(active("user_namespace"));
     } else if found.level == Level::Container {
-        layers.push(degraded(
+        layers.push(missing(
             "user_namespace",
             "the daemon's containers share the host's users; each sandbox has a user of its own without rights there",
             "start the daemon with `--userns-remap=default`, or use a rootless daemon",
@@ -160,7 +160,11 @@ pub(super) fn isolation(found: &Found, layers: &[LayerReport]) -> Isolation {
     Isolation {
         backend: NAME.to_owned(),
         level: found.level,
-        layers: layers.iter().map(|layer| layer.name.clone()).collect(),
+        layers: layers
+            .iter()
+            .filter(|layer| layer.state == LayerState::Active)
+            .map(|layer| layer.name.clone())
+            .collect(),
         degraded: layers
             .iter()
             .filter_map(|layer| layer.reason.as_ref().map(|reason| format!("{}: {reason}", layer.name)))

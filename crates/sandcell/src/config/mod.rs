@@ -45,6 +45,12 @@ pub(crate) struct Settings {
         expect(dead_code, reason = "only the native back end installs packages")
     )]
     pub(crate) packages: PackageSettings,
+    /// Where containers are made, and of what.
+    #[cfg_attr(
+        not(all(target_os = "linux", feature = "docker")),
+        expect(dead_code, reason = "only the Docker back end makes containers")
+    )]
+    pub(crate) docker: DockerSettings,
     /// Whether sessions are restored after a crash.
     pub(crate) restore: bool,
     /// How `serve --http` is reached.
@@ -74,6 +80,23 @@ pub(crate) struct PackageSettings {
     pub(crate) download: ByteSize,
     /// What all layers have.
     pub(crate) kept: ByteSize,
+}
+
+/// What the operator says about containers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(
+    not(all(target_os = "linux", feature = "docker")),
+    expect(dead_code, reason = "only the Docker back end makes containers")
+)]
+pub(crate) struct DockerSettings {
+    /// Where the daemon listens; none: where daemons usually do.
+    pub(crate) host: Option<String>,
+    /// The image of sandboxes that name none.
+    pub(crate) image: String,
+    /// The runtime, if not the daemon's own choice.
+    pub(crate) runtime: Option<String>,
+    /// Whether missing images are pulled.
+    pub(crate) pull: bool,
 }
 
 /// How `serve --http` is reached.
@@ -141,6 +164,16 @@ impl Settings {
                 file: mib("packages.file_mb")?,
                 download: mib("packages.download_mb")?,
                 kept: mib("packages.kept_mb")?,
+            },
+            docker: DockerSettings {
+                host: get.text("docker.host")?,
+                image: get.text("docker.image")?.ok_or_else(|| ConfigError::Invalid {
+                    place: "the settings".to_owned(),
+                    key: "docker.image".to_owned(),
+                    reason: "is needed: the image of sandboxes that name none".to_owned(),
+                })?,
+                runtime: get.text("docker.runtime")?,
+                pull: get.word("docker.pull")? == "missing",
             },
             restore: match get.value("sessions.restore")? {
                 Value::Switch(on) => *on,
@@ -267,6 +300,13 @@ impl Getter<'_> {
     fn requirements(&self, key: &'static str) -> Result<Vec<String>, ConfigError> {
         match self.value(key)? {
             Value::Requirements(list) => Ok(list.clone()),
+            _ => Err(wrong(key)),
+        }
+    }
+
+    fn text(&self, key: &'static str) -> Result<Option<String>, ConfigError> {
+        match self.value(key)? {
+            Value::Text(text) => Ok(text.clone()),
             _ => Err(wrong(key)),
         }
     }

@@ -21,7 +21,7 @@ const TEST_PREFIX: &str = "SANDCELL_TEST_";
 const SEED_NAMES: &[(&str, Option<&str>)] = &[
     ("INTERPRETER_TYPE", Some("backend")),
     ("E2B_API_KEY", None),
-    ("DOCKER_HOST", None),
+    ("DOCKER_HOST", Some("docker.host")),
 ];
 
 /// Where a value comes from.
@@ -317,6 +317,10 @@ fn merge_dotenv(layered: &mut Layered, file: &Path, text: &str) -> Result<(), Co
         let Some(setting) = by_variable(&place, &name)? else {
             continue;
         };
+        // A name that other programs have, too: in a project's file it is meant for them.
+        if !setting.dotenv && !name.starts_with(PREFIX) {
+            continue;
+        }
         if !setting.dotenv {
             return Err(ConfigError::NotFromProject { place, key: name });
         }

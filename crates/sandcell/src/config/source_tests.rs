@@ -125,10 +125,10 @@ fn variables_that_are_not_settings_are_left_alone() {
 fn what_is_not_built_yet_is_refused_by_name() {
     for (text, part) in [
         ("[auth]\nissuer = \"x\"\n", "`[auth]`"),
-        ("[backend.docker]\nhost = \"x\"\n", "`[backend.docker]`"),
+        ("[backend.e2b]\nkey = \"x\"\n", "`[backend.e2b]`"),
         ("[network]\nallow = []\n", "`[network]`"),
         ("preload = []\n", "`preload`"),
-        ("backend = \"docker\"\n", "backend \"docker\""),
+        ("backend = \"kubernetes\"\n", "backend \"kubernetes\""),
         ("backend = [\"native\", \"e2b\"]\n", "backend \"e2b\""),
         ("toolset = \"script\"\n", "toolset \"script\""),
     ] {
@@ -140,9 +140,9 @@ fn what_is_not_built_yet_is_refused_by_name() {
     }
     for pair in [
         ("INTERPRETER_TYPE", "e2b"),
-        ("SANDCELL_BACKEND", "docker"),
+        ("SANDCELL_BACKEND", "kubernetes"),
         ("SANDCELL_AUTH__ISSUER", "x"),
-        ("SANDCELL_BACKEND__DOCKER__HOST", "x"),
+        ("SANDCELL_BACKEND__E2B__KEY", "x"),
     ] {
         let text = message(with_env(&[pair]));
         assert!(text.contains("not supported by this build yet"), "{text}");

@@ -57,7 +57,7 @@ pub(crate) const MOST_FILE_MB: u64 = 15;
 pub(crate) const SETTINGS: &[Setting] = &[
     plain(
         "backend",
-        Kind::ListOf(&["native"]),
+        Kind::ListOf(&["native", "docker"]),
         "native",
         "Back ends that make sandboxes, the preferred one first; the next one is used where the one before it cannot work. The flag is `--backend`; `INTERPRETER_TYPE` means the same.",
     ),
@@ -285,6 +285,30 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "Memory that waiting sandboxes may use together, in MiB, when demand decides how many wait.",
     ),
     operator(
+        "docker.host",
+        Kind::Text,
+        "",
+        "Where the Docker daemon listens, such as `unix:///var/run/docker.sock` or `tcp://127.0.0.1:2375`; `DOCKER_HOST` means the same. Empty: the first of the usual places that is there (Docker, rootless Docker, Docker Desktop, Colima, Podman).",
+    ),
+    plain(
+        "docker.image",
+        Kind::Text,
+        "python:3.13-slim",
+        "The image of sandboxes that name none. Its programs are the languages that calls can use.",
+    ),
+    operator(
+        "docker.runtime",
+        Kind::Text,
+        "",
+        "The daemon's runtime for sandboxes, such as `runsc` (gVisor) or one of Kata's, which raise the level of isolation. Empty: the daemon's own choice.",
+    ),
+    operator(
+        "docker.pull",
+        Kind::OneOf(&["missing", "never"]),
+        "missing",
+        "Whether images that the daemon does not have are pulled.",
+    ),
+    operator(
         "http.allowed_hosts",
         Kind::Texts,
         "",
@@ -349,7 +373,6 @@ pub(crate) const SETTINGS: &[Setting] = &[
 /// Settings of the contract that this build does not have yet. They are refused by name, never ignored.
 pub(crate) const NOT_YET: &[&str] = &[
     "auth",
-    "backend.docker",
     "backend.e2b",
     "network",
     "pool.warm_parents",
@@ -359,7 +382,7 @@ pub(crate) const NOT_YET: &[&str] = &[
 
 /// Words that a known setting will take once more is built. They are refused with that said.
 pub(crate) const WORDS_NOT_YET: &[(&str, &[&str])] = &[
-    ("backend", &["docker", "e2b", "kubernetes"]),
+    ("backend", &["e2b", "kubernetes"]),
     ("toolset", &["container", "script"]),
 ];
 

@@ -37,6 +37,8 @@ pub(crate) enum Kind {
     Requirements,
     /// A list of texts; whoever uses them knows what they must be.
     Texts,
+    /// A text in one line, or empty for none; whoever uses it knows what it must be.
+    Text,
 }
 
 /// A value that its [`Kind`] has accepted.
@@ -55,6 +57,7 @@ pub(crate) enum Value {
     Name(Option<String>),
     Requirements(Vec<String>),
     Texts(Vec<String>),
+    Text(Option<String>),
 }
 
 impl Kind {
@@ -74,13 +77,14 @@ impl Kind {
             Self::Name => "a name of lower-case letters, digits, - and _".to_owned(),
             Self::Requirements => "a list of packages, such as [\"numpy>=2,<3\", \"acme-*\"]".to_owned(),
             Self::Texts => "a list of names".to_owned(),
+            Self::Text => "a text of at most 500 characters in one line".to_owned(),
         }
     }
 
     /// Reads a value from a file.
     pub(crate) fn read_toml(self, value: &toml::Value) -> Result<Value, String> {
         match (self, value) {
-            (Self::OneOf(_) | Self::Path | Self::Demand { .. } | Self::Name, toml::Value::String(text)) => {
+            (Self::OneOf(_) | Self::Path | Self::Demand { .. } | Self::Name | Self::Text, toml::Value::String(text)) => {
                 self.read_text(text)
             }
             (Self::Flag, toml::Value::Boolean(flag)) => Ok(Value::Flag(*flag)),
@@ -146,6 +150,8 @@ impl Kind {
             Self::Path => Ok(Value::Path(Some(absolute(text)?))),
             Self::Paths => paths(items()),
             Self::Texts => Ok(Value::Texts(items().map(str::to_owned).collect())),
+            Self::Text if text.len() > 500 || text.chars().any(char::is_control) => Err(self.refuse(&shown(text))),
+            Self::Text => Ok(Value::Text(Some(text.trim().to_owned()).filter(|text| !text.is_empty()))),
             Self::Mounts => {
                 let mounts: Result<Vec<_>, _> = items().map(mount::from_flag).collect();
                 mounts.and_then(mount::all).map(Value::Mounts).map_err(unusable)
@@ -190,6 +196,7 @@ impl Value {
             Self::Name(name) => json!(name),
             Self::Requirements(list) => json!(list),
             Self::Texts(texts) => json!(texts),
+            Self::Text(text) => json!(text),
         }
     }
 }

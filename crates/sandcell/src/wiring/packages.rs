@@ -20,7 +20,8 @@ pub(super) fn installer(
     backends: &[Arc<dyn Backend>],
     languages: &[Arc<dyn Language>],
 ) -> Option<Arc<dyn Packages>> {
-    let backend = backends.first()?;
+    // Layers of packages can be shown in native sandboxes only.
+    let backend = backends.first().filter(|backend| backend.name() == "native")?;
     match python_packages(settings, backend, languages) {
         Ok(packages) => Some(packages),
         Err(failure) => {
