@@ -1,6 +1,7 @@
 //! The Docker back end under the contract that every back end keeps.
 //!
-//! Needs a daemon (`DOCKER_HOST`) and `SANDCELL_TEST_IMAGE`, an image of its with `sh` and `python3`.
+//! Needs a daemon (`SANDCELL_TEST_DOCKER_HOST`) and `SANDCELL_TEST_IMAGE`, an image of its with `sh` and `python3`;
+//! `.ci/docker` makes both.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -26,7 +27,7 @@ fn main() {
     }
     contract::run("docker", || async {
         let config = DockerConfig {
-            host: std::env::var("DOCKER_HOST").ok(),
+            host: Some(std::env::var("SANDCELL_TEST_DOCKER_HOST").unwrap()),
             image: std::env::var("SANDCELL_TEST_IMAGE").unwrap(),
             runtime: None,
             pull: Pull::Never,

@@ -64,6 +64,11 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// The same, layer by layer, with reasons and remedies.
     fn layers(&self) -> &[LayerReport];
 
+    /// Whether a specification may name an image.
+    fn knows_images(&self) -> bool {
+        false
+    }
+
     /// Makes a sandbox. When it fails, nothing of it is left.
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError>;
 

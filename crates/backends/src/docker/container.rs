@@ -106,6 +106,9 @@ fn host(limits: &Limits, image: &Image, common: &Common, user: u32) -> HostConfi
     let cpus = limits.cpus.as_milli().clamp(10, common.cores_milli.max(10));
     HostConfig {
         network_mode: Some("none".to_owned()),
+        // Else the host's own servers of names would stand in /etc/resolv.conf.
+        dns: Some(vec!["127.0.0.1".to_owned()]),
+        dns_search: Some(vec![".".to_owned()]),
         ipc_mode: Some("private".to_owned()),
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
         readonly_rootfs: Some(true),

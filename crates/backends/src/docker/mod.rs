@@ -169,6 +169,10 @@ impl Backend for DockerBackend {
         &self.layers
     }
 
+    fn knows_images(&self) -> bool {
+        true
+    }
+
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
         let made = match self.make(spec).await {
             // Somebody has removed the volume, and the daemon made an empty one in its place.

@@ -85,7 +85,7 @@ impl Boot {
 
     /// For an interpreter that only its name is known of: it is looked up inside, and finds its packages itself.
     pub(super) fn abroad(name: &std::path::Path) -> Self {
-        let site = json!({"site": null, "layers": layer_places(), "prefix": ""});
+        let site = json!({"layers": layer_places(), "prefix": ""});
         Self {
             executable: PathBuf::from(name),
             from_source: frame(&site, "", &source_parts()),

@@ -64,6 +64,8 @@ mod lessons;
 mod notebooks;
 // Languages beside Python.
 mod languages;
+// In containers.
+mod docker;
 // Over HTTP: who gets in, what belongs to whom, and who is in the way.
 mod http;
 // A client that we did not write.
