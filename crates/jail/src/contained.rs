@@ -7,12 +7,13 @@ use crate::plan;
 use crate::steps;
 use crate::wire::StepError;
 
-/// Locks the calling process and all that it starts. There is no way back.
+/// Locks the calling process and all that it starts. There is no way back. `memory` and `disk` are what the container's
+/// processes and files together may have, in bytes.
 ///
 /// # Errors
 /// The first step that failed; what was done before it stays. The caller ends.
-pub fn lock() -> Result<(), StepError> {
-    for step in plan::contained() {
+pub fn lock(memory: u64, disk: u64) -> Result<(), StepError> {
+    for step in plan::contained(memory, disk) {
         steps::run(&step).map_err(|error| StepError::new(&step.name(), step.layer(), &error))?;
     }
     Ok(())

@@ -25,9 +25,7 @@ pub async fn detect_in(sandbox: Option<&dyn Sandbox>, image: &str, settings: &Se
     };
     match python(sandbox, &programs).await {
         Some(runtime) => {
-            detected.python = Some(Arc::new(
-                PythonLanguage::new(runtime).with_copies(!settings.forgetful),
-            ));
+            detected.python = Some(Arc::new(PythonLanguage::new(runtime).with_copies(!settings.forgetful)));
         }
         None => detected.missing.push(Missing {
             name: "python".to_owned(),
@@ -87,8 +85,14 @@ async fn python(sandbox: Option<&dyn Sandbox>, programs: &BTreeMap<String, PathB
 async fn programs(sandbox: &dyn Sandbox) -> BTreeMap<String, PathBuf> {
     let mut found = BTreeMap::new();
     let path = sandbox.base_env().get("PATH").map_or("/usr/bin:/bin", String::as_str);
-    for folder in path.split(':').filter(|folder| folder.starts_with('/')).take(FOLDERS_MAX) {
-        let Ok(place) = SandboxPath::parse(folder) else { continue };
+    for folder in path
+        .split(':')
+        .filter(|folder| folder.starts_with('/'))
+        .take(FOLDERS_MAX)
+    {
+        let Ok(place) = SandboxPath::parse(folder) else {
+            continue;
+        };
         let listing = sandbox.files().list(&place, false, PROGRAMS_MAX).await;
         for entry in listing.map(|listing| listing.entries).unwrap_or_default() {
             if matches!(entry.kind, EntryKind::File | EntryKind::Link) {

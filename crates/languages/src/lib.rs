@@ -7,8 +7,8 @@
 #![forbid(unsafe_code)]
 
 mod bash;
-mod inside;
 pub mod control;
+mod inside;
 mod memory;
 mod node;
 pub mod python;

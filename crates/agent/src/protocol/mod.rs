@@ -26,6 +26,9 @@ pub const MAX_TRANSFER: u64 = 16 << 20;
 /// The most entries that one `list` returns.
 pub const MAX_ENTRIES: usize = 10_000;
 
+/// The status with which an agent in a container ends because of too many private files.
+pub const DISK_FULL_STATUS: u8 = 28;
+
 /// The other side did what the protocol forbids. The connection is over.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]

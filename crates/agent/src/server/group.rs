@@ -4,12 +4,13 @@
 //! alone may have less: this looks at what is theirs, often enough for how fast they could grow, and ends the largest
 //! when they are over. The kernel's own limit stands behind it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::process_table;
+use super::usage::files;
+use super::{Held, process_table};
 use crate::protocol::GroupUsage;
 
 /// Where containers have their control group.
@@ -30,8 +31,9 @@ const MOST: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Group {
     files: Files,
-    /// What processes may have together, in bytes.
-    limit: u64,
+    held: Held,
+    /// A folder on each private file system.
+    private: Vec<PathBuf>,
     peak: u64,
     ended: u64,
     next: Instant,
@@ -56,12 +58,26 @@ impl Files {
         }
     }
 
-    /// What is the processes' own: not files, and no memory that is shared like files.
-    fn memory(self) -> u64 {
-        match self {
-            Self::Unified => member("memory.stat", "anon"),
-            Self::Split => member("memory/memory.stat", "total_rss"),
-        }
+    /// What is the processes' own, and what of memory that the kernel counts as files is none of these private ones:
+    /// memory that is shared without a file. What the kernel keeps to find files again is left out: it gives that back.
+    fn memory(self, private: u64) -> u64 {
+        let (stat, own, shared): (_, &[&str], _) = match self {
+            Self::Unified => (
+                text("memory.stat"),
+                &["anon", "sock", "kernel_stack", "pagetables", "slab_unreclaimable"],
+                "shmem",
+            ),
+            Self::Split => (text("memory/memory.stat"), &["total_rss"], "total_shmem"),
+        };
+        let stat = stat.unwrap_or_default();
+        let own = own.iter().map(|name| number(&stat, name)).fold(0, u64::saturating_add);
+        let shared = number(&stat, shared).saturating_sub(private);
+        let sockets = match self {
+            Self::Unified => 0,
+            // Not counted by such a group; these are the sockets of the container's own network namespace.
+            Self::Split => sockets(&std::fs::read_to_string("/proc/net/sockstat").unwrap_or_default()),
+        };
+        own.saturating_add(shared).saturating_add(sockets)
     }
 
     fn cpu_us(self) -> u64 {
@@ -91,10 +107,11 @@ impl Files {
 
 impl Group {
     /// The one of this container, if it can be read.
-    pub(super) fn find(limit: u64) -> Option<Self> {
+    pub(super) fn find(held: Held, private: &[PathBuf]) -> Option<Self> {
         Some(Self {
             files: Files::find(Path::new(ROOT))?,
-            limit,
+            held,
+            private: private.to_vec(),
             peak: 0,
             ended: 0,
             next: Instant::now(),
@@ -103,7 +120,7 @@ impl Group {
 
     /// What it says now.
     pub(super) fn usage(&mut self) -> GroupUsage {
-        let memory = self.files.memory();
+        let memory = self.files.memory(files(&self.private).disk);
         self.peak = self.peak.max(memory);
         GroupUsage {
             memory,
@@ -120,18 +137,47 @@ impl Group {
     }
 
     /// Looks if it is time, and ends a process if they have too much.
-    pub(super) fn look(&mut self) {
+    pub(super) fn look(&mut self) -> Look {
         let now = Instant::now();
         if now < self.next {
-            return;
+            return Look::Fine;
         }
-        let memory = self.files.memory();
+        let disk = files(&self.private).disk;
+        let memory = self.files.memory(disk);
         self.peak = self.peak.max(memory);
-        if memory > self.limit && end_largest() {
+        if memory > self.held.memory && end_largest() {
             self.ended = self.ended.saturating_add(1);
         }
-        self.next = now + interval(self.limit.saturating_sub(memory));
+        let most = most_files(self.held.disk);
+        let room = self.held.memory.saturating_sub(memory).min(most.saturating_sub(disk));
+        self.next = now + interval(room);
+        if disk > most { Look::DiskFull } else { Look::Fine }
     }
+}
+
+/// What a look found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    Fine,
+    /// Private files have more than they may, in several places together: each alone is held by its file system.
+    DiskFull,
+}
+
+/// One place alone may be full to the last byte while others hold a little.
+const fn most_files(disk: u64) -> u64 {
+    disk.saturating_add(disk / 8).saturating_add(1 << 20)
+}
+
+/// What lies in sockets, from `/proc/net/sockstat`, where it stands in pages.
+fn sockets(text: &str) -> u64 {
+    let pages = |line: &str| {
+        let mut words = line.split_ascii_whitespace().skip_while(|word| *word != "mem").skip(1);
+        words.next().and_then(|word| word.parse::<u64>().ok())
+    };
+    text.lines()
+        .filter_map(pages)
+        .fold(0, u64::saturating_add)
+        .saturating_mul(4096)
 }
 
 /// How long processes need at least to take so much.
@@ -195,6 +241,17 @@ mod tests {
         let text = "rss 1\ntotal_rss_huge 2\ntotal_rss 3\n";
         assert_eq!((number(text, "total_rss"), number(text, "total")), (3, 0));
         assert_eq!(number("", "anon"), 0);
+    }
+
+    #[test]
+    fn what_lies_in_sockets_is_read_in_pages() {
+        let text = "sockets: used 9\nTCP: inuse 0 orphan 0 tw 0 alloc 0 mem 2\nUDP: inuse 1 mem 3\nRAW: inuse 0\nFRAG: inuse 0 memory 7\n";
+        assert_eq!(sockets(text), 5 * 4096);
+    }
+
+    #[test]
+    fn one_full_place_is_not_too_much_and_three_are() {
+        assert!(most_files(16 << 20) > (16 << 20) + 4096 && most_files(16 << 20) < 24 << 20);
     }
 
     #[test]

@@ -28,6 +28,7 @@ use rustix::io::Errno;
 
 use crate::protocol::{Breach, Decoder, Goodbye, Hello, Kind, OutBuffer};
 use children::Children;
+use group::Look;
 use streams::Streams;
 
 /// While this much output waits, programs' pipes and files are not read.
@@ -48,12 +49,20 @@ pub struct ServerConfig {
     pub home: String,
     /// A folder on each private writable file system; together they are the disk that `usage` reports.
     pub private: Vec<PathBuf>,
-    /// What the sandbox's processes may have of memory together, in bytes, where the agent stands in the control group of
-    /// a container and is to hold them to it.
-    pub memory: Option<u64>,
+    /// What the sandbox is held to by the agent itself, where it stands in the control group of a container.
+    pub held: Option<Held>,
     /// Folders that lie elsewhere than the host thinks, where the sandbox has no root of its own: (as the host calls it,
     /// where it is).
     pub elsewhere: Vec<(String, String)>,
+}
+
+/// What an agent holds a container's processes to, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// Memory that is not files.
+    pub memory: u64,
+    /// Private files, in all places together.
+    pub disk: u64,
 }
 
 impl ServerConfig {
@@ -73,7 +82,7 @@ impl Default for ServerConfig {
             root: PathBuf::from("/"),
             home: sandcell_sandbox::HOME.to_owned(),
             private: [sandcell_sandbox::HOME, "/tmp", "/dev/shm"].map(PathBuf::from).to_vec(),
-            memory: None,
+            held: None,
             elsewhere: Vec::new(),
         }
     }
@@ -86,6 +95,8 @@ pub enum ServeEnd {
     HostClosed,
     /// The host broke the protocol.
     Breach(Breach),
+    /// There were more private files than the sandbox may have.
+    DiskFull,
     /// The agent could not begin, or one of its two streams failed.
     Failed(io::Error),
 }
@@ -202,7 +213,9 @@ impl Agent {
             }
         }
         self.children.reap_strays();
-        self.streams.look();
+        if self.streams.look() == Look::DiskFull {
+            return Ok(Some(ServeEnd::DiskFull));
+        }
         self.streams.advance(&mut self.out, CROWDED);
         Ok(None)
     }

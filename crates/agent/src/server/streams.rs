@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::children::Children;
 use super::errors;
 use super::files::{Job, Root, Step};
-use super::group::Group;
+use super::group::{Group, Look};
 use super::program::{Part, Pipes, Program};
 use super::tree::{self, Tree};
 use super::{ServerConfig, usage};
@@ -56,7 +56,7 @@ impl Streams {
         let own_score = own_score.and_then(|text| text.trim().parse::<i32>().ok());
         Ok(Self {
             root: Root::open(&config.root)?,
-            group: config.memory.and_then(Group::find),
+            group: config.held.and_then(|held| Group::find(held, &config.private)),
             null: rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?,
             config,
             programs: BTreeMap::new(),
@@ -464,9 +464,10 @@ impl Streams {
     }
 
     /// Looks at memory if it is time.
-    pub(super) fn look(&mut self) {
-        if let Some(group) = self.group.as_mut().filter(|_| !self.programs.is_empty()) {
-            group.look();
+    pub(super) fn look(&mut self) -> Look {
+        match self.group.as_mut().filter(|_| !self.programs.is_empty()) {
+            Some(group) => group.look(),
+            None => Look::Fine,
         }
     }
 

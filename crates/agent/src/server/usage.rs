@@ -19,6 +19,22 @@ pub(super) fn read(private: &[PathBuf], first_process: bool, group: Option<Group
             .iter()
             .fold(0, |sum, entry| entry.threads.max(1).saturating_add(sum));
     }
+    let files = files(private);
+    usage.disk = files.disk;
+    usage.inodes = files.inodes;
+    usage
+}
+
+/// What is taken of the private file systems.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct FileUse {
+    pub(super) disk: u64,
+    pub(super) inodes: u64,
+}
+
+/// Counts each file system once. What cannot be read counts as nothing.
+pub(super) fn files(private: &[PathBuf]) -> FileUse {
+    let mut usage = FileUse::default();
     let mut seen = Vec::new();
     for folder in private {
         let (Ok(status), Ok(system)) = (stat(folder), statvfs(folder)) else {

@@ -6,6 +6,7 @@ use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, ImageInspect,
     Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType, ResourcesUlimits,
 };
+use sandcell_jail::plan::MASKED;
 use sandcell_sandbox::{HOME, Limits, MountMode, SandboxSpec};
 
 use super::{agent, labels};
@@ -72,6 +73,7 @@ pub(super) fn body(spec: &SandboxSpec, image: &Image, common: &Common, user: u32
             agent::PATH.to_owned(),
             "contained".to_owned(),
             limits.memory.as_bytes().to_string(),
+            limits.disk.as_bytes().to_string(),
         ]),
         cmd: Some(Vec::new()),
         // The agent needs none, and what the image says is given to programs one by one.
@@ -109,6 +111,12 @@ fn host(limits: &Limits, image: &Image, common: &Common, user: u32) -> HostConfi
         // Else the host's own servers of names would stand in /etc/resolv.conf.
         dns: Some(vec!["127.0.0.1".to_owned()]),
         dns_search: Some(vec![".".to_owned()]),
+        // Each container's network has its own, which the daemon opens to everybody.
+        sysctls: Some(HashMap::from([(
+            "net.ipv4.ip_unprivileged_port_start".to_owned(),
+            "1024".to_owned(),
+        )])),
+        masked_paths: Some(masked()),
         ipc_mode: Some("private".to_owned()),
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
         readonly_rootfs: Some(true),
@@ -137,6 +145,49 @@ fn host(limits: &Limits, image: &Image, common: &Common, user: u32) -> HostConfi
         init: Some(false),
         ..HostConfig::default()
     }
+}
+
+/// What tells about the machine or about others, in addition to what a daemon hides by itself. Of /sys only the control
+/// group stays.
+fn masked() -> Vec<String> {
+    const PROC: [&str; 8] = [
+        "acpi",
+        "asound",
+        "latency_stats",
+        "timer_stats",
+        "scsi",
+        "sys/kernel/random/boot_id",
+        "sys/kernel/pty/nr",
+        "sys/user",
+    ];
+    const SYS: [&str; 21] = [
+        "block",
+        "bus",
+        "class",
+        "dev",
+        "devices",
+        "firmware",
+        "fs/bpf",
+        "fs/btrfs",
+        "fs/ext4",
+        "fs/f2fs",
+        "fs/fuse",
+        "fs/nfs",
+        "fs/pstore",
+        "fs/resctrl",
+        "fs/selinux",
+        "fs/virtiofs",
+        "fs/xfs",
+        "hypervisor",
+        "kernel",
+        "module",
+        "power",
+    ];
+    let proc = MASKED.into_iter().chain(PROC).map(|name| format!("/proc/{name}"));
+    let mut paths: Vec<String> = proc.chain(SYS.map(|name| format!("/sys/{name}"))).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    paths
 }
 
 /// The folders that can be written, in memory, and empty ones where the image asks for volumes.

@@ -77,12 +77,14 @@ impl Daemon {
         all
     }
 
-    fn heard(&self, name: &str, action: &str) {
+    /// `status` is the one that a container which died ended with.
+    fn heard(&self, name: &str, action: &str, status: Option<u8>) {
         let container = self.state().containers.get(name).cloned();
         match (container, action) {
             (Some(container), "oom") => container.out_of_memory.store(true, Ordering::Release),
             (Some(container), "die") => {
-                container.died.send_replace(true);
+                // One that cannot be told is that of a kill.
+                container.died.send_replace(Some(status.unwrap_or(137)));
             }
             _ => {}
         }
@@ -121,9 +123,10 @@ async fn listen(daemon: Weak<Daemon>) {
         let mut events = docker.events(Some(options));
         while let Some(Ok(event)) = events.next().await {
             let Some(daemon) = daemon.upgrade() else { return };
-            let name = event.actor.and_then(|actor| actor.attributes?.remove("name"));
-            if let (Some(name), Some(action)) = (name, event.action) {
-                daemon.heard(&name, &action);
+            let mut about = event.actor.and_then(|actor| actor.attributes).unwrap_or_default();
+            let status = about.remove("exitCode").and_then(|status| status.parse().ok());
+            if let (Some(name), Some(action)) = (about.remove("name"), event.action) {
+                daemon.heard(&name, &action, status);
             }
         }
         sleep(AGAIN).await;

@@ -11,6 +11,7 @@ use bollard::query_parameters::{
     AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder, StartContainerOptions,
 };
 use sandcell_agent::client::AgentClient;
+use sandcell_agent::protocol::DISK_FULL_STATUS;
 use sandcell_sandbox::{ByteSize, Command, EndReason, Ended, Files, Isolation, Process, Sandbox, SandboxError, Usage};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -37,8 +38,8 @@ pub(super) struct Container {
     ended: watch::Sender<Option<Ended>>,
     /// The daemon said that memory ran out in it.
     pub(super) out_of_memory: AtomicBool,
-    /// Turns true when the daemon said that it ended.
-    pub(super) died: watch::Sender<bool>,
+    /// The status that the daemon said it ended with.
+    pub(super) died: watch::Sender<Option<u8>>,
 }
 
 impl Container {
@@ -74,7 +75,7 @@ pub(super) async fn make(
         asked: watch::Sender::new(false),
         ended: watch::Sender::new(None),
         out_of_memory: AtomicBool::new(false),
-        died: watch::Sender::new(false),
+        died: watch::Sender::new(None),
     });
     if !daemon.add(&container) {
         return Err(connect::unavailable("the server is ending", "start it again"));
@@ -143,13 +144,16 @@ async fn keep(daemon: Arc<Daemon>, container: Arc<Container>, line: Arc<Line>) {
 /// Why a container's stream has ended that nobody asked to end.
 async fn why(daemon: &Daemon, container: &Container) -> EndReason {
     let mut died = container.died.subscribe();
-    let told = timeout(TOLD, died.wait_for(|died| *died)).await.is_ok();
+    let told = timeout(TOLD, died.wait_for(Option::is_some)).await;
+    let status = told.ok().and_then(|status| status.ok().and_then(|status| *status));
     if container.out_of_memory.load(Ordering::Acquire) {
         return EndReason::OutOfMemory;
     }
-    match (told, daemon.docker.ping().await) {
-        (false, Err(_)) => EndReason::LauncherLost,
-        _ => EndReason::AgentLost,
+    match status {
+        Some(DISK_FULL_STATUS) => EndReason::DiskFull,
+        Some(_) => EndReason::AgentLost,
+        None if daemon.docker.ping().await.is_err() => EndReason::LauncherLost,
+        None => EndReason::AgentLost,
     }
 }
 

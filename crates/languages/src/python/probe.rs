@@ -233,7 +233,9 @@ pub(crate) async fn runtime_inside(python: &str, sandbox: &dyn Sandbox) -> Optio
     // The executable, two prefixes and the virtual environment mean nothing outside.
     let mut found = vec![None; LIBRARIES.len()];
     for folder in fields.skip(4).filter(|folder| folder.starts_with('/')).take(8) {
-        let Ok(path) = SandboxPath::parse(&folder) else { continue };
+        let Ok(path) = SandboxPath::parse(&folder) else {
+            continue;
+        };
         let listing = sandbox.files().list(&path, false, ENTRIES_MAX).await;
         for entry in listing.map(|listing| listing.entries).unwrap_or_default() {
             note_library(&entry.name, &mut found);

@@ -251,7 +251,7 @@ fn a_flag_that_is_wrong_is_named_and_not_its_key() {
             "backend",
             "--backend",
             "nativ",
-            "--backend: must be a list of \"native\", not \"nativ\"",
+            "--backend: must be a list of \"native\", \"docker\", not \"nativ\"",
         ),
         (
             "toolset",

@@ -84,9 +84,10 @@ impl Kind {
     /// Reads a value from a file.
     pub(crate) fn read_toml(self, value: &toml::Value) -> Result<Value, String> {
         match (self, value) {
-            (Self::OneOf(_) | Self::Path | Self::Demand { .. } | Self::Name | Self::Text, toml::Value::String(text)) => {
-                self.read_text(text)
-            }
+            (
+                Self::OneOf(_) | Self::Path | Self::Demand { .. } | Self::Name | Self::Text,
+                toml::Value::String(text),
+            ) => self.read_text(text),
             (Self::Flag, toml::Value::Boolean(flag)) => Ok(Value::Flag(*flag)),
             (Self::Requirements, toml::Value::Array(items)) => {
                 let texts = texts(items).ok_or_else(|| self.refuse("a list with something else in it"))?;
@@ -151,7 +152,9 @@ impl Kind {
             Self::Paths => paths(items()),
             Self::Texts => Ok(Value::Texts(items().map(str::to_owned).collect())),
             Self::Text if text.len() > 500 || text.chars().any(char::is_control) => Err(self.refuse(&shown(text))),
-            Self::Text => Ok(Value::Text(Some(text.trim().to_owned()).filter(|text| !text.is_empty()))),
+            Self::Text => Ok(Value::Text(
+                Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
+            )),
             Self::Mounts => {
                 let mounts: Result<Vec<_>, _> = items().map(mount::from_flag).collect();
                 mounts.and_then(mount::all).map(Value::Mounts).map_err(unusable)

@@ -43,7 +43,10 @@ pub(super) async fn languages(backend: &dyn Backend, settings: &Settings) -> Det
     let sandbox = match timeout(LOOK, backend.create(&spec)).await {
         Ok(Ok(sandbox)) => Some(sandbox),
         Ok(Err(error)) => {
-            tracing::warn!("the languages of the image {image} are not known: {}", Failure::from(error));
+            tracing::warn!(
+                "the languages of the image {image} are not known: {}",
+                Failure::from(error)
+            );
             None
         }
         Err(_) => {

@@ -87,10 +87,19 @@ impl Docker {
     /// The containers of a server.
     fn containers(&self, server: u32) -> Vec<String> {
         let format = "{{.Names}} {{.Label \"dev.sandcell.server\"}}";
-        let all = self.say(&["ps", "--all", "--filter", "label=dev.sandcell=sandbox", "--format", format]);
+        let all = self.say(&[
+            "ps",
+            "--all",
+            "--filter",
+            "label=dev.sandcell=sandbox",
+            "--format",
+            format,
+        ]);
         let of = format!("/{server}/");
         let own = all.lines().filter(|line| line.contains(&of));
-        own.filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+        own.filter_map(|line| line.split(' ').next())
+            .map(str::to_owned)
+            .collect()
     }
 }
 
@@ -107,24 +116,43 @@ fn a_session_in_a_container_is_like_any_other() {
     assert_eq!(first.status(), "ok", "{first:?}");
     assert!(first.all().contains("out") && first.all().contains("42"), "{first:?}");
     let isolation = &first.meta()["isolation"];
-    assert_eq!((&isolation["backend"], &isolation["level"]), (&json!("docker"), &json!("container")));
+    assert_eq!(
+        (&isolation["backend"], &isolation["level"]),
+        (&json!("docker"), &json!("container"))
+    );
     assert_eq!(server.text("x += 1\nprint(x)").trim(), "41");
     // Files are the same for code and for tools.
     server.call("write_file", json!({"path": "a/b.txt", "content": "from the tool"}));
     assert_eq!(server.text("print(open('a/b.txt').read())").trim(), "from the tool");
     server.text("open('/tmp/c', 'w').write('from the code')");
-    assert!(server.call("read_file", json!({"path": "/tmp/c"})).all().contains("from the code"));
+    assert!(
+        server
+            .call("read_file", json!({"path": "/tmp/c"}))
+            .all()
+            .contains("from the code")
+    );
     // An error keeps the variables, and so does a time-out.
     let failed = server.run("1 / 0");
-    assert_eq!((failed.status(), failed.cause()), ("error", "code_failed"), "{failed:?}");
+    assert_eq!(
+        (failed.status(), failed.cause()),
+        ("error", "code_failed"),
+        "{failed:?}"
+    );
     let late = server.call("execute_code", json!({"code": "while True: pass", "timeout_s": 0.5}));
     assert_eq!(late.cause(), "timeout", "{late:?}");
     assert_eq!(server.text("print(x)").trim(), "41");
     // Another language, and standard input.
-    let shell = server.call("execute_code", json!({"code": "read a; echo $a-$((6 * 7))", "language": "bash", "stdin": "in\n"}));
+    let shell = server.call(
+        "execute_code",
+        json!({"code": "read a; echo $a-$((6 * 7))", "language": "bash", "stdin": "in\n"}),
+    );
     assert!(shell.output().contains("in-42"), "{shell:?}");
     let status = server.call("get_sandbox_status", json!({}));
-    assert_eq!(status.data()["sandboxes"][0]["isolation"]["backend"], "docker", "{status:?}");
+    assert_eq!(
+        status.data()["sandboxes"][0]["isolation"]["backend"],
+        "docker",
+        "{status:?}"
+    );
 }
 
 #[test]
@@ -134,7 +162,9 @@ fn limits_of_a_container_are_told_by_their_names() {
     let place = docker.place_with(limits);
     let server = server(&place);
     // More than processes may have, less than the container with its files may.
-    let memory = server.run("kept = 1\nx = bytearray(160 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\nimport time; time.sleep(3)");
+    let memory = server.run(
+        "kept = 1\nx = bytearray(160 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\nimport time; time.sleep(3)",
+    );
     assert_eq!(memory.cause(), "out_of_memory", "{memory:?}");
     let much = server.run("parts = []\nwhile True: parts.append(bytearray(8 << 20))");
     assert_eq!(much.cause(), "out_of_memory", "{much:?}");
@@ -180,7 +210,12 @@ fn code_in_a_container_has_no_rights_and_sees_nothing_of_the_host() {
     let found = server.json(WHO);
     let uid = found["uid"].as_u64().unwrap();
     assert!((30_000..60_000).contains(&uid), "{found}");
-    let caps: Vec<&str> = found["caps"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    let caps: Vec<&str> = found["caps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
     assert!(caps.iter().all(|set| set.bytes().all(|digit| digit == b'0')), "{found}");
     assert_eq!(found["privileges"], "1", "{found}");
     // The daemon's filter and the agent's own.
@@ -189,12 +224,19 @@ fn code_in_a_container_has_no_rights_and_sees_nothing_of_the_host() {
     for closed in ["root", "volume", "agent", "own", "memory", "fds", "limits", "priority"] {
         assert!(found[closed].is_string(), "{closed} is open: {found}");
     }
-    assert_eq!((&found["sockets"], &found["hosts"]), (&json!([]), &json!([])), "{found}");
+    assert_eq!(
+        (&found["sockets"], &found["hosts"]),
+        (&json!([]), &json!([])),
+        "{found}"
+    );
     // Not even where the host asks for names.
     let names = found["names"].as_str().unwrap();
     assert!(!names.contains("nameserver") || names.contains("127.0.0.1"), "{names}");
     let names = found["environment"].to_string();
-    assert!(!names.contains(SECRET_NAME) && names.contains("FROM_THE_IMAGE"), "{names}");
+    assert!(
+        !names.contains(SECRET_NAME) && names.contains("FROM_THE_IMAGE"),
+        "{names}"
+    );
     let all = server.text("print(open('/proc/1/environ', errors='replace').read() if __import__('os').access('/proc/1/environ', 4) else '')");
     assert!(!all.contains(SECRET), "{all}");
     // Two sandboxes are two users.
@@ -215,13 +257,21 @@ fn any_image_will_do_and_what_it_lacks_is_told() {
     let bare = bare.data()["sandbox_id"].clone();
     assert!(bare.is_string());
     // No C library, no shell where one is expected, no folders: the file tools work all the same.
-    server.call("write_file", json!({"path": "x", "content": "in a bare image", "sandbox_id": bare}));
+    server.call(
+        "write_file",
+        json!({"path": "x", "content": "in a bare image", "sandbox_id": bare}),
+    );
     let read = server.call("read_file", json!({"path": "x", "sandbox_id": bare}));
     assert!(read.all().contains("in a bare image"), "{read:?}");
     let python = server.call("execute_code", json!({"code": "print(1)", "sandbox_id": bare}));
     let said = python.all();
-    assert!(said.contains("language_unavailable") && said.contains("python3"), "{python:?}");
-    server.call("create_sandbox", json!({"image": "sandcell/none:1"})).refused("image_unavailable");
+    assert!(
+        said.contains("language_unavailable") && said.contains("python3"),
+        "{python:?}"
+    );
+    server
+        .call("create_sandbox", json!({"image": "sandcell/none:1"}))
+        .refused("image_unavailable");
     for wrong in ["../x", "a//b", "a b"] {
         let answer = server.call("create_sandbox", json!({"image": wrong}));
         assert!(answer.is_error(), "{wrong}: {answer:?}");
@@ -247,7 +297,9 @@ fn nothing_is_left_however_the_server_ends() {
             server.hang_up();
         }
         server.wait(Duration::from_secs(20));
-        until(Duration::from_secs(20), "its containers go", || docker.containers(pid).is_empty().then_some(()));
+        until(Duration::from_secs(20), "its containers go", || {
+            docker.containers(pid).is_empty().then_some(())
+        });
     }
 }
 
@@ -266,13 +318,28 @@ fn what_a_killed_server_could_not_remove_goes_at_the_next_start() {
     assert_ne!(gone, alive);
     let make = |owner: &str| {
         let labels = [format!("{label}={owner}"), "dev.sandcell=sandbox".to_owned()];
-        docker.say(&["create", "--label", &labels[0], "--label", &labels[1], &docker.bare, "/sh"])
+        docker.say(&[
+            "create",
+            "--label",
+            &labels[0],
+            "--label",
+            &labels[1],
+            &docker.bare,
+            "/sh",
+        ])
     };
     let (left, kept) = (make(&gone), make(&alive));
     let second = server(&place);
     second.text("1");
-    let there = |id: &str| docker.say(&["ps", "--all", "--quiet", "--no-trunc"]).lines().any(|line| line == id);
-    until(Duration::from_secs(10), "what was left goes", || (!there(&left)).then_some(()));
+    let there = |id: &str| {
+        docker
+            .say(&["ps", "--all", "--quiet", "--no-trunc"])
+            .lines()
+            .any(|line| line == id)
+    };
+    until(Duration::from_secs(10), "what was left goes", || {
+        (!there(&left)).then_some(())
+    });
     assert!(there(&kept), "a living server's container was removed");
     docker.say(&["rm", "--force", &kept]);
     assert_eq!(first.text("print(2)").trim(), "2");
@@ -305,7 +372,11 @@ fn the_command_line_runs_programs_in_containers() {
         command.args(arguments).arg(file).stdin(Stdio::null()).output().unwrap()
     };
     let output = run("import sys; print('hello'); sys.exit(7)", &[]);
-    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(7), b"hello\n".as_slice()), "{output:?}");
+    assert_eq!(
+        (output.status.code(), output.stdout.as_slice()),
+        (Some(7), b"hello\n".as_slice()),
+        "{output:?}"
+    );
     assert_eq!(run("while True: pass", &["--timeout", "1"]).status.code(), Some(124));
     let hungry = "x = []\nwhile True: x.append(bytearray(8 << 20))";
     assert_eq!(run(hungry, &["--memory", "100"]).status.code(), Some(137));
@@ -326,7 +397,11 @@ fn without(settings: &str) -> (String, Value) {
     let place = Place::with_settings(&format!("backend = \"docker\"\n[docker]\n{settings}\n"));
     let server = server(&place);
     let said = server.run("1").refused("backend_unavailable");
-    let doctor = place.command(&["doctor", "--json"]).stdin(Stdio::null()).output().unwrap();
+    let doctor = place
+        .command(&["doctor", "--json"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
     assert!(!doctor.status.success());
     let report: Value = serde_json::from_slice(&doctor.stdout).unwrap();
     (said, report["backends"][0].clone())
@@ -337,13 +412,21 @@ fn a_daemon_that_is_not_there_is_told_with_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let host = folder.path().join("none.sock");
     for (settings, reason, remedy) in [
-        (format!("host = \"unix://{}\"", host.display()), "no Docker daemon", "start Docker"),
+        (
+            format!("host = \"unix://{}\"", host.display()),
+            "no Docker daemon",
+            "start Docker",
+        ),
         ("host = \"127.0.0.1:2375\"".to_owned(), "127.0.0.1:2375", "DOCKER_HOST"),
         ("host = \"tcp://127.0.0.1:9\"".to_owned(), "127.0.0.1:9", "DOCKER_HOST"),
     ] {
         let (said, row) = without(&settings);
         assert!(said.contains(reason) && said.contains(remedy), "{said}");
-        assert_eq!((&row["name"], &row["available"]), (&json!("docker"), &json!(false)), "{row}");
+        assert_eq!(
+            (&row["name"], &row["available"]),
+            (&json!("docker"), &json!(false)),
+            "{row}"
+        );
         assert!(row["reason"].as_str().unwrap().contains(reason), "{row}");
         assert!(row["remedy"].as_str().unwrap().contains(remedy), "{row}");
     }
@@ -369,5 +452,8 @@ fn somebody_who_may_not_talk_to_the_daemon_is_told_how_he_may() {
         return;
     }
     let (said, _) = without(&format!("host = \"{host}\""));
-    assert!(said.contains("may not talk") && said.contains("usermod -aG docker"), "{said}");
+    assert!(
+        said.contains("may not talk") && said.contains("usermod -aG docker"),
+        "{said}"
+    );
 }

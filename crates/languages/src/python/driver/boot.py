@@ -23,10 +23,10 @@ if boot["magic"]:
     import _frozen_importlib_external as x
     if x.MAGIC_NUMBER.hex() != boot["magic"]:
         sys.exit("the driver was compiled for another Python than " + sys.version)
-def code(name):
+def code(name, loads=marshal.loads, compile=compile):
     c = files.get(name + ".code")
     if c:
-        return marshal.loads(c)
+        return loads(c)
     return compile(files[name + ".py"], "<sandcell " + name + ">", "exec", 0, True, 2)
 g["code_of"] = code
 exec(code("core"), g)
