@@ -16,6 +16,7 @@ use futures::StreamExt;
 use sha2::{Digest, Sha256};
 
 use super::labels;
+use super::tar::{self, BLOCK};
 
 /// The agent of this build, linked statically; empty if it could not be built.
 pub(super) const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent"));
@@ -24,8 +25,6 @@ pub(super) const FOLDER: &str = "/.sandcell";
 /// The program in it.
 pub(super) const PATH: &str = "/.sandcell/agent";
 const FILE: &str = "agent";
-/// A block of a tar archive.
-const BLOCK: usize = 512;
 
 /// The volume's name.
 pub(super) fn volume() -> String {
@@ -43,7 +42,7 @@ pub(super) fn mount(read_only: bool) -> Mount {
         read_only: Some(read_only),
         volume_options: Some(MountVolumeOptions {
             no_copy: Some(true),
-            labels: Some(labels::of_volume()),
+            labels: Some(labels::of_agent()),
             ..MountVolumeOptions::default()
         }),
         ..Mount::default()
@@ -54,7 +53,7 @@ pub(super) fn mount(read_only: bool) -> Mount {
 pub(super) async fn provide(docker: &Docker, image: &str) -> Result<(), Error> {
     let create = VolumeCreateRequest {
         name: Some(volume()),
-        labels: Some(labels::of_volume()),
+        labels: Some(labels::of_agent()),
         ..VolumeCreateRequest::default()
     };
     docker.create_volume(create).await?;
@@ -85,7 +84,7 @@ async fn put(docker: &Docker, container: &str) -> Result<(), Error> {
         return Ok(());
     }
     let options = UploadToContainerOptionsBuilder::default().path(FOLDER).build();
-    let archive = bollard::body_full(Bytes::from(archive(FILE, PROGRAM)));
+    let archive = bollard::body_full(Bytes::from(tar::of_program(FILE, PROGRAM)));
     docker.upload_to_container(container, Some(options), archive).await?;
     if holds(docker, container).await {
         Ok(())
@@ -119,42 +118,6 @@ async fn holds(docker: &Docker, container: &str) -> bool {
     executable && rest.get(..PROGRAM.len()) == Some(PROGRAM)
 }
 
-/// A tar archive with one program in it.
-fn archive(name: &str, bytes: &[u8]) -> Vec<u8> {
-    let mut head = [b' '; BLOCK];
-    let mut field = |at: usize, len: usize, text: &str| {
-        for (place, byte) in head
-            .iter_mut()
-            .skip(at)
-            .take(len)
-            .zip(text.bytes().chain(std::iter::repeat(0)))
-        {
-            *place = byte;
-        }
-    };
-    field(0, BLOCK, name);
-    field(100, 8, "0000755");
-    field(108, 8, "0000000");
-    field(116, 8, "0000000");
-    field(124, 12, &format!("{:011o}", bytes.len()));
-    field(136, 12, "00000000000");
-    field(148, 8, "        ");
-    field(156, 1, "0");
-    field(257, 8, "ustar\u{0}00");
-    // The checksum counts its own field as spaces.
-    for place in head.iter_mut().skip(155).take(1) {
-        *place = b' ';
-    }
-    let sum: u32 = head.iter().map(|byte| u32::from(*byte)).sum();
-    for (place, byte) in head.iter_mut().skip(148).zip(format!("{sum:06o}\u{0} ").bytes()) {
-        *place = byte;
-    }
-    let mut archive = head.to_vec();
-    archive.extend_from_slice(bytes);
-    archive.resize(archive.len().next_multiple_of(BLOCK) + 2 * BLOCK, 0);
-    archive
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,24 +139,5 @@ mod tests {
         };
         let (first, size, count) = (word(32, 8), word(54, 2), word(56, 2));
         (0..count).any(|number| word(first + number * size, 4) == 3)
-    }
-
-    #[test]
-    fn the_archive_is_one_that_tar_reads() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("x.tar");
-        std::fs::write(&file, archive("agent", b"#!/bin/sh\necho hi\n")).unwrap();
-        let status = std::process::Command::new("tar")
-            .arg("-xf")
-            .arg(&file)
-            .arg("-C")
-            .arg(folder.path())
-            .status()
-            .unwrap();
-        assert!(status.success());
-        let said = std::process::Command::new(folder.path().join("agent"))
-            .output()
-            .unwrap();
-        assert_eq!(said.stdout, b"hi\n");
     }
 }

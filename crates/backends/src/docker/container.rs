@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, ImageInspect,
-    Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType, ResourcesUlimits,
+    Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType, MountVolumeOptions, ResourcesUlimits,
 };
 use sandcell_jail::plan::MASKED;
-use sandcell_sandbox::{HOME, Limits, MountMode, SandboxSpec};
+use sandcell_sandbox::{HOME, LAYERS, Limits, MountMode, SandboxSpec};
 
 use super::{agent, labels};
 
@@ -215,8 +215,23 @@ fn private_folders(limits: &Limits, image: &Image, user: u32) -> HashMap<String,
     folders
 }
 
+/// A volume without a name, which goes with its container: packages appear in it. It is root's, so nothing inside can
+/// write to it; the daemon can.
+fn layers() -> Mount {
+    Mount {
+        target: Some(LAYERS.to_owned()),
+        typ: Some(MountType::VOLUME),
+        volume_options: Some(MountVolumeOptions {
+            no_copy: Some(true),
+            labels: Some(labels::of_packages()),
+            ..MountVolumeOptions::default()
+        }),
+        ..Mount::default()
+    }
+}
+
 fn mounts(common: &Common) -> Vec<Mount> {
-    let mut mounts = vec![agent::mount(true)];
+    let mut mounts = vec![agent::mount(true), layers()];
     mounts.extend(common.mounts.iter().map(|own| Mount {
         target: Some(own.sandbox.clone()),
         source: Some(own.host.to_string_lossy().into_owned()),
@@ -297,7 +312,8 @@ mod tests {
         assert_eq!((host.readonly_rootfs, host.auto_remove), (Some(true), Some(true)));
         assert_eq!(body.user.as_deref(), Some("30001:30001"));
         let mounts = host.mounts.unwrap();
-        assert_eq!(mounts.len(), 1);
+        assert_eq!(mounts.len(), 2);
+        assert_eq!((mounts[1].typ, &mounts[1].source), (Some(MountType::VOLUME), &None));
         assert_eq!(
             (mounts[0].typ, mounts[0].read_only),
             (Some(MountType::VOLUME), Some(true))

@@ -2,6 +2,7 @@
 //! earlier servers left.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -9,18 +10,22 @@ use std::time::Duration;
 use bollard::Docker;
 use bollard::query_parameters::{
     EventsOptionsBuilder, ListContainersOptionsBuilder, ListVolumesOptionsBuilder, RemoveContainerOptionsBuilder,
-    RemoveVolumeOptions, StatsOptionsBuilder,
+    RemoveVolumeOptions, StatsOptionsBuilder, UploadToContainerOptionsBuilder,
 };
 use futures::StreamExt;
-use sandcell_sandbox::{SandboxError, Usage};
+use sandcell_sandbox::{LAYERS, SandboxError, Usage};
+use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use super::connect::{Address, failed};
 use super::sandbox::Container;
-use super::{agent, labels};
+use super::{agent, labels, tar};
 
 /// The pause before the daemon's words are listened to again, when they broke off.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// Pieces of an archive that wait to be sent.
+const PIECES: usize = 8;
 
 /// See the module.
 #[derive(Debug)]
@@ -90,6 +95,28 @@ impl Daemon {
         }
     }
 
+    /// Puts a folder of this machine into a container, below the volume for packages.
+    pub(super) async fn upload(&self, name: &str, folder: &Path, number: usize) -> Result<(), SandboxError> {
+        let (sender, receiver) = mpsc::channel(PIECES);
+        let (from, to) = (folder.to_owned(), number.to_string());
+        let writing = tokio::task::spawn_blocking(move || tar::of_folder(&from, &to, &sender));
+        let pieces = futures::stream::unfold(receiver, |mut receiver| async move {
+            receiver.recv().await.map(|piece| (piece, receiver))
+        });
+        let options = UploadToContainerOptionsBuilder::default().path(LAYERS).build();
+        let uploaded = self
+            .docker
+            .upload_to_container(name, Some(options), bollard::body_stream(pieces))
+            .await;
+        let written = writing.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+        // What the daemon says is the reason when the writing broke off because of it.
+        uploaded.map_err(|error| failed(&self.address, &error))?;
+        written.map_err(|source| SandboxError::Setup {
+            step: format!("read the folder {}", folder.display()),
+            source,
+        })
+    }
+
     /// What the daemon says of a container's use: slower than the agent, for places where that cannot tell.
     pub(super) async fn usage(&self, name: &str) -> Result<Usage, SandboxError> {
         let options = StatsOptionsBuilder::default().stream(false).one_shot(true).build();
@@ -133,7 +160,7 @@ async fn listen(daemon: Weak<Daemon>) {
     }
 }
 
-/// Removes containers of servers that are gone, and volumes of other versions that nobody uses.
+/// Removes containers of servers that are gone, and volumes of ours that no container has.
 async fn sweep(docker: Docker) {
     let filters = HashMap::from([("label", vec![labels::KIND])]);
     let options = ListContainersOptionsBuilder::default()
@@ -167,7 +194,7 @@ async fn sweep(docker: Docker) {
                 .await
                 .is_ok()
         {
-            tracing::info!(volume = volume.name, "removed the agent of another version");
+            tracing::info!(volume = volume.name, "removed a volume that an earlier server left");
         }
     }
 }

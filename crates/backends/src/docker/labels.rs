@@ -7,8 +7,14 @@ pub(super) const KIND: &str = "dev.sandcell";
 /// The server that made it: machine, process id and when that process began.
 pub(super) const SERVER: &str = "dev.sandcell.server";
 
-pub(super) fn of_volume() -> HashMap<String, String> {
+/// Of the volume with the agent.
+pub(super) fn of_agent() -> HashMap<String, String> {
     HashMap::from([(KIND.to_owned(), "agent".to_owned())])
+}
+
+/// Of a container's volume for packages.
+pub(super) fn of_packages() -> HashMap<String, String> {
+    HashMap::from([(KIND.to_owned(), "packages".to_owned())])
 }
 
 pub(super) fn of_container() -> HashMap<String, String> {

@@ -14,6 +14,7 @@ mod labels;
 mod line;
 mod report;
 mod sandbox;
+mod tar;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -134,6 +135,7 @@ impl DockerBackend {
         let daemon = Arc::clone(&self.daemon);
         let (isolation, memory, name) = (self.isolation.clone(), spec.limits.memory, name.to_owned());
         let env = container::environment(spec, &image);
+        let usual = name == self.image;
         let (sender, made) = oneshot::channel();
         // In a task of its own: a caller that leaves does not leave half a container. What nobody takes is dropped, and
         // with that removed.
@@ -147,6 +149,8 @@ impl DockerBackend {
                 env,
                 memory,
                 image: name,
+                usual,
+                attached: Mutex::new(0),
             });
             let _ = sender.send(made);
         });

@@ -1,6 +1,7 @@
 //! One container: its making, its end, and the sandbox that it is.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,7 +13,9 @@ use bollard::query_parameters::{
 };
 use sandcell_agent::client::AgentClient;
 use sandcell_agent::protocol::DISK_FULL_STATUS;
-use sandcell_sandbox::{ByteSize, Command, EndReason, Ended, Files, Isolation, Process, Sandbox, SandboxError, Usage};
+use sandcell_sandbox::{
+    ByteSize, Command, EndReason, Ended, Files, Isolation, LAYERS, LAYERS_MAX, Process, Sandbox, SandboxError, Usage,
+};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -188,6 +191,10 @@ pub(super) struct DockerSandbox {
     pub(super) env: BTreeMap<String, String>,
     pub(super) memory: ByteSize,
     pub(super) image: String,
+    /// Whether the image is the one that packages are installed for.
+    pub(super) usual: bool,
+    /// How many folders were attached, successfully or not: each place is used once.
+    pub(super) attached: tokio::sync::Mutex<usize>,
 }
 
 impl DockerSandbox {
@@ -229,6 +236,26 @@ impl Sandbox for DockerSandbox {
 
     fn files(&self) -> &dyn Files {
         self.client.files()
+    }
+
+    async fn attach(&self, folder: &Path) -> Result<String, SandboxError> {
+        self.check_alive()?;
+        if !self.usual {
+            return Err(SandboxError::Unsupported(format!(
+                "installing packages into the image {}, which is not the usual one,",
+                self.image
+            )));
+        }
+        let mut attached = self.attached.lock().await;
+        let number = *attached;
+        if number >= LAYERS_MAX {
+            return Err(SandboxError::Full {
+                what: format!("at most {LAYERS_MAX} sets of packages fit into one sandbox"),
+            });
+        }
+        *attached += 1;
+        self.daemon.upload(&self.container.name, folder, number).await?;
+        Ok(format!("{LAYERS}/{number}"))
     }
 
     async fn usage(&self) -> Result<Usage, SandboxError> {

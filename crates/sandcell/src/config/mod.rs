@@ -47,7 +47,7 @@ pub(crate) struct Settings {
     pub(crate) packages: PackageSettings,
     /// Where containers are made, and of what.
     #[cfg_attr(
-        not(all(target_os = "linux", feature = "docker")),
+        not(all(target_os = "linux", any(feature = "docker", feature = "native"))),
         expect(dead_code, reason = "only the Docker back end makes containers")
     )]
     pub(crate) docker: DockerSettings,

@@ -20,8 +20,7 @@ pub(super) fn installer(
     backends: &[Arc<dyn Backend>],
     languages: &[Arc<dyn Language>],
 ) -> Option<Arc<dyn Packages>> {
-    // Layers of packages can be shown in native sandboxes only.
-    let backend = backends.first().filter(|backend| backend.name() == "native")?;
+    let backend = backends.first()?;
     match python_packages(settings, backend, languages) {
         Ok(packages) => Some(packages),
         Err(failure) => {
@@ -75,6 +74,8 @@ pub(crate) fn python_packages(
         },
         python: executable,
         python_version: python.info().version.clone(),
+        // One of another version behind the same name is told by the interpreter's, or by `docker.image` with a digest.
+        image: backend.knows_images().then(|| settings.docker.image.clone()),
         limits: Limits {
             memory: MEMORY,
             cpus: Cpus::milli(u32::try_from(cores).unwrap_or(1).saturating_mul(1000)),

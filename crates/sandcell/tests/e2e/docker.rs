@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::packages;
 use crate::support::client::Client;
 use crate::support::place::{Place, SECRET, SECRET_NAME};
 use crate::support::{is_root, name_of, skip, turns::Turn, until};
@@ -289,7 +290,16 @@ fn nothing_is_left_however_the_server_ends() {
         let mut server = server(&place);
         let pid = server.pid();
         server.text("import subprocess; p = subprocess.Popen(['sleep', '1000'])");
-        assert!(!docker.containers(pid).is_empty());
+        let own = docker.containers(pid);
+        assert!(!own.is_empty());
+        let mut inspect = vec!["inspect", "--format", "{{range .Mounts}}{{.Name}} {{end}}"];
+        inspect.extend(own.iter().map(String::as_str));
+        let mounts = docker.say(&inspect);
+        let volumes: Vec<&str> = mounts
+            .split_whitespace()
+            .filter(|name| !name.starts_with("sandcell-"))
+            .collect();
+        assert_eq!(volumes.len(), own.len(), "{mounts}");
         if kill {
             let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
@@ -299,6 +309,10 @@ fn nothing_is_left_however_the_server_ends() {
         server.wait(Duration::from_secs(20));
         until(Duration::from_secs(20), "its containers go", || {
             docker.containers(pid).is_empty().then_some(())
+        });
+        until(Duration::from_secs(10), "their volumes go", || {
+            let all = docker.say(&["volume", "ls", "--quiet"]);
+            (!volumes.iter().any(|name| all.contains(name))).then_some(())
         });
     }
 }
@@ -383,13 +397,33 @@ fn the_command_line_runs_programs_in_containers() {
 }
 
 #[test]
-fn packages_cannot_be_installed_yet_and_that_is_said() {
+fn packages_reach_running_containers_and_stay_read_only() {
+    fn here() {}
     let docker = docker!();
-    let place = docker.place();
-    let server = server(&place);
-    let answer = server.call("install_package", json!({"package": "attrs"}));
-    assert!(answer.is_error(), "{answer:?}");
-    assert!(answer.all().contains("cannot be installed"), "{answer:?}");
+    // The image has no pip.
+    if packages::uv().is_none() {
+        skip(&name_of(here), "no uv (SANDCELL_TEST_UV)");
+        return;
+    }
+    let (place, index) = (docker.place(), packages::stocked());
+    let server = Client::start(&mut packages::command(&place, &index.url(), &["serve"]));
+    server.text("x = 1");
+    let done = server.call("install_package", json!({"packages": ["demo_one==1.0"]}));
+    assert_eq!(done.status(), "ok", "{done:?}\n{}", server.log());
+    assert_eq!(server.text("import demo_one\nprint(demo_one.answer, x)").trim(), "42 1");
+    let changed = server.run("open(demo_one.__file__, 'w')");
+    assert_eq!(changed.status(), "error", "{changed:?}");
+    let made = server.run("open('/opt/sandcell/own', 'w')");
+    assert_eq!(made.status(), "error", "{made:?}");
+    // From the start of another sandbox; and not for an image that they were not made for.
+    let second = server.call("create_sandbox", json!({"packages": ["demo_one==1.0"]}));
+    let code = json!({"code": "import demo_one; print(demo_one.answer)", "sandbox_id": second.data()["sandbox_id"]});
+    assert_eq!(server.call("execute_code", code).output().trim(), "42");
+    let other = server.call(
+        "create_sandbox",
+        json!({"packages": ["demo_one==1.0"], "image": docker.bare}),
+    );
+    assert!(other.is_error() && other.all().contains("usual"), "{other:?}");
 }
 
 /// What a server with these settings of the daemon says to the first call, and the doctor to its operator.
@@ -430,6 +464,37 @@ fn a_daemon_that_is_not_there_is_told_with_what_to_do() {
         assert!(row["reason"].as_str().unwrap().contains(reason), "{row}");
         assert!(row["remedy"].as_str().unwrap().contains(remedy), "{row}");
     }
+}
+
+#[test]
+fn the_operators_folders_are_seen_and_not_written() {
+    let docker = docker!();
+    let project = tempfile::tempdir().unwrap();
+    std::fs::write(project.path().join("note"), "of the operator").unwrap();
+    let mount = |mode: &str| {
+        let host = project.path().display();
+        docker.place_with(&format!(
+            "[[mount]]\nhost = \"{host}\"\nsandbox = \"/mnt/project\"\nmode = \"{mode}\""
+        ))
+    };
+    let place = mount("ro");
+    let reading = server(&place);
+    // Whoever the folder belongs to, the sandbox is somebody else.
+    let open = Command::new("chmod")
+        .arg("-R")
+        .arg("a+rX")
+        .arg(project.path())
+        .status()
+        .unwrap();
+    assert!(open.success());
+    assert_eq!(
+        reading.text("print(open('/mnt/project/note').read())").trim(),
+        "of the operator"
+    );
+    assert_eq!(reading.run("open('/mnt/project/note', 'w')").status(), "error");
+    let place = mount("cow");
+    let said = server(&place).run("1").refused("backend_unavailable");
+    assert!(said.contains("copy-on-write") && said.contains("ro"), "{said}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::support::place::Place;
 use crate::support::{begin, skip, until};
 
 /// uv, where this machine has it: CI names it.
-fn uv() -> Option<PathBuf> {
+pub fn uv() -> Option<PathBuf> {
     let named = std::env::var_os("SANDCELL_TEST_UV").map(PathBuf::from);
     let path = std::env::var("PATH").unwrap_or_default();
     let listed = path.split(':').map(|folder| Path::new(folder).join("uv"));
@@ -18,7 +18,7 @@ fn uv() -> Option<PathBuf> {
 }
 
 /// A command whose machine has this index, and uv if there is one.
-fn command(place: &Place, index: &str, arguments: &[&str]) -> std::process::Command {
+pub fn command(place: &Place, index: &str, arguments: &[&str]) -> std::process::Command {
     let mut command = with_pip(place, index, arguments);
     if let Some(uv) = uv() {
         let folder = uv.parent().unwrap().display().to_string();
@@ -39,7 +39,7 @@ fn server(place: &Place, index: &Index) -> Client {
 }
 
 /// An index with a package that needs another one.
-fn stocked() -> Index {
+pub fn stocked() -> Index {
     let index = Index::start();
     index.add(
         &Wheel::new("demo_one", "1.0")
