@@ -28,6 +28,7 @@ fn main() {
     contract::run("docker", || async {
         let config = DockerConfig {
             host: Some(std::env::var("SANDCELL_TEST_DOCKER_HOST").unwrap()),
+            certificates: None,
             image: std::env::var("SANDCELL_TEST_IMAGE").unwrap(),
             runtime: None,
             pull: Pull::Never,

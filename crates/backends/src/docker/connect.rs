@@ -1,5 +1,6 @@
 //! Finding the daemon and talking to it, and what its refusals mean for people.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ pub(super) enum Address {
     Unix(PathBuf),
     /// Host and port, without encryption.
     Tcp(String),
+    /// Host and port, and the folder with `ca.pem`, `cert.pem` and `key.pem`.
+    Tls(String, PathBuf),
 }
 
 impl std::fmt::Display for Address {
@@ -32,13 +35,14 @@ impl std::fmt::Display for Address {
         match self {
             Self::Unix(path) => write!(f, "unix://{}", path.display()),
             Self::Tcp(host) => write!(f, "tcp://{host}"),
+            Self::Tls(host, _) => write!(f, "tcp://{host} (TLS)"),
         }
     }
 }
 
 impl Address {
-    /// As it is written in `docker.host` and `DOCKER_HOST`.
-    pub(super) fn parse(text: &str) -> Result<Self, SandboxError> {
+    /// As it is written in `docker.host` and `DOCKER_HOST`; with certificates TCP is encrypted.
+    pub(super) fn parse(text: &str, certificates: Option<&Path>) -> Result<Self, SandboxError> {
         let wrong = |reason: String| unavailable(reason, HOST);
         if let Some(path) = text.strip_prefix("unix://") {
             let path = PathBuf::from(path);
@@ -48,10 +52,19 @@ impl Address {
                 Err(wrong(format!("'{text}' is no absolute path after unix://")))
             };
         }
-        let host = text.strip_prefix("tcp://").or_else(|| text.strip_prefix("http://"));
-        match host.map(|host| host.trim_end_matches('/')) {
+        let encrypted = text.strip_prefix("https://");
+        if encrypted.is_some() && certificates.is_none() {
+            return Err(wrong(format!(
+                "'{text}' needs certificates: set `docker.cert_path` or DOCKER_CERT_PATH"
+            )));
+        }
+        let plain = text.strip_prefix("tcp://").or_else(|| text.strip_prefix("http://"));
+        match plain.or(encrypted).map(|host| host.trim_end_matches('/')) {
             Some(host) => match host.rsplit_once(':') {
-                Some((name, port)) if !name.is_empty() && port.parse::<u16>().is_ok() => Ok(Self::Tcp(host.to_owned())),
+                Some((name, port)) if !name.is_empty() && port.parse::<u16>().is_ok() => Ok(match certificates {
+                    Some(folder) => Self::Tls(host.to_owned(), folder.to_owned()),
+                    None => Self::Tcp(host.to_owned()),
+                }),
                 Some(_) | None => Err(wrong(format!(
                     "'{text}' needs a name and a port, such as tcp://127.0.0.1:2375"
                 ))),
@@ -82,15 +95,29 @@ impl Address {
 }
 
 /// Connects, and agrees with the daemon on a version.
-pub(super) async fn connect(host: Option<&str>) -> Result<(Docker, Address), SandboxError> {
+pub(super) async fn connect(
+    host: Option<&str>,
+    certificates: Option<&Path>,
+) -> Result<(Docker, Address), SandboxError> {
     let address = match host {
-        Some(host) => Address::parse(host)?,
+        Some(host) => Address::parse(host, certificates)?,
         None => Address::usual(),
     };
     let client = match &address {
         Address::Unix(path) => {
             reachable(path)?;
             Docker::connect_with_unix(&path.to_string_lossy(), REQUEST_S, API_DEFAULT_VERSION)
+        }
+        Address::Tls(host, folder) => {
+            let file = |name: &str| readable(folder.join(name));
+            Docker::connect_with_ssl(
+                &format!("tcp://{host}"),
+                &file("key.pem")?,
+                &file("cert.pem")?,
+                &file("ca.pem")?,
+                REQUEST_S,
+                API_DEFAULT_VERSION,
+            )
         }
         Address::Tcp(host) => Docker::connect_with_http(&format!("tcp://{host}"), REQUEST_S, API_DEFAULT_VERSION),
     };
@@ -105,9 +132,19 @@ pub(super) async fn connect(host: Option<&str>) -> Result<(Docker, Address), San
     }
 }
 
+/// A file of the certificates, if it can be read.
+fn readable(path: PathBuf) -> Result<PathBuf, SandboxError> {
+    match std::fs::File::open(&path) {
+        Ok(_) => Ok(path),
+        Err(error) => Err(unavailable(
+            format!("{} cannot be read: {error}", path.display()),
+            "`docker.cert_path` or DOCKER_CERT_PATH names the folder with ca.pem, cert.pem and key.pem",
+        )),
+    }
+}
+
 /// Why a socket cannot be used, before the client hides it behind "connect failed".
 fn reachable(path: &Path) -> Result<(), SandboxError> {
-    use std::io::ErrorKind;
     let address = Address::Unix(path.to_owned());
     #[cfg(unix)]
     match std::os::unix::net::UnixStream::connect(path) {
@@ -157,8 +194,29 @@ pub(super) fn failed(address: &Address, error: &Error) -> SandboxError {
             format!("what listens at {address} does not speak Docker's protocol"),
             HOST,
         ),
-        other => unavailable(format!("{address}: {}", chain(other)), START),
+        other => match system_error(other) {
+            Some(ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+                unavailable(format!("there is no Docker daemon at {address} any more"), START)
+            }
+            Some(ErrorKind::PermissionDenied) => unavailable(
+                format!("this user may not talk to the Docker daemon at {address}"),
+                PERMISSION,
+            ),
+            Some(_) | None => unavailable(format!("{address}: {}", chain(other)), START),
+        },
     }
+}
+
+/// What the system said, below all that the client made of it.
+fn system_error(error: &(dyn std::error::Error + 'static)) -> Option<ErrorKind> {
+    let mut cause = Some(error);
+    while let Some(inner) = cause {
+        if let Some(system) = inner.downcast_ref::<std::io::Error>() {
+            return Some(system.kind());
+        }
+        cause = inner.source();
+    }
+    None
 }
 
 /// What the daemon's own words mean.
@@ -208,12 +266,24 @@ mod tests {
 
     #[test]
     fn addresses_are_read_as_docker_writes_them() {
-        assert_eq!(Address::parse("unix:///a/b").unwrap(), Address::Unix("/a/b".into()));
-        assert_eq!(Address::parse("tcp://h:2375").unwrap(), Address::Tcp("h:2375".into()));
         assert_eq!(
-            Address::parse("tcp://[::1]:1/").unwrap(),
+            Address::parse("unix:///a/b", None).unwrap(),
+            Address::Unix("/a/b".into())
+        );
+        assert_eq!(
+            Address::parse("tcp://h:2375", None).unwrap(),
+            Address::Tcp("h:2375".into())
+        );
+        assert_eq!(
+            Address::parse("tcp://[::1]:1/", None).unwrap(),
             Address::Tcp("[::1]:1".into())
         );
+        let folder = Path::new("/certs");
+        let encrypted = Address::Tls("h:2376".into(), folder.into());
+        assert_eq!(Address::parse("tcp://h:2376", Some(folder)).unwrap(), encrypted);
+        assert_eq!(Address::parse("https://h:2376", Some(folder)).unwrap(), encrypted);
+        // Never in the clear where encryption was asked for.
+        assert!(Address::parse("https://h:2376", None).is_err());
         for wrong in [
             "",
             "h:2375",
@@ -224,7 +294,7 @@ mod tests {
             "ssh://h:22",
             "fd://",
         ] {
-            let failure = Failure::from(Address::parse(wrong).unwrap_err());
+            let failure = Failure::from(Address::parse(wrong, None).unwrap_err());
             assert_eq!(failure.code, Code::BackendUnavailable, "{wrong}");
             assert!(failure.remedy.contains("DOCKER_HOST"), "{failure}");
         }
@@ -248,7 +318,7 @@ mod tests {
     async fn a_missing_daemon_a_closed_door_and_something_else_are_told_apart() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| format!("unix://{}", folder.path().join(name).display());
-        let told = async |host: String| Failure::from(connect(Some(&host)).await.unwrap_err());
+        let told = async |host: String| Failure::from(connect(Some(&host), None).await.unwrap_err());
         let missing = told(at("none")).await;
         assert!(missing.message.contains("there is no Docker daemon"), "{missing}");
         drop(std::os::unix::net::UnixListener::bind(folder.path().join("dead")).unwrap());

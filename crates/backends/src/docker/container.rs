@@ -82,6 +82,9 @@ pub(super) fn body(spec: &SandboxSpec, image: &Image, common: &Common, user: u32
             test: Some(vec!["NONE".to_owned()]),
             ..HealthConfig::default()
         }),
+        // There is nothing to say goodbye to: a daemon that is stopped does not wait for its containers.
+        stop_signal: Some("SIGKILL".to_owned()),
+        stop_timeout: Some(0),
         attach_stdin: Some(true),
         attach_stdout: Some(true),
         attach_stderr: Some(true),

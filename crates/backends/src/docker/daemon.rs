@@ -42,7 +42,7 @@ struct State {
 }
 
 impl Daemon {
-    /// Listens to what the daemon says, and takes away what earlier servers left, in tasks of their own.
+    /// Listens to what the daemon says, in a task of its own.
     pub(super) fn new(docker: Docker, address: Address) -> Arc<Self> {
         let daemon = Arc::new(Self {
             docker,
@@ -50,7 +50,6 @@ impl Daemon {
             state: Mutex::default(),
         });
         tokio::spawn(listen(Arc::downgrade(&daemon)));
-        tokio::spawn(sweep(daemon.docker.clone()));
         daemon
     }
 
@@ -137,7 +136,7 @@ impl Daemon {
     }
 }
 
-/// Hears what happens to the containers of this server.
+/// Hears what happens to the containers of this server, and has removed what earlier ones left.
 async fn listen(daemon: Weak<Daemon>) {
     let label = format!("{}={}", labels::SERVER, labels::this_server());
     let filters = HashMap::from([
@@ -146,6 +145,8 @@ async fn listen(daemon: Weak<Daemon>) {
         ("event", vec!["oom", "die"]),
     ]);
     while let Some(docker) = daemon.upgrade().map(|daemon| daemon.docker.clone()) {
+        // A daemon that was started again may have left something, too.
+        tokio::spawn(sweep(docker.clone()));
         let options = EventsOptionsBuilder::default().filters(&filters).build();
         let mut events = docker.events(Some(options));
         while let Some(Ok(event)) = events.next().await {

@@ -16,6 +16,7 @@ mod report;
 mod sandbox;
 mod tar;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -43,6 +44,8 @@ const SHUTDOWN: Duration = Duration::from_secs(5);
 pub struct DockerConfig {
     /// Where the daemon listens, as in `DOCKER_HOST`; none: where daemons usually do.
     pub host: Option<String>,
+    /// The folder with `ca.pem`, `cert.pem` and `key.pem`, with which a daemon is talked to over TCP.
+    pub certificates: Option<PathBuf>,
     /// The image of sandboxes that name none.
     pub image: String,
     /// The runtime, if not the daemon's own choice.
@@ -92,7 +95,7 @@ impl DockerBackend {
                 "mount it with mode \"ro\", or use the native back end",
             ));
         }
-        let (docker, address) = connect::connect(config.host.as_deref()).await?;
+        let (docker, address) = connect::connect(config.host.as_deref(), config.certificates.as_deref()).await?;
         let info = docker.info().await.map_err(|error| connect::failed(&address, &error))?;
         let found = report::Found::from_daemon(info, config.runtime.as_deref())?;
         report::check_floor(&found, config.isolation_min, config.limits_min)?;
@@ -191,7 +194,7 @@ impl Backend for DockerBackend {
 
     async fn shutdown(&self) {
         let ending = self.daemon.close();
-        let all = futures::future::join_all(ending.iter().map(|container| container.gone()));
+        let all = futures::future::join_all(ending.iter().map(|container| container.removed()));
         if timeout(SHUTDOWN, all).await.is_err() {
             tracing::warn!("containers did not end within {SHUTDOWN:?}");
         }

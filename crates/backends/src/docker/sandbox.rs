@@ -39,6 +39,8 @@ pub(super) struct Container {
     /// Turns true when its end is asked for.
     asked: watch::Sender<bool>,
     ended: watch::Sender<Option<Ended>>,
+    /// Turns true when nothing of it is left, or removing it was given up.
+    removed: watch::Sender<bool>,
     /// The daemon said that memory ran out in it.
     pub(super) out_of_memory: AtomicBool,
     /// The status that the daemon said it ended with.
@@ -54,7 +56,14 @@ impl Container {
         self.ended.borrow().clone()
     }
 
-    pub(super) async fn gone(&self) -> Ended {
+    /// Waits until nothing of it is left.
+    pub(super) async fn removed(&self) {
+        let mut removed = self.removed.subscribe();
+        // The sender lives as long as this borrow.
+        let _ = removed.wait_for(|removed| *removed).await;
+    }
+
+    async fn ended(&self) -> Ended {
         let mut ended = self.ended.subscribe();
         // The sender lives as long as this borrow, so the wait can only end with a value.
         let seen = ended
@@ -77,6 +86,7 @@ pub(super) async fn make(
         name: format!("sandcell-{}", super::token()),
         asked: watch::Sender::new(false),
         ended: watch::Sender::new(None),
+        removed: watch::Sender::new(false),
         out_of_memory: AtomicBool::new(false),
         died: watch::Sender::new(None),
     });
@@ -139,9 +149,11 @@ async fn keep(daemon: Arc<Daemon>, container: Arc<Container>, line: Arc<Line>) {
         () = async { drop(asked.wait_for(|asked| *asked).await) } => EndReason::Closed,
         () = line.ended() => why(&daemon, &container).await,
     };
+    // Told before it is removed: a daemon that is gone or busy answers late.
+    container.ended.send_replace(Some(Ended { reason }));
     remove(&daemon, &container.name).await;
     daemon.forget(&container.name);
-    container.ended.send_replace(Some(Ended { reason }));
+    container.removed.send_replace(true);
 }
 
 /// Why a container's stream has ended that nobody asked to end.
@@ -282,8 +294,8 @@ impl Sandbox for DockerSandbox {
 
     async fn close(&self) -> Result<(), SandboxError> {
         self.container.ask();
-        match timeout(CLOSE, self.container.gone()).await {
-            Ok(_) => Ok(()),
+        match timeout(CLOSE, self.container.removed()).await {
+            Ok(()) => Ok(()),
             Err(_) => Err(SandboxError::Unavailable {
                 backend: NAME.to_owned(),
                 reason: format!("the container {} was not removed within {CLOSE:?}", self.container.name),
@@ -294,6 +306,6 @@ impl Sandbox for DockerSandbox {
 
     async fn ended(&self) -> Ended {
         // A stream that ended, because the agent did or broke the protocol, ends the container.
-        self.container.gone().await
+        self.container.ended().await
     }
 }

@@ -91,6 +91,8 @@ pub(crate) struct PackageSettings {
 pub(crate) struct DockerSettings {
     /// Where the daemon listens; none: where daemons usually do.
     pub(crate) host: Option<String>,
+    /// The folder with the certificates for a daemon that is reached over TCP.
+    pub(crate) certificates: Option<PathBuf>,
     /// The image of sandboxes that name none.
     pub(crate) image: String,
     /// The runtime, if not the daemon's own choice.
@@ -167,6 +169,7 @@ impl Settings {
             },
             docker: DockerSettings {
                 host: get.text("docker.host")?,
+                certificates: get.path("docker.cert_path")?,
                 image: get.text("docker.image")?.ok_or_else(|| ConfigError::Invalid {
                     place: "the settings".to_owned(),
                     key: "docker.image".to_owned(),

@@ -22,6 +22,7 @@ const SEED_NAMES: &[(&str, Option<&str>)] = &[
     ("INTERPRETER_TYPE", Some("backend")),
     ("E2B_API_KEY", None),
     ("DOCKER_HOST", Some("docker.host")),
+    ("DOCKER_CERT_PATH", Some("docker.cert_path")),
 ];
 
 /// Where a value comes from.

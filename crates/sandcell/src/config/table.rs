@@ -290,6 +290,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "",
         "Where the Docker daemon listens, such as `unix:///var/run/docker.sock` or `tcp://127.0.0.1:2375`; `DOCKER_HOST` means the same. Empty: the first of the usual places that is there (Docker, rootless Docker, Docker Desktop, Colima, Podman).",
     ),
+    operator(
+        "docker.cert_path",
+        Kind::Path,
+        "",
+        "The folder with `ca.pem`, `cert.pem` and `key.pem` for a daemon that is reached over TCP: then always encrypted and verified. `DOCKER_CERT_PATH` means the same.",
+    ),
     plain(
         "docker.image",
         Kind::Text,

@@ -21,6 +21,7 @@ pub(super) async fn backend(settings: &Settings) -> Result<Arc<dyn Backend>, Fai
     let own = &settings.docker;
     let config = DockerConfig {
         host: own.host.clone(),
+        certificates: own.certificates.clone(),
         image: own.image.clone(),
         runtime: own.runtime.clone(),
         pull: if own.pull { Pull::Missing } else { Pull::Never },

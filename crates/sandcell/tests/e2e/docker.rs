@@ -498,6 +498,32 @@ fn the_operators_folders_are_seen_and_not_written() {
 }
 
 #[test]
+fn a_daemon_behind_a_port_is_used_with_certificates_only() {
+    let docker = docker!();
+    let port = std::env::var("SANDCELL_TEST_DOCKER_TLS").expect(".ci/docker names the port");
+    let certificates = std::env::var("SANDCELL_TEST_DOCKER_CERTIFICATES").expect(".ci/docker makes them");
+    let place = Place::new();
+    let program = place.write("main.py", "print(6 * 7)");
+    let run = |certificates: &str| {
+        let mut command = place.command(&["run"]);
+        command.arg(&program).stdin(Stdio::null()).envs([
+            ("SANDCELL_BACKEND", "docker"),
+            ("DOCKER_HOST", port.as_str()),
+            ("DOCKER_CERT_PATH", certificates),
+            ("SANDCELL_DOCKER__IMAGE", docker.image.as_str()),
+        ]);
+        command.output().unwrap()
+    };
+    let good = run(&certificates);
+    assert_eq!(good.stdout, b"42\n", "{good:?}");
+    let plain = run("");
+    assert_eq!(plain.status.code(), Some(125), "{plain:?}");
+    let missing = run("/nowhere");
+    let said = String::from_utf8_lossy(&missing.stderr);
+    assert!(said.contains("/nowhere") && said.contains("DOCKER_CERT_PATH"), "{said}");
+}
+
+#[test]
 fn a_runtime_that_the_daemon_lacks_is_told() {
     let docker = docker!();
     let (said, _) = without(&format!("host = \"{}\"\nruntime = \"no-such\"", docker.host));
