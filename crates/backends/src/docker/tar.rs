@@ -171,7 +171,7 @@ mod tests {
         let folder = place.path().join("from");
         let long = "a-long-name-".repeat(12);
         std::fs::create_dir_all(folder.join(&long)).unwrap();
-        let big: Vec<u8> = (0..700_000_u32).map(|number| (number % 251) as u8).collect();
+        let big: Vec<u8> = (0..175_000_u32).flat_map(u32::to_le_bytes).collect();
         std::fs::write(folder.join(&long).join("big"), &big).unwrap();
         std::fs::write(folder.join("empty"), "").unwrap();
         std::fs::write(folder.join("block"), [b'x'; 512]).unwrap();
