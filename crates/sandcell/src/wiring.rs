@@ -253,6 +253,10 @@ async fn make(
     _found: &Detected,
     _launcher: Option<Launcher>,
 ) -> Result<Arc<dyn Backend>, Failure> {
+    #[cfg(all(target_os = "linux", feature = "docker"))]
+    if name == docker::NAME {
+        return docker::backend(_settings).await;
+    }
     Err(unknown(name))
 }
 

@@ -84,10 +84,6 @@ pub(crate) struct PackageSettings {
 
 /// What the operator says about containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(
-    not(all(target_os = "linux", feature = "docker")),
-    expect(dead_code, reason = "only the Docker back end makes containers")
-)]
 pub(crate) struct DockerSettings {
     /// Where the daemon listens; none: where daemons usually do.
     pub(crate) host: Option<String>,
