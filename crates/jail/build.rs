@@ -69,7 +69,10 @@ fn parse(rule: &str, at: &str) -> (String, String) {
     }
     (
         name.trim().to_owned(),
-        format!("Action::AllowIf {{ any: &[{alternatives}], errno: libc::{errno} }}"),
+        match errno {
+            "DONE" => format!("Action::AllowIf {{ any: &[{alternatives}], errno: 0 }}"),
+            errno => format!("Action::AllowIf {{ any: &[{alternatives}], errno: libc::{errno} }}"),
+        },
     )
 }
 

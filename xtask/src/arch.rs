@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::command::root;
 
 /// Who may depend on whom, tests included. A crate that is not listed is an error, so a new one is a decision.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 13] = [
     ("sandbox", &[]),
     ("jail", &[]),
     ("agent", &["jail", "sandbox"]),
@@ -19,13 +19,17 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("broker", &[]),
     ("packages", &["broker", "sandbox"]),
     ("engine", &["sandbox"]),
+    ("audit", &["engine", "sandbox"]),
+    ("history", &["engine", "sandbox"]),
     ("mcp", &["engine", "sandbox"]),
     (
         "sandcell",
         &[
             "agent",
+            "audit",
             "backends",
             "engine",
+            "history",
             "jail",
             "languages",
             "mcp",

@@ -1,4 +1,4 @@
-//! The project's chores, the same on every machine: `cargo xtask check | test | soak | bench | arch`.
+//! The project's chores, the same on every machine: `cargo xtask check | test | soak | bench | dist | arch`.
 //!
 //! Not for users: whatever sandcell itself does lives in `crates/`. One decision here: a chore that a machine cannot
 //! do is named as skipped, and fails instead when `SANDCELL_TEST_REQUIRE=1` says that nothing may be skipped (CI).
@@ -8,6 +8,7 @@ mod arch;
 mod audit;
 mod check;
 mod command;
+mod dist;
 mod ordinary_user;
 mod tally;
 mod test;
@@ -41,12 +42,24 @@ enum Chore {
         #[arg(long)]
         kill: bool,
     },
-    /// What a call costs, against a bare interpreter measured in the same run
+    /// What calls cost, against a bare interpreter and other ways to run code, measured in the same run
     Bench {
         /// Rounds; each measures every row once
         #[arg(long, default_value_t = 40)]
         rounds: u32,
+        /// Writes the table and the picture into docs/reference
+        #[arg(long)]
+        write: bool,
+        /// The data folder that a base with numpy, pandas and matplotlib was built in, for the rows about them
+        #[arg(long)]
+        data: Option<std::path::PathBuf>,
+        /// The name of that base
+        #[arg(long, default_value = "data")]
+        base: String,
     },
+    /// What is handed out: a static binary, a wheel, an npm package, an MCP bundle, server.json, checksums and a list of
+    /// what is inside; each package is installed offline from its file, and the demo is run from there
+    Dist(dist::DistArguments),
     /// Only the architecture test
     Arch,
 }
@@ -57,7 +70,13 @@ fn main() -> ExitCode {
         Chore::Test { filters } => test::run(&filters),
         Chore::Soak { count, kill: false } => test::soak(count.unwrap_or(1000)),
         Chore::Soak { count, kill: true } => test::soak_killing(count.unwrap_or(10_000)),
-        Chore::Bench { rounds } => test::bench(rounds),
+        Chore::Bench {
+            rounds,
+            write,
+            data,
+            base,
+        } => test::bench(rounds, write, data.as_deref().map(|folder| (folder, base.as_str()))),
+        Chore::Dist(arguments) => dist::run(&arguments),
         Chore::Arch => arch::run(),
     };
     match outcome {

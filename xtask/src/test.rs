@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::command::{cargo, must, nothing_may_be_skipped, output, watched, works};
+use crate::command::{cargo, must, nothing_may_be_skipped, output, root, watched, works};
 use crate::ordinary_user::{self, Stage};
 use crate::tally::Tally;
 
@@ -14,8 +14,13 @@ const BINARY: &str = "SANDCELL_TEST_BIN";
 /// Where a test that cannot run on this machine writes `test: reason`.
 const SKIPS: &str = "SANDCELL_TEST_SKIPS";
 
-/// Tests that make single steps and layers fail or leave them out, in builds that can do that and are never shipped.
-const FAULTY: [(&str, &str); 2] = [("sandcell-jail", "launch"), ("sandcell", "layers")];
+/// Tests of builds that are never shipped: those that can make single steps and layers fail or leave them out, and the one
+/// with the fixtures of the conformance suite. Package, features (the same for one package, so that it is built once), test.
+const SPECIAL: [(&str, &str, &str); 3] = [
+    ("sandcell-jail", "fault-injection", "launch"),
+    ("sandcell", "fault-injection,conformance", "layers"),
+    ("sandcell", "fault-injection,conformance", "conformance"),
+];
 
 pub fn run(filters: &[String]) -> Result<()> {
     let binary = executable(
@@ -89,17 +94,9 @@ fn everything(binary: &Path, skips: &Path, filters: &[String], tally: &mut Tally
         )?;
     }
     if cfg!(target_os = "linux") {
-        for (package, test) in FAULTY {
+        for (package, features, test) in SPECIAL {
             let mut command = cargo();
-            command.args([
-                "test",
-                "--package",
-                package,
-                "--features",
-                "fault-injection",
-                "--test",
-                test,
-            ]);
+            command.args(["test", "--package", package, "--features", features, "--test", test]);
             command.args(["--color=never", "--"]).args(filters).env(SKIPS, skips);
             good &= watched(&mut command, |line| tally.see(line))?;
         }
@@ -186,12 +183,19 @@ fn long(tests: &str, variable: &str, count: u32) -> Result<()> {
 }
 
 /// The benchmark, in the release profile.
-pub fn bench(rounds: u32) -> Result<()> {
-    must(
-        cargo()
-            .args(["bench", "--package", "sandcell", "--bench", "calls"])
-            .env("SANDCELL_BENCH_ROUNDS", rounds.to_string()),
-    )
+pub fn bench(rounds: u32, write: bool, data: Option<(&Path, &str)>) -> Result<()> {
+    let mut command = cargo();
+    command
+        .args(["bench", "--package", "sandcell", "--bench", "calls"])
+        .env("SANDCELL_BENCH_ROUNDS", rounds.to_string());
+    if write {
+        command.env("SANDCELL_BENCH_WRITE", root().join("docs/reference"));
+    }
+    if let Some((folder, base)) = data {
+        command.env("SANDCELL_BENCH_DATA", std::path::absolute(folder)?);
+        command.env("SANDCELL_BENCH_BASE", base);
+    }
+    must(&mut command)
 }
 
 /// Builds with these arguments and says where cargo put the executable of that target.

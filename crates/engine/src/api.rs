@@ -8,8 +8,8 @@ use bytes::Bytes;
 use sandcell_sandbox::{ByteSize, Code, Cpus, Finding, Isolation, LayerReport, Limits, SandboxPath, Usage, Variable};
 use serde::{Deserialize, Serialize};
 
-use crate::Progress;
 use crate::executions::Execution;
+use crate::{Progress, Quota};
 
 /// Who calls. Everything belongs to a principal, and another's id answers like one that never existed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,6 +99,8 @@ pub struct EngineConfig {
     pub executions_per_caller: usize,
     /// Executions of all principals that run at once; who has none running does not wait.
     pub executions: usize,
+    /// What one principal may have over all of its sandboxes.
+    pub quota: Quota,
     /// A sandbox with nothing running ends after this time without a call.
     pub idle: Duration,
     /// Finished executions that the history keeps.
@@ -149,6 +151,8 @@ pub struct PoolConfig {
     pub parked: Option<usize>,
     /// Memory that waiting sandboxes may use together, when demand decides.
     pub memory: ByteSize,
+    /// Modules that the interpreter of a waiting sandbox has loaded.
+    pub preload: Vec<String>,
 }
 
 impl Default for PoolConfig {
@@ -157,6 +161,7 @@ impl Default for PoolConfig {
         Self {
             parked: Some(0),
             memory: ByteSize::mib(256),
+            preload: Vec::new(),
         }
     }
 }
@@ -182,6 +187,7 @@ impl Default for EngineConfig {
             sandboxes: 256,
             executions_per_caller: 128,
             executions: 256,
+            quota: Quota::default(),
             idle: Duration::from_secs(30 * 60),
             history_rows: 10_000,
             history_age: Duration::from_secs(30 * 24 * 3600),
@@ -436,6 +442,31 @@ pub enum Status {
     Cancelled,
     Killed,
     Running,
+}
+
+impl Status {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Ok,
+        Self::Error,
+        Self::Timeout,
+        Self::Cancelled,
+        Self::Killed,
+        Self::Running,
+    ];
+
+    /// The word on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Error => "error",
+            Self::Timeout => "timeout",
+            Self::Cancelled => "cancelled",
+            Self::Killed => "killed",
+            Self::Running => "running",
+        }
+    }
 }
 
 /// The step of an execution.

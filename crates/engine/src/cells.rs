@@ -215,6 +215,7 @@ impl Job {
         }
         self.take_turn().await?;
         let _place = self.reach(None, self.core.floor.enter(&self.record.owner)).await?;
+        self.core.processor.may_run(&self.record.owner).map_err(Err)?;
         let deadline = Instant::now() + self.timeout;
         let (mut held, fresh) = self.session(&sandbox, deadline).await?;
         // A compiler has a time of its own; when it is done, time counts anew.

@@ -3,7 +3,8 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// With milliseconds, as history rows carry it.
-pub(crate) fn rfc3339_millis(time: SystemTime) -> String {
+#[must_use]
+pub fn rfc3339_millis(time: SystemTime) -> String {
     let since = since_epoch(time);
     let (date, clock) = split(since.as_secs());
     format!("{date}T{clock}.{:03}Z", since.subsec_millis())

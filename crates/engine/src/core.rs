@@ -13,8 +13,10 @@ use crate::history::{Entry, History};
 use crate::ids::echo;
 use crate::kept::Executions;
 use crate::ladder::{GRACE, KILL_WAIT, Stop};
+use crate::lasting::Witnesses;
 use crate::meter::Cost;
 use crate::pool::Pool;
+use crate::quota::Processor;
 use crate::record::{Birth, Gone, GoneWhy, Kind, Record};
 use crate::registry::{Registry, Target};
 use crate::sync::lock;
@@ -33,12 +35,14 @@ pub(crate) struct Core {
     pub(crate) backends: Vec<Arc<dyn Backend>>,
     pub(crate) languages: Vec<Arc<dyn Language>>,
     pub(crate) packages: Option<Arc<dyn Packages>>,
+    pub(crate) witnesses: Witnesses,
     pub(crate) registry: Registry,
     pub(crate) executions: Executions,
     pub(crate) history: Mutex<History>,
     pub(crate) pool: Pool,
     pub(crate) tally: Tally,
     pub(crate) floor: Arc<Floor>,
+    pub(crate) processor: Processor,
     /// Fired when the engine is dropped: sandboxes end.
     pub(crate) down: CancellationToken,
 }
@@ -81,6 +85,7 @@ impl Core {
                 ..SandboxSpec::default()
             },
             backends: self.backends.clone(),
+            turns: None,
         }
     }
 
@@ -134,7 +139,8 @@ impl Core {
             stdout: "",
             error: Some(&failure.message),
         };
-        lock(&self.history).add(who, &entry);
+        let row = lock(&self.history).add(who, &entry);
+        self.witnesses.refused(who, code, failure, row);
         self.tally.refused(failure.code);
     }
 
@@ -153,11 +159,13 @@ impl Core {
                 stdout: &view.stdout.text,
                 error: error.or_else(|| error_line(view)),
             };
-            lock(&self.history).add(&execution.owner, &entry);
+            let row = lock(&self.history).add(&execution.owner, &entry);
+            self.witnesses.ended(execution, view, row);
             let cause = failure
                 .map(|failure| failure.code)
                 .or(view.cause.as_ref().map(|cause| cause.code));
             self.tally.ended(view.status, cause, view.duration, view.cpu);
+            self.processor.charge(&execution.owner, view.cpu);
         });
         if first {
             self.executions.shelve(execution);

@@ -13,7 +13,8 @@ use crate::artifacts::Artifacts;
 use crate::ladder::Stop;
 use crate::meter::Cost;
 use crate::output::{
-    Capture, Ends, LOOK, Marker, Part, Progress, Rendered, WINDOW, plain_line, preview, recognise, render, slice,
+    Budget, Capture, Ends, LOOK, Marker, Part, Progress, Rendered, WINDOW, plain_line, preview, recognise, render,
+    slice,
 };
 use crate::policy::bytes_of;
 use crate::record::Record;
@@ -88,6 +89,7 @@ impl Execution {
             notices.push(new_sandbox_notice(gone));
             state_lost = true;
         }
+        let budget = record.output.get_or_init(|| Budget::new(config.output_kept));
         Ok(Arc::new(Self {
             id: ExecutionId::random()?,
             owner: record.owner.clone(),
@@ -106,8 +108,8 @@ impl Execution {
             live: Mutex::new(Live {
                 started: SystemTime::now(),
                 began: None,
-                stdout: Capture::new(config.output_kept),
-                stderr: Capture::new(config.output_kept),
+                stdout: Capture::new(config.output_kept, Arc::clone(budget)),
+                stderr: Capture::new(config.output_kept, Arc::clone(budget)),
                 result: None,
                 result_note: None,
                 artifacts: Artifacts::default(),
@@ -399,7 +401,7 @@ impl Execution {
             StreamName::Stderr => slice(&live.stderr, offset, limit, find, done),
             StreamName::Code => {
                 drop(live);
-                let mut capture = Capture::new(ByteSize::bytes(u64::MAX));
+                let mut capture = Capture::new(ByteSize::bytes(u64::MAX), Budget::new(ByteSize::bytes(u64::MAX)));
                 capture.push(self.code.as_bytes());
                 slice(&capture, offset, limit, find, true)
             }

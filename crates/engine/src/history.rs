@@ -1,6 +1,7 @@
 //! What was executed: bounded in rows and age, each caller's view apart.
 //!
-//! In memory only. A caller's rows can push out another's only when that other has more of them.
+//! In memory: what lasts is somebody else's to keep ([`crate::Keeper`]), and this answers where nobody does or it cannot be
+//! read. A caller's rows can push out another's only when that other has more of them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, SystemTime};
@@ -19,7 +20,7 @@ const ERROR_PREVIEW: usize = 500;
 /// Callers that have a view of their own; beyond that the one that began first starts anew.
 const CALLERS: usize = 4096;
 /// The most rows that one question gets.
-const MOST: usize = 50;
+pub(crate) const MOST: usize = 50;
 
 /// The rows of all callers.
 #[derive(Debug)]
@@ -72,7 +73,8 @@ impl History {
         }
     }
 
-    pub(crate) fn add(&mut self, who: &Principal, entry: &Entry<'_>) {
+    /// Adds a row, and hands back what it says.
+    pub(crate) fn add(&mut self, who: &Principal, entry: &Entry<'_>) -> HistoryRecord {
         let record = HistoryRecord {
             execution_id: entry.execution.clone(),
             sandbox_id: entry.sandbox.clone(),
@@ -90,11 +92,12 @@ impl History {
         book.rows.push_back(Row {
             at: SystemTime::now(),
             shown: true,
-            record,
+            record: record.clone(),
         });
         self.rows += 1;
         self.expire();
         while self.rows > self.max_rows && self.drop_one() {}
+        record
     }
 
     /// The newest rows of the caller's view.

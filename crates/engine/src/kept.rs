@@ -12,7 +12,7 @@ use crate::{ExecutionId, Principal};
 /// Finished executions of one caller whose output is kept.
 const KEPT_EACH: usize = 256;
 /// Bytes of output and artifacts of one caller that are kept.
-const KEPT_BYTES_EACH: u64 = 32 << 20;
+const KEPT_BYTES_EACH: u64 = 24 << 20;
 /// Bytes of output and artifacts of all callers that are kept.
 const KEPT_BYTES: u64 = 1 << 30;
 /// Callers whose executions are kept; beyond that, those who ran something longest ago are forgotten.

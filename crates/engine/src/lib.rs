@@ -21,12 +21,14 @@ mod history;
 mod ids;
 mod kept;
 mod ladder;
+mod lasting;
 mod meter;
 mod output;
 mod packages;
 mod policy;
 mod pool;
 mod program;
+mod quota;
 mod record;
 mod registry;
 mod sandboxes;
@@ -47,8 +49,11 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use api::*;
+pub use clock::rfc3339_millis as timestamp;
+pub use lasting::{Auditor, EventKind, Finished, Keeper, LastingView, SecurityEvent, Witnesses};
 pub use output::Progress;
 pub use policy::{MAX_LIFETIME, MIN_MEMORY};
+pub use quota::Quota;
 pub use tally::Counts;
 
 use crate::core::Core;
@@ -57,6 +62,7 @@ use crate::history::History;
 use crate::kept::Executions;
 use crate::ladder::Stop;
 use crate::pool::Pool;
+use crate::quota::Processor;
 use crate::registry::Registry;
 use crate::tally::Tally;
 
@@ -89,6 +95,18 @@ impl Engine {
         languages: Vec<Arc<dyn Language>>,
         packages: Option<Arc<dyn Packages>>,
     ) -> Arc<Self> {
+        Self::witnessed(config, backends, languages, packages, Witnesses::default())
+    }
+
+    /// The same, with those who keep what it does for longer than it lives.
+    #[must_use]
+    pub fn witnessed(
+        config: EngineConfig,
+        backends: Vec<Arc<dyn Backend>>,
+        languages: Vec<Arc<dyn Language>>,
+        packages: Option<Arc<dyn Packages>>,
+        witnesses: Witnesses,
+    ) -> Arc<Self> {
         let core = Arc::new(Core {
             registry: Registry::new(&config),
             executions: Executions::default(),
@@ -96,11 +114,13 @@ impl Engine {
             pool: Pool::new(&config.pool),
             tally: Tally::default(),
             floor: Floor::new(config.executions, config.executions_per_caller),
+            processor: Processor::new(&config.quota),
             down: CancellationToken::new(),
             config,
             backends,
             languages,
             packages,
+            witnesses,
         });
         tokio::spawn(pool::fill(core.clone()));
         Arc::new(Self { core })
@@ -217,7 +237,15 @@ impl Engine {
     /// # Errors
     /// When a limit is reached, an argument is not possible, or a back end fails.
     pub async fn create(self: &Arc<Self>, who: &Principal, req: CreateRequest) -> Result<Vec<SandboxView>, Failure> {
-        self.core.create(who, req).await
+        let made = self.core.create(who, req).await;
+        if let Err(failure) = &made {
+            self.core.witnesses.note(|| SecurityEvent {
+                who: Some(who.clone()),
+                code: Some(failure.code),
+                ..SecurityEvent::new(EventKind::CallRefused, format!("create_sandbox: {}", failure.message))
+            });
+        }
+        made
     }
 
     /// Closes a sandbox and everything in it.
@@ -349,7 +377,7 @@ impl Engine {
     /// # Errors
     /// When a sandbox is named that neither exists nor stands in the history.
     pub async fn history(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Result<HistoryView, Failure> {
-        self.core.history(who, last_n, sandbox)
+        self.core.history(who, last_n, sandbox).await
     }
 
     /// Restarts the interpreters of a sandbox (without one: the default one), of one language or all, and starts
@@ -366,7 +394,12 @@ impl Engine {
         self.core.reset(who, sandbox, language).await
     }
 
-    /// Ends all sandboxes and takes no more calls. Bounded (5 s); calling it again does no harm.
+    /// Writes down an event that matters for security, if anybody keeps those.
+    pub fn note(&self, event: SecurityEvent) {
+        self.core.witnesses.note(|| event);
+    }
+
+    /// Ends all sandboxes and takes no more calls. What is kept of their work is written down. Bounded (7 s); calling it again does no harm.
     pub async fn shutdown(&self) {
         self.core.shutdown().await;
     }

@@ -2,15 +2,19 @@
 //! wait for one. Nobody's code has run in them; each is handed out once.
 //!
 //! How many wait follows demand: a call that found none doubles the number, a quiet minute halves it, and a memory
-//! budget bounds it. A burst beyond the pool is made on demand, as if there were none.
+//! budget bounds it, in which each counts for what it really uses. A burst beyond the pool is made on demand, as if there
+//! were none.
+//!
+//! The operator may name modules that those who wait have loaded (`preload`). They are the operator's choice and run in
+//! the sandbox that they are loaded for, so they cost nothing of its isolation: nothing is shared between sandboxes.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::join_all;
-use sandcell_sandbox::{Language, Sandbox, SandboxSpec, Session, Usage};
+use sandcell_sandbox::{Language, Sandbox, SandboxSpec, Session, SessionError, Usage};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -28,8 +32,10 @@ const OPEN: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_secs(5);
 /// With so long a time without a miss fewer sandboxes wait.
 const QUIET: Duration = Duration::from_secs(60);
-/// What one waiting sandbox with an interpreter is taken to cost.
+/// What one waiting sandbox with an interpreter costs at least, and what it is taken to cost until one was measured.
 const EACH: u64 = 12 << 20;
+/// After so many sandboxes in a row that could not load the modules, none tries any more.
+const TRIES: u32 = 3;
 
 /// A sandbox that waits.
 #[derive(Debug)]
@@ -46,9 +52,10 @@ pub(crate) struct Parked {
 pub(crate) struct Pool {
     state: Mutex<State>,
     wake: Notify,
-    /// How many are made however little is asked for, and at the most.
-    least: usize,
-    most: usize,
+    /// How many wait, where the operator says it.
+    fixed: Option<usize>,
+    /// Memory for those that wait, where demand decides.
+    memory: u64,
 }
 
 #[derive(Debug)]
@@ -57,26 +64,48 @@ struct State {
     want: usize,
     missed: Instant,
     closed: bool,
+    /// What one costs.
+    each: u64,
+    modules: Modules,
+}
+
+/// The modules that are loaded ahead.
+#[derive(Debug)]
+struct Modules {
+    wanted: Vec<String>,
+    /// Attempts in a row that cost the interpreter.
+    failures: u32,
+    /// Those that the operator was told of.
+    told: HashSet<String>,
 }
 
 impl Pool {
     pub(crate) fn new(config: &PoolConfig) -> Self {
-        let fits = usize::try_from(config.memory.as_bytes() / EACH).unwrap_or(usize::MAX);
-        let (least, most) = match config.parked {
-            Some(fixed) => (fixed, fixed),
-            None => (1.min(fits), fits),
+        let mut state = State {
+            parked: VecDeque::new(),
+            want: 0,
+            missed: Instant::now(),
+            closed: false,
+            each: EACH,
+            modules: Modules {
+                wanted: config.preload.clone(),
+                failures: 0,
+                told: HashSet::new(),
+            },
         };
+        let (fixed, memory) = (config.parked, config.memory.as_bytes());
+        state.want = bounds(fixed, memory, state.each).0;
         Self {
-            state: Mutex::new(State {
-                parked: VecDeque::new(),
-                want: least,
-                missed: Instant::now(),
-                closed: false,
-            }),
+            state: Mutex::new(state),
             wake: Notify::new(),
-            least,
-            most,
+            fixed,
+            memory,
         }
+    }
+
+    /// How many are made however little is asked for, and at the most.
+    fn bounds(&self, state: &State) -> (usize, usize) {
+        bounds(self.fixed, self.memory, state.each)
     }
 
     /// How many wait.
@@ -87,7 +116,7 @@ impl Pool {
     /// A waiting sandbox for this plan, if the plan asks for nothing special and one is there.
     pub(crate) fn take(&self, plan: &Plan, ordinary: &SandboxSpec, first: Option<&str>) -> Option<Parked> {
         let named = plan.backends.first().map(|backend| backend.name());
-        if self.most == 0 || plan.spec != *ordinary || named != first {
+        if bounds(self.fixed, self.memory, EACH).1 == 0 || plan.spec != *ordinary || named != first {
             return None;
         }
         loop {
@@ -95,7 +124,8 @@ impl Pool {
                 let mut state = lock(&self.state);
                 let parked = state.parked.pop_front();
                 if parked.is_none() {
-                    state.want = (state.want * 2).clamp(self.least, self.most);
+                    let (least, most) = self.bounds(&state);
+                    state.want = (state.want * 2).max(1).clamp(least, most);
                     state.missed = Instant::now();
                 }
                 parked
@@ -114,7 +144,7 @@ impl Pool {
         let mut state = lock(&self.state);
         if state.missed.elapsed() > QUIET {
             state.missed = Instant::now();
-            state.want = (state.want / 2).max(self.least);
+            state.want = (state.want / 2).max(self.bounds(&state).0);
         }
         !state.closed && state.parked.len() < state.want
     }
@@ -132,8 +162,59 @@ impl Pool {
         if state.closed {
             return Some(parked);
         }
+        if let Some(usage) = parked.usage {
+            self.weigh(&mut state, usage.memory);
+        }
         state.parked.push_back(parked);
         None
+    }
+
+    /// Counts those that wait for what one of them uses.
+    fn weigh(&self, state: &mut State, memory: u64) {
+        state.each = memory.max(EACH);
+        if self.fixed.is_none() && state.each > self.memory && !state.modules.wanted.is_empty() {
+            tracing::warn!(
+                "a waiting sandbox with the modules of `preload` uses {} MiB, more than pool.memory_mb = {}: they are \
+                 not loaded ahead any more",
+                state.each >> 20,
+                self.memory >> 20
+            );
+            state.modules.wanted.clear();
+            state.each = EACH;
+        }
+        let (least, most) = self.bounds(state);
+        state.want = state.want.clamp(least, most);
+    }
+
+    /// The modules that the next one loads.
+    fn modules(&self) -> Vec<String> {
+        lock(&self.state).modules.wanted.clone()
+    }
+
+    /// What became of loading them in one interpreter.
+    fn loaded(&self, outcome: &Result<Vec<sandcell_sandbox::NotLoaded>, SessionError>) {
+        let mut state = lock(&self.state);
+        let modules = &mut state.modules;
+        match outcome {
+            Ok(missing) => {
+                modules.failures = 0;
+                for module in missing {
+                    if modules.wanted.contains(&module.name) && modules.told.insert(module.name.clone()) {
+                        tracing::warn!("`preload`: {} could not be loaded: {:?}", module.name, module.why);
+                    }
+                }
+            }
+            // The sandbox ended, with the server perhaps: nothing is said about the modules by that.
+            Err(SessionError::Sandbox(_)) => {}
+            Err(error) => {
+                modules.failures += 1;
+                tracing::warn!("the modules of `preload` could not be loaded: {error}");
+                if modules.failures >= TRIES {
+                    tracing::warn!("waiting sandboxes load no modules any more, after {TRIES} failures in a row");
+                    modules.wanted.clear();
+                }
+            }
+        }
     }
 
     /// Ends all that wait; none are made any more.
@@ -145,6 +226,17 @@ impl Pool {
         };
         self.wake.notify_one();
         join_all(parked.into_iter().map(end)).await;
+    }
+}
+
+/// How many wait at least and at the most.
+fn bounds(fixed: Option<usize>, memory: u64, each: u64) -> (usize, usize) {
+    match fixed {
+        Some(fixed) => (fixed, fixed),
+        None => {
+            let fits = usize::try_from(memory / each).unwrap_or(usize::MAX);
+            (1.min(fits), fits)
+        }
     }
 }
 
@@ -182,11 +274,18 @@ async fn make(core: &Arc<Core>) -> Result<Parked, String> {
     let sandbox = create(core, &plan).await.map_err(|failure| failure.message)?;
     let mut session = None;
     if let Some(language) = core.languages.first() {
-        match timeout(OPEN, language.open(sandbox.clone())).await {
-            Ok(Ok(opened)) => session = Some((language.clone(), opened)),
+        let mut opened = match timeout(OPEN, language.open(sandbox.clone())).await {
+            Ok(Ok(opened)) => opened,
             Ok(Err(error)) => return Err(error.to_string()),
             Err(_) => return Err(format!("no interpreter was ready within {} s", OPEN.as_secs())),
+        };
+        let modules = core.pool.modules();
+        if !modules.is_empty() {
+            let outcome = opened.preload(&modules).await;
+            core.pool.loaded(&outcome);
+            outcome.map_err(|error| error.to_string())?;
         }
+        session = Some((language.clone(), opened));
     }
     let usage = read_usage(sandbox.as_ref()).await;
     Ok(Parked {

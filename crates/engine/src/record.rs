@@ -1,7 +1,7 @@
 //! One sandbox's life as the engine sees it: being made, live, closing, gone; who is busy in it; when it ends.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use sandcell_sandbox::{Code, EndReason, Failure, Held, Isolation, Limits, Sandbox, Usage};
@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::clock::rfc3339;
+use crate::output::Budget;
 use crate::sessions::Slot;
 use crate::sync::lock;
 use crate::{Principal, SandboxId};
@@ -161,6 +162,8 @@ pub(crate) struct Record {
     /// One installation at a time.
     pub(crate) installing: tokio::sync::Mutex<()>,
     held: Mutex<Vec<Held>>,
+    /// What the streams of its running executions may keep together.
+    pub(crate) output: OnceLock<Arc<Budget>>,
 }
 
 /// When a sandbox ends.
@@ -188,6 +191,7 @@ impl Record {
             slots: Mutex::default(),
             installing: tokio::sync::Mutex::default(),
             held: Mutex::default(),
+            output: OnceLock::new(),
         })
     }
 

@@ -7,7 +7,7 @@ use sandcell_sandbox::{Code, Failure};
 
 use crate::record::{Birth, Gone, GoneWhy, Kind, Record, Visit, no_sandbox};
 use crate::sync::lock;
-use crate::{EngineConfig, Principal, SandboxId};
+use crate::{EngineConfig, Principal, Quota, SandboxId};
 
 /// Ended sandboxes that are remembered for each caller, so that their ids answer with the reason.
 const REMEMBERED: usize = 64;
@@ -20,6 +20,7 @@ pub(crate) struct Registry {
     inner: Mutex<Inner>,
     per_caller: usize,
     in_all: usize,
+    quota: Quota,
 }
 
 #[derive(Debug)]
@@ -56,6 +57,7 @@ impl Registry {
             }),
             per_caller: config.sandboxes_per_caller,
             in_all: config.sandboxes,
+            quota: config.quota,
         }
     }
 
@@ -90,7 +92,7 @@ impl Registry {
                 new: false,
             });
         }
-        self.room(&inner, who, 1)?;
+        self.room(&inner, who, 1, &birth)?;
         let id = SandboxId::random()?;
         let caller = inner.caller(who);
         let replaces = caller.lost.take();
@@ -114,7 +116,7 @@ impl Registry {
     /// Places for new sandboxes: as many as asked for, or none.
     pub(crate) fn reserve(&self, who: &Principal, count: usize, birth: &Birth) -> Result<Vec<Arc<Record>>, Failure> {
         let mut inner = lock(&self.inner);
-        self.room(&inner, who, count)?;
+        self.room(&inner, who, count, birth)?;
         let ids = (0..count).map(|_| SandboxId::random()).collect::<Result<Vec<_>, _>>()?;
         let mut records = Vec::with_capacity(count);
         for id in ids {
@@ -125,11 +127,12 @@ impl Registry {
         Ok(records)
     }
 
-    fn room(&self, inner: &Inner, who: &Principal, count: usize) -> Result<(), Failure> {
+    fn room(&self, inner: &Inner, who: &Principal, count: usize, birth: &Birth) -> Result<(), Failure> {
         if !inner.open {
             return Err(ending());
         }
-        let used = inner.live.values().filter(|record| record.owner == *who).count();
+        let own = inner.live.values().filter(|record| record.owner == *who);
+        let used = own.clone().count();
         let limit = |used: usize, most: usize, whose: &str, remedy: &str| {
             let asked = if count > 1 {
                 format!("; {count} more do not fit")
@@ -158,7 +161,8 @@ impl Registry {
                 "close one of yours with close_sandbox, or try again later",
             ));
         }
-        Ok(())
+        self.quota
+            .room(own.map(|record| &record.birth.limits), count, &birth.limits)
     }
 
     /// The caller's sandboxes, oldest first.

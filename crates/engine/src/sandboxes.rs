@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures::future::{join, join_all};
-use sandcell_sandbox::{Backend, Failure, NetworkRule, SandboxSpec};
-use tokio::sync::watch;
+use sandcell_sandbox::{Backend, Failure, NetworkRule, SandboxSpec, Usage};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
+use crate::clock::rfc3339;
 use crate::core::Core;
+use crate::history::MOST;
 use crate::ladder::Stop;
+use crate::lasting::{EventKind, SecurityEvent};
 use crate::meter::read_usage;
 use crate::packages::INSTALL;
 use crate::record::{Birth, Gone, GoneWhy, Kind, Record};
@@ -18,6 +21,8 @@ use crate::sync::lock;
 use crate::warden::{CLOSE, Plan};
 use crate::{CreateRequest, HistoryView, Principal, ResetView, SandboxId, SandboxView, policy};
 
+/// Sandboxes of one call that are made at the same time; the others wait, so that calls of others get their turn.
+const TOGETHER: usize = 16;
 /// How long closing is waited for: a little more than it may take.
 const CLOSED: Duration = CLOSE.saturating_add(Duration::from_secs(1));
 /// How long sandboxes may take to close at the end, before the back ends end what is left.
@@ -48,6 +53,7 @@ impl Core {
                 env: req.env,
                 image: req.image,
             },
+            turns: Some(Arc::new(Semaphore::new(TOGETHER))),
         };
         let birth = Birth {
             kind: Kind::Asked,
@@ -73,7 +79,8 @@ impl Core {
             pairs.map(|(record, sandbox)| self.provide(record, sandbox.as_ref(), &packages, INSTALL, &progress));
         join_all(provided).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         let records = std::mem::take(&mut unclaimed.records);
-        Ok(join_all(records.iter().map(|record| self.look(record))).await)
+        // What a fresh one uses is not worth a question to each.
+        Ok(records.iter().map(|record| self.view(record, record.usage())).collect())
     }
 
     pub(crate) async fn close(&self, who: &Principal, id: &str) -> Result<SandboxId, Failure> {
@@ -103,11 +110,15 @@ impl Core {
     }
 
     async fn look(&self, record: &Arc<Record>) -> SandboxView {
-        let live = record.live();
-        let usage = match &live {
+        let usage = match record.live() {
             Some(sandbox) => read_usage(sandbox.as_ref()).await,
             None => None,
         };
+        self.view(record, usage)
+    }
+
+    fn view(&self, record: &Record, usage: Option<Usage>) -> SandboxView {
+        let live = record.live();
         let isolation = live.map_or_else(|| record.birth.planned.clone(), |live| live.isolation().clone());
         let sessions = lock(&record.slots).values().filter_map(|slot| slot.view()).collect();
         let now = Instant::now();
@@ -132,13 +143,21 @@ impl Core {
         }
     }
 
-    pub(crate) fn history(
+    pub(crate) async fn history(
         &self,
         who: &Principal,
         last_n: usize,
         sandbox: Option<&str>,
     ) -> Result<HistoryView, Failure> {
-        let view = lock(&self.history).view(who, last_n, sandbox);
+        let mut view = lock(&self.history).view(who, last_n, sandbox);
+        // Packages belong to sandboxes, which do not outlive the server: those are told as this server knows them.
+        if let Some(keeper) = &self.witnesses.keeper
+            && let Some(lasting) = keeper.view(who, last_n.clamp(1, MOST), sandbox).await
+        {
+            view.total = lasting.total;
+            view.session_start = rfc3339(lasting.began);
+            view.records = lasting.records;
+        }
         if let Some(id) = sandbox
             && view.records.is_empty()
         {
@@ -171,6 +190,9 @@ impl Core {
             languages.extend(ended.map(|((name, _), _)| name));
         }
         lock(&self.history).reset(who);
+        if let Some(keeper) = &self.witnesses.keeper {
+            keeper.reset(who, SystemTime::now());
+        }
         Ok(ResetView {
             sandbox_id: record.map(|record| record.id.clone()),
             languages,
@@ -206,6 +228,9 @@ impl Core {
         if timeout(SHUTDOWN_BACKENDS, backends).await.is_err() {
             tracing::warn!("a back end did not shut down in time");
         }
+        self.witnesses
+            .note(|| SecurityEvent::new(EventKind::ServerStopped, "all sandboxes were ended".to_owned()));
+        self.witnesses.close().await;
     }
 }
 

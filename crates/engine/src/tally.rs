@@ -49,7 +49,7 @@ impl Tally {
     /// An execution has ended.
     pub(crate) fn ended(&self, status: Status, cause: Option<Code>, duration: Duration, cpu: Duration) {
         let mut counts = lock(&self.0);
-        *counts.executions.entry(word(status)).or_default() += 1;
+        *counts.executions.entry(status.as_str()).or_default() += 1;
         if let Some(cause) = cause {
             *counts.causes.entry(cause.as_str()).or_default() += 1;
         }
@@ -72,17 +72,6 @@ impl Tally {
     /// What was counted so far.
     pub(crate) fn read(&self) -> Counts {
         lock(&self.0).clone()
-    }
-}
-
-const fn word(status: Status) -> &'static str {
-    match status {
-        Status::Ok => "ok",
-        Status::Error => "error",
-        Status::Timeout => "timeout",
-        Status::Cancelled => "cancelled",
-        Status::Killed => "killed",
-        Status::Running => "running",
     }
 }
 

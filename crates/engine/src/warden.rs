@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandcell_sandbox::{Backend, Code, Failure, Installed, Sandbox, SandboxError, SandboxSpec};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::core::Core;
+use crate::lasting::EventKind;
 use crate::record::{Gone, GoneWhy, Record};
 use crate::sessions::{Held, Slot};
 
@@ -21,6 +23,8 @@ pub(crate) const CLOSE: Duration = Duration::from_secs(5);
 pub(crate) struct Plan {
     pub(crate) spec: SandboxSpec,
     pub(crate) backends: Vec<Arc<dyn Backend>>,
+    /// Turns of sandboxes that are made together. Closed when one of them could not be made.
+    pub(crate) turns: Option<Arc<Semaphore>>,
 }
 
 /// Makes the sandbox of a record and keeps it to its end. Runs in a task of its own, so that no caller's leaving
@@ -34,12 +38,14 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
     };
     let sandbox = match parked(&core, &record, &plan) {
         Some(sandbox) => Ok(sandbox),
-        None => create(&core, &plan).await,
+        None => in_turn(&core, &record, &plan).await,
     };
     let sandbox = match sandbox {
         Ok(sandbox) => sandbox,
         Err(failure) => {
-            tracing::warn!(sandbox = %record.id, code = %failure.code, "a sandbox could not be made: {}", failure.message);
+            if failure.code != Code::Cancelled {
+                tracing::warn!(sandbox = %record.id, code = %failure.code, "a sandbox could not be made: {}", failure.message);
+            }
             guard.over = true;
             core.registry.remove(&record);
             record.failed(failure);
@@ -49,9 +55,19 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
     if let Ok(Some(base)) = base(&core) {
         record.hold(&base.added);
     }
+    core.witnesses.sandbox(EventKind::SandboxCreated, &record, || {
+        let isolation = sandbox.isolation();
+        format!(
+            "made by {}, isolated as {}",
+            isolation.backend,
+            isolation.level.as_str()
+        )
+    });
     // When it was closed while it was made, it is closed now.
     record.born(sandbox.clone());
     let gone = watch(&core, &record, sandbox.as_ref()).await;
+    core.witnesses
+        .sandbox(EventKind::SandboxClosed, &record, || gone.story());
     tracing::debug!(sandbox = %record.id, "the sandbox {}", gone.story());
     record.drop_sessions();
     if !matches!(timeout(CLOSE, sandbox.close()).await, Ok(Ok(()))) {
@@ -61,6 +77,26 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
     guard.over = true;
     core.registry.remove(&record);
     record.ended();
+}
+
+/// Makes it when it is its turn, unless nobody wants it any more by then.
+async fn in_turn(core: &Core, record: &Record, plan: &Plan) -> Result<Arc<dyn Sandbox>, Failure> {
+    let Some(turns) = &plan.turns else {
+        return create(core, plan).await;
+    };
+    let turn = turns.acquire().await;
+    if turn.is_err() || record.departed().is_some() {
+        return Err(Failure::new(
+            Code::Cancelled,
+            "not all sandboxes of the call could be made, so this one was not",
+            "the first failure of the call says why",
+        ));
+    }
+    let made = create(core, plan).await;
+    if made.is_err() {
+        turns.close();
+    }
+    made
 }
 
 /// One that waits, its interpreter put where the first call finds it.

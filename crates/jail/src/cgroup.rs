@@ -297,24 +297,40 @@ impl Group {
     #[must_use]
     pub fn usage(&self) -> Usage {
         match &self.kind {
-            Groups::V1 {
-                memory, pids, cpuacct, ..
-            } => Usage {
+            Groups::V1 { memory, pids, .. } => Usage {
                 memory: self.process_memory(),
                 memory_peak: number(&format!("{memory}/memory.max_usage_in_bytes")),
-                cpu_us: number(&format!("{cpuacct}/cpuacct.usage")) / 1000,
+                cpu_us: self.cpu_us(),
                 processes: u32::try_from(number(&format!("{pids}/pids.current"))).unwrap_or(u32::MAX),
-                memory_events: field(&format!("{memory}/memory.oom_control"), "oom_kill"),
+                memory_events: self.memory_events(),
                 process_events: field(&format!("{pids}/pids.events"), "max"),
             },
             Groups::V2 { folder } => Usage {
                 memory: self.process_memory(),
                 memory_peak: number(&format!("{folder}/memory.peak")),
-                cpu_us: field(&format!("{folder}/cpu.stat"), "usage_usec"),
+                cpu_us: self.cpu_us(),
                 processes: u32::try_from(number(&format!("{folder}/pids.current"))).unwrap_or(u32::MAX),
-                memory_events: field(&format!("{folder}/memory.events"), "oom_kill"),
+                memory_events: self.memory_events(),
                 process_events: field(&format!("{folder}/pids.events"), "max"),
             },
+        }
+    }
+
+    /// Processor time of the group, in microseconds.
+    #[must_use]
+    pub fn cpu_us(&self) -> u64 {
+        match &self.kind {
+            Groups::V1 { cpuacct, .. } => number(&format!("{cpuacct}/cpuacct.usage")) / 1000,
+            Groups::V2 { folder } => field(&format!("{folder}/cpu.stat"), "usage_usec"),
+        }
+    }
+
+    /// How often the kernel has ended something of it for memory.
+    #[must_use]
+    pub fn memory_events(&self) -> u64 {
+        match &self.kind {
+            Groups::V1 { memory, .. } => field(&format!("{memory}/memory.oom_control"), "oom_kill"),
+            Groups::V2 { folder } => field(&format!("{folder}/memory.events"), "oom_kill"),
         }
     }
 

@@ -142,11 +142,18 @@ fn take_identity(id: u32, drop_groups: bool) -> io::Result<()> {
 
 /// Makes a folder and its parents below the new root, where nothing foreign has been yet.
 fn make_folders(path: &str) -> io::Result<()> {
+    let mode = Mode::from_raw_mode(0o755);
+    // Most have their parent already.
+    match rustix::fs::mkdir(format!("{}{path}", place::ROOT), mode) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => return Ok(()),
+        Err(rustix::io::Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
     let mut at = String::from(place::ROOT);
     for name in path.split('/').filter(|name| !name.is_empty()) {
         at.push('/');
         at.push_str(name);
-        match rustix::fs::mkdir(at.as_str(), Mode::from_raw_mode(0o755)) {
+        match rustix::fs::mkdir(at.as_str(), mode) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }

@@ -124,7 +124,7 @@ impl Record {
             let candidates = group.pids().into_iter();
             let candidates = candidates.filter(|pid| *pid != first && Some(*pid) != guardian);
             let processes = one_copy(candidates.map(Seen::of).collect());
-            let uncounted = self.cost_of_copy(first, &processes, used, limit);
+            let uncounted = self.cost_of_copy(first, &processes, used, limit).min(limit / COPY_PART);
             // Nobody is ended for what another is giving back.
             if used.saturating_sub(uncounted) > limit
                 && !processes.iter().any(|seen| seen.dying)
@@ -133,18 +133,21 @@ impl Record {
                 self.end(seen.pid);
             }
         }
-        let usage = group.usage();
-        let locks = self.locks.bytes(usage.cpu_us, || group.pids());
+        let locks = self.locks.bytes(group.cpu_us(), || group.pids());
         if locks > limit / COPY_PART && locks + group.process_memory() > limit {
-            self.peak = self.peak.max(locks + usage.memory);
+            self.peak = self.peak.max(locks + group.process_memory());
             let candidates = group.pids().into_iter();
             let candidates = candidates.filter(|pid| *pid != first && Some(*pid) != guardian);
             if let Some(pid) = candidates.max_by_key(|pid| locks::of(*pid)) {
                 self.end(pid);
             }
         }
-        self.events = self.kills + usage.memory_events;
         self.due = Some(Instant::now() + EVERY);
+    }
+
+    /// A sandbox with a control group has ended, and its group is still there.
+    pub(crate) fn last_look_at_group(&mut self, group: &Group) {
+        self.events = self.kills + group.memory_events();
     }
 
     /// A sandbox without: its processes are the first one's descendants, orphans included.
@@ -156,7 +159,11 @@ impl Record {
         let copies: u64 = processes.iter().filter(|seen| seen.copy).map(|seen| seen.bytes).sum();
         let mut total = all - copies;
         if all > bounds.memory / 10 * COPY_FROM {
-            self.cost_of_copy(first, &processes, all, bounds.memory);
+            let cost = self.cost_of_copy(first, &processes, all, bounds.memory);
+            // Only a copy that nobody shares its memory with any more costs that much and stays.
+            if cost > bounds.memory / COPY_PART {
+                total += cost;
+            }
         }
         if total > bounds.memory {
             total = self.hold(first, bounds);
@@ -175,7 +182,9 @@ impl Record {
         let outside = elsewhere(first, &processes, bounds) + self.in_epoll(&processes) + self.in_locks(&processes);
         // What forked processes still share was counted for each of them; looking closer is dear, so only now.
         let share = |seen: &Seen| proportional_memory(seen.living).unwrap_or(seen.bytes);
-        let uncounted = self.cost_of_copy(first, &processes, outside, bounds.memory);
+        let uncounted = self
+            .cost_of_copy(first, &processes, outside, bounds.memory)
+            .min(bounds.memory / COPY_PART);
         let total = (processes.iter().map(share).sum::<u64>() + outside).saturating_sub(uncounted);
         let ended = self.end_largest(first, &processes, total, bounds);
         for seen in processes

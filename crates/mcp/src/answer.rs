@@ -68,6 +68,13 @@ impl Answer {
         self
     }
 
+    /// The execution that runs on, if this answers a call that did not wait for its end.
+    pub(crate) fn running(&self) -> Option<String> {
+        let execution = self.meta.get("sandcell/execution")?;
+        let id = execution.get("execution_id")?.as_str()?;
+        (execution.get("status")?.as_str()? == "running").then(|| id.to_owned())
+    }
+
     /// The answer to a call that could not be done as asked.
     pub(crate) fn failure(failure: &Failure) -> Self {
         let text = format!("{}: {}\nWhat to do: {}", failure.code, failure.message, failure.remedy);

@@ -8,6 +8,11 @@
 mod answer;
 mod arguments;
 mod auth;
+#[cfg(feature = "bridge")]
+mod bridge;
+mod completion;
+#[cfg(feature = "conformance")]
+mod conformance;
 mod content;
 mod host;
 mod http;
@@ -18,13 +23,19 @@ mod resources;
 mod schema;
 mod server;
 mod stdio;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod time;
 mod tools;
 mod wire;
 
+pub use auth::oauth::{OauthError, OauthOptions};
 pub use auth::{Anonymous, NewToken, Token, TokenError, TokenStore, TokenUse};
+#[cfg(feature = "bridge")]
+pub use bridge::{BridgeError, bridge_stdio};
+#[cfg(feature = "conformance")]
+pub use conformance::Fixture;
 pub use content::execution_object;
 pub use http::{HttpError, HttpLimits, HttpOptions, HttpServer, TlsError, TlsFiles, WrongName};
 pub use server::{ServerOptions, UnknownTool};

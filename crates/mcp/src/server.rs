@@ -9,10 +9,11 @@ use futures::FutureExt as _;
 use rmcp::RoleServer;
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, ErrorCode, ErrorData, GetPromptRequestParams,
-    GetPromptResponse, Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
-    ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ProtocolVersion,
-    ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, Tool as McpTool,
+    CallToolRequestParams, CallToolResponse, CancelTaskParams, CompleteRequestParams, CompleteResult, CustomRequest,
+    CustomResult, ErrorCode, ErrorData, GetPromptRequestParams, GetPromptResponse, GetTaskParams, GetTaskResult,
+    Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+    PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ProtocolVersion, ReadResourceRequestParams,
+    ReadResourceResponse, ServerCapabilities, ServerConfig, Tool as McpTool, UpdateTaskParams,
 };
 use rmcp::service::{Peer, RequestContext};
 use sandcell_engine::{Principal, Progress, Watch};
@@ -20,13 +21,15 @@ use sandcell_sandbox::{Code, Failure, Mount};
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::{Answer, Block};
+use crate::content::execution;
 use crate::host::Host;
-use crate::limits::{BULK_ANSWER_BYTES, PROGRESS_EVERY, PROGRESS_LEAVES};
+use crate::limits::{BULK_ANSWER_BYTES, MAX_WAIT, PROGRESS_EVERY, PROGRESS_LEAVES};
 use crate::prompts::PROMPTS;
 use crate::resources::Address;
 use crate::stdio::ledger::Ledger;
+use crate::tasks::{Job, Tasks};
 use crate::tools::{self, Facts, Tool};
-use crate::{instructions, wire};
+use crate::{completion, instructions, wire};
 
 /// How the server is set up.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +38,9 @@ pub struct ServerOptions {
     pub tools: Option<Vec<String>>,
     /// The operator's folders that sandboxes see, for the instructions.
     pub mounts: Vec<Mount>,
+    /// Whether `serve --http` has the fixtures of the conformance suite beside the tools.
+    #[cfg(feature = "conformance")]
+    pub conformance: crate::conformance::Fixture,
 }
 
 /// A tool was named that does not exist.
@@ -59,6 +65,7 @@ struct Inner {
     /// Fires when the client is gone.
     gone: CancellationToken,
     ledger: Arc<Ledger>,
+    tasks: Tasks,
 }
 
 impl Server {
@@ -87,7 +94,53 @@ impl Server {
             who,
             gone,
             ledger,
+            tasks: Tasks::default(),
         })))
+    }
+
+    /// Begins a call that runs by itself, until what it started has ended.
+    fn begin(&self, tool: &Tool, request: CallToolRequestParams) -> Job {
+        let (cancel, watch) = (self.0.gone.child_token(), Watch::default());
+        let (server, name) = (self.clone(), tool.name);
+        let answer = {
+            let (cancel, watch) = (cancel.clone(), watch.clone());
+            tokio::spawn(async move { server.to_the_end(name, request, cancel, watch).await })
+        };
+        Job {
+            answer,
+            cancel,
+            watch,
+            broken: Answer::failure(&panicked(tool.name)),
+        }
+    }
+
+    async fn to_the_end(
+        &self,
+        name: &str,
+        request: CallToolRequestParams,
+        cancel: CancellationToken,
+        watch: Watch,
+    ) -> Answer {
+        let Some(tool) = self.tool(name) else {
+            return Answer::failure(&panicked(name));
+        };
+        let given = request.arguments.unwrap_or_default();
+        let (host, who) = (&self.0.host, &self.0.who);
+        let mut answer = tool
+            .call(Arc::clone(host), who.clone(), given, cancel.clone(), watch.clone())
+            .await;
+        while let Some(id) = answer.running() {
+            let view = tokio::select! {
+                biased;
+                () = cancel.cancelled() => host.cancel(who, Some(&id)).await,
+                view = host.execution(who, &id, MAX_WAIT) => view,
+            };
+            answer = match view {
+                Ok(view) => execution::answer(&view, host.config().output_inline, &[]).await,
+                Err(failure) => Answer::failure(&failure),
+            };
+        }
+        answer
     }
 
     fn tool(&self, name: &str) -> Option<&Tool> {
@@ -213,6 +266,8 @@ impl ServerHandler for Server {
             .enable_tools()
             .enable_resources()
             .enable_prompts()
+            .enable_completions()
+            .enable_tasks()
             .build();
         ServerConfig::new(capabilities)
             .with_server_info(Implementation::new("sandcell", env!("CARGO_PKG_VERSION")))
@@ -248,6 +303,11 @@ impl ServerHandler for Server {
         };
         if is_bulk(&request) {
             self.reserve(&context).await;
+        }
+        let knows_tasks = context.client_capabilities().is_some_and(|all| all.supports_tasks());
+        if let Some(place) = knows_tasks.then(|| self.0.tasks.place(tool.name)).flatten() {
+            let job = self.begin(tool, request);
+            return Ok(self.0.tasks.follow(job, place, &context.ct).await);
         }
         let answer = self.run(tool, request, &context).await;
         tracing::debug!(
@@ -291,6 +351,20 @@ impl ServerHandler for Server {
         }
     }
 
+    async fn complete(
+        &self,
+        request: CompleteRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        let completing = async {
+            let typed = wire::typed(&request)?;
+            Some(completion::complete(&*self.0.host, &self.0.who, &typed).await)
+        };
+        let completed = AssertUnwindSafe(completing).catch_unwind().await;
+        let completed = completed.map_err(|_| wire::panicked(&panicked("completion/complete")))?;
+        Ok(wire::completed(completed.unwrap_or_default()))
+    }
+
     async fn list_resources(
         &self,
         _: Option<PaginatedRequestParams>,
@@ -320,8 +394,24 @@ impl ServerHandler for Server {
         let outcome = AssertUnwindSafe(read).catch_unwind().await;
         match outcome.unwrap_or_else(|_| Err(panicked("resources/read"))) {
             Ok(content) => Ok(wire::resource(&request.uri, content).into()),
-            Err(failure) => Err(wire::error(&failure)),
+            Err(failure) => Err(wire::resource_error(&request.uri, &failure)),
         }
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        self.0.tasks.get(&request.task_id)
+    }
+
+    async fn update_task(&self, request: UpdateTaskParams, _: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        self.0.tasks.update(&request.task_id)
+    }
+
+    async fn cancel_task(&self, request: CancelTaskParams, _: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        self.0.tasks.cancel(&request.task_id)
     }
 
     async fn on_custom_request(

@@ -1,18 +1,22 @@
 //! Our own words as rmcp's types. Together with `server` and `stdio::transport`, the only code that names them.
 
 use rmcp::model::{
-    CallToolResult, ContentBlock, ErrorData, GetPromptResult, MetaObject, Prompt as McpPrompt, PromptArgument,
-    PromptMessage, ReadResourceResult, Resource, ResourceContents, ResourceTemplate, Role, Tool as McpTool,
-    ToolAnnotations,
+    CallToolResult, CompleteRequestParams, CompleteResult, CompletionInfo, ContentBlock, ErrorData, GetPromptResult,
+    MetaObject, Prompt as McpPrompt, PromptArgument, PromptMessage, ReadResourceResult, Reference, Resource,
+    ResourceContents, ResourceTemplate, Role, Tool as McpTool, ToolAnnotations,
 };
 use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
 
 use crate::answer::{Answer, Block};
+use crate::completion::{Completed, Typed};
 use crate::prompts::{Argument, Prompt};
 use crate::resources::{Body, Content};
 use crate::schema;
 use crate::tools::{Effect, Tool};
+
+/// Bytes of an address that is repeated in an error; longer ones cannot be any of ours.
+const REPEATED_URI: usize = 4096;
 
 /// A tool as `tools/list` shows it. Hints that say what is the default anyway are left out.
 pub(crate) fn tool(tool: &Tool) -> McpTool {
@@ -92,10 +96,48 @@ pub(crate) fn prompt_text(prompt: &Prompt, text: String) -> GetPromptResult {
     GetPromptResult::new(vec![PromptMessage::new_text(Role::User, text)]).with_description(prompt.description)
 }
 
-/// A failure where only a JSON-RPC error can say it (resources).
-pub(crate) fn error(failure: &Failure) -> ErrorData {
+/// An argument that is being typed; none of what is not known.
+pub(crate) fn typed(request: &CompleteRequestParams) -> Option<Typed<'_>> {
+    let of = match &request.r#ref {
+        Reference::Resource(template) => template.uri.as_str(),
+        Reference::Prompt(prompt) => prompt.name.as_str(),
+        _ => return None,
+    };
+    let name = request.argument.name.as_str();
+    let within = if name == "n" { "execution_id" } else { "sandbox_id" };
+    let given = request
+        .context
+        .as_ref()
+        .and_then(|context| context.get_argument(within));
+    Some(Typed {
+        of,
+        name,
+        value: &request.argument.value,
+        within: given.map(String::as_str),
+    })
+}
+
+/// What it could become.
+pub(crate) fn completed(completed: Completed) -> CompleteResult {
+    let more = completed.total > completed.values.len();
+    let total = u32::try_from(completed.total).ok();
+    // As many as there may be at most were kept.
+    CompleteResult::new(CompletionInfo::with_pagination(completed.values, total, more).unwrap_or_default())
+}
+
+/// A mistake of the server outside of tools.
+pub(crate) fn panicked(failure: &Failure) -> ErrorData {
+    ErrorData::internal_error(failure.message.clone(), None)
+}
+
+/// A failure where only a JSON-RPC error can say it: of the resource with this address, which MCP wants repeated.
+pub(crate) fn resource_error(uri: &str, failure: &Failure) -> ErrorData {
     let text = format!("{}: {} ({})", failure.code, failure.message, failure.remedy);
-    let data = Some(json!({"code": failure.code, "message": failure.message, "remedy": failure.remedy}));
+    let mut data = json!({"code": failure.code, "message": failure.message, "remedy": failure.remedy});
+    if let Some(object) = data.as_object_mut().filter(|_| uri.len() <= REPEATED_URI) {
+        object.insert("uri".to_owned(), uri.into());
+    }
+    let data = Some(data);
     match failure.code {
         Code::NotFound | Code::Expired => ErrorData::resource_not_found(text, data),
         Code::Internal => ErrorData::internal_error(text, data),

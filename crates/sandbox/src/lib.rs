@@ -27,6 +27,6 @@ pub use process::{
     StdinMode, gather,
 };
 pub use session::{
-    Aftermath, Cell, CellError, CellOutcome, CellStatus, Interrupter, Language, LanguageInfo, MimeBundle, OutputStream,
-    Session, SessionEvent, SessionFeatures, Variable,
+    Aftermath, Cell, CellError, CellOutcome, CellStatus, Interrupter, Language, LanguageInfo, MimeBundle, NotLoaded,
+    OutputStream, Session, SessionEvent, SessionFeatures, Variable,
 };

@@ -195,6 +195,16 @@ pub struct Variable {
     pub preview: String,
 }
 
+/// A module that could not be loaded ahead.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NotLoaded {
+    /// Its name.
+    pub name: String,
+    /// What the interpreter said.
+    pub why: String,
+}
+
 /// A live interpreter. One cell at a time; dropping it kills the interpreter.
 #[async_trait]
 pub trait Session: Send + std::fmt::Debug {
@@ -219,6 +229,16 @@ pub trait Session: Send + std::fmt::Debug {
     /// # Errors
     /// When the session is over because of it.
     async fn variables(&mut self) -> Result<Vec<Variable>, SessionError> {
+        Ok(Vec::new())
+    }
+
+    /// Loads modules before the first cell, so that it finds them loaded. Nothing else of it is to be seen: no name, no
+    /// output. Says which could not be loaded. A session that knows no modules has loaded all of none.
+    ///
+    /// # Errors
+    /// When the session is over because of it.
+    async fn preload(&mut self, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
+        let _ = modules;
         Ok(Vec::new())
     }
 

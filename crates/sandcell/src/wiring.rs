@@ -6,6 +6,7 @@
 mod absent;
 #[cfg(all(target_os = "linux", feature = "docker"))]
 mod docker;
+pub(crate) mod lasting;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod native;
 #[cfg(all(target_os = "linux", feature = "native"))]
@@ -13,7 +14,7 @@ pub(crate) mod packages;
 
 use std::sync::Arc;
 
-use sandcell_engine::{AbsentLanguage, Engine};
+use sandcell_engine::{AbsentLanguage, Engine, EventKind, SecurityEvent, Witnesses};
 use sandcell_languages::Detected;
 use sandcell_sandbox::{Backend, ByteSize, Code, Failure, Language as _, Level, Limits, SandboxSpec};
 
@@ -110,13 +111,30 @@ impl Wired {
 /// Makes an engine for a command that makes few sandboxes and ends: none wait.
 pub(crate) async fn wire_briefly(mut settings: Settings, launcher: Launcher, found: Detected, ask: Ask) -> Wired {
     settings.engine.pool = sandcell_engine::PoolConfig::default();
-    wire_with(settings, launcher, found, ask).await
+    wire_with(settings, launcher, found, ask, Witnesses::default()).await
+}
+
+/// The same for a command whose executions are the operator's own: they are kept.
+pub(crate) async fn wire_once(mut settings: Settings, launcher: Launcher, found: Detected) -> Wired {
+    settings.engine.pool = sandcell_engine::PoolConfig::default();
+    let witnesses = lasting::witnesses(&settings);
+    wire_with(settings, launcher, found, Ask::Nobody, witnesses).await
 }
 
 /// Makes the engine.
 pub(crate) async fn wire(settings: Settings, launcher: Launcher) -> Wired {
     let found = languages(&settings);
-    wire_with(settings, launcher, found, Ask::Nobody).await
+    let witnesses = lasting::witnesses_of_a_server(&settings);
+    let wired = wire_with(settings, launcher, found, Ask::Nobody, witnesses).await;
+    wired.engine.note(SecurityEvent::new(
+        EventKind::ServerStarted,
+        format!(
+            "version {}, isolation {}",
+            env!("CARGO_PKG_VERSION"),
+            wired.level().as_str()
+        ),
+    ));
+    wired
 }
 
 /// Whether languages are asked for their versions, in a sandbox made for it.
@@ -127,7 +145,13 @@ pub(crate) enum Ask {
 }
 
 /// Makes the engine with languages that were found before.
-async fn wire_with(mut settings: Settings, launcher: Launcher, mut found: Detected, ask: Ask) -> Wired {
+async fn wire_with(
+    mut settings: Settings,
+    launcher: Launcher,
+    mut found: Detected,
+    ask: Ask,
+    witnesses: Witnesses,
+) -> Wired {
     let mut working: Vec<Arc<dyn Backend>> = Vec::new();
     let mut broken: Vec<Arc<dyn Backend>> = Vec::new();
     let mut backends = Vec::new();
@@ -180,7 +204,7 @@ async fn wire_with(mut settings: Settings, launcher: Launcher, mut found: Detect
     #[cfg(not(all(target_os = "linux", feature = "native")))]
     let packages = None;
     Wired {
-        engine: Engine::with_packages(settings.engine, working, found.languages(), packages),
+        engine: Engine::witnessed(settings.engine, working, found.languages(), packages, witnesses),
         found,
         backends,
         problems,

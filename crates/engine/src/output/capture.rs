@@ -1,10 +1,41 @@
 //! The raw bytes of one stream: the first three quarters of the bound, the last quarter, and a count of all.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sandcell_sandbox::ByteSize;
 
 use crate::policy::bytes_of;
+
+/// What each end of a stream may keep without asking the budget.
+const FREE: usize = 32 << 10;
+/// In such steps more is asked for.
+const STEP: usize = 1 << 20;
+
+/// What all streams of one sandbox may keep together while they run, in bytes.
+#[derive(Debug)]
+pub(crate) struct Budget(AtomicUsize);
+
+impl Budget {
+    /// Room for one stream of this size and half of another.
+    pub(crate) fn new(kept: ByteSize) -> Arc<Self> {
+        let kept = usize::try_from(kept.as_bytes()).unwrap_or(usize::MAX);
+        Arc::new(Self(AtomicUsize::new(kept.saturating_add(kept / 2))))
+    }
+
+    /// Takes up to so much; says how much it was.
+    fn take(&self, wanted: usize) -> usize {
+        let before = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            Some(left.saturating_sub(wanted))
+        });
+        before.unwrap_or(0).min(wanted)
+    }
+
+    fn give(&self, bytes: usize) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
 
 /// Keeps the head and the tail of a stream of any length in bounded memory.
 #[derive(Debug)]
@@ -14,6 +45,9 @@ pub(crate) struct Capture {
     head_cap: usize,
     tail_cap: usize,
     total: u64,
+    budget: Arc<Budget>,
+    /// Of the budget, for the head and for the tail.
+    taken: [usize; 2],
 }
 
 /// Raw bytes for showing: all of a stream, or its two ends.
@@ -52,9 +86,22 @@ impl Ends {
     }
 }
 
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.budget.give(self.taken.into_iter().sum());
+    }
+}
+
+/// Makes room by a step at a time, not by doubling.
+fn reserve(head: &mut Vec<u8>, more: usize) {
+    if head.capacity() - head.len() < more {
+        head.reserve_exact(more.next_multiple_of(if head.len() < STEP { FREE } else { STEP }));
+    }
+}
+
 impl Capture {
-    /// Keeps at most this many bytes.
-    pub(crate) fn new(kept: ByteSize) -> Self {
+    /// Keeps at most this many bytes, and less where the budget is used up.
+    pub(crate) fn new(kept: ByteSize, budget: Arc<Budget>) -> Self {
         let kept = usize::try_from(kept.as_bytes()).unwrap_or(usize::MAX);
         let tail_cap = kept / 4;
         Self {
@@ -63,15 +110,37 @@ impl Capture {
             head_cap: kept.saturating_sub(tail_cap),
             tail_cap,
             total: 0,
+            budget,
+            taken: [0; 2],
         }
+    }
+
+    /// How much one end may hold of the `wanted` bytes that it would.
+    fn allowed(&mut self, end: usize, wanted: usize) -> usize {
+        let Some(taken) = self.taken.get_mut(end) else { return 0 };
+        let short = wanted.saturating_sub(FREE + *taken);
+        if short > 0 {
+            *taken += self.budget.take(short.next_multiple_of(STEP));
+        }
+        wanted.min(FREE + *taken)
     }
 
     /// Takes what the code wrote.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.total = self.total.saturating_add(bytes_of(bytes.len()));
-        let room = self.head_cap.saturating_sub(self.head.len());
-        let (first, rest) = bytes.split_at(room.min(bytes.len()));
+        let held = self.head.len();
+        let wanted = self.head_cap.min(held + bytes.len());
+        let allowed = self.allowed(0, wanted).max(held);
+        if allowed < wanted {
+            // What comes now belongs to the tail; a head with holes would be none.
+            self.head_cap = allowed;
+        }
+        let (first, rest) = bytes.split_at(allowed.min(wanted) - held);
+        reserve(&mut self.head, first.len());
         self.head.extend_from_slice(first);
+        let wanted = self.tail_cap.min(self.tail.len() + rest.len());
+        let allowed = self.allowed(1, wanted).max(self.tail.len());
+        self.tail_cap = if allowed < wanted { allowed } else { self.tail_cap };
         // Only the last `tail_cap` bytes can survive, so no more than those are copied.
         let (_, rest) = rest.split_at(rest.len().saturating_sub(self.tail_cap));
         let over = (self.tail.len() + rest.len()).saturating_sub(self.tail_cap);
@@ -93,6 +162,7 @@ impl Capture {
     pub(crate) fn settle(&mut self) {
         self.head.shrink_to_fit();
         self.tail.shrink_to_fit();
+        self.budget.give(std::mem::take(&mut self.taken).into_iter().sum());
     }
 
     fn tail_start(&self) -> u64 {

@@ -10,7 +10,7 @@ mod progress;
 mod show;
 mod slice;
 
-pub(crate) use capture::{Capture, Ends};
+pub(crate) use capture::{Budget, Capture, Ends};
 pub(crate) use clean::{plain_line, preview};
 pub use progress::Progress;
 pub(crate) use progress::{LOOK, recognise};

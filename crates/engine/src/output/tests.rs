@@ -1,5 +1,7 @@
 //! What a caller would notice about shown output, by example and by property.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use sandcell_sandbox::ByteSize;
 
@@ -7,7 +9,7 @@ use super::clean::plain;
 use super::*;
 
 fn capture(kept: u64, bytes: &[u8]) -> Capture {
-    let mut capture = Capture::new(ByteSize::bytes(kept));
+    let mut capture = Capture::new(ByteSize::bytes(kept), Budget::new(ByteSize::bytes(kept)));
     for chunk in bytes.chunks(1000) {
         capture.push(chunk);
     }
@@ -120,7 +122,7 @@ fn the_marker_names_the_call_that_reads_the_rest() {
 
 #[test]
 fn what_is_over_the_kept_bytes_is_counted_and_said() {
-    let mut capture = Capture::new(ByteSize::bytes(1000));
+    let mut capture = Capture::new(ByteSize::bytes(1000), Budget::new(ByteSize::bytes(1000)));
     for _ in 0..10_000 {
         capture.push(&[b'a'; 1000]);
         assert!(capture.kept() <= 1000);
@@ -255,4 +257,31 @@ proptest! {
         // A share that is smaller than its marker is the one exception.
         prop_assert!(total <= budget + 4 * 130, "{total} > {budget}");
     }
+}
+
+#[test]
+fn streams_of_one_sandbox_share_what_they_may_keep_and_give_it_back() {
+    let kept = ByteSize::mib(4);
+    let budget = Budget::new(kept);
+    let flood = vec![b'x'; 1 << 20];
+    let mut streams: Vec<Capture> = (0..24).map(|_| Capture::new(kept, Arc::clone(&budget))).collect();
+    for stream in &mut streams {
+        for _ in 0..8 {
+            stream.push(&flood);
+        }
+        stream.push(b"the end");
+    }
+    let all: u64 = streams.iter().map(Capture::kept).sum();
+    // Six of the budget, and what each may keep without it.
+    assert!(all <= (6 << 20) + 24 * (64 << 10), "{all}");
+    for stream in &streams {
+        assert_eq!(stream.total(), (8 << 20) + 7);
+        assert_eq!(stream.end(7), b"the end");
+    }
+    drop(streams);
+    let mut alone = Capture::new(kept, budget);
+    for _ in 0..8 {
+        alone.push(&flood);
+    }
+    assert!(alone.kept() >= (4 << 20) - (1 << 20), "{}", alone.kept());
 }

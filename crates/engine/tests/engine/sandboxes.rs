@@ -514,3 +514,36 @@ async fn what_was_lost_is_told_even_when_the_first_new_sandbox_could_not_be_made
     let view = bench.exec("cell").await;
     assert!(view.state_lost && view.notices[0].contains("expired at"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn many_are_made_some_at_a_time_and_nobody_else_waits_for_them() {
+    let bench = Bench::with(|config| {
+        config.sandboxes_per_caller = 100;
+        config.sandboxes = 200;
+    });
+    *bench.world.create_delay.lock().unwrap() = Duration::from_secs(1);
+    let began = tokio::time::Instant::now();
+    let other = Principal::new("other");
+    let single = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        bench.engine.create(&other, one()).await.unwrap();
+        began.elapsed()
+    };
+    let (ids, single) = tokio::join!(bench.create(40), single);
+    assert_eq!(ids.unwrap().len(), 40);
+    assert_eq!(began.elapsed().as_secs(), 3, "16, 16 and 8");
+    assert_eq!(single.as_millis(), 1500);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_cannot_be_made_ends_the_making_of_the_others() {
+    let bench = Bench::with(|config| config.sandboxes_per_caller = 100);
+    *bench.world.create_delay.lock().unwrap() = Duration::from_secs(1);
+    bench.world.fail_from.store(20, Ordering::SeqCst);
+    let failure = bench.create(100).await.unwrap_err();
+    assert!(failure.message.contains("no space"), "{failure:?}");
+    assert!(bench.world.made.load(Ordering::SeqCst) <= 32);
+    bench.world.live_becomes(0).await;
+    bench.world.fail_from.store(usize::MAX, Ordering::SeqCst);
+    assert_eq!(bench.create(100).await.unwrap().len(), 100, "no place stays taken");
+}

@@ -367,6 +367,9 @@ impl Keeper {
                 );
                 let exit = status.ok().flatten().and_then(|status| status.exit_status());
                 jail.disk_full = guarded.is_some() && exit == Some(DISK_FULL);
+                if let Some(group) = &jail.group {
+                    jail.watched.last_look_at_group(group);
+                }
                 jail.state = State::Ended {
                     since: Instant::now(),
                     error: None,
@@ -480,8 +483,15 @@ impl Keeper {
         for cradle in self.cradles.drain(..) {
             cradle.discard();
         }
+        if self.prepared.bare.is_some() {
+            // Whose guardian is gone has come to this process, and would keep its control group busy.
+            bare::end_descendants(|child| self.knows(child));
+        }
         let since = Instant::now();
         while !(self.jails.is_empty() && self.prepared.leftovers.is_empty()) && since.elapsed() < LAST_DEADLINE {
+            if self.prepared.bare.is_some() {
+                bare::kill_walk(&|child| self.knows(child));
+            }
             let ids: Vec<u64> = self.jails.keys().copied().collect();
             for id in ids {
                 if let Some(jail) = self.jails.get_mut(&id)
@@ -534,9 +544,6 @@ impl Jail {
         let message = receive::<FromCradle>(socket.as_fd(), buffer);
         let error = match message {
             Ok(Some((FromCradle::Cloned { pid }, mut descriptors))) => {
-                if self.folder.is_none() {
-                    let _ = waitid(WaitId::PidFd(cradle.as_fd()), WaitIdOptions::EXITED);
-                }
                 let Some(pidfd) = descriptors.pop() else { return false };
                 *first = Some((pid, pidfd));
                 // Without namespaces nothing can be attached.
@@ -546,7 +553,13 @@ impl Jail {
                     group_id.map_or(Ok(()), |group| map_ids(pid, self.host_id, group))
                 });
                 match mapped.and_then(|()| send(socket.as_fd(), &ToCradle::Mapped, &[])) {
-                    Ok(()) => return false,
+                    Ok(()) => {
+                        // The cradle ends now, unless it stays as a guardian; the first process need not wait for that.
+                        if self.folder.is_none() {
+                            let _ = waitid(WaitId::PidFd(cradle.as_fd()), WaitIdOptions::EXITED);
+                        }
+                        return false;
+                    }
                     Err(error) => StepError::new("map ids", Some("user_namespace"), &error),
                 }
             }

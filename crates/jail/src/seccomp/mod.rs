@@ -79,11 +79,34 @@ const SO_RCVBUF: u64 = 8;
 const LOW: u64 = 0xffff_ffff;
 
 /// Sockets keep the buffers that they have by default: asking for others is answered "done", as the kernel itself does
-/// with sizes above its limits. The watcher counts sockets and must know what one can hold.
+/// with sizes above its limits. The watcher counts sockets and must know what one can hold. What the policy refuses
+/// everywhere is refused in the same way here, since a filter has one answer for a call.
 const USUAL_BUFFERS: Action = Action::AllowIf {
-    any: &[&[is_not(1, SOL_SOCKET)], &[is_not(2, SO_SNDBUF), is_not(2, SO_RCVBUF)]],
+    any: &[
+        &[is_not(1, SOL_SOCKET), is_not(1, IPPROTO_IPV6), is_not(1, IPPROTO_UDP)],
+        &[
+            is(1, LOW, SOL_SOCKET),
+            is_not(2, SO_SNDBUF),
+            is_not(2, SO_RCVBUF),
+            is_not(2, SO_ATTACH_FILTER),
+            is_not(2, SO_ATTACH_BPF),
+            is_not(2, SO_ATTACH_REUSEPORT_CBPF),
+            is_not(2, SO_ATTACH_REUSEPORT_EBPF),
+        ],
+        &[is(1, LOW, IPPROTO_IPV6), is_not(2, IPV6_FLOWLABEL_MGR)],
+        &[is(1, LOW, IPPROTO_UDP), is_not(2, UDP_ENCAP)],
+    ],
     errno: 0,
 };
+
+const SO_ATTACH_FILTER: u64 = 26;
+const SO_ATTACH_BPF: u64 = 50;
+const SO_ATTACH_REUSEPORT_CBPF: u64 = 51;
+const SO_ATTACH_REUSEPORT_EBPF: u64 = 52;
+const IPPROTO_UDP: u64 = 17;
+const IPPROTO_IPV6: u64 = 41;
+const IPV6_FLOWLABEL_MGR: u64 = 32;
+const UDP_ENCAP: u64 = 100;
 
 const fn is_not(argument: u8, value: u64) -> Test {
     Test {
@@ -162,6 +185,8 @@ const SOCK_STREAM: u64 = 1;
 const SOCK_SEQPACKET: u64 = 5;
 const F_SETLEASE: u64 = 1024;
 const F_NOTIFY: u64 = 1026;
+const F_OFD_SETLK: u64 = 37;
+const F_OFD_SETLKW: u64 = 38;
 
 const fn is(argument: u8, mask: u64, value: u64) -> Test {
     Test {
@@ -181,7 +206,12 @@ const CONNECTED_PAIRS: Action = Action::AllowIf {
 };
 
 const NO_LEASES: Action = Action::AllowIf {
-    any: &[&[is_not(1, F_SETLEASE), is_not(1, F_NOTIFY)]],
+    any: &[&[
+        is_not(1, F_SETLEASE),
+        is_not(1, F_NOTIFY),
+        is_not(1, F_OFD_SETLK),
+        is_not(1, F_OFD_SETLKW),
+    ]],
     errno: libc::EPERM,
 };
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::{Buf, Bytes, BytesMut};
-use sandcell_sandbox::{CellError, MimeBundle, Variable};
+use sandcell_sandbox::{CellError, MimeBundle, NotLoaded, Variable};
 use serde::Deserialize;
 
 /// The longest body that is taken from a driver, in bytes.
@@ -93,6 +93,13 @@ pub enum Frame {
         /// At most 200.
         variables: Vec<Variable>,
     },
+    /// Modules were loaded ahead, as asked for.
+    Preloaded {
+        /// The request it claims to answer.
+        nonce: String,
+        /// Those that could not be; at most 200.
+        missing: Vec<NotLoaded>,
+    },
 }
 
 /// How a driver says that a cell ended.
@@ -146,6 +153,10 @@ enum Header {
     Variables {
         nonce: String,
         variables: Vec<Variable>,
+    },
+    Preloaded {
+        nonce: String,
+        missing: Vec<NotLoaded>,
     },
 }
 
@@ -272,6 +283,15 @@ fn parse(mut body: Bytes) -> Result<Frame, FrameError> {
                 }
             }
             Ok(Frame::Variables { nonce, variables })
+        }
+        Header::Preloaded { nonce, mut missing } => {
+            no_blobs(&body)?;
+            missing.truncate(200);
+            for module in &mut missing {
+                clip(&mut module.name, 200);
+                clip(&mut module.why, 300);
+            }
+            Ok(Frame::Preloaded { nonce, missing })
         }
     }
 }

@@ -4,15 +4,17 @@
 //! whose interpreter has ended lives on in the copy that its driver has kept, if there is one (`copies`), else it is over.
 //! Everything that is awaited from inside either has a deadline or is ended by [`Interrupter::kill`].
 
+mod ask;
+
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Aftermath, Cell, CellOutcome, CellStatus, Channel, Command, EndReason, Exit, Interrupter, MimeBundle, OutputStream,
-    ProcessEvent, ProcessHandle, Sandbox, SandboxError, Session, SessionError, SessionEvent, SessionFeatures, Signal,
-    SignalScope, Variable,
+    Aftermath, Cell, CellOutcome, CellStatus, Channel, Command, EndReason, Exit, Interrupter, MimeBundle, NotLoaded,
+    OutputStream, ProcessEvent, ProcessHandle, Sandbox, SandboxError, Session, SessionError, SessionEvent,
+    SessionFeatures, Signal, SignalScope, Variable,
 };
 use serde_json::json;
 use tokio::sync::{Mutex, mpsc};
@@ -29,8 +31,6 @@ const DRAIN_MAX: Duration = Duration::from_millis(250);
 const EXIT_MAX: Duration = Duration::from_secs(1);
 /// How long an interrupt waits to be announced before the signal is sent all the same.
 const ANNOUNCE_MAX: Duration = Duration::from_millis(300);
-/// How long the listing of variables may take.
-const LIST_MAX: Duration = Duration::from_secs(5);
 /// How long a copy may take to become the session.
 const RESTORE_MAX: Duration = Duration::from_secs(2);
 /// A session that uses more than so many tenths of the memory limit keeps no copy of itself.
@@ -40,8 +40,6 @@ const COPY_ANY: u64 = 1 << 40;
 const DISPLAYS_MAX: u32 = 65;
 const SHOWN_BYTES_MAX: usize = 16 << 20;
 const STDERR_KEPT: usize = 2000;
-/// Bytes of output between two cells that are kept while variables are listed.
-const LATE_KEPT: usize = 256 << 10;
 
 /// What a driver needs to start.
 #[derive(Debug, Clone)]
@@ -90,6 +88,8 @@ pub struct DriverSession {
     aftermath: Aftermath,
     code: CodeIn,
     features: SessionFeatures,
+    /// Whether it knows what a module is: drivers that are handed over at their start do.
+    modules: bool,
 }
 
 /// The way to the process, shared with interrupters for as long as the session lives.
@@ -150,6 +150,7 @@ impl DriverSession {
             aftermath: Aftermath::Over { why: None },
             code: start.code,
             features: start.features,
+            modules: !start.boot.is_empty(),
         };
         match timeout(START_MAX, session.wait_ready(start.boot.clone())).await {
             Ok(Ok(())) => Ok(session),
@@ -164,53 +165,14 @@ impl DriverSession {
         &self.version
     }
 
-    /// Output that comes meanwhile is a background thread's; the next cell brings it.
-    async fn listing(&mut self, nonce: &str, frame: Bytes) -> Result<Vec<Variable>, SessionError> {
-        self.link.handle.write(Channel::Control, frame).await?;
-        loop {
-            match self.events.recv().await {
-                Some(ProcessEvent::Output {
-                    channel: Channel::Control,
-                    bytes,
-                }) => {
-                    self.decoder.push(&bytes);
-                    while let Some(frame) = self.next_frame()? {
-                        match frame {
-                            Frame::Variables { nonce: of, variables } if of == nonce => return Ok(variables),
-                            Frame::Copy { pid, why, .. } => self.link.copies.told(pid, &why),
-                            _ => {}
-                        }
-                    }
-                }
-                Some(ProcessEvent::Closed { .. }) => self.open = self.open.saturating_sub(1),
-                Some(ProcessEvent::Exited { exit }) => {
-                    self.untold = Some(exit);
-                    return Ok(Vec::new());
-                }
-                Some(ProcessEvent::Output { channel, bytes }) => self.keep_late(channel, bytes),
-                None => return Err(SandboxError::Gone(EndReason::AgentLost).into()),
-            }
-        }
-    }
-
-    fn keep_late(&mut self, channel: Channel, bytes: Bytes) {
-        let kept: usize = self.late.iter().map(|(_, bytes)| bytes.len()).sum();
-        let stream = match channel {
-            Channel::Stdout => OutputStream::Stdout,
-            Channel::Stderr => OutputStream::Stderr,
-            Channel::Stdin | Channel::Control => return,
-        };
-        if kept.saturating_add(bytes.len()) <= LATE_KEPT {
-            self.late.push((stream, bytes));
-        }
-    }
-
     async fn wait_ready(&mut self, boot: Bytes) -> Result<(), String> {
         let handle = Arc::clone(&self.link.handle);
         let mut written = boot.is_empty();
         let mut write = handle.write(Channel::Control, boot);
         let mut stderr = Vec::new();
-        loop {
+        let mut ready = false;
+        // It may be ready before it has read all of it; half a frame would be the end of the session.
+        while !(ready && written) {
             tokio::select! {
                 result = &mut write, if !written => {
                     written = true;
@@ -225,7 +187,7 @@ impl DriverSession {
                             Ok(None) => {}
                             Ok(Some(Frame::Ready { version })) => {
                                 self.version = version;
-                                return Ok(());
+                                ready = true;
                             }
                             Ok(Some(_)) => return Err("it said something else than that it is ready".to_owned()),
                             Err(error) => return Err(error.to_string()),
@@ -242,6 +204,7 @@ impl DriverSession {
                 },
             }
         }
+        Ok(())
     }
 
     /// Why the interpreter ended before it was ready, with the last that it wrote to stderr.
@@ -535,7 +498,8 @@ async fn deliver(
         | Frame::Install { .. }
         | Frame::Copy { .. }
         | Frame::Resumed { .. }
-        | Frame::Variables { .. } => {}
+        | Frame::Variables { .. }
+        | Frame::Preloaded { .. } => {}
     }
     None
 }
@@ -604,20 +568,11 @@ impl Session for DriverSession {
     }
 
     async fn variables(&mut self) -> Result<Vec<Variable>, SessionError> {
-        if self.over.is_some() || self.untold.is_some() {
-            return Ok(Vec::new());
-        }
-        let nonce = self.next_nonce();
-        let frame = encode(&json!({"type": "variables", "nonce": nonce}), &[]);
-        let deadline = Instant::now() + LIST_MAX;
-        let listed = timeout_at(deadline, self.listing(&nonce, frame)).await;
-        let problem = match listed {
-            Ok(Ok(variables)) => return Ok(variables),
-            Ok(Err(SessionError::Protocol(reason))) => reason,
-            Ok(Err(other)) => return Err(other),
-            Err(_) => "the listing of variables did not come".to_owned(),
-        };
-        Err(self.broken(problem).await)
+        self.list_variables().await
+    }
+
+    async fn preload(&mut self, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
+        self.load_modules(modules).await
     }
 
     fn last_cell(&mut self) {

@@ -1,10 +1,13 @@
-//! The driver's files, and the frame that brings them to an interpreter.
+//! The driver's files, and the frames that bring them to an interpreter.
+//!
+//! Two, so that what the interpreter waits for fits into a pipe: the first has what every session needs at its start, the
+//! second, which is on its way meanwhile, what most never need.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use serde_json::json;
 
 use sandcell_sandbox::layer_places;
@@ -36,18 +39,30 @@ const FILES: [DriverFile; 10] = [
     file("variables", include_str!("driver/variables.py")),
 ];
 
+/// So many of them, from the first one on, are in the first frame.
+const AT_START: usize = 2;
+
 const fn file(name: &'static str, source: &'static str) -> DriverFile {
     DriverFile { name, source }
 }
 
-/// Reads `name length` pairs and sources; writes the magic number, pairs and code objects. The same order.
+/// Reads `name length` pairs and sources; writes the magic number, pairs and code objects. The same order. All but the
+/// start are compressed, where the interpreter that reads them can undo it.
 const COMPILE: &str = r#"
 import sys, marshal, _frozen_importlib_external as x
+try:
+    import zlib
+except ImportError:
+    zlib = None
 read, out = sys.stdin.buffer, [x.MAGIC_NUMBER.hex()]
 head, codes = read.readline().decode().split(), []
 for name, size in zip(head[::2], head[1::2]):
-    codes.append(marshal.dumps(compile(read.read(int(size)), "<sandcell %s>" % name, "exec", 0, True, 2)))
-    out += [name, str(len(codes[-1]))]
+    data = marshal.dumps(compile(read.read(int(size)), "<sandcell %s>" % name, "exec", 0, True, 2))
+    name += ".code"
+    if codes and zlib:
+        name, data = name.replace(".code", ".zip"), zlib.compress(data, 9)
+    codes.append(data)
+    out += [name, str(len(data))]
 sys.stdout.buffer.write(" ".join(out).encode() + b"\n" + b"".join(codes))
 "#;
 
@@ -76,7 +91,7 @@ impl Boot {
         });
         Self {
             executable: runtime.executable.clone(),
-            from_source: frame(&site, "", &source_parts()),
+            from_source: frames(&site, "", &source_parts()),
             site,
             compiled: Arc::new(OnceLock::new()),
             begun: OnceLock::new(),
@@ -88,7 +103,7 @@ impl Boot {
         let site = json!({"layers": layer_places(), "prefix": ""});
         Self {
             executable: PathBuf::from(name),
-            from_source: frame(&site, "", &source_parts()),
+            from_source: frames(&site, "", &source_parts()),
             site,
             compiled: Arc::new(OnceLock::new()),
             begun: OnceLock::new(),
@@ -103,8 +118,8 @@ impl Boot {
         argv
     }
 
-    /// The first frame: with code objects if they are there by now.
-    pub(super) fn frame(&self) -> Bytes {
+    /// The first frames: with code objects if they are there by now.
+    pub(super) fn frames(&self) -> Bytes {
         match self.compiled.get() {
             Some(Some(compiled)) => compiled.clone(),
             Some(None) | None => self.from_source.clone(),
@@ -119,11 +134,11 @@ impl Boot {
         let spawned = std::thread::Builder::new()
             .name("compile-driver".to_owned())
             .spawn(move || {
-                let frame = compile(&executable, &site);
-                if frame.is_none() {
+                let frames = compile(&executable, &site);
+                if frames.is_none() {
                     tracing::debug!("the driver could not be compiled; sessions start from its source");
                 }
-                let _already = compiled.set(frame);
+                let _already = compiled.set(frames);
             });
         if let Err(error) = spawned {
             tracing::debug!(%error, "no thread to compile the driver in");
@@ -131,7 +146,7 @@ impl Boot {
     }
 }
 
-/// The boot frame with code objects, made by the interpreter that will read them.
+/// The frames with code objects, made by the interpreter that will read them.
 fn compile(executable: &std::path::Path, site: &serde_json::Value) -> Option<Bytes> {
     let head: Vec<_> = FILES
         .iter()
@@ -149,10 +164,10 @@ fn compile(executable: &std::path::Path, site: &serde_json::Value) -> Option<Byt
     let mut parts = Vec::new();
     while let Some(name) = words.next() {
         let (code, later) = rest.split_at_checked(words.next()?.parse().ok()?)?;
-        parts.push((format!("{name}.code"), code));
+        parts.push((name.to_owned(), code));
         rest = later;
     }
-    (parts.len() == FILES.len()).then(|| frame(site, magic, &parts))
+    (parts.len() == FILES.len()).then(|| frames(site, magic, &parts))
 }
 
 fn source_parts() -> Vec<(String, &'static [u8])> {
@@ -162,17 +177,27 @@ fn source_parts() -> Vec<(String, &'static [u8])> {
         .collect()
 }
 
-fn frame(site: &serde_json::Value, magic: &str, parts: &[(String, &[u8])]) -> Bytes {
+/// What every session needs at its start, and behind it the rest.
+fn frames(site: &serde_json::Value, magic: &str, files: &[(String, &[u8])]) -> Bytes {
+    let (start, rest) = files.split_at(AT_START.min(files.len()));
     let mut header = site.clone();
     if let Some(fields) = header.as_object_mut() {
-        let blobs: Vec<_> = parts
+        fields.insert("type".to_owned(), "boot".into());
+        fields.insert("magic".to_owned(), magic.into());
+    }
+    let mut frames = BytesMut::from(frame(header, start).as_ref());
+    frames.extend_from_slice(&frame(json!({"type": "parts"}), rest));
+    frames.freeze()
+}
+
+fn frame(mut header: serde_json::Value, files: &[(String, &[u8])]) -> Bytes {
+    if let Some(fields) = header.as_object_mut() {
+        let blobs: Vec<_> = files
             .iter()
             .map(|(name, data)| json!({"name": name, "bytes": data.len()}))
             .collect();
-        fields.insert("type".to_owned(), "boot".into());
-        fields.insert("magic".to_owned(), magic.into());
         fields.insert("blobs".to_owned(), blobs.into());
     }
-    let blobs: Vec<_> = parts.iter().map(|(_, data)| *data).collect();
+    let blobs: Vec<_> = files.iter().map(|(_, data)| *data).collect();
     encode(&header, &blobs)
 }

@@ -103,7 +103,7 @@ impl PythonLanguage {
                 stdin: StdinMode::Null,
                 control: true,
             },
-            boot: driver.frame(),
+            boot: driver.frames(),
             copies: self.copies,
             code: CodeIn::Header,
             features: SessionFeatures {

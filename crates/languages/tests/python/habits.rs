@@ -389,3 +389,61 @@ async fn path_files_of_a_virtual_environment_count() {
         .ok();
     assert_eq!(ran.stdout, "linked\n");
 }
+
+/// Modules are loaded ahead in whatever shape they are, and the session is none the worse for it.
+#[tokio::test]
+async fn modules_that_behave_badly_are_loaded_ahead_or_named_and_the_session_works() {
+    let mut python = python!();
+    python
+        .run(
+            "for name, text in {\n\
+             'well': 'x = 1',\n\
+             'loud': 'import sys; print(1); sys.stderr.write(chr(50)); import os; os.write(1, b\"3\"); os.system(\"echo 4\")',\n\
+             'leaves': 'import sys; sys.exit(3)',\n\
+             'interrupts': 'raise KeyboardInterrupt',\n\
+             'closes': 'import os, sys; sys.stdout.close(); os.close(1)',\n\
+             'signals': 'import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)',\n\
+             'wordy': 'raise ValueError(chr(0xd800) * 100000)',\n\
+             'worse': 'class E(Exception):\\n    def __str__(self): raise self\\nraise E()',\n\
+             }.items():\n    open(name + '.py', 'w').write(text)\ndel name, text",
+        )
+        .await
+        .ok();
+    let names = [
+        "well",
+        "loud",
+        "leaves",
+        "interrupts",
+        "closes",
+        "signals",
+        "wordy",
+        "worse",
+        "nowhere",
+        "json.nowhere",
+    ];
+    let missing = python.session.preload(&names.map(str::to_owned)).await.unwrap();
+    let why: Vec<_> = missing
+        .iter()
+        .map(|module| (module.name.as_str(), module.why.split(':').next().unwrap_or_default()))
+        .collect();
+    assert_eq!(
+        why,
+        [
+            ("leaves", "SystemExit"),
+            ("interrupts", "KeyboardInterrupt"),
+            ("wordy", "ValueError"),
+            ("worse", "E"),
+            ("nowhere", "ModuleNotFoundError"),
+            ("json.nowhere", "ModuleNotFoundError"),
+        ]
+    );
+    let ran = python
+        .run("print(sorted(name for name in dir() if name[0] != '_'))")
+        .await;
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("[]\n", ""));
+    assert_eq!(python.run("import well\nwell.x").await.ok().text(), "1");
+    let ran = python
+        .run_interrupted("print('on', flush=True)\nwhile True: pass")
+        .await;
+    assert_eq!(ran.interrupted().name, "KeyboardInterrupt");
+}

@@ -130,6 +130,25 @@ async fn an_interrupt_right_after_the_call_reaches_the_cell() {
     }
 }
 
+/// The driver is still setting itself up then.
+#[tokio::test]
+async fn an_interrupt_right_after_the_first_call_of_a_session_reaches_the_cell() {
+    for delay in 0..20 {
+        let mut python = python!();
+        let interrupter = python.interrupter();
+        let (started, cell) = tokio::join!(
+            async move {
+                tokio::time::sleep(Duration::from_micros(delay * 200)).await;
+                interrupter.interrupt().await
+            },
+            python.run("import time\ntime.sleep(600)")
+        );
+        started.unwrap();
+        cell.interrupted();
+        assert_eq!(python.run("1 + 1").await.ok().text(), "2");
+    }
+}
+
 #[tokio::test]
 async fn a_handler_of_an_earlier_cell_does_not_stop_interrupts() {
     let mut python = python!();

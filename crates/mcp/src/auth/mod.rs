@@ -1,5 +1,6 @@
 //! Who calls, on HTTP: tokens, and whether one is needed. Everything here fails closed.
 
+pub(crate) mod oauth;
 mod tokens;
 
 use std::fs::Metadata;
@@ -9,6 +10,7 @@ use std::time::SystemTime;
 
 use sandcell_engine::Principal;
 
+use oauth::{BadToken, OauthOptions, Signpost, Verifier};
 pub use tokens::{NewToken, Token, TokenError, TokenStore, TokenUse};
 use tokens::{digest, is_one_of};
 
@@ -16,6 +18,8 @@ use tokens::{digest, is_one_of};
 const ANONYMOUS: &str = "anonymous";
 /// What the principals of tokens begin with.
 const TOKEN: &str = "token:";
+/// Bytes of a token of our own.
+const OWN_BYTES: usize = 256;
 
 /// Whether callers without a token are let in while no token exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +47,26 @@ pub(crate) enum Denied {
     Wrong,
     /// The list of tokens cannot be read.
     Unreadable,
+    /// The issuer's token was valid once.
+    Expired,
+    /// The issuer's token lacks a scope.
+    Scope,
+    /// The issuer's keys cannot be had.
+    Unreachable,
+    /// No more callers are taken.
+    Full,
+}
+
+impl From<BadToken> for Denied {
+    fn from(token: BadToken) -> Self {
+        match token {
+            BadToken::Wrong => Self::Wrong,
+            BadToken::Expired => Self::Expired,
+            BadToken::Scope => Self::Scope,
+            BadToken::Unreachable => Self::Unreachable,
+            BadToken::Full => Self::Full,
+        }
+    }
 }
 
 /// The list of tokens as it was read last.
@@ -60,6 +84,8 @@ type Stamp = (SystemTime, u64, u64);
 pub(crate) struct Gate {
     store: Option<TokenStore>,
     anonymous: Anonymous,
+    /// Checks tokens of an issuer, where one is named.
+    oauth: Option<Verifier>,
     /// Set when a list of tokens was seen, and never unset: a list that disappears must not open the door.
     needed: AtomicBool,
     known: Mutex<Option<Known>>,
@@ -70,13 +96,37 @@ impl Gate {
         Self {
             store,
             anonymous,
+            oauth: None,
             needed: AtomicBool::new(false),
             known: Mutex::default(),
         }
     }
 
-    /// Who sent this `Authorization` header, or none.
-    pub(crate) fn admit(&self, authorization: Option<&str>) -> Result<Admission, Denied> {
+    /// Takes tokens of this issuer as well, and from now on nobody without a token.
+    pub(crate) fn with_issuer(self, options: &OauthOptions) -> Result<Self, oauth::OauthError> {
+        let oauth = Some(Verifier::new(options)?);
+        Ok(Self { oauth, ..self })
+    }
+
+    /// Where callers get tokens of the issuer, if there is one.
+    pub(crate) fn signpost(&self) -> Option<&Signpost> {
+        self.oauth.as_ref().map(Verifier::signpost)
+    }
+
+    /// Who sent this `Authorization` header, or none: by a token of the issuer, or by one of our own.
+    pub(crate) async fn admit(&self, authorization: Option<&str>) -> Result<Admission, Denied> {
+        let token = authorization.and_then(|text| bearer(text, oauth::TOKEN_BYTES));
+        match (&self.oauth, token.filter(|token| oauth::looks_like_jwt(token))) {
+            (Some(oauth), Some(token)) => Ok(Admission {
+                who: oauth.verify(token).await?,
+                only: Some(TokenUse::Mcp),
+            }),
+            _ => self.admit_own(authorization),
+        }
+    }
+
+    /// Who sent this `Authorization` header, or none, as far as tokens of our own go.
+    fn admit_own(&self, authorization: Option<&str>) -> Result<Admission, Denied> {
         let needed = self.token_needed()?;
         let Some(authorization) = authorization else {
             if needed {
@@ -88,7 +138,7 @@ impl Gate {
             });
         };
         // A token that is wrong is wrong also where none is needed: its sender believes to be somebody.
-        let token = bearer(authorization).ok_or(Denied::Wrong)?;
+        let token = bearer(authorization, OWN_BYTES).ok_or(Denied::Wrong)?;
         let hash = digest(token);
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let tokens = known.as_ref().map_or(&[][..], |known| &known.tokens);
@@ -107,6 +157,7 @@ impl Gate {
             return false;
         };
         match who.0.strip_prefix(TOKEN) {
+            None if who.0.starts_with(oauth::PREFIX) => self.oauth.as_ref().is_some_and(|oauth| oauth.may_stay(&who.0)),
             None => !needed,
             Some(id) => {
                 let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -128,7 +179,8 @@ impl Gate {
         if self.refresh()? {
             self.needed.store(true, Ordering::Relaxed);
         }
-        Ok(self.anonymous == Anonymous::Refused || self.needed.load(Ordering::Relaxed))
+        let is_needed = self.anonymous == Anonymous::Refused || self.oauth.is_some();
+        Ok(is_needed || self.needed.load(Ordering::Relaxed))
     }
 
     /// Reads the list again if it has changed; whether there is one.
@@ -168,10 +220,10 @@ fn stamp(meta: &Metadata) -> Stamp {
 }
 
 /// The token of `Bearer TOKEN`; none if it is anything else.
-fn bearer(authorization: &str) -> Option<&str> {
+fn bearer(authorization: &str, most: usize) -> Option<&str> {
     let (scheme, token) = authorization.split_once(' ')?;
     let token = token.trim_matches(' ');
-    let is_token = !token.is_empty() && token.len() <= 256 && token.bytes().all(|byte| byte.is_ascii_graphic());
+    let is_token = !token.is_empty() && token.len() <= most && token.bytes().all(|byte| byte.is_ascii_graphic());
     (scheme.eq_ignore_ascii_case("bearer") && is_token).then_some(token)
 }
 
@@ -190,11 +242,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = TokenStore::new(folder.path());
         let open = Gate::new(Some(store.clone()), Anonymous::Allowed);
-        assert_eq!(open.admit(None).unwrap().who, Principal::new("anonymous"));
-        assert_eq!(open.admit(Some("Bearer x")), Err(Denied::Wrong));
+        assert_eq!(open.admit_own(None).unwrap().who, Principal::new("anonymous"));
+        assert_eq!(open.admit_own(Some("Bearer x")), Err(Denied::Wrong));
         let closed = Gate::new(Some(store), Anonymous::Refused);
-        assert_eq!(closed.admit(None), Err(Denied::Missing));
-        assert_eq!(Gate::new(None, Anonymous::Refused).admit(None), Err(Denied::Missing));
+        assert_eq!(closed.admit_own(None), Err(Denied::Missing));
+        assert_eq!(
+            Gate::new(None, Anonymous::Refused).admit_own(None),
+            Err(Denied::Missing)
+        );
     }
 
     #[test]
@@ -202,16 +257,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = TokenStore::new(folder.path());
         let gate = Gate::new(Some(store.clone()), Anonymous::Allowed);
-        assert!(gate.admit(None).is_ok());
+        assert!(gate.admit_own(None).is_ok());
         let first = store.create("first", None, TokenUse::Mcp).unwrap();
-        assert_eq!(gate.admit(None), Err(Denied::Missing));
-        let who = gate.admit(Some(&bearer_of(&first))).unwrap().who;
+        assert_eq!(gate.admit_own(None), Err(Denied::Missing));
+        let who = gate.admit_own(Some(&bearer_of(&first))).unwrap().who;
         assert_eq!(who, Principal::new(&format!("token:{}", first.token.id)));
         store.revoke(&first.token.id).unwrap();
-        assert_eq!(gate.admit(Some(&bearer_of(&first))), Err(Denied::Wrong));
-        assert_eq!(gate.admit(None), Err(Denied::Missing), "the last one was revoked");
+        assert_eq!(gate.admit_own(Some(&bearer_of(&first))), Err(Denied::Wrong));
+        assert_eq!(gate.admit_own(None), Err(Denied::Missing), "the last one was revoked");
         std::fs::remove_file(store.path()).unwrap();
-        assert_eq!(gate.admit(None), Err(Denied::Missing), "the list is gone");
+        assert_eq!(gate.admit_own(None), Err(Denied::Missing), "the list is gone");
     }
 
     #[test]
@@ -238,9 +293,9 @@ mod tests {
             format!("Bearer {}", "x".repeat(100_000)),
             bearer_of(&short),
         ] {
-            assert_eq!(gate.admit(Some(&wrong)), Err(Denied::Wrong), "{wrong:.80}");
+            assert_eq!(gate.admit_own(Some(&wrong)), Err(Denied::Wrong), "{wrong:.80}");
         }
-        assert!(gate.admit(Some(&format!("bearer  {secret}"))).is_ok());
+        assert!(gate.admit_own(Some(&format!("bearer  {secret}"))).is_ok());
     }
 
     #[test]
@@ -249,9 +304,9 @@ mod tests {
         let store = TokenStore::new(folder.path());
         let gate = Gate::new(Some(store.clone()), Anonymous::Allowed);
         let token = store.create("a", None, TokenUse::Mcp).unwrap();
-        assert!(gate.admit(Some(&bearer_of(&token))).is_ok());
+        assert!(gate.admit_own(Some(&bearer_of(&token))).is_ok());
         std::fs::write(store.path(), "{").unwrap();
-        assert_eq!(gate.admit(Some(&bearer_of(&token))), Err(Denied::Unreadable));
-        assert_eq!(gate.admit(None), Err(Denied::Unreadable));
+        assert_eq!(gate.admit_own(Some(&bearer_of(&token))), Err(Denied::Unreadable));
+        assert_eq!(gate.admit_own(None), Err(Denied::Unreadable));
     }
 }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
     BackendView, Counts, CreateRequest, Engine, EngineConfig, ExecuteRequest, ExecutionView, FileAnswer, HistoryView,
-    InstallRequest, Principal, ResetView, RunRequest, SandboxId, SandboxView, StreamSlice, Watch,
+    InstallRequest, Principal, ResetView, RunRequest, SandboxId, SandboxView, SecurityEvent, StreamSlice, Watch,
 };
 use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, Listing, SandboxPath, WriteMode};
 use tokio_util::sync::CancellationToken;
@@ -127,6 +127,10 @@ impl Host for EngineHost {
         mode: WriteMode,
     ) -> Result<FileAnswer<u64>, Failure> {
         self.0.write_file(who, sandbox, path, bytes, mode).await
+    }
+
+    fn note(&self, event: SecurityEvent) {
+        self.0.note(event);
     }
 
     async fn history(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Result<HistoryView, Failure> {

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
     Artifact, BackendView, Cause, CreateRequest, EngineConfig, ExecuteRequest, ExecutionId, ExecutionView, FileAnswer,
-    HistoryRecord, HistoryView, InstallRequest, Principal, ResetView, RunRequest, SandboxId, SandboxView, SessionView,
-    Shown, Status, StreamSlice, Watch,
+    HistoryRecord, HistoryView, InstallRequest, Principal, ResetView, RunRequest, SandboxId, SandboxView,
+    SecurityEvent, SessionView, Shown, Status, StreamSlice, Watch,
 };
 use sandcell_sandbox::{
     ByteSize, Code, Entry, EntryKind, Failure, FileChunk, FileError, Isolation, LanguageInfo, Level, Limits, Listing,
@@ -191,6 +191,13 @@ impl FakeHost {
             "sleep" => {
                 tokio::time::sleep(Duration::from_millis(2500)).await;
                 Ok(view())
+            }
+            "later" => {
+                tokio::time::sleep(Duration::from_millis(1200)).await;
+                Ok(ExecutionView {
+                    status: Status::Running,
+                    ..view()
+                })
             }
             "" => Err(Failure::invalid("`code` is empty", "give the code to run")),
             code => Ok(ExecutionView {
@@ -401,6 +408,8 @@ impl Host for FakeHost {
         let size = u64::try_from(file.len()).unwrap();
         Ok(self.file_answer(size))
     }
+
+    fn note(&self, _: SecurityEvent) {}
 
     async fn history(&self, _: &Principal, last_n: usize, sandbox: Option<&str>) -> Result<HistoryView, Failure> {
         self.ask((last_n, sandbox));

@@ -10,7 +10,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
     BackendView, Counts, CreateRequest, EngineConfig, ExecuteRequest, ExecutionView, FileAnswer, HistoryView,
-    InstallRequest, Principal, ResetView, RunRequest, SandboxId, SandboxView, StreamName, StreamSlice, Watch,
+    InstallRequest, Principal, ResetView, RunRequest, SandboxId, SandboxView, SecurityEvent, StreamName, StreamSlice,
+    Watch,
 };
 use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, Listing, SandboxPath, WriteMode};
 use tokio_util::sync::CancellationToken;
@@ -86,6 +87,8 @@ pub(crate) trait Host: Send + Sync {
         bytes: Bytes,
         mode: WriteMode,
     ) -> Result<FileAnswer<u64>, Failure>;
+    /// Something happened that matters for security.
+    fn note(&self, event: SecurityEvent);
     async fn history(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Result<HistoryView, Failure>;
     async fn reset(&self, who: &Principal, sandbox: Option<&str>, language: Option<&str>)
     -> Result<ResetView, Failure>;

@@ -28,6 +28,7 @@ use super::names::{Names, only};
 use super::refusal::Refusal;
 use super::tenants::{INCOMING_UNITS, Tenant, Tenants, UNIT};
 use super::{BODY_WITHIN, HttpLimits};
+use crate::auth::oauth::WELL_KNOWN;
 use crate::auth::{Admission, Denied, Gate, TokenUse};
 use crate::host::Host;
 use crate::limits::MESSAGE_BYTES;
@@ -124,9 +125,12 @@ impl Door {
         let chunked = request.headers().contains_key(TRANSFER_ENCODING);
         let origin = request.headers().get(ORIGIN).cloned();
         let origin = origin.filter(|origin| origin.to_str().is_ok_and(|text| self.names.may_read(text)));
-        let route = route(request.uri().path());
+        let route = self.place(request.uri().path());
         let mut response = self.route(route, request, from).await.unwrap_or_else(|refusal| {
             self.metrics.refused(refusal.reason);
+            if let Some(event) = refusal.event(from.peer) {
+                self.host.note(event);
+            }
             refusal.into_response()
         });
         self.metrics.answered(route.name(), response.status().as_u16());
@@ -135,7 +139,7 @@ impl Door {
             headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
             headers.insert(
                 ACCESS_CONTROL_EXPOSE_HEADERS,
-                HeaderValue::from_static("Mcp-Session-Id"),
+                HeaderValue::from_static("Mcp-Session-Id, WWW-Authenticate"),
             );
         }
         headers.insert(VARY, HeaderValue::from_static("Origin"));
@@ -157,7 +161,7 @@ impl Door {
                     Err(_) => plain(StatusCode::SERVICE_UNAVAILABLE, "tokens unreadable\n"),
                 });
             }
-            Route::Mcp | Route::Metrics | Route::Old | Route::Other => {}
+            Route::Mcp | Route::Metrics | Route::Signpost | Route::Old | Route::Other => {}
         }
         let headers = request.headers();
         for name in &ONCE {
@@ -173,27 +177,57 @@ impl Door {
         }
         match route {
             Route::Old => Err(Refusal::old_transport()),
-            Route::Metrics => self.metrics(&request, from),
+            Route::Metrics => self.metrics(&request, from).await,
+            Route::Signpost => self.signpost(request.method()),
             Route::Mcp if request.method() == Method::OPTIONS => self.preflight(headers),
             Route::Mcp => self.mcp(request, from).await,
             Route::Alive | Route::Ready | Route::Other => Err(Refusal::no_such_address()),
         }
     }
 
-    /// Who sent the request, if they may use what `wanted` says.
-    fn admit(&self, headers: &HeaderMap, from: &From, wanted: TokenUse) -> Result<Admission, Refusal> {
-        let admission = match self.gate.admit(only(headers, AUTHORIZATION.as_str())?) {
-            Ok(admission) => admission,
-            Err(Denied::Missing) => return Err(Refusal::no_token()),
-            Err(Denied::Unreadable) => return Err(Refusal::tokens_unreadable()),
-            Err(Denied::Wrong) => {
-                tracing::warn!(peer = %from.peer, "a request with a wrong token");
-                return Err(match self.guesses.wrong(from.peer) {
-                    Ok(()) => Refusal::wrong_token(),
-                    Err(wait) => Refusal::guessing(wait),
-                });
+    /// What is at this path.
+    fn place(&self, path: &str) -> Route {
+        match (route(path), self.gate.signpost(), path.strip_prefix(WELL_KNOWN)) {
+            (Route::Other, Some(signpost), Some(rest)) if ["", "/mcp", &signpost.path].contains(&rest) => {
+                Route::Signpost
             }
-        };
+            (route, ..) => route,
+        }
+    }
+
+    /// What clients read to find out where tokens for this server come from; for everybody, since it comes before tokens.
+    fn signpost(&self, method: &Method) -> Result<Response<Body>, Refusal> {
+        if method != Method::GET {
+            return Err(Refusal::method("GET"));
+        }
+        let signpost = self.gate.signpost().ok_or_else(Refusal::no_such_address)?;
+        let mut response = plain(StatusCode::OK, signpost.document.to_string());
+        let kind = HeaderValue::from_static("application/json");
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+        Ok(response)
+    }
+
+    /// Who sent the request, if they may use what `wanted` says.
+    async fn admit(&self, headers: &HeaderMap, from: &From, wanted: TokenUse) -> Result<Admission, Refusal> {
+        let admitted = self.gate.admit(only(headers, AUTHORIZATION.as_str())?).await;
+        let admission = admitted.map_err(|denied| {
+            let refusal = match denied {
+                Denied::Missing => Refusal::no_token(),
+                Denied::Unreadable => Refusal::tokens_unreadable(),
+                Denied::Expired => Refusal::expired_token(),
+                Denied::Scope => Refusal::scope_missing(),
+                Denied::Unreachable => Refusal::issuer_unreachable(),
+                Denied::Full => Refusal::server_full(),
+                Denied::Wrong => {
+                    tracing::warn!(peer = %from.peer, "a request with a wrong token");
+                    match self.guesses.wrong(from.peer) {
+                        Ok(()) => Refusal::wrong_token(),
+                        Err(wait) => Refusal::guessing(wait),
+                    }
+                }
+            };
+            refusal.pointing_to(self.gate.signpost())
+        })?;
         if admission.only.is_some_and(|only| only != wanted) {
             return Err(Refusal::token_for_other_use());
         }
@@ -201,8 +235,8 @@ impl Door {
         Ok(admission)
     }
 
-    fn metrics(&self, request: &Request<Incoming>, from: &From) -> Result<Response<Body>, Refusal> {
-        self.admit(request.headers(), from, TokenUse::Metrics)?;
+    async fn metrics(&self, request: &Request<Incoming>, from: &From) -> Result<Response<Body>, Refusal> {
+        self.admit(request.headers(), from, TokenUse::Metrics).await?;
         if request.method() != Method::GET {
             return Err(Refusal::method("GET"));
         }
@@ -236,7 +270,7 @@ impl Door {
         if request.uri().query().is_some() {
             return Err(Refusal::token_in_address());
         }
-        let admission = self.admit(request.headers(), from, TokenUse::Mcp)?;
+        let admission = self.admit(request.headers(), from, TokenUse::Mcp).await?;
         if self.is_ending() {
             return Err(Refusal::ending());
         }
@@ -344,6 +378,7 @@ impl Door {
 enum Route {
     Mcp,
     Metrics,
+    Signpost,
     Alive,
     Ready,
     /// Where servers of the first HTTP transport listened.
@@ -356,6 +391,7 @@ impl Route {
         match self {
             Self::Mcp => "/mcp",
             Self::Metrics => "/metrics",
+            Self::Signpost => "/.well-known",
             Self::Alive => "/healthz",
             Self::Ready => "/readyz",
             Self::Old => "/sse",

@@ -1,10 +1,10 @@
 //! MCP over HTTP: Streamable HTTP at `/mcp` in both eras of the protocol, health at `/healthz` and `/readyz`, metrics at
-//! `/metrics`.
+//! `/metrics`, and where an issuer is named, what OAuth clients look for below `/.well-known`.
 //!
 //! rmcp speaks the protocol; everything that keeps strangers out and friends within bounds is in front of it, in the order
 //! of the files: `connections` (how many, how slow), `door` (the way of a request), `names` (Host and Origin),
 //! `crate::auth` (tokens), `tenants` and `sessions` (what each caller has of its own). HTTP/1.1 by hyper, without a
-//! framework: there are five addresses, and what matters happens below and above routing.
+//! framework: there are few addresses, and what matters happens below and above routing.
 
 mod body;
 mod connections;
@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 pub use names::WrongName;
 pub use tls::{TlsError, TlsFiles};
 
+use crate::auth::oauth::{OauthError, OauthOptions};
 use crate::auth::{Anonymous, Denied, Gate, TokenStore};
 use crate::host::{EngineHost, Host};
 use crate::server::{ServerOptions, UnknownTool};
@@ -81,6 +82,8 @@ pub struct HttpOptions {
     pub tokens: Option<TokenStore>,
     /// Whether callers without a token are let in while none exists.
     pub anonymous: Anonymous,
+    /// The issuer whose access tokens are taken as well, if any. Then nobody gets in without a token.
+    pub oauth: Option<OauthOptions>,
     /// The certificate; none for plain HTTP.
     pub tls: Option<TlsFiles>,
 }
@@ -97,6 +100,9 @@ pub enum HttpError {
     /// The certificate.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The issuer.
+    #[error(transparent)]
+    Oauth(#[from] OauthError),
     /// Nobody could be let in.
     #[error("no token exists, and without one nobody would be let in")]
     NoToken,
@@ -147,9 +153,12 @@ impl HttpServer {
         listener: std::net::TcpListener,
     ) -> Result<Self, HttpError> {
         let names = Names::new(&http.hosts, &http.origins)?;
-        let gate = Gate::new(http.tokens, http.anonymous);
+        let mut gate = Gate::new(http.tokens, http.anonymous);
+        if let Some(issuer) = &http.oauth {
+            gate = gate.with_issuer(issuer)?;
+        }
         let has_tokens = gate.has_tokens().map_err(|_: Denied| HttpError::Tokens)?;
-        if !has_tokens && http.anonymous == Anonymous::Refused {
+        if !has_tokens && http.oauth.is_none() && http.anonymous == Anonymous::Refused {
             return Err(HttpError::NoToken);
         }
         let tls = http.tls.map(Tls::new).transpose()?.map(Arc::new);

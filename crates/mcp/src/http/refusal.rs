@@ -1,6 +1,7 @@
 //! Requests that are not let in: the HTTP status, the headers that go with it, and in the body what happened and what to
 //! do, in the one shape that all failures have.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,10 +10,12 @@ use hyper::header::{
     ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use hyper::{Response, StatusCode};
+use sandcell_engine::{EventKind, SecurityEvent};
 use sandcell_sandbox::Code;
 use serde_json::{Value, json};
 
 use super::body::Body;
+use crate::auth::oauth::Signpost;
 
 /// In the range that servers may define; the text says what it means.
 const REFUSED: i32 = -32000;
@@ -60,6 +63,15 @@ impl Refusal {
         let seconds = wait.as_secs().max(1);
         self.headers.push((RETRY_AFTER, HeaderValue::from(seconds)));
         self
+    }
+
+    /// What it is for the audit log: something, if the sender may not come in.
+    pub(crate) fn event(&self, peer: IpAddr) -> Option<SecurityEvent> {
+        let kept_out = self.code == Code::Unauthorized || self.status == StatusCode::FORBIDDEN;
+        kept_out.then(|| SecurityEvent {
+            code: Some(self.code),
+            ..SecurityEvent::new(EventKind::AuthFailed, format!("{peer}: {}", self.message))
+        })
     }
 
     /// Names the request that is answered.
@@ -153,6 +165,52 @@ impl Refusal {
         Self::new(StatusCode::UNAUTHORIZED, "token", Code::Unauthorized, message, remedy)
             .with(WWW_AUTHENTICATE, challenge)
             .closing()
+    }
+
+    pub(crate) fn expired_token() -> Self {
+        let message = "the access token has expired";
+        let remedy = "get a new one from the same issuer and repeat the request";
+        let challenge = "Bearer realm=\"sandcell\", error=\"invalid_token\", error_description=\"expired\"";
+        Self::new(StatusCode::UNAUTHORIZED, "token", Code::Unauthorized, message, remedy)
+            .with(WWW_AUTHENTICATE, challenge)
+            .closing()
+    }
+
+    pub(crate) fn scope_missing() -> Self {
+        let message = "the access token lacks a scope that this server wants";
+        let remedy = "ask the issuer for a token with the scopes that the WWW-Authenticate header names";
+        let challenge = "Bearer realm=\"sandcell\", error=\"insufficient_scope\"";
+        Self::new(StatusCode::FORBIDDEN, "scope", Code::Unauthorized, message, remedy)
+            .with(WWW_AUTHENTICATE, challenge)
+            .closing()
+    }
+
+    pub(crate) fn issuer_unreachable() -> Self {
+        let message = "the issuer's keys cannot be had just now, so no token of it can be checked";
+        let remedy = "try again soon; the server's log says why";
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "issuer",
+            Code::Unauthorized,
+            message,
+            remedy,
+        )
+        .later(Duration::from_secs(5))
+        .closing()
+    }
+
+    /// Says in every challenge where tokens can be had.
+    pub(crate) fn pointing_to(mut self, signpost: Option<&Signpost>) -> Self {
+        let Some(signpost) = signpost else {
+            return self;
+        };
+        for (_, value) in self.headers.iter_mut().filter(|(name, _)| name == WWW_AUTHENTICATE) {
+            let text = value.to_str().map(|text| format!("{text}, {}", signpost.challenge));
+            if let Ok(Ok(longer)) = text.map(HeaderValue::try_from) {
+                *value = longer;
+            }
+        }
+        self
     }
 
     pub(crate) fn token_for_other_use() -> Self {

@@ -12,8 +12,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::HttpLimits;
 use super::sessions::Sessions;
+#[cfg(feature = "conformance")]
+use crate::conformance::Handler;
 use crate::host::Host;
 use crate::limits::MESSAGE_BYTES;
+#[cfg(not(feature = "conformance"))]
+use crate::server::Server as Handler;
 use crate::server::{Server, ServerOptions, UnknownTool};
 use crate::stdio::ledger::Ledger;
 
@@ -30,7 +34,7 @@ const FORGOTTEN: Duration = Duration::from_secs(600);
 
 /// One caller.
 pub(crate) struct Tenant {
-    pub(crate) service: StreamableHttpService<Server, Sessions>,
+    pub(crate) service: StreamableHttpService<Handler, Sessions>,
     pub(crate) sessions: Arc<Sessions>,
     /// Requests under way.
     pub(crate) requests: Arc<Semaphore>,
@@ -142,6 +146,8 @@ impl Tenants {
         let sessions = Arc::new(Sessions::new(self.limits.sessions_per_caller, self.limits.session_idle));
         let ledger = Arc::new(Ledger::default());
         let server = Server::new(Arc::clone(&self.host), &self.options, who.clone(), end.clone(), ledger)?;
+        #[cfg(feature = "conformance")]
+        let server = Handler::new(server, self.options.conformance);
         // Hosts and origins were looked at before, more strictly.
         let config = StreamableHttpServerConfig::default()
             .disable_allowed_hosts()

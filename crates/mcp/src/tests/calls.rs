@@ -341,6 +341,7 @@ async fn resources_are_read_by_their_address() {
     ] {
         let refused = client.request("resources/read", json!({"uri": uri})).await;
         assert!(refused["error"]["message"].is_string(), "{refused}");
+        assert_eq!(refused["error"]["data"]["uri"], uri, "{refused}");
     }
     let listed = client.request("resources/list", json!({})).await;
     assert_eq!(listed["result"]["resources"], json!([]));

@@ -69,7 +69,13 @@ async fn names_arguments_and_hints_are_what_clients_can_take() {
 #[tokio::test]
 async fn only_the_tools_that_the_operator_named_exist() {
     let tools = Some(vec!["read_file".to_owned(), "execute_code".to_owned()]);
-    let mut client = Client::connect_with(Arc::default(), ServerOptions { tools, mounts: vec![] });
+    let mut client = Client::connect_with(
+        Arc::default(),
+        ServerOptions {
+            tools,
+            ..ServerOptions::default()
+        },
+    );
     client.initialize().await;
     let answer = client.request("tools/list", json!({})).await;
     let names: Vec<&Value> = answer["result"]["tools"]
@@ -88,7 +94,13 @@ async fn only_the_tools_that_the_operator_named_exist() {
 #[tokio::test]
 async fn a_tool_that_does_not_exist_cannot_be_selected() {
     let tools = Some(vec!["execute_cod".to_owned()]);
-    let client = Client::connect_with(Arc::default(), ServerOptions { tools, mounts: vec![] });
+    let client = Client::connect_with(
+        Arc::default(),
+        ServerOptions {
+            tools,
+            ..ServerOptions::default()
+        },
+    );
     let error = client.server.await.unwrap().unwrap_err().to_string();
     assert!(
         error.starts_with("there is no tool execute_cod; the tools are execute_code, create_run_close"),
@@ -129,7 +141,10 @@ async fn the_handshake_names_the_server_and_tells_how_to_use_it() {
     assert_eq!(result["protocolVersion"], "2025-11-25");
     assert_eq!(
         result["capabilities"],
-        json!({"tools": {}, "resources": {}, "prompts": {}})
+        json!({
+            "completions": {}, "tools": {}, "resources": {}, "prompts": {},
+            "extensions": {"io.modelcontextprotocol/tasks": {}},
+        })
     );
     let instructions = result["instructions"].as_str().unwrap();
     assert!(instructions.len() <= 1500 && instructions.contains("execute_code"));

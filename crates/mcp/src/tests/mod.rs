@@ -1,9 +1,11 @@
 //! Transcripts: what a client sees, over a pair of pipes in memory and a fake engine.
 
 mod calls;
+mod completion;
 mod listing;
 mod protocol;
 mod results;
+mod tasks;
 
 use std::sync::Arc;
 use std::time::Duration;

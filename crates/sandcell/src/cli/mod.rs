@@ -1,12 +1,16 @@
 //! The command line: what there is to type, and which file does it. One file for each command; the doc comment of a
 //! command is its help.
 
+#[cfg(unix)]
+mod audit;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod base;
 mod check;
 mod config;
 mod demo;
 mod doctor;
+#[cfg(all(unix, feature = "history"))]
+mod history;
 mod install;
 mod languages;
 mod output;
@@ -58,6 +62,10 @@ enum Command {
     #[cfg(all(target_os = "linux", feature = "native"))]
     Base(base::BaseArgs),
     Token(token::TokenArgs),
+    #[cfg(all(unix, feature = "history"))]
+    History(history::HistoryArgs),
+    #[cfg(unix)]
+    Audit(audit::AuditArgs),
     Config(config::ConfigArgs),
     Install(install::InstallArgs),
     Completions(shell::CompletionsArgs),
@@ -140,6 +148,10 @@ fn dispatch(cli: Cli) -> ExitCode {
             ended(load(file, Vec::new()).and_then(|settings| base::run(&args, settings, launcher)))
         }
         Command::Token(args) => ended(load(file, Vec::new()).and_then(|settings| token::run(&args, &settings))),
+        #[cfg(all(unix, feature = "history"))]
+        Command::History(args) => ended(load(file, Vec::new()).and_then(|settings| history::run(&args, &settings))),
+        #[cfg(unix)]
+        Command::Audit(args) => ended(load(file, Vec::new()).and_then(|settings| audit::run(&args, &settings))),
         Command::Config(args) => {
             let around = Surroundings::of_this_process(file, Vec::new());
             ended(

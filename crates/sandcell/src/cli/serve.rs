@@ -1,5 +1,7 @@
 //! `sandcell serve`: the MCP server, here on stdin and stdout.
 
+#[cfg(feature = "bridge")]
+mod connect;
 mod http;
 
 use std::process::ExitCode;
@@ -29,6 +31,12 @@ pub(super) struct ServeArgs {
     #[arg(long, requires = "http")]
     dangerously_without_authentication: bool,
 
+    /// Passes everything on to a server that runs (`sandcell serve --http`), by the address of its /mcp: sandboxes are
+    /// that server's, and outlive this client. SANDCELL_TOKEN is the token that is sent, if any
+    #[cfg(feature = "bridge")]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["http", "toolset", "tools"])]
+    connect: Option<String>,
+
     /// The set of tools to offer: `sandbox`
     #[arg(long, value_name = "NAME")]
     toolset: Option<String>,
@@ -36,6 +44,11 @@ pub(super) struct ServeArgs {
     /// Offers only these tools of the set
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     tools: Vec<String>,
+
+    /// Adds the fixtures that the official MCP conformance suite calls
+    #[cfg(feature = "conformance")]
+    #[arg(long, hide = true, requires = "http")]
+    conformance: bool,
 
     #[command(flatten)]
     sandbox: SandboxArgs,
@@ -56,12 +69,26 @@ impl ServeArgs {
         ServerOptions {
             tools: (!self.tools.is_empty()).then(|| self.tools.clone()),
             mounts,
+            #[cfg(feature = "conformance")]
+            conformance: if self.conformance {
+                sandcell_mcp::Fixture::Present
+            } else {
+                sandcell_mcp::Fixture::Absent
+            },
         }
     }
 }
 
 pub(super) fn run(args: &ServeArgs, settings: Settings, launcher: Launcher) -> Result<ExitCode, Failure> {
     let runtime = wiring::runtime()?;
+    #[cfg(feature = "bridge")]
+    if let Some(url) = &args.connect {
+        // Nothing is isolated here.
+        drop(launcher);
+        let result = runtime.block_on(connect::serve(args, url));
+        runtime.shutdown_background();
+        return result;
+    }
     let result = match args.http {
         None => runtime.block_on(serve(args, settings, launcher)),
         Some(listen) => runtime.block_on(http::serve(args, listen, settings, launcher)),

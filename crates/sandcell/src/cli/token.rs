@@ -4,12 +4,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use sandcell_engine::{EventKind, SecurityEvent};
 use sandcell_mcp::{NewToken, Token, TokenError, TokenStore, TokenUse};
 use sandcell_sandbox::{Code, Failure};
 use serde_json::json;
 
 use super::{output, printed};
 use crate::config::Settings;
+use crate::wiring::lasting;
 
 const DAY_S: u64 = 86_400;
 
@@ -74,11 +76,16 @@ pub(super) fn run(args: &TokenArgs, settings: &Settings) -> Result<ExitCode, Fai
             let lifetime = expires.map(|days| Duration::from_secs(days.saturating_mul(DAY_S)));
             let usage = if *metrics { TokenUse::Metrics } else { TokenUse::Mcp };
             let made = store.create(name, lifetime, usage).map_err(failure)?;
+            let end = made.token.expires_at().unwrap_or_else(|| "never".to_owned());
+            let detail = format!("{} for {name:?}, expires: {end}", made.token.id);
+            lasting::note(settings, SecurityEvent::new(EventKind::TokenCreated, detail));
             show_new(&made, *json)
         }
         TokenCommand::List { json } => show_all(&store.list().map_err(failure)?, *json),
         TokenCommand::Revoke { id } => {
             let token = store.revoke(id).map_err(failure)?;
+            let detail = format!("{} of {:?}", token.id, token.name);
+            lasting::note(settings, SecurityEvent::new(EventKind::TokenRevoked, detail));
             printed(
                 output::text(&format!("revoked {} ({})\n", token.id, output::safe(&token.name)))
                     .map(|()| ExitCode::SUCCESS),

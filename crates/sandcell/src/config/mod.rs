@@ -10,13 +10,16 @@ mod value;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sandcell_engine::{Analysis, EngineConfig, PoolConfig};
-use sandcell_mcp::HttpLimits;
+use sandcell_engine::{Analysis, EngineConfig, PoolConfig, Quota};
+use sandcell_mcp::{HttpLimits, OauthOptions};
 use sandcell_sandbox::{ByteSize, Cpus, Degree, Level, Limits, MAX_TIMEOUT, Mount};
 
 pub(crate) use error::ConfigError;
 pub(crate) use source::{FlagValue, Layered, Origin, Surroundings, read};
 pub(crate) use value::Value;
+
+/// Modules that `preload` may name.
+const MOST_MODULES: usize = 64;
 
 /// All settings of this build.
 #[derive(Debug, Clone)]
@@ -55,6 +58,15 @@ pub(crate) struct Settings {
     pub(crate) restore: bool,
     /// How `serve --http` is reached.
     pub(crate) http: HttpSettings,
+    /// The history that lasts; none: it is kept in memory.
+    #[cfg_attr(
+        not(all(unix, feature = "history")),
+        expect(dead_code, reason = "only that feature keeps it")
+    )]
+    pub(crate) history: Option<HistorySettings>,
+    /// The log of events that matter for security; none: it is not kept.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "only Unix systems keep it"))]
+    pub(crate) audit: Option<AuditSettings>,
     /// What the engine works with.
     pub(crate) engine: EngineConfig,
 }
@@ -97,6 +109,28 @@ pub(crate) struct DockerSettings {
     pub(crate) pull: bool,
 }
 
+/// The log of events that matter for security.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AuditSettings {
+    /// Where it is.
+    pub(crate) file: PathBuf,
+    /// What it takes.
+    pub(crate) size: ByteSize,
+}
+
+/// The history that lasts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HistorySettings {
+    /// The folder that its file is in.
+    pub(crate) folder: PathBuf,
+    /// Rows.
+    pub(crate) rows: usize,
+    /// How long they are kept.
+    pub(crate) age: Duration,
+    /// What they take.
+    pub(crate) size: ByteSize,
+}
+
 /// How `serve --http` is reached.
 #[derive(Debug, Clone)]
 pub(crate) struct HttpSettings {
@@ -108,6 +142,8 @@ pub(crate) struct HttpSettings {
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     /// How much callers may have.
     pub(crate) limits: HttpLimits,
+    /// The issuer of access tokens that are taken.
+    pub(crate) oauth: Option<OauthOptions>,
 }
 
 impl Settings {
@@ -179,6 +215,8 @@ impl Settings {
                 _ => return Err(wrong("sessions.restore")),
             },
             http: http(&get)?,
+            history: history(&get)?,
+            audit: audit(&get)?,
             engine: EngineConfig {
                 max_limits: max_limits(&limits),
                 limits,
@@ -191,6 +229,7 @@ impl Settings {
                 sandboxes: get.count("limits.sandboxes")?,
                 executions_per_caller: get.count("limits.executions_per_caller")?,
                 executions: get.count("limits.executions")?,
+                quota: quota(&get)?,
                 idle: Duration::from_secs(get.integer("limits.idle_s")?),
                 history_rows: get.count("limits.history_rows")?,
                 history_age: Duration::from_secs(get.integer("limits.history_days")?.saturating_mul(86_400)),
@@ -208,6 +247,7 @@ impl Settings {
                         _ => return Err(wrong("pool.parked")),
                     },
                     memory: mib("pool.memory_mb")?,
+                    preload: modules(get.texts("preload")?)?,
                 },
                 analysis: match get.word("analysis")?.as_str() {
                     "off" => Analysis::Off,
@@ -219,6 +259,28 @@ impl Settings {
             },
         })
     }
+}
+
+fn history(get: &Getter<'_>) -> Result<Option<HistorySettings>, ConfigError> {
+    let on = get.word("history.store")? == "file";
+    let folder = get.path("data_dir")?.or_else(default_data_dir);
+    let settings = HistorySettings {
+        folder: folder.clone().unwrap_or_default(),
+        rows: get.count("limits.history_rows")?,
+        age: Duration::from_secs(get.integer("limits.history_days")?.saturating_mul(86_400)),
+        size: ByteSize::mib(get.integer("limits.history_mb")?),
+    };
+    Ok((on && folder.is_some()).then_some(settings))
+}
+
+fn audit(get: &Getter<'_>) -> Result<Option<AuditSettings>, ConfigError> {
+    let on = matches!(get.value("audit.enabled")?, Value::Flag(true));
+    let data = get.path("data_dir")?.or_else(default_data_dir);
+    let file = get
+        .path("audit.file")?
+        .or_else(|| data.map(|folder| folder.join("audit.jsonl")));
+    let size = ByteSize::mib(get.integer("audit.kept_mb")?);
+    Ok(file.filter(|_| on).map(|file| AuditSettings { file, size }))
 }
 
 fn http(get: &Getter<'_>) -> Result<HttpSettings, ConfigError> {
@@ -240,7 +302,82 @@ fn http(get: &Getter<'_>) -> Result<HttpSettings, ConfigError> {
             session_idle: Duration::from_secs(get.integer("http.session_idle_s")?),
             drain: Duration::from_secs(get.integer("http.drain_s")?),
         },
+        oauth: oauth(get)?,
     })
+}
+
+/// Names of modules, each once.
+fn modules(names: Vec<String>) -> Result<Vec<String>, ConfigError> {
+    let part = |part: &str| {
+        let mut letters = part.chars();
+        letters
+            .next()
+            .is_some_and(|first| first.is_alphabetic() || first == '_')
+            && letters.all(|letter| letter.is_alphanumeric() || letter == '_')
+    };
+    let mut kept: Vec<String> = Vec::with_capacity(names.len());
+    for name in names {
+        if name.len() > 200 || !name.split('.').all(part) {
+            return Err(not_a_module(&format!(
+                "{name:?} is no name of a module, such as \"matplotlib.pyplot\""
+            )));
+        }
+        if !kept.contains(&name) {
+            kept.push(name);
+        }
+    }
+    if kept.len() > MOST_MODULES {
+        return Err(not_a_module(&format!("names more than {MOST_MODULES} modules")));
+    }
+    Ok(kept)
+}
+
+fn not_a_module(reason: &str) -> ConfigError {
+    ConfigError::Invalid {
+        place: "the settings".to_owned(),
+        key: "preload".to_owned(),
+        reason: reason.to_owned(),
+    }
+}
+
+/// What one caller may have over all of its sandboxes.
+fn quota(get: &Getter<'_>) -> Result<Quota, ConfigError> {
+    let all = Quota::default();
+    let or = |key, all| match get.integer(key)? {
+        0 => Ok::<_, ConfigError>(all),
+        mib => Ok(ByteSize::mib(mib)),
+    };
+    Ok(Quota {
+        memory: or("quota.memory_mb", all.memory)?,
+        disk: or("quota.disk_mb", all.disk)?,
+        cpu: match get.integer("quota.cpu_s")? {
+            0 => all.cpu,
+            seconds => Duration::from_secs(seconds),
+        },
+    })
+}
+
+/// The issuer. What is left of it without one would look like protection and be none.
+fn oauth(get: &Getter<'_>) -> Result<Option<OauthOptions>, ConfigError> {
+    let text = |key| Ok::<_, ConfigError>(get.text(key)?.unwrap_or_default());
+    let options = OauthOptions {
+        issuer: text("auth.issuer")?,
+        resource: text("auth.resource")?,
+        audience: text("auth.audience")?,
+        scopes: get.texts("auth.scopes")?,
+        jwks_uri: text("auth.jwks_uri")?,
+    };
+    let needed = |key: &str, by: &str| ConfigError::Invalid {
+        place: "the settings".to_owned(),
+        key: key.to_owned(),
+        reason: format!("is needed with {by}"),
+    };
+    match (options.issuer.is_empty(), options.resource.is_empty()) {
+        (false, false) => Ok(Some(options)),
+        (false, true) => Err(needed("auth.resource", "auth.issuer")),
+        (true, _) if options == OauthOptions::default() => Ok(None),
+        (true, _) => Err(needed("auth.issuer", "the other settings of [auth]")),
+    }
 }
 
 /// A certificate without its key would mean a server in clear text that its operator believes to be protected.
@@ -448,6 +585,20 @@ mod tests {
             inodes: 100_000_000,
         };
         assert_eq!(max_limits(&huge), huge);
+    }
+
+    #[test]
+    fn modules_are_named_once_each_and_nothing_else_is_a_name() {
+        let names = |text: &str| modules(text.split(',').map(str::to_owned).collect());
+        assert_eq!(
+            names("numpy,matplotlib.pyplot,numpy").unwrap(),
+            ["numpy", "matplotlib.pyplot"]
+        );
+        for wrong in ["", "a b", "a..b", ".a", "1a", "os;print", "a-b", &"a".repeat(201)] {
+            assert!(names(wrong).is_err(), "{wrong}");
+        }
+        let many: Vec<String> = (0..65).map(|number| format!("m{number}")).collect();
+        assert!(modules(many).is_err());
     }
 
     #[test]

@@ -124,7 +124,6 @@ fn variables_that_are_not_settings_are_left_alone() {
 #[test]
 fn what_is_not_built_yet_is_refused_by_name() {
     for (text, part) in [
-        ("[auth]\nissuer = \"x\"\n", "`[auth]`"),
         ("[backend.e2b]\nkey = \"x\"\n", "`[backend.e2b]`"),
         ("[network]\nallow = []\n", "`[network]`"),
         ("preload = []\n", "`preload`"),
@@ -141,7 +140,6 @@ fn what_is_not_built_yet_is_refused_by_name() {
     for pair in [
         ("INTERPRETER_TYPE", "e2b"),
         ("SANDCELL_BACKEND", "kubernetes"),
-        ("SANDCELL_AUTH__ISSUER", "x"),
         ("SANDCELL_BACKEND__E2B__KEY", "x"),
     ] {
         let text = message(with_env(&[pair]));

@@ -122,6 +122,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "The prepared base (`sandcell base build NAME …`) whose packages every sandbox has from the start. Empty: none.",
     ),
     operator(
+        "preload",
+        Kind::Texts,
+        "",
+        "Python modules that waiting sandboxes have loaded before they are handed out, such as `numpy, pandas, matplotlib.pyplot`: importing them then costs a call nothing. They must be installed for the interpreter or in the `base`; one that cannot be loaded is logged and left out. Each waiting sandbox takes their memory (`pool.memory_mb`).",
+    ),
+    operator(
         "packages.allow",
         Kind::Requirements,
         "",
@@ -266,6 +272,54 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "30",
         "How long the history keeps them, in days.",
     ),
+    operator(
+        "quota.memory_mb",
+        whole(0, 1 << 30),
+        "0",
+        "Memory limits of one caller's sandboxes together, in MiB. 0: as much as `limits.sandboxes_per_caller` sandboxes may have.",
+    ),
+    operator(
+        "quota.disk_mb",
+        whole(0, 1 << 30),
+        "0",
+        "Disk limits of one caller's sandboxes together, in MiB. 0: as much as `limits.sandboxes_per_caller` sandboxes may have.",
+    ),
+    operator(
+        "quota.cpu_s",
+        whole(0, 1 << 30),
+        "0",
+        "Processor time that one caller's executions may take in an hour, in seconds; what runs when it is used up may end. 0: as much as there is.",
+    ),
+    plain(
+        "limits.history_mb",
+        whole(1, 1 << 20),
+        "256",
+        "What the history takes of the data folder, in MiB; the oldest executions of the caller that has most go first.",
+    ),
+    operator(
+        "history.store",
+        Kind::OneOf(&["file", "memory"]),
+        "file",
+        "Where the history is: `file` keeps executions, with their code and what was shown of their output, in `history.db` of the data folder, so that they outlive the server; `memory` writes nothing.",
+    ),
+    operator(
+        "audit.enabled",
+        Kind::Flag,
+        "true",
+        "Whether `serve` and `token` write down what matters for security: sandboxes made and closed, calls refused, limits hit, callers not let in, connections denied, tokens made and revoked, history deleted.",
+    ),
+    operator(
+        "audit.file",
+        Kind::Path,
+        "",
+        "Where that log is; `sandcell audit verify` checks it. Empty: `audit.jsonl` in the data folder.",
+    ),
+    operator(
+        "audit.kept_mb",
+        whole(1, 1 << 20),
+        "64",
+        "What the log takes, in MiB. When half of it is full, it is put aside as `audit.jsonl.1`, in place of the one before.",
+    ),
     plain(
         "sessions.restore",
         Kind::Switch,
@@ -374,17 +428,40 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "10",
         "How long calls that are under way may take when the server is told to end, in seconds.",
     ),
+    operator(
+        "auth.issuer",
+        Kind::Text,
+        "",
+        "The OAuth 2.1 authorization server whose access tokens `serve --http` takes, exactly as its tokens name it in `iss`, such as `https://id.example.com/realms/team`. From then on nobody gets in without a token. Its subjects are callers of their own; tokens of `sandcell token create` stay valid beside it. Empty: none.",
+    ),
+    operator(
+        "auth.resource",
+        Kind::Text,
+        "",
+        "The address of this server's `/mcp` as callers know it, such as `https://sandcell.example.com/mcp`: what clients ask the issuer tokens for. Needed with `auth.issuer`.",
+    ),
+    operator(
+        "auth.audience",
+        Kind::Text,
+        "",
+        "What an access token must have in `aud`. Empty: `auth.resource`.",
+    ),
+    operator(
+        "auth.scopes",
+        Kind::Texts,
+        "",
+        "Scopes that an access token must have, all of them, in `scope` or `scp`.",
+    ),
+    operator(
+        "auth.jwks_uri",
+        Kind::Text,
+        "",
+        "Where the issuer's public keys are. Empty: where its metadata says (`/.well-known/oauth-authorization-server` or `openid-configuration`).",
+    ),
 ];
 
 /// Settings of the contract that this build does not have yet. They are refused by name, never ignored.
-pub(crate) const NOT_YET: &[&str] = &[
-    "auth",
-    "backend.e2b",
-    "network",
-    "pool.warm_parents",
-    "preload",
-    "script",
-];
+pub(crate) const NOT_YET: &[&str] = &["backend.e2b", "network", "pool.warm_parents", "script"];
 
 /// Words that a known setting will take once more is built. They are refused with that said.
 pub(crate) const WORDS_NOT_YET: &[(&str, &[&str])] = &[
@@ -393,10 +470,16 @@ pub(crate) const WORDS_NOT_YET: &[(&str, &[&str])] = &[
 ];
 
 /// Variables of the environment that begin like settings and are none.
-pub(crate) const OTHER_VARIABLES: &[(&str, &str)] = &[(
-    "SANDCELL_LOG",
-    "What is logged to stderr: `error`, `warn` (the default), `info`, `debug`, or a filter such as `sandcell_engine=debug`.",
-)];
+pub(crate) const OTHER_VARIABLES: &[(&str, &str)] = &[
+    (
+        "SANDCELL_LOG",
+        "What is logged to stderr: `error`, `warn` (the default), `info`, `debug`, or a filter such as `sandcell_engine=debug`.",
+    ),
+    (
+        "SANDCELL_TOKEN",
+        "The token that `serve --connect` sends to the server.",
+    ),
+];
 
 /// The setting of this name.
 pub(crate) fn find(key: &str) -> Option<&'static Setting> {

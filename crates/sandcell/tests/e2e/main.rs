@@ -25,6 +25,8 @@ mod interpreters;
 mod session;
 // What comes back after an interpreter has died.
 mod restore;
+// Modules that sandboxes have loaded before they are handed out.
+mod preload;
 // Time-outs, interrupts and cancelled calls.
 mod timeouts;
 // What code inside can reach of the machine: nothing.
@@ -66,7 +68,11 @@ mod notebooks;
 mod languages;
 // In containers.
 mod docker;
+// What outlives a server.
+mod audit;
+mod history;
 // Over HTTP: who gets in, what belongs to whom, and who is in the way.
 mod http;
-// A client that we did not write.
+// Clients that we did not write.
 mod python_sdk;
+mod typescript_sdk;

@@ -1,7 +1,7 @@
 //! The scripted back end and its sandboxes.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -31,6 +31,11 @@ pub(crate) struct World {
     /// How long the end of a sandbox takes to be noticed from outside.
     pub(crate) end_delay: Mutex<Duration>,
     pub(crate) open_fails: AtomicBool,
+    /// Loading modules ahead ends the interpreter.
+    pub(crate) preload_fails: AtomicBool,
+    /// Interpreters that loaded modules ahead, and what each uses then.
+    pub(crate) preloaded: AtomicUsize,
+    pub(crate) weight: AtomicU64,
     /// The n-th creation (from 1) and later ones fail.
     pub(crate) fail_from: AtomicUsize,
     /// Pieces that file reads are handed out in.
@@ -53,6 +58,9 @@ impl Default for World {
             open_delay: Mutex::default(),
             end_delay: Mutex::default(),
             open_fails: AtomicBool::new(false),
+            preload_fails: AtomicBool::new(false),
+            preloaded: AtomicUsize::new(0),
+            weight: AtomicU64::new(0),
             fail_from: AtomicUsize::new(usize::MAX),
             read_piece: AtomicUsize::new(usize::MAX),
             specs: Mutex::default(),

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
     Cell, CellError, CellOutcome, CellStatus, Command, EndReason, Exit, Failure, Interrupter, Language, LanguageInfo,
-    MimeBundle, OutputStream, Program, Sandbox, SandboxError, SandboxPath, Session, SessionError, SessionEvent,
-    SessionFeatures, StdinMode,
+    MimeBundle, NotLoaded, OutputStream, Program, Sandbox, SandboxError, SandboxPath, Session, SessionError,
+    SessionEvent, SessionFeatures, StdinMode,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -159,6 +159,23 @@ impl Session for FakeSession {
 
     fn interrupter(&self) -> Arc<dyn Interrupter> {
         Arc::new(FakeInterrupter(self.signals.clone()))
+    }
+
+    async fn preload(&mut self, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
+        let world = &self.inside.world;
+        world.preloaded.fetch_add(1, Ordering::SeqCst);
+        if world.preload_fails.load(Ordering::SeqCst) {
+            self.dead = true;
+            return Err(SessionError::Protocol("it exploded".to_owned()));
+        }
+        self.inside.usage.lock().unwrap().memory = world.weight.load(Ordering::SeqCst);
+        let absent = modules.iter().filter(|name| name.starts_with("no_"));
+        Ok(absent
+            .map(|name| NotLoaded {
+                name: name.clone(),
+                why: "not here".to_owned(),
+            })
+            .collect())
     }
 
     fn features(&self) -> SessionFeatures {

@@ -10,23 +10,34 @@ def take(n):
 b = take(int.from_bytes(take(4), "little"))
 h = 4 + int.from_bytes(b[:4], "little")
 boot = eval(b[4:h], {"__builtins__": {}})
-files = {}
-for p in boot["blobs"]:
-    files[p["name"]] = b[h:h + p["bytes"]]
-    h += p["bytes"]
-import marshal, sys
-core = type(sys)("sandcell_core")
-g = vars(core)
-g.update(__builtins__=dict(vars(builtins)), BOOT=boot, FILES=files, CORE=core)
-del b
+import sys
 if boot["magic"]:
     import _frozen_importlib_external as x
     if x.MAGIC_NUMBER.hex() != boot["magic"]:
         sys.exit("the driver was compiled for another Python than " + sys.version)
+# An interrupt of the first cell may come before the handler is there. It was announced, so it is not lost.
+import _signal
+_signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+# Said as soon as nothing can go wrong any more: the host's answer is on its way while the rest is set up.
+r = b'{"type":"ready","version":"%d.%d.%d","pid":%d}' % (*sys.version_info[:3], posix.getpid())
+n = len(r)
+posix.write(4, (n + 4).to_bytes(4, "little") + n.to_bytes(4, "little") + r)
+import marshal
+core = type(sys)("sandcell_core")
+g = vars(core)
+files = {}
+def unpack(blobs, data):
+    at = 0
+    for p in blobs:
+        files[p["name"]] = data[at:at + p["bytes"]]
+        at += p["bytes"]
 def code(name, loads=marshal.loads, compile=compile):
-    c = files.get(name + ".code")
+    c = files.get(name + ".zip")
+    c = g["standard"]("zlib").decompress(c) if c else files.get(name + ".code")
     if c:
         return loads(c)
     return compile(files[name + ".py"], "<sandcell " + name + ">", "exec", 0, True, 2)
-g["code_of"] = code
+unpack(boot["blobs"], b[h:])
+del b
+g.update(__builtins__=dict(vars(builtins)), BOOT=boot, CORE=core, code_of=code, unpack=unpack)
 exec(code("core"), g)

@@ -68,6 +68,16 @@ def flush():
     show_all()
 
 
+def warm():
+    """Draws a figure that pyplot does not know and nobody sees, so that the first one of a cell finds fonts and
+    libraries loaded."""
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    figure.subplots().plot([0, 1])
+    core.part("rich").bundle(figure)
+
+
 def picture(figure):
     """{mime: data} of a figure. If it is open, it is closed: showing it again would only repeat it."""
     found = {"text/plain": "Figure"}

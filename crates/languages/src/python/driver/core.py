@@ -120,7 +120,7 @@ class Inbox:
             self.buffer += data
 
     def ready(self):
-        """The first whole frame's header, or None. The host's frames have no blobs."""
+        """The first whole frame's header, or None. What stands behind the header is its `rest`."""
         have = len(self.buffer)
         if have < 8:
             return None
@@ -131,6 +131,7 @@ class Inbox:
         del self.buffer[: 4 + size]
         length = int.from_bytes(body[:4], "little")
         header, _ = scan(body[4 : 4 + length].decode("utf-8"), 0)
+        header["rest"] = body[4 + length :]
         return header
 
     def interrupt_waits(self, nonce):
@@ -356,9 +357,6 @@ def set_up_imports():
         ("multiprocessing.context", "on_multiprocessing"),
     ):
         when_imported(name, lambda module, action=action: getattr(part("imports"), action)(module))
-
-
-# ---------------------------------------------------------------- sources
 
 
 SOURCES = {}
@@ -874,6 +872,10 @@ def serve():
         elif kind == "variables":
             listed, failure = guarded(part("variables").listing, NAMES)
             send({"type": "variables", "nonce": header.get("nonce"), "variables": [] if failure else listed})
+        elif kind == "preload":
+            send(part("imports").preload(header))
+        elif kind == "parts":
+            unpack(header["blobs"], header["rest"])
 
 
 CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = [move_up(fd) for fd in (3, 4, 1, 2)]
@@ -894,5 +896,4 @@ AFTER_FORK.clear()
 NAMES = make_main().__dict__
 set_up_imports()
 be_killed_first()
-send({"type": "ready", "version": "%d.%d.%d" % sys.version_info[:3], "pid": PID})
 serve()

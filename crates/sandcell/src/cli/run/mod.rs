@@ -115,7 +115,7 @@ async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Resu
     let kept = settings.engine.output_kept;
     let found = wiring::languages(&settings);
     let (request, outs) = request(args, &settings, &found)?;
-    let wired = wiring::wire_briefly(settings, launcher, found, wiring::Ask::Nobody).await;
+    let wired = wiring::wire_once(settings, launcher, found).await;
     if let Some(problem) = wired.problems.into_iter().next() {
         wired.engine.shutdown().await;
         return Err(problem);

@@ -61,6 +61,7 @@ pub(super) async fn serve(
         } else {
             Anonymous::Allowed
         },
+        oauth: settings.http.oauth.clone(),
         tls: settings
             .http
             .tls
@@ -151,6 +152,7 @@ fn cannot_listen(address: SocketAddr, error: &io::Error) -> Failure {
 fn failure(address: SocketAddr, error: HttpError) -> Failure {
     match error {
         HttpError::UnknownTool(unknown) => unknown_tool(&unknown),
+        HttpError::Oauth(error) => Failure::invalid(error.to_string(), "correct the settings of [auth]"),
         HttpError::NoToken => Failure::new(
             Code::Unauthorized,
             format!("others can reach {address}, and there is no token that would keep them out"),

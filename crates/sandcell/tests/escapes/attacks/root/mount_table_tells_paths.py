@@ -5,5 +5,15 @@
 # beside: private_proc
 # quick: yes
 
-text = "".join(open("/proc/self/" + n).read() for n in ("mountinfo", "mounts", "mountstats"))
+# Where a tree stands inside is its path outside, as the programs in it expect; that alone is shown on purpose.
+told = []
+for line in open("/proc/self/mountinfo"):
+    fields = line.split(" ")
+    told.append(" ".join(fields[:4] + fields[5:]))
+for name in ("mounts", "mountstats"):
+    for line in open("/proc/self/" + name):
+        words = line.split(" ")
+        at = words.index("on") + 2 if "on" in words else 2
+        told.append(" ".join([word for number, word in enumerate(words) if number != at - 1]))
+text = "\n".join(told)
 finds([p for p in LURE["paths"] if p in text] + [w for w in ("/dev/vd", "/dev/sd", "/dev/nvme", "lowerdir=/usr", "upperdir=/home", " - cgroup") if w in text])

@@ -1,0 +1,147 @@
+//! One line: its fields, and the hash that holds it in the chain.
+//!
+//! The hash is over the bytes of the line before `,"hash":"`, and the hash of the line before is among them. So nobody has
+//! to agree on how JSON is written: `sha256` of a piece of the file is all that checking needs.
+
+use sandcell_engine::SecurityEvent;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// What stands between a line's content and its hash.
+const SEAL: &str = ",\"hash\":\"";
+/// What a chain begins with.
+pub(crate) const NOTHING: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+/// Characters of a text that are kept.
+const TEXT: usize = 500;
+
+/// The content of a line, in the order in which it is written.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Content<'a> {
+    n: u64,
+    at: &'a str,
+    event: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    principal: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    execution: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'a str>,
+    detail: &'a str,
+    pid: u32,
+    prev: &'a str,
+}
+
+/// What checking reads of a line.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Checked {
+    pub(crate) n: u64,
+    pub(crate) at: String,
+    pub(crate) prev: String,
+    pub(crate) hash: String,
+}
+
+/// An event that waits to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) at: String,
+    pub(crate) event: String,
+    pub(crate) principal: Option<String>,
+    pub(crate) sandbox: Option<String>,
+    pub(crate) execution: Option<String>,
+    pub(crate) code: Option<&'static str>,
+    pub(crate) detail: String,
+}
+
+impl Entry {
+    pub(crate) fn of(event: &SecurityEvent) -> Self {
+        let short = |text: &str| text.chars().take(TEXT).collect::<String>();
+        Self {
+            at: sandcell_engine::timestamp(std::time::SystemTime::now()),
+            event: event.kind.as_str().to_owned(),
+            principal: event.who.as_ref().map(|who| short(&who.0)),
+            sandbox: event.sandbox.as_ref().map(ToString::to_string),
+            execution: event.execution.as_ref().map(ToString::to_string),
+            code: event.code.map(sandcell_sandbox::Code::as_str),
+            detail: short(&event.detail),
+        }
+    }
+
+    /// Something that the log says about itself.
+    pub(crate) fn own(event: &str, detail: String) -> Self {
+        Self {
+            at: sandcell_engine::timestamp(std::time::SystemTime::now()),
+            event: event.to_owned(),
+            principal: None,
+            sandbox: None,
+            execution: None,
+            code: None,
+            detail,
+        }
+    }
+}
+
+/// The end of a chain: the number and the hash of its last line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct End {
+    pub(crate) n: u64,
+    pub(crate) hash: String,
+}
+
+impl Default for End {
+    fn default() -> Self {
+        Self {
+            n: 0,
+            hash: NOTHING.to_owned(),
+        }
+    }
+}
+
+impl End {
+    /// The line of an entry, and the chain's new end.
+    pub(crate) fn append(&mut self, entry: &Entry) -> Result<String, serde_json::Error> {
+        let content = Content {
+            n: self.n + 1,
+            at: &entry.at,
+            event: &entry.event,
+            principal: entry.principal.as_deref(),
+            sandbox: entry.sandbox.as_deref(),
+            execution: entry.execution.as_deref(),
+            code: entry.code,
+            detail: &entry.detail,
+            pid: std::process::id(),
+            prev: &self.hash,
+        };
+        let mut line = serde_json::to_string(&content)?;
+        // The closing brace comes after the hash.
+        line.pop();
+        let hash = digest(line.as_bytes());
+        line.push_str(SEAL);
+        line.push_str(&hash);
+        line.push_str("\"}\n");
+        *self = Self { n: self.n + 1, hash };
+        Ok(line)
+    }
+
+    /// The end of a chain whose last line this is. None if it is no line of ours.
+    pub(crate) fn of(line: &str) -> Option<Self> {
+        let checked = check(line)?;
+        Some(Self {
+            n: checked.n,
+            hash: checked.hash,
+        })
+    }
+}
+
+/// Reads a line whose hash is right.
+pub(crate) fn check(line: &str) -> Option<Checked> {
+    let (content, rest) = line.rsplit_once(SEAL)?;
+    let hash = rest.strip_suffix("\"}")?;
+    let checked: Checked = serde_json::from_str(line).ok()?;
+    (checked.hash == hash && digest(content.as_bytes()) == hash).then_some(checked)
+}
+
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}

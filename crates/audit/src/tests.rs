@@ -1,0 +1,171 @@
+//! The chain: what breaks it is found, and neither several writers, a torn line nor a new file do.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use sandcell_engine::{Auditor as _, EventKind, Principal, SecurityEvent};
+
+use crate::{AuditDesk, AuditFile, verify};
+
+const MOST: u64 = 1 << 20;
+
+fn event(detail: &str) -> SecurityEvent {
+    SecurityEvent {
+        who: Some(Principal::new("a")),
+        ..SecurityEvent::new(EventKind::CallRefused, detail.to_owned())
+    }
+}
+
+fn log(folder: &tempfile::TempDir) -> PathBuf {
+    folder.path().join("audit.jsonl")
+}
+
+fn write(path: &Path, details: impl IntoIterator<Item = String>) {
+    let mut file = AuditFile::new(path.to_owned(), MOST);
+    for detail in details {
+        file.note(&event(&detail)).unwrap();
+    }
+}
+
+fn lines(path: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+fn put(path: &Path, lines: &[String]) {
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    std::fs::write(path, text).unwrap();
+}
+
+#[test]
+fn a_whole_log_is_whole_and_every_change_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = log(&folder);
+    write(&path, (0..10).map(|n| format!("event \",\"hash\":\"{n}")));
+    let report = verify(&path, None).unwrap();
+    assert_eq!(
+        (report.lines, report.first, report.last, report.fault_count),
+        (10, 1, 10, 0)
+    );
+    let good = lines(&path);
+    let at = |change: &dyn Fn(&mut Vec<String>)| {
+        let mut changed = good.clone();
+        change(&mut changed);
+        put(&path, &changed);
+        let report = verify(&path, Some(&report.last_hash)).unwrap();
+        let first = report.faults.first().map(|fault| fault.line);
+        (first, report.has_hash)
+    };
+    assert_eq!(at(&|_| {}), (None, Some(true)));
+    assert_eq!(
+        at(&|all| all[4] = all[4].replace("event", "other")),
+        (Some(5), Some(true))
+    );
+    assert_eq!(at(&|all| drop(all.remove(4))), (Some(5), Some(true)));
+    assert_eq!(at(&|all| all.swap(2, 3)), (Some(3), Some(true)));
+    assert_eq!(at(&|all| all.insert(3, all[2].clone())), (Some(4), Some(true)));
+    assert_eq!(at(&|all| all.push("{}".to_owned())), (Some(11), Some(true)));
+    // Only who knows the last hash finds that the end is missing.
+    assert_eq!(at(&|all| all.truncate(7)), (None, Some(false)));
+}
+
+#[test]
+fn several_writers_make_one_chain() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = log(&folder);
+    std::thread::scope(|scope| {
+        for writer in 0..4 {
+            let path = path.clone();
+            scope.spawn(move || write(&path, (0..50).map(|n| format!("{writer} {n}"))));
+        }
+    });
+    let report = verify(&path, None).unwrap();
+    assert_eq!((report.lines, report.last, report.fault_count), (200, 200, 0));
+}
+
+#[test]
+fn a_torn_line_is_taken_away_and_that_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = log(&folder);
+    write(&path, ["one".to_owned()]);
+    let mut file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+    file.write_all(b"{\"n\":2,\"at\":\"20").unwrap();
+    assert_eq!(verify(&path, None).unwrap().fault_count, 1);
+    write(&path, ["two".to_owned()]);
+    let report = verify(&path, None).unwrap();
+    assert_eq!((report.lines, report.fault_count), (3, 0));
+    assert!(lines(&path)[1].contains("log_repaired"), "{:?}", lines(&path));
+}
+
+#[test]
+fn the_log_is_bounded_and_its_chain_goes_on_in_the_next_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = log(&folder);
+    let most = 40_000;
+    let mut files = [AuditFile::new(path.clone(), most), AuditFile::new(path.clone(), most)];
+    for n in 0..400 {
+        files[n % 2].note(&event(&n.to_string())).unwrap();
+        let size = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len());
+        assert!(size(&path) + size(&AuditFile::put_aside(&path)) < most + 2000);
+    }
+    let report = verify(&path, None).unwrap();
+    assert_eq!((report.last, report.fault_count), (400, 0));
+    assert!(report.first > 1 && report.lines == 401 - report.first, "{report:?}");
+}
+
+#[test]
+fn a_server_that_is_killed_between_two_files_does_not_break_the_chain() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = log(&folder);
+    write(&path, ["one".to_owned(), "two".to_owned()]);
+    std::fs::rename(&path, AuditFile::put_aside(&path)).unwrap();
+    // Once before the new file was made, and once after.
+    for name in ["three", "four"] {
+        write(&path, [name.to_owned()]);
+        let report = verify(&path, None).unwrap();
+        assert_eq!((report.fault_count, report.lines), (0, 3), "{report:?}");
+        std::fs::write(&path, "").unwrap();
+    }
+}
+
+#[test]
+fn only_its_owner_reads_the_log() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    write(&log(&folder), ["one".to_owned()]);
+    let mode = std::fs::metadata(log(&folder)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o77, 0);
+}
+
+#[tokio::test]
+async fn a_flood_is_counted_instead_of_written_and_pushes_nobody_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = log(&folder);
+    let desk = AuditDesk::start(AuditFile::new(path.clone(), MOST)).unwrap();
+    for n in 0..2000 {
+        desk.note(event(&n.to_string()));
+    }
+    desk.note(SecurityEvent {
+        who: Some(Principal::new("b")),
+        ..event("of another one")
+    });
+    desk.close().await;
+    let report = verify(&path, None).unwrap();
+    assert_eq!((report.lines, report.fault_count), (202, 0));
+    let text = lines(&path).join("\n");
+    assert!(
+        text.contains("of another one") && text.contains("1800 more of call_refused"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn a_log_that_cannot_be_written_holds_nobody_up() {
+    let folder = tempfile::tempdir().unwrap();
+    // A folder stands where the file should be.
+    std::fs::create_dir(log(&folder)).unwrap();
+    let desk = AuditDesk::start(AuditFile::new(log(&folder), MOST)).unwrap();
+    desk.note(event("lost"));
+    desk.close().await;
+    assert!(verify(&log(&folder), None).is_err());
+}

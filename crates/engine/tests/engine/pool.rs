@@ -1,0 +1,65 @@
+//! Sandboxes that wait: how many, and what they have loaded.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::future::join_all;
+use sandcell_engine::PoolConfig;
+use sandcell_sandbox::ByteSize;
+
+use crate::support::{Bench, run_of};
+
+/// An engine whose demand decides how many wait within so much memory.
+fn bench(memory: ByteSize, preload: &[&str]) -> Bench {
+    Bench::with(|config| {
+        config.pool = PoolConfig {
+            parked: None,
+            memory,
+            preload: preload.iter().map(|name| (*name).to_owned()).collect(),
+        };
+    })
+}
+
+/// A burst that none of those who wait can serve, and time to make up for it.
+async fn burst(bench: &Bench) {
+    let calls = (0..12).map(|_| bench.once(run_of("cell")));
+    for view in join_all(calls).await {
+        view.unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(20)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_sandbox_counts_for_the_memory_that_it_uses() {
+    let light = bench(ByteSize::mib(100), &[]);
+    burst(&light).await;
+    assert_eq!(light.engine.counts().waiting, 8);
+    assert_eq!(light.world.preloaded.load(Ordering::SeqCst), 0);
+
+    let heavy = bench(ByteSize::mib(100), &["numpy", "no_such"]);
+    heavy.world.weight.store(40 << 20, Ordering::SeqCst);
+    burst(&heavy).await;
+    assert_eq!(heavy.engine.counts().waiting, 2);
+    heavy.world.live_becomes(2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn modules_that_do_not_fit_into_the_memory_are_not_loaded_ahead() {
+    let bench = bench(ByteSize::mib(64), &["torch"]);
+    bench.world.weight.store(300 << 20, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    burst(&bench).await;
+    assert_eq!(bench.world.preloaded.load(Ordering::SeqCst), 1);
+    assert_eq!(bench.engine.counts().waiting, 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn modules_that_end_the_interpreter_are_given_up_and_sandboxes_wait_without_them() {
+    let bench = bench(ByteSize::mib(256), &["killer"]);
+    bench.world.preload_fails.store(true, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(bench.world.preloaded.load(Ordering::SeqCst), 3);
+    assert_eq!(bench.engine.counts().waiting, 1);
+    bench.world.live_becomes(1).await;
+    assert_eq!(bench.once(run_of("print ran")).await.unwrap().stdout.text, "ran\n");
+}

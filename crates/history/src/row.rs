@@ -1,0 +1,180 @@
+//! A row, as it is kept and read back.
+
+use sandcell_engine::{ExecutionId, Finished, HistoryRecord, SandboxId, Status};
+use serde::Serialize;
+
+use crate::clock::millis;
+
+/// Bytes of code that are kept; no execution has more.
+const CODE: usize = 1 << 20;
+/// Bytes of each other text that are kept.
+const TEXT: usize = 256 << 10;
+/// What tokens for HTTP begin with; their id and their secret follow.
+const TOKEN: &str = "sandcell_tk";
+/// What a row takes beside its texts.
+const OVERHEAD: usize = 600;
+
+/// An execution of the history, with everything that is kept of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// Its id.
+    pub execution_id: String,
+    /// Whose it was.
+    pub owner: String,
+    /// Its sandbox; none for code that was refused before one was needed.
+    pub sandbox_id: Option<String>,
+    /// The language.
+    pub language: String,
+    /// How it ended.
+    pub status: Status,
+    /// When it started, RFC 3339 with milliseconds.
+    pub timestamp: String,
+    /// How long it ran.
+    pub duration_ms: u64,
+    /// Processor time.
+    pub cpu_ms: u64,
+    /// The most memory its sandbox used so far.
+    pub peak_memory_bytes: u64,
+    /// Bytes that it wrote.
+    pub stdout_bytes: u64,
+    /// The same.
+    pub stderr_bytes: u64,
+    /// The program's exit code.
+    pub exit_code: Option<i32>,
+    /// The error's last line, or the cause's message.
+    pub error: Option<String>,
+    /// Why it was not ok: the code of the cause.
+    pub cause: Option<String>,
+    /// All of the code.
+    pub code: String,
+    /// Output as it was handed back: head and tail.
+    pub stdout: String,
+    /// The same.
+    pub stderr: String,
+    /// The last expression's value.
+    pub result: Option<String>,
+    /// The error that the code raised.
+    pub traceback: Option<String>,
+    #[serde(skip)]
+    pub(crate) code_preview: String,
+    #[serde(skip)]
+    pub(crate) stdout_preview: String,
+    #[serde(skip)]
+    pub(crate) started_ms: i64,
+    #[serde(skip)]
+    pub(crate) shown: bool,
+}
+
+impl Row {
+    /// What the engine handed over, within bounds.
+    pub(crate) fn of(done: Finished) -> Self {
+        let whole = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
+        Self {
+            execution_id: done.record.execution_id.to_string(),
+            owner: done.owner.0.to_string(),
+            sandbox_id: done.record.sandbox_id.map(|id| id.to_string()),
+            language: done.record.language,
+            status: done.record.status,
+            timestamp: done.record.timestamp,
+            duration_ms: done.record.duration_ms,
+            cpu_ms: whole(done.cpu.as_millis()),
+            peak_memory_bytes: done.peak_memory.as_bytes(),
+            stdout_bytes: done.stdout_bytes,
+            stderr_bytes: done.stderr_bytes,
+            exit_code: done.exit_code,
+            error: done.record.error.map(masked),
+            cause: done.cause.map(|cause| cause.code.as_str().to_owned()),
+            code: masked(cut(done.code, CODE)),
+            stdout: masked(cut(done.stdout, TEXT)),
+            stderr: masked(cut(done.stderr, TEXT)),
+            result: done.result.map(|text| masked(cut(text, TEXT))),
+            traceback: done.traceback.map(|text| masked(cut(text, TEXT))),
+            code_preview: masked(done.record.code_preview),
+            stdout_preview: masked(done.record.stdout_preview),
+            started_ms: millis(done.started),
+            shown: done.shown,
+        }
+    }
+
+    /// At most 100 characters of the code.
+    #[must_use]
+    pub fn code_preview(&self) -> &str {
+        &self.code_preview
+    }
+
+    /// At most 200 characters of standard output.
+    #[must_use]
+    pub fn stdout_preview(&self) -> &str {
+        &self.stdout_preview
+    }
+
+    /// Bytes that a row takes while it waits, before it is brought within bounds.
+    pub(crate) fn weight_of(done: &Finished) -> u64 {
+        let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let texts = done.code.len() + done.stdout.len() + done.stderr.len();
+        let bytes = OVERHEAD + texts + optional(&done.result) + optional(&done.traceback);
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
+    /// Bytes that it takes, nearly.
+    pub(crate) fn weight(&self) -> usize {
+        let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        OVERHEAD
+            + self.code.len()
+            + self.stdout.len()
+            + self.stderr.len()
+            + optional(&self.result)
+            + optional(&self.traceback)
+    }
+
+    /// The row as its owner sees it. None if its ids are none: somebody else wrote it.
+    pub(crate) fn record(&self) -> Option<HistoryRecord> {
+        Some(HistoryRecord {
+            execution_id: ExecutionId::parse(&self.execution_id)?,
+            sandbox_id: match &self.sandbox_id {
+                None => None,
+                Some(id) => Some(SandboxId::parse(id)?),
+            },
+            language: self.language.clone(),
+            status: self.status,
+            timestamp: self.timestamp.clone(),
+            success: self.status == Status::Ok,
+            duration_ms: self.duration_ms,
+            code_preview: self.code_preview.clone(),
+            stdout_preview: self.stdout_preview.clone(),
+            error: self.error.clone(),
+        })
+    }
+}
+
+fn cut(mut text: String, most: usize) -> String {
+    text.truncate(text.floor_char_boundary(most));
+    text
+}
+
+/// A text without the secrets of our own tokens, should somebody have put one into code or output.
+fn masked(text: String) -> String {
+    let mut parts = text.split(TOKEN);
+    let mut safe = parts.next().unwrap_or_default().to_owned();
+    let mut found = false;
+    for part in parts {
+        found = true;
+        let is_own = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let id = part.find(|c| !is_own(c)).unwrap_or(part.len());
+        let (id, rest) = part.split_at(id);
+        safe.push_str(TOKEN);
+        safe.push_str(id);
+        match rest.strip_prefix('_') {
+            Some(secret) if !id.is_empty() => {
+                safe.push_str("_***");
+                safe.push_str(secret.trim_start_matches(is_own));
+            }
+            _ => safe.push_str(rest),
+        }
+    }
+    if found { safe } else { text }
+}
+
+pub(crate) fn status(word: &str) -> Option<Status> {
+    Status::ALL.into_iter().find(|status| status.as_str() == word)
+}

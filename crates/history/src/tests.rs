@@ -1,0 +1,299 @@
+//! The database and its thread: what they keep, for whom, how much, and what they do when they cannot.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use sandcell_engine::{ExecutionId, Finished, HistoryRecord, Keeper as _, Principal, Status};
+use sandcell_sandbox::ByteSize;
+
+use crate::row::Row;
+use crate::{Database, Filter, HistoryError, Retention, Voice, Writer};
+
+const DAY: Duration = Duration::from_secs(86_400);
+const KEEP: Retention = Retention {
+    rows: 1000,
+    age: DAY,
+    bytes: 64 << 20,
+};
+
+fn id(number: u32) -> String {
+    // An id's alphabet has no 0 and 1; parsing does not mind.
+    format!("ex{number:026}")
+}
+
+fn finished(number: u32, owner: &str, code: &str) -> Finished {
+    Finished {
+        owner: Principal::new(owner),
+        record: HistoryRecord {
+            execution_id: ExecutionId::parse(&id(number)).unwrap(),
+            sandbox_id: None,
+            language: "python".to_owned(),
+            status: Status::Ok,
+            timestamp: "2026-01-01T00:00:00.000Z".to_owned(),
+            success: true,
+            duration_ms: 7,
+            code_preview: code.chars().take(100).collect(),
+            stdout_preview: String::new(),
+            error: None,
+        },
+        shown: true,
+        started: SystemTime::now(),
+        code: code.to_owned(),
+        stdout: "printed".to_owned(),
+        stderr: String::new(),
+        result: Some("42".to_owned()),
+        traceback: None,
+        cause: None,
+        exit_code: Some(0),
+        cpu: Duration::from_millis(3),
+        peak_memory: ByteSize::mib(9),
+        stdout_bytes: 7,
+        stderr_bytes: 0,
+    }
+}
+
+fn file(folder: &tempfile::TempDir) -> std::path::PathBuf {
+    Database::file(folder.path())
+}
+
+fn rows(path: &Path, owner: &str) -> Vec<String> {
+    let filter = Filter {
+        owner: Some(owner.to_owned()),
+        most: 10_000,
+        ..Filter::default()
+    };
+    let rows = Database::open_existing(path).unwrap().list(&filter, true).unwrap();
+    rows.into_iter().map(|row| row.code).collect()
+}
+
+async fn codes(writer: &Writer, owner: &str, last_n: usize) -> Option<(u64, Vec<String>)> {
+    let view = writer.view(&Principal::new(owner), last_n, None).await?;
+    Some((
+        view.total,
+        view.records.into_iter().map(|row| row.code_preview).collect(),
+    ))
+}
+
+#[tokio::test]
+async fn rows_outlive_the_server_and_belong_to_their_callers() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    writer.keep(finished(1, "a", "one"));
+    writer.keep(finished(2, "b", "two"));
+    writer.keep(finished(3, "a", "three"));
+    let expected = Some((2, vec!["three".to_owned(), "one".to_owned()]));
+    assert_eq!(codes(&writer, "a", 10).await, expected);
+    writer.close().await;
+    drop(writer);
+    let again = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    assert_eq!(codes(&again, "a", 10).await, expected);
+    assert_eq!(codes(&again, "b", 10).await, Some((1, vec!["two".to_owned()])));
+    assert_eq!(codes(&again, "nobody", 10).await, Some((0, Vec::new())));
+}
+
+#[tokio::test]
+async fn a_reset_begins_a_new_view_for_its_caller_and_keeps_the_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    writer.keep(finished(1, "a", "old"));
+    writer.keep(finished(2, "b", "other"));
+    writer.reset(&Principal::new("a"), SystemTime::now());
+    writer.keep(finished(3, "a", "new"));
+    assert_eq!(codes(&writer, "a", 10).await, Some((1, vec!["new".to_owned()])));
+    assert_eq!(codes(&writer, "b", 10).await, Some((1, vec!["other".to_owned()])));
+    assert_eq!(rows(&file(&folder), "a"), ["new", "old"]);
+}
+
+#[tokio::test]
+async fn a_row_that_is_not_to_be_shown_is_kept_for_the_operator_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    writer.keep(finished(1, "a", "seen"));
+    writer.keep(Finished {
+        shown: false,
+        ..finished(2, "a", "unseen")
+    });
+    assert_eq!(codes(&writer, "a", 10).await, Some((1, vec!["seen".to_owned()])));
+    assert_eq!(rows(&file(&folder), "a"), ["unseen", "seen"]);
+}
+
+#[tokio::test]
+async fn a_busy_caller_does_not_push_out_a_quiet_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let keep = Retention { rows: 10, ..KEEP };
+    let writer = Writer::start(file(&folder), keep, Voice::Loud).unwrap();
+    writer.keep(finished(1, "quiet", "kept"));
+    (2..300).for_each(|number| writer.keep(finished(number, "busy", &number.to_string())));
+    assert_eq!(codes(&writer, "quiet", 10).await, Some((1, vec!["kept".to_owned()])));
+    let (total, shown) = codes(&writer, "busy", 50).await.unwrap();
+    assert_eq!((total, shown.len()), (298, 9));
+    assert_eq!(shown[0], "299");
+}
+
+#[tokio::test]
+async fn what_the_rows_take_is_bounded_and_so_is_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let keep = Retention { bytes: 2 << 20, ..KEEP };
+    let writer = Writer::start(file(&folder), keep, Voice::Loud).unwrap();
+    let large = "x".repeat(900_000);
+    for number in 0..60 {
+        writer.keep(finished(number, "a", &large));
+        // The queue is not what is tested.
+        writer.close().await;
+    }
+    assert_eq!(rows(&file(&folder), "a").len(), 2);
+    let size = std::fs::metadata(file(&folder)).unwrap().len();
+    assert!(size < keep.file_bytes(), "{size}");
+}
+
+#[tokio::test]
+async fn old_rows_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    let mut old = finished(1, "a", "old");
+    old.started = SystemTime::now() - DAY - Duration::from_secs(1);
+    writer.keep(old);
+    writer.keep(finished(2, "a", "new"));
+    assert_eq!(codes(&writer, "a", 10).await.unwrap().1, ["new"]);
+    drop(writer);
+    let again = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    again.close().await;
+    assert_eq!(rows(&file(&folder), "a"), ["new"]);
+}
+
+#[tokio::test]
+async fn a_broken_file_is_left_alone_and_memory_has_to_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let garbage: Vec<u8> = (0..40_000_u32)
+        .map(|n| (n.wrapping_mul(2_654_435_761) >> 13).to_le_bytes()[0])
+        .collect();
+    std::fs::write(file(&folder), &garbage).unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    writer.keep(finished(1, "a", "one"));
+    assert_eq!(codes(&writer, "a", 10).await, None);
+    writer.close().await;
+    assert_eq!(std::fs::read(file(&folder)).unwrap(), garbage);
+    let error = Database::open_existing(&file(&folder)).unwrap_err();
+    assert!(error.remedy().contains("move it away"), "{error}: {}", error.remedy());
+}
+
+#[test]
+fn a_file_that_breaks_later_is_an_error_with_a_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut database = Database::open(&file(&folder), 64 << 20).unwrap();
+    let many: Vec<Row> = (0..200).map(|n| Row::of(finished(n, "a", &"y".repeat(3000)))).collect();
+    database.add(&many, 0).unwrap();
+    drop(database);
+    let mut bytes = std::fs::read(file(&folder)).unwrap();
+    bytes[8192..200_000].fill(0xa5);
+    std::fs::write(file(&folder), bytes).unwrap();
+    let database = Database::open_existing(&file(&folder)).unwrap();
+    let filter = Filter {
+        most: 1000,
+        ..Filter::default()
+    };
+    let error = database.list(&filter, true).unwrap_err();
+    assert!(error.remedy().contains("broken"), "{error:?}");
+}
+
+#[test]
+fn a_full_file_writes_nothing_of_a_batch_and_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut database = Database::open(&file(&folder), 600 << 10).unwrap();
+    database.add(&[Row::of(finished(0, "a", "small"))], 0).unwrap();
+    let many: Vec<Row> = (1..20)
+        .map(|n| Row::of(finished(n, "a", &"y".repeat(100_000))))
+        .collect();
+    let error = database.add(&many, 0).unwrap_err();
+    assert!(error.remedy().contains("make room"), "{error:?}");
+    assert_eq!(rows(&file(&folder), "a"), ["small"]);
+    database.add(&[Row::of(finished(99, "a", "later"))], 0).unwrap();
+    assert_eq!(rows(&file(&folder), "a"), ["later", "small"]);
+}
+
+#[test]
+fn a_newer_form_is_not_touched() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = Database::open(&file(&folder), 64 << 20).unwrap();
+    database.connection().pragma_update(None, "user_version", 7).unwrap();
+    drop(database);
+    for opened in [
+        Database::open(&file(&folder), 64 << 20),
+        Database::open_existing(&file(&folder)),
+    ] {
+        assert!(matches!(opened, Err(HistoryError::Newer { form: 7, .. })));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn only_its_owner_reads_the_file() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let mut database = Database::open(&file(&folder), 64 << 20).unwrap();
+    database.add(&[Row::of(finished(0, "a", "x"))], 0).unwrap();
+    for entry in std::fs::read_dir(folder.path()).unwrap() {
+        let entry = entry.unwrap();
+        let mode = entry.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o77, 0, "{:?}", entry.path());
+    }
+}
+
+#[test]
+fn rows_are_found_by_what_is_in_them_and_can_be_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut database = Database::open(&file(&folder), 64 << 20).unwrap();
+    let all: Vec<Row> = [(1, "100%"), (2, "100 x"), (3, "a_b"), (4, "a-b")]
+        .into_iter()
+        .map(|(number, code)| Row::of(finished(number, "a", code)))
+        .collect();
+    database.add(&all, 0).unwrap();
+    let found = |database: &Database, text: &str| {
+        let filter = Filter {
+            text: Some(text.to_owned()),
+            most: 10,
+            ..Filter::default()
+        };
+        let rows = database.list(&filter, true).unwrap();
+        rows.into_iter().map(|row| row.code).collect::<Vec<_>>()
+    };
+    assert_eq!(found(&database, "0%"), ["100%"]);
+    assert_eq!(found(&database, "A_B"), ["a_b"]);
+    assert_eq!(found(&database, "printed").len(), 4);
+    assert!(found(&database, "' OR 1 --").is_empty());
+    assert_eq!(database.forget(&[id(1), id(50)]).unwrap(), 1);
+    assert!(found(&database, "0%").is_empty());
+    let left = std::fs::read(file(&folder)).unwrap();
+    assert!(!left.windows(4).any(|four| four == b"100%"), "it is still in the file");
+}
+
+#[test]
+fn secrets_of_our_own_tokens_are_not_kept() {
+    let secret = "abcdefghijklmnopqrstuvwxyz234567abcdefghijklmnopqrstu";
+    let code = format!("t = 'sandcell_tkabcdefghij_{secret}'; u = 'sandcell_tk_x sandcell_tk'");
+    let row = Row::of(finished(1, "a", &code));
+    assert_eq!(
+        row.code,
+        "t = 'sandcell_tkabcdefghij_***'; u = 'sandcell_tk_x sandcell_tk'"
+    );
+    assert!(!row.code_preview.contains("abcdefghijkl"), "{}", row.code_preview);
+}
+
+#[tokio::test]
+async fn two_servers_share_a_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let both = [
+        Writer::start(file(&folder), KEEP, Voice::Loud).unwrap(),
+        Writer::start(file(&folder), KEEP, Voice::Loud).unwrap(),
+    ];
+    for number in 0..200_u32 {
+        both[usize::from(number % 2 == 1)].keep(finished(number, "a", &number.to_string()));
+    }
+    for writer in &both {
+        writer.close().await;
+    }
+    for writer in &both {
+        let (total, shown) = codes(writer, "a", 50).await.unwrap();
+        assert_eq!((total, shown.len()), (200, 50));
+    }
+}

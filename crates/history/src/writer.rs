@@ -1,0 +1,369 @@
+//! The thread that has the database, and what it is asked through: a bounded queue.
+//!
+//! Rows are gathered for a moment and written together. What cannot be written waits within a bound and is tried again;
+//! beyond the bound the oldest goes. Whoever waits for an answer waits for so long at most.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use async_trait::async_trait;
+use sandcell_engine::{Finished, Keeper, LastingView, Principal};
+use tokio::sync::oneshot;
+
+use crate::clock::{millis, now};
+use crate::database::{Database, HistoryError};
+use crate::retention::{Holding, Retention};
+use crate::row::Row;
+
+/// What waits for the thread: more than a server finishes while a disk is slow.
+const QUEUE: usize = 4096;
+/// Bytes of rows that wait for the thread.
+const QUEUE_BYTES: u64 = 64 << 20;
+/// How long rows are gathered. A committed row is not lost, and nothing waits longer than this to be one.
+const GATHER: Duration = Duration::from_millis(50);
+/// Rows that are written together.
+const BATCH: usize = 512;
+/// Bytes of rows that are written together: what is too much is deleted after each, before the file is full.
+const BATCH_BYTES: usize = 1 << 20;
+/// Bytes of rows that wait for a database that cannot be written now.
+const PENDING_BYTES: usize = 16 << 20;
+/// How soon that is tried again.
+const AGAIN: Duration = Duration::from_secs(15);
+/// How often rows are looked through for those that are too old, and for what other processes wrote.
+const LOOK: Duration = Duration::from_secs(60);
+/// How long somebody waits for an answer.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// How it is told that the database does not work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Voice {
+    /// As a warning: right for a server, whose operator counts on the history.
+    Loud,
+    /// For those who look: right for a command that is run for what it prints.
+    Low,
+}
+
+/// Keeps a history in a database, behind the calls.
+#[derive(Debug)]
+pub struct Writer {
+    queue: SyncSender<Request>,
+    waiting: Arc<AtomicU64>,
+    lost: AtomicU64,
+}
+
+#[derive(Debug)]
+enum Request {
+    Keep(Box<Finished>),
+    Reset(String, i64),
+    View {
+        owner: String,
+        last_n: usize,
+        sandbox: Option<String>,
+        answer: oneshot::Sender<Option<LastingView>>,
+    },
+    Flush(oneshot::Sender<()>),
+}
+
+impl Writer {
+    /// Starts the thread. The database is opened there, so that nobody waits for a disk.
+    ///
+    /// # Errors
+    /// When there can be no thread.
+    pub fn start(path: PathBuf, keep: Retention, voice: Voice) -> std::io::Result<Self> {
+        let (queue, requests) = sync_channel(QUEUE);
+        let waiting = Arc::new(AtomicU64::new(0));
+        let mut desk = Desk {
+            path,
+            keep,
+            voice,
+            database: Store::Unopened,
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            held: Holding::default(),
+            looked: None,
+            warned: false,
+            began_ms: now(),
+            waiting: Arc::clone(&waiting),
+        };
+        thread::Builder::new()
+            .name("history".to_owned())
+            .spawn(move || desk.work(&requests))?;
+        Ok(Self {
+            queue,
+            waiting,
+            lost: AtomicU64::new(0),
+        })
+    }
+
+    fn send(&self, request: Request) -> bool {
+        match self.queue.try_send(request) {
+            Ok(()) => true,
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => self.lose(),
+        }
+    }
+
+    /// Something does not reach the database; the first time is told.
+    fn lose(&self) -> bool {
+        if self.lost.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!("the history cannot be written as fast as code ends: some of it stays in memory only");
+        }
+        false
+    }
+}
+
+#[async_trait]
+impl Keeper for Writer {
+    fn keep(&self, row: Finished) {
+        let weight = Row::weight_of(&row);
+        let full = self.waiting.fetch_add(weight, Ordering::Relaxed) > QUEUE_BYTES;
+        let sent = if full {
+            self.lose()
+        } else {
+            self.send(Request::Keep(Box::new(row)))
+        };
+        if !sent {
+            self.waiting.fetch_sub(weight, Ordering::Relaxed);
+        }
+    }
+
+    fn reset(&self, who: &Principal, at: SystemTime) {
+        self.send(Request::Reset(who.0.to_string(), millis(at)));
+    }
+
+    async fn view(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Option<LastingView> {
+        let (answer, answered) = oneshot::channel();
+        let request = Request::View {
+            owner: who.0.to_string(),
+            last_n,
+            sandbox: sandbox.map(str::to_owned),
+            answer,
+        };
+        if !self.send(request) {
+            return None;
+        }
+        tokio::time::timeout(ANSWER, answered).await.ok()?.ok()?
+    }
+
+    async fn close(&self) {
+        let (answer, answered) = oneshot::channel();
+        if self.send(Request::Flush(answer)) && tokio::time::timeout(ANSWER, answered).await.is_err() {
+            tracing::warn!("the last rows of the history could not be written in time");
+        }
+    }
+}
+
+/// The database, as far as it is there.
+#[derive(Debug)]
+enum Store {
+    Unopened,
+    Open(Box<Database>),
+    Failed(Instant),
+}
+
+/// What the thread has.
+struct Desk {
+    path: PathBuf,
+    keep: Retention,
+    voice: Voice,
+    database: Store,
+    /// Rows that are not written yet, oldest first.
+    pending: VecDeque<Row>,
+    pending_bytes: usize,
+    held: Holding,
+    looked: Option<Instant>,
+    warned: bool,
+    began_ms: i64,
+    waiting: Arc<AtomicU64>,
+}
+
+impl Desk {
+    fn work(&mut self, requests: &Receiver<Request>) {
+        self.open();
+        let mut due: Option<Instant> = None;
+        loop {
+            let wait = due.map_or(LOOK, |due| due.saturating_duration_since(Instant::now()));
+            match requests.recv_timeout(wait) {
+                Ok(request) => {
+                    self.take(request);
+                    if due.is_none() && !self.pending.is_empty() {
+                        due = Some(Instant::now() + GATHER);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    self.write();
+                    self.look();
+                    due = (!self.pending.is_empty()).then(|| Instant::now() + AGAIN);
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.write();
+                    return;
+                }
+            }
+            if self.pending.len() >= BATCH || self.pending_bytes >= BATCH_BYTES {
+                self.write();
+            }
+            if self.pending.is_empty() {
+                due = None;
+            }
+        }
+    }
+
+    fn take(&mut self, request: Request) {
+        match request {
+            Request::Keep(done) => {
+                self.waiting.fetch_sub(Row::weight_of(&done), Ordering::Relaxed);
+                let row = Row::of(*done);
+                let weight = row.weight();
+                self.pending_bytes += weight;
+                self.pending.push_back(row);
+                while self.pending_bytes > PENDING_BYTES && self.pending.len() > 1 {
+                    self.write();
+                    if let Some(oldest) = self.pending.pop_front() {
+                        self.pending_bytes = self.pending_bytes.saturating_sub(oldest.weight());
+                    }
+                }
+            }
+            Request::Reset(owner, at_ms) => {
+                self.write();
+                self.with(|database, _| database.reset(&owner, at_ms));
+            }
+            Request::View {
+                owner,
+                last_n,
+                sandbox,
+                answer,
+            } => {
+                self.write();
+                let (oldest, began) = (Database::oldest(self.keep.age), self.began_ms);
+                // Rows that could not be written are in the engine's memory, which then answers.
+                let view = if self.pending.is_empty() {
+                    self.with(|database, _| database.view(&owner, last_n, sandbox.as_deref(), oldest, began))
+                } else {
+                    None
+                };
+                // Whoever asked may have left.
+                let _nobody_waits = answer.send(view);
+            }
+            Request::Flush(answer) => {
+                self.write();
+                let _nobody_waits = answer.send(());
+            }
+        }
+    }
+
+    /// Writes what waits.
+    fn write(&mut self) {
+        while !self.pending.is_empty() {
+            let count = self.batch();
+            self.pending.make_contiguous();
+            let rows: Vec<Row> = self.pending.drain(..count).collect();
+            let began = self.began_ms;
+            let written = self.with(|database, held| {
+                database.add(&rows, began)?;
+                let bytes: usize = rows.iter().map(Row::weight).sum();
+                held.rows += u64::try_from(rows.len()).unwrap_or(u64::MAX);
+                held.bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
+                Ok(())
+            });
+            if written.is_none() {
+                rows.into_iter().rev().for_each(|row| self.pending.push_front(row));
+                return;
+            }
+            self.pending_bytes = self.pending.iter().map(Row::weight).sum();
+            if self.warned {
+                tracing::info!("the history is written again");
+                self.warned = false;
+            }
+            if self.held.is_over(&self.keep) {
+                self.trim();
+            }
+        }
+    }
+
+    /// How many rows are written next.
+    fn batch(&self) -> usize {
+        let mut bytes = 0;
+        let fits = self.pending.iter().take(BATCH).take_while(|row| {
+            let first = bytes == 0;
+            bytes += row.weight();
+            first || bytes <= BATCH_BYTES
+        });
+        fits.count()
+    }
+
+    /// Looks through the rows, now and then.
+    fn look(&mut self) {
+        if self.looked.is_none_or(|last| last.elapsed() >= LOOK) {
+            self.trim();
+        }
+    }
+
+    fn trim(&mut self) {
+        self.looked = Some(Instant::now());
+        let keep = self.keep;
+        self.with(|database, held| {
+            *held = database.trim(&keep)?;
+            Ok(())
+        });
+    }
+
+    /// Does something with the database, if it works.
+    fn with<T>(&mut self, work: impl FnOnce(&mut Database, &mut Holding) -> Result<T, HistoryError>) -> Option<T> {
+        self.open();
+        let Store::Open(database) = &mut self.database else {
+            return None;
+        };
+        match work(database, &mut self.held) {
+            Ok(done) => Some(done),
+            Err(error) => {
+                self.failed(&error);
+                None
+            }
+        }
+    }
+
+    fn open(&mut self) {
+        match &self.database {
+            Store::Open(_) => return,
+            Store::Failed(at) if at.elapsed() < AGAIN => return,
+            Store::Failed(_) | Store::Unopened => {}
+        }
+        let keep = self.keep;
+        let opened = Database::open(&self.path, keep.file_bytes()).and_then(|mut database| {
+            let held = database.trim(&keep)?;
+            Ok((database, held))
+        });
+        match opened {
+            Ok((database, held)) => {
+                self.held = held;
+                self.looked = Some(Instant::now());
+                self.database = Store::Open(Box::new(database));
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    /// One warning for each time that it stops working; then memory has to do.
+    fn failed(&mut self, error: &HistoryError) {
+        self.database = Store::Failed(Instant::now());
+        if self.warned {
+            return;
+        }
+        self.warned = true;
+        let cause = std::error::Error::source(error)
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let remedy = error.remedy();
+        match self.voice {
+            Voice::Loud => {
+                tracing::warn!("{error}: {cause}. Executions go on, and the history is kept in memory only. {remedy}")
+            }
+            Voice::Low => tracing::info!("{error}: {cause}. {remedy}"),
+        }
+    }
+}

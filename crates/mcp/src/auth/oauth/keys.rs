@@ -1,0 +1,233 @@
+//! The issuer's public keys: fetched when they are first needed, again when they are old or a token names one that is
+//! unknown, and never so often that a flood of tokens becomes a flood of requests to the issuer.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use jsonwebtoken::jwk::{Jwk, KeyOperations, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey};
+use reqwest::Url;
+use serde_json::Value;
+
+use super::{OauthError, OauthOptions, address};
+
+/// Keys are asked for again after this time.
+const FRESH: Duration = Duration::from_secs(600);
+/// What cannot be asked for again is used for so long.
+const STALE: Duration = Duration::from_secs(3600);
+/// Between two attempts.
+#[cfg(not(test))]
+const PAUSE: Duration = Duration::from_secs(5);
+#[cfg(test)]
+const PAUSE: Duration = Duration::from_millis(200);
+/// What an attempt may take.
+const WITHIN: Duration = Duration::from_secs(10);
+const CONNECT: Duration = Duration::from_secs(5);
+/// Bytes of a document of the issuer.
+const DOCUMENT_BYTES: usize = 256 << 10;
+/// Keys that are used of one set.
+const KEYS: usize = 64;
+
+/// A key, and what it is for.
+#[derive(Debug, Clone)]
+pub(super) struct Key {
+    id: Option<String>,
+    /// The one algorithm that it says it is for, if it says so.
+    algorithm: Option<Algorithm>,
+    pub(super) key: DecodingKey,
+}
+
+/// Why there is no key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoKey {
+    /// The issuer has no such key.
+    Unknown,
+    /// The issuer cannot be asked.
+    Unreachable,
+}
+
+#[derive(Debug, Clone)]
+struct Known {
+    keys: Arc<[Key]>,
+    at: Instant,
+}
+
+/// The keys of one issuer.
+#[derive(Debug)]
+pub(super) struct Keys {
+    issuer: String,
+    /// Where they are, if the operator said so.
+    place: Option<Url>,
+    http: reqwest::Client,
+    known: Mutex<Option<Known>>,
+    /// The last attempt to fetch; held while one is under way.
+    tried: tokio::sync::Mutex<Option<Instant>>,
+}
+
+impl Keys {
+    pub(super) fn new(options: &OauthOptions) -> Result<Self, OauthError> {
+        let place = match options.jwks_uri.as_str() {
+            "" => None,
+            text => Some(address("auth.jwks_uri", text)?),
+        };
+        let http = reqwest::Client::builder()
+            .user_agent(concat!("sandcell/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CONNECT)
+            .timeout(WITHIN)
+            // Where keys come from is the operator's decision, not that of whoever answers.
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|error| OauthError::Client(error.to_string()))?;
+        Ok(Self {
+            issuer: options.issuer.clone(),
+            place,
+            http,
+            known: Mutex::default(),
+            tried: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// The key for a token with this key id and algorithm.
+    pub(super) async fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Result<Key, NoKey> {
+        if let Some(known) = self.known(FRESH)
+            && let Some(key) = pick(&known.keys, id, algorithm)
+        {
+            return Ok(key);
+        }
+        let mut tried = self.tried.lock().await;
+        // Somebody else may have asked meanwhile.
+        if let Some(known) = self.known(FRESH)
+            && let Some(key) = pick(&known.keys, id, algorithm)
+        {
+            return Ok(key);
+        }
+        if tried.is_none_or(|tried| tried.elapsed() >= PAUSE) {
+            *tried = Some(Instant::now());
+            match tokio::time::timeout(WITHIN, self.fetch()).await {
+                Ok(Ok(keys)) => {
+                    let at = Instant::now();
+                    *self.lock() = Some(Known { keys, at });
+                }
+                Ok(Err(reason)) => tracing::warn!(issuer = %self.issuer, reason, "the issuer's keys cannot be had"),
+                Err(_) => tracing::warn!(issuer = %self.issuer, "the issuer's keys did not come in time"),
+            }
+        }
+        drop(tried);
+        let known = self.known(STALE).ok_or(NoKey::Unreachable)?;
+        pick(&known.keys, id, algorithm).ok_or(NoKey::Unknown)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known(&self, younger: Duration) -> Option<Known> {
+        self.lock().clone().filter(|known| known.at.elapsed() < younger)
+    }
+
+    async fn fetch(&self) -> Result<Arc<[Key]>, String> {
+        let place = match &self.place {
+            Some(place) => place.clone(),
+            None => self.discover().await?,
+        };
+        let document = self.get(place).await?;
+        let keys = document
+            .get("keys")
+            .and_then(Value::as_array)
+            .ok_or("no list of keys")?;
+        // Issuers publish keys of other kinds beside those for signatures.
+        Ok(keys.iter().filter_map(usable).take(KEYS).collect())
+    }
+
+    /// Where the issuer's metadata says that the keys are: RFC 8414 first, then OpenID Connect.
+    async fn discover(&self) -> Result<Url, String> {
+        let issuer: Url = self.issuer.parse().map_err(|_| "the issuer is not an address")?;
+        let path = issuer.path().trim_end_matches('/');
+        let mut reason = String::new();
+        for well_known in [
+            format!("/.well-known/oauth-authorization-server{path}"),
+            format!("{path}/.well-known/openid-configuration"),
+        ] {
+            let mut place = issuer.clone();
+            place.set_path(&well_known);
+            match self.get(place).await {
+                Ok(document) => {
+                    let text = |key: &str| document.get(key).and_then(Value::as_str);
+                    if text("issuer") != Some(&self.issuer) {
+                        return Err("its metadata is that of another issuer".to_owned());
+                    }
+                    let keys = text("jwks_uri").ok_or("its metadata says nothing about keys")?;
+                    return address("jwks_uri", keys).map_err(|error| error.to_string());
+                }
+                Err(why) => reason = why,
+            }
+        }
+        Err(reason)
+    }
+
+    async fn get(&self, place: Url) -> Result<Value, String> {
+        let failed = |error: reqwest::Error| error.without_url().to_string();
+        let accept = reqwest::header::ACCEPT;
+        let request = self.http.get(place).header(accept, "application/json");
+        let mut answer = request.send().await.map_err(failed)?;
+        if answer.status() != reqwest::StatusCode::OK {
+            return Err(format!("status {}", answer.status().as_u16()));
+        }
+        let mut bytes = Vec::new();
+        while let Some(part) = answer.chunk().await.map_err(failed)? {
+            if bytes.len() + part.len() > DOCUMENT_BYTES {
+                return Err(format!("more than {DOCUMENT_BYTES} bytes"));
+            }
+            bytes.extend_from_slice(&part);
+        }
+        serde_json::from_slice(&bytes).map_err(|_| "not JSON".to_owned())
+    }
+}
+
+/// The key with this id. A token that names none is for an issuer with one key.
+fn pick(keys: &[Key], id: Option<&str>, algorithm: Algorithm) -> Option<Key> {
+    let fits =
+        |key: &&Key| key.key.family() == algorithm.family() && key.algorithm.is_none_or(|only| only == algorithm);
+    match id {
+        Some(id) => keys
+            .iter()
+            .find(|key| key.id.as_deref() == Some(id))
+            .filter(fits)
+            .cloned(),
+        None => match keys {
+            [only] => Some(only).filter(fits).cloned(),
+            _ => None,
+        },
+    }
+}
+
+/// A key of the set, if it is a public one for signatures.
+fn usable(json: &Value) -> Option<Key> {
+    let jwk: Jwk = serde_json::from_value(json.clone()).ok()?;
+    if jwk
+        .common
+        .public_key_use
+        .as_ref()
+        .is_some_and(|usage| *usage != PublicKeyUse::Signature)
+    {
+        return None;
+    }
+    let operations = jwk.common.key_operations.as_ref();
+    if operations.is_some_and(|all| !all.contains(&KeyOperations::Verify)) {
+        return None;
+    }
+    let algorithm = match json.get("alg") {
+        None => None,
+        // For an algorithm that is not ours the key is not, either.
+        Some(name) => Some(name.as_str()?.parse().ok()?),
+    };
+    let key = DecodingKey::from_jwk(&jwk).ok()?;
+    let is_public = super::signatures::ALGORITHMS
+        .iter()
+        .any(|algorithm| algorithm.family() == key.family());
+    is_public.then(|| Key {
+        id: jwk.common.key_id,
+        algorithm,
+        key,
+    })
+}

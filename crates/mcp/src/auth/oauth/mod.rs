@@ -1,0 +1,198 @@
+//! OAuth 2.1, the resource server's part: callers bring access tokens of an issuer that the operator named, and this server
+//! only checks them (JWT, by the keys that the issuer publishes). It gives out no tokens and passes none on.
+//!
+//! The decision taken here: nothing of a token decides how it is checked. Issuer, audience and algorithms are fixed
+//! beforehand, keys come from the issuer alone, and a key is used for one algorithm only.
+
+#[cfg(feature = "oauth")]
+mod keys;
+#[cfg(feature = "oauth")]
+mod signatures;
+#[cfg(feature = "oauth")]
+#[cfg(test)]
+mod tests;
+#[cfg(feature = "oauth")]
+mod verifier;
+
+use serde_json::Value;
+#[cfg(feature = "oauth")]
+use serde_json::json;
+
+#[cfg(feature = "oauth")]
+pub(crate) use verifier::Verifier;
+
+/// Where the tokens of callers come from, and what they must be for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OauthOptions {
+    /// The authorization server, as its tokens name it in `iss`.
+    pub issuer: String,
+    /// The address of this server's `/mcp` as callers know it: what clients ask tokens for.
+    pub resource: String,
+    /// What tokens must have in `aud`; empty for the resource.
+    pub audience: String,
+    /// Scopes that a token must have, all of them.
+    pub scopes: Vec<String>,
+    /// Where the issuer's keys are; empty for where its metadata says.
+    pub jwks_uri: String,
+}
+
+/// Why tokens of the issuer cannot be checked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OauthError {
+    /// Left out of this build.
+    #[error("this build has no OAuth")]
+    Absent,
+    /// A setting.
+    #[error("{key}: {text:?} {reason}")]
+    Setting {
+        /// Which.
+        key: &'static str,
+        /// What it says.
+        text: String,
+        /// Why it cannot be used.
+        reason: &'static str,
+    },
+    /// No client for the issuer's keys.
+    #[error("no HTTP client for the issuer's keys: {0}")]
+    Client(String),
+}
+
+/// Why a token is not taken.
+#[cfg_attr(not(feature = "oauth"), expect(dead_code, reason = "only a verifier finds that out"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BadToken {
+    /// Not one of the issuer's for this server.
+    Wrong,
+    /// It was one, and its time is over.
+    Expired,
+    /// It lacks a scope.
+    Scope,
+    /// The issuer's keys cannot be had.
+    Unreachable,
+    /// More callers than are remembered.
+    Full,
+}
+
+/// What clients are told about where to get tokens.
+#[derive(Debug, Clone)]
+pub(crate) struct Signpost {
+    /// For `WWW-Authenticate`.
+    pub(crate) challenge: String,
+    /// The document at the well-known address.
+    pub(crate) document: Value,
+    /// The path of the resource: the well-known address may end with it.
+    pub(crate) path: String,
+}
+
+/// An address that tokens or keys may be asked for at: TLS, or this machine.
+#[cfg(feature = "oauth")]
+fn address(key: &'static str, text: &str) -> Result<reqwest::Url, OauthError> {
+    let wrong = |reason| OauthError::Setting {
+        key,
+        text: text.to_owned(),
+        reason,
+    };
+    let url: reqwest::Url = text.parse().map_err(|_| wrong("is not an address"))?;
+    let is_here = match url.host_str() {
+        None => return Err(wrong("is not an address")),
+        Some("localhost") => true,
+        Some(host) => {
+            let number: Result<std::net::IpAddr, _> = host.trim_matches(['[', ']']).parse();
+            number.is_ok_and(|ip| ip.to_canonical().is_loopback())
+        }
+    };
+    match url.scheme() {
+        "https" => {}
+        "http" if is_here => {}
+        _ => return Err(wrong("must begin with https:// (http:// only on this machine)")),
+    }
+    let is_plain = |character: char| character.is_ascii_graphic() && !matches!(character, '"' | '\\' | '<' | '>');
+    if !text.chars().all(is_plain) || !url.username().is_empty() || url.password().is_some() || url.fragment().is_some()
+    {
+        return Err(wrong("has something in it that an address of this kind must not have"));
+    }
+    Ok(url)
+}
+
+impl OauthOptions {
+    /// What clients are told, after a look at the settings.
+    #[cfg(feature = "oauth")]
+    fn signpost(&self) -> Result<Signpost, OauthError> {
+        let resource = address("auth.resource", &self.resource)?;
+        address("auth.issuer", &self.issuer)?;
+        let path = resource.path().trim_end_matches('/');
+        let mut metadata = resource.clone();
+        metadata.set_path(&format!("{}{path}", WELL_KNOWN));
+        metadata.set_query(None);
+        // RFC 6749, appendix A.4: what a scope may be made of, and what fits a quoted text.
+        let fits = |scope: &String| {
+            !scope.is_empty()
+                && scope
+                    .chars()
+                    .all(|one| one.is_ascii_graphic() && !matches!(one, '"' | '\\'))
+        };
+        if let Some(scope) = self.scopes.iter().find(|scope| !fits(scope)) {
+            return Err(OauthError::Setting {
+                key: "auth.scopes",
+                text: scope.clone(),
+                reason: "is not a scope",
+            });
+        }
+        let mut challenge = format!("resource_metadata=\"{metadata}\"");
+        if !self.scopes.is_empty() {
+            challenge = format!("{challenge}, scope=\"{}\"", self.scopes.join(" "));
+        }
+        let mut document = json!({
+            "resource": self.resource,
+            "authorization_servers": [self.issuer],
+            "bearer_methods_supported": ["header"],
+            "resource_name": "sandcell",
+        });
+        if let (Some(object), false) = (document.as_object_mut(), self.scopes.is_empty()) {
+            object.insert("scopes_supported".to_owned(), json!(self.scopes));
+        }
+        Ok(Signpost {
+            challenge,
+            document,
+            path: path.to_owned(),
+        })
+    }
+}
+
+/// Where RFC 9728 puts the document.
+pub(crate) const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
+
+/// What the principals of this kind begin with.
+pub(crate) const PREFIX: &str = "oauth:";
+
+/// Bytes of a token.
+pub(crate) const TOKEN_BYTES: usize = 16 << 10;
+
+/// Whether it has the form of a JWT; what has not may be a token of our own.
+pub(crate) fn looks_like_jwt(token: &str) -> bool {
+    token.bytes().filter(|byte| *byte == b'.').count() == 2
+}
+
+/// In builds without it, no issuer can be named.
+#[cfg(not(feature = "oauth"))]
+#[derive(Debug)]
+pub(crate) enum Verifier {}
+
+#[cfg(not(feature = "oauth"))]
+impl Verifier {
+    pub(crate) fn new(_: &OauthOptions) -> Result<Self, OauthError> {
+        Err(OauthError::Absent)
+    }
+
+    pub(crate) const fn signpost(&self) -> &Signpost {
+        match *self {}
+    }
+
+    pub(crate) async fn verify(&self, _: &str) -> Result<sandcell_engine::Principal, BadToken> {
+        match *self {}
+    }
+
+    pub(crate) fn may_stay(&self, _: &str) -> bool {
+        match *self {}
+    }
+}

@@ -1,0 +1,100 @@
+//! Signatures of tokens by ring, which the rest of the server's cryptography is from as well. Only public keys, so that no
+//! text that both sides know can ever stand for a key.
+
+use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
+use jsonwebtoken::errors::{Error, ErrorKind};
+use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind};
+use ring::signature::{self as by, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm};
+use signature::Verifier;
+
+/// The algorithms that tokens may be signed with.
+pub(super) const ALGORITHMS: [Algorithm; 9] = [
+    Algorithm::RS256,
+    Algorithm::RS384,
+    Algorithm::RS512,
+    Algorithm::PS256,
+    Algorithm::PS384,
+    Algorithm::PS512,
+    Algorithm::ES256,
+    Algorithm::ES384,
+    Algorithm::EdDSA,
+];
+
+static RING: CryptoProvider = CryptoProvider {
+    signer_factory: |_, _| Err(unsupported()),
+    verifier_factory: verifier,
+    key_utils: KeyUtils::new_unimplemented(),
+};
+
+/// Makes the library use ring. Whether it did so before does not matter: nothing else installs anything.
+pub(super) fn use_ring() {
+    let _installed_before = RING.install_default();
+}
+
+fn unsupported() -> Error {
+    ErrorKind::InvalidAlgorithm.into()
+}
+
+/// How a signature is checked.
+enum Way {
+    Rsa(&'static RsaParameters),
+    Other(&'static dyn VerificationAlgorithm),
+}
+
+struct Key {
+    algorithm: Algorithm,
+    way: Way,
+    key: DecodingKey,
+}
+
+fn verifier(algorithm: &Algorithm, key: &DecodingKey) -> jsonwebtoken::errors::Result<Box<dyn JwtVerifier>> {
+    // Shorter keys than 2048 bits are refused by these parameters.
+    let way = match algorithm {
+        Algorithm::RS256 => Way::Rsa(&by::RSA_PKCS1_2048_8192_SHA256),
+        Algorithm::RS384 => Way::Rsa(&by::RSA_PKCS1_2048_8192_SHA384),
+        Algorithm::RS512 => Way::Rsa(&by::RSA_PKCS1_2048_8192_SHA512),
+        Algorithm::PS256 => Way::Rsa(&by::RSA_PSS_2048_8192_SHA256),
+        Algorithm::PS384 => Way::Rsa(&by::RSA_PSS_2048_8192_SHA384),
+        Algorithm::PS512 => Way::Rsa(&by::RSA_PSS_2048_8192_SHA512),
+        Algorithm::ES256 => Way::Other(&by::ECDSA_P256_SHA256_FIXED),
+        Algorithm::ES384 => Way::Other(&by::ECDSA_P384_SHA384_FIXED),
+        Algorithm::EdDSA => Way::Other(&by::ED25519),
+        _ => return Err(unsupported()),
+    };
+    if key.family() != algorithm.family() {
+        return Err(unsupported());
+    }
+    Ok(Box::new(Key {
+        algorithm: *algorithm,
+        way,
+        key: key.clone(),
+    }))
+}
+
+impl Verifier<Vec<u8>> for Key {
+    fn verify(&self, message: &[u8], signed: &Vec<u8>) -> Result<(), signature::Error> {
+        let right = match (&self.way, self.key.kind()) {
+            (Way::Rsa(parameters), DecodingKeyKind::RsaModulusExponent { n, e }) => {
+                // Some issuers write a zero before the first digit, which ring does not take.
+                let (n, e) = (without_zeros(n), without_zeros(e));
+                RsaPublicKeyComponents { n, e }.verify(parameters, message, signed)
+            }
+            (Way::Other(way), DecodingKeyKind::SecretOrDer(point)) => {
+                UnparsedPublicKey::new(*way, point).verify(message, signed)
+            }
+            (Way::Rsa(_), DecodingKeyKind::SecretOrDer(_)) | (Way::Other(_), _) => return Err(signature::Error::new()),
+        };
+        right.map_err(|_| signature::Error::new())
+    }
+}
+
+fn without_zeros(number: &[u8]) -> &[u8] {
+    let first = number.iter().position(|byte| *byte != 0).unwrap_or(number.len());
+    number.get(first..).unwrap_or_default()
+}
+
+impl JwtVerifier for Key {
+    fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+}

@@ -1,0 +1,172 @@
+//! Checking access tokens, and remembering how long their holders may stay.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::{Validation, decode, decode_header};
+use sandcell_engine::Principal;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::keys::{Keys, NoKey};
+use super::signatures::{ALGORITHMS, use_ring};
+use super::{BadToken, OauthError, OauthOptions, PREFIX, Signpost, TOKEN_BYTES, address};
+
+/// Clocks that differ.
+const LEEWAY_S: u64 = 30;
+/// A call that began with a valid token may end, and streams live so much longer than the token.
+const LINGER_S: u64 = 120;
+/// Callers whose tokens' ends are remembered.
+#[cfg(not(test))]
+const CALLERS: usize = 10_000;
+#[cfg(test)]
+const CALLERS: usize = 4;
+/// Bytes of a subject.
+const SUBJECT_BYTES: usize = 255;
+
+/// Lets in who has a token of the issuer.
+#[derive(Debug)]
+pub(crate) struct Verifier {
+    keys: Keys,
+    rules: Validation,
+    issuer: String,
+    scopes: Vec<String>,
+    signpost: Signpost,
+    /// When the last token of each caller ends, in seconds since 1970.
+    ends: Mutex<HashMap<Principal, u64>>,
+}
+
+/// What is read of a token, beside what the library checks.
+#[derive(Debug, Deserialize)]
+struct Claims {
+    /// One issuer: the library would take a list, too.
+    iss: String,
+    sub: String,
+    exp: f64,
+    scope: Option<Value>,
+    scp: Option<Value>,
+}
+
+impl Verifier {
+    pub(crate) fn new(options: &OauthOptions) -> Result<Self, OauthError> {
+        use_ring();
+        let signpost = options.signpost()?;
+        let audience = match options.audience.as_str() {
+            "" => options.resource.as_str(),
+            audience => audience,
+        };
+        // An issuer is compared letter by letter, so what is no plain address cannot be meant.
+        if address("auth.issuer", &options.issuer)?.query().is_some() {
+            return Err(OauthError::Setting {
+                key: "auth.issuer",
+                text: options.issuer.clone(),
+                reason: "has a query",
+            });
+        }
+        let mut rules = Validation::default();
+        rules.set_required_spec_claims(&["exp", "iss", "sub", "aud"]);
+        rules.set_issuer(&[&options.issuer]);
+        rules.set_audience(&[audience]);
+        rules.leeway = LEEWAY_S;
+        rules.validate_exp = true;
+        rules.validate_nbf = true;
+        rules.validate_aud = true;
+        rules.algorithms = Vec::new();
+        Ok(Self {
+            keys: Keys::new(options)?,
+            rules,
+            issuer: options.issuer.clone(),
+            scopes: options.scopes.clone(),
+            signpost,
+            ends: Mutex::default(),
+        })
+    }
+
+    pub(crate) const fn signpost(&self) -> &Signpost {
+        &self.signpost
+    }
+
+    /// Who holds this token.
+    pub(crate) async fn verify(&self, token: &str) -> Result<Principal, BadToken> {
+        if token.len() > TOKEN_BYTES {
+            return Err(BadToken::Wrong);
+        }
+        let header = decode_header(token).map_err(|_| BadToken::Wrong)?;
+        // What must be understood and is not; and tokens of other kinds (an ID token says who somebody is, to somebody else).
+        let kind = header.typ.as_deref().map(str::to_ascii_lowercase);
+        let is_access_token = matches!(kind.as_deref(), None | Some("jwt" | "at+jwt" | "application/at+jwt"));
+        if header.crit.is_some() || !is_access_token || !ALGORITHMS.contains(&header.alg) {
+            return Err(BadToken::Wrong);
+        }
+        let key = self.keys.find(header.kid.as_deref(), header.alg).await;
+        let key = key.map_err(|error| match error {
+            NoKey::Unknown => BadToken::Wrong,
+            NoKey::Unreachable => BadToken::Unreachable,
+        })?;
+        let rules = Validation {
+            algorithms: vec![header.alg],
+            ..self.rules.clone()
+        };
+        let claims = decode::<Claims>(token, &key.key, &rules).map_err(|error| match error.kind() {
+            ErrorKind::ExpiredSignature => BadToken::Expired,
+            _ => BadToken::Wrong,
+        })?;
+        let claims = claims.claims;
+        let subject_fits = !claims.sub.is_empty() && claims.sub.len() <= SUBJECT_BYTES;
+        if claims.iss != self.issuer || !subject_fits || claims.sub.chars().any(char::is_control) {
+            return Err(BadToken::Wrong);
+        }
+        let given: Vec<&str> = words(claims.scope.as_ref()).chain(words(claims.scp.as_ref())).collect();
+        if !self.scopes.iter().all(|wanted| given.contains(&wanted.as_str())) {
+            return Err(BadToken::Scope);
+        }
+        // An issuer has no fragment, so no two pairs read the same.
+        let who = Principal::new(&format!("{PREFIX}{}#{}", self.issuer, claims.sub));
+        self.remember(&who, claims.exp)?;
+        Ok(who)
+    }
+
+    fn remember(&self, who: &Principal, end: f64) -> Result<(), BadToken> {
+        let now = now_s();
+        let lasts = std::time::Duration::try_from_secs_f64(end).map_or(u64::MAX, |end| end.as_secs());
+        let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        if ends.len() >= CALLERS && !ends.contains_key(who) {
+            ends.retain(|_, end| has_time(*end, now));
+            if ends.len() >= CALLERS {
+                return Err(BadToken::Full);
+            }
+        }
+        let end = ends.entry(who.clone()).or_insert(lasts);
+        *end = lasts.max(*end);
+        Ok(())
+    }
+
+    /// Whether a caller of this name still has a valid token, as far as was seen.
+    pub(crate) fn may_stay(&self, who: &str) -> bool {
+        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = ends.get(&Principal::new(who));
+        end.is_some_and(|end| has_time(*end, now_s()))
+    }
+}
+
+fn has_time(end: u64, now: u64) -> bool {
+    end.saturating_add(LINGER_S) > now
+}
+
+fn now_s() -> u64 {
+    // Before 1970 everything has expired.
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(u64::MAX, |time| time.as_secs())
+}
+
+/// The words of a claim that is a text or a list of texts.
+fn words(claim: Option<&Value>) -> Box<dyn Iterator<Item = &str> + '_> {
+    match claim {
+        Some(Value::String(text)) => Box::new(text.split(' ')),
+        Some(Value::Array(list)) => Box::new(list.iter().filter_map(Value::as_str)),
+        _ => Box::new(std::iter::empty()),
+    }
+}

@@ -1,0 +1,450 @@
+//! A server on standard input and output that passes everything on to one that runs: sandboxes are that one's, and outlive
+//! the client that was connected here.
+//!
+//! It understands as little of MCP as it can: which protocol a message is of, so that HTTP's headers say the same; what is
+//! taken back; and how to begin again when the server behind it was started anew.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Response, StatusCode, Url};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::limits::{GRACE_AFTER_EOF, MESSAGE_BYTES, REQUESTS_IN_FLIGHT};
+
+/// Bytes of one message of the server.
+const ANSWER_BYTES: usize = 64 << 20;
+/// To begin a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Silence of the server: longer than any call waits, and keep-alives come more often.
+const SILENCE: Duration = Duration::from_secs(120);
+/// What the end of a session may take.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
+/// Where messages of the newest protocol say that they are.
+const META_VERSION: &str = "/params/_meta/io.modelcontextprotocol~1protocolVersion";
+
+/// Why nothing can be passed on.
+#[derive(Debug, thiserror::Error)]
+pub enum BridgeError {
+    /// Not an address, or one that a token must not be sent to.
+    #[error("{0:?} {1}")]
+    Address(String, &'static str),
+    /// Not a token.
+    #[error("the token cannot be sent in a header")]
+    Token,
+    /// No client.
+    #[error("no HTTP client could be made")]
+    Client(#[source] reqwest::Error),
+    /// Standard input or output.
+    #[error("the client's end cannot be used")]
+    Pipe(#[source] std::io::Error),
+}
+
+/// What the bridge knows of the session behind it, in protocols that have one.
+#[derive(Debug, Default, Clone)]
+struct Session {
+    /// What the client began with, to begin again.
+    hello: Option<Value>,
+    id: Option<HeaderValue>,
+    version: Option<HeaderValue>,
+}
+
+struct Bridge<W> {
+    url: Url,
+    http: reqwest::Client,
+    token: Option<HeaderValue>,
+    session: Mutex<Session>,
+    /// One beginning at a time.
+    beginning: tokio::sync::Mutex<()>,
+    /// Requests that are being answered, by id.
+    open: Mutex<HashMap<String, CancellationToken>>,
+    out: tokio::sync::Mutex<W>,
+}
+
+/// Passes messages between standard input and output and the server at `url`, until standard input ends.
+///
+/// # Errors
+/// When the address or the token cannot be used, or standard input or output breaks. That the server cannot be reached is
+/// told to the client, request by request.
+pub async fn bridge_stdio(url: &str, token: Option<&str>) -> Result<(), BridgeError> {
+    let input = tokio::io::BufReader::new(tokio::io::stdin());
+    bridge(url, token, input, tokio::io::stdout()).await
+}
+
+pub(crate) async fn bridge(
+    url: &str,
+    token: Option<&str>,
+    input: impl AsyncBufRead + Unpin,
+    out: impl AsyncWrite + Unpin + Send + 'static,
+) -> Result<(), BridgeError> {
+    let bridge = Arc::new(Bridge::new(url, token, out)?);
+    let places = Arc::new(Semaphore::new(REQUESTS_IN_FLIGHT));
+    let left = CancellationToken::new();
+    let ended = bridge.pass_on(input, &places, &left).await;
+    // As on a server of one's own: what was asked may still be answered for a moment.
+    let all = u32::try_from(REQUESTS_IN_FLIGHT).unwrap_or(u32::MAX);
+    let _rest = tokio::time::timeout(GRACE_AFTER_EOF, places.acquire_many(all)).await;
+    left.cancel();
+    // Whatever the end was like, a session that is not ended would keep its place until it is idle for long.
+    let _gone = tokio::time::timeout(FAREWELL, bridge.leave()).await;
+    ended
+}
+
+impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
+    fn new(url: &str, token: Option<&str>, out: W) -> Result<Self, BridgeError> {
+        let wrong = |reason| BridgeError::Address(url.to_owned(), reason);
+        let address: Url = url.parse().map_err(|_| wrong("is not an address"))?;
+        let host = address.host_str().ok_or_else(|| wrong("is not an address"))?;
+        let number: Result<std::net::IpAddr, _> = host.trim_matches(['[', ']']).parse();
+        let is_here = host == "localhost" || number.is_ok_and(|ip| ip.to_canonical().is_loopback());
+        match address.scheme() {
+            "https" => {}
+            "http" if is_here => {}
+            _ => return Err(wrong("must begin with https:// (http:// only on this machine)")),
+        }
+        let token = token.map(|token| HeaderValue::try_from(format!("Bearer {token}")));
+        let mut token = token.transpose().map_err(|_| BridgeError::Token)?;
+        if let Some(token) = &mut token {
+            token.set_sensitive(true);
+        }
+        let mut http = reqwest::Client::builder()
+            .user_agent(concat!("sandcell/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CONNECT)
+            .read_timeout(SILENCE)
+            // A token goes where the operator said, and nowhere else.
+            .redirect(reqwest::redirect::Policy::none());
+        if is_here {
+            http = http.no_proxy();
+        }
+        Ok(Self {
+            url: address,
+            http: http.build().map_err(BridgeError::Client)?,
+            token,
+            session: Mutex::default(),
+            beginning: tokio::sync::Mutex::default(),
+            open: Mutex::default(),
+            out: tokio::sync::Mutex::new(out),
+        })
+    }
+
+    async fn pass_on(
+        self: &Arc<Self>,
+        mut input: impl AsyncBufRead + Unpin,
+        places: &Arc<Semaphore>,
+        left: &CancellationToken,
+    ) -> Result<(), BridgeError> {
+        loop {
+            let mut line = Vec::new();
+            let most = u64::try_from(MESSAGE_BYTES + 1).unwrap_or(u64::MAX);
+            let read = (&mut input).take(most).read_until(b'\n', &mut line).await;
+            match read.map_err(BridgeError::Pipe)? {
+                0 => return Ok(()),
+                read if read > MESSAGE_BYTES => {
+                    self.say(&failure(
+                        &Value::Null,
+                        -32600,
+                        "the message is too long",
+                        "send files in parts with append",
+                    ))
+                    .await?;
+                    skip_line(&mut input).await.map_err(BridgeError::Pipe)?;
+                    continue;
+                }
+                _ => {}
+            }
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            let Ok(message) = serde_json::from_slice::<Value>(&line) else {
+                self.say(&failure(
+                    &Value::Null,
+                    -32700,
+                    "the line is not JSON",
+                    "send one message of JSON-RPC a line",
+                ))
+                .await?;
+                continue;
+            };
+            if !message.is_object() {
+                let (text, remedy) = ("a message is one object", "send one message of JSON-RPC a line");
+                self.say(&failure(&Value::Null, -32600, text, remedy)).await?;
+                continue;
+            }
+            let is_request = message.get("id").is_some() && message.get("method").is_some();
+            if self.takes_back(&message) {
+                continue;
+            }
+            // What has to come first has to be there first.
+            if !is_request || method(&message) == Some("initialize") {
+                self.deliver(&message, left).await?;
+                continue;
+            }
+            let Ok(place) = Arc::clone(places).acquire_owned().await else {
+                return Ok(());
+            };
+            let (bridge, left) = (Arc::clone(self), left.clone());
+            tokio::spawn(async move {
+                // When the client cannot be written to, reading from it ends as well.
+                let _written = bridge.deliver(&message, &left).await;
+                drop(place);
+            });
+        }
+    }
+
+    /// Whether the message takes a request of the newest protocol back: over HTTP that is hanging up.
+    fn takes_back(&self, message: &Value) -> bool {
+        if method(message) != Some("notifications/cancelled") {
+            return false;
+        }
+        let Some(id) = message.pointer("/params/requestId") else {
+            return false;
+        };
+        let open = lock(&self.open).get(&id.to_string()).cloned();
+        open.inspect(CancellationToken::cancel).is_some()
+    }
+
+    /// Sends a message on and its answers back.
+    async fn deliver(&self, message: &Value, left: &CancellationToken) -> Result<(), BridgeError> {
+        let id = message.get("id").filter(|_| message.get("method").is_some());
+        let is_modern = message.pointer(META_VERSION).is_some();
+        let hang_up = left.child_token();
+        if let (Some(id), true) = (id, is_modern) {
+            lock(&self.open).insert(id.to_string(), hang_up.clone());
+        }
+        let done = tokio::select! {
+            done = self.exchange(message) => Some(done),
+            () = hang_up.cancelled() => None,
+        };
+        if let Some(id) = id {
+            lock(&self.open).remove(&id.to_string());
+        }
+        match (done, id) {
+            (None | Some(Ok(())), _) | (Some(Err(Trouble::Http(_))), None) => Ok(()),
+            (Some(Err(Trouble::Pipe(error))), _) => Err(error),
+            (Some(Err(Trouble::Http(reason))), Some(id)) => {
+                let message = format!("the server at {} cannot be used: {reason}", self.url);
+                let remedy =
+                    "start it (`sandcell serve --http ADDR`), or correct the address or the token (SANDCELL_TOKEN)";
+                self.say(&failure(id, -32000, &message, remedy)).await
+            }
+        }
+    }
+
+    async fn exchange(&self, message: &Value) -> Result<(), Trouble> {
+        let used = lock(&self.session).id.clone();
+        let mut response = self.post(message).await?;
+        let is_of_session = used.is_some() && message.pointer(META_VERSION).is_none();
+        if response.status() == StatusCode::NOT_FOUND && is_of_session {
+            // The server was started anew, or the session was idle for too long: sandboxes may still be there.
+            self.begin_again(used.as_ref()).await?;
+            response = self.post(message).await?;
+        }
+        if method(message) == Some("initialize") && response.status() == StatusCode::OK {
+            let id = response.headers().get(SESSION).cloned();
+            *lock(&self.session) = Session {
+                hello: Some(message.clone()),
+                id,
+                version: None,
+            };
+        }
+        self.hand_back(message, response).await
+    }
+
+    fn post(&self, message: &Value) -> impl Future<Output = Result<Response, Trouble>> + use<W> {
+        let request = self
+            .http
+            .post(self.url.clone())
+            .headers(self.headers(message))
+            .body(message.to_string());
+        async move { request.send().await.map_err(|error| Trouble::of(&error)) }
+    }
+
+    /// What HTTP wants to know beside the message: which session it is of, or that it is of none.
+    fn headers(&self, message: &Value) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        if let Some(token) = &self.token {
+            headers.insert(AUTHORIZATION, token.clone());
+        }
+        let mut put = |name: HeaderName, value: Option<&Value>| {
+            let value = value
+                .and_then(Value::as_str)
+                .and_then(|text| HeaderValue::from_str(text).ok());
+            if let Some(value) = value {
+                headers.insert(name, value);
+            }
+        };
+        if let Some(version) = message.pointer(META_VERSION) {
+            put(VERSION, Some(version));
+            put(METHOD, message.get("method"));
+            let name = message
+                .pointer("/params/name")
+                .or_else(|| message.pointer("/params/uri"));
+            put(NAME, name.or_else(|| message.pointer("/params/taskId")));
+        } else if method(message) != Some("initialize") {
+            let session = lock(&self.session).clone();
+            headers.extend(session.id.map(|id| (SESSION, id)));
+            headers.extend(session.version.map(|version| (VERSION, version)));
+        }
+        headers
+    }
+
+    /// Opens a new session in the place of the one that is gone, as the client opened the first.
+    async fn begin_again(&self, gone: Option<&HeaderValue>) -> Result<(), Trouble> {
+        let _one_at_a_time = self.beginning.lock().await;
+        let now = lock(&self.session).clone();
+        // Else another request has done so already.
+        let Some(hello) = now.hello.filter(|_| now.id.as_ref() == gone) else {
+            return Ok(());
+        };
+        let response = self.post(&hello).await?;
+        if response.status() != StatusCode::OK {
+            return Err(Trouble::Http(format!("status {}", response.status().as_u16())));
+        }
+        let id = response.headers().get(SESSION).cloned();
+        lock(&self.session).id = id;
+        let mut ended = response;
+        while ended.chunk().await.map_err(|error| Trouble::of(&error))?.is_some() {}
+        let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        self.post(&ready).await.map(drop)
+    }
+
+    /// Gives the client what came: one message, or a stream of them.
+    async fn hand_back(&self, message: &Value, mut response: Response) -> Result<(), Trouble> {
+        let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let is_stream = kind.is_some_and(|kind| kind.starts_with("text/event-stream"));
+        let status = response.status();
+        let mut buffer = Vec::new();
+        let mut data = Vec::new();
+        while let Some(part) = response.chunk().await.map_err(|error| Trouble::of(&error))? {
+            if buffer.len() + data.len() + part.len() > ANSWER_BYTES {
+                return Err(Trouble::Http("its answer is too long".to_owned()));
+            }
+            if !is_stream {
+                buffer.extend_from_slice(&part);
+                continue;
+            }
+            let mut pieces = part.split(|byte| *byte == b'\n').peekable();
+            while let Some(piece) = pieces.next() {
+                buffer.extend_from_slice(piece);
+                if pieces.peek().is_none() {
+                    // The line goes on in the next part.
+                    break;
+                }
+                let line = std::mem::take(&mut buffer);
+                let line = line.trim_ascii_end();
+                if let Some(more) = line.strip_prefix(b"data:") {
+                    data.extend_from_slice(more.trim_ascii_start());
+                } else if line.is_empty() && !data.is_empty() {
+                    self.hand_over(message, &std::mem::take(&mut data)).await?;
+                }
+            }
+        }
+        if is_stream {
+            return Ok(());
+        }
+        match serde_json::from_slice::<Value>(&buffer) {
+            Ok(_) => self.hand_over(message, &buffer).await,
+            Err(_) if status.is_success() => Ok(()),
+            Err(_) => Err(Trouble::Http(format!("status {}", status.as_u16()))),
+        }
+    }
+
+    async fn hand_over(&self, message: &Value, bytes: &[u8]) -> Result<(), Trouble> {
+        let mut answer: Value = match serde_json::from_slice(bytes) {
+            Ok(answer) => answer,
+            // The priming event of a stream has no message.
+            Err(_) => return Ok(()),
+        };
+        if method(message) == Some("initialize")
+            && let Some(version) = answer.pointer("/result/protocolVersion").and_then(Value::as_str)
+        {
+            lock(&self.session).version = HeaderValue::from_str(version).ok();
+        }
+        // A refusal before the message was read does not know its id.
+        if let (Some(object), Some(id)) = (answer.as_object_mut(), message.get("id"))
+            && object.contains_key("error")
+        {
+            object.entry("id").or_insert_with(|| id.clone());
+        }
+        if message.get("id").is_none() {
+            return Ok(());
+        }
+        self.say(&answer).await.map_err(Trouble::Pipe)
+    }
+
+    async fn say(&self, message: &Value) -> Result<(), BridgeError> {
+        let mut out = self.out.lock().await;
+        let line = format!("{message}\n");
+        out.write_all(line.as_bytes()).await.map_err(BridgeError::Pipe)?;
+        out.flush().await.map_err(BridgeError::Pipe)
+    }
+
+    /// Ends the session, and nothing else: sandboxes stay.
+    async fn leave(&self) {
+        let session = lock(&self.session).clone();
+        let Some(id) = session.id else { return };
+        let mut request = self.http.delete(self.url.clone()).header(SESSION, id);
+        if let Some(token) = &self.token {
+            request = request.header(AUTHORIZATION, token.clone());
+        }
+        // It ends by itself, too.
+        let _gone = request.send().await;
+    }
+}
+
+/// Why a message was not answered.
+enum Trouble {
+    Http(String),
+    Pipe(BridgeError),
+}
+
+impl Trouble {
+    fn of(error: &reqwest::Error) -> Self {
+        let reason = if error.is_connect() {
+            "nobody answers there"
+        } else if error.is_timeout() {
+            "it did not answer in time"
+        } else {
+            "the connection broke off"
+        };
+        Self::Http(reason.to_owned())
+    }
+}
+
+fn method(message: &Value) -> Option<&str> {
+    message.get("method")?.as_str()
+}
+
+fn failure(id: &Value, code: i32, message: &str, remedy: &str) -> Value {
+    let data = json!({"code": "backend_unavailable", "message": message, "remedy": remedy});
+    json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": format!("{message} ({remedy})"), "data": data}})
+}
+
+async fn skip_line(input: &mut (impl AsyncBufRead + Unpin)) -> std::io::Result<()> {
+    loop {
+        let piece = input.fill_buf().await?;
+        let end = piece.iter().position(|byte| *byte == b'\n');
+        let used = end.map_or(piece.len(), |end| end + 1);
+        let is_over = piece.is_empty() || end.is_some();
+        input.consume(used);
+        if is_over {
+            return Ok(());
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

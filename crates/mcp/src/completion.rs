@@ -1,0 +1,120 @@
+//! What may stand in the arguments of prompts and of resource addresses: the caller's own sandboxes, files and executions.
+//! Only a help for typing: it makes nothing, and where there is nothing to say it is silent, also about what is not the
+//! caller's.
+
+use std::time::Duration;
+
+use sandcell_engine::Principal;
+use sandcell_sandbox::{EntryKind, Failure};
+
+use crate::host::Host;
+
+/// Values in one answer, as the protocol has it.
+const VALUES: usize = 100;
+/// Entries of a folder that are looked through.
+const ENTRIES: usize = 2000;
+/// Executions that are looked through.
+const EXECUTIONS: usize = 50;
+
+/// An argument that is being typed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Typed<'a> {
+    /// The name of the prompt, or the form of the address.
+    pub(crate) of: &'a str,
+    /// The argument.
+    pub(crate) name: &'a str,
+    /// What there is of it.
+    pub(crate) value: &'a str,
+    /// An argument that stands already: the sandbox for a path, the execution for a number.
+    pub(crate) within: Option<&'a str>,
+}
+
+/// What it could become, and how many there are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Completed {
+    pub(crate) values: Vec<String>,
+    pub(crate) total: usize,
+}
+
+/// Completes an argument. A failure (an id of nobody's, a folder that is not there) is nothing to offer.
+pub(crate) async fn complete(host: &dyn Host, who: &Principal, typed: &Typed<'_>) -> Completed {
+    let found = match typed.name {
+        "sandbox_id" => sandboxes(host, who).await,
+        "execution_id" => executions(host, who).await,
+        "n" => artifacts(host, who, typed.within).await,
+        "path" => paths(host, who, typed).await,
+        _ => Ok(Vec::new()),
+    };
+    let mut values = found.unwrap_or_default();
+    values.retain(|value| value.starts_with(typed.value));
+    let total = values.len();
+    values.truncate(VALUES);
+    Completed { values, total }
+}
+
+async fn sandboxes(host: &dyn Host, who: &Principal) -> Result<Vec<String>, Failure> {
+    let all = host.status(who, None).await?;
+    Ok(all.iter().map(|sandbox| sandbox.id.to_string()).collect())
+}
+
+async fn executions(host: &dyn Host, who: &Principal) -> Result<Vec<String>, Failure> {
+    let history = host.history(who, EXECUTIONS, None).await?;
+    Ok(history
+        .records
+        .iter()
+        .map(|record| record.execution_id.to_string())
+        .collect())
+}
+
+async fn artifacts(host: &dyn Host, who: &Principal, execution: Option<&str>) -> Result<Vec<String>, Failure> {
+    let Some(execution) = execution else {
+        return Ok(Vec::new());
+    };
+    let view = host.execution(who, execution, Duration::ZERO).await?;
+    Ok(view
+        .artifacts
+        .iter()
+        .map(|artifact| artifact.number.to_string())
+        .collect())
+}
+
+/// Files and folders (with a slash behind them) of a live sandbox: of the one that was named, else of the default one.
+async fn paths(host: &dyn Host, who: &Principal, typed: &Typed<'_>) -> Result<Vec<String>, Failure> {
+    let all = host.status(who, None).await?;
+    let meant = match typed.within {
+        Some(id) => all.iter().find(|sandbox| sandbox.id.to_string() == id),
+        None => all.iter().find(|sandbox| sandbox.is_default),
+    };
+    // Listing the files of a sandbox that is not there yet would make it.
+    let Some(sandbox) = meant else {
+        return Ok(Vec::new());
+    };
+    let folder = typed.value.rsplit_once('/').map_or("", |(folder, _)| folder);
+    // Addresses have their slash before the path, and in a prompt a path without one is that of the home folder.
+    let is_address = typed.of.contains("://");
+    let whole = if is_address {
+        format!("/{folder}")
+    } else {
+        folder.to_owned()
+    };
+    let whole = match whole.as_str() {
+        "" if typed.value.starts_with('/') => "/",
+        "" => ".",
+        whole => whole,
+    };
+    let path = crate::arguments::sandbox_path("path", whole)?;
+    let id = sandbox.id.to_string();
+    let listing = host.list_files(who, Some(&id), &path, false, ENTRIES).await?.value;
+    let start = typed
+        .value
+        .rsplit_once('/')
+        .map(|(folder, _)| format!("{folder}/"))
+        .unwrap_or_default();
+    let entries = listing.entries.iter();
+    Ok(entries
+        .map(|entry| {
+            let slash = if entry.kind == EntryKind::Folder { "/" } else { "" };
+            format!("{start}{}{slash}", entry.name)
+        })
+        .collect())
+}

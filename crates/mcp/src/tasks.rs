@@ -1,0 +1,142 @@
+//! Calls that last, as tasks: a client that knows the tasks extension gets a task instead of waiting, asks for it, and finds
+//! the whole result in it. Where a client does not know tasks, `wait_s` and `get_execution` do the same.
+//!
+//! The decision taken here: what is answered within a second is answered, and becomes no task, so that nobody polls for
+//! what was quick.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rmcp::model::{CallToolResponse, CallToolResult, CreateTaskResult, ErrorData, GetTaskResult};
+use rmcp::task_manager::{TaskContext, TaskExit, TaskManager, TaskOptions};
+use sandcell_engine::Watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::answer::Answer;
+use crate::limits::PROGRESS_EVERY;
+use crate::wire;
+
+/// What takes longer becomes a task.
+const AT_ONCE: Duration = Duration::from_secs(1);
+/// Tasks that are kept for one caller, those that have ended included; a result has a megabyte at most.
+const KEPT: usize = 32;
+/// Longer than the longest execution. Results are kept as long after their end.
+const TTL_MS: u64 = 2 * 3600 * 1000;
+const POLL_MS: u64 = 1000;
+/// Tools whose calls can last.
+const LASTING: [&str; 3] = ["execute_code", "create_run_close", "install_package"];
+
+/// The tasks of one caller.
+pub(crate) struct Tasks {
+    manager: TaskManager,
+    places: Arc<Semaphore>,
+    /// Each with its place, until it is forgotten.
+    kept: Mutex<Vec<(String, OwnedSemaphorePermit)>>,
+}
+
+impl Default for Tasks {
+    fn default() -> Self {
+        Self {
+            manager: TaskManager::new(),
+            places: Arc::new(Semaphore::new(KEPT)),
+            kept: Mutex::default(),
+        }
+    }
+}
+
+/// A call that runs by itself.
+pub(crate) struct Job {
+    pub(crate) answer: JoinHandle<Answer>,
+    /// Stops it.
+    pub(crate) cancel: CancellationToken,
+    pub(crate) watch: Watch,
+    /// When it breaks down.
+    pub(crate) broken: Answer,
+}
+
+impl Tasks {
+    /// A place for a call of this tool, if it may become a task; without one it is an ordinary call.
+    pub(crate) fn place(&self, tool: &str) -> Option<OwnedSemaphorePermit> {
+        if !LASTING.contains(&tool) {
+            return None;
+        }
+        self.kept().retain(|(id, _)| self.manager.get_task(id).is_ok());
+        Arc::clone(&self.places).try_acquire_owned().ok()
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Vec<(String, OwnedSemaphorePermit)>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a job for a moment, and makes a task of it then. It is stopped when the call is taken back before that.
+    pub(crate) async fn follow(
+        &self,
+        mut job: Job,
+        place: OwnedSemaphorePermit,
+        taken_back: &CancellationToken,
+    ) -> CallToolResponse {
+        let stop_if_left = job.cancel.clone().drop_guard();
+        tokio::select! {
+            biased;
+            answer = &mut job.answer => return wire::result(answer.unwrap_or(job.broken)).into(),
+            () = taken_back.cancelled() => {
+                job.cancel.cancel();
+                let answer = job.answer.await;
+                return wire::result(answer.unwrap_or(job.broken)).into();
+            }
+            () = tokio::time::sleep(AT_ONCE) => {}
+        }
+        // From here on the task holds it.
+        let _still_running = stop_if_left.disarm();
+        let options = TaskOptions::default()
+            .with_ttl_ms(TTL_MS)
+            .with_poll_interval_ms(POLL_MS);
+        let task = self.manager.spawn(options, |task| Box::pin(run(job, task)));
+        self.kept().push((task.task_id.clone(), place));
+        CreateTaskResult::new(task).into()
+    }
+
+    /// How a task stands.
+    pub(crate) fn get(&self, id: &str) -> Result<GetTaskResult, ErrorData> {
+        self.manager.get_task(id).map(GetTaskResult::new)
+    }
+
+    /// Stops a task.
+    pub(crate) fn cancel(&self, id: &str) -> Result<(), ErrorData> {
+        self.manager.cancel_task(id)
+    }
+
+    /// Answers to questions of a task: none of ours asks any.
+    pub(crate) fn update(&self, id: &str) -> Result<(), ErrorData> {
+        self.manager.update_task(id, [])
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.manager.shutdown();
+    }
+}
+
+async fn run(mut job: Job, task: TaskContext) -> Result<CallToolResult, TaskExit> {
+    // Also when the task is dropped.
+    let _stop = job.cancel.clone().drop_guard();
+    let mut tick = tokio::time::interval(PROGRESS_EVERY);
+    loop {
+        tokio::select! {
+            biased;
+            answer = &mut job.answer => return Ok(wire::result(answer.unwrap_or(job.broken))),
+            () = task.cancelled(), if !job.cancel.is_cancelled() => {
+                job.cancel.cancel();
+                // It is gone when the task says so.
+                let _answer = (&mut job.answer).await;
+                return Err(TaskExit::Cancelled);
+            }
+            _ = tick.tick() => if let Some(bar) = job.watch.progress() {
+                task.set_status_message(bar.text);
+            },
+        }
+    }
+}

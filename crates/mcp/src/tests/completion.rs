@@ -1,0 +1,92 @@
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::Client;
+use crate::host::fake::{EXECUTION, FakeHost, SANDBOX};
+
+const FILES: &str = "sandcell://{sandbox_id}/{+path}";
+const ARTIFACTS: &str = "sandcell://executions/{execution_id}/{n}";
+
+async fn completed(client: &mut Client, of: Value, name: &str, value: &str, context: Value) -> Value {
+    let params = json!({
+        "ref": of,
+        "argument": {"name": name, "value": value},
+        "context": {"arguments": context},
+    });
+    let mut answer = client.request("completion/complete", params).await;
+    assert!(answer.get("error").is_none(), "{answer}");
+    answer["result"]["completion"]["values"].take()
+}
+
+#[tokio::test]
+async fn ids_and_paths_are_completed_with_what_the_caller_has() {
+    let host = Arc::new(FakeHost::default());
+    let mut client = Client::connect(Arc::clone(&host));
+    let info = client.initialize().await;
+    assert_eq!(info["result"]["capabilities"]["completions"], json!({}));
+    let template = |uri: &str| json!({"type": "ref/resource", "uri": uri});
+    let prompt = json!({"type": "ref/prompt", "name": "analyze_data"});
+    let within = json!({"sandbox_id": SANDBOX});
+    for (of, name, value, context, expected) in [
+        (
+            template(FILES),
+            "sandbox_id",
+            "sb",
+            json!({}),
+            json!([SANDBOX, SANDBOX]),
+        ),
+        (template(FILES), "sandbox_id", "ex", json!({}), json!([])),
+        (
+            template(FILES),
+            "path",
+            "home/user/",
+            within.clone(),
+            json!(["home/user/data.csv", "home/user/odd\nname", "home/user/src/"]),
+        ),
+        (
+            template(FILES),
+            "path",
+            "home/user/s",
+            within.clone(),
+            json!(["home/user/src/"]),
+        ),
+        (template(FILES), "path", "home/../../etc/", within.clone(), json!([])),
+        (template(FILES), "path", "", json!({"sandbox_id": "sbnone"}), json!([])),
+        (
+            template(ARTIFACTS),
+            "execution_id",
+            "ex",
+            json!({}),
+            json!([EXECUTION, EXECUTION]),
+        ),
+        (
+            template(ARTIFACTS),
+            "n",
+            "",
+            json!({"execution_id": "exnone"}),
+            json!([]),
+        ),
+        (template(ARTIFACTS), "n", "", json!({}), json!([])),
+        (
+            prompt.clone(),
+            "path",
+            "",
+            json!({}),
+            json!(["data.csv", "odd\nname", "src/"]),
+        ),
+        (prompt.clone(), "path", "/tmp/d", json!({}), json!(["/tmp/data.csv"])),
+        (prompt, "question", "", json!({}), json!([])),
+        (
+            json!({"type": "ref/prompt", "name": "no such"}),
+            "code",
+            "",
+            json!({}),
+            json!([]),
+        ),
+    ] {
+        let values = completed(&mut client, of.clone(), name, value, context).await;
+        assert_eq!(values, expected, "{of} {name} {value:?}");
+    }
+    client.leave().await.unwrap();
+}

@@ -1,0 +1,60 @@
+//! What calls cost, against a bare interpreter and other ways to run code, of the same machine in the same run:
+//! `cargo xtask bench`.
+//!
+//! Each round measures every row once, so that whatever else the machine does hits all of them. Medians are shown with
+//! intervals of confidence; ratios are of medians, and only they mean something on another machine. What needs a load of
+//! its own (throughput, arrivals at random, a thousand sandboxes, memory) comes after the rounds. Nothing here passes or
+//! fails.
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::as_conversions,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a measuring program that people start by hand"
+)]
+
+#[cfg(target_os = "linux")]
+#[path = "../../tests/e2e/support/mod.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    unused_macros,
+    reason = "the tests' client; they use the rest of it"
+)]
+mod support;
+
+// An MCP server with nothing in it, and one that runs code without any isolation.
+#[cfg(target_os = "linux")]
+mod floor;
+// What needs a load of its own.
+#[cfg(target_os = "linux")]
+mod loads;
+// The table and the picture.
+#[cfg(target_os = "linux")]
+mod report;
+// What each round measures.
+#[cfg(target_os = "linux")]
+mod rounds;
+// Medians and how sure they are.
+#[cfg(target_os = "linux")]
+mod statistics;
+
+#[cfg(target_os = "linux")]
+fn main() {
+    floor::become_it_if_asked();
+    if let Some(reason) = support::missing() {
+        println!("nothing measured: {reason}");
+        return;
+    }
+    let count = std::env::var("SANDCELL_BENCH_ROUNDS").map_or(40, |text| text.parse().unwrap());
+    let mut table = rounds::all(count);
+    loads::all(&mut table);
+    report::show(&table, count);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() {}

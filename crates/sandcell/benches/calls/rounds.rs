@@ -1,0 +1,358 @@
+//! What each round measures, row by row.
+
+use std::io::{Read as _, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::floor;
+use crate::statistics::{Estimate, median_of, ratio_of};
+use crate::support::client::Client;
+use crate::support::place::Place;
+use crate::support::python;
+
+/// A pause before calls that people make one at a time.
+const PAUSE: Duration = Duration::from_millis(30);
+
+/// A row of the table.
+pub struct Row {
+    pub name: String,
+    /// The number, and its unit.
+    pub value: Estimate,
+    pub unit: &'static str,
+    /// What it is compared with, and the ratio.
+    pub against: Option<(&'static str, Estimate)>,
+    /// The goal, as a ratio where there is one, else in the unit; the largest or, for rates, the smallest.
+    pub goal: Option<f64>,
+}
+
+pub const BARE: &str = "a bare interpreter";
+pub const EMPTY: &str = "an empty tool";
+
+/// What has been measured, and what later measurements compare with.
+pub struct Table {
+    pub rows: Vec<Row>,
+    /// Of a bare interpreter, in milliseconds.
+    pub bare: Vec<f64>,
+}
+
+/// Something that is measured once a round, in seconds.
+struct Measured<'a> {
+    name: &'static str,
+    against: Option<&'static str>,
+    goal: Option<f64>,
+    work: Box<dyn FnMut() -> Duration + 'a>,
+}
+
+pub fn all(rounds: usize) -> Table {
+    let place = Place::new();
+    let server = Client::start(&mut place.command(&["serve"]));
+    server.text("x = 0");
+    let cold_place = Place::with_settings("[pool]\nparked = 0\n");
+    let cold = Client::start(&mut cold_place.command(&["serve"]));
+    let floor = floor::client();
+    let mut echo = Echo::start();
+    let program = place.write("one.py", "print(1)").display().to_string();
+    let data = Data::here();
+
+    let mut measured = vec![
+        Measured::new("`python3 -I -S -c 'print(1)'`, bare", None, None, || timed(bare)),
+        Measured::new("an empty tool of a bare MCP server", None, None, || {
+            timed(|| drop(floor.call("empty", json!({}))))
+        }),
+        Measured::new("a line through a pipe and back (`cat`)", None, None, || {
+            timed(|| echo.once())
+        }),
+        Measured::new(
+            "`create_run_close` of `print(1)`, made ahead",
+            Some(BARE),
+            Some(0.1),
+            || {
+                std::thread::sleep(PAUSE);
+                timed(|| once(&server, "print(1)"))
+            },
+        ),
+        Measured::new(
+            "the same, nothing made ahead (`pool.parked = 0`)",
+            Some(BARE),
+            Some(1.5),
+            || {
+                std::thread::sleep(PAUSE);
+                timed(|| once(&cold, "print(1)"))
+            },
+        ),
+        Measured::new(
+            "`execute_code` of `x += 1` in a session",
+            Some(EMPTY),
+            Some(2.0),
+            || {
+                std::thread::sleep(PAUSE);
+                timed(|| assert_eq!(server.run("x += 1").status(), "ok"))
+            },
+        ),
+        Measured::new("`tools/list`", Some(EMPTY), None, || {
+            timed(|| drop(server.request("tools/list", json!({}))))
+        }),
+        Measured::new(
+            "`create_sandbox`, first `execute_code`, `close_sandbox`",
+            Some(BARE),
+            None,
+            || {
+                std::thread::sleep(PAUSE);
+                timed(|| one_sandbox(&server))
+            },
+        ),
+        Measured::new(
+            "`sandcell run` of `print(1)`, the whole command",
+            Some(BARE),
+            None,
+            || timed(|| run_command(&place, &program)),
+        ),
+        Measured::new(
+            "start of `sandcell serve` to the answer of `initialize`",
+            None,
+            Some(10.0),
+            || hello(&place),
+        ),
+        Measured::new(
+            "rival: an MCP server that runs it as a plain process",
+            Some(BARE),
+            None,
+            || timed(|| assert_eq!(floor.call("run", json!({"code": "print(1)"})).all(), "1\n")),
+        ),
+    ];
+    if bubblewrap().is_some_and(|mut command| succeeds(&mut command)) {
+        measured.push(Measured::new(
+            "rival: bubblewrap, its namespaces only",
+            Some(BARE),
+            None,
+            || timed(|| assert_eq!(bubblewrap().unwrap().output().unwrap().stdout, b"1\n")),
+        ));
+    }
+    if let Some(image) = docker_image() {
+        measured.push(Measured::new(
+            "rival: `docker run --rm --network none`",
+            Some(BARE),
+            None,
+            move || timed(|| assert_eq!(docker(&image).output().unwrap().stdout, b"1\n")),
+        ));
+    }
+    if let Some(data) = &data {
+        measured.push(Measured::new(
+            "`create_run_close` with numpy, pandas and pyplot in `preload`",
+            Some(BARE),
+            None,
+            || {
+                std::thread::sleep(Duration::from_secs(1));
+                timed(|| once(&data.ahead, Data::CODE))
+            },
+        ));
+        measured.push(Measured::new("the same without `preload`", Some(BARE), None, || {
+            timed(|| once(&data.plain, Data::CODE))
+        }));
+    }
+    let readings = run(&mut measured, rounds);
+    let of = |against| match against {
+        BARE => &readings[0],
+        _ => &readings[1],
+    };
+    let rows = measured
+        .iter()
+        .zip(&readings)
+        .map(|(measured, own)| Row {
+            name: measured.name.to_owned(),
+            value: median_of(own),
+            unit: "ms",
+            against: measured.against.map(|against| (against, ratio_of(own, of(against)))),
+            goal: measured.goal,
+        })
+        .collect();
+    Table {
+        rows,
+        bare: readings[0].clone(),
+    }
+}
+
+fn run(measured: &mut [Measured<'_>], rounds: usize) -> Vec<Vec<f64>> {
+    let mut readings = vec![Vec::with_capacity(rounds); measured.len()];
+    for round in 0..=rounds {
+        eprintln!("round {round} of {rounds}");
+        for (row, own) in measured.iter_mut().zip(&mut readings) {
+            let reading = (row.work)().as_secs_f64() * 1000.0;
+            // The first round only warms up.
+            if round > 0 {
+                own.push(reading);
+            }
+        }
+    }
+    readings
+}
+
+impl<'a> Measured<'a> {
+    fn new(
+        name: &'static str,
+        against: Option<&'static str>,
+        goal: Option<f64>,
+        work: impl FnMut() -> Duration + 'a,
+    ) -> Self {
+        Self {
+            name,
+            against,
+            goal,
+            work: Box::new(work),
+        }
+    }
+}
+
+pub fn timed(work: impl FnOnce()) -> Duration {
+    let start = Instant::now();
+    work();
+    start.elapsed()
+}
+
+pub fn bare() {
+    let mut command = Command::new(python().unwrap());
+    command.args(["-I", "-S", "-c", "print(1)"]).env_clear();
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.stdout, b"1\n");
+}
+
+pub fn once(server: &Client, code: &str) {
+    let answer = server.call("create_run_close", json!({"code": code}));
+    assert_eq!(answer.output().trim(), "1", "{answer:?}");
+}
+
+fn run_command(place: &Place, program: &str) {
+    let mut command = place.command(&["run", program]);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.stdout, b"1\n");
+}
+
+/// From the start of the process to the answer; its end is not counted.
+fn hello(place: &Place) -> Duration {
+    let mut command = place.command(&["serve"]);
+    let start = Instant::now();
+    let server = Client::start_silent(&mut command);
+    server.initialize();
+    start.elapsed()
+}
+
+fn one_sandbox(server: &Client) {
+    let id = server.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
+    let answer = server.call("execute_code", json!({"code": "print(1)", "sandbox_id": id}));
+    assert_eq!(answer.status(), "ok");
+    server.call("close_sandbox", json!({"sandbox_id": id}));
+}
+
+/// A process that gives back what it gets.
+struct Echo(Child);
+
+impl Echo {
+    fn start() -> Self {
+        let mut command = Command::new("cat");
+        Self(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
+    }
+
+    fn once(&mut self) {
+        let line = *b"{\"code\": \"x += 1\"}\n";
+        let mut back = [0; 19];
+        self.0.stdin.as_mut().unwrap().write_all(&line).unwrap();
+        self.0.stdout.as_mut().unwrap().read_exact(&mut back).unwrap();
+        assert_eq!(line, back);
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    command.output().is_ok_and(|output| output.stdout == b"1\n")
+}
+
+fn bubblewrap() -> Option<Command> {
+    let python = python()?;
+    let mut command = Command::new("bwrap");
+    command.args([
+        "--unshare-all",
+        "--die-with-parent",
+        "--ro-bind",
+        "/usr",
+        "/usr",
+        "--proc",
+        "/proc",
+    ]);
+    command.args([
+        "--dev",
+        "/dev",
+        "--symlink",
+        "usr/lib",
+        "/lib",
+        "--symlink",
+        "usr/lib64",
+        "/lib64",
+    ]);
+    command.arg(python).args(["-I", "-S", "-c", "print(1)"]).env_clear();
+    command.env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
+    Some(command)
+}
+
+/// An image with Python that this machine has already; nothing is pulled.
+fn docker_image() -> Option<String> {
+    let listed = Command::new("docker")
+        .args(["images", "--format", "{{.Repository}}:{{.Tag}}", "python"])
+        .output()
+        .ok()?;
+    let image = String::from_utf8(listed.stdout).ok()?.lines().next()?.to_owned();
+    succeeds(&mut docker(&image)).then_some(image)
+}
+
+fn docker(image: &str) -> Command {
+    let mut command = Command::new("docker");
+    command.args([
+        "run",
+        "--rm",
+        "--network",
+        "none",
+        image,
+        "python3",
+        "-I",
+        "-S",
+        "-c",
+        "print(1)",
+    ]);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Servers whose sandboxes have the data libraries, where there is a base with them: `SANDCELL_BENCH_BASE` names it,
+/// `SANDCELL_BENCH_DATA` is the data folder that it was built in.
+struct Data {
+    ahead: Client,
+    plain: Client,
+    _places: [Place; 2],
+}
+
+impl Data {
+    const CODE: &'static str = "import numpy, pandas, matplotlib.pyplot\nprint(1)";
+
+    fn here() -> Option<Self> {
+        let base = std::env::var("SANDCELL_BENCH_BASE").ok()?;
+        let folder = std::env::var_os("SANDCELL_BENCH_DATA")?;
+        let place = |settings: &str| Place::with_settings(&format!("base = {base:?}\n{settings}"));
+        let places = [
+            place("preload = [\"numpy\", \"pandas\", \"matplotlib.pyplot\"]\n"),
+            place(""),
+        ];
+        let start = |place: &Place| Client::start(place.command(&["serve"]).env("SANDCELL_DATA_DIR", &folder));
+        Some(Self {
+            ahead: start(&places[0]),
+            plain: start(&places[1]),
+            _places: places,
+        })
+    }
+}

@@ -1,0 +1,340 @@
+//! `sandcell history`: what was executed on this machine by the user of the data folder, for its operator.
+
+mod notebook;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand, ValueEnum};
+use sandcell_engine::{EventKind, SecurityEvent};
+use sandcell_history::{Database, Filter, HistoryError, Row};
+use sandcell_sandbox::{Code, Failure};
+use serde_json::{Value, json};
+
+use super::{output, printed};
+use crate::config::Settings;
+use crate::wiring::lasting;
+
+/// Rows that a notebook has at most.
+const CELLS: u32 = 2000;
+
+/// Shows the executions that the history keeps, newest first
+///
+/// Without a command: a list. All callers are in it: `stdio` (MCP clients that start the server themselves), `cli`
+/// (`sandcell run`), `anonymous` and `token:ID` (HTTP).
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(super) struct HistoryArgs {
+    #[command(subcommand)]
+    command: Option<HistoryCommand>,
+
+    #[command(flatten)]
+    which: Which,
+
+    /// Prints a list of {execution_id, owner, sandbox_id, language, status, timestamp, duration_ms, cpu_ms,
+    /// peak_memory_mb, stdout_bytes, stderr_bytes, exit_code, code_preview, stdout_preview, error, cause}
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum HistoryCommand {
+    /// Shows everything that is kept of an execution: code, output, cost
+    Show {
+        /// Its id
+        id: String,
+
+        /// Prints it as one object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Writes executions as a Jupyter notebook that runs again: those with these ids, or those that the filters let
+    /// through, oldest first
+    Export {
+        /// Their ids
+        #[arg(value_name = "ID")]
+        ids: Vec<String>,
+
+        #[command(flatten)]
+        which: Which,
+
+        /// Where to write it; without: stdout
+        #[arg(short, long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Deletes executions from the history
+    Forget {
+        /// Their ids
+        #[arg(value_name = "ID", required = true)]
+        ids: Vec<String>,
+    },
+}
+
+#[derive(Debug, Clone, Args)]
+struct Which {
+    /// Only of this caller
+    #[arg(long, value_name = "NAME")]
+    owner: Option<String>,
+
+    /// Only of this sandbox
+    #[arg(long, value_name = "ID")]
+    sandbox: Option<String>,
+
+    /// Only those whose code, output or error has this text
+    #[arg(long, value_name = "TEXT")]
+    search: Option<String>,
+
+    /// Only those that ended so
+    #[arg(long, value_name = "STATUS")]
+    status: Option<Ending>,
+
+    /// So many at most
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    last: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Ending {
+    Ok,
+    Error,
+    Timeout,
+    Cancelled,
+    Killed,
+}
+
+impl Which {
+    fn filter(&self) -> Filter {
+        let word = |ending: Ending| ending.to_possible_value().map(|word| word.get_name().to_owned());
+        Filter {
+            owner: self.owner.clone(),
+            sandbox: self.sandbox.clone(),
+            text: self.search.clone(),
+            status: self.status.and_then(word),
+            most: self.last,
+        }
+    }
+}
+
+pub(super) fn run(args: &HistoryArgs, settings: &Settings) -> Result<ExitCode, Failure> {
+    let folder = settings.data_dir.as_deref().ok_or_else(|| {
+        Failure::new(
+            Code::InvalidArgument,
+            "there is no folder that a history could be in",
+            "set data_dir or SANDCELL_DATA_DIR",
+        )
+    })?;
+    let database = Database::open_existing(&Database::file(folder));
+    match &args.command {
+        None => {
+            let rows = match database {
+                Ok(database) => database.list(&args.which.filter(), false).map_err(failure)?,
+                // Nothing ran yet: that is an answer.
+                Err(HistoryError::Absent(_)) => Vec::new(),
+                Err(error) => return Err(failure(error)),
+            };
+            let written = if args.json {
+                output::json(&rows.iter().map(summary).collect())
+            } else {
+                output::text(&list(&rows))
+            };
+            printed(written.map(|()| ExitCode::SUCCESS))
+        }
+        Some(HistoryCommand::Show { id, json }) => {
+            let row = find(&database.map_err(failure)?, id)?;
+            let written = if *json {
+                output::json(&whole(&row))
+            } else {
+                output::text(&story(&row))
+            };
+            printed(written.map(|()| ExitCode::SUCCESS))
+        }
+        Some(HistoryCommand::Export { ids, which, out }) => {
+            let rows = wanted(&database.map_err(failure)?, ids, which)?;
+            export(&rows, out.as_deref())
+        }
+        Some(HistoryCommand::Forget { ids }) => {
+            let count = database.map_err(failure)?.forget(ids).map_err(failure)?;
+            if count > 0 {
+                let detail = format!("{count} rows, of {}", ids.join(" "));
+                lasting::note(settings, SecurityEvent::new(EventKind::HistoryForgotten, detail));
+            }
+            if count < ids.len() {
+                let missing = ids.len() - count;
+                return Err(Failure::new(
+                    Code::NotFound,
+                    format!("{count} deleted; {missing} of the ids are not in the history"),
+                    "`sandcell history` lists them",
+                ));
+            }
+            printed(output::text(&format!("{count} deleted\n")).map(|()| ExitCode::SUCCESS))
+        }
+    }
+}
+
+fn find(database: &Database, id: &str) -> Result<Row, Failure> {
+    database.find(id).map_err(failure)?.ok_or_else(|| {
+        Failure::new(
+            Code::NotFound,
+            format!("there is no execution '{}' in the history", output::safe(id)),
+            "`sandcell history` lists them",
+        )
+    })
+}
+
+/// The rows that a notebook is made of, oldest first.
+fn wanted(database: &Database, ids: &[String], which: &Which) -> Result<Vec<Row>, Failure> {
+    let mut rows = if ids.is_empty() {
+        let mut filter = which.filter();
+        filter.most = filter.most.min(CELLS);
+        database.list(&filter, true).map_err(failure)?
+    } else {
+        let mut once = ids.to_vec();
+        let mut seen = std::collections::BTreeSet::new();
+        once.retain(|id| seen.insert(id.clone()));
+        once.iter()
+            .map(|id| find(database, id))
+            .collect::<Result<Vec<_>, _>>()?
+    };
+    if ids.is_empty() {
+        rows.reverse();
+    }
+    if rows.is_empty() {
+        return Err(Failure::new(
+            Code::NotFound,
+            "no execution of the history is like that",
+            "loosen the filters; `sandcell history` lists executions",
+        ));
+    }
+    Ok(rows)
+}
+
+fn export(rows: &[Row], out: Option<&Path>) -> Result<ExitCode, Failure> {
+    let notebook = notebook::of(rows);
+    let Some(path) = out else {
+        return printed(output::json(&notebook).map(|()| ExitCode::SUCCESS));
+    };
+    let write = || {
+        let mut file = std::fs::File::create(path)?;
+        serde_json::to_writer_pretty(&mut file, &notebook)?;
+        file.write_all(b"\n")
+    };
+    write().map_err(|error| {
+        Failure::invalid(
+            format!("{} cannot be written: {error}", path.display()),
+            "choose another --out",
+        )
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn failure(error: HistoryError) -> Failure {
+    let remedy = error.remedy();
+    let mut message = error.to_string();
+    if let Some(source) = std::error::Error::source(&error) {
+        message = format!("{message}: {source}");
+    }
+    let code = match error {
+        HistoryError::Absent(_) => Code::NotFound,
+        HistoryError::Newer { .. } | HistoryError::File { .. } | HistoryError::Sqlite { .. } => Code::Internal,
+    };
+    Failure::new(code, message, remedy)
+}
+
+/// Mebibytes with one digit.
+fn mebibytes(bytes: u64) -> f64 {
+    let tenths = bytes.saturating_mul(10) >> 20;
+    f64::from(u32::try_from(tenths).unwrap_or(u32::MAX)) / 10.0
+}
+
+fn summary(row: &Row) -> Value {
+    json!({
+        "execution_id": row.execution_id,
+        "owner": row.owner,
+        "sandbox_id": row.sandbox_id,
+        "language": row.language,
+        "status": row.status,
+        "timestamp": row.timestamp,
+        "duration_ms": row.duration_ms,
+        "cpu_ms": row.cpu_ms,
+        "peak_memory_mb": mebibytes(row.peak_memory_bytes),
+        "stdout_bytes": row.stdout_bytes,
+        "stderr_bytes": row.stderr_bytes,
+        "exit_code": row.exit_code,
+        "code_preview": row.code_preview(),
+        "stdout_preview": row.stdout_preview(),
+        "error": row.error,
+        "cause": row.cause,
+    })
+}
+
+fn whole(row: &Row) -> Value {
+    let mut value = summary(row);
+    if let Value::Object(fields) = &mut value {
+        fields.extend([
+            ("code".to_owned(), json!(row.code)),
+            ("stdout".to_owned(), json!(row.stdout)),
+            ("stderr".to_owned(), json!(row.stderr)),
+            ("result".to_owned(), json!(row.result)),
+            ("traceback".to_owned(), json!(row.traceback)),
+        ]);
+    }
+    value
+}
+
+fn list(rows: &[Row]) -> String {
+    if rows.is_empty() {
+        return "nothing is in the history\n".to_owned();
+    }
+    let line = |row: &Row| {
+        let first = row
+            .code_preview()
+            .lines()
+            .find(|line| !line.trim().is_empty())
+            .unwrap_or_default();
+        format!(
+            "{}  {}  {:<9}  {:>8}  {:<10}  {:<10}  {}\n",
+            row.execution_id,
+            row.timestamp,
+            row.status.as_str(),
+            format!("{} ms", row.duration_ms),
+            output::safe(&row.owner),
+            output::safe(&row.language),
+            output::safe(first),
+        )
+    };
+    rows.iter().map(line).collect()
+}
+
+fn story(row: &Row) -> String {
+    let mut text = format!(
+        "{}  {}  {}  {}  {}\nran {} ms, used {} ms of processor time and at most {:.1} MiB of memory, wrote {} bytes to stdout and {} to stderr\n",
+        row.execution_id,
+        row.timestamp,
+        output::safe(&row.owner),
+        output::safe(&row.language),
+        row.status.as_str(),
+        row.duration_ms,
+        row.cpu_ms,
+        mebibytes(row.peak_memory_bytes),
+        row.stdout_bytes,
+        row.stderr_bytes,
+    );
+    let parts = [
+        ("sandbox", row.sandbox_id.as_deref()),
+        ("cause", row.cause.as_deref()),
+        ("error", row.error.as_deref()),
+        ("code", Some(row.code.as_str())),
+        ("stdout", Some(row.stdout.as_str())),
+        ("stderr", Some(row.stderr.as_str())),
+        ("result", row.result.as_deref()),
+        ("traceback", row.traceback.as_deref()),
+    ];
+    for (name, part) in parts {
+        let Some(part) = part.filter(|part| !part.is_empty()) else {
+            continue;
+        };
+        text.push_str(&format!("\n{name}:\n{}\n", output::safe(part.trim_end_matches('\n'))));
+    }
+    text
+}

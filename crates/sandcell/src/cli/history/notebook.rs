@@ -1,0 +1,125 @@
+//! Executions as a Jupyter notebook (nbformat 4.5): their code in cells, what was shown of their output below.
+//!
+//! Python is the notebook's language; Bash becomes `%%bash` cells. Code that Jupyter could not run, and code that never
+//! ran here, stands in the notebook as text, so that "run all" gives what was given here.
+
+use sandcell_engine::Status;
+use sandcell_history::Row;
+use serde_json::{Value, json};
+
+/// A notebook of these rows, in this order.
+pub(super) fn of(rows: &[Row]) -> Value {
+    let mut count = 0;
+    let cells: Vec<Value> = rows.iter().map(|row| cell(row, &mut count)).collect();
+    json!({
+        "cells": cells,
+        "metadata": {
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+        },
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    })
+}
+
+fn cell(row: &Row, count: &mut u32) -> Value {
+    // Refused code has no sandbox.
+    let ran = row.sandbox_id.is_some();
+    let source = match row.language.as_str() {
+        "python" if ran => installation(&row.code).unwrap_or_else(|| row.code.clone()),
+        "bash" if ran => format!("%%bash\n{}", row.code),
+        _ => return text(row),
+    };
+    *count += 1;
+    json!({
+        "cell_type": "code",
+        "id": row.execution_id,
+        "metadata": metadata(row),
+        "execution_count": *count,
+        "source": lines(&source),
+        "outputs": outputs(row, *count),
+    })
+}
+
+/// An installation of packages, as notebooks write it.
+fn installation(code: &str) -> Option<String> {
+    let list = code.strip_prefix("install_package(packages=")?.strip_suffix(')')?;
+    let packages: Vec<String> = serde_json::from_str(list).ok()?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-<>=!~,[]+ *".contains(c);
+    packages
+        .iter()
+        .all(|one| !one.starts_with('-') && one.chars().all(is_plain))
+        .then(|| {
+            let quoted: Vec<String> = packages.iter().map(|one| format!("\"{one}\"")).collect();
+            format!("%pip install {}", quoted.join(" "))
+        })
+}
+
+/// Code that is shown and not run.
+fn text(row: &Row) -> Value {
+    let why = match &row.error {
+        Some(error) if row.sandbox_id.is_none() => format!("refused: {error}"),
+        _ => format!("ran as {}", row.language),
+    };
+    // A fence that is longer than any in the code.
+    let longest = row.code.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    let fence = "`".repeat(longest.max(2) + 1);
+    let source = format!(
+        "{}\n\n{fence}{}\n{}\n{fence}",
+        why.replace(['\n', '`'], " "),
+        row.language,
+        row.code.trim_end_matches('\n')
+    );
+    json!({
+        "cell_type": "markdown",
+        "id": row.execution_id,
+        "metadata": metadata(row),
+        "source": lines(&source),
+    })
+}
+
+fn metadata(row: &Row) -> Value {
+    json!({"sandcell": {
+        "execution_id": row.execution_id,
+        "sandbox_id": row.sandbox_id,
+        "status": row.status,
+        "timestamp": row.timestamp,
+        "duration_ms": row.duration_ms,
+        "cpu_ms": row.cpu_ms,
+        "peak_memory_bytes": row.peak_memory_bytes,
+    }})
+}
+
+fn outputs(row: &Row, count: u32) -> Vec<Value> {
+    let mut outputs = Vec::new();
+    for (name, text) in [("stdout", &row.stdout), ("stderr", &row.stderr)] {
+        if !text.is_empty() {
+            outputs.push(json!({"output_type": "stream", "name": name, "text": lines(text)}));
+        }
+    }
+    if let Some(result) = &row.result {
+        outputs.push(json!({
+            "output_type": "execute_result",
+            "execution_count": count,
+            "metadata": {},
+            "data": {"text/plain": lines(result)},
+        }));
+    }
+    if row.status != Status::Ok {
+        let line = row.error.clone().unwrap_or_default();
+        let (name, value) = line.split_once(": ").unwrap_or((row.status.as_str(), &line));
+        let traceback = row.traceback.as_deref().unwrap_or(&line);
+        outputs.push(json!({
+            "output_type": "error",
+            "ename": name,
+            "evalue": value,
+            "traceback": traceback.lines().collect::<Vec<_>>(),
+        }));
+    }
+    outputs
+}
+
+/// Lines with their ends, as notebooks have texts.
+fn lines(text: &str) -> Vec<&str> {
+    text.split_inclusive('\n').collect()
+}

@@ -1,0 +1,47 @@
+//! `sandcell serve --connect`: a server on stdin and stdout that passes everything on to one that runs.
+
+use std::process::ExitCode;
+
+use sandcell_mcp::BridgeError;
+use sandcell_sandbox::{Code, Failure};
+
+use super::ServeArgs;
+use crate::signals;
+
+/// Holds the token; an argument could be read by every user of the machine.
+const TOKEN: &str = "SANDCELL_TOKEN";
+
+/// Passes on until stdin is closed or a signal comes.
+pub(super) async fn serve(args: &ServeArgs, url: &str) -> Result<ExitCode, Failure> {
+    if let Some(flag) = args.flags().iter().find(|flag| !flag.texts.is_empty()) {
+        return Err(Failure::invalid(
+            format!("{} has no effect on a server that runs already", flag.flag),
+            "give it to that server, or leave --connect out",
+        ));
+    }
+    let token = match std::env::var(TOKEN) {
+        Ok(token) if !token.trim().is_empty() => Some(token.trim().to_owned()),
+        Ok(_) | Err(std::env::VarError::NotPresent) => None,
+        Err(std::env::VarError::NotUnicode(_)) => return Err(failure(&BridgeError::Token)),
+    };
+    let mut stop = signals::Stop::listen()?;
+    tokio::select! {
+        ended = sandcell_mcp::bridge_stdio(url, token.as_deref()) => {
+            ended.map_err(|error| failure(&error)).map(|()| ExitCode::SUCCESS)
+        }
+        _signal = stop.next() => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn failure(error: &BridgeError) -> Failure {
+    match error {
+        BridgeError::Address(..) => Failure::invalid(
+            format!("--connect: {error}"),
+            "give the address that the server printed, such as http://127.0.0.1:8123/mcp",
+        ),
+        BridgeError::Token => Failure::invalid(format!("{TOKEN}: {error}"), "put the token alone there"),
+        BridgeError::Client(_) | BridgeError::Pipe(_) => {
+            Failure::new(Code::Internal, error.to_string(), "look at the client and its log")
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Who keeps what the engine does for longer than it lives.
+
+use std::sync::Arc;
+
+use sandcell_engine::{Auditor, Keeper, SecurityEvent, Witnesses};
+
+use crate::config::Settings;
+
+/// Whose executions are kept.
+#[derive(Debug, Clone, Copy)]
+enum Who {
+    Command,
+    Server,
+}
+
+/// Those who keep a command's executions. One that cannot be had is told and left out: code runs all the same.
+pub(crate) fn witnesses(settings: &Settings) -> Witnesses {
+    Witnesses {
+        keeper: keeper(settings, Who::Command),
+        auditor: None,
+    }
+}
+
+/// Those who keep what a server does.
+pub(crate) fn witnesses_of_a_server(settings: &Settings) -> Witnesses {
+    Witnesses {
+        keeper: keeper(settings, Who::Server),
+        auditor: auditor(settings),
+    }
+}
+
+/// Writes down an event of a command. That this cannot be done is told, and what happened stands.
+pub(crate) fn note(settings: &Settings, event: SecurityEvent) {
+    #[cfg(unix)]
+    if let Some(audit) = &settings.audit
+        && let Err(error) = sandcell_audit::AuditFile::new(audit.file.clone(), audit.size.as_bytes()).note(&event)
+    {
+        let cause = std::error::Error::source(&error)
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        tracing::error!("{error}: {cause}. {} is not in it", event.kind.as_str());
+    }
+    #[cfg(not(unix))]
+    let _nobody_keeps_it = (settings, event);
+}
+
+#[cfg(all(unix, feature = "history"))]
+fn keeper(settings: &Settings, who: Who) -> Option<Arc<dyn Keeper>> {
+    use sandcell_history::{Database, Retention, Voice, Writer};
+    let voice = match who {
+        Who::Command => Voice::Low,
+        Who::Server => Voice::Loud,
+    };
+    let history = settings.history.as_ref()?;
+    let keep = Retention {
+        rows: history.rows,
+        age: history.age,
+        bytes: history.size.as_bytes(),
+    };
+    match Writer::start(Database::file(&history.folder), keep, voice) {
+        Ok(writer) => Some(Arc::new(writer)),
+        Err(error) => {
+            tracing::warn!(%error, "the history is kept in memory only: its thread could not be started");
+            None
+        }
+    }
+}
+
+#[cfg(not(all(unix, feature = "history")))]
+fn keeper(_settings: &Settings, _who: Who) -> Option<Arc<dyn Keeper>> {
+    None
+}
+
+#[cfg(unix)]
+fn auditor(settings: &Settings) -> Option<Arc<dyn Auditor>> {
+    use sandcell_audit::{AuditDesk, AuditFile};
+    let audit = settings.audit.as_ref()?;
+    match AuditDesk::start(AuditFile::new(audit.file.clone(), audit.size.as_bytes())) {
+        Ok(desk) => Some(Arc::new(desk)),
+        Err(error) => {
+            tracing::error!(%error, "the audit log is not written: its thread could not be started");
+            None
+        }
+    }
+}
+
+#[cfg(not(unix))]
+fn auditor(_settings: &Settings) -> Option<Arc<dyn Auditor>> {
+    None
+}

@@ -1,0 +1,47 @@
+use serde_json::json;
+
+use crate::support::begin;
+use crate::support::http::{Caller, Server};
+use crate::support::place::Place;
+
+/// A server with this quota, and two callers.
+fn two(place: &Place) -> (Server, Caller, Caller) {
+    let token = |name: &str| {
+        let made = place.command(&["token", "create", name]).output().unwrap();
+        String::from_utf8(made.stdout).unwrap().trim().to_owned()
+    };
+    let (ann, bob) = (token("ann"), token("bob"));
+    let server = Server::start(place, &[]);
+    let (ann, bob) = (server.with_token(&ann), server.with_token(&bob));
+    (server, ann, bob)
+}
+
+#[test]
+fn processor_time_that_is_used_up_is_the_callers_own() {
+    let _turn = begin!();
+    let place = Place::with_settings("[quota]\ncpu_s = 1\n");
+    let (_server, ann, bob) = two(&place);
+    let busy = "import time\nend = time.process_time() + 1.3\nwhile time.process_time() < end: pass\nx = 7";
+    let first = ann.call("execute_code", json!({"code": busy}));
+    assert_eq!(first.status(), "ok", "{}", first.all());
+    let refused = ann.call("execute_code", json!({"code": "x"})).refused("limit_reached");
+    assert!(
+        refused.contains("processor time") && refused.contains("wait about"),
+        "{refused}"
+    );
+    assert!(bob.call("execute_code", json!({"code": "6 * 7"})).all().contains("42"));
+}
+
+#[test]
+fn memory_of_all_sandboxes_together_is_bounded_for_each_caller() {
+    let _turn = begin!();
+    let place = Place::with_settings("[quota]\nmemory_mb = 1100\n");
+    let (_server, ann, bob) = two(&place);
+    let made = ann.call("create_sandbox", json!({"count": 2}));
+    assert!(!made.is_error(), "{}", made.all());
+    let refused = ann.call("create_sandbox", json!({})).refused("limit_reached");
+    assert!(refused.contains("1024 MiB of memory together"), "{refused}");
+    let small = ann.call("create_sandbox", json!({"memory_mb": 64}));
+    assert!(!small.is_error(), "what still fits is made: {}", small.all());
+    assert!(!bob.call("create_sandbox", json!({"count": 2})).is_error());
+}

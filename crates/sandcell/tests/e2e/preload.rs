@@ -1,0 +1,79 @@
+use serde_json::json;
+
+use crate::support::client::{Answer, Client};
+use crate::support::place::Place;
+use crate::support::{PATIENCE, begin, until};
+
+/// A fresh run in a sandbox that has waited, as soon as one with this module has.
+fn in_one_that_waited(server: &Client, module: &str, code: &str) -> Answer {
+    let code = format!("import sys\nprint('{module}' in sys.modules)\ndel sys\n{code}");
+    until(PATIENCE, "a sandbox with the module waits", || {
+        let answer = server.call("create_run_close", json!({"code": code}));
+        assert_eq!(answer.status(), "ok", "{answer:?}");
+        answer.output().starts_with("True\n").then_some(answer)
+    })
+}
+
+#[test]
+fn modules_of_preload_are_loaded_before_the_call_and_nothing_else_of_them_is_seen() {
+    let _turn = begin!();
+    // `this` prints a poem when it is loaded.
+    let place = Place::with_settings("preload = [\"this\", \"no_such_module\", \"wave\"]\n[pool]\nparked = 1\n");
+    let server = Client::start(&mut place.command(&["serve"]));
+    let answer = in_one_that_waited(
+        &server,
+        "wave",
+        "print(sorted(name for name in dir() if name[0] != '_'))",
+    );
+    assert_eq!(answer.output().trim(), "True\n[]");
+    assert!(!answer.all().contains("Beautiful"), "{answer:?}");
+
+    // The name must still be imported, and what was not there is an error as ever.
+    let answer = in_one_that_waited(
+        &server,
+        "wave",
+        "import wave\nprint(wave.open.__name__)\ntry: import no_such_module\nexcept ImportError as error: print(error)",
+    );
+    assert_eq!(answer.output().trim(), "True\nopen\nNo module named 'no_such_module'");
+    let log = server.log();
+    assert_eq!(log.matches("no_such_module could not be loaded").count(), 1, "{log}");
+    assert!(!log.contains("wave could not"), "{log}");
+}
+
+#[test]
+fn a_session_that_waited_with_modules_is_restored_after_a_crash() {
+    let _turn = begin!();
+    let place = Place::with_settings("preload = [\"wave\"]\n[pool]\nparked = 1\n");
+    let server = Client::start(&mut place.command(&["serve"]));
+    in_one_that_waited(&server, "wave", "");
+    until(PATIENCE, "the default sandbox is one that waited", || {
+        let id = server.run("x = 41").sandbox();
+        let loaded = server.text("import sys\nprint('wave' in sys.modules)") == "True\n";
+        if !loaded {
+            server.call("close_sandbox", json!({"sandbox_id": id}));
+        }
+        loaded.then_some(())
+    });
+    until(PATIENCE, "the session has a copy", || {
+        let answer = server.run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)");
+        assert_eq!(answer.status(), "killed", "{answer:?}");
+        let restored = !answer.meta()["restored"].is_null();
+        if !restored {
+            server.text("x = 41");
+        }
+        restored.then_some(())
+    });
+    assert_eq!(server.text("print(x + 1, 'wave' in sys.modules)").trim(), "42 True");
+}
+
+#[test]
+fn a_name_that_is_no_module_is_refused_before_anything_starts() {
+    let _turn = begin!();
+    let place = Place::with_settings("preload = [\"os; print(1)\"]\n");
+    let output = place.command(&["serve"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && text.contains("`preload`") && text.contains("os; print(1)"),
+        "{text}"
+    );
+}

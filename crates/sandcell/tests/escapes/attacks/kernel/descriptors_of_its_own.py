@@ -1,0 +1,7 @@
+# attack: give a thread descriptors that its process does not show
+# class: kernel
+# layer: seccomp
+# expect: held
+
+# close_range with CLOSE_RANGE_UNSHARE
+refused(436, 1000000, 0xFFFFFFFF, 2)

@@ -1,0 +1,7 @@
+# attack: start a thread that has descriptors of its own
+# class: kernel
+# layer: seccomp
+# expect: held
+
+# CLONE_THREAD alone: the kernel would find it invalid, the filter has to be first.
+refused("clone", 0x10000, 0, 0, 0, 0)

@@ -1,0 +1,21 @@
+# attack: take all memory under the name that sessions' frozen copies have, where no limit of the process counts it
+# class: resources
+# layer: memory_limit
+# limits: memory=128, disk=32
+# raised: memory=1024
+# fresh: yes
+# expect: out_of_memory
+
+libc.prctl(15, b"sandcell-copy")
+libc.mmap.restype = ctypes.c_void_p
+taken = 0
+while taken < 400 << 20:
+    # MAP_PRIVATE, MAP_ANONYMOUS, MAP_GROWSDOWN
+    at = libc.mmap(ctypes.c_void_p(None), ctypes.c_size_t(10 << 20), 3, 0x122, -1, ctypes.c_long(0))
+    if at in (None, ctypes.c_void_p(-1).value):
+        break
+    ctypes.memset(at, 1, 10 << 20)
+    taken += 10 << 20
+    time.sleep(0.05)
+time.sleep(2)
+verdict(taken >= 192 << 20, taken >> 20, "MiB")

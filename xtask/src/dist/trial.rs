@@ -1,0 +1,227 @@
+//! Each package, tried the way its user would: installed from its file, without a network, in an environment with nothing
+//! of the developer's in it; then the demo.
+
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use super::Release;
+use crate::command::{must, nothing_may_be_skipped, works};
+
+/// From nothing to what the first call prints.
+const FIRST_PRINT: Duration = Duration::from_secs(5);
+
+/// The manual page, as the binary prints it.
+pub(super) fn manual(binary: &Path) -> Result<Vec<u8>> {
+    let output = Command::new(binary).arg("manual").stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "the manual page cannot be made");
+    Ok(output.stdout)
+}
+
+/// The tools that the server offers, as it tells them to a client: name, and the first sentence of the description.
+pub(super) fn tools(binary: &Path) -> Result<Vec<(String, String)>> {
+    let home = tempfile::Builder::new().prefix("cell-dist-").tempdir()?;
+    let mut server = Server::start(bare(binary.as_os_str(), home.path()).arg("serve"))?;
+    let answer = server.ask("tools/list", &json!({}))?;
+    let tools = answer["tools"].as_array().context("the server has no tools")?;
+    let text = |tool: &Value, name: &str| tool[name].as_str().unwrap_or_default().to_owned();
+    let first = |text: String| text.split_inclusive(". ").next().unwrap_or_default().trim().to_owned();
+    Ok(tools
+        .iter()
+        .map(|tool| (text(tool, "name"), first(text(tool, "description"))))
+        .collect())
+}
+
+pub(super) fn all(release: &Release, out: &Path) -> Result<()> {
+    let file = |end: &str| -> Result<PathBuf> {
+        let mut names = std::fs::read_dir(out)?.flatten().map(|entry| entry.path());
+        names
+            .find(|path| path.to_string_lossy().ends_with(end))
+            .with_context(|| format!("there is no file *{end}"))
+    };
+    must(
+        Command::new("sha256sum")
+            .args(["--check", "--quiet", "SHA256SUMS"])
+            .current_dir(out),
+    )?;
+    trial("the archive", |folder| {
+        must(
+            Command::new("tar")
+                .arg("xzf")
+                .arg(file(".tar.gz")?)
+                .arg("-C")
+                .arg(folder),
+        )?;
+        Ok(vec![folder.join(format!("sandcell-{}/sandcell", release.version))])
+    })?;
+    trial("the wheel", |folder| {
+        let python = folder.join("venv/bin/python");
+        must(Command::new("python3").args(["-m", "venv"]).arg(folder.join("venv")))?;
+        let mut install = bare(python.as_os_str(), folder);
+        install.args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-index",
+            "--disable-pip-version-check",
+        ]);
+        must(install.arg(file(".whl")?))?;
+        Ok(vec![folder.join("venv/bin/sandcell")])
+    })?;
+    let uvx = std::env::var_os("SANDCELL_TEST_UV").map(|uv| PathBuf::from(uv).with_file_name("uvx"));
+    let uvx = uvx.unwrap_or_else(|| PathBuf::from("uvx"));
+    if present("uvx", Command::new(&uvx).arg("--version"))? {
+        trial("the wheel by uvx", |_| {
+            let mut words = vec![uvx.clone()];
+            words.extend(["--offline", "--from"].map(PathBuf::from));
+            words.extend([file(".whl")?, PathBuf::from("sandcell")]);
+            Ok(words)
+        })?;
+    }
+    if present("npm", Command::new("npm").arg("--version"))? {
+        trial("the npm package", |folder| {
+            let mut install = bare(OsStr::new("npm"), folder);
+            install.args([
+                "install",
+                "--offline",
+                "--no-audit",
+                "--no-fund",
+                "--loglevel=error",
+                "--prefix",
+            ]);
+            must(install.arg(folder).arg(file(".tgz")?))?;
+            Ok(vec![folder.join("node_modules/.bin/sandcell")])
+        })?;
+    }
+    trial("the MCP bundle", |folder| {
+        // As a client does: unpack, then start what the manifest says.
+        must(
+            Command::new("python3")
+                .args(["-m", "zipfile", "-e"])
+                .arg(file(".mcpb")?)
+                .arg(folder),
+        )?;
+        let manifest: Value = serde_json::from_slice(&std::fs::read(folder.join("manifest.json"))?)?;
+        let command = manifest["server"]["mcp_config"]["command"].as_str().unwrap_or_default();
+        let program = PathBuf::from(command.replace("${__dirname}", &folder.to_string_lossy()));
+        // Python's unpacker drops the rights, which clients keep or set.
+        must(Command::new("chmod").arg("755").arg(&program))?;
+        Ok(vec![program])
+    })
+}
+
+fn present(name: &str, command: &mut Command) -> Result<bool> {
+    if works(command) {
+        return Ok(true);
+    }
+    if nothing_may_be_skipped() {
+        bail!("{name} is missing");
+    }
+    println!("skipped: there is no {name} to try the package with");
+    Ok(false)
+}
+
+/// Installs with `install`, which says what to start, and has the first call print within its time and the demo succeed.
+fn trial(name: &str, install: impl FnOnce(&Path) -> Result<Vec<PathBuf>>) -> Result<()> {
+    let folder = tempfile::Builder::new().prefix("cell-dist-").tempdir()?;
+    let began = Instant::now();
+    let words = install(folder.path()).with_context(|| format!("{name} cannot be installed"))?;
+    let installed = began.elapsed();
+    let command = || {
+        let mut command = bare(words[0].as_os_str(), folder.path());
+        command.args(&words[1..]);
+        command
+    };
+    let started = Instant::now();
+    let mut server = Server::start(command().arg("serve"))?;
+    let call = json!({"name": "execute_code", "arguments": {"code": "print('it runs')"}});
+    let answer = server.ask("tools/call", &call)?;
+    let text = answer["content"][0]["text"].as_str().unwrap_or_default();
+    ensure!(text == "it runs\n", "{name}: the first call gave {answer}");
+    let first = started.elapsed();
+    drop(server);
+    ensure!(first < FIRST_PRINT, "{name}: the first print took {first:?}");
+    let demo = command().arg("demo").output()?;
+    ensure!(
+        demo.status.success(),
+        "{name}: the demo failed: {}{}",
+        String::from_utf8_lossy(&demo.stdout),
+        String::from_utf8_lossy(&demo.stderr)
+    );
+    println!("dist: {name}: installed in {installed:.1?}, first print after {first:.2?}, and the demo succeeds");
+    Ok(())
+}
+
+/// A program with a home of its own and nothing else of ours.
+fn bare(program: &OsStr, home: &Path) -> Command {
+    let mut command = Command::new(program);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    command.env_clear().env("PATH", path).env("HOME", home).env("LANG", "C");
+    command.env("SANDCELL_DATA_DIR", home.join("data")).current_dir(home);
+    command
+}
+
+/// A server, spoken to as a client does.
+struct Server {
+    child: std::process::Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+    next: u64,
+}
+
+impl Server {
+    fn start(command: &mut Command) -> Result<Self> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("could not start {command:?}"))?;
+        let out = child.stdout.take().context("no stdout")?;
+        let mut server = Self {
+            child,
+            lines: BufReader::new(out).lines(),
+            next: 1,
+        };
+        let hello = json!({
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "dist", "version": "1"},
+        });
+        server.ask("initialize", &hello)?;
+        server.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))?;
+        Ok(server)
+    }
+
+    fn send(&mut self, message: &Value) -> Result<()> {
+        let stdin = self.child.stdin.as_mut().context("no stdin")?;
+        writeln!(stdin, "{message}")?;
+        Ok(stdin.flush()?)
+    }
+
+    fn ask(&mut self, method: &str, params: &Value) -> Result<Value> {
+        let id = self.next;
+        self.next += 1;
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))?;
+        for line in self.lines.by_ref() {
+            let message: Value = serde_json::from_str(&line?)?;
+            if message["id"] == id {
+                ensure!(message.get("error").is_none(), "{method}: {message}");
+                return Ok(message["result"].clone());
+            }
+        }
+        bail!("{method}: the server ended without an answer")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // End of file ends it; it has sandboxes to clear away.
+        drop(self.child.stdin.take());
+        let _nothing_else_to_do = self.child.wait();
+    }
+}
