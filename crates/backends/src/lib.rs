@@ -1,6 +1,8 @@
 //! The back ends, one folder and one feature each. This file is the list.
 #![forbid(unsafe_code)]
 
+#[cfg(all(target_os = "linux", feature = "docker"))]
+pub mod docker;
 #[cfg(all(target_os = "linux", feature = "native"))]
 pub mod native;
 

@@ -708,4 +708,6 @@ pub struct BackendView {
     pub isolation: Isolation,
     /// Layer by layer.
     pub layers: Vec<LayerReport>,
+    /// Whether a request may name an image.
+    pub knows_images: bool,
 }

@@ -162,6 +162,7 @@ impl Engine {
             name: backend.name(),
             isolation: backend.isolation().clone(),
             layers: backend.layers().to_vec(),
+            knows_images: backend.knows_images(),
         };
         self.core.backends.iter().map(view).collect()
     }

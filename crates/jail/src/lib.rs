@@ -6,6 +6,7 @@
 #![cfg(target_os = "linux")]
 
 pub mod cgroup;
+pub mod contained;
 pub mod fence;
 pub mod launcher;
 pub mod plan;

@@ -308,7 +308,7 @@ pub const LAYERS: [&str; 16] = [
 ];
 
 /// Files and folders of /proc that tell about the machine or other sandboxes, or that control it.
-const MASKED: [&str; 42] = [
+pub const MASKED: [&str; 42] = [
     "acpi",
     "asound",
     "buddyinfo",
@@ -514,6 +514,32 @@ fn tree_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
             }
         });
     }
+}
+
+/// What an agent does that somebody else put into a container, before it serves: it locks itself, and with it all that it
+/// starts, as far as a process without rights can. Namespaces, files and control groups are the container's; `memory` and
+/// `disk` are what all processes and files together may have there, in bytes.
+pub(crate) fn contained(memory: u64, disk: u64) -> Vec<Step> {
+    let limit = |resource, soft, hard| Step::ResourceLimit { resource, soft, hard };
+    let (data, file) = (memory.saturating_mul(2), disk.saturating_add(64 << 20));
+    vec![
+        limit(Resource::Core, 0, 0),
+        limit(Resource::Data, data, data),
+        limit(Resource::FileSize, file, file),
+        limit(Resource::LockedMemory, 64 << 10, 64 << 10),
+        limit(Resource::MessageQueues, 819_200, 819_200),
+        limit(Resource::Nice, 0, 0),
+        limit(Resource::OpenFiles, 1024, 4096),
+        limit(Resource::RealTimePriority, 0, 0),
+        limit(Resource::PendingSignals, 1024, 1024),
+        limit(Resource::Stack, 8 << 20, 64 << 20),
+        Step::HeldCapabilities,
+        Step::NoNewPrivileges,
+        Step::NotDumpable,
+        Step::SystemCalls {
+            memory_is_charged: true,
+        },
+    ]
 }
 
 pub(crate) fn resource_limits(host: &Host, request: &Request) -> Vec<Step> {

@@ -8,6 +8,7 @@
 
 mod bash;
 pub mod control;
+mod inside;
 mod memory;
 mod node;
 pub mod python;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 use sandcell_sandbox::{Code, Failure, Language, SandboxPath};
 
+pub use inside::detect_in;
 use table::{Finder, Table, TableLanguage};
 
 /// What the operator says about languages.

@@ -39,6 +39,8 @@ pub struct Config {
     pub python: String,
     /// Its version.
     pub python_version: String,
+    /// The container image that it is of; none: this machine's own.
+    pub image: Option<String>,
     /// What one installation may use.
     pub limits: Limits,
     /// Bytes of one downloaded file.
@@ -142,7 +144,12 @@ impl PythonPackages {
             version.join("."),
             std::env::consts::ARCH,
             self.config.python
-        )
+        ) + &self
+            .config
+            .image
+            .as_ref()
+            .map(|image| format!(" {image}"))
+            .unwrap_or_default()
     }
 
     async fn set_up(&self, store: &Store) -> Result<Setup, Failure> {

@@ -69,6 +69,11 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// The same, layer by layer, with reasons and remedies.
     fn layers(&self) -> &[LayerReport];
 
+    /// Whether a specification may name an image.
+    fn knows_images(&self) -> bool {
+        false
+    }
+
     /// Makes a sandbox. When it fails, nothing of it is left.
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError>;
 
@@ -87,6 +92,11 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
 
     /// Starts a program inside.
     async fn spawn(&self, command: Command) -> Result<Process, SandboxError>;
+
+    /// The container image that its programs come from; none where they are the host's own.
+    fn image(&self) -> Option<&str> {
+        None
+    }
 
     /// How much memory its processes may use together, in bytes, where that is known.
     fn memory_limit(&self) -> Option<u64> {

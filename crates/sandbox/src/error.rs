@@ -169,6 +169,16 @@ pub enum SandboxError {
         /// What to do about it.
         remedy: String,
     },
+    /// The container image cannot be had.
+    #[error("image {image} is not available: {reason}")]
+    Image {
+        /// Its name, as it was asked for.
+        image: String,
+        /// Why.
+        reason: String,
+        /// What to do about it.
+        remedy: String,
+    },
     /// A program could not be started inside.
     #[error("could not start {program} in the sandbox")]
     Spawn {
@@ -208,6 +218,7 @@ impl From<SandboxError> for Failure {
                 "close sandboxes that are no longer needed and try again; `sandcell doctor` on the host says what is missing",
             ),
             SandboxError::Unavailable { remedy, .. } => Self::new(Code::BackendUnavailable, message, remedy),
+            SandboxError::Image { remedy, .. } => Self::new(Code::ImageUnavailable, message, remedy),
             SandboxError::Spawn { .. } => Self::new(
                 Code::LanguageUnavailable,
                 message,

@@ -4,6 +4,8 @@
 //! that does not work here is replaced by one that says why, and the reason is handed up as a problem.
 
 mod absent;
+#[cfg(all(target_os = "linux", feature = "docker"))]
+mod docker;
 #[cfg(all(target_os = "linux", feature = "e2b"))]
 mod e2b;
 pub(crate) mod lasting;
@@ -80,12 +82,16 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 
 /// Finds the languages of this machine. Runs each interpreter once, for some milliseconds, unless it is remembered.
 pub(crate) fn languages(settings: &Settings) -> Detected {
-    sandcell_languages::detect(&sandcell_languages::Settings {
+    sandcell_languages::detect(&wanted(settings))
+}
+
+fn wanted(settings: &Settings) -> sandcell_languages::Settings {
+    sandcell_languages::Settings {
         python: settings.python.clone(),
         memory: settings.data_dir.clone(),
         forgetful: !settings.restore,
         tables: settings.language_tables.clone(),
-    })
+    }
 }
 
 /// A back end of the settings, and whether it works here.
@@ -182,6 +188,10 @@ async fn wire_with(
         // Sandboxes elsewhere are paid for while they wait.
         settings.engine.pool.parked = Some(0);
     }
+    #[cfg(all(target_os = "linux", feature = "docker"))]
+    if let Some(first) = working.first().filter(|first| first.name() == docker::NAME) {
+        found = docker::languages(first.as_ref(), &settings).await;
+    }
     let mut problems = std::mem::take(&mut found.problems);
     // A Python that was chosen and does not work is never passed over for another language.
     let chosen = |name: &str| name == "python" && settings.python.is_some();
@@ -257,7 +267,8 @@ async fn ask_versions(backend: &dyn Backend, settings: &Settings, found: &mut De
     }
     match backend.create(&spec).await {
         Ok(sandbox) => {
-            let memory = settings.data_dir.as_deref();
+            // What is remembered are the machine's own programs.
+            let memory = settings.data_dir.as_deref().filter(|_| sandbox.image().is_none());
             sandcell_languages::table::ask_versions(&mut found.table, sandbox.as_ref(), memory).await;
             if let Err(error) = sandbox.close().await {
                 tracing::debug!(%error, "the sandbox that versions were asked in could not be closed");

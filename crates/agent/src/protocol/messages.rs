@@ -216,6 +216,24 @@ pub struct UsageReply {
     pub disk: u64,
     /// Files and folders used in them.
     pub inodes: u64,
+    /// What the sandbox's control group says, where the agent stands in one of its own and can read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupUsage>,
+}
+
+/// What a control group says. Counters only grow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupUsage {
+    /// Memory of its processes now, in bytes; files in memory are not counted.
+    pub memory: u64,
+    /// The most that was seen.
+    pub memory_peak: u64,
+    /// Processor time used, in microseconds.
+    pub cpu_us: u64,
+    /// How often a process was killed for memory.
+    pub memory_events: u64,
+    /// How often a new process was refused.
+    pub process_events: u64,
 }
 
 /// Why something was not done.

@@ -6,9 +6,9 @@ mod window;
 
 pub use codec::{Decoder, Frame, Kind, MAX_FRAME, OutBuffer};
 pub use messages::{
-    Connected, ErrorCode, Event, FORWARD, ForwardReply, Goodbye, HEIRS, Hello, ListReply, Nothing, ReadReply, Reply,
-    Request, RequestError, SpawnReply, UsageReply, WireError, WriteReply, channel_from_number, channel_number,
-    parse_request,
+    Connected, ErrorCode, Event, FORWARD, ForwardReply, Goodbye, GroupUsage, HEIRS, Hello, ListReply, Nothing,
+    ReadReply, Reply, Request, RequestError, SpawnReply, UsageReply, WireError, WriteReply, channel_from_number,
+    channel_number, parse_request,
 };
 pub use window::{MAX_DATA, ReceiveWindow, SendWindow, WINDOW, cost};
 
@@ -29,6 +29,9 @@ pub const MAX_TRANSFER: u64 = 16 << 20;
 
 /// The most entries that one `list` returns.
 pub const MAX_ENTRIES: usize = 10_000;
+
+/// The status with which an agent in a container ends because of too many private files.
+pub const DISK_FULL_STATUS: u8 = 28;
 
 /// The other side did what the protocol forbids. The connection is over.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -8,6 +8,7 @@ mod children;
 mod errors;
 mod files;
 mod forward;
+mod group;
 mod inward;
 mod outward;
 mod process_table;
@@ -20,6 +21,7 @@ use std::borrow::Cow;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -27,6 +29,7 @@ use rustix::io::Errno;
 
 use crate::protocol::{Breach, Decoder, Goodbye, Hello, Kind, OutBuffer};
 use children::Children;
+use group::Look;
 use streams::Streams;
 
 /// While this much output waits, programs' pipes and files are not read.
@@ -47,9 +50,20 @@ pub struct ServerConfig {
     pub home: String,
     /// A folder on each private writable file system; together they are the disk that `usage` reports.
     pub private: Vec<PathBuf>,
+    /// What the sandbox is held to by the agent itself, where it stands in the control group of a container.
+    pub held: Option<Held>,
     /// Folders that lie elsewhere than the host thinks, where the sandbox has no root of its own: (as the host calls it,
     /// where it is).
     pub elsewhere: Vec<(String, String)>,
+}
+
+/// What an agent holds a container's processes to, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// Memory that is not files.
+    pub memory: u64,
+    /// Private files, in all places together.
+    pub disk: u64,
 }
 
 impl ServerConfig {
@@ -69,6 +83,7 @@ impl Default for ServerConfig {
             root: PathBuf::from("/"),
             home: sandcell_sandbox::HOME.to_owned(),
             private: [sandcell_sandbox::HOME, "/tmp", "/dev/shm"].map(PathBuf::from).to_vec(),
+            held: None,
             elsewhere: Vec::new(),
         }
     }
@@ -81,6 +96,8 @@ pub enum ServeEnd {
     HostClosed,
     /// The host broke the protocol.
     Breach(Breach),
+    /// There were more private files than the sandbox may have.
+    DiskFull,
     /// The agent could not begin, or one of its two streams failed.
     Failed(io::Error),
 }
@@ -197,6 +214,9 @@ impl Agent {
             }
         }
         self.children.reap_strays();
+        if self.streams.look() == Look::DiskFull {
+            return Ok(Some(ServeEnd::DiskFull));
+        }
         self.streams.advance(&mut self.out, CROWDED);
         Ok(None)
     }
@@ -223,13 +243,21 @@ impl Agent {
                 .polled(|stream, part, fd, flags| add(Token::Program(stream, part), fd, flags));
         }
         let busy = self.children.unfinished() || (!crowded && self.streams.has_work());
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        match poll(&mut polled, busy.then_some(&now)) {
+        let wait = if busy {
+            Some(Duration::ZERO)
+        } else {
+            self.streams.look_due()
+        };
+        let wait = wait.map(|wait| Timespec {
+            tv_sec: wait.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: wait.subsec_nanos().into(),
+        });
+        match poll(&mut polled, wait.as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => return Ok(Vec::new()),
             // The kernel may lack memory for a moment. Without the wait this would spin.
             Err(Errno::NOMEM | Errno::AGAIN) => {
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                std::thread::sleep(Duration::from_millis(1));
                 return Ok(Vec::new());
             }
             Err(error) => return Err(error.into()),

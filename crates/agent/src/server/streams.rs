@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::PollFlags;
 use rustix::fs::{Mode, OFlags};
@@ -15,6 +16,7 @@ use super::children::Children;
 use super::errors;
 use super::files::{Job, Root, Step};
 use super::forward::Forwards;
+use super::group::{Group, Look};
 use super::program::{Part, Pipes, Program};
 use super::tree::{self, Tree};
 use super::{ServerConfig, usage};
@@ -46,6 +48,8 @@ pub(super) struct Streams {
     first_process: bool,
     /// What a program's `oom_score_adj` is set to.
     oom_score: Option<String>,
+    /// The container's control group.
+    group: Option<Group>,
 }
 
 impl Streams {
@@ -54,6 +58,7 @@ impl Streams {
         let own_score = own_score.and_then(|text| text.trim().parse::<i32>().ok());
         Ok(Self {
             root: Root::open(&config.root)?,
+            group: config.held.and_then(|held| Group::find(held, &config.private)),
             null: rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?,
             config,
             programs: BTreeMap::new(),
@@ -153,7 +158,11 @@ impl Streams {
                 let path = self.config.real(&path).into_owned();
                 self.begin(stream, out, |root| Job::write(root, &path, mode));
             }
-            Request::Usage => answer(stream, Ok(usage::read(&self.config.private, self.first_process)), out),
+            Request::Usage => {
+                let group = self.group.as_mut().map(Group::usage);
+                let usage = usage::read(&self.config.private, self.first_process, group);
+                answer(stream, Ok(usage), out);
+            }
             Request::Ping => answer(stream, Ok(Nothing {}), out),
             Request::Forward { address, port, target } => {
                 answer(stream, self.forwards.listen(stream, address, port, target), out);
@@ -465,6 +474,20 @@ impl Streams {
         }
         if self.turn != 0 {
             self.forwards.polled(&mut add);
+        }
+    }
+
+    /// How long until memory has to be looked at; none while no program runs.
+    pub(super) fn look_due(&self) -> Option<Duration> {
+        let group = self.group.as_ref().filter(|_| !self.programs.is_empty())?;
+        Some(group.due())
+    }
+
+    /// Looks at memory if it is time.
+    pub(super) fn look(&mut self) -> Look {
+        match self.group.as_mut().filter(|_| !self.programs.is_empty()) {
+            Some(group) => group.look(),
+            None => Look::Fine,
         }
     }
 

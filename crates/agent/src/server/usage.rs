@@ -5,17 +5,36 @@ use std::path::PathBuf;
 use rustix::fs::{stat, statvfs};
 
 use super::process_table;
-use crate::protocol::UsageReply;
+use crate::protocol::{GroupUsage, UsageReply};
 
 /// Counts processes and threads, and what is taken of each private file system. What cannot be read counts as nothing.
-pub(super) fn read(private: &[PathBuf], first_process: bool) -> UsageReply {
-    let mut usage = UsageReply::default();
+pub(super) fn read(private: &[PathBuf], first_process: bool, group: Option<GroupUsage>) -> UsageReply {
+    let mut usage = UsageReply {
+        group,
+        ..UsageReply::default()
+    };
     if first_process {
         let entries = process_table::read().map(|table| table.entries).unwrap_or_default();
         usage.processes = entries
             .iter()
             .fold(0, |sum, entry| entry.threads.max(1).saturating_add(sum));
     }
+    let files = files(private);
+    usage.disk = files.disk;
+    usage.inodes = files.inodes;
+    usage
+}
+
+/// What is taken of the private file systems.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct FileUse {
+    pub(super) disk: u64,
+    pub(super) inodes: u64,
+}
+
+/// Counts each file system once. What cannot be read counts as nothing.
+pub(super) fn files(private: &[PathBuf]) -> FileUse {
+    let mut usage = FileUse::default();
     let mut seen = Vec::new();
     for folder in private {
         let (Ok(status), Ok(system)) = (stat(folder), statvfs(folder)) else {

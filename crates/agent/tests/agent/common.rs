@@ -18,7 +18,7 @@ pub(crate) fn config() -> ServerConfig {
         root: PathBuf::from("/"),
         home: "/".to_owned(),
         private: vec![PathBuf::from("/tmp")],
-        elsewhere: vec![],
+        ..ServerConfig::default()
     }
 }
 

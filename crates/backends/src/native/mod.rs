@@ -61,7 +61,7 @@ fn agent(input: std::os::fd::OwnedFd, output: std::os::fd::OwnedFd, folder: Opti
     };
     match serve(input, output, config) {
         ServeEnd::HostClosed => 0,
-        ServeEnd::Breach(_) | ServeEnd::Failed(_) => 1,
+        ServeEnd::Breach(_) | ServeEnd::DiskFull | ServeEnd::Failed(_) => 1,
     }
 }
 

@@ -94,13 +94,21 @@ impl Boot {
             "layers": layer_places(),
             "prefix": runtime.venv.as_ref().map(|path| path.to_string_lossy()).unwrap_or_default(),
         });
-        let parts: Vec<_> = FILES
-            .iter()
-            .map(|file| (format!("{}.py", file.name), file.source.as_bytes()))
-            .collect();
         Self {
             executable: runtime.executable.clone(),
-            from_source: frames(&site, "", &parts),
+            from_source: frames(&site, "", &source_parts()),
+            site,
+            compiled: Arc::new(OnceLock::new()),
+            begun: OnceLock::new(),
+        }
+    }
+
+    /// For an interpreter that only its name is known of: it is looked up inside, and finds its packages itself.
+    pub(super) fn abroad(name: &std::path::Path) -> Self {
+        let site = json!({"layers": layer_places(), "prefix": ""});
+        Self {
+            executable: PathBuf::from(name),
+            from_source: frames(&site, "", &source_parts()),
             site,
             compiled: Arc::new(OnceLock::new()),
             begun: OnceLock::new(),
@@ -165,6 +173,13 @@ fn compile(executable: &std::path::Path, site: &serde_json::Value) -> Option<Byt
         rest = later;
     }
     (parts.len() == FILES.len()).then(|| frames(site, magic, &parts))
+}
+
+fn source_parts() -> Vec<(String, &'static [u8])> {
+    FILES
+        .iter()
+        .map(|file| (format!("{}.py", file.name), file.source.as_bytes()))
+        .collect()
 }
 
 /// What every session needs at its start, and behind it the rest.

@@ -27,6 +27,7 @@ pub use analysis::analyse;
 pub use driver::{DriverFile, driver_sources};
 pub use locate::{LocateError, locate, locate_remembered};
 pub use probe::PythonRuntime;
+pub(crate) use probe::runtime_inside;
 
 /// Python sessions and programs with one interpreter.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub struct PythonLanguage {
     runtime: PythonRuntime,
     info: LanguageInfo,
     driver: driver::Boot,
+    /// For sandboxes whose programs come from an image: the interpreter there is another one.
+    abroad: driver::Boot,
     copies: bool,
 }
 
@@ -51,6 +54,10 @@ impl PythonLanguage {
                 libraries: runtime.libraries.clone(),
             },
             driver: driver::Boot::new(&runtime),
+            abroad: driver::Boot::abroad(match runtime.executable.is_absolute() {
+                true => std::path::Path::new("python3"),
+                false => &runtime.executable,
+            }),
             runtime,
             copies: true,
         }
@@ -80,17 +87,23 @@ impl PythonLanguage {
     /// # Errors
     /// [`SessionError`] when the interpreter does not become ready.
     pub async fn open_session(&self, sandbox: &dyn Sandbox) -> Result<DriverSession, SessionError> {
-        self.driver.compile_in_background();
+        let driver = match sandbox.image() {
+            None => {
+                self.driver.compile_in_background();
+                &self.driver
+            }
+            Some(_) => &self.abroad,
+        };
         let start = Start {
             language: self.info.name.clone(),
             command: Command {
-                argv: self.driver.argv(),
+                argv: driver.argv(),
                 env: sandbox.base_env().clone(),
                 cwd: HOME.to_owned(),
                 stdin: StdinMode::Null,
                 control: true,
             },
-            boot: self.driver.frames(),
+            boot: driver.frames(),
             copies: self.copies,
             code: CodeIn::Header,
             features: SessionFeatures {

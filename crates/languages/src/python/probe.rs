@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use sandcell_sandbox::{Sandbox, SandboxPath, StdinMode, gather};
+
 use super::locate::LocateError;
 use super::remember;
 
@@ -102,6 +104,9 @@ const LIBRARIES: &[&str] = &[
 ];
 
 const OUTPUT_MAX: u64 = 4 << 20;
+/// The same, and entries of a folder, of an interpreter in an image.
+const INSIDE_MAX: usize = 64 << 10;
+const ENTRIES_MAX: usize = 5000;
 
 /// Runs the interpreter with a script, isolated and with an empty environment; returns what it printed.
 ///
@@ -207,6 +212,45 @@ pub(super) fn probe(path: &Path, memory: Option<&Path>) -> Result<PythonRuntime,
     })
 }
 
+/// The same of an interpreter in a sandbox whose programs come from an image. `python` is a name that is looked up inside.
+/// None when it does not answer, or is too old.
+pub(crate) async fn runtime_inside(python: &str, sandbox: &dyn Sandbox) -> Option<PythonRuntime> {
+    let argv = [python, "-I", "-S", "-B", "-X", "utf8", "-c", ASK].map(str::to_owned);
+    let command = sandcell_sandbox::Command {
+        argv: argv.to_vec(),
+        env: sandbox.base_env().clone(),
+        cwd: "/".to_owned(),
+        stdin: StdinMode::Null,
+        control: false,
+    };
+    let asked = async { Some(gather(sandbox.spawn(command).await.ok()?, INSIDE_MAX).await) };
+    let answer = tokio::time::timeout(Duration::from_secs(10), asked).await.ok()??;
+    let mut fields = answer.stdout.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    let version = fields.next()?.into_owned();
+    if !is_new_enough(&version) {
+        return None;
+    }
+    // The executable, two prefixes and the virtual environment mean nothing outside.
+    let mut found = vec![None; LIBRARIES.len()];
+    for folder in fields.skip(4).filter(|folder| folder.starts_with('/')).take(8) {
+        let Ok(path) = SandboxPath::parse(&folder) else {
+            continue;
+        };
+        let listing = sandbox.files().list(&path, false, ENTRIES_MAX).await;
+        for entry in listing.map(|listing| listing.entries).unwrap_or_default() {
+            note_library(&entry.name, &mut found);
+        }
+    }
+    Some(PythonRuntime {
+        executable: PathBuf::from(python),
+        version,
+        trees: Vec::new(),
+        site: Vec::new(),
+        venv: None,
+        libraries: found.into_iter().flatten().collect(),
+    })
+}
+
 fn is_new_enough(version: &str) -> bool {
     let mut parts = version.split('.').map(str::parse::<u32>);
     matches!((parts.next(), parts.next()), (Some(Ok(3)), Some(Ok(minor))) if minor >= 9)
@@ -269,19 +313,23 @@ fn libraries(site: &[PathBuf]) -> Vec<String> {
     for folder in site {
         let Ok(entries) = folder.read_dir() else { continue };
         for entry in entries.flatten() {
-            let name = entry.file_name();
-            let Some((name, version)) = name.to_str().and_then(distribution) else {
-                continue;
-            };
-            if let Some(place) = LIBRARIES.iter().position(|known| *known == name)
-                && let Some(slot) = found.get_mut(place)
-                && slot.is_none()
-            {
-                *slot = Some(format!("{name} {version}"));
+            if let Some(name) = entry.file_name().to_str() {
+                note_library(name, &mut found);
             }
         }
     }
     found.into_iter().flatten().collect()
+}
+
+/// Takes down what a folder's name says, if it describes one of the packages that are worth naming.
+fn note_library(folder: &str, found: &mut [Option<String>]) {
+    if let Some((name, version)) = distribution(folder)
+        && let Some(place) = LIBRARIES.iter().position(|known| *known == name)
+        && let Some(slot) = found.get_mut(place)
+        && slot.is_none()
+    {
+        *slot = Some(format!("{name} {version}"));
+    }
 }
 
 /// (name, version) from `scikit_learn-1.5.0.dist-info` or `numpy-1.24.2.egg-info`.

@@ -61,6 +61,21 @@ impl Finder {
         Self::new(folders, home)
     }
 
+    /// Of an image: programs by their names, each with its path. Nothing of the host is looked at.
+    pub(crate) fn of_image(programs: &BTreeMap<String, PathBuf>) -> Self {
+        let found = |path: &PathBuf| Program {
+            path: path.clone(),
+            real: path.clone(),
+            tree: None,
+        };
+        let known = programs.iter().map(|(name, path)| (name.clone(), Ok(found(path))));
+        Self {
+            folders: Vec::new(),
+            home: None,
+            known: Mutex::new(known.collect()),
+        }
+    }
+
     pub(crate) fn new(folders: Vec<PathBuf>, home: Option<PathBuf>) -> Self {
         let mut unique: Vec<PathBuf> = Vec::new();
         for folder in folders {

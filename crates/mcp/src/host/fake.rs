@@ -236,6 +236,7 @@ impl Host for FakeHost {
             name: "native",
             isolation: isolation(&[]),
             layers: vec![],
+            knows_images: false,
         }]
     }
 

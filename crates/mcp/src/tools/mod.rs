@@ -109,6 +109,8 @@ pub(crate) struct Facts {
     pub(crate) languages: Vec<String>,
     /// The names of the back ends.
     pub(crate) backends: Vec<String>,
+    /// Whether one of them makes sandboxes of images.
+    pub(crate) images: bool,
     /// Whether the operator allows reading host files.
     pub(crate) uploads: bool,
     /// Execution time when a call does not say, in seconds.
@@ -128,6 +130,7 @@ impl Facts {
         Self {
             languages,
             backends: host.backends().iter().map(|backend| backend.name.to_owned()).collect(),
+            images: host.backends().iter().any(|backend| backend.knows_images),
             uploads: !host.config().upload_from.is_empty(),
             timeout_s: host.config().timeout.as_secs(),
             package_languages: host.package_languages(),

@@ -56,6 +56,12 @@ pub(super) fn create_sandbox(facts: &Facts) -> Tool {
             json!(facts.backends.first()),
         ));
     }
+    if facts.images {
+        fields.push(
+            Field::new("image", Kind::Text, json!("python:3.13-slim"))
+                .about("Container image; its programs are what runs (python needs python3)"),
+        );
+    }
     Tool {
         name: "create_sandbox",
         description: "Make one or more sandboxes with limits of your own, or to keep tasks apart. Not needed for \
@@ -91,7 +97,7 @@ async fn create(mut call: Call) -> Result<Answer, Failure> {
         lifetime: arguments.seconds("lifetime_s"),
         label: arguments.text("label"),
         backend: arguments.text("backend"),
-        image: None,
+        image: arguments.text("image"),
         network: arguments.texts("network"),
     };
     let views = call.host.create(&call.who, request).await?;

@@ -67,14 +67,13 @@ pub(super) fn run(args: &LanguagesArgs, settings: Settings, launcher: Launcher) 
 /// Asks for the versions that are not known, and tests if that is wanted.
 async fn rows(args: &LanguagesArgs, settings: Settings, launcher: Launcher) -> io::Result<Vec<Row>> {
     let found = wiring::languages(&settings);
-    let absent = absent(&found);
     if let Some(problem) = found.problems.first() {
         output::failure(problem);
     }
     let wired = wiring::wire_briefly(settings, launcher, found, Ask::Unknown).await;
     let here = wired.found.languages();
     let mut rows: Vec<Row> = here.iter().map(|language| present(language.info())).collect();
-    rows.extend(absent);
+    rows.extend(absent(&wired.found));
     if !args.names.is_empty() {
         let unknown = args
             .names

@@ -34,8 +34,8 @@ pub(crate) struct Settings {
     pub(crate) isolation_min: Level,
     /// Who must hold the limits on amounts.
     #[cfg_attr(
-        not(all(target_os = "linux", feature = "native")),
-        expect(dead_code, reason = "only the native back end has two degrees")
+        not(all(target_os = "linux", any(feature = "docker", feature = "native"))),
+        expect(dead_code, reason = "only back ends that are here have degrees")
     )]
     pub(crate) limits_min: Degree,
     /// The Python to use; none: find one.
@@ -58,6 +58,12 @@ pub(crate) struct Settings {
         expect(dead_code, reason = "only the native back end has network")
     )]
     pub(crate) network: NetworkSettings,
+    /// Where containers are made, and of what.
+    #[cfg_attr(
+        not(all(target_os = "linux", any(feature = "docker", feature = "native"))),
+        expect(dead_code, reason = "only the Docker back end makes containers")
+    )]
+    pub(crate) docker: DockerSettings,
     /// Whether sessions are restored after a crash.
     pub(crate) restore: bool,
     /// The tools that `serve` offers.
@@ -132,6 +138,21 @@ pub(crate) struct NetworkSettings {
     pub(crate) connections: usize,
     /// Bytes of a sandbox.
     pub(crate) total: ByteSize,
+}
+
+/// What the operator says about containers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DockerSettings {
+    /// Where the daemon listens; none: where daemons usually do.
+    pub(crate) host: Option<String>,
+    /// The folder with the certificates for a daemon that is reached over TCP.
+    pub(crate) certificates: Option<PathBuf>,
+    /// The image of sandboxes that name none.
+    pub(crate) image: String,
+    /// The runtime, if not the daemon's own choice.
+    pub(crate) runtime: Option<String>,
+    /// Whether missing images are pulled.
+    pub(crate) pull: bool,
 }
 
 /// The log of events that matter for security.
@@ -246,6 +267,17 @@ impl Settings {
                 private: get.texts("network.private")?,
                 connections: get.count("network.connections")?,
                 total: mib("network.total_mb")?,
+            },
+            docker: DockerSettings {
+                host: get.text("docker.host")?,
+                certificates: get.path("docker.cert_path")?,
+                image: get.text("docker.image")?.ok_or_else(|| ConfigError::Invalid {
+                    place: "the settings".to_owned(),
+                    key: "docker.image".to_owned(),
+                    reason: "is needed: the image of sandboxes that name none".to_owned(),
+                })?,
+                runtime: get.text("docker.runtime")?,
+                pull: get.word("docker.pull")? == "missing",
             },
             restore: match get.value("sessions.restore")? {
                 Value::Switch(on) => *on,

@@ -25,7 +25,8 @@ const SEED_NAMES: &[(&str, Option<&str>)] = &[
     ("E2B_API_URL", Some("e2b.api_url")),
     ("E2B_SANDBOX_URL", Some("e2b.sandbox_url")),
     ("E2B_DEBUG", Some("e2b.debug")),
-    ("DOCKER_HOST", None),
+    ("DOCKER_HOST", Some("docker.host")),
+    ("DOCKER_CERT_PATH", Some("docker.cert_path")),
 ];
 
 /// Where a value comes from.

@@ -124,8 +124,8 @@ fn variables_that_are_not_settings_are_left_alone() {
 #[test]
 fn what_is_not_built_yet_is_refused_by_name() {
     for (text, part) in [
-        ("[backend.docker]\nhost = \"x\"\n", "`[backend.docker]`"),
-        ("backend = \"docker\"\n", "backend \"docker\""),
+        ("[pool]\nwarm_parents = true\n", "`pool.warm_parents`"),
+        ("backend = \"kubernetes\"\n", "backend \"kubernetes\""),
     ] {
         let text = message(with_file(text));
         assert!(
@@ -133,7 +133,10 @@ fn what_is_not_built_yet_is_refused_by_name() {
             "{text}"
         );
     }
-    for pair in [("SANDCELL_BACKEND", "docker"), ("SANDCELL_BACKEND__DOCKER__HOST", "x")] {
+    for pair in [
+        ("SANDCELL_BACKEND", "kubernetes"),
+        ("SANDCELL_POOL__WARM_PARENTS", "true"),
+    ] {
         let text = message(with_env(&[pair]));
         assert!(text.contains("not supported by this build yet"), "{text}");
     }
@@ -241,7 +244,7 @@ fn a_flag_that_is_wrong_is_named_and_not_its_key() {
             "backend",
             "--backend",
             "nativ",
-            "--backend: must be a list of \"native\", \"e2b\", not \"nativ\"",
+            "--backend: must be a list of \"native\", \"docker\", \"e2b\", not \"nativ\"",
         ),
         (
             "toolset",

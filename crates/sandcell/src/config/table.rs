@@ -57,7 +57,7 @@ pub(crate) const MOST_FILE_MB: u64 = 15;
 pub(crate) const SETTINGS: &[Setting] = &[
     plain(
         "backend",
-        Kind::ListOf(&["native", "e2b"]),
+        Kind::ListOf(&["native", "docker", "e2b"]),
         "native",
         "Back ends that make sandboxes, the preferred one first; the next one is used where the one before it cannot work or is below `isolation_min`. The flag is `--backend`; `INTERPRETER_TYPE` means the same.",
     ),
@@ -441,6 +441,36 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "Whether E2B sandboxes reach the internet.",
     ),
     operator(
+        "docker.host",
+        Kind::Text,
+        "",
+        "Where the Docker daemon listens, such as `unix:///var/run/docker.sock` or `tcp://127.0.0.1:2375`; `DOCKER_HOST` means the same. Empty: the first of the usual places that is there (Docker, rootless Docker, Docker Desktop, Colima, Podman).",
+    ),
+    operator(
+        "docker.cert_path",
+        Kind::Path,
+        "",
+        "The folder with `ca.pem`, `cert.pem` and `key.pem` for a daemon that is reached over TCP: then always encrypted and verified. `DOCKER_CERT_PATH` means the same.",
+    ),
+    plain(
+        "docker.image",
+        Kind::Text,
+        "python:3.13-slim",
+        "The image of sandboxes that name none. Its programs are the languages that calls can use.",
+    ),
+    operator(
+        "docker.runtime",
+        Kind::Text,
+        "",
+        "The daemon's runtime for sandboxes, such as `runsc` (gVisor) or one of Kata's, which raise the level of isolation. Empty: the daemon's own choice.",
+    ),
+    operator(
+        "docker.pull",
+        Kind::OneOf(&["missing", "never"]),
+        "missing",
+        "Whether images that the daemon does not have are pulled.",
+    ),
+    operator(
         "http.allowed_hosts",
         Kind::Texts,
         "",
@@ -533,10 +563,10 @@ pub(crate) const SETTINGS: &[Setting] = &[
 ];
 
 /// Settings of the contract that this build does not have yet. They are refused by name, never ignored.
-pub(crate) const NOT_YET: &[&str] = &["backend.docker", "pool.warm_parents"];
+pub(crate) const NOT_YET: &[&str] = &["pool.warm_parents"];
 
 /// Words that a known setting will take once more is built. They are refused with that said.
-pub(crate) const WORDS_NOT_YET: &[(&str, &[&str])] = &[("backend", &["docker", "kubernetes"])];
+pub(crate) const WORDS_NOT_YET: &[(&str, &[&str])] = &[("backend", &["kubernetes"])];
 
 /// Variables of the environment that begin like settings and are none.
 pub(crate) const OTHER_VARIABLES: &[(&str, &str)] = &[

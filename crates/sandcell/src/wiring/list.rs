@@ -11,6 +11,12 @@ pub(super) const BACKENDS: &[Maker] = &[
         make: |ground| Box::pin(super::native::make(ground)),
         inside: Inside::ThisMachine,
     },
+    #[cfg(all(target_os = "linux", feature = "docker"))]
+    Maker {
+        name: super::docker::NAME,
+        make: |ground| Box::pin(super::docker::backend(ground.settings)),
+        inside: Inside::ThisMachine,
+    },
     #[cfg(all(target_os = "linux", feature = "e2b"))]
     Maker {
         name: sandcell_backends::e2b::NAME,

@@ -72,6 +72,8 @@ mod lessons;
 mod notebooks;
 // Languages beside Python.
 mod languages;
+// In containers.
+mod docker;
 // What outlives a server.
 mod audit;
 mod history;

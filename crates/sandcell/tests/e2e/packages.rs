@@ -9,7 +9,7 @@ use crate::support::place::Place;
 use crate::support::{begin, not_required, skip, until};
 
 /// uv, where this machine has it: CI names it.
-fn uv() -> Option<PathBuf> {
+pub fn uv() -> Option<PathBuf> {
     let named = std::env::var_os("SANDCELL_TEST_UV").map(PathBuf::from);
     let path = std::env::var("PATH").unwrap_or_default();
     let listed = path.split(':').map(|folder| Path::new(folder).join("uv"));

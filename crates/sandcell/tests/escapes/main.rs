@@ -19,6 +19,7 @@
 )]
 
 mod catalogue;
+mod containers;
 mod enumerated;
 mod field;
 mod lure;
@@ -44,15 +45,20 @@ pub fn under_test() -> std::path::PathBuf {
 
 /// Makes these attacks, those with equal limits on one server; fails with every one that was not held.
 fn besiege(class: &str, attacks: &[Attack]) {
+    besiege_with(class, attacks, &Who::everybody(), &[]);
+}
+
+/// The same on a server with these variables, run by these.
+fn besiege_with(class: &str, attacks: &[Attack], by: &[Who], variables: &[(&str, &str)]) {
     let mut failures = Vec::new();
-    for who in Who::everybody() {
+    for who in by.iter().copied() {
         let mut groups: BTreeMap<String, Vec<&Attack>> = BTreeMap::new();
         for attack in attacks {
             groups.entry(field::settings(&attack.limits)).or_default().push(attack);
         }
         let (mut tried, mut held, mut skipped) = (0, 0, 0);
         for (settings, attacks) in groups {
-            let mut field = Field::open(who, &settings, &[]);
+            let mut field = Field::open(who, &settings, variables);
             for attack in attacks {
                 if let Some(reason) = field.missing(attack) {
                     println!("not tried: {} ({}): {reason}", attack.name, who.name());

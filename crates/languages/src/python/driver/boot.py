@@ -31,11 +31,11 @@ def unpack(blobs, data):
     for p in blobs:
         files[p["name"]] = data[at:at + p["bytes"]]
         at += p["bytes"]
-def code(name):
+def code(name, loads=marshal.loads, compile=compile):
     c = files.get(name + ".zip")
     c = g["standard"]("zlib").decompress(c) if c else files.get(name + ".code")
     if c:
-        return marshal.loads(c)
+        return loads(c)
     return compile(files[name + ".py"], "<sandcell " + name + ">", "exec", 0, True, 2)
 unpack(boot["blobs"], b[h:])
 del b

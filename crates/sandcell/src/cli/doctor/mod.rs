@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use sandcell_engine::Engine;
+use sandcell_languages::Detected;
 use sandcell_sandbox::{Code, Failure, Language as _, LayerReport, LayerState, Level};
 use serde_json::json;
 use std::sync::Arc;
@@ -88,11 +89,11 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     let floor = settings.isolation_min;
     // A look at the machine is not bound by how little its sandboxes get.
     settings.engine.limits.processes = settings.engine.limits.processes.max(32);
-    let python = python(&settings);
     let uv = uv(&settings);
     let npm = npm();
     let found = wiring::languages(&settings);
     let wired = wiring::wire_briefly(settings, launcher, found, wiring::Ask::Nobody).await;
+    let python = python(&wired.found);
     let layers = layers(&wired.engine);
     let missing = layers.iter().filter(|layer| layer.state == LayerState::Missing);
     let absent: Vec<String> = missing.map(|layer| layer.name.clone()).collect();
@@ -177,8 +178,7 @@ const fn am_root() -> bool {
     false
 }
 
-fn python(settings: &Settings) -> Result<String, Failure> {
-    let found = wiring::languages(settings);
+fn python(found: &Detected) -> Result<String, Failure> {
     if let Some(python) = &found.python {
         let info = python.info();
         return Ok(match info.libraries.as_slice() {
@@ -186,7 +186,7 @@ fn python(settings: &Settings) -> Result<String, Failure> {
             libraries => format!("{} with {}", info.version, libraries.join(", ")),
         });
     }
-    Err(found.missing.into_iter().next().map_or_else(
+    Err(found.missing.first().map_or_else(
         || {
             Failure::new(
                 Code::LanguageUnavailable,
@@ -194,7 +194,7 @@ fn python(settings: &Settings) -> Result<String, Failure> {
                 "install another build",
             )
         },
-        |missing| missing.failure,
+        |missing| missing.failure.clone(),
     ))
 }
 

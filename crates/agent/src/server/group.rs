@@ -1,0 +1,275 @@
+//! What the control group of a container says, read from inside, and the brake inside its memory limit.
+//!
+//! A container's limit holds processes and files in memory together, because the kernel counts them together. Processes
+//! alone may have less: this looks at what is theirs, often enough for how fast they could grow, and ends the largest
+//! when they are over. The kernel's own limit stands behind it.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::usage::files;
+use super::{Held, process_table};
+use crate::protocol::GroupUsage;
+
+/// Where containers have their control group.
+const ROOT: &str = "/sys/fs/cgroup";
+
+/// How fast processes take memory at the best, in bytes a second.
+const RATE: u64 = 4 << 30;
+const SHORTEST: Duration = Duration::from_millis(10);
+const LONGEST: Duration = Duration::from_millis(250);
+
+/// The name that a session's frozen copy gives itself: it goes first, nothing is lost with it.
+const COPY: &str = "sandcell-copy";
+
+/// The largest file of a control group that is read.
+const MOST: usize = 64 << 10;
+
+/// A container's control group.
+#[derive(Debug)]
+pub(super) struct Group {
+    files: Files,
+    held: Held,
+    /// A folder on each private file system.
+    private: Vec<PathBuf>,
+    peak: u64,
+    ended: u64,
+    next: Instant,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Files {
+    /// One hierarchy for all controllers.
+    Unified,
+    /// One for each.
+    Split,
+}
+
+impl Files {
+    fn find(root: &Path) -> Option<Self> {
+        if root.join("memory.stat").is_file() && root.join("cgroup.controllers").is_file() {
+            Some(Self::Unified)
+        } else if root.join("memory/memory.stat").is_file() {
+            Some(Self::Split)
+        } else {
+            None
+        }
+    }
+
+    /// What is the processes' own, and what of memory that the kernel counts as files is none of these private ones:
+    /// memory that is shared without a file. What the kernel keeps to find files again is left out: it gives that back.
+    fn memory(self, private: u64) -> u64 {
+        let (stat, own, shared): (_, &[&str], _) = match self {
+            Self::Unified => (
+                text("memory.stat"),
+                &["anon", "sock", "kernel_stack", "pagetables", "slab_unreclaimable"],
+                "shmem",
+            ),
+            Self::Split => (text("memory/memory.stat"), &["total_rss"], "total_shmem"),
+        };
+        let stat = stat.unwrap_or_default();
+        let own = own.iter().map(|name| number(&stat, name)).fold(0, u64::saturating_add);
+        let shared = number(&stat, shared).saturating_sub(private);
+        let sockets = match self {
+            Self::Unified => 0,
+            // Not counted by such a group; these are the sockets of the container's own network namespace.
+            Self::Split => sockets(&std::fs::read_to_string("/proc/net/sockstat").unwrap_or_default()),
+        };
+        own.saturating_add(shared).saturating_add(sockets)
+    }
+
+    fn cpu_us(self) -> u64 {
+        match self {
+            Self::Unified => member("cpu.stat", "usage_usec"),
+            Self::Split => ["cpuacct/cpuacct.usage", "cpu,cpuacct/cpuacct.usage"]
+                .iter()
+                .find_map(|file| text(file)?.trim().parse::<u64>().ok())
+                .map_or(0, |ns| ns / 1000),
+        }
+    }
+
+    fn memory_events(self) -> u64 {
+        match self {
+            Self::Unified => member("memory.events", "oom_kill"),
+            Self::Split => member("memory/memory.oom_control", "oom_kill"),
+        }
+    }
+
+    fn process_events(self) -> u64 {
+        match self {
+            Self::Unified => member("pids.events", "max"),
+            Self::Split => member("pids/pids.events", "max"),
+        }
+    }
+}
+
+impl Group {
+    /// The one of this container, if it can be read.
+    pub(super) fn find(held: Held, private: &[PathBuf]) -> Option<Self> {
+        Some(Self {
+            files: Files::find(Path::new(ROOT))?,
+            held,
+            private: private.to_vec(),
+            peak: 0,
+            ended: 0,
+            next: Instant::now(),
+        })
+    }
+
+    /// What it says now.
+    pub(super) fn usage(&mut self) -> GroupUsage {
+        let memory = self.files.memory(files(&self.private).disk);
+        self.peak = self.peak.max(memory);
+        GroupUsage {
+            memory,
+            memory_peak: self.peak,
+            cpu_us: self.files.cpu_us(),
+            memory_events: self.files.memory_events().saturating_add(self.ended),
+            process_events: self.files.process_events(),
+        }
+    }
+
+    /// How long until the next look.
+    pub(super) fn due(&self) -> Duration {
+        self.next.saturating_duration_since(Instant::now())
+    }
+
+    /// Looks if it is time, and ends a process if they have too much.
+    pub(super) fn look(&mut self) -> Look {
+        let now = Instant::now();
+        if now < self.next {
+            return Look::Fine;
+        }
+        let disk = files(&self.private).disk;
+        let memory = self.files.memory(disk);
+        self.peak = self.peak.max(memory);
+        if memory > self.held.memory && end_largest() {
+            self.ended = self.ended.saturating_add(1);
+        }
+        let most = most_files(self.held.disk);
+        let room = self.held.memory.saturating_sub(memory).min(most.saturating_sub(disk));
+        self.next = now + interval(room);
+        if disk > most { Look::DiskFull } else { Look::Fine }
+    }
+}
+
+/// What a look found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    Fine,
+    /// Private files have more than they may, in several places together: each alone is held by its file system.
+    DiskFull,
+}
+
+/// One place alone may be full to the last byte while others hold a little.
+const fn most_files(disk: u64) -> u64 {
+    disk.saturating_add(disk / 8).saturating_add(1 << 20)
+}
+
+/// What lies in sockets, from `/proc/net/sockstat`, where it stands in pages.
+fn sockets(text: &str) -> u64 {
+    let pages = |line: &str| {
+        let mut words = line.split_ascii_whitespace().skip_while(|word| *word != "mem").skip(1);
+        words.next().and_then(|word| word.parse::<u64>().ok())
+    };
+    text.lines()
+        .filter_map(pages)
+        .fold(0, u64::saturating_add)
+        .saturating_mul(4096)
+}
+
+/// How long processes need at least to take so much.
+fn interval(room: u64) -> Duration {
+    let micros = room.saturating_mul(1_000_000) / RATE;
+    Duration::from_micros(micros).clamp(SHORTEST, LONGEST)
+}
+
+/// Kills a copy if there is one, else whoever has most memory. False when nobody was there.
+fn end_largest() -> bool {
+    let Ok(table) = process_table::read() else {
+        return false;
+    };
+    let own = rustix::process::getpid();
+    let others = table.entries.iter().filter(|entry| !entry.is_dead());
+    let largest = others
+        .filter_map(|entry| {
+            let pid = entry.id().filter(|pid| *pid != own)?;
+            let copy = is_copy(pid);
+            Some((copy, resident(pid), pid))
+        })
+        .max_by_key(|(copy, pages, _)| (*copy, *pages));
+    largest.is_some_and(|(copy, _, pid)| kill_process(pid, Signal::KILL).is_ok() && !copy)
+}
+
+fn is_copy(pid: Pid) -> bool {
+    let name = std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
+    name.is_ok_and(|name| name.trim_end() == COPY)
+}
+
+fn resident(pid: Pid) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{}/statm", pid.as_raw_nonzero()));
+    let pages = text.ok().and_then(|text| text.split(' ').nth(1)?.parse().ok());
+    pages.unwrap_or(0)
+}
+
+/// A file of the control group; what cannot be read says nothing.
+fn text(file: &str) -> Option<String> {
+    let text = std::fs::read_to_string(Path::new(ROOT).join(file)).ok()?;
+    (text.len() <= MOST).then_some(text)
+}
+
+/// A number in a file of lines `name number`; 0 if it is not there.
+fn member(file: &str, name: &str) -> u64 {
+    text(file).map_or(0, |text| number(&text, name))
+}
+
+fn number(text: &str, name: &str) -> u64 {
+    text.lines()
+        .filter_map(|line| line.split_once(' '))
+        .find_map(|(found, number)| (found == name).then(|| number.trim().parse().ok())?)
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_found_by_their_whole_name() {
+        let text = "rss 1\ntotal_rss_huge 2\ntotal_rss 3\n";
+        assert_eq!((number(text, "total_rss"), number(text, "total")), (3, 0));
+        assert_eq!(number("", "anon"), 0);
+    }
+
+    #[test]
+    fn what_lies_in_sockets_is_read_in_pages() {
+        let text = "sockets: used 9\nTCP: inuse 0 orphan 0 tw 0 alloc 0 mem 2\nUDP: inuse 1 mem 3\nRAW: inuse 0\nFRAG: inuse 0 memory 7\n";
+        assert_eq!(sockets(text), 5 * 4096);
+    }
+
+    #[test]
+    fn one_full_place_is_not_too_much_and_three_are() {
+        assert!(most_files(16 << 20) > (16 << 20) + 4096 && most_files(16 << 20) < 24 << 20);
+    }
+
+    #[test]
+    fn looks_are_closer_the_nearer_the_limit_is() {
+        assert_eq!(interval(0), SHORTEST);
+        assert_eq!(interval(u64::MAX), LONGEST);
+        assert!(interval(256 << 20) < interval(512 << 20));
+    }
+
+    #[test]
+    fn a_folder_without_control_files_is_no_group() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(Files::find(folder.path()), None);
+        std::fs::create_dir(folder.path().join("memory")).unwrap();
+        std::fs::write(folder.path().join("memory/memory.stat"), "").unwrap();
+        assert_eq!(Files::find(folder.path()), Some(Files::Split));
+        std::fs::write(folder.path().join("memory.stat"), "").unwrap();
+        std::fs::write(folder.path().join("cgroup.controllers"), "").unwrap();
+        assert_eq!(Files::find(folder.path()), Some(Files::Unified));
+    }
+}

@@ -1,0 +1,338 @@
+//! Finding the daemon and talking to it, and what its refusals mean for people.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bollard::errors::Error;
+use bollard::{API_DEFAULT_VERSION, Docker};
+use sandcell_sandbox::SandboxError;
+use tokio::time::timeout;
+
+use super::NAME;
+
+/// How long the daemon may take for its first answer.
+const FIRST: Duration = Duration::from_secs(5);
+/// How long any request may take, in seconds. Pulling is not one.
+const REQUEST_S: u64 = 60;
+
+const START: &str = "start Docker (`sudo systemctl start docker`, Docker Desktop, Colima, or `podman system service`), or set `docker.host` or DOCKER_HOST to where it listens";
+const HOST: &str = "set `docker.host` or DOCKER_HOST to where the daemon listens, such as unix:///var/run/docker.sock or tcp://127.0.0.1:2375";
+const PERMISSION: &str = "add your user to the daemon's group (`sudo usermod -aG docker $USER`, then log in again), or use rootless Docker or Podman";
+
+/// Where a daemon listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Address {
+    Unix(PathBuf),
+    /// Host and port, without encryption.
+    Tcp(String),
+    /// Host and port, and the folder with `ca.pem`, `cert.pem` and `key.pem`.
+    Tls(String, PathBuf),
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix://{}", path.display()),
+            Self::Tcp(host) => write!(f, "tcp://{host}"),
+            Self::Tls(host, _) => write!(f, "tcp://{host} (TLS)"),
+        }
+    }
+}
+
+impl Address {
+    /// As it is written in `docker.host` and `DOCKER_HOST`; with certificates TCP is encrypted.
+    pub(super) fn parse(text: &str, certificates: Option<&Path>) -> Result<Self, SandboxError> {
+        let wrong = |reason: String| unavailable(reason, HOST);
+        if let Some(path) = text.strip_prefix("unix://") {
+            let path = PathBuf::from(path);
+            return if path.is_absolute() {
+                Ok(Self::Unix(path))
+            } else {
+                Err(wrong(format!("'{text}' is no absolute path after unix://")))
+            };
+        }
+        let encrypted = text.strip_prefix("https://");
+        if encrypted.is_some() && certificates.is_none() {
+            return Err(wrong(format!(
+                "'{text}' needs certificates: set `docker.cert_path` or DOCKER_CERT_PATH"
+            )));
+        }
+        let plain = text.strip_prefix("tcp://").or_else(|| text.strip_prefix("http://"));
+        match plain.or(encrypted).map(|host| host.trim_end_matches('/')) {
+            Some(host) => match host.rsplit_once(':') {
+                Some((name, port)) if !name.is_empty() && port.parse::<u16>().is_ok() => Ok(match certificates {
+                    Some(folder) => Self::Tls(host.to_owned(), folder.to_owned()),
+                    None => Self::Tcp(host.to_owned()),
+                }),
+                Some(_) | None => Err(wrong(format!(
+                    "'{text}' needs a name and a port, such as tcp://127.0.0.1:2375"
+                ))),
+            },
+            None => Err(wrong(format!(
+                "'{text}' is an address of a kind that this build does not have"
+            ))),
+        }
+    }
+
+    /// Where daemons usually listen on this machine: the first that is there, else Docker's own place.
+    fn usual() -> Self {
+        let home = std::env::home_dir().unwrap_or_default();
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR")
+            .map(PathBuf::from)
+            .unwrap_or_default();
+        let places = [
+            PathBuf::from("/var/run/docker.sock"),
+            runtime.join("docker.sock"),
+            home.join(".docker/run/docker.sock"),
+            home.join(".colima/default/docker.sock"),
+            runtime.join("podman/podman.sock"),
+            PathBuf::from("/run/podman/podman.sock"),
+        ];
+        let found = places.iter().find(|place| place.is_absolute() && place.exists());
+        Self::Unix(found.cloned().unwrap_or_else(|| PathBuf::from("/var/run/docker.sock")))
+    }
+}
+
+/// Connects, and agrees with the daemon on a version.
+pub(super) async fn connect(
+    host: Option<&str>,
+    certificates: Option<&Path>,
+) -> Result<(Docker, Address), SandboxError> {
+    let address = match host {
+        Some(host) => Address::parse(host, certificates)?,
+        None => Address::usual(),
+    };
+    let client = match &address {
+        Address::Unix(path) => {
+            reachable(path)?;
+            Docker::connect_with_unix(&path.to_string_lossy(), REQUEST_S, API_DEFAULT_VERSION)
+        }
+        Address::Tls(host, folder) => {
+            let file = |name: &str| readable(folder.join(name));
+            Docker::connect_with_ssl(
+                &format!("tcp://{host}"),
+                &file("key.pem")?,
+                &file("cert.pem")?,
+                &file("ca.pem")?,
+                REQUEST_S,
+                API_DEFAULT_VERSION,
+            )
+        }
+        Address::Tcp(host) => Docker::connect_with_http(&format!("tcp://{host}"), REQUEST_S, API_DEFAULT_VERSION),
+    };
+    let client = client.map_err(|error| failed(&address, &error))?;
+    match timeout(FIRST, client.negotiate_version()).await {
+        Ok(Ok(client)) => Ok((client, address)),
+        Ok(Err(error)) => Err(failed(&address, &error)),
+        Err(_) => Err(unavailable(
+            format!("nothing at {address} answered within {} s", FIRST.as_secs()),
+            HOST,
+        )),
+    }
+}
+
+/// A file of the certificates, if it can be read.
+fn readable(path: PathBuf) -> Result<PathBuf, SandboxError> {
+    match std::fs::File::open(&path) {
+        Ok(_) => Ok(path),
+        Err(error) => Err(unavailable(
+            format!("{} cannot be read: {error}", path.display()),
+            "`docker.cert_path` or DOCKER_CERT_PATH names the folder with ca.pem, cert.pem and key.pem",
+        )),
+    }
+}
+
+/// Why a socket cannot be used, before the client hides it behind "connect failed".
+fn reachable(path: &Path) -> Result<(), SandboxError> {
+    let address = Address::Unix(path.to_owned());
+    #[cfg(unix)]
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(match error.kind() {
+            ErrorKind::NotFound => unavailable(format!("there is no Docker daemon at {address}"), START),
+            ErrorKind::ConnectionRefused => {
+                unavailable(format!("the Docker daemon at {address} does not run any more"), START)
+            }
+            ErrorKind::PermissionDenied => unavailable(
+                format!("this user may not talk to the Docker daemon at {address}"),
+                PERMISSION,
+            ),
+            _ => unavailable(
+                format!("the Docker daemon at {address} cannot be reached: {error}"),
+                HOST,
+            ),
+        }),
+    }
+    #[cfg(not(unix))]
+    Err(unavailable(
+        format!(
+            "{address}: this system has no such sockets ({})",
+            ErrorKind::Unsupported
+        ),
+        HOST,
+    ))
+}
+
+pub(super) fn unavailable(reason: impl Into<String>, remedy: &str) -> SandboxError {
+    SandboxError::Unavailable {
+        backend: NAME.to_owned(),
+        reason: reason.into(),
+        remedy: remedy.to_owned(),
+    }
+}
+
+/// What a failed request means, where it is about the daemon and not about what was asked.
+pub(super) fn failed(address: &Address, error: &Error) -> SandboxError {
+    match error {
+        Error::DockerResponseServerError { status_code, message } => refused(*status_code, message),
+        Error::RequestTimeoutError => unavailable(
+            format!("the daemon at {address} did not answer in time"),
+            "look at the daemon's log, and restart it if it hangs",
+        ),
+        Error::APIVersionParseError {} | Error::JsonDataError { .. } => unavailable(
+            format!("what listens at {address} does not speak Docker's protocol"),
+            HOST,
+        ),
+        other => match system_error(other) {
+            Some(ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+                unavailable(format!("there is no Docker daemon at {address} any more"), START)
+            }
+            Some(ErrorKind::PermissionDenied) => unavailable(
+                format!("this user may not talk to the Docker daemon at {address}"),
+                PERMISSION,
+            ),
+            Some(_) | None => unavailable(format!("{address}: {}", chain(other)), START),
+        },
+    }
+}
+
+/// What the system said, below all that the client made of it.
+fn system_error(error: &(dyn std::error::Error + 'static)) -> Option<ErrorKind> {
+    let mut cause = Some(error);
+    while let Some(inner) = cause {
+        if let Some(system) = inner.downcast_ref::<std::io::Error>() {
+            return Some(system.kind());
+        }
+        cause = inner.source();
+    }
+    None
+}
+
+/// What the daemon's own words mean.
+fn refused(status: u16, message: &str) -> SandboxError {
+    let message = one_line(message);
+    let lower = message.to_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+    let remedy = if has(&["no space left on device", "disk quota"]) {
+        "make room where the daemon keeps its data (`docker system df`, `docker system prune`)"
+    } else if has(&["unknown runtime", "unknown or invalid runtime", "runtime name"]) {
+        "set `docker.runtime` to one that `docker info` lists, or leave it empty"
+    } else if has(&["apparmor", "seccomp"]) {
+        "`docker info` shows the daemon's security options; the kernel and the daemon must agree on them"
+    } else if status == 403 {
+        PERMISSION
+    } else {
+        "the daemon's log says more; `sandcell doctor` on the host looks at the daemon"
+    };
+    unavailable(format!("the daemon said: {message}"), remedy)
+}
+
+/// The error with what lies behind it; the client's own texts often leave that out.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text.push_str(": ");
+            text.push_str(&inner_text);
+        }
+        cause = inner.source();
+    }
+    one_line(&text)
+}
+
+/// A daemon's message as one line of bounded length.
+pub(super) fn one_line(text: &str) -> String {
+    let line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    line.chars().filter(|c| !c.is_control()).take(400).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sandcell_sandbox::{Code, Failure};
+
+    #[test]
+    fn addresses_are_read_as_docker_writes_them() {
+        assert_eq!(
+            Address::parse("unix:///a/b", None).unwrap(),
+            Address::Unix("/a/b".into())
+        );
+        assert_eq!(
+            Address::parse("tcp://h:2375", None).unwrap(),
+            Address::Tcp("h:2375".into())
+        );
+        assert_eq!(
+            Address::parse("tcp://[::1]:1/", None).unwrap(),
+            Address::Tcp("[::1]:1".into())
+        );
+        let folder = Path::new("/certs");
+        let encrypted = Address::Tls("h:2376".into(), folder.into());
+        assert_eq!(Address::parse("tcp://h:2376", Some(folder)).unwrap(), encrypted);
+        assert_eq!(Address::parse("https://h:2376", Some(folder)).unwrap(), encrypted);
+        // Never in the clear where encryption was asked for.
+        assert!(Address::parse("https://h:2376", None).is_err());
+        for wrong in [
+            "",
+            "h:2375",
+            "unix://a",
+            "tcp://h",
+            "tcp://:1",
+            "tcp://h:x",
+            "ssh://h:22",
+            "fd://",
+        ] {
+            let failure = Failure::from(Address::parse(wrong, None).unwrap_err());
+            assert_eq!(failure.code, Code::BackendUnavailable, "{wrong}");
+            assert!(failure.remedy.contains("DOCKER_HOST"), "{failure}");
+        }
+    }
+
+    #[test]
+    fn what_the_daemon_says_leads_to_what_can_be_done() {
+        for (said, remedy) in [
+            ("write /x: no space left on device", "docker system df"),
+            ("Unknown runtime specified kata", "docker.runtime"),
+            ("unknown or invalid runtime name: kata", "docker.runtime"),
+            ("something else", "daemon's log"),
+        ] {
+            let failure = Failure::from(refused(500, said));
+            assert!(failure.remedy.contains(remedy), "{failure}");
+            assert!(failure.message.contains(said), "{failure}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_missing_daemon_a_closed_door_and_something_else_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| format!("unix://{}", folder.path().join(name).display());
+        let told = async |host: String| Failure::from(connect(Some(&host), None).await.unwrap_err());
+        let missing = told(at("none")).await;
+        assert!(missing.message.contains("there is no Docker daemon"), "{missing}");
+        drop(std::os::unix::net::UnixListener::bind(folder.path().join("dead")).unwrap());
+        let dead = told(at("dead")).await;
+        assert!(dead.message.contains("does not run any more"), "{dead}");
+        // Something that takes connections and says nothing a daemon would say.
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, b"SSH-2.0-x\r\n\r\n").await;
+            }
+        });
+        let other = told(format!("tcp://127.0.0.1:{port}")).await;
+        assert_eq!(other.code, Code::BackendUnavailable, "{other}");
+    }
+}

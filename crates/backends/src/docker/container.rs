@@ -1,0 +1,381 @@
+//! What a container is made of, as the daemon is told it. Pure: a specification in, a request out.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bollard::models::{
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, ImageInspect,
+    Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType, MountVolumeOptions, ResourcesUlimits,
+};
+use sandcell_jail::plan::MASKED;
+use sandcell_sandbox::{HOME, LAYERS, Limits, MountMode, SandboxSpec};
+
+use super::{agent, labels};
+
+/// Memory for the agent, and what the kernel needs for processes: not taken out of what programs may have.
+const AGENT: u64 = 8 << 20;
+/// The host's users that sandboxes run as, each one another: so that what the kernel counts for each user (watches,
+/// pipes, queues) is counted for each sandbox apart. Below 65,536, since rootless daemons have no more.
+const FIRST_USER: u32 = 30_000;
+const USERS: u32 = 30_000;
+
+/// Of the image, what its sandboxes need to be told.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Image {
+    /// Its digest: what was looked at is what is started.
+    pub(super) id: String,
+    /// Its variables.
+    pub(super) env: BTreeMap<String, String>,
+    /// Folders for which the daemon would make volumes that nobody limits.
+    pub(super) volumes: Vec<String>,
+}
+
+impl Image {
+    pub(super) fn from_daemon(found: ImageInspect) -> Option<Self> {
+        let config = found.config.unwrap_or_default();
+        let pairs = config.env.unwrap_or_default();
+        Some(Self {
+            id: found.id?,
+            env: pairs
+                .iter()
+                .filter_map(|pair| pair.split_once('='))
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+            volumes: config.volumes.unwrap_or_default(),
+        })
+    }
+}
+
+/// What is the same for all containers of a back end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Common {
+    /// The runtime, if not the daemon's own choice.
+    pub(super) runtime: Option<String>,
+    /// The operator's folders, all read-only.
+    pub(super) mounts: Vec<sandcell_sandbox::Mount>,
+    /// Cores that the daemon's machine has, in thousandths.
+    pub(super) cores_milli: u32,
+}
+
+/// The user of the n-th sandbox.
+pub(super) fn user(number: u32) -> u32 {
+    FIRST_USER + number % USERS
+}
+
+/// What the daemon is asked for.
+pub(super) fn body(spec: &SandboxSpec, image: &Image, common: &Common, user: u32) -> ContainerCreateBody {
+    let limits = &spec.limits;
+    ContainerCreateBody {
+        image: Some(image.id.clone()),
+        hostname: Some("sandcell".to_owned()),
+        user: Some(format!("{user}:{user}")),
+        working_dir: Some("/".to_owned()),
+        entrypoint: Some(vec![
+            agent::PATH.to_owned(),
+            "contained".to_owned(),
+            limits.memory.as_bytes().to_string(),
+            limits.disk.as_bytes().to_string(),
+        ]),
+        cmd: Some(Vec::new()),
+        // The agent needs none, and what the image says is given to programs one by one.
+        env: Some(Vec::new()),
+        healthcheck: Some(HealthConfig {
+            test: Some(vec!["NONE".to_owned()]),
+            ..HealthConfig::default()
+        }),
+        // There is nothing to say goodbye to: a daemon that is stopped does not wait for its containers.
+        stop_signal: Some("SIGKILL".to_owned()),
+        stop_timeout: Some(0),
+        attach_stdin: Some(true),
+        attach_stdout: Some(true),
+        attach_stderr: Some(true),
+        open_stdin: Some(true),
+        // When this server goes away so does the attached stream, the agent's stdin with it, and the container with that.
+        stdin_once: Some(true),
+        tty: Some(false),
+        network_disabled: Some(true),
+        labels: Some(labels::of_container()),
+        host_config: Some(host(limits, image, common, user)),
+        ..ContainerCreateBody::default()
+    }
+}
+
+fn host(limits: &Limits, image: &Image, common: &Common, user: u32) -> HostConfig {
+    // Files in memory count like memory of processes: the container may have both, and the agent holds processes alone
+    // to theirs.
+    let memory = limits
+        .memory
+        .as_bytes()
+        .saturating_add(limits.disk.as_bytes())
+        .saturating_add(AGENT);
+    let memory = i64::try_from(memory).unwrap_or(i64::MAX);
+    let cpus = limits.cpus.as_milli().clamp(10, common.cores_milli.max(10));
+    HostConfig {
+        network_mode: Some("none".to_owned()),
+        // Else the host's own servers of names would stand in /etc/resolv.conf.
+        dns: Some(vec!["127.0.0.1".to_owned()]),
+        dns_search: Some(vec![".".to_owned()]),
+        // Each container's network has its own, which the daemon opens to everybody.
+        sysctls: Some(HashMap::from([(
+            "net.ipv4.ip_unprivileged_port_start".to_owned(),
+            "1024".to_owned(),
+        )])),
+        masked_paths: Some(masked()),
+        ipc_mode: Some("private".to_owned()),
+        cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
+        readonly_rootfs: Some(true),
+        auto_remove: Some(true),
+        privileged: Some(false),
+        cap_drop: Some(vec!["ALL".to_owned()]),
+        security_opt: Some(vec!["no-new-privileges".to_owned()]),
+        runtime: common.runtime.clone(),
+        memory: Some(memory),
+        memory_swap: Some(memory),
+        nano_cpus: Some(i64::from(cpus) * 1_000_000),
+        // The agent is not counted against the caller.
+        pids_limit: Some(i64::from(limits.processes) + 1),
+        ulimits: Some(vec![ResourcesUlimits {
+            name: Some("core".to_owned()),
+            soft: Some(0),
+            hard: Some(0),
+        }]),
+        // The stream to the agent is no log.
+        log_config: Some(HostConfigLogConfig {
+            typ: Some("none".to_owned()),
+            config: None,
+        }),
+        tmpfs: Some(private_folders(limits, image, user)),
+        mounts: Some(mounts(common)),
+        init: Some(false),
+        ..HostConfig::default()
+    }
+}
+
+/// What tells about the machine or about others, in addition to what a daemon hides by itself. Of /sys only the control
+/// group stays.
+fn masked() -> Vec<String> {
+    const PROC: [&str; 8] = [
+        "acpi",
+        "asound",
+        "latency_stats",
+        "timer_stats",
+        "scsi",
+        "sys/kernel/random/boot_id",
+        "sys/kernel/pty/nr",
+        "sys/user",
+    ];
+    const SYS: [&str; 21] = [
+        "block",
+        "bus",
+        "class",
+        "dev",
+        "devices",
+        "firmware",
+        "fs/bpf",
+        "fs/btrfs",
+        "fs/ext4",
+        "fs/f2fs",
+        "fs/fuse",
+        "fs/nfs",
+        "fs/pstore",
+        "fs/resctrl",
+        "fs/selinux",
+        "fs/virtiofs",
+        "fs/xfs",
+        "hypervisor",
+        "kernel",
+        "module",
+        "power",
+    ];
+    let proc = MASKED.into_iter().chain(PROC).map(|name| format!("/proc/{name}"));
+    let mut paths: Vec<String> = proc.chain(SYS.map(|name| format!("/sys/{name}"))).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    paths
+}
+
+/// The folders that can be written, in memory, and empty ones where the image asks for volumes.
+fn private_folders(limits: &Limits, image: &Image, user: u32) -> HashMap<String, String> {
+    let (bytes, inodes) = (limits.disk.as_bytes(), limits.inodes);
+    let size = format!("rw,nosuid,nodev,size={bytes},nr_inodes={inodes}");
+    let mut folders: HashMap<String, String> = image
+        .volumes
+        .iter()
+        .filter(|path| path.starts_with('/') && path.as_str() != "/")
+        .map(|path| {
+            let path = path.trim_end_matches('/').to_owned();
+            (path, "ro,nosuid,nodev,noexec,size=4096,nr_inodes=2".to_owned())
+        })
+        .collect();
+    folders.extend([
+        (HOME.to_owned(), format!("{size},exec,mode=0755,uid={user},gid={user}")),
+        ("/tmp".to_owned(), format!("{size},exec,mode=1777")),
+        (
+            "/var/tmp".to_owned(),
+            "rw,nosuid,nodev,noexec,size=65536,nr_inodes=16,mode=1777".to_owned(),
+        ),
+        ("/dev/shm".to_owned(), format!("{size},noexec,mode=1777")),
+    ]);
+    folders
+}
+
+/// A volume without a name, which goes with its container: packages appear in it. It is root's, so nothing inside can
+/// write to it; the daemon can.
+fn layers() -> Mount {
+    Mount {
+        target: Some(LAYERS.to_owned()),
+        typ: Some(MountType::VOLUME),
+        volume_options: Some(MountVolumeOptions {
+            no_copy: Some(true),
+            labels: Some(labels::of_packages()),
+            ..MountVolumeOptions::default()
+        }),
+        ..Mount::default()
+    }
+}
+
+fn mounts(common: &Common) -> Vec<Mount> {
+    let mut mounts = vec![agent::mount(true), layers()];
+    mounts.extend(common.mounts.iter().map(|own| Mount {
+        target: Some(own.sandbox.clone()),
+        source: Some(own.host.to_string_lossy().into_owned()),
+        typ: Some(MountType::BIND),
+        read_only: Some(match own.mode {
+            // The back end does not start with the other kind.
+            MountMode::Ro | MountMode::Cow => true,
+        }),
+        bind_options: Some(MountBindOptions {
+            propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
+            ..MountBindOptions::default()
+        }),
+        ..Mount::default()
+    }));
+    mounts
+}
+
+/// The environment of every program inside: ours, the image's, then the caller's.
+pub(super) fn environment(spec: &SandboxSpec, image: &Image) -> BTreeMap<String, String> {
+    let cores = spec.limits.cpus.as_milli().div_ceil(1000).max(1).to_string();
+    let memory = spec.limits.memory.as_mib().to_string();
+    let mut env: BTreeMap<String, String> = [
+        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+        ("LANG", "C.UTF-8"),
+        ("LC_ALL", "C.UTF-8"),
+        ("SHELL", "/bin/sh"),
+        ("TERM", "dumb"),
+        ("TZ", "UTC"),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .collect();
+    env.extend(image.env.clone());
+    // What the image cannot know: where it may write, and how much there is.
+    let own = [
+        ("HOME", HOME),
+        ("USER", "user"),
+        ("LOGNAME", "user"),
+        ("TMPDIR", "/tmp"),
+        ("MEMORY_LIMIT_MB", memory.as_str()),
+        ("OMP_NUM_THREADS", cores.as_str()),
+        ("OPENBLAS_NUM_THREADS", cores.as_str()),
+    ];
+    env.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    env.extend(spec.env.clone());
+    env
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn common() -> Common {
+        Common {
+            runtime: None,
+            mounts: vec![],
+            cores_milli: 2000,
+        }
+    }
+
+    #[test]
+    fn nothing_that_opens_a_container_is_ever_asked_for() {
+        let image = Image {
+            id: "sha256:x".to_owned(),
+            ..Image::default()
+        };
+        let body = body(&SandboxSpec::default(), &image, &common(), 30_001);
+        let host = body.host_config.unwrap();
+        assert_eq!(host.privileged, Some(false));
+        assert_eq!((host.cap_drop, host.cap_add), (Some(vec!["ALL".to_owned()]), None));
+        assert_eq!(host.security_opt, Some(vec!["no-new-privileges".to_owned()]));
+        assert_eq!(
+            (host.network_mode.as_deref(), body.network_disabled),
+            (Some("none"), Some(true))
+        );
+        assert_eq!((host.pid_mode, host.uts_mode, host.userns_mode), (None, None, None));
+        assert_eq!((host.binds, host.devices, host.volumes_from), (None, None, None));
+        assert_eq!((host.readonly_rootfs, host.auto_remove), (Some(true), Some(true)));
+        assert_eq!(body.user.as_deref(), Some("30001:30001"));
+        let mounts = host.mounts.unwrap();
+        assert_eq!(mounts.len(), 2);
+        assert_eq!((mounts[1].typ, &mounts[1].source), (Some(MountType::VOLUME), &None));
+        assert_eq!(
+            (mounts[0].typ, mounts[0].read_only),
+            (Some(MountType::VOLUME), Some(true))
+        );
+    }
+
+    #[test]
+    fn limits_become_the_daemons() {
+        let image = Image::default();
+        let host = body(&SandboxSpec::default(), &image, &common(), 30_000)
+            .host_config
+            .unwrap();
+        let memory = (512 + 512 + 8) << 20;
+        assert_eq!((host.memory, host.memory_swap), (Some(memory), Some(memory)));
+        assert_eq!((host.nano_cpus, host.pids_limit), (Some(1_000_000_000), Some(129)));
+        let folders = host.tmpfs.unwrap();
+        assert!(folders[HOME].contains("size=536870912,nr_inodes=50000"), "{folders:?}");
+        assert!(folders[HOME].contains("uid=30000"), "{folders:?}");
+        // A daemon refuses more cores than its machine has.
+        let mut spec = SandboxSpec::default();
+        spec.limits.cpus = sandcell_sandbox::Cpus::milli(64_000);
+        let host = body(&spec, &image, &common(), 30_000).host_config.unwrap();
+        assert_eq!(host.nano_cpus, Some(2_000_000_000));
+    }
+
+    #[test]
+    fn volumes_of_the_image_become_empty_folders_and_never_ours() {
+        let image = Image {
+            volumes: ["/data/", "/tmp", HOME, "/", "relative"].map(str::to_owned).to_vec(),
+            ..Image::default()
+        };
+        let folders = private_folders(&Limits::default(), &image, 1);
+        assert!(folders["/data"].starts_with("ro,"));
+        assert!(folders["/tmp"].starts_with("rw,") && folders[HOME].starts_with("rw,"));
+        assert_eq!(folders.len(), 5);
+    }
+
+    #[test]
+    fn users_differ_and_stay_in_their_range() {
+        assert_eq!(
+            (user(0), user(29_999), user(30_000), user(u32::MAX)),
+            (30_000, 59_999, 30_000, 47_295)
+        );
+    }
+
+    #[test]
+    fn the_images_variables_are_kept_but_not_over_ours() {
+        let env = [("PATH", "/opt/x/bin:/bin"), ("HOME", "/root"), ("PYTHON_VERSION", "3")];
+        let image = Image {
+            env: env.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            ..Image::default()
+        };
+        let mut spec = SandboxSpec::default();
+        spec.env.insert("TMPDIR".to_owned(), "/home/user/t".to_owned());
+        let env = environment(&spec, &image);
+        assert_eq!((env["PATH"].as_str(), env["HOME"].as_str()), ("/opt/x/bin:/bin", HOME));
+        assert_eq!(
+            (env["PYTHON_VERSION"].as_str(), env["TMPDIR"].as_str()),
+            ("3", "/home/user/t")
+        );
+    }
+}

@@ -1,0 +1,201 @@
+//! The daemon as this server knows it: which containers are its own, what the daemon says happened to them, and what
+//! earlier servers left.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use bollard::Docker;
+use bollard::query_parameters::{
+    EventsOptionsBuilder, ListContainersOptionsBuilder, ListVolumesOptionsBuilder, RemoveContainerOptionsBuilder,
+    RemoveVolumeOptions, StatsOptionsBuilder, UploadToContainerOptionsBuilder,
+};
+use futures::StreamExt;
+use sandcell_sandbox::{LAYERS, SandboxError, Usage};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+use super::connect::{Address, failed};
+use super::sandbox::Container;
+use super::{agent, labels, tar};
+
+/// The pause before the daemon's words are listened to again, when they broke off.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Pieces of an archive that wait to be sent.
+const PIECES: usize = 8;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Daemon {
+    pub(super) docker: Docker,
+    pub(super) address: Address,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    containers: HashMap<String, Arc<Container>>,
+    closed: bool,
+}
+
+impl Daemon {
+    /// Listens to what the daemon says, in a task of its own.
+    pub(super) fn new(docker: Docker, address: Address) -> Arc<Self> {
+        let daemon = Arc::new(Self {
+            docker,
+            address,
+            state: Mutex::default(),
+        });
+        tokio::spawn(listen(Arc::downgrade(&daemon)));
+        daemon
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a container in; false when the server ends.
+    pub(super) fn add(&self, container: &Arc<Container>) -> bool {
+        let mut state = self.state();
+        if !state.closed {
+            state.containers.insert(container.name.clone(), Arc::clone(container));
+        }
+        !state.closed
+    }
+
+    pub(super) fn forget(&self, name: &str) {
+        self.state().containers.remove(name);
+    }
+
+    /// Asks all containers to end; none are made any more.
+    pub(super) fn close(&self) -> Vec<Arc<Container>> {
+        let mut state = self.state();
+        state.closed = true;
+        let all: Vec<_> = state.containers.values().cloned().collect();
+        for container in &all {
+            container.ask();
+        }
+        all
+    }
+
+    /// `status` is the one that a container which died ended with.
+    fn heard(&self, name: &str, action: &str, status: Option<u8>) {
+        let container = self.state().containers.get(name).cloned();
+        match (container, action) {
+            (Some(container), "oom") => container.out_of_memory.store(true, Ordering::Release),
+            (Some(container), "die") => {
+                // One that cannot be told is that of a kill.
+                container.died.send_replace(Some(status.unwrap_or(137)));
+            }
+            _ => {}
+        }
+    }
+
+    /// Puts a folder of this machine into a container, below the volume for packages.
+    pub(super) async fn upload(&self, name: &str, folder: &Path, number: usize) -> Result<(), SandboxError> {
+        let (sender, receiver) = mpsc::channel(PIECES);
+        let (from, to) = (folder.to_owned(), number.to_string());
+        let writing = tokio::task::spawn_blocking(move || tar::of_folder(&from, &to, &sender));
+        let pieces = futures::stream::unfold(receiver, |mut receiver| async move {
+            receiver.recv().await.map(|piece| (piece, receiver))
+        });
+        let options = UploadToContainerOptionsBuilder::default().path(LAYERS).build();
+        let uploaded = self
+            .docker
+            .upload_to_container(name, Some(options), bollard::body_stream(pieces))
+            .await;
+        let written = writing.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+        // What the daemon says is the reason when the writing broke off because of it.
+        uploaded.map_err(|error| failed(&self.address, &error))?;
+        written.map_err(|source| SandboxError::Setup {
+            step: format!("read the folder {}", folder.display()),
+            source,
+        })
+    }
+
+    /// What the daemon says of a container's use: slower than the agent, for places where that cannot tell.
+    pub(super) async fn usage(&self, name: &str) -> Result<Usage, SandboxError> {
+        let options = StatsOptionsBuilder::default().stream(false).one_shot(true).build();
+        let mut stats = self.docker.stats(name, Some(options));
+        let answer = stats.next().await.transpose();
+        let stats = answer
+            .map_err(|error| failed(&self.address, &error))?
+            .unwrap_or_default();
+        let memory = stats.memory_stats.unwrap_or_default();
+        let cpu = stats.cpu_stats.and_then(|cpu| cpu.cpu_usage).unwrap_or_default();
+        Ok(Usage {
+            memory: memory.usage.unwrap_or(0),
+            memory_peak: memory.max_usage.or(memory.usage).unwrap_or(0),
+            cpu_us: cpu.total_usage.unwrap_or(0) / 1000,
+            memory_events: memory.failcnt.unwrap_or(0),
+            ..Usage::default()
+        })
+    }
+}
+
+/// Hears what happens to the containers of this server, and has removed what earlier ones left.
+async fn listen(daemon: Weak<Daemon>) {
+    let label = format!("{}={}", labels::SERVER, labels::this_server());
+    let filters = HashMap::from([
+        ("label", vec![label.as_str()]),
+        ("type", vec!["container"]),
+        ("event", vec!["oom", "die"]),
+    ]);
+    while let Some(docker) = daemon.upgrade().map(|daemon| daemon.docker.clone()) {
+        // A daemon that was started again may have left something, too.
+        tokio::spawn(sweep(docker.clone()));
+        let options = EventsOptionsBuilder::default().filters(&filters).build();
+        let mut events = docker.events(Some(options));
+        while let Some(Ok(event)) = events.next().await {
+            let Some(daemon) = daemon.upgrade() else { return };
+            let mut about = event.actor.and_then(|actor| actor.attributes).unwrap_or_default();
+            let status = about.remove("exitCode").and_then(|status| status.parse().ok());
+            if let (Some(name), Some(action)) = (about.remove("name"), event.action) {
+                daemon.heard(&name, &action, status);
+            }
+        }
+        sleep(AGAIN).await;
+    }
+}
+
+/// Removes containers of servers that are gone, and volumes of ours that no container has.
+async fn sweep(docker: Docker) {
+    let filters = HashMap::from([("label", vec![labels::KIND])]);
+    let options = ListContainersOptionsBuilder::default()
+        .all(true)
+        .filters(&filters)
+        .build();
+    let found = docker.list_containers(Some(options)).await.unwrap_or_default();
+    for container in found {
+        let server = container.labels.and_then(|mut labels| labels.remove(labels::SERVER));
+        if let (Some(id), Some(server)) = (container.id, server)
+            && labels::is_gone(&server)
+        {
+            tracing::info!(container = id, "removing what an earlier server left");
+            let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+            if let Err(error) = docker.remove_container(&id, Some(options)).await {
+                tracing::debug!(container = id, %error, "it could not be removed");
+            }
+        }
+    }
+    let options = ListVolumesOptionsBuilder::default().filters(&filters).build();
+    let volumes = docker
+        .list_volumes(Some(options))
+        .await
+        .ok()
+        .and_then(|list| list.volumes);
+    for volume in volumes.unwrap_or_default() {
+        // The daemon refuses those that a container has.
+        if volume.name != agent::volume()
+            && docker
+                .remove_volume(&volume.name, None::<RemoveVolumeOptions>)
+                .await
+                .is_ok()
+        {
+            tracing::info!(volume = volume.name, "removed a volume that an earlier server left");
+        }
+    }
+}

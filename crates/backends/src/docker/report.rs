@@ -1,0 +1,282 @@
+//! What a daemon gives, layer by layer, and what it lacks.
+
+use bollard::models::SystemInfo;
+use sandcell_sandbox::{Degree, Isolation, LayerReport, LayerState, Level, SandboxError};
+
+use super::NAME;
+
+/// The layers of every container, as it is asked for here.
+const ALWAYS: [&str; 13] = [
+    "mount_namespace",
+    "pid_namespace",
+    "network_namespace",
+    "ipc_namespace",
+    "uts_namespace",
+    "cgroup_namespace",
+    "private_root",
+    "private_proc",
+    "resource_limits",
+    "capabilities",
+    "no_new_privileges",
+    "hidden_agent",
+    "seccomp",
+];
+/// Those that hold amounts.
+const AMOUNTS: [&str; 4] = ["memory_limit", "cpu_limit", "process_limit", "disk_limit"];
+
+/// What a daemon says of itself, as far as it matters here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Found {
+    level: Level,
+    options: Vec<String>,
+    missing: Vec<(&'static str, String)>,
+    pub(super) cores_milli: u32,
+}
+
+impl Found {
+    /// Reads it.
+    pub(super) fn from_daemon(info: SystemInfo, runtime: Option<&str>) -> Result<Self, SandboxError> {
+        let system = info.os_type.unwrap_or_default();
+        if system != "linux" {
+            return Err(super::connect::unavailable(
+                format!("the daemon runs {system} containers"),
+                "switch it to Linux containers",
+            ));
+        }
+        let arch = info.architecture.unwrap_or_default();
+        let ours = std::env::consts::ARCH;
+        if !(arch == ours || matches!((arch.as_str(), ours), ("arm64", "aarch64") | ("amd64", "x86_64"))) {
+            return Err(super::connect::unavailable(
+                format!("the daemon's machine is {arch}, and this build has an agent for {ours}"),
+                "use a daemon on a machine of the same architecture",
+            ));
+        }
+        let runtimes = info.runtimes.unwrap_or_default();
+        if let Some(wanted) = runtime.filter(|wanted| !runtimes.is_empty() && !runtimes.contains_key(*wanted)) {
+            let mut known: Vec<&str> = runtimes.keys().map(String::as_str).collect();
+            known.sort_unstable();
+            return Err(super::connect::unavailable(
+                format!("the daemon does not have the runtime {wanted}"),
+                &format!("set `docker.runtime` to one of {}, or leave it empty", known.join(", ")),
+            ));
+        }
+        let runtime = runtime.map(str::to_owned).or(info.default_runtime).unwrap_or_default();
+        let mut missing = Vec::new();
+        let held = [
+            ("memory_limit", info.memory_limit),
+            ("cpu_limit", info.cpu_cfs_quota),
+            ("process_limit", info.pids_limit),
+        ];
+        for (layer, held) in held {
+            if held == Some(false) {
+                missing.push((layer, "the daemon's machine gives it no such control group".to_owned()));
+            }
+        }
+        let options = info.security_options.unwrap_or_default();
+        let has = |name: &str| options.iter().any(|option| names(option, name));
+        if !has("seccomp") {
+            missing.push((
+                "seccomp",
+                "the daemon or its kernel has no system-call filters".to_owned(),
+            ));
+        } else if options.iter().any(|option| option.contains("profile=unconfined")) {
+            missing.push(("seccomp", "the daemon's default profile is \"unconfined\"".to_owned()));
+        }
+        Ok(Self {
+            level: level(&runtime),
+            options,
+            missing,
+            cores_milli: info
+                .ncpu
+                .and_then(|cores| u32::try_from(cores).ok())
+                .map_or(1000, |cores| cores.saturating_mul(1000)),
+        })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.options.iter().any(|option| names(option, name))
+    }
+}
+
+/// Options look like `name=seccomp,profile=default`.
+fn names(option: &str, name: &str) -> bool {
+    option
+        .split(',')
+        .any(|part| part == name || part.strip_prefix("name=") == Some(name))
+}
+
+/// How strong a runtime isolates, by its name in the daemon's settings.
+fn level(runtime: &str) -> Level {
+    // A name (`runsc-kvm`), a shim (`io.containerd.kata.v2`) or a path, whose folders say nothing.
+    let file = runtime.rsplit('/').next().unwrap_or(runtime);
+    let says = |word: &str| {
+        file.split('.')
+            .any(|part| part == word || part.starts_with(&format!("{word}-")))
+    };
+    if says("runsc") {
+        Level::Gvisor
+    } else if says("kata") {
+        Level::Microvm
+    } else {
+        Level::Container
+    }
+}
+
+pub(super) fn layers(found: &Found) -> Vec<LayerReport> {
+    let active = |name: &str| LayerReport {
+        name: name.to_owned(),
+        state: LayerState::Active,
+        reason: None,
+        remedy: None,
+    };
+    let missing = |name: &str, reason: &str, remedy: &str| LayerReport {
+        name: name.to_owned(),
+        state: LayerState::Missing,
+        reason: Some(reason.to_owned()),
+        remedy: Some(remedy.to_owned()),
+    };
+    let mut layers = Vec::new();
+    if found.has("rootless") || found.has("userns") {
+        layers.push(active("user_namespace"));
+    } else if found.level == Level::Container {
+        layers.push(missing(
+            "user_namespace",
+            "the daemon's containers share the host's users; each sandbox has a user of its own without rights there",
+            "start the daemon with `--userns-remap=default`, or use a rootless daemon",
+        ));
+    }
+    layers.extend(ALWAYS.map(active));
+    if found.has("apparmor") {
+        layers.push(active("apparmor"));
+    }
+    if found.has("selinux") {
+        layers.push(active("selinux"));
+    }
+    layers.extend(AMOUNTS.map(active));
+    layers
+}
+
+pub(super) fn isolation(found: &Found, layers: &[LayerReport]) -> Isolation {
+    Isolation {
+        backend: NAME.to_owned(),
+        level: found.level,
+        layers: layers
+            .iter()
+            .filter(|layer| layer.state == LayerState::Active)
+            .map(|layer| layer.name.clone())
+            .collect(),
+        degraded: layers
+            .iter()
+            .filter_map(|layer| layer.reason.as_ref().map(|reason| format!("{}: {reason}", layer.name)))
+            .collect(),
+    }
+}
+
+/// Refuses what is weaker than the operator accepts. A limit that the daemon cannot hold is nowhere watched instead, so
+/// it is refused whoever must hold the limits.
+pub(super) fn check_floor(found: &Found, isolation_min: Level, limits_min: Degree) -> Result<(), SandboxError> {
+    if !found.level.satisfies(isolation_min) {
+        return Err(SandboxError::Isolation {
+            layer: isolation_min.to_string(),
+            reason: format!(
+                "isolation_min is {isolation_min}, and the daemon's runtime gives {}",
+                found.level
+            ),
+            remedy: format!(
+                "set `docker.runtime` to one that gives {isolation_min} (runsc: gvisor, kata: microvm), or isolation_min = \"{}\"",
+                found.level
+            ),
+        });
+    }
+    match (found.missing.first(), limits_min) {
+        (Some((layer, reason)), Degree::Watched | Degree::Enforced) => Err(SandboxError::Isolation {
+            layer: (*layer).to_owned(),
+            reason: reason.clone(),
+            remedy: "`docker info` shows it under its warnings; give the daemon control groups (for a rootless one: delegation by systemd) and its default seccomp profile".to_owned(),
+        }),
+        (None, _) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info() -> SystemInfo {
+        SystemInfo {
+            os_type: Some("linux".to_owned()),
+            architecture: Some(std::env::consts::ARCH.to_owned()),
+            memory_limit: Some(true),
+            cpu_cfs_quota: Some(true),
+            pids_limit: Some(true),
+            ncpu: Some(4),
+            default_runtime: Some("runc".to_owned()),
+            security_options: Some(vec!["name=seccomp,profile=default".to_owned()]),
+            ..SystemInfo::default()
+        }
+    }
+
+    fn refused(info: SystemInfo, min: Level) -> Option<String> {
+        let found = Found::from_daemon(info, None).unwrap();
+        check_floor(&found, min, Degree::Watched)
+            .err()
+            .map(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_ordinary_daemon_is_a_container_level_and_nothing_above() {
+        assert_eq!(refused(info(), Level::Namespace), None);
+        assert!(refused(info(), Level::Gvisor).unwrap().contains("gives container"));
+    }
+
+    #[test]
+    fn what_a_daemon_lacks_is_refused_by_name() {
+        let lacks = |change: fn(&mut SystemInfo)| {
+            let mut info = info();
+            change(&mut info);
+            refused(info, Level::Container).unwrap()
+        };
+        assert!(lacks(|info| info.memory_limit = Some(false)).contains("memory_limit"));
+        assert!(lacks(|info| info.pids_limit = Some(false)).contains("process_limit"));
+        assert!(lacks(|info| info.security_options = None).contains("seccomp"));
+        let unconfined = lacks(|info| info.security_options = Some(vec!["name=seccomp,profile=unconfined".to_owned()]));
+        assert!(unconfined.contains("unconfined"));
+    }
+
+    #[test]
+    fn the_runtime_decides_the_level() {
+        for (runtime, wanted) in [
+            ("runc", Level::Container),
+            ("io.containerd.runc.v2", Level::Container),
+            ("crun", Level::Container),
+            ("runsc", Level::Gvisor),
+            ("runsc-kvm", Level::Gvisor),
+            ("io.containerd.runsc.v1", Level::Gvisor),
+            ("kata-runtime", Level::Microvm),
+            ("io.containerd.kata.v2", Level::Microvm),
+            ("/opt/kata/bin/kata-qemu", Level::Microvm),
+            ("not-runsc", Level::Container),
+        ] {
+            assert_eq!(level(runtime), wanted, "{runtime}");
+        }
+    }
+
+    #[test]
+    fn a_foreign_machine_and_an_unknown_runtime_are_told() {
+        let mut other = info();
+        other.architecture = Some("riscv64".to_owned());
+        assert!(
+            Found::from_daemon(other, None)
+                .unwrap_err()
+                .to_string()
+                .contains("riscv64")
+        );
+        let mut windows = info();
+        windows.os_type = Some("windows".to_owned());
+        assert!(Found::from_daemon(windows, None).is_err());
+        let mut known = info();
+        known.runtimes = Some([("runc".to_owned(), bollard::models::Runtime::default())].into());
+        let error = Found::from_daemon(known, Some("runsc")).unwrap_err();
+        assert!(error.to_string().contains("runsc"), "{error}");
+    }
+}

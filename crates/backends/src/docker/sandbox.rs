@@ -1,0 +1,311 @@
+//! One container: its making, its end, and the sandbox that it is.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bollard::models::ContainerCreateBody;
+use bollard::query_parameters::{
+    AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder, StartContainerOptions,
+};
+use sandcell_agent::client::AgentClient;
+use sandcell_agent::protocol::DISK_FULL_STATUS;
+use sandcell_sandbox::{
+    ByteSize, Command, EndReason, Ended, Files, Isolation, LAYERS, LAYERS_MAX, Process, Sandbox, SandboxError, Usage,
+};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::connect::failed;
+use super::daemon::Daemon;
+use super::line::{Line, Reader};
+use super::{NAME, connect};
+
+/// How long closing may take.
+const CLOSE: Duration = Duration::from_secs(10);
+/// How long the daemon has to say how a container ended.
+const TOLD: Duration = Duration::from_secs(1);
+/// How often removing a container is tried, and the pause in between.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What everybody knows of a container.
+#[derive(Debug)]
+pub(super) struct Container {
+    pub(super) name: String,
+    /// Turns true when its end is asked for.
+    asked: watch::Sender<bool>,
+    ended: watch::Sender<Option<Ended>>,
+    /// Turns true when nothing of it is left, or removing it was given up.
+    removed: watch::Sender<bool>,
+    /// The daemon said that memory ran out in it.
+    pub(super) out_of_memory: AtomicBool,
+    /// The status that the daemon said it ended with.
+    pub(super) died: watch::Sender<Option<u8>>,
+}
+
+impl Container {
+    pub(super) fn ask(&self) {
+        self.asked.send_replace(true);
+    }
+
+    fn has_ended(&self) -> Option<Ended> {
+        self.ended.borrow().clone()
+    }
+
+    /// Waits until nothing of it is left.
+    pub(super) async fn removed(&self) {
+        let mut removed = self.removed.subscribe();
+        // The sender lives as long as this borrow.
+        let _ = removed.wait_for(|removed| *removed).await;
+    }
+
+    async fn ended(&self) -> Ended {
+        let mut ended = self.ended.subscribe();
+        // The sender lives as long as this borrow, so the wait can only end with a value.
+        let seen = ended
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|ended| ended.clone());
+        seen.unwrap_or(Ended {
+            reason: EndReason::LauncherLost,
+        })
+    }
+}
+
+/// Makes a container, starts the agent in it, and keeps it to its end in a task of its own.
+pub(super) async fn make(
+    daemon: &Arc<Daemon>,
+    body: ContainerCreateBody,
+) -> Result<(Arc<Container>, AgentClient), SandboxError> {
+    let container = Arc::new(Container {
+        name: format!("sandcell-{}", super::token()),
+        asked: watch::Sender::new(false),
+        ended: watch::Sender::new(None),
+        removed: watch::Sender::new(false),
+        out_of_memory: AtomicBool::new(false),
+        died: watch::Sender::new(None),
+    });
+    if !daemon.add(&container) {
+        return Err(connect::unavailable("the server is ending", "start it again"));
+    }
+    let line = Line::new();
+    let started = start(daemon, &container, body, &line).await;
+    // From here on the container is kept, also one that did not come about: whatever there is of it is removed.
+    let keeping = tokio::spawn(keep(Arc::clone(daemon), Arc::clone(&container), line));
+    match started {
+        Ok(client) => Ok((container, client)),
+        Err(error) => {
+            container.ask();
+            // Bounded by the number of tries.
+            let _ = keeping.await;
+            Err(error)
+        }
+    }
+}
+
+async fn start(
+    daemon: &Daemon,
+    container: &Container,
+    body: ContainerCreateBody,
+    line: &Arc<Line>,
+) -> Result<AgentClient, SandboxError> {
+    let (docker, name) = (&daemon.docker, container.name.as_str());
+    let told = |error| failed(&daemon.address, &error);
+    let options = CreateContainerOptionsBuilder::default().name(name).build();
+    docker.create_container(Some(options), body).await.map_err(told)?;
+    let options = AttachContainerOptionsBuilder::default()
+        .stream(true)
+        .stdin(true)
+        .stdout(true)
+        .stderr(true)
+        .build();
+    let attached = docker.attach_container(name, Some(options)).await.map_err(told)?;
+    let reader = Reader::new(attached.output, Arc::clone(line));
+    docker
+        .start_container(name, None::<StartContainerOptions>)
+        .await
+        .map_err(told)?;
+    AgentClient::connect(reader, attached.input)
+        .await
+        .map_err(|error| match line.said() {
+            said if said.is_empty() => error,
+            said => connect::unavailable(
+                format!("the agent did not start in the container: {said}"),
+                "`docker info` shows the daemon's runtime and kernel; the agent needs no-new-privileges and seccomp",
+            ),
+        })
+}
+
+/// Waits until the container has a reason to end, removes it and says why it ended.
+async fn keep(daemon: Arc<Daemon>, container: Arc<Container>, line: Arc<Line>) {
+    let mut asked = container.asked.subscribe();
+    let reason = tokio::select! {
+        biased;
+        () = async { drop(asked.wait_for(|asked| *asked).await) } => EndReason::Closed,
+        () = line.ended() => why(&daemon, &container).await,
+    };
+    // Told before it is removed: a daemon that is gone or busy answers late.
+    container.ended.send_replace(Some(Ended { reason }));
+    remove(&daemon, &container.name).await;
+    daemon.forget(&container.name);
+    container.removed.send_replace(true);
+}
+
+/// Why a container's stream has ended that nobody asked to end.
+async fn why(daemon: &Daemon, container: &Container) -> EndReason {
+    let mut died = container.died.subscribe();
+    let told = timeout(TOLD, died.wait_for(Option::is_some)).await;
+    let status = told.ok().and_then(|status| status.ok().and_then(|status| *status));
+    if container.out_of_memory.load(Ordering::Acquire) {
+        return EndReason::OutOfMemory;
+    }
+    match status {
+        Some(DISK_FULL_STATUS) => EndReason::DiskFull,
+        Some(_) => EndReason::AgentLost,
+        None if daemon.docker.ping().await.is_err() => EndReason::LauncherLost,
+        None => EndReason::AgentLost,
+    }
+}
+
+async fn remove(daemon: &Daemon, name: &str) {
+    for attempt in 0..TRIES {
+        let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+        match daemon.docker.remove_container(name, Some(options)).await {
+            Ok(()) => return,
+            Err(bollard::errors::Error::DockerResponseServerError { status_code: 404, .. }) => return,
+            // "already in progress": the daemon removes it by itself when its agent ends.
+            Err(error) => {
+                tracing::debug!(container = name, %error, "a container was not removed at once");
+                if attempt + 1 < TRIES {
+                    sleep(if attempt == 0 { PAUSE / 20 } else { PAUSE }).await;
+                }
+            }
+        }
+    }
+    tracing::warn!(
+        container = name,
+        "a container could not be removed; the next start of a server tries again"
+    );
+}
+
+/// A container as a sandbox.
+#[derive(Debug)]
+pub(super) struct DockerSandbox {
+    pub(super) daemon: Arc<Daemon>,
+    pub(super) container: Arc<Container>,
+    pub(super) client: AgentClient,
+    pub(super) isolation: Isolation,
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) memory: ByteSize,
+    pub(super) image: String,
+    /// Whether the image is the one that packages are installed for.
+    pub(super) usual: bool,
+    /// How many folders were attached, successfully or not: each place is used once.
+    pub(super) attached: tokio::sync::Mutex<usize>,
+}
+
+impl DockerSandbox {
+    fn check_alive(&self) -> Result<(), SandboxError> {
+        self.container
+            .has_ended()
+            .map_or(Ok(()), |ended| Err(SandboxError::Gone(ended.reason)))
+    }
+}
+
+impl Drop for DockerSandbox {
+    fn drop(&mut self) {
+        self.container.ask();
+    }
+}
+
+#[async_trait]
+impl Sandbox for DockerSandbox {
+    fn isolation(&self) -> &Isolation {
+        &self.isolation
+    }
+
+    fn base_env(&self) -> &BTreeMap<String, String> {
+        &self.env
+    }
+
+    fn image(&self) -> Option<&str> {
+        Some(&self.image)
+    }
+
+    async fn spawn(&self, command: Command) -> Result<Process, SandboxError> {
+        self.check_alive()?;
+        self.client.spawn(command).await
+    }
+
+    fn memory_limit(&self) -> Option<u64> {
+        Some(self.memory.as_bytes())
+    }
+
+    fn files(&self) -> &dyn Files {
+        self.client.files()
+    }
+
+    async fn attach(&self, folder: &Path) -> Result<String, SandboxError> {
+        self.check_alive()?;
+        if !self.usual {
+            return Err(SandboxError::Unsupported(format!(
+                "installing packages into the image {}, which is not the usual one,",
+                self.image
+            )));
+        }
+        let mut attached = self.attached.lock().await;
+        let number = *attached;
+        if number >= LAYERS_MAX {
+            return Err(SandboxError::Full {
+                what: format!("at most {LAYERS_MAX} sets of packages fit into one sandbox"),
+            });
+        }
+        *attached += 1;
+        self.daemon.upload(&self.container.name, folder, number).await?;
+        Ok(format!("{LAYERS}/{number}"))
+    }
+
+    async fn usage(&self) -> Result<Usage, SandboxError> {
+        self.check_alive()?;
+        let inside = self.client.usage().await?;
+        let outside = match inside.group {
+            Some(group) => Usage {
+                memory: group.memory,
+                memory_peak: group.memory_peak,
+                cpu_us: group.cpu_us,
+                memory_events: group.memory_events,
+                process_events: group.process_events,
+                ..Usage::default()
+            },
+            None => self.daemon.usage(&self.container.name).await?,
+        };
+        Ok(Usage {
+            processes: inside.processes,
+            disk: inside.disk,
+            inodes: inside.inodes,
+            ..outside
+        })
+    }
+
+    async fn close(&self) -> Result<(), SandboxError> {
+        self.container.ask();
+        match timeout(CLOSE, self.container.removed()).await {
+            Ok(()) => Ok(()),
+            Err(_) => Err(SandboxError::Unavailable {
+                backend: NAME.to_owned(),
+                reason: format!("the container {} was not removed within {CLOSE:?}", self.container.name),
+                remedy: format!("`docker rm -f {}` on the daemon's machine", self.container.name),
+            }),
+        }
+    }
+
+    async fn ended(&self) -> Ended {
+        // A stream that ended, because the agent did or broke the protocol, ends the container.
+        self.container.ended().await
+    }
+}

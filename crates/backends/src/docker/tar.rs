@@ -1,0 +1,251 @@
+//! Tar archives, as far as they are written here: a daemon takes files in no other form.
+
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+/// A block of an archive.
+pub(super) const BLOCK: usize = 512;
+/// Bytes of a file that are handed on at once.
+const PIECE: usize = 256 << 10;
+/// Names that fit into a head.
+const NAME: usize = 100;
+/// How deep folders are followed.
+const DEPTH: usize = 64;
+
+/// What an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    File {
+        size: u64,
+        executable: bool,
+    },
+    Folder,
+    /// The name of the next entry, when it is too long for its head.
+    LongName {
+        size: u64,
+    },
+}
+
+/// The head of an entry. `modified` is in seconds since 1970.
+fn head(name: &[u8], kind: Kind, modified: u64) -> [u8; BLOCK] {
+    let (mode, size, letter) = match kind {
+        Kind::File { size, executable: true } => ("0000755", size, "0"),
+        Kind::File {
+            size,
+            executable: false,
+        } => ("0000644", size, "0"),
+        Kind::Folder => ("0000755", 0, "5"),
+        Kind::LongName { size } => ("0000644", size, "L"),
+    };
+    let mut head = [0; BLOCK];
+    let mut field = |at: usize, len: usize, bytes: &[u8]| {
+        for (place, byte) in head.iter_mut().skip(at).take(len).zip(bytes) {
+            *place = *byte;
+        }
+    };
+    field(0, NAME, name);
+    field(100, 8, mode.as_bytes());
+    // The owner is root, who no sandbox is.
+    field(108, 8, b"0000000");
+    field(116, 8, b"0000000");
+    field(124, 12, number(size).as_bytes());
+    field(136, 12, number(modified).as_bytes());
+    // The sum counts its own field as spaces.
+    field(148, 8, b"        ");
+    field(156, 1, letter.as_bytes());
+    field(257, 8, b"ustar  \0");
+    let sum: u32 = head.iter().map(|byte| u32::from(*byte)).sum();
+    for (place, byte) in head.iter_mut().skip(148).zip(format!("{sum:06o}\0 ").bytes()) {
+        *place = byte;
+    }
+    head
+}
+
+/// As eleven octal digits: up to 8 GiB, which is more than any file here has.
+fn number(number: u64) -> String {
+    format!("{:011o}", number.min((8 << 30) - 1))
+}
+
+/// The heads that an entry of this name needs.
+pub(super) fn heads(name: &[u8], kind: Kind, modified: u64) -> Vec<u8> {
+    let mut heads = Vec::with_capacity(BLOCK);
+    if name.len() > NAME {
+        let size = u64::try_from(name.len()).unwrap_or(u64::MAX);
+        heads.extend_from_slice(&head(b"././@LongLink", Kind::LongName { size }, 0));
+        heads.extend_from_slice(name);
+        heads.resize(heads.len().next_multiple_of(BLOCK), 0);
+    }
+    heads.extend_from_slice(&head(name, kind, modified));
+    heads
+}
+
+/// What ends an archive.
+pub(super) fn end() -> Bytes {
+    Bytes::from_static(&[0; 2 * BLOCK])
+}
+
+/// An archive of one program.
+pub(super) fn of_program(name: &str, bytes: &[u8]) -> Vec<u8> {
+    let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+    let mut archive = heads(name.as_bytes(), Kind::File { size, executable: true }, 0);
+    archive.extend_from_slice(bytes);
+    archive.resize(archive.len().next_multiple_of(BLOCK), 0);
+    archive.extend_from_slice(&end());
+    archive
+}
+
+/// Sends an archive of a folder's regular files and folders, in which the folder is called `name`. Blocks; ends early when
+/// nobody takes the pieces any more.
+pub(super) fn of_folder(folder: &Path, name: &str, pieces: &mpsc::Sender<Bytes>) -> io::Result<()> {
+    add(folder, name.as_bytes().to_vec(), 0, pieces)?;
+    send(pieces, end())
+}
+
+fn send(pieces: &mpsc::Sender<Bytes>, piece: Bytes) -> io::Result<()> {
+    pieces
+        .blocking_send(piece)
+        .map_err(|_| io::ErrorKind::BrokenPipe.into())
+}
+
+fn add(path: &Path, name: Vec<u8>, depth: usize, pieces: &mpsc::Sender<Bytes>) -> io::Result<()> {
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::os::unix::fs::MetadataExt as _;
+    if depth > DEPTH {
+        return Err(io::Error::other("folders lie too deep in each other"));
+    }
+    let about = path.symlink_metadata()?;
+    let modified = u64::try_from(about.mtime()).unwrap_or(0);
+    if about.is_dir() {
+        send(pieces, heads(&name, Kind::Folder, modified).into())?;
+        let mut entries: Vec<_> = path.read_dir()?.collect::<io::Result<_>>()?;
+        entries.sort_by_key(std::fs::DirEntry::file_name);
+        for entry in entries {
+            let mut below = name.clone();
+            below.push(b'/');
+            below.extend_from_slice(entry.file_name().as_bytes());
+            add(&entry.path(), below, depth + 1, pieces)?;
+        }
+        return Ok(());
+    }
+    if !about.is_file() {
+        return Ok(());
+    }
+    let executable = about.mode() & 0o100 != 0;
+    let size = about.len();
+    send(pieces, heads(&name, Kind::File { size, executable }, modified).into())?;
+    let mut file = std::fs::File::open(path)?.take(size);
+    let mut sent = 0_u64;
+    loop {
+        let mut piece = Vec::new();
+        let read = file
+            .by_ref()
+            .take(PIECE.try_into().unwrap_or(u64::MAX))
+            .read_to_end(&mut piece)?;
+        if read == 0 {
+            break;
+        }
+        sent = sent.saturating_add(u64::try_from(read).unwrap_or(0));
+        send(pieces, piece.into())?;
+    }
+    if sent != size {
+        return Err(io::Error::other("a file changed while it was read"));
+    }
+    let padding = usize::try_from(size.next_multiple_of(512) - size).unwrap_or(0);
+    match padding {
+        0 => Ok(()),
+        padding => send(pieces, vec![0; padding].into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn tar_reads_what_is_written_here() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("from");
+        let long = "a-long-name-".repeat(12);
+        std::fs::create_dir_all(folder.join(&long)).unwrap();
+        let big: Vec<u8> = (0..175_000_u32).flat_map(u32::to_le_bytes).collect();
+        std::fs::write(folder.join(&long).join("big"), &big).unwrap();
+        std::fs::write(folder.join("empty"), "").unwrap();
+        std::fs::write(folder.join("block"), [b'x'; 512]).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", folder.join("link")).unwrap();
+        let (sender, mut receiver) = mpsc::channel(4);
+        let from = folder.clone();
+        let writing = std::thread::spawn(move || of_folder(&from, "3", &sender));
+        let mut archive = Vec::new();
+        while let Some(piece) = receiver.blocking_recv() {
+            archive.extend_from_slice(&piece);
+        }
+        writing.join().unwrap().unwrap();
+        assert_eq!(archive.len() % BLOCK, 0);
+        let file = place.path().join("x.tar");
+        std::fs::write(&file, &archive).unwrap();
+        let to = place.path().join("to");
+        std::fs::create_dir(&to).unwrap();
+        assert!(
+            Command::new("tar")
+                .arg("-xf")
+                .arg(&file)
+                .arg("-C")
+                .arg(&to)
+                .status()
+                .unwrap()
+                .success()
+        );
+        assert_eq!(std::fs::read(to.join("3").join(&long).join("big")).unwrap(), big);
+        assert_eq!(std::fs::read(to.join("3/block")).unwrap().len(), 512);
+        assert_eq!(std::fs::read(to.join("3/empty")).unwrap().len(), 0);
+        // A link is none of the folder's files.
+        assert!(!to.join("3/link").exists());
+        let time = |path: &Path| {
+            path.metadata()
+                .unwrap()
+                .modified()
+                .unwrap()
+                .duration_since(std::time::UNIX_EPOCH)
+                .unwrap()
+        };
+        assert_eq!(
+            time(&to.join("3/block")).as_secs(),
+            time(&folder.join("block")).as_secs()
+        );
+    }
+
+    #[test]
+    fn a_program_can_be_run_out_of_its_archive() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("x.tar");
+        std::fs::write(&file, of_program("agent", b"#!/bin/sh\necho hi\n")).unwrap();
+        assert!(
+            Command::new("tar")
+                .arg("-xf")
+                .arg(&file)
+                .arg("-C")
+                .arg(place.path())
+                .status()
+                .unwrap()
+                .success()
+        );
+        let said = Command::new(place.path().join("agent")).output().unwrap();
+        assert_eq!(said.stdout, b"hi\n");
+    }
+
+    #[test]
+    fn nobody_who_takes_it_ends_the_writing() {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::write(place.path().join("x"), vec![0; 5 << 20]).unwrap();
+        let (sender, receiver) = mpsc::channel(1);
+        drop(receiver);
+        assert_eq!(
+            of_folder(place.path(), "0", &sender).unwrap_err().kind(),
+            io::ErrorKind::BrokenPipe
+        );
+    }
+}

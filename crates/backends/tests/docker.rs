@@ -1,0 +1,42 @@
+//! The Docker back end under the contract that every back end keeps.
+//!
+//! Needs a daemon (`SANDCELL_TEST_DOCKER_HOST`) and `SANDCELL_TEST_IMAGE`, an image of its with `sh` and `python3`;
+//! `.ci/docker` makes both.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test program"
+)]
+
+mod contract;
+
+fn main() {
+    use sandcell_backends::docker::{DockerBackend, DockerConfig, Pull};
+    use sandcell_sandbox::{Backend, Degree, Level};
+    use std::sync::Arc;
+
+    if std::env::var_os("SANDCELL_TEST_IMAGE").is_none() {
+        assert!(
+            std::env::var_os("SANDCELL_TEST_REQUIRE").is_none(),
+            "SANDCELL_TEST_IMAGE is needed and not set"
+        );
+        println!("skipped: no SANDCELL_TEST_IMAGE");
+        return;
+    }
+    contract::run("docker", || async {
+        let config = DockerConfig {
+            host: Some(std::env::var("SANDCELL_TEST_DOCKER_HOST").unwrap()),
+            certificates: None,
+            image: std::env::var("SANDCELL_TEST_IMAGE").unwrap(),
+            runtime: None,
+            pull: Pull::Never,
+            mounts: vec![],
+            isolation_min: Level::Container,
+            limits_min: Degree::Enforced,
+        };
+        let backend: Arc<dyn Backend> = DockerBackend::start(config).await.unwrap();
+        backend
+    });
+}

@@ -1,0 +1,65 @@
+//! The Docker back end, and the languages of its image.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandcell_backends::docker::{self, DockerBackend, DockerConfig, Pull};
+use sandcell_languages::Detected;
+use sandcell_sandbox::{Backend, Failure, SandboxSpec};
+use tokio::time::timeout;
+
+use crate::config::Settings;
+
+/// Its name.
+pub(super) const NAME: &str = docker::NAME;
+
+/// How long looking into the image may hold up a start. It is not waited for a pull.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Finds the daemon.
+pub(super) async fn backend(settings: &Settings) -> Result<Arc<dyn Backend>, Failure> {
+    let own = &settings.docker;
+    let config = DockerConfig {
+        host: own.host.clone(),
+        certificates: own.certificates.clone(),
+        image: own.image.clone(),
+        runtime: own.runtime.clone(),
+        pull: if own.pull { Pull::Missing } else { Pull::Never },
+        mounts: settings.mounts.clone(),
+        isolation_min: settings.isolation_min,
+        limits_min: settings.limits_min,
+    };
+    Ok(DockerBackend::start(config).await?)
+}
+
+/// The languages of the image. Where no sandbox of it can be made now, Python is taken to be there: calls are told why
+/// nothing runs, and once it does (an image that is still being pulled) most images that people choose have it.
+pub(super) async fn languages(backend: &dyn Backend, settings: &Settings) -> Detected {
+    let image = settings.docker.image.as_str();
+    let wanted = super::wanted(settings);
+    let spec = SandboxSpec {
+        limits: settings.engine.limits.clone(),
+        ..SandboxSpec::default()
+    };
+    let sandbox = match timeout(LOOK, backend.create(&spec)).await {
+        Ok(Ok(sandbox)) => Some(sandbox),
+        Ok(Err(error)) => {
+            tracing::warn!(
+                "the languages of the image {image} are not known: {}",
+                Failure::from(error)
+            );
+            None
+        }
+        Err(_) => {
+            tracing::warn!("the languages of the image {image} are not known: no sandbox of it was ready in time");
+            None
+        }
+    };
+    let found = sandcell_languages::detect_in(sandbox.as_deref(), image, &wanted).await;
+    if let Some(sandbox) = sandbox
+        && let Err(error) = sandbox.close().await
+    {
+        tracing::debug!(%error, "the sandbox that the image was looked into from could not be closed");
+    }
+    found
+}
