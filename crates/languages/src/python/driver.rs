@@ -26,7 +26,7 @@ pub struct DriverFile {
 
 const BOOT: &str = include_str!("driver/boot.py");
 
-const FILES: [DriverFile; 13] = [
+const FILES: [DriverFile; 14] = [
     file("core", include_str!("driver/core.py")),
     file("imports", include_str!("driver/imports.py")),
     file("copies", include_str!("driver/copies.py")),
@@ -35,6 +35,7 @@ const FILES: [DriverFile; 13] = [
     file("pretty", include_str!("driver/pretty.py")),
     file("rich", include_str!("driver/rich.py")),
     file("charts", include_str!("driver/charts.py")),
+    file("chartdata", include_str!("driver/chartdata.py")),
     file("magics", include_str!("driver/magics.py")),
     file("notebook", include_str!("driver/notebook.py")),
     file("shell", include_str!("driver/shell.py")),

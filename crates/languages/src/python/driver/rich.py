@@ -159,6 +159,11 @@ def special(value, found):
         if isinstance(value, sys.modules["PIL.Image"].Image):
             attempt(lambda: found.update(pil_picture(value)))
     elif top in ("pandas", "polars"):
+        if type(value).__name__ == "LazyFrame":
+            return  # its columns are only known once it has worked
+        if type(value).__name__ == "Styler":
+            attempt(lambda: found.update({"text/plain": plain(value.data)}))
+            value = value.data
         attempt(lambda: frame(value, found))
     elif top == "plotly" and "plotly.basedatatypes" in sys.modules:
         if isinstance(value, sys.modules["plotly.basedatatypes"].BaseFigure):
@@ -208,7 +213,7 @@ def frame(value, found):
 
 def plotly(figure):
     """Text for a reader, the figure's own JSON, and a page that loads plotly from the network of whoever opens it."""
-    data = core.part("charts").of_plotly(figure)
+    data = core.part("chartdata").of_plotly(figure)
     title = data.get("title") or "plotly figure"
     series = ", ".join(["%s (%d points)" % (item["name"] or item["type"], item["total"]) for item in data["series"]])
     return {
@@ -238,7 +243,7 @@ def altair(chart):
     json = core.standard("json")
     spec = chart.to_dict()
     text = json.dumps(spec, allow_nan=False, default=str)
-    data = core.part("charts").of_vega(spec)
+    data = core.part("chartdata").of_vega(spec)
     title = data["title"] or "altair chart"
     names = ", ".join(["%s (%d points)" % (item["type"], item["total"]) for item in data["series"]])
 
