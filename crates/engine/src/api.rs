@@ -241,6 +241,7 @@ impl Default for Hints {
 pub enum StreamName {
     Stdout,
     Stderr,
+    Result,
     Code,
 }
 
@@ -251,6 +252,7 @@ impl StreamName {
         match self {
             Self::Stdout => "stdout",
             Self::Stderr => "stderr",
+            Self::Result => "result",
             Self::Code => "code",
         }
     }
@@ -560,6 +562,8 @@ pub struct ExecutionView {
     pub stderr: Shown,
     /// The last expression's value as text.
     pub result: Option<String>,
+    /// All bytes of that text, where `result` leaves some out.
+    pub result_cut: Option<u64>,
     /// A line about the value that its text leaves out: a table's shape and column types.
     pub result_note: Option<String>,
     /// The error that the code raised: a short traceback.

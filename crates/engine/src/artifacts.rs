@@ -78,7 +78,7 @@ impl Artifacts {
     }
 
     /// Takes the last expression's value. Its text is the result; pictures, charts and sounds are artifacts, and the
-    /// page of a chart, but not that of a table.
+    /// page of what shows itself as one, but not that of a table.
     pub(crate) fn result(&mut self, bundle: &MimeBundle) {
         let text = || Some(bundle.text()).filter(|text| !text.is_empty());
         if let Some((mime, end, bytes)) = best(bundle, &PICTURES) {
@@ -86,7 +86,8 @@ impl Artifacts {
         }
         let interactive = self.charts(bundle);
         if let Some((mime, end, bytes)) = best(bundle, &DOCUMENTS)
-            && (interactive || !matches!(end, "html" | "json" | "md"))
+            && (interactive || !matches!(end, "json" | "md"))
+            && (interactive || end != "html" || bundle.get(TABLE).is_none())
         {
             self.push("display", end, mime, bytes, text());
         }

@@ -308,9 +308,12 @@ impl Execution {
             .into_iter();
         view.stdout = shown(texts.next(), out_bytes);
         view.stderr = shown(texts.next(), err_bytes);
-        let mut next = || texts.next().map(|part| part.text);
-        view.result = view.result.and_then(|_| next());
-        view.error = view.error.and_then(|_| next());
+        if let Some(whole) = view.result.take() {
+            let part = texts.next().unwrap_or_default();
+            view.result_cut = part.truncated.then(|| bytes_of(whole.len()));
+            view.result = Some(part.text);
+        }
+        view.error = view.error.and_then(|_| texts.next().map(|part| part.text));
         view
     }
 
@@ -340,6 +343,7 @@ impl Execution {
             stdout: total(live.stdout.total()),
             stderr: total(live.stderr.total()),
             result: live.result.clone(),
+            result_cut: None,
             result_note: live.result_note.clone(),
             error: verdict.error.clone(),
             cause: verdict.cause.clone(),
@@ -372,7 +376,7 @@ impl Execution {
             part(ends.0, 70, call(StreamName::Stdout)),
             part(ends.1, 35, call(StreamName::Stderr)),
         ];
-        parts.extend(result.map(|text| part(Ends::whole(text), 70, Marker::default())));
+        parts.extend(result.map(|text| part(Ends::whole(text), 70, call(StreamName::Result))));
         parts.extend(error.map(|text| part(Ends::whole(text), 35, Marker::default())));
         render(parts, self.limits.inline)
     }
@@ -399,11 +403,14 @@ impl Execution {
         match what {
             StreamName::Stdout => slice(&live.stdout, offset, limit, find, done),
             StreamName::Stderr => slice(&live.stderr, offset, limit, find, done),
+            StreamName::Result => {
+                let result = live.result.clone().unwrap_or_default();
+                drop(live);
+                slice(&whole(&result), offset, limit, find, done)
+            }
             StreamName::Code => {
                 drop(live);
-                let mut capture = Capture::new(ByteSize::bytes(u64::MAX), Budget::new(ByteSize::bytes(u64::MAX)));
-                capture.push(self.code.as_bytes());
-                slice(&capture, offset, limit, find, true)
+                slice(&whole(&self.code), offset, limit, find, true)
             }
         }
     }
@@ -416,6 +423,13 @@ impl Live {
             OutputStream::Stderr => &mut self.stderr,
         }
     }
+}
+
+/// A text as what was captured of a stream.
+fn whole(text: &str) -> Capture {
+    let mut capture = Capture::new(ByteSize::bytes(u64::MAX), Budget::new(ByteSize::bytes(u64::MAX)));
+    capture.push(text.as_bytes());
+    capture
 }
 
 /// What the first answer of a sandbox says that stands in for another one.

@@ -72,7 +72,7 @@ pub fn execution_object(view: &ExecutionView) -> Map<String, Value> {
         "memory_growth_mb": view.memory.map(|memory| tenths_of_mib(memory.after) - tenths_of_mib(memory.before)),
         "stdout_bytes": view.stdout.total_bytes,
         "stderr_bytes": view.stderr.total_bytes,
-        "truncated": view.stdout.truncated || view.stderr.truncated,
+        "truncated": view.stdout.truncated || view.stderr.truncated || view.result_cut.is_some(),
         "state_lost": view.state_lost,
         "restored": view.restored,
         "new_sandbox": view.new_sandbox,
@@ -145,7 +145,8 @@ fn first_text(view: &ExecutionView, inline: usize) -> String {
         read_on(view, "stderr"),
     );
     let result = view.result.as_deref().unwrap_or_default();
-    add("result", result, own(result), String::new());
+    let total = view.result_cut.unwrap_or_else(|| own(result));
+    add("result", result, total, read_on(view, "result"));
     let table = view.result_note.as_deref().unwrap_or_default();
     add("table", table, own(table), String::new());
     let error = view.error.as_deref().unwrap_or_default();
@@ -365,6 +366,9 @@ fn server_block(view: &ExecutionView, notes: &[String]) -> String {
             let _ = write!(text, "\n{line}");
         }
     }
+    if let Some(total) = view.result_cut {
+        let _ = write!(text, "\n{}", cut_text("result", total, view));
+    }
     if let Some(line) = view.memory.as_ref().and_then(|memory| memory_line(view, memory)) {
         let _ = write!(text, "\n{line}");
     }
@@ -441,13 +445,14 @@ fn memory_line(view: &ExecutionView, memory: &MemoryUse) -> Option<String> {
 }
 
 fn cut_line(view: &ExecutionView, name: &str, shown: &Shown) -> Option<String> {
-    shown.truncated.then(|| {
-        format!(
-            "{name} is cut: it has {} bytes; {} reads it all in parts",
-            shown.total_bytes,
-            read_on(view, name).replace("{offset}", "0")
-        )
-    })
+    shown.truncated.then(|| cut_text(name, shown.total_bytes, view))
+}
+
+fn cut_text(name: &str, total_bytes: u64, view: &ExecutionView) -> String {
+    format!(
+        "{name} is cut: it has {total_bytes} bytes; {} reads it all in parts",
+        read_on(view, name).replace("{offset}", "0")
+    )
 }
 
 /// The status as results spell it.

@@ -100,6 +100,7 @@ pub(crate) fn view() -> ExecutionView {
         stdout: shown("hello\n"),
         stderr: Shown::default(),
         result: None,
+        result_cut: None,
         result_note: None,
         error: None,
         cause: None,

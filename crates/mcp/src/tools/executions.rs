@@ -22,7 +22,7 @@ fn execution_field() -> Field {
 }
 
 pub(super) fn get_execution() -> Tool {
-    let streams = ["stdout", "stderr", "code"].map(str::to_owned).to_vec();
+    let streams = ["stdout", "stderr", "result", "code"].map(str::to_owned).to_vec();
     Tool {
         name: "get_execution",
         description: "Wait for a running execution and get its result, or read a part of a long output. With only \
@@ -93,10 +93,11 @@ fn stream(name: Option<String>) -> Result<StreamName, Failure> {
     match name.as_deref() {
         None | Some("stdout") => Ok(StreamName::Stdout),
         Some("stderr") => Ok(StreamName::Stderr),
+        Some("result") => Ok(StreamName::Result),
         Some("code") => Ok(StreamName::Code),
         Some(other) => Err(Failure::invalid(
             format!(
-                "`stream` must be stdout, stderr or code, not {}",
+                "`stream` must be stdout, stderr, result or code, not {}",
                 crate::arguments::echo(other)
             ),
             "a valid example is \"stream\": \"stderr\"",

@@ -162,8 +162,11 @@ def special(value, found):
         if type(value).__name__ == "LazyFrame":
             return  # its columns are only known once it has worked
         if type(value).__name__ == "Styler":
+            # The frame below it can be read; how it is to look is only to be had as a page.
             attempt(lambda: found.update({"text/plain": plain(value.data)}))
-            value = value.data
+            attempt(lambda: frame(value.data, found))
+            found.pop("application/vnd.sandcell.table+json", None)
+            return
         attempt(lambda: frame(value, found))
     elif top == "plotly" and "plotly.basedatatypes" in sys.modules:
         if isinstance(value, sys.modules["plotly.basedatatypes"].BaseFigure):
