@@ -26,7 +26,7 @@ pub struct DriverFile {
 
 const BOOT: &str = include_str!("driver/boot.py");
 
-const FILES: [DriverFile; 14] = [
+const FILES: [DriverFile; 15] = [
     file("core", include_str!("driver/core.py")),
     file("imports", include_str!("driver/imports.py")),
     file("copies", include_str!("driver/copies.py")),
@@ -37,6 +37,7 @@ const FILES: [DriverFile; 14] = [
     file("charts", include_str!("driver/charts.py")),
     file("chartdata", include_str!("driver/chartdata.py")),
     file("magics", include_str!("driver/magics.py")),
+    file("moremagics", include_str!("driver/moremagics.py")),
     file("notebook", include_str!("driver/notebook.py")),
     file("shell", include_str!("driver/shell.py")),
     file("packages", include_str!("driver/packages.py")),

@@ -263,3 +263,148 @@ async fn progress_bars_leave_no_thread() {
         .ok();
     assert_eq!(python.run("threading.active_count()").await.ok().text(), "1");
 }
+
+#[tokio::test]
+async fn a_library_that_was_only_looked_for_is_set_up_when_it_is_imported() {
+    let Some(mut python) = data_python().await else { return };
+    python
+        .run("import importlib.util\nfor name in ('pandas', 'matplotlib'): importlib.util.find_spec(name)")
+        .await
+        .ok();
+    let ran = python
+        .run("import pandas as pd\npd.get_option('display.max_columns')")
+        .await
+        .ok();
+    assert_eq!(ran.text(), "20");
+    let ran = python.run("pd.reset_option('all', silent=True) if False else pd.reset_option('display.max_columns')\npd.get_option('display.max_columns')").await.ok();
+    assert_eq!(ran.text(), "20");
+    let ran = python
+        .run("import matplotlib.pyplot as plt\nplt.plot([1]); plt.show()")
+        .await
+        .ok();
+    assert_eq!(ran.displays.len(), 1);
+}
+
+/// The first series of the first chart that a cell shows.
+async fn drawn(python: &mut Python, code: &str) -> serde_json::Value {
+    let ran = python.run(&format!("{code}\nplt.show()")).await.ok();
+    chart(&ran.displays[0])["charts"][0].clone()
+}
+
+#[tokio::test]
+async fn the_data_of_every_kind_of_plot_can_be_read() {
+    let Some(mut python) = data_python().await else { return };
+    python
+        .run("import matplotlib.pyplot as plt, numpy as np\nX, Y = np.meshgrid(np.arange(4), np.arange(3))")
+        .await
+        .ok();
+    let space = "ax = plt.figure().add_subplot(projection='3d'); ax.set_zlabel('depth')\n";
+    let found = drawn(&mut python, &format!("{space}ax.scatter([1, 2], [3, 4], [5, 6])")).await;
+    assert_eq!(found["series"][0]["points"], serde_json::json!([[1, 3, 5], [2, 4, 6]]));
+    assert_eq!(
+        (&found["type"], &found["z"]["label"]),
+        (&"scatter3d".into(), &"depth".into())
+    );
+    let found = drawn(&mut python, &format!("{space}ax.plot_surface(X, Y, X * Y)")).await;
+    assert_eq!(
+        (&found["type"], &found["series"][0]["total"]),
+        (&"surface".into(), &12.into())
+    );
+    assert_eq!(found["series"][0]["range"], serde_json::json!([0, 6]));
+    let found = drawn(
+        &mut python,
+        "plt.contourf(X, Y, X * Y, levels=[0, 2, 4, 6]); plt.colorbar(label='h')",
+    )
+    .await;
+    assert_eq!(found["series"][0]["points"], serde_json::json!([[0], [2], [4], [6]]));
+    assert_eq!(found["colours"]["label"], "h");
+    let found = drawn(&mut python, "plt.quiver([1, 2], [1, 2], [3, 4], [5, 6])").await;
+    assert_eq!(
+        found["series"][0]["points"],
+        serde_json::json!([[1, 1, 3, 5], [2, 2, 4, 6]])
+    );
+    let found = drawn(
+        &mut python,
+        "plt.stackplot([1, 2, 3], [1, 1, 1], [2, 2, 2]); plt.axhline(2); plt.annotate('peak', (2, 3))",
+    )
+    .await;
+    assert_eq!(found["annotations"], serde_json::json!(["peak"]));
+    let kinds: Vec<_> = found["series"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| (one["type"].as_str().unwrap(), one["points"].to_string()))
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            ("hline", "[[2]]".to_owned()),
+            ("area", "[[1,0,1],[2,0,1],[3,0,1]]".to_owned()),
+            ("area", "[[1,1,3],[2,1,3],[3,1,3]]".to_owned()),
+        ]
+    );
+    let found = drawn(&mut python, "plt.errorbar([1, 2], [3, 4], yerr=[0.5, 1])").await;
+    assert_eq!(
+        found["series"][0]["points"],
+        serde_json::json!([[1, 3, 2.5, 3.5], [2, 4, 3, 5]])
+    );
+    let found = drawn(&mut python, "plt.scatter([1, 2], [3, 4], c=[5, 6], s=[10, 20])").await;
+    assert_eq!(
+        found["series"][0]["fields"],
+        serde_json::json!(["x", "y", "colour value", "size"])
+    );
+    let found = drawn(&mut python, "plt.bar(['a', 'b'], [1, 2], bottom=[1, 1])").await;
+    assert_eq!(
+        found["series"][0]["points"],
+        serde_json::json!([["a", 1, 1], ["b", 2, 1]])
+    );
+    let found = drawn(&mut python, "plt.hist([1, 1, 2, 3, 3, 3], bins=4)").await;
+    assert_eq!(
+        found["series"][0]["points"],
+        serde_json::json!([[1, 1.5, 2], [1.5, 2, 0], [2, 2.5, 1], [2.5, 3, 3]])
+    );
+}
+
+#[tokio::test]
+async fn what_keeps_a_figure_from_being_drawn_is_an_error() {
+    let Some(mut python) = data_python().await else { return };
+    let ran = python
+        .run("import matplotlib.pyplot as plt\nfig, ax = plt.subplots(); ax.set_title('$\\\\frac{bad$'); plt.show()")
+        .await;
+    assert_eq!((ran.error().name.as_str(), ran.displays.len()), ("ValueError", 0));
+    assert_eq!(python.run("plt.get_fignums()").await.ok().text(), "[]");
+    let ran = python
+        .run("plt.plot([1]); plt.title('\u{6f22}'); plt.show()")
+        .await
+        .ok();
+    assert_eq!(ran.displays.len(), 1);
+    assert!(
+        !ran.stderr.contains("sandcell") && ran.stderr.lines().count() <= 1,
+        "{}",
+        ran.stderr
+    );
+    let ran = python.run("fig, ax = plt.subplots(2); ax.plot([1])").await;
+    assert_eq!((ran.error().name.as_str(), ran.displays.len()), ("AttributeError", 0));
+}
+
+#[tokio::test]
+async fn pictures_frames_and_pages_are_shown_as_what_they_are() {
+    let Some(mut python) = data_python().await else { return };
+    let ran = python
+        .run("from PIL import Image\nImage.new('RGB', (5, 7)).show()")
+        .await
+        .ok();
+    assert_eq!(size(&ran.displays[0]), (5, 7));
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("", ""));
+    let ran = python
+        .run("import polars as pl\npl.DataFrame({'a': [1]}).lazy()")
+        .await
+        .ok();
+    assert_eq!(ran.stderr, "");
+    let ran = python
+        .run("import pandas as pd\npd.DataFrame({'a': [1, 2]}).style.highlight_max()")
+        .await
+        .ok();
+    assert_eq!(ran.text(), "   a\n0  1\n1  2");
+    assert!(ran.result.unwrap().get("text/html").is_some());
+}

@@ -168,7 +168,7 @@ async fn line_magics_do_their_work() {
     );
     let ran = python.run("%nothing_like_this").await;
     assert!(
-        ran.error().message.contains("there are %cat, %cd"),
+        ran.error().message.contains("there are %alias_magic, %cat, %cd"),
         "{}",
         ran.error().message
     );

@@ -266,3 +266,76 @@ async fn hints_name_what_there_is() {
         .await;
     assert_eq!(ran.error().class, "network");
 }
+
+#[tokio::test]
+async fn less_usual_magics_are_there() {
+    let mut python = python!();
+    assert_eq!(python.run("%%bash -s 3 4\necho $1 $2").await.ok().stdout, "3 4\n");
+    let ran = python.run("%%bash --out kept\necho hi").await.ok();
+    assert_eq!(
+        (ran.stdout.as_str(), python.run("kept").await.ok().text()),
+        ("", "'hi\\n'".to_owned())
+    );
+    python.run("x = 1; s = 'a'; import os\ndef f(): 'doc'").await.ok();
+    assert_eq!(python.run("%who int").await.ok().stdout, "x\n");
+    assert_eq!(python.run("%who_ls str").await.ok().text(), "['kept', 's']");
+    assert_eq!(python.run("%who").await.ok().stdout, "f\tkept\tos\ts\tx\n");
+    assert_eq!(
+        python
+            .run("here = os.getcwd()\n%cd -q /\n%cd -q -\nos.getcwd() == here")
+            .await
+            .ok()
+            .text(),
+        "True"
+    );
+    assert_eq!(python.run("!!echo a b; echo c d").await.ok().text(), "['a b', 'c d']");
+    let ran = python
+        .run("z = !printf 'b 2\\na 10\\n'\nz.grep('^a'), z.fields(0), z.sort(1, nums=True)")
+        .await
+        .ok();
+    assert_eq!(ran.text(), "(['a 10'], ['b', 'a'], ['b 2', 'a 10'])");
+    assert_eq!(python.run("%%sx\necho q").await.ok().text(), "['q']");
+    assert_eq!(
+        python
+            .run("t = %timeit -o -q -n1 -r2 1+1\nlen(t.timings), 0 < t.best <= t.worst")
+            .await
+            .ok()
+            .text(),
+        "(2, True)"
+    );
+    assert!(python.run("%lsmagic").await.ok().stdout.contains("%timeit"));
+    assert_eq!(
+        python.run("%history -n 2-2").await.ok().stdout,
+        "   2: %%bash --out kept\necho hi\n"
+    );
+    assert!(
+        python
+            .run("%prun sum(range(10))")
+            .await
+            .ok()
+            .stdout
+            .contains("function calls")
+    );
+    assert_eq!(python.run("%psource f").await.ok().stdout, "def f(): 'doc'\n");
+    assert_eq!(python.run("os.path.isf*?").await.ok().stdout, "os.path.isfile\n");
+    assert!(python.run("%timeit?").await.ok().stdout.contains("%timeit"));
+    assert_eq!(python.run("%load_ext nope").await.error().name, "ModuleNotFoundError");
+    python.run("%load_ext autoreload\n%autoreload 2").await.ok();
+    python.run("1 / 0").await.error();
+    assert_eq!(
+        python.run("import sys\nsys.last_value").await.ok().text(),
+        "ZeroDivisionError('division by zero')"
+    );
+    assert!(
+        python
+            .run("%tb")
+            .await
+            .ok()
+            .stdout
+            .ends_with("ZeroDivisionError: division by zero\n")
+    );
+    let ran = python.run("from IPython.core.magic import Magics, magics_class, line_magic, register_line_cell_magic\n@magics_class\nclass M(Magics):\n    @line_magic\n    def shout(self, line): return line.upper()\nget_ipython().register_magics(M)\n@register_line_cell_magic\ndef both(line, cell=None): return line, cell").await;
+    ran.ok();
+    assert_eq!(python.run("%shout abc").await.ok().text(), "'ABC'");
+    assert_eq!(python.run("%%both a\nbody").await.ok().text(), "('a', 'body')");
+}

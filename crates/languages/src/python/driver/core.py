@@ -297,7 +297,6 @@ class Hooks:
             return self.last_resort(name, path, target)
         if name not in self.wanted:
             return None
-        action = self.wanted.pop(name)
         for finder in sys.meta_path:
             if not isinstance(finder, Hooks):
                 spec = finder.find_spec(name, path, target)
@@ -312,7 +311,7 @@ class Hooks:
         def exec_module(module):
             original(module)
             try:
-                action(module)
+                self.wanted.pop(name, id)(module)  # not when the spec is asked for, which many do without importing
             except Exception:
                 pass  # a library that changed: it works as it is
 
@@ -512,7 +511,7 @@ def run_cell(header):
         _, error = guarded(part("imports").start_tasks)
         guarded(part("imports").end_idle_threads)
     if "matplotlib.pyplot" in sys.modules:
-        _, failure = guarded(part("charts").flush)
+        _, failure = guarded(part("charts").flush, error is not None)
         error = error or failure
     _, failure = guarded(finish_output)
     error = error or failure
@@ -562,7 +561,7 @@ def keep_input(text):
     if cell > KEPT:
         inputs[cell - KEPT] = ""
         NAMES.pop("_i%d" % (cell - KEPT), None)
-        forget_output(cell - KEPT)
+        part("shell").forget_output(cell - KEPT)
     before = ["", "", *inputs[max(0, cell - 3) : cell]]
     NAMES["_i%d" % cell] = inputs[cell]
     NAMES.update(_ih=inputs, _oh=session.outputs, _i=before[-1], _ii=before[-2], _iii=before[-3])
@@ -579,11 +578,6 @@ def keep_output(value):
     if not hasattr(builtins, "_") and all([NAMES.get(name, kept) is kept for name, kept in zip(names, last)]):
         session.last = value, last[0], last[1]
         NAMES.update(zip(names, session.last))
-
-
-def forget_output(cell):
-    NAMES.pop("_%d" % cell, None)
-    session.outputs.pop(cell, None)
 
 
 def publish(value):

@@ -97,6 +97,8 @@ CONTEXT = "\nDuring handling of the above exception, another exception occurred:
 def describe(error):
     """The fields of `CellError` for an exception."""
     kind, hint = explain(error)
+    if error is not core.session.syntax_error and not isinstance(error, MemoryError):
+        sys.last_value, sys.last_type, sys.last_traceback = error, type(error), error.__traceback__
     return {
         "name": type.__getattribute__(type(error), "__name__"),
         "message": message_of(error),

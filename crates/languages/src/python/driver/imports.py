@@ -225,6 +225,9 @@ def on_warnings(warnings):
 def on_pandas(pandas):
     """pandas takes us for an 80 column terminal and would hide columns; a notebook shows up to 20."""
     pandas.set_option("display.max_columns", 20)
+    # What pandas.reset_option goes back to.
+    options = core.standard("importlib").import_module("pandas._config.config")._registered_options
+    options["display.max_columns"] = options["display.max_columns"]._replace(defval=20)
 
 
 def on_matplotlib(matplotlib):

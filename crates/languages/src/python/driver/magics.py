@@ -11,7 +11,7 @@ import sys
 re = core.standard("re")
 
 ASSIGNED = re.compile(r"^(\s*)([A-Za-z_][\w.\[\]'\", ]*?)\s*=\s*(!|%(?=[A-Za-z]))\s*(.+)$", re.S)
-ASKED = re.compile(r"^\s*(?:(\?\??)\s*([\w.]+)|([A-Za-z_][\w.]*)\s*(\?\??))\s*$")
+ASKED = re.compile(r"^\s*(?:(\?\??)\s*(%{0,2}[\w.*]+)|(%{0,2}[A-Za-z_*][\w.*]*)\s*(\?\??))\s*$")
 MAGIC = re.compile(r"^(\s*)%([A-Za-z_]\w*)\s?(.*)$", re.S)
 
 
@@ -77,9 +77,11 @@ def rewritten(line):
     """A magic line as a call, or None."""
     bare = line.lstrip()
     indent = line[: len(line) - len(bare)]
+    if bare.startswith("!!"):
+        return "%s__sandcell__.capture(%r)" % (indent, bare[2:])
     if bare.startswith("!"):
         return "%s__sandcell__.shell(%r)" % (indent, bare.lstrip("!"))
-    match = MAGIC.match(line)
+    match = MAGIC.match(line) if not ASKED.match(line) else None
     if match:
         return "%s__sandcell__.line(%r, %r)" % match.groups()
     match = ASSIGNED.match(line)
@@ -168,7 +170,7 @@ def expand(command, frame):
     return re.sub(r"(?<![\\$])\$([A-Za-z_]\w*)", dollar, command)
 
 
-class Lines(list):
+class SList(list):
     """What a command printed, line by line; `.s` and `.n` join it."""
 
     @property
@@ -182,6 +184,41 @@ class Lines(list):
     @property
     def l(self):
         return list(self)
+
+    @property
+    def p(self):
+        return [core.standard("pathlib").Path(line) for line in self]
+
+    def grep(self, pattern, prune=False, field=None):
+        """The lines that match a pattern (or for which a function is true); with `prune` the others."""
+        fits = pattern if callable(pattern) else lambda text: re.search(pattern, text, re.I)
+
+        def part(line):
+            words = line.split()
+            return line if field is None else words[field] if field < len(words) else ""
+
+        return SList([line for line in self if bool(fits(part(line))) != prune])
+
+    def fields(self, *numbers):
+        """Words of each line, by their places."""
+        rows = [line.split() for line in self]
+        if not numbers:
+            return rows
+        return SList([" ".join([row[number] for number in numbers if -len(row) <= number < len(row)]) for row in rows])
+
+    def sort(self, field=None, nums=False):
+        """The lines in order, by the word at a place, or by its number."""
+
+        def key(line):
+            words = line.split()
+            word = line if field is None else words[field] if field < len(words) else ""
+            digits = "".join([character for character in word if character.isdigit()])
+            return (int(digits) if digits else 0) if nums else word
+
+        return SList(sorted(self, key=key))
+
+
+SList.__module__ = "IPython.utils.text"
 
 
 def run_shell(command, **options):
@@ -214,7 +251,7 @@ def capture(command, frame=None):
     subprocess = core.standard("subprocess")
     done = run_shell(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     core.NAMES["_exit_code"] = done.returncode
-    return Lines(done.stdout.decode("utf-8", "replace").splitlines())
+    return SList(done.stdout.decode("utf-8", "replace").splitlines())
 
 
 # ---------------------------------------------------------------- line magics
@@ -222,9 +259,10 @@ def capture(command, frame=None):
 
 def line(name, arguments, frame=None):
     """`%name arguments`."""
-    function = LINE.get(name)
+    function = LINE.get(name) or core.part("moremagics").LINE.get(name)
     if function is None:
-        known = ", ".join(["%" + item for item in sorted(LINE) if LINE[item] is not nothing])
+        every = {**LINE, **core.part("moremagics").LINE}
+        known = ", ".join(["%" + item for item in sorted(every) if every[item] is not nothing])
         raise UsageError("there is no magic %%%s here; there are %s" % (name, known))
     return function(arguments.strip(), frame or sys._getframe(1))
 
@@ -238,9 +276,18 @@ def names_of(frame):
 
 
 def magic_cd(arguments, _frame):
-    target = arguments.strip("'\"") or "~"
-    os.chdir(os.path.expanduser(target))
-    print(os.getcwd())
+    quiet = arguments.startswith("-q")
+    target = arguments[2:].strip() if quiet else arguments
+    target = target.strip("'\"") or "~"
+    before = os.getcwd()
+    os.chdir(visited[-1] if target == "-" and visited else os.path.expanduser(target))
+    visited[:] = [before]
+    if not quiet:
+        print(os.getcwd())
+
+
+# The folder before the last %cd.
+visited = []
 
 
 def magic_env(arguments, _frame):
@@ -333,7 +380,25 @@ def magic_timeit(arguments, frame, setup="pass", statement=None):
     )
     if not quiet:
         print(report)
-    return report if wanted else None
+    return TimeitResult(report, loops, runs, values, mean, spread) if wanted else None
+
+
+class TimeitResult:
+    """What `%timeit -o` gives: the times of each run, in seconds a loop."""
+
+    def __init__(self, report, loops, repeat, timings, average, stdev):
+        self.report, self.loops, self.repeat, self.timings = report, loops, repeat, timings
+        self.average, self.stdev, self.best, self.worst = average, stdev, min(timings), max(timings)
+        self.all_runs, self.compile_time = [value * loops for value in timings], 0.0
+
+    def __str__(self):
+        return self.report
+
+    def __repr__(self):
+        return "<TimeitResult : %s>" % self.report
+
+
+TimeitResult.__module__ = "IPython.core.magics.execution"
 
 
 def magic_run(arguments, _frame):
@@ -354,13 +419,19 @@ def magic_run(arguments, _frame):
         core.NAMES.update({key: value for key, value in names.items() if not key.startswith("__")})
 
 
-def magic_who(_arguments, _frame):
-    names = [item["name"] for item in core.part("variables").listing(core.NAMES)]
-    print("\t".join(names) or "no variables yet")
+def those(arguments):
+    """What the cells made, modules and functions too, of the types that are named if there are some."""
+    listed = core.part("variables").listing(core.NAMES, True)
+    listed.sort(key=lambda item: item["name"])
+    return [item for item in listed if not arguments or item["type"] in arguments.split()]
 
 
-def magic_whos(_arguments, _frame):
-    for item in core.part("variables").listing(core.NAMES):
+def magic_who(arguments, _frame):
+    print("\t".join([item["name"] for item in those(arguments)]) or "Interactive namespace is empty.")
+
+
+def magic_whos(arguments, _frame):
+    for item in those(arguments):
         print("%-20s %-12s %-10s %s" % (item["name"], item["type"], item["shape"], item["preview"]))
 
 
@@ -382,7 +453,7 @@ LINE = {
     "timeit": magic_timeit,
     "run": magic_run,
     "who": magic_who,
-    "who_ls": lambda arguments, frame: [item["name"] for item in core.part("variables").listing(core.NAMES)],
+    "who_ls": lambda arguments, frame: sorted([item["name"] for item in those(arguments)]),
     "whos": magic_whos,
     "reset": magic_reset,
     "precision": lambda arguments, frame: core.part("shell").set_precision(arguments),
@@ -394,8 +465,8 @@ LINE.update(
     {
         name: nothing
         for name in (
-            "matplotlib", "load_ext", "reload_ext", "unload_ext", "autoreload", "config", "xmode",
-            "colors", "automagic", "pylab", "aimport", "pdb", "logstart", "logstop", "alias", "gui", "autosave",
+            "matplotlib", "unload_ext", "autoreload", "config", "xmode",
+            "colors", "automagic", "aimport", "pdb", "logstart", "logstop", "alias", "gui", "autosave",
         )
     }
 )
@@ -410,7 +481,7 @@ def cell(text, name):
     head, _, tail = rest.partition("\n")
     magic, _, arguments = head.strip().partition(" ")
     body = "\n" * (before.count("\n") + 1) + tail
-    function = CELL.get(magic)
+    function = CELL.get(magic) or core.part("moremagics").CELL.get(magic)
     if function is None:
         known = ", ".join(["%%" + item for item in sorted(CELL)])
         raise UsageError("there is no cell magic %%%%%s here; there are %s" % (magic, known))
@@ -423,20 +494,40 @@ def program(*words):
     def run(arguments, body, _name):
         subprocess = core.standard("subprocess")
         core.flush_streams()
-        argv = [*words] if words else core.standard("shlex").split(arguments)
+        given, kept = options_of(core.standard("shlex").split(arguments))
+        argv = [*words, *given]
         body = body.lstrip("\n")
-        if words and len(body) < 100000:
-            code = subprocess.run([*argv, "-c", body]).returncode
+        pipes = {name: subprocess.PIPE for name in ("stdout", "stderr") if name in kept}
+        if words and not given and len(body) < 100000:
+            done = subprocess.run([*argv, "-c", body], **pipes)
         else:
-            code = subprocess.run(argv, input=body.encode("utf-8", "surrogateescape")).returncode
+            done = subprocess.run(argv, input=body.encode("utf-8", "surrogateescape"), **pipes)
+        code = done.returncode
+        for name in pipes:
+            core.NAMES[kept[name]] = getattr(done, name).decode("utf-8", "replace")
         core.NAMES["_exit_code"] = code
-        if code:
+        if code and "no-raise" not in kept:
             error = subprocess.CalledProcessError(code, argv[0])
             error.script = body[:10000]
             raise error
         return core.NOTHING
 
     return run
+
+
+def options_of(words):
+    """(the program's own arguments, what is to be done with its output) of a cell magic's first line."""
+    given, kept = [], {}
+    words = list(words)
+    while words:
+        word = words.pop(0)
+        if word in ("--out", "--err") and words:
+            kept["stdout" if word == "--out" else "stderr"] = words.pop(0)
+        elif word == "--no-raise-error":
+            kept["no-raise"] = word
+        elif word not in ("--bg", "--proc"):
+            given.append(word)
+    return given, kept
 
 
 def cell_writefile(arguments, body, _name):
@@ -590,8 +681,19 @@ CELL = {
 
 def ask(name, with_source):
     """`name?`: signature and documentation; `name??` adds the source."""
+    if name.startswith("%"):
+        table = CELL if name.startswith("%%") else LINE
+        function = table.get(name.strip("%"))
+        said = (function.__doc__ or "").strip() if function else ""
+        print(said or ("%s is a magic of notebooks" % name if function else "Object `%s` not found." % name))
+    elif "*" in name:
+        core.part("moremagics").magic_psearch(name, sys._getframe(1))
+    else:
+        describe(name, with_source, sys._getframe(1))
+
+
+def describe(name, with_source, frame):
     inspect = core.standard("inspect")
-    frame = sys._getframe(1)
     try:
         thing = eval(name, names_of(frame))
     except Exception:

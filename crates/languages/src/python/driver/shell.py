@@ -28,8 +28,13 @@ def weigh(value):
     for cell in sorted(sizes)[:-1]:
         if sum(sizes.values()) <= HEAVY:
             break
-        core.forget_output(cell)
+        forget_output(cell)
         del sizes[cell]
+
+
+def forget_output(cell):
+    core.NAMES.pop("_%d" % cell, None)
+    core.session.outputs.pop(cell, None)
 
 
 # ---------------------------------------------------------------- formatters
