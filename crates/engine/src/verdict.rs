@@ -273,7 +273,7 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
                 "" => "a package could not be installed".to_owned(),
                 message => format!("a package could not be installed: {message}"),
             },
-            "check the package's name and version, or do without it; install_package(packages=[...]) says more".to_owned(),
+            "check the package's name and version, or do without it".to_owned(),
         ),
         "compile" => (
             Code::CodeFailed,

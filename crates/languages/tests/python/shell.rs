@@ -211,6 +211,10 @@ async fn pip_of_a_shell_says_what_installs_packages() {
         ran.stderr.contains("not installed: six") && ran.text() == "256",
         "{ran:?}"
     );
+    let ran = python
+        .run("!pip install 'nonexistent-package-zzzz >=2; python_version>\"3\"' -q > /dev/null 2>&1")
+        .await;
+    assert_eq!(ran.error().message, "not in this sandbox: nonexistent-package-zzzz");
     let ran = python.run("!pip install nonexistent-package-zzzz && echo done").await;
     assert_eq!((ran.error().class.as_str(), ran.stdout.as_str()), ("package", ""));
 }

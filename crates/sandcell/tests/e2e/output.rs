@@ -202,3 +202,24 @@ fn a_client_that_does_not_read_costs_the_server_no_memory() {
     child.wait().unwrap();
     assert!(peak < 160 << 20, "{peak}");
 }
+
+#[test]
+fn a_long_value_can_be_read_on() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let answer = server.run("'a' * 50000 + 'z'");
+    assert_eq!(answer.meta()["truncated"], true, "{}", answer.meta());
+    assert!(
+        answer
+            .verdict()
+            .contains("result is cut: it has 50003 bytes; get_execution("),
+        "{}",
+        answer.verdict()
+    );
+    let rest = server.call(
+        "get_execution",
+        json!({"execution_id": answer.meta()["execution_id"], "stream": "result", "offset": -10}),
+    );
+    assert!(rest.all().starts_with("aaaaaaaaz'"), "{}", rest.all());
+}

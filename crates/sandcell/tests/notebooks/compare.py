@@ -17,6 +17,10 @@ type and message, and the number of pictures. Deliberate differences, and what i
 - IPython.display objects (HTML, Markdown, …): sandcell shows their text, Jupyter "<IPython.core.display.HTML object>"
 - sys.exit() ends a cell without an error, and Jupyter's advice how to leave it is not compared
 - syntax errors: only their type, since Jupyter has words of its own for some ("incomplete input")
+- commands after `!`: sandcell keeps their stderr apart, and adds "[exit status N]" to it
+- what a display is updated to (`handle.update`, `update_display`): shown again, since there is no place to replace; and
+  `clear_output` clears nothing, so Jupyter's outputs count as if it had not been called
+- a table with a style: sandcell shows the table's text, Jupyter "<pandas.io.formats.style.Styler at 0x…>"
 - input(): Jupyter asks the front end, sandcell prints the prompt as Python does with a standard input that is no terminal
 """
 
@@ -75,6 +79,7 @@ def as_seen(text):
 
 def normal(text):
     text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", re.sub(r"\\x07", "", as_seen(text)))
+    text = re.sub(r"(?m)^\[exit status \d+[^]]*\]\n?", "", text)
     text = re.sub(r"timed out after [\d.]+ seconds", "timed out", text)
     text = re.sub(r"0x[0-9a-f]{6,}", "0xADDRESS", text)
     text = re.sub(r"/\S*/ipykernel_\d+/\d+\.py", "<cell>", text)
@@ -89,6 +94,8 @@ def flat(text):
 
 def as_objects(jupyter, sandcell):
     """Whether the texts are equal but for lines that only name an object which sandcell shows."""
+    if "<pandas.io.formats.style.Styler at" in jupyter:
+        return "\n" in sandcell
     if "<IPython.core.display." not in jupyter:
         return False
     pattern = re.escape(jupyter)
@@ -162,7 +169,7 @@ class Jupyter:
                 break
             if kind == "stream":
                 (stdout if content["name"] == "stdout" else stderr).append(content["text"])
-            elif kind == "display_data":
+            elif kind in ("display_data", "update_display_data"):
                 data = content["data"]
                 if any(mime in data for mime in ("image/png", "image/jpeg")):
                     pictures.append(data.get("image/png"))
@@ -174,6 +181,8 @@ class Jupyter:
                     pictures.append(data.get("image/png"))
                     picture_is_result = True
                 else:
+                    if result is not None:
+                        stdout.append(result + "\n")  # of a cell that shows all its expressions
                     result = data.get("text/plain", "")
             elif kind == "error":
                 error = (content["ename"], message_only(content["ename"], content["evalue"]))
@@ -254,6 +263,8 @@ class Sandcell:
         rest = texts[0] if len(texts) > 1 else ""
         rest = rest[len(stdout) :] if rest.startswith(stdout) else rest
         result, error = labelled(rest, stderr)
+        if result is not None and "bytes left out; read them with" in result:
+            result = self.stream(meta["execution_id"], "result")
         if meta["status"] != "ok" and error is None:
             error = texts[-1]
         return Outcome(stdout, stderr, result, error and normal(error), pictures)

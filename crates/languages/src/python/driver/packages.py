@@ -53,7 +53,10 @@ def make_shims():
 
 def pip_words(command):
     """The arguments of a package manager's call, or None if the command is something else."""
-    words = command.split()
+    try:
+        words = core.standard("shlex").split(command)
+    except ValueError:  # a quote that is not closed
+        words = command.split()
     while words and (words[0] in ("sudo", "uv", "python", "python3", "-m") or words[0] == sys.executable):
         words = words[1:]
     if words and words[0] in ("pip", "pip3", "conda", "mamba") and words[1:2] == ["install"]:
@@ -122,31 +125,39 @@ def ask_for_packages(wanted):
 # ---------------------------------------------------------------- in commands
 
 
-# The parts of a command line that a shell runs one after the other.
-JOINED = re.compile(r"\s*(?:&&|;|\n)\s*")
+# Quoted text, or what ends the first command of a line; and where its output is to go.
+ENDS = re.compile(r"""("[^"]*"|'[^']*')|(&&|;|\n|\|)""")
+GOES = re.compile(r"""("[^"]*"|'[^']*')|\s\d?>>?\s*(?!=)\S+|\s\d?>&\d""")
+
+
+def first_of(command):
+    """(the first command of a line, what stands between it and the rest, the rest)"""
+    for match in ENDS.finditer(command):
+        if match.group(2):
+            return command[: match.start()], match.group(2), command[match.end() :]
+    return command, "", ""
 
 
 def done(command):
     """Installs what a command line begins with; returns what is left of it to run, or None."""
     while True:
-        parts = JOINED.split(command.strip(), maxsplit=1)
-        first = re.sub(r"\s*(?:\d?>>?\s*\S+|\d?>&\d|\|.*)", "", parts[0])
-        words = pip_words(first)
+        first, mark, rest = first_of(command.strip())
+        words = pip_words(GOES.sub(lambda match: match.group(1) or "", first))
         if words is None:
             return command
-        install([word.strip("'\"") for word in words])
-        if len(parts) < 2:
+        install(words)
+        if mark in ("", "|") or not rest.strip():
             return None
-        command = parts[1]
+        command = rest
 
 
 def wanted_by(arguments):
     """The arguments of `pip install` if that is what a program's arguments (a list, or a command line) are."""
     try:
         if isinstance(arguments, str):
-            if JOINED.search(arguments.strip()) or "|" in arguments or "$" in arguments:
+            if first_of(arguments.strip())[1] or "$" in arguments:
                 return None
-            return pip_words(arguments)
+            return pip_words(GOES.sub(lambda match: match.group(1) or "", arguments))
         words = [os.fsdecode(word) for word in arguments]
     except TypeError:
         return None
