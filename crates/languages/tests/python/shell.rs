@@ -341,5 +341,5 @@ async fn less_usual_magics_are_there() {
     let ran = python.run("from IPython.core.magic import Magics, magics_class, line_magic, register_line_cell_magic\n@magics_class\nclass M(Magics):\n    @line_magic\n    def shout(self, line): return line.upper()\nget_ipython().register_magics(M)\n@register_line_cell_magic\ndef both(line, cell=None): return line, cell").await;
     ran.ok();
     assert_eq!(python.run("%shout abc").await.ok().text(), "'ABC'");
-    assert_eq!(python.run("%%both a\nbody").await.ok().text(), "('a', 'body')");
+    assert_eq!(python.run("%%both a\nbody").await.ok().text(), "('a', 'body\\n')");
 }

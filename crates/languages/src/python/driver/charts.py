@@ -71,12 +71,8 @@ def show_all():
         show_one(manager)
 
 
-def flush(failed=False):
-    """At the end of a cell: figures that were left open, but of one that failed not those that are still empty."""
-    helpers = sys.modules["matplotlib._pylab_helpers"]
-    for manager in managers() if failed else ():
-        if not any([axes.has_data() or axes.texts for axes in manager.canvas.figure.axes]):
-            helpers.Gcf.destroy(manager.num)
+def flush():
+    """At the end of a cell: figures that were left open."""
     show_all()
 
 

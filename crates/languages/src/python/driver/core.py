@@ -511,7 +511,7 @@ def run_cell(header):
         _, error = guarded(part("imports").start_tasks)
         guarded(part("imports").end_idle_threads)
     if "matplotlib.pyplot" in sys.modules:
-        _, failure = guarded(part("charts").flush, error is not None)
+        _, failure = guarded(part("charts").flush)
         error = error or failure
     _, failure = guarded(finish_output)
     error = error or failure

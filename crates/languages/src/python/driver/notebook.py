@@ -285,7 +285,7 @@ def add_cell(name, function):
     """`%%name` calls it with the rest of the line and the cell."""
 
     def run(arguments, body, _name):
-        value = function(arguments, body.lstrip("\n"))
+        value = function(arguments, body.strip("\n") + "\n")
         return core.NOTHING if value is None else value
 
     magics().CELL[name] = run

@@ -141,8 +141,8 @@ def set_precision(wanted):
     else:
         plain.type_printers.pop(float, None)
     numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.set_printoptions(precision=int(wanted) if wanted.isdigit() else 8)
+    if numpy is not None and (not wanted or wanted.isdigit()):
+        numpy.set_printoptions(precision=int(wanted or 8))
     plain.precision = form
     return form or "%r"
 
