@@ -491,10 +491,11 @@ def missing_module(error):
 
 
 def near_modules(name):
-    """Modules that a mistyped name may have meant: the well-known ones, and Python's own."""
-    names = sorted({*KNOWN, *[item for item in getattr(sys, "stdlib_module_names", ()) if item[0] != "_"]})
-    near = core.standard("difflib").get_close_matches(name, names, 2, 0.75)
-    return [item for item in near if item != name]
+    """Modules that a mistyped name may have meant: the well-known ones, and those of Python that have its letters
+    (many packages are called almost as one of them: lxml, httpx, typer)."""
+    near = core.standard("difflib").get_close_matches(name, sorted(KNOWN), 2, 0.8)
+    same = [item for item in getattr(sys, "stdlib_module_names", ()) if sorted(item) == sorted(name)]
+    return [item for item in near + same if item != name][:2]
 
 
 def own_looking(name):
