@@ -440,7 +440,7 @@ async fn modules_that_behave_badly_are_loaded_ahead_or_named_and_the_session_wor
     let ran = python
         .run("print(sorted(name for name in dir() if name[0] != '_'))")
         .await;
-    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("[]\n", ""));
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("['In', 'Out']\n", ""));
     assert_eq!(python.run("import well\nwell.x").await.ok().text(), "1");
     let ran = python
         .run_interrupted("print('on', flush=True)\nwhile True: pass")
