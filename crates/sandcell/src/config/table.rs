@@ -314,6 +314,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "30",
         "How long the history keeps them, in days.",
     ),
+    plain(
+        "limits.history_mb",
+        whole(1, 1 << 20),
+        "256",
+        "What the history takes of the data folder, in MiB; the oldest executions of the caller that has most go first.",
+    ),
     operator(
         "quota.memory_mb",
         whole(0, 1 << 30),
@@ -331,12 +337,6 @@ pub(crate) const SETTINGS: &[Setting] = &[
         whole(0, 1 << 30),
         "0",
         "Processor time that one caller's executions may take in an hour, in seconds; what runs when it is used up may end. 0: as much as there is.",
-    ),
-    plain(
-        "limits.history_mb",
-        whole(1, 1 << 20),
-        "256",
-        "What the history takes of the data folder, in MiB; the oldest executions of the caller that has most go first.",
     ),
     operator(
         "history.store",
