@@ -186,6 +186,11 @@ impl Conversation {
         let _ = lock(&self.process).wait();
     }
 
+    /// Whether the launcher has ended.
+    pub(super) fn is_over(&self) -> bool {
+        *self.over.borrow()
+    }
+
     /// Asks for a jail. The agent's two descriptors go to it.
     pub(super) async fn make(
         self: &Arc<Self>,
@@ -193,7 +198,7 @@ impl Conversation {
         request: Request,
         descriptors: [OwnedFd; 2],
     ) -> Result<Jail, SandboxError> {
-        if *self.over.borrow() {
+        if self.is_over() {
             return Err(NativeBackend::unavailable("its launcher has ended"));
         }
         let (stage, seen) = watch::channel(Stage::Making);

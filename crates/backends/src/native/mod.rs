@@ -9,9 +9,9 @@ mod sandbox;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use sandcell_agent::client::AgentClient;
@@ -33,6 +33,9 @@ pub const NAME: &str = "native";
 const CREATE_DEADLINE: Duration = Duration::from_secs(20);
 /// How long everything may take to end.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
+
+/// A launcher that ends sooner than this after it took the place of another is not replaced.
+const RESTART_PAUSE: Duration = Duration::from_secs(5);
 
 /// Runs the launcher if this process was started as one, and then does not return. Call it first in `main`.
 pub fn become_launcher_if_asked() {
@@ -95,7 +98,12 @@ pub struct NativeConfig {
 /// Makes native sandboxes.
 #[derive(Debug)]
 pub struct NativeBackend {
-    conversation: Arc<Conversation>,
+    conversation: RwLock<Arc<Conversation>>,
+    /// When a launcher was started in place of one that had ended. Held while that is done.
+    restarted: tokio::sync::Mutex<Option<Instant>>,
+    template: Template,
+    isolation_min: Level,
+    limits_min: Degree,
     isolation: Isolation,
     layers: Vec<LayerReport>,
     next: AtomicU64,
@@ -116,16 +124,60 @@ impl NativeBackend {
             disabled: config.disabled_layer,
             skipped: config.skipped_layer,
         };
-        let (conversation, found) = Conversation::open(launcher, template).await?;
+        let (conversation, found) = Conversation::open(launcher, template.clone()).await?;
         report::check_floor(&found, config.isolation_min, config.limits_min)?;
         let layers = report::layers(&found);
         let isolation = report::isolation(&found, &layers);
         Ok(Arc::new(Self {
-            conversation,
+            conversation: RwLock::new(conversation),
+            restarted: tokio::sync::Mutex::new(None),
+            template,
+            isolation_min: config.isolation_min,
+            limits_min: config.limits_min,
             isolation,
             layers,
             next: AtomicU64::new(1),
         }))
+    }
+
+    fn current(&self) -> Arc<Conversation> {
+        Arc::clone(&self.conversation.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The conversation with a launcher that lives. One that was killed took its sandboxes along and is replaced, if the
+    /// machine still gives what the first one found.
+    async fn conversation(&self) -> Result<Arc<Conversation>, SandboxError> {
+        let current = self.current();
+        if !current.is_over() {
+            return Ok(current);
+        }
+        let mut restarted = self.restarted.lock().await;
+        let current = self.current();
+        if !current.is_over() {
+            return Ok(current);
+        }
+        if restarted.is_some_and(|at| at.elapsed() < RESTART_PAUSE) {
+            return Err(Self::unavailable(
+                "its launcher has ended, and so has the one in its place",
+            ));
+        }
+        *restarted = Some(Instant::now());
+        tracing::warn!("the launcher of sandboxes has ended; another one is started");
+        let launcher = launcher::start().map_err(|source| SandboxError::Setup {
+            step: "start another launcher".to_owned(),
+            source,
+        })?;
+        let (conversation, found) = Conversation::open(launcher, self.template.clone()).await?;
+        report::check_floor(&found, self.isolation_min, self.limits_min)?;
+        let layers = report::layers(&found);
+        if report::isolation(&found, &layers) != self.isolation {
+            conversation.hang_up();
+            return Err(Self::unavailable(
+                "its launcher has ended, and another one would isolate otherwise than this server says",
+            ));
+        }
+        *self.conversation.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&conversation);
+        Ok(conversation)
     }
 
     fn unavailable(reason: impl Into<String>) -> SandboxError {
@@ -195,7 +247,7 @@ fn environment(spec: &SandboxSpec, folder: Option<&str>) -> BTreeMap<String, Str
 
 impl Drop for NativeBackend {
     fn drop(&mut self) {
-        self.conversation.hang_up();
+        self.current().hang_up();
     }
 }
 
@@ -229,7 +281,8 @@ impl Backend for NativeBackend {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         // From here on dropping the jail's handle ends the jail, also if this future is dropped.
         let jail = self
-            .conversation
+            .conversation()
+            .await?
             .make(id, request(&spec.limits), [their_input, their_output])
             .await?;
         let folder = match timeout(CREATE_DEADLINE, jail.made()).await {
@@ -253,7 +306,7 @@ impl Backend for NativeBackend {
     }
 
     async fn shutdown(&self) {
-        if timeout(SHUTDOWN_DEADLINE, self.conversation.end()).await.is_err() {
+        if timeout(SHUTDOWN_DEADLINE, self.current().end()).await.is_err() {
             tracing::warn!("sandboxes did not end within {SHUTDOWN_DEADLINE:?}");
         }
     }

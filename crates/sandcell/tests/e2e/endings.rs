@@ -175,6 +175,35 @@ fn everything_of_the_server_killed_one_by_one_leaves_nothing() {
 }
 
 #[test]
+fn a_killed_launcher_costs_its_sandboxes_and_is_replaced() {
+    let _turn = begin!(alone);
+    let place = Place::new();
+    let server = Client::start(&mut place.command(&["serve"]));
+    assert_eq!(server.text("x = 1\nprint(x)").trim(), "1");
+    let launcher = || {
+        let all = machine::descendants(server.pid());
+        let mut found = all.into_iter().filter(|seen| {
+            let line = std::fs::read(format!("/proc/{}/cmdline", seen.pid)).unwrap_or_default();
+            let parent = machine::status(seen.pid, "PPid").unwrap_or_default();
+            line.starts_with(b"sandcell-launcher\0") && parent.trim() == server.pid().to_string()
+        });
+        found.next()
+    };
+    let first = launcher().unwrap();
+    signal(first.pid, Signal::KILL);
+    until(PATIENCE, "it is gone", || (!first.lives()).then_some(()));
+    let again = until(PATIENCE, "another launcher makes sandboxes", || {
+        let answer = server.call("execute_code", json!({"code": "print('x' in globals(), 'again')"}));
+        (answer.status() == "ok").then_some(answer)
+    });
+    let output = again.output();
+    assert!(output.contains("the previous one was lost"), "{output}");
+    assert!(output.trim().ends_with("False again"), "{output}");
+    assert_ne!(launcher().unwrap().pid, first.pid);
+    assert_eq!(server.text("print(2)").trim(), "2");
+}
+
+#[test]
 fn a_stopped_launcher_or_sandbox_does_not_outlive_the_server() {
     let _turn = begin!(alone);
     let (place, mounts) = (Place::new(), machine::mounts());
