@@ -1,6 +1,6 @@
 //! Network of sandboxes: who may ask for which hosts, and the way there.
 //!
-//! What is allowed and how it is reached is the business of [`Network`]; here the way is opened before anything runs in the
+//! What is allowed and how it is reached is the business of [`sandcell_sandbox::Network`]; here the way is opened before anything runs in the
 //! sandbox, its programs are told of it, and what was denied finds its way into the results.
 
 use std::collections::BTreeMap;
