@@ -71,10 +71,10 @@ fn remapped() -> String {
 }
 
 fn tool(folder: &Path, name: &str, script: &str) -> Result<PathBuf> {
-    use std::os::unix::fs::PermissionsExt as _;
     let path = folder.join(name);
     fs::write(&path, format!("#!/bin/sh\n{script}"))?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    #[cfg(unix)]
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     Ok(path)
 }
 
