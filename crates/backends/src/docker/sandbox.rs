@@ -14,7 +14,8 @@ use bollard::query_parameters::{
 use sandcell_agent::client::AgentClient;
 use sandcell_agent::protocol::DISK_FULL_STATUS;
 use sandcell_sandbox::{
-    ByteSize, Command, EndReason, Ended, Files, Isolation, LAYERS, LAYERS_MAX, Process, Sandbox, SandboxError, Usage,
+    ByteSize, Command, EndReason, Ended, Files, Forward, Isolation, LAYERS, LAYERS_MAX, Process, Sandbox, SandboxError,
+    Usage,
 };
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -268,6 +269,11 @@ impl Sandbox for DockerSandbox {
         *attached += 1;
         self.daemon.upload(&self.container.name, folder, number).await?;
         Ok(format!("{LAYERS}/{number}"))
+    }
+
+    async fn forward(&self, port: u16) -> Result<Forward, SandboxError> {
+        self.check_alive()?;
+        self.client.forward(port, "network").await
     }
 
     async fn usage(&self) -> Result<Usage, SandboxError> {

@@ -25,7 +25,7 @@ fn modules_of_preload_are_loaded_before_the_call_and_nothing_else_of_them_is_see
         "wave",
         "print(sorted(name for name in dir() if name[0] != '_'))",
     );
-    assert_eq!(answer.output().trim(), "True\n[]");
+    assert_eq!(answer.output().trim(), "True\n['In', 'Out']");
     assert!(!answer.all().contains("Beautiful"), "{answer:?}");
 
     // The name must still be imported, and what was not there is an error as ever.

@@ -22,7 +22,7 @@ const USUAL: [&str; 9] = [
 const LONG: [&str; 4] = ["crosstalk", "protocol", "resources", "workspace"];
 
 /// Attacks that mean something else in a container.
-const OTHERWISE: [(&str, &str); 16] = [
+const OTHERWISE: [(&str, &str); 17] = [
     (
         "crosstalk/free_space_of_the_host",
         "the image's file system is the daemon's own; nothing in it can be written",
@@ -54,6 +54,10 @@ const OTHERWISE: [(&str, &str); 16] = [
     (
         "root/device_on_writable_mount",
         "devices are refused by the container's control group, and nobody may make any",
+    ),
+    (
+        "root/list_root_home",
+        "it is the image's own, with nothing of the host's in it",
     ),
     (
         "root/mount_table_tells_paths",
