@@ -9,7 +9,7 @@ mod sandbox;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -101,6 +101,8 @@ pub struct NativeBackend {
     conversation: RwLock<Arc<Conversation>>,
     /// When a launcher was started in place of one that had ended. Held while that is done.
     restarted: tokio::sync::Mutex<Option<Instant>>,
+    /// Nothing is made any more.
+    closed: AtomicBool,
     template: Template,
     isolation_min: Level,
     limits_min: Degree,
@@ -131,6 +133,7 @@ impl NativeBackend {
         Ok(Arc::new(Self {
             conversation: RwLock::new(conversation),
             restarted: tokio::sync::Mutex::new(None),
+            closed: AtomicBool::new(false),
             template,
             isolation_min: config.isolation_min,
             limits_min: config.limits_min,
@@ -155,6 +158,9 @@ impl NativeBackend {
         let current = self.current();
         if !current.is_over() {
             return Ok(current);
+        }
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Self::unavailable("it was shut down"));
         }
         if restarted.is_some_and(|at| at.elapsed() < RESTART_PAUSE) {
             return Err(Self::unavailable(
@@ -306,6 +312,9 @@ impl Backend for NativeBackend {
     }
 
     async fn shutdown(&self) {
+        self.closed.store(true, Ordering::Release);
+        // A launcher that is just being started ends as well.
+        let _none_starts = self.restarted.lock().await;
         if timeout(SHUTDOWN_DEADLINE, self.current().end()).await.is_err() {
             tracing::warn!("sandboxes did not end within {SHUTDOWN_DEADLINE:?}");
         }
