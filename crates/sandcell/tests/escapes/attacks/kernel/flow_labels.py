@@ -4,7 +4,7 @@
 # expect: held
 
 taken = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-request = struct.pack("16s I B B H H H I", b"\0" * 15 + b"\1", 0, 0, 0, 1, 0, 60, 0)
+request = struct.pack("16s I B B H H H I", b"\0" * 15 + b"\1", 0, 0, 255, 1, 0, 60, 0)
 try:
     taken.setsockopt(41, 32, request)
 except OSError:
