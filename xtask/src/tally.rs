@@ -12,7 +12,7 @@ pub struct Tally {
     pub failed: u64,
     /// Each as `test: reason`.
     pub skipped: BTreeSet<String>,
-    /// Tests that the harness itself did not run (`#[ignore]`).
+    /// Tests that the standard harness counts as left out.
     pub ignored: u64,
     /// Whether at least one summary line was seen.
     pub seen: bool,

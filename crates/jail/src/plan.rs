@@ -38,13 +38,13 @@ pub mod place {
     /// Where a sandbox's root is put together.
     pub const ROOT: &str = "/new";
     /// Where a sandbox's private files are mounted while it is put together.
-    pub const WORK: &str = "/work";
+    pub const OWN: &str = "/own";
     /// An empty folder of the sandbox's own, to cover folders with: what is locked or watched there stays inside.
-    pub const OWN_NOTHING: &str = "/work/none";
+    pub const OWN_NOTHING: &str = "/own/none";
     /// An empty file of the sandbox's own, to cover files with.
-    pub const OWN_NO_FILE: &str = "/work/nofile";
+    pub const OWN_NO_FILE: &str = "/own/nofile";
     /// A name of its own for the boot, since the machine's would tell sandboxes that they share one.
-    pub const OWN_BOOT_ID: &str = "/work/boot";
+    pub const OWN_BOOT_ID: &str = "/own/boot";
     /// Where package layers appear inside a sandbox.
     pub const LAYERS: &str = "/opt/sandcell";
 }

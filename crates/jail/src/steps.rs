@@ -190,7 +190,7 @@ fn cover(source: &str, path: &str) -> io::Result<()> {
 
 /// The private files, and beside them the empty folder and file that cover what is hidden.
 fn work(bytes: u64, inodes: u64) -> io::Result<()> {
-    attach(&memory(bytes, inodes.saturating_add(16), "0755", PRIVATE)?, place::WORK)?;
+    attach(&memory(bytes, inodes.saturating_add(16), "0755", PRIVATE)?, place::OWN)?;
     rustix::fs::mkdir(place::OWN_NOTHING, Mode::from_raw_mode(0o555))?;
     let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
     rustix::fs::open(place::OWN_NO_FILE, flags, Mode::from_raw_mode(0o444))?;
@@ -198,15 +198,15 @@ fn work(bytes: u64, inodes: u64) -> io::Result<()> {
 }
 
 fn work_folder(name: &str, path: &str, mode: u32) -> io::Result<()> {
-    let source = format!("{}/{name}", place::WORK);
+    let source = format!("{}/{name}", place::OWN);
     rustix::fs::mkdir(source.as_str(), Mode::from_raw_mode(0o700))?;
     rustix::fs::chmod(source.as_str(), Mode::from_raw_mode(mode))?;
     attach(&copy_of(&source)?, &below_root(path))
 }
 
 fn copy_on_write(source: &str, path: &str, number: usize) -> io::Result<()> {
-    let upper = format!("{}/cow{number}", place::WORK);
-    let work = format!("{}/cow{number}.work", place::WORK);
+    let upper = format!("{}/cow{number}", place::OWN);
+    let work = format!("{}/cow{number}.work", place::OWN);
     for folder in [&upper, &work] {
         rustix::fs::mkdir(folder.as_str(), Mode::from_raw_mode(0o755))?;
     }

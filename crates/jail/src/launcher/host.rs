@@ -282,7 +282,7 @@ fn own_root() -> io::Result<()> {
     attach(&root, "/usr")?;
     rustix::process::chdir("/usr")?;
     let folder = |name: &str| rustix::fs::mkdir(name, Mode::from_raw_mode(0o755));
-    for name in ["host", "l", "l/none", "l/dev", "l/etc", "l/layer", "new", "work"] {
+    for name in ["host", "l", "l/none", "l/dev", "l/etc", "l/layer", "new", "own"] {
         folder(name)?;
     }
     rustix::process::pivot_root(".", "host")?;
