@@ -91,6 +91,11 @@ pub enum FromLauncher {
         /// Why not; null if it is there.
         error: Option<StepError>,
     },
+    /// The sandbox has too many private files and is being ended.
+    Full {
+        /// Which.
+        id: u64,
+    },
     /// The sandbox has ended and nothing of it is left.
     Gone {
         /// Which.

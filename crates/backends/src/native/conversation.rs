@@ -32,6 +32,8 @@ enum Stage {
     /// With its private folder on the host, where it has no root of its own.
     Made(Option<String>),
     Failed(StepError),
+    /// It is being ended for this reason, and there may still be something of it.
+    Ending(Ended),
     Ended(Ended),
 }
 
@@ -155,6 +157,13 @@ impl Conversation {
                     entry.stage.send_replace(Stage::Ended(Ended { reason }));
                 }
             }
+            FromLauncher::Full { id } => {
+                if let Some(entry) = jails.get(&id) {
+                    entry.stage.send_replace(Stage::Ending(Ended {
+                        reason: EndReason::DiskFull,
+                    }));
+                }
+            }
             FromLauncher::Usage { id, usage } => {
                 if let Some(entry) = jails.get_mut(&id) {
                     for waiting in entry.usage.drain(..) {
@@ -252,19 +261,25 @@ impl Jail {
         match stage.wait_for(|stage| !matches!(stage, Stage::Making)).await.as_deref() {
             Ok(Stage::Made(folder)) => Answer::Made(folder.clone()),
             Ok(Stage::Failed(error)) => Answer::Failed(error.clone()),
-            Ok(Stage::Ended(_) | Stage::Making) | Err(_) => Answer::LauncherLost,
+            Ok(Stage::Ending(_) | Stage::Ended(_) | Stage::Making) | Err(_) => Answer::LauncherLost,
         }
     }
 
-    /// Waits until it has ended.
+    /// Waits until it has ended and nothing of it is left.
     pub(super) async fn ended(&self) -> Ended {
-        let mut stage = self.stage.clone();
-        match stage
-            .wait_for(|stage| matches!(stage, Stage::Ended(_) | Stage::Failed(_)))
+        self.reached(|stage| matches!(stage, Stage::Ended(_) | Stage::Failed(_)))
             .await
-            .as_deref()
-        {
-            Ok(Stage::Ended(ended)) => ended.clone(),
+    }
+
+    /// Waits until it is known to end, and why.
+    pub(super) async fn ending(&self) -> Ended {
+        self.reached(|stage| matches!(stage, Stage::Ending(_) | Stage::Ended(_) | Stage::Failed(_)))
+            .await
+    }
+
+    async fn reached(&self, there: impl FnMut(&Stage) -> bool) -> Ended {
+        match self.stage.clone().wait_for(there).await.as_deref() {
+            Ok(Stage::Ending(ended) | Stage::Ended(ended)) => ended.clone(),
             _ => Ended {
                 reason: EndReason::LauncherLost,
             },
@@ -278,7 +293,7 @@ impl Jail {
             Stage::Failed(_) => Some(Ended {
                 reason: EndReason::AgentLost,
             }),
-            Stage::Making | Stage::Made(_) => None,
+            Stage::Making | Stage::Made(_) | Stage::Ending(_) => None,
         }
     }
 

@@ -140,10 +140,10 @@ impl Sandbox for NativeSandbox {
         // An agent that breaks the protocol is not trusted any more: its sandbox ends.
         tokio::select! {
             biased;
-            ended = self.jail.ended() => ended,
+            ended = self.jail.ending() => ended,
             _ = self.client.closed() => {
                 let _ = self.jail.kill().await;
-                let ended = self.jail.ended().await;
+                let ended = self.jail.ending().await;
                 match ended.reason {
                     EndReason::Closed if !self.closing.load(Ordering::Acquire) => Ended { reason: EndReason::AgentLost },
                     _ => ended,

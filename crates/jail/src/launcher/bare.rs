@@ -22,8 +22,6 @@ use crate::spec::Request;
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{StepError, send};
 
-/// The exit status of a guardian whose sandbox had too many private files.
-pub(super) const DISK_FULL: i32 = 3;
 /// How often private files are counted at the most; counting takes at most a third of the time.
 const COUNT_EVERY: Duration = Duration::from_millis(25);
 /// For how many looks in a row a process may hide its descriptors.
@@ -114,7 +112,9 @@ impl Bare {
             Forked::Parent { pid, pidfd } => {
                 drop((input, output));
                 let told = send(socket.as_fd(), &FromCradle::Cloned { pid }, &[pidfd.as_fd()]);
-                let full = told.is_ok() && watch(socket, (pid, &pidfd), &folder, request);
+                if told.is_ok() && watch(socket, (pid, &pidfd), &folder, request) {
+                    let _ = send(socket.as_fd(), &FromCradle::Full, &[]);
+                }
                 let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
                 end_descendants(|_| false);
                 folder::remove(&folder);
@@ -122,7 +122,7 @@ impl Bare {
                     // Nobody else is there to do it; the last guardian succeeds.
                     let _ = rustix::fs::rmdir(self.folder.as_str());
                 }
-                exit_now(if full { DISK_FULL } else { 0 })
+                exit_now(0)
             }
         }
     }

@@ -44,6 +44,8 @@ pub(super) enum FromCradle {
     Ready,
     /// It is not.
     Failed(StepError),
+    /// Its guardian found more private files than it may have and ends it; removing them can take long.
+    Full,
 }
 
 const NAMESPACES: [(u64, &str); 7] = [

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
 use super::attach::{self, Namespaces};
-use super::bare::{self, DISK_FULL};
+use super::bare;
 use super::cradle::{self, Entry, FromCradle, ToCradle};
 use super::faults;
 use super::folder;
@@ -87,7 +87,7 @@ struct Guarded {
     /// The first process.
     first: OwnedFd,
     /// Its end tells the guardian that the launcher is gone.
-    _socket: OwnedFd,
+    socket: OwnedFd,
 }
 
 struct Keeper {
@@ -188,6 +188,14 @@ impl Keeper {
             };
             ids.push(*id);
             fds.push(PollFd::new(fd, PollFlags::IN));
+            if let State::Running {
+                guarded: Some(guarded), ..
+            } = &jail.state
+                && !jail.disk_full
+            {
+                ids.push(*id);
+                fds.push(PollFd::new(&guarded.socket, PollFlags::IN));
+            }
         }
         let now = Instant::now();
         let next = self.jails.values().filter_map(|jail| jail.watched_next(now)).min();
@@ -365,8 +373,19 @@ impl Keeper {
                     WaitId::PidFd(pidfd.as_fd()),
                     WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
                 );
-                let exit = status.ok().flatten().and_then(|status| status.exit_status());
-                jail.disk_full = guarded.is_some() && exit == Some(DISK_FULL);
+                if let Some(guarded) = guarded
+                    && !jail.disk_full
+                    && readable(&guarded.socket)
+                {
+                    let message = receive::<FromCradle>(guarded.socket.as_fd(), &mut self.buffer);
+                    jail.disk_full = matches!(message, Ok(Some((FromCradle::Full, _))));
+                }
+                if matches!(status, Ok(None)) {
+                    if jail.disk_full {
+                        let _ = self.tell(&FromLauncher::Full { id });
+                    }
+                    return;
+                }
                 if let Some(group) = &jail.group {
                     jail.watched.last_look_at_group(group);
                 }
@@ -569,6 +588,7 @@ impl Jail {
                 return true;
             }
             Ok(Some((FromCradle::Failed(error), _))) => error,
+            Ok(Some((FromCradle::Full, _))) => return false,
             Ok(None) => StepError::new(
                 "set the sandbox up (its process ended)",
                 None,
@@ -595,7 +615,7 @@ impl Jail {
             State::Starting { cradle, socket, .. } if self.folder.is_some() => State::Running {
                 pid,
                 pidfd: cradle,
-                guarded: Some(Guarded { first, _socket: socket }),
+                guarded: Some(Guarded { first, socket }),
             },
             _ => State::Running {
                 pid,
@@ -703,6 +723,13 @@ impl Jail {
             ),
         }
     }
+}
+
+/// Whether there is something to read, or the other end has gone.
+fn readable(socket: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok_and(|count| count > 0)
 }
 
 fn map_ids(pid: u32, user: u32, group: u32) -> io::Result<()> {

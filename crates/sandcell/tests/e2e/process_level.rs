@@ -377,6 +377,18 @@ fn abused(server: &Client, code: &str) -> Value {
 }
 
 #[test]
+fn a_disk_that_takes_long_to_empty_is_told_as_full() {
+    let _turn = begin!(alone);
+    needs_landlock!();
+    let place = Place::with_settings(
+        "isolation_min = \"process\"\n[limits]\ndisk_mb = 512\ninodes = 60000\n[pool]\nparked = 0\n",
+    );
+    let server = serve(&place);
+    let full = abused(&server, "for n in range(200000): open(f'f{n}', 'w').close()");
+    assert_eq!(full["code"], "disk_full", "{full}");
+}
+
+#[test]
 fn abuse_without_namespaces_is_stopped_and_named() {
     let _turn = begin!(alone);
     needs_landlock!();
