@@ -381,11 +381,12 @@ fn a_disk_that_takes_long_to_empty_is_told_as_full() {
     let _turn = begin!(alone);
     needs_landlock!();
     let place = Place::with_settings(
-        "isolation_min = \"process\"\n[limits]\ndisk_mb = 512\ninodes = 60000\n[pool]\nparked = 0\n",
+        "isolation_min = \"process\"\n[limits]\ndisk_mb = 512\ninodes = 12000\n[pool]\nparked = 0\n",
     );
     let server = serve(&place);
-    let full = abused(&server, "for n in range(200000): open(f'f{n}', 'w').close()");
-    assert_eq!(full["code"], "disk_full", "{full}");
+    let code = "for n in range(200000): open(f'f{n}', 'w').close()";
+    let answer = server.call("create_run_close", json!({"code": code, "timeout_s": 100, "wait_s": 55}));
+    assert_eq!(answer.cause(), "disk_full", "{answer:?}");
 }
 
 #[test]
