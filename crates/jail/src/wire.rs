@@ -61,7 +61,7 @@ pub enum FromLauncher {
     Configured(Report),
     /// No sandbox can be made on this machine as configured.
     Refused(StepError),
-    /// The sandbox is locked and its agent runs.
+    /// The sandbox is locked and its agent runs. Beside it: the near ends of its lane, if it has one.
     Made {
         /// Which.
         id: u64,

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use sandcell_agent::client::AgentClient;
-use sandcell_agent::server::{ServeEnd, ServerConfig, serve};
+use sandcell_agent::server::{ServeEnd, ServerConfig, serve_beside};
+use sandcell_jail::lane::Lane;
 use sandcell_jail::launcher::{self, Launcher};
 use sandcell_jail::spec::{Request, Template};
 use sandcell_sandbox::{
@@ -43,7 +44,12 @@ pub fn become_launcher_if_asked() {
 }
 
 /// What a jail's first process runs once it is locked.
-fn agent(input: std::os::fd::OwnedFd, output: std::os::fd::OwnedFd, folder: Option<&str>) -> i32 {
+fn agent(
+    input: std::os::fd::OwnedFd,
+    output: std::os::fd::OwnedFd,
+    lane: Option<Lane>,
+    folder: Option<&str>,
+) -> i32 {
     let config = match folder {
         // All private folders of a jail share one file system, so one of them tells how full it is.
         None => ServerConfig {
@@ -62,7 +68,7 @@ fn agent(input: std::os::fd::OwnedFd, output: std::os::fd::OwnedFd, folder: Opti
             ..ServerConfig::default()
         },
     };
-    match serve(input, output, config) {
+    match serve_beside(input, output, lane, config) {
         ServeEnd::HostClosed => 0,
         ServeEnd::Breach(_) | ServeEnd::DiskFull | ServeEnd::Failed(_) => 1,
     }
@@ -302,6 +308,9 @@ impl Backend for NativeBackend {
             }
         };
         let client = AgentClient::connect(reader, writer).await?;
+        if let Some(lane) = jail.take_lane() {
+            client.use_lane(lane);
+        }
         Ok(Arc::new(NativeSandbox::new(
             jail,
             client,
