@@ -62,11 +62,7 @@ impl Near {
 
     /// Hands on what comes through the pipes, and in its place among that what the agent tells. The task ends with the
     /// agent's channel or with whoever takes the events.
-    pub(super) fn carry(
-        self,
-        told: mpsc::Receiver<ProcessEvent>,
-        events: mpsc::Sender<ProcessEvent>,
-    ) -> Past {
+    pub(super) fn carry(self, told: mpsc::Receiver<ProcessEvent>, events: mpsc::Sender<ProcessEvent>) -> Past {
         let task = tokio::spawn(async move {
             // Nobody takes the events any more, or nobody makes any.
             let (Ok(()) | Err(Left)) = self.outward.run(told, events).await;
@@ -169,7 +165,9 @@ impl Way {
     /// How much stands in it. If the system does not tell, it is read until it is empty.
     fn standing(&self) -> usize {
         let standing = self.pipe.as_ref().map(ioctl_fionread);
-        standing.map_or(0, |count| count.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX)))
+        standing.map_or(0, |count| {
+            count.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX))
+        })
     }
 
     /// Passes on so many bytes, or what there is.

@@ -123,7 +123,9 @@ impl Conversation {
 
     async fn receive(&self, buffer: &mut Vec<u8>) -> std::io::Result<Option<(FromLauncher, Vec<OwnedFd>)>> {
         self.socket
-            .async_io(Interest::READABLE, || wire::receive(self.socket.as_fd(), buffer))
+            .async_io(Interest::READABLE, || {
+                wire::receive_what_fits(self.socket.as_fd(), buffer)
+            })
             .await
     }
 

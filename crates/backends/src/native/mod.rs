@@ -44,12 +44,7 @@ pub fn become_launcher_if_asked() {
 }
 
 /// What a jail's first process runs once it is locked.
-fn agent(
-    input: std::os::fd::OwnedFd,
-    output: std::os::fd::OwnedFd,
-    lane: Option<Lane>,
-    folder: Option<&str>,
-) -> i32 {
+fn agent(input: std::os::fd::OwnedFd, output: std::os::fd::OwnedFd, lane: Option<Lane>, folder: Option<&str>) -> i32 {
     let config = match folder {
         // All private folders of a jail share one file system, so one of them tells how full it is.
         None => ServerConfig {
@@ -123,6 +118,7 @@ impl NativeBackend {
     /// # Errors
     /// [`SandboxError::Isolation`] names the missing layer and what mends it.
     pub async fn start(launcher: Launcher, config: NativeConfig) -> Result<Arc<Self>, SandboxError> {
+        allow_many_files();
         let template = Template {
             trees: config.trees,
             config: config.config,
@@ -198,6 +194,16 @@ impl NativeBackend {
             reason: reason.into(),
             remedy: "restart the server; `sandcell doctor` on the host says what this machine lacks".to_owned(),
         }
+    }
+}
+
+/// Each sandbox has six pipes to here. Only the server itself is given more files: the launcher was started before.
+fn allow_many_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::debug!(%error, "the limit of open files cannot be raised");
     }
 }
 
