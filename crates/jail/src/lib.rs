@@ -8,6 +8,7 @@
 pub mod cgroup;
 pub mod contained;
 pub mod fence;
+pub mod lane;
 pub mod launcher;
 pub mod plan;
 pub mod process_level;

@@ -61,7 +61,7 @@ pub enum FromLauncher {
     Configured(Report),
     /// No sandbox can be made on this machine as configured.
     Refused(StepError),
-    /// The sandbox is locked and its agent runs.
+    /// The sandbox is locked and its agent runs. Beside it: the near ends of its lane, if it has one.
     Made {
         /// Which.
         id: u64,
@@ -217,6 +217,25 @@ pub fn receive<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
     buffer: &mut Vec<u8>,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    take(socket, buffer, ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+}
+
+/// The same for a process that can do without the descriptors: when it has no room for them they are left out.
+///
+/// # Errors
+/// As of [`receive`].
+pub fn receive_what_fits<T: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+    buffer: &mut Vec<u8>,
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    take(socket, buffer, ReturnFlags::TRUNC)
+}
+
+fn take<T: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+    buffer: &mut Vec<u8>,
+    broken: ReturnFlags,
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     buffer.resize(MAX_MESSAGE, 0);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -235,7 +254,7 @@ pub fn receive<T: DeserializeOwned>(
     if received.bytes == 0 {
         return Ok(None);
     }
-    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+    if received.flags.intersects(broken) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the message was cut"));
     }
     let bytes = buffer.get(..received.bytes).unwrap_or_default();

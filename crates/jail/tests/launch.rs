@@ -28,7 +28,12 @@ mod linux {
     use sandcell_jail::wire::{FromLauncher, ToLauncher, receive, send};
 
     /// What runs inside: a shell that takes its program from the first descriptor.
-    pub(super) fn entry(input: OwnedFd, output: OwnedFd, _folder: Option<&str>) -> i32 {
+    pub(super) fn entry(
+        input: OwnedFd,
+        output: OwnedFd,
+        _lane: Option<sandcell_jail::lane::Lane>,
+        _folder: Option<&str>,
+    ) -> i32 {
         let errors = output.try_clone().unwrap();
         let status = Command::new("/usr/bin/python3")
             .args(["-I", "-S", "-"])

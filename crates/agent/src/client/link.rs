@@ -8,10 +8,11 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot, watch};
 use tokio::task::AbortHandle;
 
+use super::lane::Near;
 use super::outbound::Outbound;
 use super::table::{MAX_ABANDONED, Stream, Table};
 use super::{ANSWER, AgentEnd, timed_out};
-use crate::protocol::{Breach, Decoder, Goodbye, Hello, Kind, Reply, Request, WireError};
+use crate::protocol::{Breach, Decoder, Goodbye, Hello, Kind, LANE, Reply, Request, WireError};
 
 /// Requests under way at the same time; more wait for their turn.
 const MAX_REQUESTS: usize = 64;
@@ -22,6 +23,8 @@ pub(super) struct Link {
     /// What the agent has beyond the frames themselves.
     features: Vec<String>,
     table: Mutex<Table>,
+    /// The near ends of pipes past the agent, until a program has them.
+    lane: Mutex<Option<Near>>,
     requests: Semaphore,
     /// Signals have a queue of their own: a kill does not wait behind slow files.
     signals: Semaphore,
@@ -60,6 +63,7 @@ impl Link {
             outbound,
             features: hello.features,
             table: Mutex::new(Table::default()),
+            lane: Mutex::new(None),
             requests: Semaphore::new(MAX_REQUESTS),
             signals: Semaphore::new(MAX_REQUESTS),
             ended: watch::Sender::new(false),
@@ -77,6 +81,18 @@ impl Link {
     pub(super) fn table(&self) -> MutexGuard<'_, Table> {
         // Nothing that runs with the lock held can panic, so the table is whole.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(super) fn put_lane(&self, lane: Near) {
+        *self.lane.lock().unwrap_or_else(PoisonError::into_inner) = Some(lane);
+    }
+
+    pub(super) fn take_lane(&self) -> Option<Near> {
+        if !self.has(LANE) {
+            return None;
+        }
+        self.lane.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Sends a request and waits for its answer.

@@ -7,6 +7,8 @@
 mod files;
 mod forward;
 mod inbound;
+#[cfg_attr(not(target_os = "linux"), path = "no_lane.rs")]
+mod lane;
 mod link;
 mod outbound;
 mod process;
@@ -77,6 +79,15 @@ impl AgentClient {
             files: files::AgentFiles::new(Arc::clone(&link)),
             link,
         })
+    }
+
+    /// Gives the next program that has a control channel pipes of its own past the agent, which has the far ends.
+    #[cfg(target_os = "linux")]
+    pub fn use_lane(&self, lane: sandcell_jail::lane::Lane) {
+        // Otherwise its far ends lead nowhere, and everything goes through the agent.
+        if let Ok(near) = lane::Near::new(lane) {
+            self.link.put_lane(near);
+        }
     }
 
     /// Starts a program.

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use sandcell_sandbox::{Channel, Command, Process, ProcessHandle, SandboxError, Signal, SignalScope, StdinMode};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
+use super::lane::Past;
 use super::link::{AskError, Link};
 use super::table::{Credit, ProgramStream, Stream};
 use crate::protocol::{
@@ -21,14 +22,15 @@ pub(super) async fn spawn(link: &Arc<Link>, command: Command) -> Result<Process,
     let (events, received) = mpsc::channel(EVENTS);
     let (answer, answered) = oneshot::channel();
     let stdin = (command.stdin == StdinMode::Piped).then(Arc::<Credit>::default);
-    let control = command.control.then(Arc::<Credit>::default);
+    let lane = if command.control { link.take_lane() } else { None };
+    let control = (command.control && lane.is_none()).then(Arc::<Credit>::default);
     let stream = ProgramStream {
         answer: Some(answer),
         events,
         waiting: std::collections::VecDeque::new(),
-        stdout: Some(ReceiveWindow::default()),
-        stderr: Some(ReceiveWindow::default()),
-        control: command.control.then(ReceiveWindow::default),
+        stdout: lane.is_none().then(ReceiveWindow::default),
+        stderr: lane.is_none().then(ReceiveWindow::default),
+        control: (command.control && lane.is_none()).then(ReceiveWindow::default),
         ends: 1,
         stdin: stdin.clone(),
         control_in: control.clone(),
@@ -39,6 +41,7 @@ pub(super) async fn spawn(link: &Arc<Link>, command: Command) -> Result<Process,
         cwd: command.cwd,
         stdin: command.stdin,
         control: command.control,
+        lane: lane.is_some(),
     };
     let open = link.open(&request, Stream::Program(Box::new(stream))).await?;
     let id = open.id;
@@ -46,11 +49,20 @@ pub(super) async fn spawn(link: &Arc<Link>, command: Command) -> Result<Process,
         .answer(answered, &request)
         .await
         .map_err(|error| refused(program, error))?;
+    let (received, past) = match lane {
+        Some(near) => {
+            let (events, carried) = mpsc::channel(EVENTS);
+            let past = near.carry(received, events);
+            (carried, Some(past))
+        }
+        None => (received, None),
+    };
     let handle = AgentProcess {
         link: Arc::clone(link),
         id,
         stdin: stdin.map(Inward::new),
         control: control.map(Inward::new),
+        past,
     };
     Ok(Process {
         events: received,
@@ -91,6 +103,15 @@ struct AgentProcess {
     id: u32,
     stdin: Option<Inward>,
     control: Option<Inward>,
+    past: Option<Past>,
+}
+
+/// The error of bytes for a channel that we have closed.
+pub(super) fn after_close(channel: Channel) -> SandboxError {
+    SandboxError::Setup {
+        step: format!("write to {channel:?} after it was closed"),
+        source: std::io::Error::from(std::io::ErrorKind::BrokenPipe),
+    }
 }
 
 /// A channel to a program. Writers take turns, so that what one writes stays together.
@@ -143,14 +164,13 @@ impl AgentProcess {
 impl ProcessHandle for AgentProcess {
     /// Bytes for a program that has ended or closed its end are dropped; what has become of it is told by its events.
     async fn write(&self, channel: Channel, bytes: Bytes) -> Result<(), SandboxError> {
+        if let (Channel::Control, Some(past)) = (channel, &self.past) {
+            return past.write(&self.link, &bytes).await;
+        }
         let inward = self.inward(channel)?;
         let closed = inward.closed.lock().await;
         if *closed {
-            let source = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
-            return Err(SandboxError::Setup {
-                step: format!("write to {channel:?} after it was closed"),
-                source,
-            });
+            return Err(after_close(channel));
         }
         for piece in bytes.chunks(MAX_DATA) {
             if self.link.has_ended() {
@@ -171,6 +191,10 @@ impl ProcessHandle for AgentProcess {
     }
 
     async fn close(&self, channel: Channel) -> Result<(), SandboxError> {
+        if let (Channel::Control, Some(past)) = (channel, &self.past) {
+            past.close().await;
+            return Ok(());
+        }
         let inward = self.inward(channel)?;
         let mut closed = inward.closed.lock().await;
         if self.link.has_ended() {

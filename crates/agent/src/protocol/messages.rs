@@ -11,6 +11,9 @@ use super::{Breach, PROTOCOL, VERSION};
 /// The feature of an agent that lets another process take a program's place.
 pub const HEIRS: &str = "heirs";
 
+/// The feature that a program's output and control can go past the agent.
+pub const LANE: &str = "lane";
+
 /// The feature of an agent that can make a port inside lead to the host.
 pub const FORWARD: &str = "forward";
 
@@ -81,6 +84,8 @@ pub enum Request {
         cwd: String,
         stdin: StdinMode,
         control: bool,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        lane: bool,
     },
     Signal {
         process: u32,

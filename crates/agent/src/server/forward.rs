@@ -157,7 +157,7 @@ impl Forwards {
             let connection = Connection {
                 port: stream,
                 inward: Inward::new(socket),
-                outward: Outward::new(id, BODY, copy),
+                outward: Outward::new(id, BODY, Some(copy)),
                 open: false,
                 told: false,
             };

@@ -26,8 +26,9 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
+use sandcell_jail::lane::Lane;
 
-use crate::protocol::{Breach, Decoder, Goodbye, Hello, Kind, OutBuffer};
+use crate::protocol::{Breach, Decoder, Goodbye, Hello, Kind, LANE, OutBuffer};
 use children::Children;
 use group::Look;
 use streams::Streams;
@@ -108,7 +109,13 @@ pub enum ServeEnd {
 /// children (tests, and isolation without a process namespace).
 #[must_use]
 pub fn serve(input: OwnedFd, output: OwnedFd, config: ServerConfig) -> ServeEnd {
-    match Agent::new(input, output, config) {
+    serve_beside(input, output, None, config)
+}
+
+/// The same, with the far ends of pipes that lead past the agent: one program may get them.
+#[must_use]
+pub fn serve_beside(input: OwnedFd, output: OwnedFd, lane: Option<Lane>, config: ServerConfig) -> ServeEnd {
+    match Agent::new(input, output, lane, config) {
         Ok(mut agent) => {
             let end = agent.run();
             agent.streams.kill_everything();
@@ -149,24 +156,27 @@ struct Agent {
 }
 
 impl Agent {
-    fn new(input: OwnedFd, output: OwnedFd, config: ServerConfig) -> io::Result<Self> {
+    fn new(input: OwnedFd, output: OwnedFd, lane: Option<Lane>, config: ServerConfig) -> io::Result<Self> {
         for stream in [&input, &output] {
             fcntl_setfl(stream, fcntl_getfl(stream)? | OFlags::NONBLOCK)?;
         }
         let children = Children::new()?;
         let mut out = OutBuffer::default();
-        let hello = if children.first_process() {
+        let mut hello = if children.first_process() {
             Hello::of_first_process()
         } else {
             Hello::ours()
         };
+        if lane.is_some() {
+            hello.features.push(LANE.to_owned());
+        }
         let _fits = out.message(Kind::Hello, 0, &hello);
         Ok(Self {
             input,
             output,
             decoder: Decoder::default(),
             out,
-            streams: Streams::new(config, &children)?,
+            streams: Streams::new(config, lane, &children)?,
             children,
             greeted: false,
             output_full: false,

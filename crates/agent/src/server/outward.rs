@@ -11,7 +11,7 @@ use crate::protocol::{Breach, MAX_DATA, OutBuffer, SendWindow};
 pub(super) struct Outward {
     stream: u32,
     channel: u8,
-    /// None after end of file.
+    /// None after end of file, and where the bytes go past us.
     pipe: Option<OwnedFd>,
     window: SendWindow,
     /// How many bytes were ever forwarded.
@@ -31,11 +31,11 @@ pub(super) enum Took {
 }
 
 impl Outward {
-    pub(super) fn new(stream: u32, channel: u8, pipe: OwnedFd) -> Self {
+    pub(super) fn new(stream: u32, channel: u8, pipe: Option<OwnedFd>) -> Self {
         Self {
             stream,
             channel,
-            pipe: Some(pipe),
+            pipe,
             window: SendWindow::default(),
             forwarded: 0,
         }

@@ -6,6 +6,7 @@ use rustix::event::PollFlags;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal};
+use sandcell_jail::lane::Lane;
 use sandcell_jail::spawn::{self, Outcome, SpawnError, Started, Step};
 use sandcell_sandbox::{Exit, StdinMode};
 
@@ -73,15 +74,15 @@ struct Last {
 /// The near ends of a program's pipes, and the far ones that it gets.
 pub(super) struct Pipes {
     stdin: Option<OwnedFd>,
-    stdout: OwnedFd,
-    stderr: OwnedFd,
+    stdout: Option<OwnedFd>,
+    stderr: Option<OwnedFd>,
     control: Option<(OwnedFd, OwnedFd)>,
     far: Vec<OwnedFd>,
 }
 
 impl Pipes {
-    /// Makes them. `null` stands in for a standard input that nobody feeds.
-    pub(super) fn new(stdin: StdinMode, control: bool, null: &OwnedFd) -> Result<Self, SpawnError> {
+    /// Makes them, but for those of the lane, which lead past us. `null` stands in for a standard input that nobody feeds.
+    pub(super) fn new(stdin: StdinMode, control: bool, lane: Option<Lane>, null: &OwnedFd) -> Result<Self, SpawnError> {
         let to_program = || -> rustix::io::Result<(OwnedFd, OwnedFd)> {
             let (far, near) = pipe_with(PipeFlags::CLOEXEC)?;
             fcntl_setfl(&near, OFlags::NONBLOCK)?;
@@ -92,7 +93,7 @@ impl Pipes {
             fcntl_setfl(&near, OFlags::NONBLOCK)?;
             Ok((near, far))
         };
-        let make = || -> rustix::io::Result<Self> {
+        let make = move || -> rustix::io::Result<Self> {
             let mut far = Vec::with_capacity(5);
             let stdin = match stdin {
                 StdinMode::Null => {
@@ -105,6 +106,16 @@ impl Pipes {
                     Some(near)
                 }
             };
+            if let Some(lane) = lane {
+                far.extend([lane.stdout, lane.stderr, lane.control_in, lane.control_out]);
+                return Ok(Self {
+                    stdin,
+                    stdout: None,
+                    stderr: None,
+                    control: None,
+                    far,
+                });
+            }
             let (stdout, theirs) = from_program()?;
             far.push(theirs);
             let (stderr, theirs) = from_program()?;
@@ -120,8 +131,8 @@ impl Pipes {
             };
             Ok(Self {
                 stdin,
-                stdout,
-                stderr,
+                stdout: Some(stdout),
+                stderr: Some(stderr),
                 control,
                 far,
             })
@@ -150,7 +161,7 @@ impl Program {
             control_in: control_in.map(Inward::new),
             stdout: Outward::new(stream, STDOUT, pipes.stdout),
             stderr: Outward::new(stream, STDERR, pipes.stderr),
-            control_out: control_out.map(|pipe| Outward::new(stream, CONTROL, pipe)),
+            control_out: control_out.map(|pipe| Outward::new(stream, CONTROL, Some(pipe))),
             held: None,
             exit: None,
             last: None,

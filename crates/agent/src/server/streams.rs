@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::event::PollFlags;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal};
+use sandcell_jail::lane::Lane;
 use sandcell_jail::spawn::Program as Prepared;
 use sandcell_sandbox::{Exit, Signal as AskedSignal, SignalScope};
 use serde::Serialize;
@@ -38,6 +39,8 @@ pub(super) struct Streams {
     config: ServerConfig,
     root: Root,
     null: OwnedFd,
+    /// Pipes that lead past us to the host, until a program has them.
+    lane: Option<Lane>,
     programs: BTreeMap<u32, Program>,
     jobs: BTreeMap<u32, Job>,
     forwards: Forwards,
@@ -53,7 +56,7 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    pub(super) fn new(config: ServerConfig, children: &Children) -> io::Result<Self> {
+    pub(super) fn new(config: ServerConfig, lane: Option<Lane>, children: &Children) -> io::Result<Self> {
         let own_score = std::fs::read_to_string("/proc/self/oom_score_adj").ok();
         let own_score = own_score.and_then(|text| text.trim().parse::<i32>().ok());
         Ok(Self {
@@ -61,6 +64,7 @@ impl Streams {
             group: config.held.and_then(|held| Group::find(held, &config.private)),
             null: rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?,
             config,
+            lane,
             programs: BTreeMap::new(),
             jobs: BTreeMap::new(),
             forwards: Forwards::default(),
@@ -192,6 +196,7 @@ impl Streams {
             cwd,
             stdin,
             control,
+            lane,
         } = request
         else {
             return Err(WireError::new(ErrorCode::Failed, "not a start"));
@@ -206,7 +211,15 @@ impl Streams {
         let cwd = self.config.real(&cwd);
         let folders = [&*cwd, self.config.home.as_str(), "/"];
         let wanted = Prepared::new(&argv, &env, &folders).map_err(|error| errors::of_spawn(&error))?;
-        let pipes = Pipes::new(stdin, control, &self.null).map_err(|error| errors::of_spawn(&error))?;
+        let lane = match (lane, self.lane.take()) {
+            (false, kept) => {
+                self.lane = kept;
+                None
+            }
+            (true, Some(lane)) if control => Some(lane),
+            (true, _) => return Err(WireError::new(ErrorCode::Invalid, "there is no lane for this program")),
+        };
+        let pipes = Pipes::new(stdin, control, lane, &self.null).map_err(|error| errors::of_spawn(&error))?;
         let started = wanted.start(&pipes.far()).map_err(|error| errors::of_spawn(&error))?;
         let watch = children.watch(started.pid);
         self.programs

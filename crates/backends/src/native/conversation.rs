@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use sandcell_jail::lane::Lane;
 use sandcell_jail::launcher::Launcher;
 use sandcell_jail::spec::{Request, Template};
 use sandcell_jail::wire::{self, FromLauncher, Report, StepError, ToLauncher};
@@ -50,6 +51,8 @@ pub(super) enum Answer {
 #[derive(Debug)]
 struct Entry {
     stage: watch::Sender<Stage>,
+    /// The near ends of its lane, until somebody takes them.
+    lane: Option<Lane>,
     usage: Vec<oneshot::Sender<Option<wire::Usage>>>,
     attaching: Vec<(usize, oneshot::Sender<Option<StepError>>)>,
 }
@@ -91,8 +94,8 @@ impl Conversation {
         let mut buffer = Vec::new();
         let answer = timeout(CONFIGURE_DEADLINE, conversation.receive(&mut buffer)).await;
         let found = match answer {
-            Ok(Ok(Some(FromLauncher::Configured(found)))) => found,
-            Ok(Ok(Some(FromLauncher::Refused(error)))) => return Err(report::step_failed(error)),
+            Ok(Ok(Some((FromLauncher::Configured(found), _)))) => found,
+            Ok(Ok(Some((FromLauncher::Refused(error), _)))) => return Err(report::step_failed(error)),
             Ok(Err(source)) => return Err(setup(source)),
             Ok(Ok(_)) => return Err(NativeBackend::unavailable("its launcher ended while it was configured")),
             Err(_) => return Err(NativeBackend::unavailable("its launcher did not answer in time")),
@@ -103,7 +106,7 @@ impl Conversation {
             // The strong reference lives only while a message is waited for; hanging up wakes this through the socket.
             while let Some(conversation) = listener.upgrade() {
                 match conversation.receive(&mut buffer).await {
-                    Ok(Some(message)) => conversation.take(message),
+                    Ok(Some((message, descriptors))) => conversation.take(message, descriptors),
                     Ok(None) | Err(_) => {
                         conversation.lost();
                         return;
@@ -120,19 +123,20 @@ impl Conversation {
         self.socket.async_io(Interest::WRITABLE, attempt).await
     }
 
-    async fn receive(&self, buffer: &mut Vec<u8>) -> std::io::Result<Option<FromLauncher>> {
-        let received = self
-            .socket
-            .async_io(Interest::READABLE, || wire::receive(self.socket.as_fd(), buffer))
-            .await?;
-        Ok(received.map(|(message, _)| message))
+    async fn receive(&self, buffer: &mut Vec<u8>) -> std::io::Result<Option<(FromLauncher, Vec<OwnedFd>)>> {
+        self.socket
+            .async_io(Interest::READABLE, || {
+                wire::receive_what_fits(self.socket.as_fd(), buffer)
+            })
+            .await
     }
 
-    fn take(&self, message: FromLauncher) {
+    fn take(&self, message: FromLauncher, descriptors: Vec<OwnedFd>) {
         let mut jails = lock(&self.jails);
         match message {
             FromLauncher::Made { id, folder } => {
-                if let Some(entry) = jails.get(&id) {
+                if let Some(entry) = jails.get_mut(&id) {
+                    entry.lane = Lane::of(descriptors);
                     entry.stage.send_replace(Stage::Made(folder));
                 }
             }
@@ -215,6 +219,7 @@ impl Conversation {
             id,
             Entry {
                 stage,
+                lane: None,
                 usage: Vec::new(),
                 attaching: Vec::new(),
             },
@@ -263,6 +268,11 @@ impl Jail {
             Ok(Stage::Failed(error)) => Answer::Failed(error.clone()),
             Ok(Stage::Ending(_) | Stage::Ended(_) | Stage::Making) | Err(_) => Answer::LauncherLost,
         }
+    }
+
+    /// The near ends of its lane, once, after it was made.
+    pub(super) fn take_lane(&self) -> Option<Lane> {
+        lock(&self.conversation.jails).get_mut(&self.id)?.lane.take()
     }
 
     /// Waits until it has ended and nothing of it is left.

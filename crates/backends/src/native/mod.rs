@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use sandcell_agent::client::AgentClient;
-use sandcell_agent::server::{ServeEnd, ServerConfig, serve};
+use sandcell_agent::server::{ServeEnd, ServerConfig, serve_beside};
+use sandcell_jail::lane::Lane;
 use sandcell_jail::launcher::{self, Launcher};
 use sandcell_jail::spec::{Request, Template};
 use sandcell_sandbox::{
@@ -43,7 +44,7 @@ pub fn become_launcher_if_asked() {
 }
 
 /// What a jail's first process runs once it is locked.
-fn agent(input: std::os::fd::OwnedFd, output: std::os::fd::OwnedFd, folder: Option<&str>) -> i32 {
+fn agent(input: std::os::fd::OwnedFd, output: std::os::fd::OwnedFd, lane: Option<Lane>, folder: Option<&str>) -> i32 {
     let config = match folder {
         // All private folders of a jail share one file system, so one of them tells how full it is.
         None => ServerConfig {
@@ -62,7 +63,7 @@ fn agent(input: std::os::fd::OwnedFd, output: std::os::fd::OwnedFd, folder: Opti
             ..ServerConfig::default()
         },
     };
-    match serve(input, output, config) {
+    match serve_beside(input, output, lane, config) {
         ServeEnd::HostClosed => 0,
         ServeEnd::Breach(_) | ServeEnd::DiskFull | ServeEnd::Failed(_) => 1,
     }
@@ -117,6 +118,7 @@ impl NativeBackend {
     /// # Errors
     /// [`SandboxError::Isolation`] names the missing layer and what mends it.
     pub async fn start(launcher: Launcher, config: NativeConfig) -> Result<Arc<Self>, SandboxError> {
+        allow_many_files();
         let template = Template {
             trees: config.trees,
             config: config.config,
@@ -192,6 +194,16 @@ impl NativeBackend {
             reason: reason.into(),
             remedy: "restart the server; `sandcell doctor` on the host says what this machine lacks".to_owned(),
         }
+    }
+}
+
+/// Each sandbox has six pipes to here. Only the server itself is given more files: the launcher was started before.
+fn allow_many_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::debug!(%error, "the limit of open files cannot be raised");
     }
 }
 
@@ -302,6 +314,9 @@ impl Backend for NativeBackend {
             }
         };
         let client = AgentClient::connect(reader, writer).await?;
+        if let Some(lane) = jail.take_lane() {
+            client.use_lane(lane);
+        }
         Ok(Arc::new(NativeSandbox::new(
             jail,
             client,

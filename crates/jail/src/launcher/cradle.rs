@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::faults;
 use super::host::{self, Prepared};
 use crate::cgroup::Group;
+use crate::lane::Lane;
 use crate::plan::{Step, Zeros, place};
 use crate::spec::Request;
 use crate::steps::write_once;
@@ -19,9 +20,9 @@ use crate::wire::{StepError, hung_up, receive, send};
 use crate::{plan, sys};
 
 /// What a jail's first process runs once it is locked: it reads requests from the first descriptor and answers on the
-/// second. The text is its private folder on the host, where it has no root of its own. Its result is the process' exit
-/// status.
-pub type Entry = fn(OwnedFd, OwnedFd, Option<&str>) -> i32;
+/// second. The lane has the far ends of pipes for one program; there is none where descriptors may not be passed. The text is
+/// its private folder on the host, where it has no root of its own. Its result is the process' exit status.
+pub type Entry = fn(OwnedFd, OwnedFd, Option<Lane>, Option<&str>) -> i32;
 
 /// From the launcher to a cradle, and then to the first process.
 #[derive(Debug, Serialize, Deserialize)]
@@ -40,7 +41,7 @@ pub(super) enum FromCradle {
         /// Its id on the host.
         pid: u32,
     },
-    /// It is locked and runs its entry.
+    /// It is locked and runs its entry. The near ends of its lane come beside this, if it has one.
     Ready,
     /// It is not.
     Failed(StepError),
@@ -225,12 +226,18 @@ pub(super) fn first_process(
         let _ = send(socket.as_fd(), &FromCradle::Failed(error), &[]);
         exit_now(1);
     }
-    if send(socket.as_fd(), &FromCradle::Ready, &[]).is_err() {
+    // A sandbox without namespaces may not pass descriptors; without a lane everything goes through the agent.
+    let lane = if folder.is_none() { Lane::make().ok() } else { None };
+    let (near, far) = lane.unzip();
+    let ends = near.as_ref().map(Lane::descriptors);
+    let ends = ends.as_ref().map_or(&[][..], |ends| &ends[..]);
+    if send(socket.as_fd(), &FromCradle::Ready, ends).is_err() {
         exit_now(1);
     }
-    // The launcher's socket and the two descriptors are all that is open; the agent keeps the two.
+    drop(near);
+    // The launcher's socket and the descriptors of the agent are all that is open.
     let _ = sys::fd::close_number(socket);
-    exit_now(entry(input, output, folder))
+    exit_now(entry(input, output, far, folder))
 }
 
 fn lock(prepared: &Prepared, request: &Request, steps: &[Step], socket: &OwnedFd) -> Result<(), StepError> {

@@ -61,6 +61,8 @@ struct Jail {
     watched: watch::Record,
     /// Where folders are attached; none before it is cloned.
     namespaces: Option<Namespaces>,
+    /// The near ends of its lane, on their way to the server.
+    lane: Vec<OwnedFd>,
 }
 
 enum State {
@@ -309,6 +311,7 @@ impl Keeper {
                         asked: false,
                         watched,
                         namespaces: None,
+                        lane: Vec::new(),
                     });
                 }
                 // A waiting process was killed (by the kernel, for memory); take another.
@@ -408,7 +411,9 @@ impl Keeper {
                 self.buffer = buffer;
                 if now {
                     let folder = jail.folder.clone();
-                    let _ = self.tell(&FromLauncher::Made { id, folder });
+                    let lane = std::mem::take(&mut jail.lane);
+                    let ends: Vec<_> = lane.iter().map(AsFd::as_fd).collect();
+                    let _ = send(self.socket.as_fd(), &FromLauncher::Made { id, folder }, &ends);
                 }
             }
             State::Ended { .. } => {}
@@ -582,8 +587,9 @@ impl Jail {
                     Err(error) => StepError::new("map ids", Some("user_namespace"), &error),
                 }
             }
-            Ok(Some((FromCradle::Ready, _))) => {
+            Ok(Some((FromCradle::Ready, lane))) => {
                 let Some((pid, pidfd)) = first.take() else { return false };
+                self.lane = lane;
                 self.run(pid, pidfd);
                 return true;
             }

@@ -6,7 +6,9 @@
 
 mod ask;
 
-use std::sync::{Arc, Weak};
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -37,6 +39,8 @@ const RESTORE_MAX: Duration = Duration::from_secs(2);
 const COPY_TENTHS: u64 = 7;
 /// The same where no limit is known.
 const COPY_ANY: u64 = 1 << 40;
+/// For so long the server looks for the answer instead of sleeping, while nothing else runs.
+const WATCHED: Duration = Duration::from_micros(300);
 const DISPLAYS_MAX: u32 = 65;
 const SHOWN_BYTES_MAX: usize = 16 << 20;
 const STDERR_KEPT: usize = 2000;
@@ -302,6 +306,8 @@ impl DriverSession {
         }
         let mut write = link.handle.write(Channel::Control, frame);
         let mut control_ended: Option<Instant> = None;
+        let alone = Alone::enter();
+        let begun = Instant::now();
         loop {
             let give_up = control_ended.unwrap_or_else(Instant::now);
             tokio::select! {
@@ -315,6 +321,8 @@ impl DriverSession {
                 () = tokio::time::sleep_until(give_up), if control_ended.is_some() => {
                     return Err(SessionError::Protocol("its control channel was closed".to_owned()));
                 }
+                // Most cells are over sooner than a processor that sleeps is woken.
+                () = tokio::task::yield_now(), if alone.is_alone() && begun.elapsed() < WATCHED => {}
                 event = self.events.recv() => match event {
                     Some(ProcessEvent::Output { channel, bytes }) => {
                         if let Some(status) = self.output(nonce, channel, bytes, shown, to).await? {
@@ -453,6 +461,35 @@ impl DriverSession {
             }
         }
         Ok(status.unwrap_or(CellStatus::Died(exit)))
+    }
+}
+
+/// Cells that run in this process at the moment.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+/// A cell that runs.
+struct Alone {
+    /// There is another processor for its program.
+    can_watch: bool,
+}
+
+impl Alone {
+    fn enter() -> Self {
+        static CORES: OnceLock<usize> = OnceLock::new();
+        RUNNING.fetch_add(1, Ordering::Relaxed);
+        let cores = CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZero::get));
+        Self { can_watch: *cores > 1 }
+    }
+
+    /// Whether waiting awake for its end takes nothing from other cells.
+    fn is_alone(&self) -> bool {
+        self.can_watch && RUNNING.load(Ordering::Relaxed) == 1
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        RUNNING.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -281,12 +281,17 @@ fn an_endless_cell_of_bash_is_interrupted_and_variables_stay() {
     let _turn = begin!();
     let place = Place::new();
     let server = server(&place);
-    for code in ["kept=yes; while :; do :; done", "kept=yes; sleep 60"] {
+    // Names that the driver's own functions would like to use, too.
+    for code in [
+        "kept=yes status=s name=n text=t; while :; do :; done",
+        "kept=yes status=s name=n text=t; sleep 60",
+    ] {
         let call = json!({"language": "bash", "code": code, "timeout_s": 0.5});
         let answer = server.call("execute_code", call);
         assert_eq!(answer.status(), "timeout", "{answer:?}");
         assert!(!answer.state_lost(), "{answer:?}");
-        assert!(execute(&server, "bash", "echo $kept").all().starts_with("yes"));
+        let kept = execute(&server, "bash", "echo $kept $status $name $text");
+        assert!(kept.all().starts_with("yes s n t"), "{kept:?}");
     }
 }
 

@@ -149,6 +149,39 @@ fn output_cannot_pose_as_the_servers_own_words() {
 }
 
 #[test]
+fn the_streams_can_be_opened_again_by_their_names() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let answer = server.run(
+        "import subprocess\nwith open('/dev/stdout', 'w') as stream: stream.write('from python\\n')\n\
+         subprocess.run(['sh', '-c', 'echo from sh > /dev/stdout; echo aside > /dev/stderr']).returncode",
+    );
+    assert_eq!(answer.status(), "ok", "{answer:?}");
+    let text = answer.all();
+    assert!(
+        text.starts_with("from python\nfrom sh\n") && text.contains("aside"),
+        "{text}"
+    );
+}
+
+#[test]
+fn all_output_is_there_before_the_end_of_a_cell() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    for round in 0..20 {
+        let code = format!("os.write(2, b'e' * 50000); print('o' * 50000, {round}); {round}");
+        let answer = server.run(&code);
+        let meta = answer.meta();
+        assert_eq!(
+            (&meta["stdout_bytes"], &meta["stderr_bytes"]),
+            (&json!(50002 + round.to_string().len()), &json!(50000))
+        );
+    }
+}
+
+#[test]
 fn closing_or_replacing_the_streams_does_not_break_the_session() {
     let _turn = begin!();
     let place = Place::new();

@@ -77,40 +77,42 @@ __sandcell_announced() {
   __sandcell_size && __sandcell_size && __sandcell_text "$__sandcell_n" || builtin exit 0
   [[ $__sandcell_t == *'"interrupt"'*"\"$__sandcell_nonce\""* ]]
 }
-# The shell's state as commands. What bash keeps itself is left out.
+# The shell's state as commands. What bash keeps itself is left out. No name of the user's is hidden by a local one, and
+# no process is started for each variable: on a busy machine that takes longer than an interrupt may.
 __sandcell_state() {
-  local name text
-  local -A own=()
-  for name in _ BASH BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND \
+  builtin trap '' INT
+  local __sandcell_name
+  local -A __sandcell_own=()
+  for __sandcell_name in _ BASH BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND \
     BASH_EXECUTION_STRING BASH_LINENO BASH_LOADABLES_PATH BASH_REMATCH BASH_SOURCE BASH_SUBSHELL BASH_VERSINFO \
     BASH_VERSION COMP_WORDBREAKS DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD HOSTNAME HOSTTYPE \
     LINENO MACHTYPE OPTERR OPTIND OSTYPE PIPESTATUS PPID RANDOM SECONDS SHELLOPTS SHLVL SRANDOM UID; do
-    own[$name]=1
+    __sandcell_own[$__sandcell_name]=1
   done
-  while IFS= builtin read -r name; do
-    [[ $name == __sandcell_* || -n ${own[$name]} ]] && continue
-    text=$(builtin declare -p "$name" 2>/dev/null) || continue
-    [[ $text == 'declare '* ]] && builtin printf 'declare -g %s\n' "${text#declare }"
+  while IFS= builtin read -r __sandcell_name; do
+    [[ $__sandcell_name == __sandcell_* || -n ${__sandcell_own[$__sandcell_name]} ]] && continue
+    builtin declare -p "$__sandcell_name" 2>/dev/null
   done < <(builtin compgen -v)
-  while IFS= builtin read -r name; do
-    [[ $name == __sandcell_* || $name == trap ]] || builtin declare -f "$name"
+  while IFS= builtin read -r __sandcell_name; do
+    [[ $__sandcell_name == __sandcell_* || $__sandcell_name == trap ]] || builtin declare -f "$__sandcell_name"
   done < <(builtin compgen -A function)
-  while IFS= builtin read -r text; do
-    name=${text##* }
-    [[ $name == __sandcell_* ]] || builtin printf 'export -f %q\n' "$name"
+  while IFS= builtin read -r __sandcell_name; do
+    __sandcell_name=${__sandcell_name##* }
+    [[ $__sandcell_name == __sandcell_* ]] || builtin printf 'export -f %q\n' "$__sandcell_name"
   done < <(builtin declare -Fx)
   builtin alias -p
   builtin shopt -p
   builtin printf 'builtin cd -- %q\n' "$PWD"
-  builtin printf 'builtin umask %s\n' "$(builtin umask)"
+  builtin printf 'builtin umask '
+  builtin umask
 }
 # A cell has come to its end; its options are kept in __sandcell_flags and are off.
 __sandcell_after() {
   builtin trap : INT
-  local user=$__sandcell_user_exit
-  if [[ -n $user ]]; then
+  local __sandcell_last=$__sandcell_user_exit
+  if [[ -n $__sandcell_last ]]; then
     __sandcell_user_exit=
-    builtin eval "$user"
+    builtin eval "$__sandcell_last"
   fi
   if (( __sandcell_status == 0 )); then
     __sandcell_done "$__sandcell_nonce" ok 0
@@ -120,19 +122,19 @@ __sandcell_after() {
 }
 # The shell ends: another one goes on with what this one knew.
 __sandcell_leave() {
-  { local status=$?; local flags=${-//[^efunvx]/}; builtin set +efunvx; } 2>/dev/null
+  { local __sandcell_status=$?; local __sandcell_flags=${-//[^efunvx]/}; builtin set +efunvx; } 2>/dev/null
   builtin trap : INT
   builtin trap - EXIT
-  local how=exit user=$__sandcell_user_exit
-  (( BASH_SUBSHELL == 0 )) || builtin exit "$status"
+  local __sandcell_how=exit __sandcell_last=$__sandcell_user_exit
+  (( BASH_SUBSHELL == 0 )) || builtin exit "$__sandcell_status"
   __sandcell_user_exit=
-  [[ -z $user ]] || builtin eval "$user"
+  [[ -z $__sandcell_last ]] || builtin eval "$__sandcell_last"
   if [[ -n $__sandcell_stopped ]]; then
-    how=interrupted status=130
-  elif (( status == 0 )); then
-    how=ok
+    __sandcell_how=interrupted __sandcell_status=130
+  elif (( __sandcell_status == 0 )); then
+    __sandcell_how=ok
   fi
-  SANDCELL_AGAIN="$__sandcell_in $__sandcell_out $__sandcell_nonce $how $status $flags" \
+  SANDCELL_AGAIN="$__sandcell_in $__sandcell_out $__sandcell_nonce $__sandcell_how $__sandcell_status $__sandcell_flags" \
     builtin exec "$BASH" --norc --noprofile -c "$BASH_EXECUTION_STRING" "$0" "$__sandcell_driver" <(__sandcell_state)
 }
 __sandcell_interrupt() {

@@ -89,6 +89,10 @@ def warm():
 def picture(figure):
     """{mime: data} of a figure. If it is open, it is closed: showing it again would only repeat it."""
     found = {"text/plain": "Figure"}
+    if not figure.axes and not figure.lines and not getattr(figure, "texts", None) and not getattr(figure, "subfigs", None):
+        # A white sheet says nothing.
+        close(figure)
+        return {"text/plain": "<Figure size %dx%d with 0 Axes>" % tuple(figure.get_size_inches() * figure.dpi)}
     try:
         with quietly():
             found["image/png"] = png(figure)
@@ -104,10 +108,14 @@ def picture(figure):
             found["text/plain"] = summary(figure, data)
     except Exception:
         pass
+    close(figure)
+    return found
+
+
+def close(figure):
     for manager in managers():
         if manager.canvas.figure is figure:
             sys.modules["matplotlib._pylab_helpers"].Gcf.destroy(manager.num)
-    return found
 
 
 def png(figure):

@@ -282,12 +282,16 @@ def magic_cd(arguments, _frame):
     before = os.getcwd()
     os.chdir(visited[-1] if target == "-" and visited else os.path.expanduser(target))
     visited[:] = [before]
+    folders.extend([os.getcwd()] if folders else [before, os.getcwd()])
+    del folders[:-100]
     if not quiet:
         print(os.getcwd())
 
 
 # The folder before the last %cd.
 visited = []
+# All of them, for %dhist.
+folders = []
 
 
 def magic_env(arguments, _frame):
@@ -427,7 +431,7 @@ def those(arguments):
 
 
 def magic_who(arguments, _frame):
-    print("\t".join([item["name"] for item in those(arguments)]) or "Interactive namespace is empty.")
+    print("".join([item["name"] + "\t " for item in those(arguments)]) or "Interactive namespace is empty.")
 
 
 def magic_whos(arguments, _frame):
@@ -465,7 +469,7 @@ LINE.update(
     {
         name: nothing
         for name in (
-            "matplotlib", "unload_ext", "autoreload", "config", "xmode",
+            "matplotlib", "unload_ext", "autoreload", "config",
             "colors", "automagic", "aimport", "pdb", "logstart", "logstop", "alias", "gui", "autosave",
         )
     }

@@ -210,7 +210,31 @@ def cell_sx(_arguments, body, _name):
 
 
 def magic_pprint(_arguments, _frame):
-    print("Pretty printing has been turned ON")
+    plain = core.part("shell").DISPLAY.formatters["text/plain"]
+    plain.pprint = not plain.pprint
+    print("Pretty printing has been turned " + ("ON" if plain.pprint else "OFF"))
+
+
+def magic_xmode(arguments, _frame):
+    """Tracebacks have one form here, whatever is asked for."""
+    print("Exception reporting mode: " + (arguments.strip() or "Context").capitalize())
+
+
+def magic_dhist(_arguments, _frame):
+    print("Directory history (kept in _dh)")
+    for number, folder in enumerate(magics.folders or [os.getcwd()]):
+        print("%d: %s" % (number, folder))
+
+
+def magic_reset_selective(arguments, _frame):
+    """Forgets the cells' names that a pattern finds. Nobody is asked: there is nobody to answer."""
+    patterns = [word for word in arguments.split() if word != "-f"]
+    if not patterns:
+        raise magics.UsageError("%reset_selective needs a pattern: %reset_selective -f ^data")
+    pattern = core.standard("re").compile(patterns[0])
+    for item in magics.those(""):
+        if pattern.search(item["name"]):
+            core.NAMES.pop(item["name"], None)
 
 
 LINE = {
@@ -219,5 +243,6 @@ LINE = {
     "pdoc": magic_pdoc, "pdef": magic_pdef, "pycat": magic_pycat, "pfile": magic_psource, "load": magic_load,
     "tb": magic_tb, "debug": magic_debug, "psearch": magic_psearch, "prun": magic_prun, "load_ext": magic_load_ext,
     "reload_ext": magic_load_ext, "alias_magic": magic_alias_magic, "pylab": magic_pylab, "pprint": magic_pprint,
+    "xmode": magic_xmode, "dhist": magic_dhist, "reset_selective": magic_reset_selective,
 }
 CELL = {"prun": cell_prun, "sx": cell_sx, "system": cell_sx, "!": cell_sx}

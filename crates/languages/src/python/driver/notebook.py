@@ -372,6 +372,23 @@ def submodule(package):
     return find
 
 
+def latex_to_png(text, encode=False, backend=None, wrap=False, color="Black", scale=1.0):
+    """A formula as a picture, or None where it cannot be drawn: without matplotlib, or when it is no mathtext."""
+    try:
+        mathtext = core.standard("importlib").import_module("matplotlib.mathtext")
+        picture = core.standard("io").BytesIO()
+        text = text.replace("$$", "$")
+        mathtext.math_to_image("$%s$" % text if wrap else text, picture, dpi=120 * scale, format="png", color=color)
+    except (ImportError, ValueError, RuntimeError):
+        return None
+    data = picture.getvalue()
+    return core.standard("base64").encodebytes(data) if encode else data
+
+
+class TerminalInteractiveShell:
+    """The class of a shell in a terminal."""
+
+
 shell = core.part("shell")
 plain = shell.DISPLAY.formatters["text/plain"]
 MODULES = {
@@ -400,12 +417,16 @@ MODULES = {
         "DisplayFormatter": shell.DisplayFormatter, "BaseFormatter": shell.Formatter,
         "PlainTextFormatter": shell.PlainFormatter,
     },
+    # Its shell is not ours: libraries ask whether pictures can be shown, and here they can.
+    "IPython.terminal": {},
+    "IPython.terminal.interactiveshell": {"TerminalInteractiveShell": TerminalInteractiveShell},
     "IPython.lib": {},
+    "IPython.lib.latextools": {"latex_to_png": latex_to_png},
     "IPython.lib.pretty": {
         "pretty": pretty, "pprint": pprint, "for_type": plain.for_type, "for_type_by_name": plain.for_type_by_name,
     },
     "IPython.utils": {},
     "IPython.utils.capture": {"capture_output": capture_output},
 }
-for _name in [_name for _name in MODULES if _name in ("IPython", "IPython.core", "IPython.lib", "IPython.utils")]:
+for _name in ("IPython", "IPython.core", "IPython.lib", "IPython.terminal", "IPython.utils"):
     MODULES[_name]["__getattr__"] = submodule(_name)

@@ -65,6 +65,9 @@ def bundle_of_raw(data):
 
 def plain(value):
     try:
+        shell = core.PARTS.get("shell")
+        if shell is not None and not shell.DISPLAY.formatters["text/plain"].pprint:
+            return repr(value)
         return core.part("pretty").text_of(value)
     except Exception as error:
         if type(value) is int:

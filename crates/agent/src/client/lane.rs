@@ -1,0 +1,198 @@
+//! The way past the agent: pipes between the host and one program, as the agent would have had them.
+//!
+//! What is promised of them is what the agent promises of its own (`docs/design/protocol.md`, "Order"): output that stood
+//! in stdout or stderr when the program wrote to control comes before that, and its end comes after everything it wrote.
+
+use std::io;
+
+use bytes::Bytes;
+use rustix::io::ioctl_fionread;
+use sandcell_jail::lane::Lane;
+use sandcell_sandbox::{Channel, ProcessEvent, SandboxError};
+use tokio::net::unix::pipe;
+use tokio::sync::{Mutex, mpsc};
+
+use super::link::Link;
+use super::process::after_close;
+
+/// At most so many bytes are read at once, as much as a pipe holds.
+const PIECE: usize = 64 << 10;
+
+/// The near ends.
+#[derive(Debug)]
+pub(super) struct Near {
+    control: pipe::Sender,
+    outward: Outward,
+}
+
+#[derive(Debug)]
+struct Outward {
+    stdout: Way,
+    stderr: Way,
+    control: Way,
+}
+
+#[derive(Debug)]
+struct Way {
+    channel: Channel,
+    /// None after its end.
+    pipe: Option<pipe::Receiver>,
+}
+
+/// Nobody takes the events any more.
+struct Left;
+
+impl Near {
+    pub(super) fn new(lane: Lane) -> io::Result<Self> {
+        let way = |channel, end| {
+            Ok::<_, io::Error>(Way {
+                channel,
+                pipe: Some(pipe::Receiver::from_owned_fd(end)?),
+            })
+        };
+        Ok(Self {
+            control: pipe::Sender::from_owned_fd(lane.control_in)?,
+            outward: Outward {
+                stdout: way(Channel::Stdout, lane.stdout)?,
+                stderr: way(Channel::Stderr, lane.stderr)?,
+                control: way(Channel::Control, lane.control_out)?,
+            },
+        })
+    }
+
+    /// Hands on what comes through the pipes, and in its place among that what the agent tells. The task ends with the
+    /// agent's channel or with whoever takes the events.
+    pub(super) fn carry(self, told: mpsc::Receiver<ProcessEvent>, events: mpsc::Sender<ProcessEvent>) -> Past {
+        let task = tokio::spawn(async move {
+            // Nobody takes the events any more, or nobody makes any.
+            let (Ok(()) | Err(Left)) = self.outward.run(told, events).await;
+        });
+        Past {
+            pipe: Mutex::new(Some(self.control)),
+            task: task.abort_handle(),
+        }
+    }
+}
+
+/// What of a program goes past the agent. Dropping it closes the pipes.
+pub(super) struct Past {
+    /// To its control channel, until it is closed. Writers take turns.
+    pipe: Mutex<Option<pipe::Sender>>,
+    task: tokio::task::AbortHandle,
+}
+
+impl Past {
+    /// Bytes for a program that has ended or closed its end are dropped, as with the agent between.
+    pub(super) async fn write(&self, link: &Link, bytes: &Bytes) -> Result<(), SandboxError> {
+        let mut bytes: &[u8] = bytes;
+        let turn = self.pipe.lock().await;
+        let Some(pipe) = turn.as_ref() else {
+            return Err(after_close(Channel::Control));
+        };
+        while !bytes.is_empty() {
+            if link.has_ended() {
+                return Err(link.error());
+            }
+            match pipe.try_write(bytes) {
+                Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    tokio::select! {
+                        ready = pipe.writable() => if ready.is_err() { return Ok(()) },
+                        _ = link.closed() => {}
+                    }
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn close(&self) {
+        self.pipe.lock().await.take();
+    }
+}
+
+impl Drop for Past {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Outward {
+    async fn run(
+        mut self,
+        mut told: mpsc::Receiver<ProcessEvent>,
+        events: mpsc::Sender<ProcessEvent>,
+    ) -> Result<(), Left> {
+        loop {
+            tokio::select! {
+                biased;
+                event = told.recv() => {
+                    let Some(event) = event else { return Ok(()) };
+                    if matches!(event, ProcessEvent::Exited { .. }) {
+                        for way in [&mut self.stdout, &mut self.stderr, &mut self.control] {
+                            way.pass(way.standing(), &events).await?;
+                        }
+                    }
+                    send(&events, event).await?;
+                }
+                () = self.control.ready() => {
+                    // Looked at first: what stands in it was written after what is found in the others now.
+                    let standing = self.control.standing();
+                    for way in [&mut self.stdout, &mut self.stderr] {
+                        way.pass(way.standing(), &events).await?;
+                    }
+                    // Ready with nothing in it: its end.
+                    self.control.pass(standing.max(1), &events).await?;
+                }
+                () = self.stdout.ready() => self.stdout.pass(PIECE, &events).await?,
+                () = self.stderr.ready() => self.stderr.pass(PIECE, &events).await?,
+            }
+        }
+    }
+}
+
+impl Way {
+    async fn ready(&self) {
+        let Some(pipe) = &self.pipe else {
+            return std::future::pending().await;
+        };
+        // An error shows again when it is read.
+        drop(pipe.readable().await);
+    }
+
+    /// How much stands in it. If the system does not tell, it is read until it is empty.
+    fn standing(&self) -> usize {
+        let standing = self.pipe.as_ref().map(ioctl_fionread);
+        standing.map_or(0, |count| {
+            count.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX))
+        })
+    }
+
+    /// Passes on so many bytes, or what there is.
+    async fn pass(&mut self, mut missing: usize, events: &mpsc::Sender<ProcessEvent>) -> Result<(), Left> {
+        while missing > 0 {
+            let Some(pipe) = &self.pipe else { return Ok(()) };
+            let mut buffer = Vec::with_capacity(missing.min(PIECE));
+            match pipe.try_read_buf(&mut buffer) {
+                Ok(count) if count > 0 => {
+                    missing = missing.saturating_sub(count);
+                    let (channel, bytes) = (self.channel, Bytes::from(buffer));
+                    send(events, ProcessEvent::Output { channel, bytes }).await?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(_) | Err(_) => {
+                    self.pipe = None;
+                    send(events, ProcessEvent::Closed { channel: self.channel }).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn send(events: &mpsc::Sender<ProcessEvent>, event: ProcessEvent) -> Result<(), Left> {
+    events.send(event).await.map_err(|_| Left)
+}
