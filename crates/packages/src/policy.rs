@@ -312,6 +312,48 @@ mod tests {
     }
 
     #[test]
+    fn no_spelling_of_a_name_or_a_version_gets_around_the_lists() {
+        let denied = policy(&[], &["num_py", "torch==2.0.0", "epoch<2"]);
+        for text in [
+            "Num.Py",
+            "NUM-PY",
+            "num__py",
+            "num_py[extra]",
+            "num_py ; python_version > '3'",
+            "num_py==1.24.*",
+            "num_py===1",
+            "torch==2",
+            "torch==2.0",
+            "torch==2.0.0+cu118",
+            "torch===2.0.0",
+            "epoch==1.0",
+            "epoch==0!1.0",
+        ] {
+            let answer = parse(text).map(|spec| denied.check(&spec).map_err(|failure| failure.code));
+            assert_eq!(answer, Ok(Err(Code::PackageNotAllowed)), "{text}");
+        }
+        // Local versions are those of the version that they are of, and epochs count first.
+        for (name, version) in [("torch", "2.0.0+cu118"), ("torch", "2"), ("torch", "0!2.0"), ("epoch", "1.9+x")] {
+            assert!(!permits(&denied, name, version), "{name} {version}");
+        }
+        assert!(permits(&denied, "epoch", "1!1.0") && permits(&denied, "numpy", "1"));
+        let allowed = policy(&["numpy==1.24.*", "scipy==1.11.0"], &[]);
+        assert!(permits(&allowed, "numpy", "1.24.4") && permits(&allowed, "numpy", "1.24.0.post1"));
+        for (name, version) in [
+            ("numpy", "1.25.0"),
+            ("numpy", "1!1.24.0"),
+            ("numpy", "1.24.0rc1"),
+            ("numpy", "1.24.0.dev1"),
+            ("num-py", "1.24.0"),
+            ("scipy", "1.11.0.post1"),
+            ("scipy", "1.11.0rc1"),
+        ] {
+            assert!(!permits(&allowed, name, version), "{name} {version}");
+        }
+        assert!(parse("numpy @ file:///etc/passwd").is_err());
+    }
+
+    #[test]
     fn extras_must_be_listed_where_there_is_an_allow_list() {
         let policy = policy(&["requests[socks]"], &[]);
         assert!(policy.check(&parse("requests").unwrap()).is_ok());
