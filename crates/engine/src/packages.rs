@@ -167,9 +167,7 @@ impl Core {
             };
             let mut installed = installer.install(wanted, progress).await?;
             if let Some(folder) = &installed.folder {
-                installed
-                    .notes
-                    .extend(show(sandbox, installer.as_ref(), folder).await?);
+                installed.notes.extend(show(sandbox, installer.as_ref(), folder).await?);
             }
             record.hold(installer.language(), &installed.added);
             lock(&self.history).installed(&record.owner, &installed.added);

@@ -158,12 +158,7 @@ pub(crate) fn part(store: &Store, answer: Answer) -> Result<Part, Failure> {
 }
 
 /// What sandboxes start with of this part, if it can be used with this platform.
-pub(crate) fn start_with(
-    store: &Store,
-    name: &str,
-    part: Part,
-    platform: &str,
-) -> Result<Installed, Failure> {
+pub(crate) fn start_with(store: &Store, name: &str, part: Part, platform: &str) -> Result<Installed, Failure> {
     let unusable = |reason: String| {
         Failure::new(
             Code::PackageFailed,

@@ -333,7 +333,12 @@ mod tests {
             assert_eq!(answer, Ok(Err(Code::PackageNotAllowed)), "{text}");
         }
         // Local versions are those of the version that they are of, and epochs count first.
-        for (name, version) in [("torch", "2.0.0+cu118"), ("torch", "2"), ("torch", "0!2.0"), ("epoch", "1.9+x")] {
+        for (name, version) in [
+            ("torch", "2.0.0+cu118"),
+            ("torch", "2"),
+            ("torch", "0!2.0"),
+            ("epoch", "1.9+x"),
+        ] {
             assert!(!permits(&denied, name, version), "{name} {version}");
         }
         assert!(permits(&denied, "epoch", "1!1.0") && permits(&denied, "numpy", "1"));

@@ -102,12 +102,7 @@ fn read_lock(path: &PathBuf) -> Result<String, Failure> {
 }
 
 /// Builds, tells what is being done, and gives up when the user wants that: nothing is left then.
-async fn build(
-    bases: &Bases,
-    name: &str,
-    wanted: &[String],
-    lock: Option<&str>,
-) -> Result<BaseInfo, Failure> {
+async fn build(bases: &Bases, name: &str, wanted: &[String], lock: Option<&str>) -> Result<BaseInfo, Failure> {
     let mut stop = signals::Stop::listen()?;
     let progress = watch::Sender::new(String::new());
     let mut steps = progress.subscribe();

@@ -304,7 +304,11 @@ fn variables_of_bash_are_listed_and_nothing_of_them_runs() {
             assert!(!variables.contains(part), "{ended}: {part}: {status:?}");
         }
     }
-    let kept = execute(&server, "bash", "ls /tmp/ran; echo \"$greeting $a ${list[2]} ${map[k]}\"");
+    let kept = execute(
+        &server,
+        "bash",
+        "ls /tmp/ran; echo \"$greeting $a ${list[2]} ${map[k]}\"",
+    );
     assert!(
         kept.all().contains("hé \"x\"\n 1 three four v") && kept.all().contains("No such file"),
         "{kept:?}"

@@ -313,17 +313,30 @@ fn fetch_of_every_node_goes_the_way_that_is_allowed() {
         );
         let file = place.write("program.js", &code);
         let output = place
-            .command(&["run", "--network", &format!("good.example:{port}"), &file.display().to_string()])
+            .command(&[
+                "run",
+                "--network",
+                &format!("good.example:{port}"),
+                &file.display().to_string(),
+            ])
             .env("PATH", &path)
             .stdin(Stdio::null())
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let log = String::from_utf8_lossy(&output.stderr);
-        assert!(said.starts_with("got 0 bytes\ngot 0 bytes\nno: "), "{node:?}: {said}\n{log}");
+        assert!(
+            said.starts_with("got 0 bytes\ngot 0 bytes\nno: "),
+            "{node:?}: {said}\n{log}"
+        );
         let server = Client::start(place.command(&["serve"]).env("PATH", &path));
         let id = sandbox(&server, &[format!("good.example:{port}")]);
-        let cell = |code: &str| server.call("execute_code", json!({"code": code, "language": "javascript", "sandbox_id": id}));
+        let cell = |code: &str| {
+            server.call(
+                "execute_code",
+                json!({"code": code, "language": "javascript", "sandbox_id": id}),
+            )
+        };
         let got = cell(&format!("await (await fetch('http://good.example:{port}/c')).text()"));
         assert!(got.all().contains("got 0 bytes"), "{node:?}: {got:?}");
         let denied = cell(&format!("await fetch('{secure}')"));

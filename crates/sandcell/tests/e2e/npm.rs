@@ -195,7 +195,10 @@ fn packages_of_npm_are_there_from_the_start_of_a_sandbox_a_run_and_in_a_base() {
         }
     }
     let command = |arguments: &[&str]| {
-        let output = command(&place, &registry.url(), arguments).stdin(Stdio::null()).output().unwrap();
+        let output = command(&place, &registry.url(), arguments)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         (said, String::from_utf8_lossy(&output.stderr).into_owned())
     };
