@@ -42,6 +42,9 @@ struct Order<'a> {
     packages: Vec<String>,
 }
 
+/// What every sandbox starts with of one installer's packages.
+pub(crate) type Ground<'a> = (&'a Arc<dyn Packages>, Installed);
+
 impl Core {
     pub(crate) async fn install(
         self: &Arc<Self>,
@@ -179,7 +182,7 @@ impl Core {
     }
 
     /// What every sandbox starts with, and whose it is.
-    pub(crate) fn bases(&self) -> Result<Vec<(&Arc<dyn Packages>, Installed)>, Failure> {
+    pub(crate) fn bases(&self) -> Result<Vec<Ground<'_>>, Failure> {
         let mut bases = Vec::new();
         for installer in &self.packages {
             bases.extend(installer.base()?.map(|base| (installer, base)));
