@@ -158,7 +158,7 @@ impl Core {
         if orders.is_empty() {
             return Ok(None);
         }
-        let deadline = Instant::now() + timeout;
+        let (deadline, mut left) = (Instant::now() + timeout, timeout);
         let _turn = record.installing.lock().await;
         let mut all = Installed::default();
         for Order { installer, packages } in orders {
@@ -166,7 +166,7 @@ impl Core {
                 owner: record.owner.0.to_string(),
                 packages,
                 held: record.packages(installer.language()),
-                timeout: deadline.saturating_duration_since(Instant::now()),
+                timeout: left,
             };
             let mut installed = installer.install(wanted, progress).await?;
             if let Some(folder) = &installed.folder {
@@ -177,6 +177,7 @@ impl Core {
             all.added.append(&mut installed.added);
             all.present.append(&mut installed.present);
             all.notes.append(&mut installed.notes);
+            left = deadline.saturating_duration_since(Instant::now());
         }
         Ok(Some(all))
     }

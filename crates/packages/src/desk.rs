@@ -116,7 +116,8 @@ pub(crate) fn nothing_new(present: Vec<Held>) -> Installed {
     }
 }
 
-/// What the caller gets to know: what is new, what of the names that were asked for was there, and which versions changed.
+/// What the caller gets to know: what is new, what of the names that were asked for was there or is not wanted by its own
+/// condition, and which versions changed.
 /// `loaded` is the language's word for what a session does with a package.
 pub(crate) fn handed_over(got: Got, wanted: &Wanted, asked: &[&str], loaded: &str) -> Installed {
     let locked: Vec<Held> = got.answer.locked.iter().map(Locked::held).collect();
@@ -128,9 +129,18 @@ pub(crate) fn handed_over(got: Got, wanted: &Wanted, asked: &[&str], loaded: &st
             one.name, before.version, one.version
         ))
     };
+    let left_out = |name: &&str| {
+        let known = got.answer.locked.iter().any(|one| one.name == **name);
+        (!known).then(|| format!("{name} was not installed: the condition behind its `;` does not hold here"))
+    };
     Installed {
-        notes: added.iter().filter_map(changed).collect(),
-        folder: Some(got.site),
+        notes: added
+            .iter()
+            .filter_map(changed)
+            .chain(asked.iter().filter_map(left_out))
+            .collect(),
+        // A sandbox has few places for layers.
+        folder: (!added.is_empty()).then_some(got.site),
         present: there
             .into_iter()
             .filter(|one| asked.contains(&one.name.as_str()))
@@ -157,4 +167,46 @@ pub(crate) fn broken() -> Failure {
         "the installation broke off",
         "try again; the server's log says more",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_is_shown_only_for_what_is_new_and_a_condition_that_does_not_hold_is_told() {
+        let held = vec![Locked::new("six", "1.0").held(), Locked::new("old", "1.0").held()];
+        let wanted = |held: &[Held]| Wanted {
+            owner: "me".into(),
+            packages: Vec::new(),
+            held: held.to_vec(),
+            timeout: Duration::ZERO,
+        };
+        let got = || Got {
+            answer: Answer {
+                key: None,
+                locked: vec![Locked::new("six", "1.0"), Locked::new("old", "2.0")],
+            },
+            site: "/layer".into(),
+            reused: false,
+        };
+        let some = handed_over(got(), &wanted(&held), &["six", "old"], "imported");
+        assert_eq!(
+            (some.folder, some.added.len(), some.present.len()),
+            (Some("/layer".into()), 1, 1)
+        );
+        assert!(
+            some.notes
+                .iter()
+                .any(|note| note.contains("old changed from 1.0 to 2.0"))
+        );
+        let all = [held.as_slice(), &[Locked::new("old", "2.0").held()]].concat();
+        let none = handed_over(got(), &wanted(&all), &["six", "windows-only"], "imported");
+        assert_eq!((none.folder, none.added.len()), (None, 0));
+        assert!(
+            none.notes
+                .iter()
+                .any(|note| note.starts_with("windows-only was not installed"))
+        );
+    }
 }
