@@ -3,13 +3,14 @@
 //! What is installed and how is the business of [`Packages`]; here the result is shown in the sandbox
 //! and noted, so that the next request builds on it.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use sandcell_sandbox::{
     CellStatus, Code, Command, Exit, Failure, HOME, Held, Installed, OutputStream, Packages, Sandbox, SessionEvent,
-    StdinMode, Usage, Wanted, gather,
+    StdinMode, Usage, Wanted, gather, of_registry,
 };
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -34,6 +35,15 @@ pub(crate) const INSTALL: Duration = Duration::from_secs(120);
 const ARRANGE: Duration = Duration::from_secs(20);
 /// What is kept of the words of what does that.
 const ARRANGED_MAX: usize = 16 << 10;
+
+/// What of a list of packages is one installer's.
+struct Order<'a> {
+    installer: &'a Arc<dyn Packages>,
+    packages: Vec<String>,
+}
+
+/// What every sandbox starts with of one installer's packages.
+pub(crate) type Ground<'a> = (&'a Arc<dyn Packages>, Installed);
 
 impl Core {
     pub(crate) async fn install(
@@ -66,7 +76,10 @@ impl Core {
     ) -> Result<InstallJob, Failure> {
         let language = self.language(&req.language)?;
         let name = &language.info().name;
-        self.installer(name)?.check(&req.packages)?;
+        if req.packages.is_empty() {
+            self.installer(name)?.check(&req.packages)?;
+        }
+        self.check_packages(name, &req.packages)?;
         let timeout = match req.timeout {
             None => INSTALL,
             asked => policy::timeout(&self.config, asked)?,
@@ -99,12 +112,36 @@ impl Core {
         })
     }
 
+    /// Whose each of these packages is: the registry's that it names (`npm:zod`), else the language's own.
+    fn orders(&self, language: &str, packages: &[String]) -> Result<Vec<Order<'_>>, Failure> {
+        let mut orders: Vec<Order<'_>> = Vec::new();
+        for text in packages {
+            let named = self
+                .packages
+                .iter()
+                .find_map(|installer| Some((installer, of_registry(text, installer.registry())?)));
+            let (installer, text) = match named {
+                Some(named) => named,
+                None => (self.installer(language)?, text.as_str()),
+            };
+            let same = |order: &&mut Order<'_>| order.installer.language() == installer.language();
+            match orders.iter_mut().find(same) {
+                Some(order) => order.packages.push(text.to_owned()),
+                None => orders.push(Order {
+                    installer,
+                    packages: vec![text.to_owned()],
+                }),
+            }
+        }
+        Ok(orders)
+    }
+
     /// Refuses a list of packages that cannot be installed, before anything is made for it.
     pub(crate) fn check_packages(&self, language: &str, packages: &[String]) -> Result<(), Failure> {
-        if packages.is_empty() {
-            return Ok(());
-        }
-        self.installer(language)?.check(packages)
+        let orders = self.orders(language, packages)?;
+        orders
+            .iter()
+            .try_for_each(|order| order.installer.check(&order.packages))
     }
 
     /// Puts packages into a sandbox; none is nothing to do. Requests for one sandbox wait for each other.
@@ -117,28 +154,54 @@ impl Core {
         timeout: Duration,
         progress: &watch::Sender<String>,
     ) -> Result<Option<Installed>, Failure> {
-        if packages.is_empty() {
+        let orders = self.orders(language, packages)?;
+        if orders.is_empty() {
             return Ok(None);
         }
-        let installer = self.installer(language)?;
+        let (deadline, mut left) = (Instant::now() + timeout, timeout);
         let _turn = record.installing.lock().await;
-        let wanted = Wanted {
-            owner: record.owner.0.to_string(),
-            packages: packages.to_vec(),
-            held: record.packages(installer.language()),
-            timeout,
-        };
-        let mut installed = installer.install(wanted, progress).await?;
-        if let Some(folder) = &installed.folder {
-            let place = sandbox.attach(folder).await?;
-            if let Some(argv) = installer.arrange(&place) {
-                let left_alone = arrange(sandbox, argv).await?;
-                installed.notes.extend(left_alone);
+        let mut all = Installed::default();
+        for Order { installer, packages } in orders {
+            let wanted = Wanted {
+                owner: record.owner.0.to_string(),
+                packages,
+                held: record.packages(installer.language()),
+                timeout: left,
+            };
+            let mut installed = installer.install(wanted, progress).await?;
+            if let Some(folder) = &installed.folder {
+                installed.notes.extend(show(sandbox, installer.as_ref(), folder).await?);
             }
+            record.hold(installer.language(), &installed.added);
+            lock(&self.history).installed(&record.owner, &installed.added);
+            all.added.append(&mut installed.added);
+            all.present.append(&mut installed.present);
+            all.notes.append(&mut installed.notes);
+            left = deadline.saturating_duration_since(Instant::now());
         }
-        record.hold(installer.language(), &installed.added);
-        lock(&self.history).installed(&record.owner, &installed.added);
-        Ok(Some(installed))
+        Ok(Some(all))
+    }
+
+    /// What every sandbox starts with, and whose it is.
+    pub(crate) fn bases(&self) -> Result<Vec<Ground<'_>>, Failure> {
+        let mut bases = Vec::new();
+        for installer in &self.packages {
+            bases.extend(installer.base()?.map(|base| (installer, base)));
+        }
+        Ok(bases)
+    }
+}
+
+/// Shows a folder of packages in a sandbox and makes them known there; says which names were left alone.
+pub(crate) async fn show(
+    sandbox: &dyn Sandbox,
+    installer: &dyn Packages,
+    folder: &Path,
+) -> Result<Option<String>, Failure> {
+    let place = sandbox.attach(folder).await?;
+    match installer.arrange(&place) {
+        Some(argv) => arrange(sandbox, argv).await,
+        None => Ok(None),
     }
 }
 
@@ -248,6 +311,11 @@ impl InstallJob {
 pub(crate) fn told(installed: &Installed, asked: &[String]) -> String {
     let name = |text: &String| {
         let text = text.trim();
+        // What stands before it is the registry's name.
+        let text = text
+            .split_once(':')
+            .filter(|(registry, _)| registry.bytes().all(|b| b.is_ascii_lowercase()))
+            .map_or(text, |(_, rest)| rest);
         // After the first character an `@` begins a version of npm's.
         let cut = text.get(1..).and_then(|rest| rest.find('@')).map(|place| place + 1);
         let bare = cut

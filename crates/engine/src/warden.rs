@@ -4,12 +4,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandcell_sandbox::{Backend, Code, Failure, Installed, Sandbox, SandboxError, SandboxSpec};
+use sandcell_sandbox::{Backend, Code, Failure, Sandbox, SandboxError, SandboxSpec};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::core::Core;
 use crate::lasting::EventKind;
+use crate::packages::show;
 use crate::passed::{PassedOver, absent_before, lacks, together};
 use crate::record::{Gone, GoneWhy, Record};
 use crate::sessions::{Held, Slot};
@@ -68,11 +69,8 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
         record.failed(failure);
         return;
     }
-    if let Ok(Some(base)) = base(&core) {
-        record.hold(
-            core.packages.first().map_or("", |packages| packages.language()),
-            &base.added,
-        );
+    for (installer, base) in core.bases().unwrap_or_default() {
+        record.hold(installer.language(), &base.added);
     }
     core.witnesses.sandbox(EventKind::SandboxCreated, &record, || {
         let isolation = sandbox.isolation();
@@ -181,22 +179,19 @@ pub(crate) type Made = (Arc<dyn Sandbox>, Vec<PassedOver>);
 /// Asks the back ends in order; the first that can makes it.
 pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Made, Failure> {
     // A base that cannot be had is no reason to leave it out silently.
-    let folder = base(core)?.and_then(|base| base.folder);
+    let bases = core.bases()?;
     let (sandbox, mut passed) = create_bare(plan).await?;
     if plan.backends.len() == core.backends.len() {
         // Nobody named one, so those that never worked were preferred, too.
         let name = sandbox.isolation().backend.as_str();
         passed.splice(0..0, absent_before(&core.config.absent_backends, &core.backends, name));
     }
-    if let Some(folder) = folder {
-        sandbox.attach(&folder).await?;
+    for (installer, base) in &bases {
+        if let Some(folder) = &base.folder {
+            show(sandbox.as_ref(), installer.as_ref(), folder).await?;
+        }
     }
     Ok((sandbox, passed))
-}
-
-/// The packages that every sandbox starts with.
-fn base(core: &Core) -> Result<Option<Installed>, Failure> {
-    core.packages.first().map_or(Ok(None), |packages| packages.base())
 }
 
 async fn create_bare(plan: &Plan) -> Result<Made, Failure> {

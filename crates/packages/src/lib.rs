@@ -9,6 +9,8 @@
 #![forbid(unsafe_code)]
 #![cfg(target_os = "linux")]
 
+mod bases;
+mod desk;
 mod installer;
 mod lock;
 mod names;
@@ -21,7 +23,8 @@ mod store;
 mod tool;
 mod unpack;
 
+pub use bases::{BaseInfo, Bases};
 pub use npm::{NpmConfig, NpmEntry, NpmPackages, NpmPolicy, find_npm};
 pub use policy::{Entry, EntryError, Policy};
-pub use service::{BaseInfo, Config, PythonPackages};
+pub use service::{Config, PythonPackages};
 pub use tool::{Tool, find_uv};

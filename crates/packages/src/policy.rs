@@ -75,8 +75,13 @@ impl FromStr for Entry {
     }
 }
 
+/// As names are normalised: any run of `-`, `_` and `.` is one dash.
 fn normalise(part: &str) -> String {
-    part.to_ascii_lowercase().replace(['_', '.'], "-")
+    let mut text = part.to_ascii_lowercase().replace(['_', '.'], "-");
+    while text.contains("--") {
+        text = text.replace("--", "-");
+    }
+    text
 }
 
 impl Entry {
@@ -309,6 +314,55 @@ mod tests {
             "a pre-release of what is denied"
         );
         assert!(!permits(&policy, "acme-x-internal", "1") && permits(&policy, "acme-x", "1"));
+    }
+
+    #[test]
+    fn no_spelling_of_a_name_or_a_version_gets_around_the_lists() {
+        let denied = policy(&[], &["acme_tool", "evil__*", "torch==2.0.0", "epoch<2"]);
+        for text in [
+            "Acme.Tool",
+            "ACME-TOOL",
+            "acme__tool",
+            "acme_tool[extra]",
+            "acme_tool ; python_version > '3'",
+            "acme_tool==1.24.*",
+            "acme_tool===1",
+            "Evil.one",
+            "evil__two",
+            "torch==2",
+            "torch==2.0",
+            "torch==2.0.0+cu118",
+            "torch===2.0.0",
+            "epoch==1.0",
+            "epoch==0!1.0",
+        ] {
+            let answer = parse(text).map(|spec| denied.check(&spec).map_err(|failure| failure.code));
+            assert_eq!(answer, Ok(Err(Code::PackageNotAllowed)), "{text}");
+        }
+        // Local versions are those of the version that they are of, and epochs count first.
+        for (name, version) in [
+            ("torch", "2.0.0+cu118"),
+            ("torch", "2"),
+            ("torch", "0!2.0"),
+            ("epoch", "1.9+x"),
+        ] {
+            assert!(!permits(&denied, name, version), "{name} {version}");
+        }
+        assert!(permits(&denied, "epoch", "1!1.0") && permits(&denied, "numpy", "1"));
+        let allowed = policy(&["numpy==1.24.*", "scipy==1.11.0"], &[]);
+        assert!(permits(&allowed, "numpy", "1.24.4") && permits(&allowed, "numpy", "1.24.0.post1"));
+        for (name, version) in [
+            ("numpy", "1.25.0"),
+            ("numpy", "1!1.24.0"),
+            ("numpy", "1.24.0rc1"),
+            ("numpy", "1.24.0.dev1"),
+            ("num-py", "1.24.0"),
+            ("scipy", "1.11.0.post1"),
+            ("scipy", "1.11.0rc1"),
+        ] {
+            assert!(!permits(&allowed, name, version), "{name} {version}");
+        }
+        assert!(parse("numpy @ file:///etc/passwd").is_err());
     }
 
     #[test]

@@ -1,32 +1,24 @@
 //! The way of a request: grammar, policy, what is there already, an earlier answer, else an installer.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use sandcell_broker::{Client, Index, Machine, Rules, Trouble};
 use sandcell_sandbox::{Backend, Code, Failure, Held, Installed, Limits, Packages, Wanted};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::bases::{self, OPERATOR};
+use crate::desk::{Desk, FRESH, Got, handed_over, nothing_new, too_long};
 use crate::installer::{Installer, Setup};
 use crate::lock::{self, Locked};
 use crate::names;
 use crate::policy::Policy;
 use crate::spec::{self, Spec};
-use crate::store::{Answer, Base, Layer, Store, base_name, key};
+use crate::store::{Answer, Layer, Part, Store, key};
 use crate::tool::{self, Tool};
-
-/// How long an index is not asked again for the same request.
-pub(crate) const FRESH: Duration = Duration::from_secs(24 * 3600);
-/// Installers at once; each may use all of the machine's cores.
-pub(crate) const INSTALLERS: usize = 2;
-/// The owner of bases.
-const OPERATOR: &str = "operator's bases";
-/// How long a base may take.
-const BASE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// What the operator and the machine say about packages.
 #[derive(Clone)]
@@ -66,78 +58,27 @@ impl std::fmt::Debug for Config {
     }
 }
 
-/// Equal requests wait for each other, and then find the answer.
-#[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
-
-impl Turns {
-    /// The lock of one request.
-    pub(crate) fn of(&self, question: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.retain(|_, turn| turn.strong_count() > 0);
-        if let Some(turn) = turns.get(question).and_then(Weak::upgrade) {
-            return turn;
-        }
-        let turn = Arc::new(tokio::sync::Mutex::new(()));
-        turns.insert(question.to_owned(), Arc::downgrade(&turn));
-        turn
-    }
-}
-
 /// Installs Python packages.
 #[derive(Debug)]
 pub struct PythonPackages {
     config: Config,
     backend: Arc<dyn Backend>,
-    store: Option<Store>,
-    turns: Turns,
-    installers: Semaphore,
-}
-
-/// A base, for lists.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BaseInfo {
-    /// Its name.
-    pub name: String,
-    /// The version of Python that it is for.
-    pub python: String,
-    /// What is in it.
-    pub packages: Vec<Held>,
-    /// Its size.
-    pub bytes: u64,
-    /// Whether it works with the Python of this machine.
-    pub usable: bool,
+    pub(crate) desk: Desk,
 }
 
 impl PythonPackages {
     /// With a back end that makes the installers' sandboxes.
     #[must_use]
     pub fn new(config: Config, backend: Arc<dyn Backend>) -> Arc<Self> {
-        let store = config.data.as_deref().map(|data| Store::new(data, config.kept_max));
-        if let Some(store) = &store {
-            store.sweep();
-        }
         Arc::new(Self {
+            desk: Desk::new(config.data.clone(), config.kept_max),
             config,
             backend,
-            store,
-            turns: Turns::default(),
-            installers: Semaphore::new(INSTALLERS),
-        })
-    }
-
-    fn store(&self) -> Result<&Store, Failure> {
-        self.store.as_ref().ok_or_else(|| {
-            Failure::new(
-                Code::PackageFailed,
-                "there is no folder to keep packages in",
-                "tell the operator: set data_dir (or HOME) for the server",
-            )
         })
     }
 
     /// What byte code and binary wheels depend on.
-    fn python(&self) -> String {
+    pub(crate) fn platform(&self) -> String {
         let version: Vec<&str> = self.config.python_version.split('.').take(2).collect();
         format!(
             "{} {} {}",
@@ -153,7 +94,6 @@ impl PythonPackages {
     }
 
     async fn set_up(&self, store: &Store) -> Result<Setup, Failure> {
-        store.prepare()?;
         let program = self.config.uv.clone();
         let tools = store.tools();
         let folder = match program.clone() {
@@ -217,32 +157,26 @@ impl PythonPackages {
     }
 
     /// Gets what is wanted for an owner: exact versions where they are known, else what the specs are resolved to.
-    async fn get(&self, ask: Ask<'_>, progress: &watch::Sender<String>) -> Result<(Answer, PathBuf, bool), Failure> {
-        let store = self.store()?;
+    async fn get(&self, ask: Ask<'_>, progress: &watch::Sender<String>) -> Result<Got, Failure> {
+        let store = self.desk.store()?;
         let question = self.question(&ask);
-        let turn = self.turns.of(&question);
+        let turn = self.desk.turn(&question);
         let _turn = turn.lock().await;
         if let Some((answer, site)) = self.earlier(store, ask.owner, &question) {
-            return Ok((answer, site, true));
+            return Ok(Got {
+                answer,
+                site,
+                reused: true,
+            });
         }
-        progress.send_replace("waiting for an installer".to_owned());
-        let _place = self.installers.acquire().await.map_err(|_| broken())?;
-        store.make_room();
-        if store.full() {
-            return Err(Failure::new(
-                Code::DiskFull,
-                "the packages that are kept already take all the room that the operator gives them",
-                "use packages that are installed already, or ask the operator to raise packages.kept_mb",
-            ));
-        }
+        let _place = self.desk.place(progress).await?;
         let index = self.index()?;
-        progress.send_replace("finding versions".to_owned());
         let installer = Installer::start(self.set_up(store).await?, index.clone()).await?;
         let result = self.with_installer(&installer, store, &ask, progress).await;
         installer.close().await;
-        let (answer, site, reused) = result.map_err(|failure| self.explain(failure, &index.trouble(), ask.specs))?;
-        store.remember(ask.owner, &question, &answer)?;
-        Ok((answer, site, reused))
+        let got = result.map_err(|failure| self.explain(failure, &index.trouble(), ask.specs))?;
+        store.remember(ask.owner, &question, &got.answer)?;
+        Ok(got)
     }
 
     async fn with_installer(
@@ -251,7 +185,7 @@ impl PythonPackages {
         store: &Store,
         ask: &Ask<'_>,
         progress: &watch::Sender<String>,
-    ) -> Result<(Answer, PathBuf, bool), Failure> {
+    ) -> Result<Got, Failure> {
         let locked = match ask.exact {
             Some(locked) => locked.to_vec(),
             None => installer.resolve(ask.specs, ask.held).await?,
@@ -264,27 +198,34 @@ impl PythonPackages {
         };
         let missing: Vec<Locked> = locked.iter().filter(|one| !is_held(one)).cloned().collect();
         let list = lock::render(&missing);
-        let key = key(&["layer", &self.python(), &list]);
-        let answer = |key| Answer { key: Some(key), locked };
+        let key = key(&["layer", &self.platform(), &list]);
+        let answer = Answer {
+            key: Some(key.clone()),
+            locked,
+        };
         if let Some((_, site)) = store.layer(ask.owner, &key) {
-            return Ok((answer(key), site, true));
+            return Ok(Got {
+                answer,
+                site,
+                reused: true,
+            });
         }
         let draft = store.draft()?;
         let most = self.config.limits.disk.as_bytes();
         let unpacked = installer.build(&missing, &draft, most, progress).await?;
         let layer = Layer {
-            python: self.python(),
+            python: self.platform(),
             locked: missing,
             bytes: unpacked.bytes,
             files: unpacked.files,
             tree: unpacked.hash,
         };
-        let (store, owner, name) = (store.clone(), ask.owner.to_owned(), key.clone());
-        // Waits for the disk.
-        let site = tokio::task::spawn_blocking(move || store.publish(draft, &owner, &name, &layer))
-            .await
-            .map_err(|_| broken())??;
-        Ok((answer(key), site, false))
+        let site = self.desk.keep(draft, ask.owner, &key, layer).await?;
+        Ok(Got {
+            answer,
+            site,
+            reused: false,
+        })
     }
 
     /// Everything that an answer depends on.
@@ -301,7 +242,7 @@ impl PythonPackages {
             .map(|machine| machine.shown().join(" "))
             .unwrap_or_default();
         key(&[
-            &self.python(),
+            &self.platform(),
             &specs.join("\n"),
             &held.join("\n"),
             &policy,
@@ -351,88 +292,26 @@ impl PythonPackages {
         failure
     }
 
-    /// Builds a base of these packages, or of a lock file's exact versions.
-    ///
-    /// # Errors
-    /// What stands in the way.
-    pub async fn build_base(
+    /// A base's part of these packages, or of exact versions.
+    pub(crate) async fn part(
         &self,
-        name: &str,
         packages: &[String],
-        lock_file: Option<&str>,
+        exact: Option<&[Locked]>,
         progress: &watch::Sender<String>,
-    ) -> Result<BaseInfo, Failure> {
-        let name = base_name(name).ok_or_else(|| {
-            Failure::invalid(
-                "that is no name for a base",
-                "use lower-case letters, digits, - and _, at most 40 of them",
-            )
-        })?;
-        let exact = lock_file.map(lock::parse).transpose()?;
-        let specs = match (&exact, packages) {
-            (Some(_), []) => Vec::new(),
-            (Some(_), _) => {
-                return Err(Failure::invalid(
-                    "a lock file and names of packages cannot be used together",
-                    "put everything into the lock file, or leave it out",
-                ));
-            }
-            (None, packages) => spec::parse_all(packages)?,
+    ) -> Result<Part, Failure> {
+        let specs = match exact {
+            Some(_) => Vec::new(),
+            None => spec::parse_all(packages)?,
         };
-        for spec in &specs {
-            self.config.policy.check(spec)?;
-        }
+        specs.iter().try_for_each(|spec| self.config.policy.check(spec))?;
         let ask = Ask {
             owner: OPERATOR,
             specs: &specs,
             held: &[],
-            exact: exact.as_deref(),
+            exact,
         };
-        let work = timeout(BASE_TIMEOUT, self.get(ask, progress)).await;
-        let (answer, _, _) = work.map_err(|_| too_long(BASE_TIMEOUT))??;
-        let store = self.store()?;
-        let key = answer.key.unwrap_or_default();
-        let (layer, _) = store.layer(OPERATOR, &key).ok_or_else(broken)?;
-        let base = Base {
-            key,
-            python: layer.python,
-            packages: answer.locked.iter().map(Locked::held).collect(),
-            bytes: layer.bytes,
-        };
-        store.put_base(name, &base)?;
-        Ok(self.info(name, base))
-    }
-
-    fn info(&self, name: &str, base: Base) -> BaseInfo {
-        BaseInfo {
-            name: name.to_owned(),
-            usable: base.python == self.python(),
-            python: base.python.split(' ').next().unwrap_or_default().to_owned(),
-            packages: base.packages,
-            bytes: base.bytes,
-        }
-    }
-
-    /// All bases.
-    ///
-    /// # Errors
-    /// There is no data folder.
-    pub fn bases(&self) -> Result<Vec<BaseInfo>, Failure> {
-        let bases = self.store()?.bases();
-        Ok(bases.into_iter().map(|(name, base)| self.info(&name, base)).collect())
-    }
-
-    /// Forgets a base. Its files go when they are in no other base and room is needed; sandboxes that show it keep it.
-    ///
-    /// # Errors
-    /// There is none of that name.
-    pub fn remove_base(&self, name: &str) -> Result<(), Failure> {
-        let store = self.store()?;
-        if store.base(name).is_none() {
-            return Err(no_base(name, &store.bases()));
-        }
-        store.remove_base(name)?;
-        Ok(())
+        let got = self.get(ask, progress).await?;
+        bases::part(self.desk.store()?, got.answer)
     }
 }
 
@@ -451,6 +330,10 @@ impl Packages for PythonPackages {
         "python"
     }
 
+    fn registry(&self) -> &str {
+        "pypi"
+    }
+
     fn check(&self, packages: &[String]) -> Result<(), Failure> {
         spec::parse_all(packages)?
             .iter()
@@ -463,13 +346,7 @@ impl Packages for PythonPackages {
         let held = |spec: &Spec| wanted.held.iter().find(|held| spec.is_satisfied_by(held)).cloned();
         let present: Vec<Held> = specs.iter().filter_map(held).collect();
         if present.len() == specs.len() {
-            return Ok(Installed {
-                folder: None,
-                added: Vec::new(),
-                present,
-                reused: true,
-                notes: Vec::new(),
-            });
+            return Ok(nothing_new(present));
         }
         let ask = Ask {
             owner: &wanted.owner,
@@ -478,92 +355,20 @@ impl Packages for PythonPackages {
             exact: None,
         };
         let got = timeout(wanted.timeout, self.get(ask, progress)).await;
-        let (answer, site, reused) = got.map_err(|_| too_long(wanted.timeout))??;
-        let added: Vec<Held> = answer
-            .locked
-            .iter()
-            .map(Locked::held)
-            .filter(|one| !wanted.held.contains(one))
-            .collect();
-        let changed = |one: &&Held| wanted.held.iter().find(|held| held.name == one.name);
-        let notes = added.iter().filter_map(|one| {
-            let before = changed(&one)?;
-            Some(format!(
-                "{} changed from {} to {}: if it was imported already, restart the session (reset_session_state)",
-                one.name, before.version, one.version
-            ))
-        });
-        Ok(Installed {
-            folder: Some(site),
-            notes: notes.collect(),
-            present,
-            reused,
-            added,
-        })
+        let got = got.map_err(|_| too_long(wanted.timeout))??;
+        let asked: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+        Ok(handed_over(got, &wanted, &asked, "imported"))
     }
 
     fn base(&self) -> Result<Option<Installed>, Failure> {
         let Some(name) = &self.config.base else { return Ok(None) };
-        let store = self.store()?;
-        let base = store.base(name).ok_or_else(|| no_base(name, &store.bases()))?;
-        let unusable = |reason: String| {
-            Failure::new(
-                Code::PackageFailed,
-                format!("the base {name} cannot be used: {reason}"),
-                format!("sandcell base build {name} … on the host"),
-            )
-        };
-        if base.python != self.python() {
-            let theirs = &base.python;
-            return Err(unusable(format!(
-                "it is for Python {theirs}, and this is {}",
-                self.python()
-            )));
-        }
-        let (_, site) = store
-            .layer(OPERATOR, &base.key)
-            .ok_or_else(|| unusable("its files are gone".to_owned()))?;
-        Ok(Some(Installed {
-            folder: Some(site),
-            added: base.packages,
-            present: Vec::new(),
-            reused: true,
-            notes: Vec::new(),
-        }))
+        let store = self.desk.store()?;
+        let base = store.base(name).ok_or_else(|| store.no_base(name))?;
+        let part = base
+            .python
+            .map(|part| bases::start_with(store, name, part, &self.platform()));
+        part.transpose()
     }
-}
-
-fn no_base(name: &str, bases: &[(String, Base)]) -> Failure {
-    let names: Vec<&str> = bases.iter().map(|(name, _)| name.as_str()).collect();
-    let known = if names.is_empty() {
-        "there is none yet".to_owned()
-    } else {
-        format!("there are: {}", names.join(", "))
-    };
-    Failure::new(
-        Code::NotFound,
-        format!("there is no base called {name}; {known}"),
-        format!("sandcell base build {name} numpy pandas matplotlib"),
-    )
-}
-
-pub(crate) fn too_long(limit: Duration) -> Failure {
-    Failure::new(
-        Code::Timeout,
-        format!(
-            "the installation was not done within {} s; nothing of it is left",
-            limit.as_secs_f64()
-        ),
-        "call again with a larger timeout_s, or with fewer packages",
-    )
-}
-
-pub(crate) fn broken() -> Failure {
-    Failure::new(
-        Code::Internal,
-        "the installation broke off",
-        "try again; the server's log says more",
-    )
 }
 
 /// UTC, whole seconds.
@@ -596,6 +401,8 @@ pub(crate) fn rfc3339(time: SystemTime) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

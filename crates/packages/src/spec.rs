@@ -4,7 +4,7 @@
 //! that a requirement can never make the installer read or fetch something else than a project of the index.
 
 use pep508_rs::{ExtraName, Requirement, VersionOrUrl};
-use sandcell_sandbox::Failure;
+use sandcell_sandbox::{Failure, is_named_like_standard_module, of_registry};
 
 use crate::names;
 
@@ -153,6 +153,12 @@ fn refuse_other_forms(text: &str) -> Result<(), Failure> {
             "pass names with versions only, such as numpy>=2",
         );
     }
+    if of_registry(text, "npm").is_some() {
+        return no(
+            "npm is not on this machine",
+            "tell the operator: install Node and npm so that they are on PATH (apt-get install nodejs npm)",
+        );
+    }
     let lower = text.to_ascii_lowercase();
     if ["git+", "hg+", "svn+", "bzr+"]
         .iter()
@@ -194,7 +200,7 @@ fn refused(text: &str, reason: &str, remedy: &str) -> Failure {
 
 /// Names that are not what somebody means who types them.
 fn known_names(name: &str, pinned: bool) -> Result<(), Failure> {
-    if names::is_standard(name) {
+    if is_named_like_standard_module(name) {
         return Err(Failure::invalid(
             format!("{name} is part of Python: it is built in, just import it"),
             "leave it out of the list",

@@ -57,13 +57,30 @@ pub(crate) struct Answer {
     pub(crate) locked: Vec<Locked>,
 }
 
-/// A base by name.
+/// A base by name: a part of packages for each language that it has some for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Base {
+    #[serde(flatten)]
+    pub(crate) python: Option<Part>,
+    #[serde(default)]
+    pub(crate) npm: Option<Part>,
+}
+
+/// What of a base one language has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Part {
     pub(crate) key: String,
-    pub(crate) python: String,
+    /// The interpreter that it is for.
+    #[serde(rename = "python")]
+    pub(crate) platform: String,
     pub(crate) packages: Vec<Held>,
     pub(crate) bytes: u64,
+}
+
+impl Base {
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.python.iter().chain(&self.npm)
+    }
 }
 
 /// A step of the store that failed.
@@ -268,7 +285,12 @@ impl Store {
 
     /// Removes layers that were not used for longest until the others fit. Bases stay.
     pub(crate) fn make_room(&self) {
-        let bases: Vec<String> = self.bases().into_iter().map(|(_, base)| base.key).collect();
+        let bases: Vec<String> = self
+            .bases()
+            .iter()
+            .flat_map(|(_, base)| base.parts())
+            .map(|part| part.key.clone())
+            .collect();
         let mut found = Vec::new();
         let mut total = 0;
         for owner in folders(&self.root.join("owners")) {
@@ -335,6 +357,22 @@ impl Store {
         let folder = self.root.join("bases");
         step("make a folder", &folder, std::fs::create_dir_all(&folder))?;
         write(&folder.join(name), base)
+    }
+
+    /// The answer to the name of a base that is not there.
+    pub(crate) fn no_base(&self, name: &str) -> Failure {
+        let bases = self.bases();
+        let names: Vec<&str> = bases.iter().map(|(name, _)| name.as_str()).collect();
+        let known = if names.is_empty() {
+            "there is none yet".to_owned()
+        } else {
+            format!("there are: {}", names.join(", "))
+        };
+        Failure::new(
+            Code::NotFound,
+            format!("there is no base called {name}; {known}"),
+            format!("sandcell base build {name} numpy pandas matplotlib"),
+        )
     }
 
     pub(crate) fn remove_base(&self, name: &str) -> Result<(), StoreError> {
@@ -457,6 +495,26 @@ mod tests {
         store.make_room();
         assert!(store.layer("me", "old").is_none() && store.layer("me", "new").is_some());
         assert!(!store.full());
+    }
+
+    #[test]
+    fn a_base_has_parts_and_one_of_python_alone_is_read_as_it_always_was() {
+        let text = r#"{"key":"k","python":"3.11 x","packages":[{"name":"six","version":"1"}],"bytes":5}"#;
+        let base: Base = serde_json::from_str(text).unwrap();
+        assert_eq!(base.python.as_ref().map(|part| part.bytes), Some(5));
+        assert_eq!(base.npm, None);
+        let both = Base {
+            npm: base.python.clone(),
+            ..base.clone()
+        };
+        let alone = Base {
+            python: None,
+            npm: base.python.clone(),
+        };
+        for base in [base, both, alone] {
+            let text = serde_json::to_string(&base).unwrap();
+            assert_eq!(serde_json::from_str::<Base>(&text).unwrap(), base, "{text}");
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod limits;
 mod network;
 mod packages;
 mod process;
+mod python;
 mod secret;
 mod session;
 
@@ -24,11 +25,12 @@ pub use files::{Entry, EntryKind, FileChunk, Files, HOME, Listing, PathError, Sa
 pub use isolation::{Degree, Isolation, LayerReport, LayerState, Level};
 pub use limits::{ByteSize, Cpus, Limits, MAX_TIMEOUT};
 pub use network::{Connection, Denied, Forward, Network, PROXY_PORT, Way};
-pub use packages::{Held, Installed, LAYERS, LAYERS_MAX, Packages, Wanted, layer_places};
+pub use packages::{Held, Installed, LAYERS, LAYERS_MAX, Packages, Wanted, layer_places, of_registry};
 pub use process::{
     Channel, Command, Compile, Exit, Gathered, Process, ProcessEvent, ProcessHandle, Program, Signal, SignalScope,
     StdinMode, gather,
 };
+pub use python::{is_named_like_standard_module, is_standard_module};
 pub use secret::Secret;
 pub use session::{
     Aftermath, Cell, CellError, CellOutcome, CellStatus, Interrupter, Language, LanguageInfo, MimeBundle, NotLoaded,

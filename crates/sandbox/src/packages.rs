@@ -26,6 +26,13 @@ pub fn layer_places() -> Vec<String> {
         .collect()
 }
 
+/// The requirement behind the name of a registry: of npm's `npm:zod@^3` is `zod@^3`; of a text that does not begin with
+/// the registry's name and a colon it is none.
+#[must_use]
+pub fn of_registry<'a>(text: &'a str, registry: &str) -> Option<&'a str> {
+    text.trim_start().strip_prefix(registry)?.strip_prefix(':')
+}
+
 /// A package that a sandbox has, or gets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Held {
@@ -49,7 +56,7 @@ pub struct Wanted {
 }
 
 /// What came of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Installed {
     /// The folder to show in the sandbox; none when the sandbox has everything already.
     pub folder: Option<PathBuf>,
@@ -68,6 +75,9 @@ pub struct Installed {
 pub trait Packages: Send + Sync + std::fmt::Debug {
     /// The language that the packages are for.
     fn language(&self) -> &str;
+
+    /// Where they come from, in a word that a requirement may begin with: `npm` for `npm:zod`. See [`of_registry`].
+    fn registry(&self) -> &str;
 
     /// Whether code in this language can use them, too.
     fn serves(&self, language: &str) -> bool {

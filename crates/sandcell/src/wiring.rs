@@ -278,13 +278,13 @@ async fn ask_versions(backend: &dyn Backend, settings: &Settings, found: &mut De
     }
 }
 
-/// The installer of packages alone, for the commands about bases, and the back end to shut down afterwards. Without a
+/// Who builds bases, for the commands about them, and the back end to shut down afterwards. Without a
 /// launcher nothing can be installed, only looked at.
 #[cfg(all(target_os = "linux", feature = "native"))]
-pub(crate) async fn package_installer(
+pub(crate) async fn bases(
     settings: &Settings,
     launcher: Option<Launcher>,
-) -> Result<(Arc<sandcell_packages::PythonPackages>, Arc<dyn Backend>), Failure> {
+) -> Result<(sandcell_packages::Bases, Arc<dyn Backend>), Failure> {
     let mut found = languages(settings);
     if let Some(at) = found.missing.iter().position(|missing| missing.name == "python") {
         return Err(found.missing.swap_remove(at).failure);
@@ -300,6 +300,6 @@ pub(crate) async fn package_installer(
         }
         None => Arc::new(AbsentBackend::new(select::unknown("native"))),
     };
-    let packages = packages::python_packages(settings, &backend, &found.languages())?;
-    Ok((packages, backend))
+    let bases = packages::bases(settings, &backend, &found.languages())?;
+    Ok((bases, backend))
 }

@@ -190,6 +190,12 @@ impl TableLanguage {
         if self.needs_dir() && !way.apart {
             files.push((own_path(&format!("{dir}/{KEEP}"))?, Bytes::new()));
         }
+        let mut run = self.command(&way.run, &places, HOME, args, env);
+        if entry.session == Some(Driver::Node)
+            && let Some((path, text)) = crate::node::with_proxy(&mut run.env)
+        {
+            files.push((own_path(path)?, Bytes::from_static(text.as_bytes())));
+        }
         let compile_in = if way.apart { dir.as_str() } else { HOME };
         Ok(Program {
             files,
@@ -197,7 +203,7 @@ impl TableLanguage {
                 command: self.command(&way.compile, &places, compile_in, &[], env),
                 timeout: way.compile_timeout(),
             }),
-            run: self.command(&way.run, &places, HOME, args, env),
+            run,
         })
     }
 

@@ -16,8 +16,13 @@ const TIMEOUT_S: u64 = 120;
 
 /// Packages that are there from the start.
 pub(super) fn packages_field(facts: &Facts) -> Field {
+    let npm = facts.package_languages.iter().any(|language| language == "javascript");
     Field::new("packages", Kind::Texts, json!(["numpy"]))
-        .about("Installed first")
+        .about(if npm {
+            "Installed first; npm:NAME is npm's"
+        } else {
+            "Installed first"
+        })
         .hidden_if(facts.package_languages.is_empty())
 }
 

@@ -16,14 +16,15 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use sandcell_broker::{Client, Machine, NpmIndex, NpmMachine, Rules, Trouble};
 use sandcell_sandbox::{Backend, Code, Failure, Held, Installed, Limits, Packages, Wanted};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 pub use policy::{NpmEntry, NpmPolicy};
 
-use crate::lock::Locked;
-use crate::service::{FRESH, INSTALLERS, Turns, broken, rfc3339, too_long};
-use crate::store::{Answer, Layer, Store, key};
+use crate::bases::{self, OPERATOR};
+use crate::desk::{Desk, FRESH, Got, handed_over, nothing_new, too_long};
+use crate::service::rfc3339;
+use crate::store::{Answer, Layer, Part, Store, key};
 use installer::{Installer, Setup};
 use spec::Spec;
 
@@ -51,6 +52,8 @@ pub struct NpmConfig {
     pub total_max: u64,
     /// Bytes of all layers that are kept.
     pub kept_max: u64,
+    /// The base that every sandbox starts with.
+    pub base: Option<String>,
     /// Looks a variable of the environment up, for the machine's settings.
     pub variable: fn(&str) -> Option<String>,
 }
@@ -79,27 +82,22 @@ pub fn find_npm(path: Option<&str>) -> Option<PathBuf> {
 pub struct NpmPackages {
     config: NpmConfig,
     backend: Arc<dyn Backend>,
-    store: Option<Store>,
-    turns: Turns,
-    installers: Semaphore,
+    desk: Desk,
 }
 
 impl NpmPackages {
     /// With a back end that makes the installers' sandboxes.
     #[must_use]
     pub fn new(config: NpmConfig, backend: Arc<dyn Backend>) -> Arc<Self> {
-        let store = config.data.as_deref().map(|data| Store::new(data, config.kept_max));
         Arc::new(Self {
+            desk: Desk::new(config.data.clone(), config.kept_max),
             config,
             backend,
-            store,
-            turns: Turns::default(),
-            installers: Semaphore::new(INSTALLERS),
         })
     }
 
     /// What packages that hold machine code depend on.
-    fn platform(&self) -> String {
+    pub(crate) fn platform(&self) -> String {
         let major = self.config.node_version.trim_start_matches('v').split('.').next();
         format!("node {} {}", major.unwrap_or_default(), std::env::consts::ARCH)
     }
@@ -133,28 +131,21 @@ impl NpmPackages {
         Ok(key(&["npm", &self.platform(), &specs.join("\n"), &policy, &shown]))
     }
 
-    async fn get(
-        &self,
-        owner: &str,
-        specs: &[Spec],
-        progress: &watch::Sender<String>,
-    ) -> Result<(Answer, PathBuf, bool), Failure> {
-        let store = self.store.as_ref().ok_or_else(|| {
-            Failure::new(
-                Code::PackageFailed,
-                "there is no folder to keep packages in",
-                "tell the operator: set data_dir (or HOME) for the server",
-            )
-        })?;
+    async fn get(&self, owner: &str, specs: &[Spec], progress: &watch::Sender<String>) -> Result<Got, Failure> {
+        let store = self.desk.store()?;
         let question = self.question(specs)?;
-        let turn = self.turns.of(&question);
+        let turn = self.desk.turn(&question);
         let _turn = turn.lock().await;
         if let Some((answer, age)) = store.answer(owner, &question)
             && age <= FRESH
             && let Some((layer, site)) = answer.key.as_deref().and_then(|key| store.layer(owner, key))
             && self.config.policy.check_lock(&layer.locked).is_ok()
         {
-            return Ok((answer, site, true));
+            return Ok(Got {
+                answer,
+                site,
+                reused: true,
+            });
         }
         let npm = self.config.npm.clone().ok_or_else(|| {
             Failure::new(
@@ -163,17 +154,7 @@ impl NpmPackages {
                 "tell the operator: install npm so that it is on PATH (apt-get install npm)",
             )
         })?;
-        progress.send_replace("waiting for an installer".to_owned());
-        let _place = self.installers.acquire().await.map_err(|_| broken())?;
-        store.make_room();
-        if store.full() {
-            return Err(Failure::new(
-                Code::DiskFull,
-                "the packages that are kept already take all the room that the operator gives them",
-                "use packages that are installed already, or ask the operator to raise packages.kept_mb",
-            ));
-        }
-        store.prepare()?;
+        let _place = self.desk.place(progress).await?;
         let index = self.index()?;
         let setup = Setup {
             backend: self.backend.clone(),
@@ -181,13 +162,12 @@ impl NpmPackages {
             npm,
             limits: self.config.limits.clone(),
         };
-        progress.send_replace("finding versions".to_owned());
         let installer = Installer::start(setup, index.clone()).await?;
         let result = self.with_installer(&installer, store, owner, specs, progress).await;
         installer.close().await;
-        let (answer, site, reused) = result.map_err(|failure| self.explain(failure, &index.trouble()))?;
-        store.remember(owner, &question, &answer)?;
-        Ok((answer, site, reused))
+        let got = result.map_err(|failure| self.explain(failure, &index.trouble()))?;
+        store.remember(owner, &question, &got.answer)?;
+        Ok(got)
     }
 
     async fn with_installer(
@@ -197,7 +177,7 @@ impl NpmPackages {
         owner: &str,
         specs: &[Spec],
         progress: &watch::Sender<String>,
-    ) -> Result<(Answer, PathBuf, bool), Failure> {
+    ) -> Result<Got, Failure> {
         let lock = installer.resolve(specs).await?;
         self.config.policy.check_lock(&lock.all)?;
         let name = key(&["npm layer", &self.platform(), &lock.text]);
@@ -206,7 +186,11 @@ impl NpmPackages {
             locked: lock.top,
         };
         if let Some((_, site)) = store.layer(owner, &name) {
-            return Ok((answer, site, true));
+            return Ok(Got {
+                answer,
+                site,
+                reused: true,
+            });
         }
         let draft = store.draft()?;
         let unpacked = installer
@@ -219,12 +203,18 @@ impl NpmPackages {
             files: unpacked.files,
             tree: unpacked.hash,
         };
-        let (store, owner) = (store.clone(), owner.to_owned());
-        // Waits for the disk.
-        let site = tokio::task::spawn_blocking(move || store.publish(draft, &owner, &name, &layer))
-            .await
-            .map_err(|_| broken())??;
-        Ok((answer, site, false))
+        let site = self.desk.keep(draft, owner, &name, layer).await?;
+        Ok(Got {
+            answer,
+            site,
+            reused: false,
+        })
+    }
+
+    /// A base's part of these packages.
+    pub(crate) async fn part(&self, packages: &[String], progress: &watch::Sender<String>) -> Result<Part, Failure> {
+        let got = self.get(OPERATOR, &spec::parse_all(packages)?, progress).await?;
+        bases::part(self.desk.store()?, got.answer)
     }
 
     /// npm's failure in the words of what the broker saw, which knows better.
@@ -284,6 +274,10 @@ impl Packages for NpmPackages {
         "javascript"
     }
 
+    fn registry(&self) -> &str {
+        "npm"
+    }
+
     fn serves(&self, language: &str) -> bool {
         matches!(language, "javascript" | "typescript")
     }
@@ -300,33 +294,12 @@ impl Packages for NpmPackages {
         let held = |spec: &Spec| wanted.held.iter().find(|held| spec.is_satisfied_by(held)).cloned();
         let present: Vec<Held> = specs.iter().filter_map(held).collect();
         if present.len() == specs.len() {
-            return Ok(Installed {
-                folder: None,
-                added: Vec::new(),
-                present,
-                reused: true,
-                notes: Vec::new(),
-            });
+            return Ok(nothing_new(present));
         }
         let got = timeout(wanted.timeout, self.get(&wanted.owner, &specs, progress)).await;
-        let (answer, site, reused) = got.map_err(|_| too_long(wanted.timeout))??;
-        let added: Vec<Held> = answer.locked.iter().map(Locked::held).collect();
-        let notes = added.iter().filter_map(|one| {
-            let before = wanted.held.iter().find(|held| held.name == one.name)?;
-            (before.version != one.version).then(|| {
-                format!(
-                    "{} changed from {} to {}: if it was loaded already, restart the session (reset_session_state)",
-                    one.name, before.version, one.version
-                )
-            })
-        });
-        Ok(Installed {
-            notes: notes.collect(),
-            folder: Some(site),
-            present: Vec::new(),
-            reused,
-            added,
-        })
+        let got = got.map_err(|_| too_long(wanted.timeout))??;
+        let asked: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+        Ok(handed_over(got, &wanted, &asked, "loaded"))
     }
 
     fn arrange(&self, place: &str) -> Option<Vec<String>> {
@@ -338,6 +311,11 @@ impl Packages for NpmPackages {
     }
 
     fn base(&self) -> Result<Option<Installed>, Failure> {
-        Ok(None)
+        let Some(name) = &self.config.base else { return Ok(None) };
+        let store = self.desk.store()?;
+        // That there is one of that name is Python's part to say.
+        let part = store.base(name).and_then(|base| base.npm);
+        part.map(|part| bases::start_with(store, name, part, &self.platform()))
+            .transpose()
     }
 }

@@ -3,11 +3,10 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Instant;
 
 use clap::{Args, Subcommand};
-use sandcell_packages::{BaseInfo, PythonPackages};
+use sandcell_packages::{BaseInfo, Bases};
 use sandcell_sandbox::{Code, Failure};
 use serde_json::json;
 use tokio::sync::watch;
@@ -34,7 +33,7 @@ pub(super) enum BaseCommand {
         /// What to call it: lower-case letters, digits, - and _
         name: String,
 
-        /// What to install, such as `numpy` or `pandas>=2,<3`
+        /// What to install, such as `numpy`, `pandas>=2,<3` or, of npm, `npm:zod@^3`
         #[arg(value_name = "PACKAGE", required_unless_present = "lock")]
         packages: Vec<String>,
 
@@ -44,7 +43,7 @@ pub(super) enum BaseCommand {
     },
     /// Lists the bases
     List {
-        /// Prints a list of {name, python, packages, bytes, usable}
+        /// Prints a list of {name, python, packages, npm, bytes, usable}
         #[arg(long)]
         json: bool,
     },
@@ -63,7 +62,7 @@ pub(super) fn run(args: &BaseArgs, settings: Settings, launcher: Option<Launcher
 }
 
 async fn carry_out(args: &BaseArgs, settings: Settings, launcher: Option<Launcher>) -> Result<ExitCode, Failure> {
-    let (packages, backend) = wiring::package_installer(&settings, launcher).await?;
+    let (bases, backend) = wiring::bases(&settings, launcher).await?;
     let printed = match &args.command {
         BaseCommand::Build {
             name,
@@ -71,13 +70,13 @@ async fn carry_out(args: &BaseArgs, settings: Settings, launcher: Option<Launche
             lock,
         } => {
             let lock = lock.as_ref().map(read_lock).transpose()?;
-            let built = build(&packages, name, wanted, lock.as_deref()).await;
+            let built = build(&bases, name, wanted, lock.as_deref()).await;
             backend.shutdown().await;
             say_built(&settings, &built?)
         }
-        BaseCommand::List { json } => say_list(&packages.bases()?, *json),
+        BaseCommand::List { json } => say_list(&bases.list()?, *json),
         BaseCommand::Remove { name } => {
-            packages.remove_base(name)?;
+            bases.remove(name)?;
             Ok(())
         }
     };
@@ -103,17 +102,12 @@ fn read_lock(path: &PathBuf) -> Result<String, Failure> {
 }
 
 /// Builds, tells what is being done, and gives up when the user wants that: nothing is left then.
-async fn build(
-    packages: &Arc<PythonPackages>,
-    name: &str,
-    wanted: &[String],
-    lock: Option<&str>,
-) -> Result<BaseInfo, Failure> {
+async fn build(bases: &Bases, name: &str, wanted: &[String], lock: Option<&str>) -> Result<BaseInfo, Failure> {
     let mut stop = signals::Stop::listen()?;
     let progress = watch::Sender::new(String::new());
     let mut steps = progress.subscribe();
     let began = Instant::now();
-    let work = packages.build_base(name, wanted, lock, &progress);
+    let work = bases.build(name, wanted, lock, &progress);
     tokio::pin!(work);
     loop {
         tokio::select! {
@@ -177,14 +171,17 @@ fn contents(base: &BaseInfo) -> String {
     let packages: Vec<String> = base
         .packages
         .iter()
+        .chain(&base.npm)
         .map(|one| format!("{} {}", one.name, one.version))
         .collect();
-    format!(
-        "{} ({} MiB, Python {})",
-        packages.join(", "),
-        base.bytes >> 20,
-        base.python
-    )
+    let mut about = format!("{} MiB", base.bytes >> 20);
+    if !base.python.is_empty() {
+        about.push_str(&format!(", Python {}", base.python));
+    }
+    if !base.npm.is_empty() {
+        about.push_str(", Node");
+    }
+    format!("{} ({about})", packages.join(", "))
 }
 
 fn say_list(bases: &[BaseInfo], as_json: bool) -> io::Result<()> {
@@ -194,6 +191,7 @@ fn say_list(bases: &[BaseInfo], as_json: bool) -> io::Result<()> {
                 "name": base.name,
                 "python": base.python,
                 "packages": base.packages,
+                "npm": base.npm,
                 "bytes": base.bytes,
                 "usable": base.usable,
             })
@@ -205,7 +203,7 @@ fn say_list(bases: &[BaseInfo], as_json: bool) -> io::Result<()> {
         let note = if base.usable {
             ""
         } else {
-            "  (not for this machine's Python any more; build it again)"
+            "  (not for this machine's interpreters any more; build it again)"
         };
         text.push_str(&format!("{}: {}{note}\n", base.name, contents(base)));
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sandcell_packages::{
-    Config, NpmConfig, NpmEntry, NpmPackages, NpmPolicy, Policy, PythonPackages, find_npm, find_uv,
+    Bases, Config, NpmConfig, NpmEntry, NpmPackages, NpmPolicy, Policy, PythonPackages, find_npm, find_uv,
 };
 use sandcell_sandbox::{Backend, ByteSize, Code, Cpus, Failure, Language, Limits, Packages};
 
@@ -83,6 +83,7 @@ fn npm_packages(
         file_max: own.file.as_bytes(),
         total_max: own.download.as_bytes(),
         kept_max: own.kept.as_bytes(),
+        base: own.base.clone(),
         variable: |name| std::env::var(name).ok(),
     };
     Ok(Some(NpmPackages::new(config, backend.clone())))
@@ -100,8 +101,18 @@ fn limits(disk: ByteSize) -> Limits {
     }
 }
 
-/// The same as its own type, for the commands about bases.
-pub(crate) fn python_packages(
+/// Who builds bases, for the commands about them.
+pub(super) fn bases(
+    settings: &Settings,
+    backend: &Arc<dyn Backend>,
+    languages: &[Arc<dyn Language>],
+) -> Result<Bases, Failure> {
+    let python = python_packages(settings, backend, languages)?;
+    Ok(Bases::new(python, npm_packages(settings, backend, languages)?))
+}
+
+/// Packages of Python.
+fn python_packages(
     settings: &Settings,
     backend: &Arc<dyn Backend>,
     languages: &[Arc<dyn Language>],

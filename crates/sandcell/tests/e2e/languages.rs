@@ -277,6 +277,45 @@ fn a_bash_session_keeps_variables_functions_folder_and_options() {
 }
 
 #[test]
+fn variables_of_bash_are_listed_and_nothing_of_them_runs() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let made = execute(
+        &server,
+        "bash",
+        "greeting=$'hé \"x\"\\n'; declare -i count=3; list=(1 2 'three four'); declare -A map=([k]=v); bad=$'a\\xffb'; \
+         declare -n trap_name='list[$(touch /tmp/ran)]'; shopt -s nocasematch; readonly a=1 b=2 n=3 text=4 head=5 name=6 status=7",
+    );
+    assert_eq!(made.status(), "ok", "{made:?}");
+    let listed = || {
+        let status = server.call("get_sandbox_status", json!({}));
+        let id = status.0["structuredContent"]["sandboxes"][0]["sandbox_id"].clone();
+        server.call("get_sandbox_status", json!({"sandbox_id": id}))
+    };
+    for ended in ["true", "exit 3"] {
+        execute(&server, "bash", ended);
+        let status = listed();
+        let variables = status.0["structuredContent"]["sandboxes"][0]["sessions"][0]["variables"].to_string();
+        for part in ["greeting", "count", "list", "map", "trap_name", "three four"] {
+            assert!(variables.contains(part), "{ended}: {part}: {status:?}");
+        }
+        for part in ["PATH", "BASH", "__sandcell", "LC_ALL"] {
+            assert!(!variables.contains(part), "{ended}: {part}: {status:?}");
+        }
+    }
+    let kept = execute(
+        &server,
+        "bash",
+        "ls /tmp/ran; echo \"$greeting $a ${list[2]} ${map[k]}\"",
+    );
+    assert!(
+        kept.all().contains("hé \"x\"\n 1 three four v") && kept.all().contains("No such file"),
+        "{kept:?}"
+    );
+}
+
+#[test]
 fn an_endless_cell_of_bash_is_interrupted_and_variables_stay() {
     let _turn = begin!();
     let place = Place::new();

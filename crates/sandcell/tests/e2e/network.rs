@@ -1,5 +1,6 @@
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,7 +10,7 @@ use serde_json::json;
 
 use crate::support::client::{Answer, Client};
 use crate::support::place::Place;
-use crate::support::{begin, until};
+use crate::support::{begin, skip, until};
 
 /// A web server of the host on a loopback address, which sandboxes reach by the operator's exception only.
 struct Web {
@@ -284,6 +285,64 @@ fn a_run_reaches_what_its_flag_names_and_nothing_is_left_of_it() {
     until(Duration::from_secs(2), "the connection is closed", || {
         (web.open() == 0).then_some(())
     });
+}
+
+#[test]
+fn fetch_of_every_node_goes_the_way_that_is_allowed() {
+    let _turn = begin!();
+    let named = std::env::var_os("SANDCELL_TEST_NODE").map(PathBuf::from);
+    let nodes: Vec<PathBuf> = ["/usr/bin/node", "/usr/local/bin/node"]
+        .into_iter()
+        .map(PathBuf::from)
+        .chain(named)
+        .filter(|node| node.exists())
+        .collect();
+    if nodes.is_empty() {
+        return skip(
+            "network::fetch_of_every_node_goes_the_way_that_is_allowed",
+            "no node (apt-get install nodejs)",
+        );
+    }
+    for node in nodes {
+        let (place, web) = (place(), Web::start("127.0.0.77"));
+        let path = format!("{}:/usr/bin:/bin", node.parent().unwrap().display());
+        let (port, secure) = (web.port, "https://bad.wide.example/");
+        let code = format!(
+            "const text = async (url) => {{ try {{ return await (await fetch(url)).text() }} catch (error) {{ return 'no: ' + (error.cause ?? error).message }} }};\n\
+             text('http://good.example:{port}/a').then(async (first) => {{ console.log(first); console.log(await text('http://good.example:{port}/b')); console.log(await text('{secure}')) }});"
+        );
+        let file = place.write("program.js", &code);
+        let output = place
+            .command(&[
+                "run",
+                "--network",
+                &format!("good.example:{port}"),
+                &file.display().to_string(),
+            ])
+            .env("PATH", &path)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            said.starts_with("got 0 bytes\ngot 0 bytes\nno: "),
+            "{node:?}: {said}\n{log}"
+        );
+        let server = Client::start(place.command(&["serve"]).env("PATH", &path));
+        let id = sandbox(&server, &[format!("good.example:{port}")]);
+        let cell = |code: &str| {
+            server.call(
+                "execute_code",
+                json!({"code": code, "language": "javascript", "sandbox_id": id}),
+            )
+        };
+        let got = cell(&format!("await (await fetch('http://good.example:{port}/c')).text()"));
+        assert!(got.all().contains("got 0 bytes"), "{node:?}: {got:?}");
+        let denied = cell(&format!("await fetch('{secure}')"));
+        assert!(denied.all().contains("network_denied"), "{node:?}: {denied:?}");
+        assert_eq!(web.asked().len(), 3, "{node:?}");
+    }
 }
 
 #[test]

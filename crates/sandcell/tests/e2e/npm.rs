@@ -1,4 +1,5 @@
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -30,18 +31,22 @@ fn missing() -> Option<&'static str> {
     }
 }
 
-/// A server whose machine has npm and this registry.
-fn server(place: &Place, registry: &str) -> Client {
+/// A command on a machine that has npm and this registry.
+fn command(place: &Place, registry: &str, arguments: &[&str]) -> Command {
     let folder = place.path("home").join("bin");
     std::fs::create_dir_all(&folder).unwrap();
     let link = folder.join("npm");
     if !link.exists() {
         std::os::unix::fs::symlink(npm().unwrap(), &link).unwrap();
     }
-    let mut command = place.command(&["serve"]);
+    let mut command = place.command(arguments);
     command.env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", folder.display()));
     command.env("npm_config_registry", registry);
-    Client::start(&mut command)
+    command
+}
+
+fn server(place: &Place, registry: &str) -> Client {
+    Client::start(&mut command(place, registry, &["serve"]))
 }
 
 fn install(server: &Client, packages: Value) -> Answer {
@@ -143,6 +148,84 @@ fn packages_of_npm_reach_a_running_session_and_no_script_runs() {
         json!({"code": "import('demo-one').then((one) => console.log(one.answer))", "language": "javascript"}),
     );
     assert_eq!(module.output().trim(), "2", "{module:?}");
+}
+
+#[test]
+fn packages_of_npm_are_there_from_the_start_of_a_sandbox_a_run_and_in_a_base() {
+    let _turn = begin!();
+    if let Some(reason) = missing() {
+        return skip(
+            "npm::packages_of_npm_are_there_from_the_start_of_a_sandbox_a_run_and_in_a_base",
+            reason,
+        );
+    }
+    let (place, registry) = (Place::new(), stocked());
+    let answer = "console.log(require('demo-one').answer)";
+    {
+        let server = server(&place, &registry.url());
+        let made = server.call("create_sandbox", json!({"packages": ["npm:demo-one@1"]}));
+        assert!(!made.is_error(), "{made:?}\n{}", server.log());
+        let id = made.0["structuredContent"]["sandbox_id"].clone();
+        let used = server.call(
+            "execute_code",
+            json!({"sandbox_id": id, "code": answer, "language": "javascript"}),
+        );
+        assert_eq!(used.output().trim(), "42", "{used:?}");
+        // Whose it is, the name of the registry says, not the language of the call.
+        let more = server.call(
+            "install_package",
+            json!({"sandbox_id": id, "packages": ["npm:@scope/helper", " npm:demo-one@1.0.0"]}),
+        );
+        assert!(
+            more.all().contains("already there: ") && more.all().contains("demo-one 1.0.0"),
+            "{more:?}"
+        );
+        for (package, part) in [
+            ("npm:git+https://evil.example/x", "not taken"),
+            ("npm:--registry=x", "options"),
+            ("npm:npm:demo-one", "not taken"),
+            ("npm:", "no package's name"),
+            ("pypi:npm:demo-one", "npm is not on this machine"),
+        ] {
+            let refused = server.call("create_sandbox", json!({"packages": [package]}));
+            assert!(
+                refused.is_error() && refused.all().contains(part),
+                "{package}: {refused:?}"
+            );
+        }
+    }
+    let command = |arguments: &[&str]| {
+        let output = command(&place, &registry.url(), arguments)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        (said, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let file = place.write("program.js", answer);
+    let file = file.to_str().unwrap();
+    let (said, log) = command(&["run", "--package", "npm:demo-one@1", file]);
+    assert_eq!(said.trim(), "42", "{log}");
+    let (said, log) = command(&["base", "build", "tools", "npm:demo-one@1"]);
+    assert!(
+        said.contains("base tools") && said.contains("demo-one 1.0.0"),
+        "{said}\n{log}"
+    );
+    let (said, log) = command(&["base", "list", "--json"]);
+    let list: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}\n{log}"));
+    assert_eq!(
+        (&list[0]["usable"], &list[0]["packages"], &list[0]["npm"][0]["name"]),
+        (&json!(true), &json!([]), &json!("@scope/helper")),
+        "{list}"
+    );
+    let asked = registry.asked().len();
+    let server = Client::start(self::command(&place, &registry.url(), &["serve"]).env("SANDCELL_BASE", "tools"));
+    assert_eq!(js(&server, answer).output().trim(), "42");
+    let status = server.call("get_sandbox_status", json!({})).0.to_string();
+    assert!(status.contains("demo-one 1.0.0"), "{status}");
+    let bases = command(&["base", "remove", "tools"]);
+    assert!(!bases.1.contains("error"), "{bases:?}");
+    assert_eq!(registry.asked().len(), asked, "the registry was asked again");
 }
 
 #[test]

@@ -3,20 +3,21 @@
 # One shell evaluates cell after cell, so variables, functions, options and the working folder stay. `exit`, `set -e`
 # and an interrupt end a shell; the last thing it does is to hand its state to a new one, which takes its place in the
 # same process. Frames carry the code as raw bytes behind a small header, because a shell cannot read JSON.
+# Names of its own begin with __sandcell_, local ones with __sandcell__: a cell may make any other name `readonly`.
 __sandcell_byte() {
-  local c
-  IFS= builtin read -r -d '' -n 1 -u "$__sandcell_in" c || return 1
-  builtin printf -v __sandcell_b '%d' "'$c"
-  [[ -n $c ]] || __sandcell_b=0
+  local __sandcell__c
+  IFS= builtin read -r -d '' -n 1 -u "$__sandcell_in" __sandcell__c || return 1
+  builtin printf -v __sandcell_b '%d' "'$__sandcell__c"
+  [[ -n $__sandcell__c ]] || __sandcell_b=0
   __sandcell_b=$(( __sandcell_b & 255 ))
 }
 __sandcell_size() {
-  local a b c
-  __sandcell_byte || return 1; a=$__sandcell_b
-  __sandcell_byte || return 1; b=$__sandcell_b
-  __sandcell_byte || return 1; c=$__sandcell_b
+  local __sandcell__a __sandcell__b __sandcell__c
+  __sandcell_byte || return 1; __sandcell__a=$__sandcell_b
+  __sandcell_byte || return 1; __sandcell__b=$__sandcell_b
+  __sandcell_byte || return 1; __sandcell__c=$__sandcell_b
   __sandcell_byte || return 1
-  __sandcell_n=$(( a | b << 8 | c << 16 | __sandcell_b << 24 ))
+  __sandcell_n=$(( __sandcell__a | __sandcell__b << 8 | __sandcell__c << 16 | __sandcell_b << 24 ))
 }
 __sandcell_text() {
   __sandcell_t=
@@ -24,49 +25,51 @@ __sandcell_text() {
   IFS= builtin read -r -d '' -N "$1" -u "$__sandcell_in" __sandcell_t
 }
 __sandcell_send() {
-  local LC_ALL=C head=$1 body=$2 text
-  local n=${#head} all
-  (( all = n + 4 + ${#body} ))
-  builtin printf -v text '\\x%02x\\x%02x\\x%02x\\x%02x\\x%02x\\x%02x\\x%02x\\x%02x' \
-    $(( all & 255 )) $(( all >> 8 & 255 )) $(( all >> 16 & 255 )) $(( all >> 24 )) \
-    $(( n & 255 )) $(( n >> 8 & 255 )) $(( n >> 16 & 255 )) $(( n >> 24 ))
-  builtin printf "$text%s%s" "$head" "$body" >&"$__sandcell_out"
+  local LC_ALL=C __sandcell__head=$1 __sandcell__body=$2 __sandcell__text
+  local __sandcell__n=${#__sandcell__head} __sandcell__all
+  (( __sandcell__all = __sandcell__n + 4 + ${#__sandcell__body} ))
+  builtin printf -v __sandcell__text '\\x%02x\\x%02x\\x%02x\\x%02x\\x%02x\\x%02x\\x%02x\\x%02x' \
+    $(( __sandcell__all & 255 )) $(( __sandcell__all >> 8 & 255 )) \
+    $(( __sandcell__all >> 16 & 255 )) $(( __sandcell__all >> 24 )) \
+    $(( __sandcell__n & 255 )) $(( __sandcell__n >> 8 & 255 )) \
+    $(( __sandcell__n >> 16 & 255 )) $(( __sandcell__n >> 24 ))
+  builtin printf "$__sandcell__text%s%s" "$__sandcell__head" "$__sandcell__body" >&"$__sandcell_out"
 }
 __sandcell_done() {
-  local error=
-  [[ $2 != interrupted ]] || error=',"error":{"name":"Interrupted","message":"","traceback":"Interrupted: the code was stopped from outside"}'
-  __sandcell_send "{\"type\":\"done\",\"nonce\":\"$1\",\"status\":\"$2\",\"exit_code\":$3$error}"
+  local __sandcell__error=
+  [[ $2 != interrupted ]] || __sandcell__error=',"error":{"name":"Interrupted","message":"","traceback":"Interrupted: the code was stopped from outside"}'
+  __sandcell_send "{\"type\":\"done\",\"nonce\":\"$1\",\"status\":\"$2\",\"exit_code\":$3$__sandcell__error}"
 }
 # Reads frames until there is a cell to run.
 __sandcell_next() {
-  local LC_ALL=C head sizes
+  local LC_ALL=C __sandcell__head __sandcell__sizes
   while :; do
     __sandcell_size || builtin exit 0
     __sandcell_size || builtin exit 0
     __sandcell_text "$__sandcell_n" || builtin exit 0
-    head=$__sandcell_t
-    sizes=()
-    while [[ $head =~ \"bytes\":([0-9]+)(.*)$ ]]; do
-      sizes+=("${BASH_REMATCH[1]}")
-      head=${head%%\"bytes\":*}${BASH_REMATCH[2]}
+    __sandcell__head=$__sandcell_t
+    __sandcell__sizes=()
+    while [[ $__sandcell__head =~ \"bytes\":([0-9]+)(.*)$ ]]; do
+      __sandcell__sizes+=("${BASH_REMATCH[1]}")
+      __sandcell__head=${__sandcell__head%%\"bytes\":*}${BASH_REMATCH[2]}
     done
-    head=$__sandcell_t
-    [[ $head =~ \"nonce\":\"([0-9a-f-]+)\" ]] || continue
-    case $head in
+    __sandcell__head=$__sandcell_t
+    [[ $__sandcell__head =~ \"nonce\":\"([0-9a-f-]+)\" ]] || continue
+    case $__sandcell__head in
       *'"type":"run"'*)
         __sandcell_nonce=${BASH_REMATCH[1]}
-        __sandcell_text "${sizes[0]}" || builtin exit 0
+        __sandcell_text "${__sandcell__sizes[0]}" || builtin exit 0
         __sandcell_code=$__sandcell_t
         __sandcell_stdin=
         __sandcell_has_stdin=
-        if (( ${#sizes[@]} > 1 )); then
-          __sandcell_text "${sizes[1]}" || builtin exit 0
+        if (( ${#__sandcell__sizes[@]} > 1 )); then
+          __sandcell_text "${__sandcell__sizes[1]}" || builtin exit 0
           __sandcell_stdin=$__sandcell_t
           __sandcell_has_stdin=1
         fi
         return 0 ;;
       *'"type":"variables"'*)
-        __sandcell_send "{\"type\":\"variables\",\"nonce\":\"${BASH_REMATCH[1]}\",\"variables\":[]}" ;;
+        __sandcell_variables "${BASH_REMATCH[1]}" ;;
     esac
   done
 }
@@ -77,42 +80,92 @@ __sandcell_announced() {
   __sandcell_size && __sandcell_size && __sandcell_text "$__sandcell_n" || builtin exit 0
   [[ $__sandcell_t == *'"interrupt"'*"\"$__sandcell_nonce\""* ]]
 }
+# The names of all variables, without another process.
+__sandcell_names() {
+  local __sandcell__first
+  __sandcell_names=()
+  for __sandcell__first in _ {a..z} {A..Z}; do
+    builtin eval "__sandcell_names+=(\"\${!$__sandcell__first@}\")"
+  done
+}
+# A text as it stands between the quotes of JSON; what cannot be printed is written as the shell would read it.
+__sandcell_quote() {
+  __sandcell_q=${1@Q}
+  __sandcell_q=${__sandcell_q//\\/\\\\}
+  __sandcell_q=${__sandcell_q//\"/\\\"}
+}
+# Answers with the variables that cells have made. Of a name that stands for another nothing more is said, because what it
+# stands for may hold commands.
+__sandcell_variables() {
+  local LC_ALL=C.UTF-8 IFS=' ' __sandcell__list= __sandcell__count=0 __sandcell__name __sandcell__kind
+  local __sandcell__shape __sandcell__shown __sandcell__nocase=
+  if builtin shopt -q nocasematch; then
+    __sandcell__nocase=1
+    builtin shopt -u nocasematch
+  fi
+  __sandcell_names
+  for __sandcell__name in "${__sandcell_names[@]}"; do
+    [[ $__sandcell__name == __sandcell_* || "$__sandcell_own$__sandcell_given" == *" $__sandcell__name "* ]] && continue
+    (( __sandcell__count++ < 200 )) || break
+    __sandcell__shape=
+    if [[ -R $__sandcell__name ]]; then
+      __sandcell__kind=nameref __sandcell__shown=
+    else
+      local -n __sandcell__value=$__sandcell__name
+      case ${__sandcell__value@a} in
+        *A*) __sandcell__kind=map ;;
+        *a*) __sandcell__kind=array ;;
+        *i*) __sandcell__kind=integer ;;
+        *) __sandcell__kind=string ;;
+      esac
+      case $__sandcell__kind in
+        map | array)
+          __sandcell__shape=${#__sandcell__value[@]}
+          __sandcell__shown="${__sandcell__value[*]:0:20}" ;;
+        *)
+          [[ $__sandcell__kind == integer ]] || __sandcell__shape=${#__sandcell__value}
+          __sandcell__shown=${__sandcell__value:0:81} ;;
+      esac
+      builtin unset -n __sandcell__value
+    fi
+    (( ${#__sandcell__shown} <= 80 )) || __sandcell__shown=${__sandcell__shown:0:80}…
+    __sandcell_quote "$__sandcell__shown"
+    __sandcell__list+=",{\"name\":\"$__sandcell__name\",\"type\":\"$__sandcell__kind\",\"shape\":\"$__sandcell__shape\""
+    __sandcell__list+=",\"bytes\":0,\"preview\":\"$__sandcell_q\"}"
+  done
+  [[ -z $__sandcell__nocase ]] || builtin shopt -s nocasematch
+  __sandcell_send "{\"type\":\"variables\",\"nonce\":\"$1\",\"variables\":[${__sandcell__list#,}]}"
+}
 # The shell's state as commands. What bash keeps itself is left out. No name of the user's is hidden by a local one, and
 # no process is started for each variable: on a busy machine that takes longer than an interrupt may.
 __sandcell_state() {
   builtin trap '' INT
-  local __sandcell_name
-  local -A __sandcell_own=()
-  for __sandcell_name in _ BASH BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND \
-    BASH_EXECUTION_STRING BASH_LINENO BASH_LOADABLES_PATH BASH_REMATCH BASH_SOURCE BASH_SUBSHELL BASH_VERSINFO \
-    BASH_VERSION COMP_WORDBREAKS DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD HOSTNAME HOSTTYPE \
-    LINENO MACHTYPE OPTERR OPTIND OSTYPE PIPESTATUS PPID RANDOM SECONDS SHELLOPTS SHLVL SRANDOM UID; do
-    __sandcell_own[$__sandcell_name]=1
-  done
-  while IFS= builtin read -r __sandcell_name; do
-    [[ $__sandcell_name == __sandcell_* || -n ${__sandcell_own[$__sandcell_name]} ]] && continue
-    builtin declare -p "$__sandcell_name" 2>/dev/null
+  local __sandcell__name
+  while IFS= builtin read -r __sandcell__name; do
+    [[ $__sandcell__name == __sandcell_* || $__sandcell_own == *" $__sandcell__name "* ]] && continue
+    builtin declare -p "$__sandcell__name" 2>/dev/null
   done < <(builtin compgen -v)
-  while IFS= builtin read -r __sandcell_name; do
-    [[ $__sandcell_name == __sandcell_* || $__sandcell_name == trap ]] || builtin declare -f "$__sandcell_name"
+  while IFS= builtin read -r __sandcell__name; do
+    [[ $__sandcell__name == __sandcell_* || $__sandcell__name == trap ]] || builtin declare -f "$__sandcell__name"
   done < <(builtin compgen -A function)
-  while IFS= builtin read -r __sandcell_name; do
-    __sandcell_name=${__sandcell_name##* }
-    [[ $__sandcell_name == __sandcell_* ]] || builtin printf 'export -f %q\n' "$__sandcell_name"
+  while IFS= builtin read -r __sandcell__name; do
+    __sandcell__name=${__sandcell__name##* }
+    [[ $__sandcell__name == __sandcell_* ]] || builtin printf 'export -f %q\n' "$__sandcell__name"
   done < <(builtin declare -Fx)
   builtin alias -p
   builtin shopt -p
   builtin printf 'builtin cd -- %q\n' "$PWD"
   builtin printf 'builtin umask '
   builtin umask
+  builtin printf '__sandcell_given=%q\n' "$__sandcell_given"
 }
 # A cell has come to its end; its options are kept in __sandcell_flags and are off.
 __sandcell_after() {
   builtin trap : INT
-  local __sandcell_last=$__sandcell_user_exit
-  if [[ -n $__sandcell_last ]]; then
+  local __sandcell__user=$__sandcell_user_exit
+  if [[ -n $__sandcell__user ]]; then
     __sandcell_user_exit=
-    builtin eval "$__sandcell_last"
+    builtin eval "$__sandcell__user"
   fi
   if (( __sandcell_status == 0 )); then
     __sandcell_done "$__sandcell_nonce" ok 0
@@ -122,19 +175,19 @@ __sandcell_after() {
 }
 # The shell ends: another one goes on with what this one knew.
 __sandcell_leave() {
-  { local __sandcell_status=$?; local __sandcell_flags=${-//[^efunvx]/}; builtin set +efunvx; } 2>/dev/null
+  { local __sandcell__status=$?; local __sandcell__flags=${-//[^efunvx]/}; builtin set +efunvx; } 2>/dev/null
   builtin trap : INT
   builtin trap - EXIT
-  local __sandcell_how=exit __sandcell_last=$__sandcell_user_exit
-  (( BASH_SUBSHELL == 0 )) || builtin exit "$__sandcell_status"
+  local __sandcell__how=exit __sandcell__user=$__sandcell_user_exit
+  (( BASH_SUBSHELL == 0 )) || builtin exit "$__sandcell__status"
   __sandcell_user_exit=
-  [[ -z $__sandcell_last ]] || builtin eval "$__sandcell_last"
+  [[ -z $__sandcell__user ]] || builtin eval "$__sandcell__user"
   if [[ -n $__sandcell_stopped ]]; then
-    __sandcell_how=interrupted __sandcell_status=130
-  elif (( __sandcell_status == 0 )); then
-    __sandcell_how=ok
+    __sandcell__how=interrupted __sandcell__status=130
+  elif (( __sandcell__status == 0 )); then
+    __sandcell__how=ok
   fi
-  SANDCELL_AGAIN="$__sandcell_in $__sandcell_out $__sandcell_nonce $__sandcell_how $__sandcell_status $__sandcell_flags" \
+  SANDCELL_AGAIN="$__sandcell_in $__sandcell_out $__sandcell_nonce $__sandcell__how $__sandcell__status $__sandcell__flags" \
     builtin exec "$BASH" --norc --noprofile -c "$BASH_EXECUTION_STRING" "$0" "$__sandcell_driver" <(__sandcell_state)
 }
 __sandcell_interrupt() {
@@ -153,11 +206,18 @@ trap() {
   esac
   builtin trap "$@"
 }
+# What bash keeps itself.
+__sandcell_own=" _ BASH BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND BASH_COMPAT \
+BASH_EXECUTION_STRING BASH_LINENO BASH_LOADABLES_PATH BASH_REMATCH BASH_SOURCE BASH_SUBSHELL BASH_VERSINFO BASH_VERSION \
+COMP_WORDBREAKS DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD HOSTNAME HOSTTYPE LINENO MACHTYPE OPTERR \
+OPTIND OSTYPE PIPESTATUS PPID RANDOM SECONDS SHELLOPTS SHLVL SRANDOM UID "
 __sandcell_driver=$1
 __sandcell_user_exit=
 __sandcell_stopped=
 __sandcell_flags=
 if [[ -z $SANDCELL_AGAIN ]]; then
+  __sandcell_names
+  __sandcell_given=" ${__sandcell_names[*]} OLDPWD BASH_ENV COLUMNS LINES LC_ALL "
   exec {__sandcell_in}<&3 {__sandcell_out}>&4 3<&- 4>&-
   __sandcell_send "{\"type\":\"ready\",\"version\":\"${BASH_VERSION%%[^0-9.]*}\",\"pid\":$$}"
 else

@@ -8,9 +8,9 @@
 mod names;
 mod tokens;
 
-use sandcell_sandbox::{Advice, Finding, Severity};
+use sandcell_sandbox::{Advice, Finding, Severity, is_standard_module};
 
-use names::{Names, STANDARD};
+use names::Names;
 use tokens::{Kind, Token, tokens};
 
 /// The most findings that one source gives.
@@ -240,7 +240,7 @@ impl Look<'_> {
                 format!("{module} reaches the network, and this sandbox has none: bring the data in as a file instead");
             self.add("network", Severity::Info, at.line, at.column, message);
         }
-        let own = root.is_empty() || root.starts_with('_') || STANDARD.contains(&root);
+        let own = root.is_empty() || root.starts_with('_') || is_standard_module(root);
         let absent = |modules: &std::collections::BTreeSet<String>| !modules.contains(root);
         if !own && self.advice.modules.as_ref().is_some_and(absent) {
             let package = names::distribution(root);

@@ -41,7 +41,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "NAME")]
     language: Option<String>,
 
-    /// A package to install first, such as `numpy` or `pandas>=2,<3`. Repeatable
+    /// A package to install first, such as `numpy`, `pandas>=2,<3` or, of npm, `npm:zod@^3`. Repeatable
     #[arg(long = "package", value_name = "REQUIREMENT")]
     packages: Vec<String>,
 

@@ -1,0 +1,182 @@
+//! Bases: prepared packages with a name, that sandboxes start with. One may hold packages of Python and of npm.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandcell_sandbox::{Code, Failure, Held, Installed, Packages as _, of_registry};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::desk::{broken, too_long};
+use crate::lock;
+use crate::npm::NpmPackages;
+use crate::service::PythonPackages;
+use crate::store::{Answer, Base, Part, Store, base_name};
+
+/// The owner of bases.
+pub(crate) const OPERATOR: &str = "operator's bases";
+/// How long a base may take.
+const TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// Builds, lists and forgets bases.
+#[derive(Debug)]
+pub struct Bases {
+    python: Arc<PythonPackages>,
+    npm: Option<Arc<NpmPackages>>,
+}
+
+/// A base, for lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BaseInfo {
+    /// Its name.
+    pub name: String,
+    /// The version of Python that its packages for it need; empty when it has none.
+    pub python: String,
+    /// The packages of Python in it.
+    pub packages: Vec<Held>,
+    /// The packages of npm in it.
+    pub npm: Vec<Held>,
+    /// Its size.
+    pub bytes: u64,
+    /// Whether it works with the Python and the Node of this machine.
+    pub usable: bool,
+}
+
+impl Bases {
+    /// With who installs: npm's part only where there is npm.
+    #[must_use]
+    pub fn new(python: Arc<PythonPackages>, npm: Option<Arc<NpmPackages>>) -> Self {
+        Self { python, npm }
+    }
+
+    fn store(&self) -> Result<&Store, Failure> {
+        self.python.desk.store()
+    }
+
+    /// Builds a base of these packages (`npm:NAME` are npm's), or of a lock file's exact versions of Python's.
+    ///
+    /// # Errors
+    /// What stands in the way.
+    pub async fn build(
+        &self,
+        name: &str,
+        packages: &[String],
+        lock_file: Option<&str>,
+        progress: &watch::Sender<String>,
+    ) -> Result<BaseInfo, Failure> {
+        let name = base_name(name).ok_or_else(|| {
+            Failure::invalid(
+                "that is no name for a base",
+                "use lower-case letters, digits, - and _, at most 40 of them",
+            )
+        })?;
+        let exact = lock_file.map(lock::parse).transpose()?;
+        if exact.is_some() && !packages.is_empty() {
+            return Err(Failure::invalid(
+                "a lock file and names of packages cannot be used together",
+                "put everything into the lock file, or leave it out",
+            ));
+        }
+        let npm = self.npm.as_ref();
+        let of_npm = |text: &String| Some(of_registry(text, npm?.registry())?.to_owned());
+        let for_npm: Vec<String> = packages.iter().filter_map(of_npm).collect();
+        let for_python: Vec<String> = packages
+            .iter()
+            .filter(|text| of_npm(text).is_none())
+            .map(|text| of_registry(text, self.python.registry()).unwrap_or(text).to_owned())
+            .collect();
+        let work = async {
+            // Nothing is fetched when one of the two cannot be had at all.
+            if let (Some(npm), false) = (npm, for_npm.is_empty()) {
+                npm.check(&for_npm)?;
+            }
+            let python = match (&exact, for_python.is_empty() && !for_npm.is_empty()) {
+                (None, true) => None,
+                (exact, _) => Some(self.python.part(&for_python, exact.as_deref(), progress).await?),
+            };
+            let npm = match npm {
+                Some(npm) if !for_npm.is_empty() => Some(npm.part(&for_npm, progress).await?),
+                _ => None,
+            };
+            Ok::<Base, Failure>(Base { python, npm })
+        };
+        let base = timeout(TIMEOUT, work).await.map_err(|_| too_long(TIMEOUT))??;
+        self.store()?.put_base(name, &base)?;
+        Ok(self.info(name, base))
+    }
+
+    fn info(&self, name: &str, base: Base) -> BaseInfo {
+        let python = base.python.as_ref();
+        let node = base.npm.as_ref();
+        BaseInfo {
+            name: name.to_owned(),
+            usable: python.is_none_or(|part| part.platform == self.python.platform())
+                && node.is_none_or(|part| self.npm.as_ref().is_some_and(|npm| npm.platform() == part.platform)),
+            python: python
+                .and_then(|part| part.platform.split(' ').next())
+                .unwrap_or_default()
+                .to_owned(),
+            bytes: base.parts().map(|part| part.bytes).sum(),
+            packages: base.python.map(|part| part.packages).unwrap_or_default(),
+            npm: base.npm.map(|part| part.packages).unwrap_or_default(),
+        }
+    }
+
+    /// All bases.
+    ///
+    /// # Errors
+    /// There is no data folder.
+    pub fn list(&self) -> Result<Vec<BaseInfo>, Failure> {
+        let bases = self.store()?.bases();
+        Ok(bases.into_iter().map(|(name, base)| self.info(&name, base)).collect())
+    }
+
+    /// Forgets a base. Its files go when they are in no other base and room is needed; sandboxes that show it keep it.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn remove(&self, name: &str) -> Result<(), Failure> {
+        let store = self.store()?;
+        if store.base(name).is_none() {
+            return Err(store.no_base(name));
+        }
+        store.remove_base(name)?;
+        Ok(())
+    }
+}
+
+/// A part of a base, of what was installed for the operator.
+pub(crate) fn part(store: &Store, answer: Answer) -> Result<Part, Failure> {
+    let key = answer.key.unwrap_or_default();
+    let (layer, _) = store.layer(OPERATOR, &key).ok_or_else(broken)?;
+    Ok(Part {
+        key,
+        platform: layer.python,
+        packages: answer.locked.iter().map(lock::Locked::held).collect(),
+        bytes: layer.bytes,
+    })
+}
+
+/// What sandboxes start with of this part, if it can be used with this platform.
+pub(crate) fn start_with(store: &Store, name: &str, part: Part, platform: &str) -> Result<Installed, Failure> {
+    let unusable = |reason: String| {
+        Failure::new(
+            Code::PackageFailed,
+            format!("the base {name} cannot be used: {reason}"),
+            format!("sandcell base build {name} … on the host"),
+        )
+    };
+    if part.platform != platform {
+        let theirs = &part.platform;
+        return Err(unusable(format!("it is for {theirs}, and this is {platform}")));
+    }
+    let (_, site) = store
+        .layer(OPERATOR, &part.key)
+        .ok_or_else(|| unusable("its files are gone".to_owned()))?;
+    Ok(Installed {
+        folder: Some(site),
+        added: part.packages,
+        reused: true,
+        ..Installed::default()
+    })
+}

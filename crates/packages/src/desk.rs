@@ -1,0 +1,212 @@
+//! What installers of every kind share: whose turn it is, where what comes out is kept, and what the caller gets to know.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use sandcell_sandbox::{Code, Failure, Held, Installed, Wanted};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
+
+use crate::lock::Locked;
+use crate::store::{Answer, Draft, Layer, Store};
+
+/// How long an index is not asked again for the same request.
+pub(crate) const FRESH: Duration = Duration::from_secs(24 * 3600);
+/// Installers at once; each may use all of the machine's cores.
+const INSTALLERS: usize = 2;
+
+/// What a request came to.
+#[derive(Debug)]
+pub(crate) struct Got {
+    pub(crate) answer: Answer,
+    /// The files of its layer.
+    pub(crate) site: PathBuf,
+    /// Whether they were there already.
+    pub(crate) reused: bool,
+}
+
+/// Where requests wait, and what they find.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    store: Option<Store>,
+    turns: Turns,
+    installers: Semaphore,
+}
+
+impl Desk {
+    /// Keeps layers in this data folder, as many bytes of them as are told.
+    pub(crate) fn new(data: Option<PathBuf>, kept_max: u64) -> Self {
+        let store = data.map(|data| Store::new(&data, kept_max));
+        if let Some(store) = &store {
+            store.sweep();
+        }
+        Self {
+            store,
+            turns: Turns::default(),
+            installers: Semaphore::new(INSTALLERS),
+        }
+    }
+
+    pub(crate) fn store(&self) -> Result<&Store, Failure> {
+        self.store.as_ref().ok_or_else(|| {
+            Failure::new(
+                Code::PackageFailed,
+                "there is no folder to keep packages in",
+                "tell the operator: set data_dir (or HOME) for the server",
+            )
+        })
+    }
+
+    /// The lock of one request.
+    pub(crate) fn turn(&self, question: &str) -> Arc<tokio::sync::Mutex<()>> {
+        self.turns.of(question)
+    }
+
+    /// Waits until one more installer may run, and sees to it that there is room for what it brings.
+    pub(crate) async fn place(&self, progress: &watch::Sender<String>) -> Result<SemaphorePermit<'_>, Failure> {
+        progress.send_replace("waiting for an installer".to_owned());
+        let place = self.installers.acquire().await.map_err(|_| broken())?;
+        let store = self.store()?;
+        store.make_room();
+        if store.full() {
+            return Err(Failure::new(
+                Code::DiskFull,
+                "the packages that are kept already take all the room that the operator gives them",
+                "use packages that are installed already, or ask the operator to raise packages.kept_mb",
+            ));
+        }
+        store.prepare()?;
+        progress.send_replace("finding versions".to_owned());
+        Ok(place)
+    }
+
+    /// Makes a draft a layer, and answers with where it is.
+    pub(crate) async fn keep(&self, draft: Draft, owner: &str, key: &str, layer: Layer) -> Result<PathBuf, Failure> {
+        let (store, owner, key) = (self.store()?.clone(), owner.to_owned(), key.to_owned());
+        // Waits for the disk.
+        let published = tokio::task::spawn_blocking(move || store.publish(draft, &owner, &key, &layer)).await;
+        Ok(published.map_err(|_| broken())??)
+    }
+}
+
+/// Equal requests wait for each other, and then find the answer.
+#[derive(Debug, Default)]
+struct Turns(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
+
+impl Turns {
+    fn of(&self, question: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turn| turn.strong_count() > 0);
+        if let Some(turn) = turns.get(question).and_then(Weak::upgrade) {
+            return turn;
+        }
+        let turn = Arc::new(tokio::sync::Mutex::new(()));
+        turns.insert(question.to_owned(), Arc::downgrade(&turn));
+        turn
+    }
+}
+
+/// The answer when a sandbox has everything that was asked for.
+pub(crate) fn nothing_new(present: Vec<Held>) -> Installed {
+    Installed {
+        present,
+        reused: true,
+        ..Installed::default()
+    }
+}
+
+/// What the caller gets to know: what is new, what of the names that were asked for was there or is not wanted by its own
+/// condition, and which versions changed.
+/// `loaded` is the language's word for what a session does with a package.
+pub(crate) fn handed_over(got: Got, wanted: &Wanted, asked: &[&str], loaded: &str) -> Installed {
+    let locked: Vec<Held> = got.answer.locked.iter().map(Locked::held).collect();
+    let (there, added): (Vec<Held>, Vec<Held>) = locked.into_iter().partition(|one| wanted.held.contains(one));
+    let changed = |one: &Held| {
+        let before = wanted.held.iter().find(|held| held.name == one.name)?;
+        Some(format!(
+            "{} changed from {} to {}: if it was {loaded} already, restart the session (reset_session_state)",
+            one.name, before.version, one.version
+        ))
+    };
+    let left_out = |name: &&str| {
+        let known = got.answer.locked.iter().any(|one| one.name == **name);
+        (!known).then(|| format!("{name} was not installed: the condition behind its `;` does not hold here"))
+    };
+    Installed {
+        notes: added
+            .iter()
+            .filter_map(changed)
+            .chain(asked.iter().filter_map(left_out))
+            .collect(),
+        // A sandbox has few places for layers.
+        folder: (!added.is_empty()).then_some(got.site),
+        present: there
+            .into_iter()
+            .filter(|one| asked.contains(&one.name.as_str()))
+            .collect(),
+        reused: got.reused,
+        added,
+    }
+}
+
+pub(crate) fn too_long(limit: Duration) -> Failure {
+    Failure::new(
+        Code::Timeout,
+        format!(
+            "the installation was not done within {} s; nothing of it is left",
+            limit.as_secs_f64()
+        ),
+        "call again with a larger timeout_s, or with fewer packages",
+    )
+}
+
+pub(crate) fn broken() -> Failure {
+    Failure::new(
+        Code::Internal,
+        "the installation broke off",
+        "try again; the server's log says more",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_is_shown_only_for_what_is_new_and_a_condition_that_does_not_hold_is_told() {
+        let held = vec![Locked::new("six", "1.0").held(), Locked::new("old", "1.0").held()];
+        let wanted = |held: &[Held]| Wanted {
+            owner: "me".into(),
+            packages: Vec::new(),
+            held: held.to_vec(),
+            timeout: Duration::ZERO,
+        };
+        let got = || Got {
+            answer: Answer {
+                key: None,
+                locked: vec![Locked::new("six", "1.0"), Locked::new("old", "2.0")],
+            },
+            site: "/layer".into(),
+            reused: false,
+        };
+        let some = handed_over(got(), &wanted(&held), &["six", "old"], "imported");
+        assert_eq!(
+            (some.folder, some.added.len(), some.present.len()),
+            (Some("/layer".into()), 1, 1)
+        );
+        assert!(
+            some.notes
+                .iter()
+                .any(|note| note.contains("old changed from 1.0 to 2.0"))
+        );
+        let all = [held.as_slice(), &[Locked::new("old", "2.0").held()]].concat();
+        let none = handed_over(got(), &wanted(&all), &["six", "windows-only"], "imported");
+        assert_eq!((none.folder, none.added.len()), (None, 0));
+        assert!(
+            none.notes
+                .iter()
+                .any(|note| note.starts_with("windows-only was not installed"))
+        );
+    }
+}
