@@ -60,6 +60,7 @@ impl Core {
         Ok(Birth {
             kind,
             label: None,
+            asked: None,
             limits,
             lifetime: None,
             idle: self.config.idle,

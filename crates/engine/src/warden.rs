@@ -155,7 +155,7 @@ impl Drop for Guard<'_> {
 async fn watch(core: &Core, record: &Record, sandbox: &dyn Sandbox) -> Gone {
     let mut ended = pin!(sandbox.ended());
     loop {
-        let expiry = record.expiry();
+        let expiry = record.deadlines();
         let next = expiry
             .lifetime
             .map_or(expiry.idle, |lifetime| lifetime.min(expiry.idle));
