@@ -637,7 +637,9 @@ impl Expiry {
     #[must_use]
     pub fn ends_soon(&self) -> Option<Duration> {
         let left = self.ends?.duration_since(SystemTime::now()).unwrap_or_default();
-        let near = self.lifetime.map_or(WARN_WITHIN, |lifetime| WARN_WITHIN.min(lifetime / 5));
+        let near = self
+            .lifetime
+            .map_or(WARN_WITHIN, |lifetime| WARN_WITHIN.min(lifetime / 5));
         (left <= near).then_some(left)
     }
 

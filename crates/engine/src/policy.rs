@@ -254,7 +254,10 @@ pub(crate) fn same_request(now: &CreateRequest, before: &CreateRequest, id: &San
         ("image", now.image != before.image),
         ("network", now.network != before.network),
     ];
-    let differs: Vec<&str> = differs.into_iter().filter_map(|(name, so)| so.then_some(name)).collect();
+    let differs: Vec<&str> = differs
+        .into_iter()
+        .filter_map(|(name, so)| so.then_some(name))
+        .collect();
     if differs.is_empty() {
         return Ok(());
     }

@@ -8,7 +8,7 @@ use sandcell_sandbox::{Code, Failure};
 
 use crate::record::{Birth, Gone, GoneWhy, Kind, Record, Visit, no_sandbox};
 use crate::sync::lock;
-use crate::{EngineConfig, policy, Principal, Quota, SandboxId};
+use crate::{EngineConfig, Principal, Quota, SandboxId, policy};
 
 /// Ended sandboxes that are remembered for each caller, so that their ids answer with the reason.
 const REMEMBERED: usize = 64;
@@ -19,16 +19,32 @@ const CALLERS: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Registry {
     inner: Mutex<Inner>,
-    per_caller: usize,
-    in_all: usize,
-    quota: Quota,
 }
 
 #[derive(Debug)]
 struct Inner {
     open: bool,
+    bounds: Bounds,
     live: HashMap<SandboxId, Arc<Record>>,
     callers: HashMap<Principal, Caller>,
+}
+
+/// How many there may be.
+#[derive(Debug)]
+struct Bounds {
+    per_caller: usize,
+    in_all: usize,
+    quota: Quota,
+}
+
+impl Bounds {
+    fn of(config: &EngineConfig) -> Self {
+        Self {
+            per_caller: config.sandboxes_per_caller,
+            in_all: config.sandboxes,
+            quota: config.quota,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -62,13 +78,16 @@ impl Registry {
         Self {
             inner: Mutex::new(Inner {
                 open: true,
+                bounds: Bounds::of(config),
                 live: HashMap::new(),
                 callers: HashMap::new(),
             }),
-            per_caller: config.sandboxes_per_caller,
-            in_all: config.sandboxes,
-            quota: config.quota,
         }
+    }
+
+    /// Takes other bounds for sandboxes that are asked for from now on.
+    pub(crate) fn change(&self, config: &EngineConfig) {
+        lock(&self.inner).bounds = Bounds::of(config);
     }
 
     /// The caller's sandbox with this id.
@@ -102,7 +121,7 @@ impl Registry {
                 new: false,
             });
         }
-        self.room(&inner, who, 1, &birth)?;
+        Self::room(&inner, who, 1, &birth)?;
         let id = SandboxId::random()?;
         let caller = inner.caller(who);
         let replaces = caller.lost.take();
@@ -127,7 +146,10 @@ impl Registry {
     pub(crate) fn join_or_reserve(&self, who: &Principal, count: usize, birth: &Birth) -> Result<Place, Failure> {
         let mut inner = lock(&self.inner);
         if let Some(asked) = &birth.asked {
-            let mut own = inner.live.values().filter(|record| record.owner == *who && record.open());
+            let mut own = inner
+                .live
+                .values()
+                .filter(|record| record.owner == *who && record.open());
             if let Some(record) = own.find(|record| record.key() == asked.key.as_deref()) {
                 let before = record.birth.asked.as_ref();
                 policy::same_request(asked, before.unwrap_or(asked), &record.id)?;
@@ -137,7 +159,7 @@ impl Registry {
                 return Ok(Place::Joined(record.clone()));
             }
         }
-        self.reserve_in(&mut inner, who, count, birth).map(Place::Reserved)
+        Self::reserve_in(&mut inner, who, count, birth).map(Place::Reserved)
     }
 
     /// A caller has its answer: the sandbox stays.
@@ -157,17 +179,16 @@ impl Registry {
 
     /// Places for new sandboxes: as many as asked for, or none.
     pub(crate) fn reserve(&self, who: &Principal, count: usize, birth: &Birth) -> Result<Vec<Arc<Record>>, Failure> {
-        self.reserve_in(&mut lock(&self.inner), who, count, birth)
+        Self::reserve_in(&mut lock(&self.inner), who, count, birth)
     }
 
     fn reserve_in(
-        &self,
         inner: &mut Inner,
         who: &Principal,
         count: usize,
         birth: &Birth,
     ) -> Result<Vec<Arc<Record>>, Failure> {
-        self.room(inner, who, count, birth)?;
+        Self::room(inner, who, count, birth)?;
         let ids = (0..count).map(|_| SandboxId::random()).collect::<Result<Vec<_>, _>>()?;
         let mut records = Vec::with_capacity(count);
         for id in ids {
@@ -178,7 +199,7 @@ impl Registry {
         Ok(records)
     }
 
-    fn room(&self, inner: &Inner, who: &Principal, count: usize, birth: &Birth) -> Result<(), Failure> {
+    fn room(inner: &Inner, who: &Principal, count: usize, birth: &Birth) -> Result<(), Failure> {
         if !inner.open {
             return Err(ending());
         }
@@ -196,23 +217,25 @@ impl Registry {
                 remedy,
             )
         };
-        if count > self.per_caller.saturating_sub(used) {
+        if count > inner.bounds.per_caller.saturating_sub(used) {
             return Err(limit(
                 used,
-                self.per_caller,
+                inner.bounds.per_caller,
                 "",
                 "close one with close_sandbox, or use one that you have",
             ));
         }
-        if count > self.in_all.saturating_sub(inner.live.len()) {
+        if count > inner.bounds.in_all.saturating_sub(inner.live.len()) {
             return Err(limit(
                 inner.live.len(),
-                self.in_all,
+                inner.bounds.in_all,
                 " of this server",
                 "close one of yours with close_sandbox, or try again later",
             ));
         }
-        self.quota
+        inner
+            .bounds
+            .quota
             .room(own.map(|record| &record.birth.limits), count, &birth.limits)
     }
 

@@ -36,8 +36,8 @@ impl Core {
     /// Why the back end that is asked for by name does not work here, if that is known.
     fn absent_backend(&self, req: &CreateRequest) -> Option<Failure> {
         let name = req.backend.as_deref()?;
-        let absent = self
-            .config
+        let config = self.config();
+        let absent = config
             .absent_backends
             .iter()
             .find(|absent| absent.passed.backend == name)?;
@@ -54,7 +54,7 @@ impl Core {
         if let Some(absent) = self.absent_backend(&req) {
             return Err(absent);
         }
-        let limits = policy::create(&self.config, &req, &names)?;
+        let limits = policy::create(&self.config(), &req, &names)?;
         let asked = req.key.is_some().then(|| Arc::new(req.clone()));
         let packages = req.packages;
         // They are of the language that packages can be installed for first of all.
@@ -83,7 +83,7 @@ impl Core {
             asked,
             limits,
             lifetime: req.lifetime,
-            idle: self.config.idle,
+            idle: self.config().idle,
             network,
             planned,
             replaces: None,

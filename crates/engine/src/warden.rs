@@ -120,7 +120,7 @@ async fn in_turn(core: &Core, record: &Record, plan: &Plan) -> Result<Made, Fail
 
 /// One that waits, its interpreter put where the first call finds it.
 fn parked(core: &Core, record: &Record, plan: &Plan) -> Option<Made> {
-    let ordinary = core.plain_plan(core.config.limits.clone());
+    let ordinary = core.plain_plan(core.config().limits.clone());
     let first = ordinary.backends.first().map(|backend| backend.name());
     let parked = core.pool.take(plan, &ordinary.spec, first)?;
     if let Some(usage) = parked.usage {
@@ -186,7 +186,10 @@ pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Made, Failure> {
     if plan.backends.len() == core.backends.len() {
         // Nobody named one, so those that never worked were preferred, too.
         let name = sandbox.isolation().backend.as_str();
-        passed.splice(0..0, absent_before(&core.config.absent_backends, &core.backends, name));
+        passed.splice(
+            0..0,
+            absent_before(&core.config().absent_backends, &core.backends, name),
+        );
     }
     if let Some(folder) = folder {
         sandbox.attach(&folder).await?;

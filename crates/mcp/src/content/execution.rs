@@ -413,17 +413,7 @@ fn server_block(view: &ExecutionView, notes: &[String], read_on: ReadOn) -> Stri
     if let Some(line) = view.expiry.as_ref().and_then(expiry_line) {
         let _ = write!(text, "\n{line}");
     }
-    // Code that did what it should needs no advice.
-    if view.status != Status::Ok {
-        for finding in view.findings.iter().take(ADVICE_LINES) {
-            let _ = write!(
-                text,
-                "\nadvice: line {}: {}",
-                finding.line,
-                shorten(&finding.message, 300)
-            );
-        }
-    }
+    text.push_str(&advice_lines(view));
     for missing in view.missing_outputs.iter().take(LINKS) {
         let _ = write!(text, "\nno output file: {}", shorten(missing, 300));
     }
@@ -465,6 +455,18 @@ fn expiry_line(expiry: &Expiry) -> Option<String> {
             rough(idle)
         )
     })
+}
+
+/// What was noticed about the code. Code that did what it should needs no advice.
+fn advice_lines(view: &ExecutionView) -> String {
+    let mut text = String::new();
+    if view.status != Status::Ok {
+        for finding in view.findings.iter().take(ADVICE_LINES) {
+            let message = shorten(&finding.message, 300);
+            let _ = write!(text, "\nadvice: line {}: {message}", finding.line);
+        }
+    }
+    text
 }
 
 /// What of a session is back after its interpreter died.

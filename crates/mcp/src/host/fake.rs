@@ -1,7 +1,7 @@
 //! An engine side for tests: it answers at once what the code's text names, and keeps files in memory.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
@@ -222,8 +222,8 @@ impl FakeHost {
 
 #[async_trait]
 impl Host for FakeHost {
-    fn config(&self) -> &EngineConfig {
-        &self.config
+    fn config(&self) -> Arc<EngineConfig> {
+        Arc::new(self.config.clone())
     }
 
     fn languages(&self) -> Vec<LanguageInfo> {
