@@ -55,6 +55,8 @@ mod endings;
 mod kills;
 // Settings that change while a server runs.
 mod reload;
+// The official MCP Inspector.
+mod inspector;
 // Servers in the background, and the bridges to them.
 mod service;
 // Many one after the other.
