@@ -132,12 +132,14 @@ fn a_server_that_was_killed_is_started_anew_and_its_socket_is_no_obstacle() {
     kill(first);
     until(PATIENCE, "the server is gone", || (!seen.lives()).then_some(()));
     assert!(socket.exists(), "the socket was left behind");
-    // The connection that broke may have to be told once; then all goes on, in a new sandbox.
+    // A call that met the dying server may be told once that the connection broke off; then all goes on, in a new sandbox.
+    let asked = json!({"name": "execute_code", "arguments": {"code": "print('x' in globals())"}});
     let answer = until(PATIENCE, "an answer of a new server", || {
-        let answer = client.call("execute_code", json!({"code": "print('x' in globals())"}));
-        answer.all().contains("new sandbox").then_some(answer)
+        let answer = client.request_raw("tools/call", asked.clone());
+        answer.to_string().contains("new sandbox").then_some(answer)
     });
-    assert_eq!(answer.output().trim(), "False", "{}", answer.all());
+    let printed = answer["result"]["content"][0]["text"].as_str().unwrap_or_default();
+    assert_eq!(printed.trim(), "False", "{answer}");
     assert_ne!(background.pid(), first);
 }
 
