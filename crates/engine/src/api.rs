@@ -385,10 +385,13 @@ pub struct FileAnswer<T> {
 }
 
 /// Make sandboxes.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct CreateRequest {
     /// How many; at least 1. All are made, or none.
     pub count: u32,
+    /// A name of the caller's own for one sandbox: while one that was asked for with it lives, it is the answer, and
+    /// nothing is made. At most 100 characters.
+    pub key: Option<String>,
     /// Packages (of the language that packages can be installed for) that are there from the start.
     pub packages: Vec<String>,
     /// Variables for programs in it.
@@ -422,6 +425,10 @@ pub struct SandboxView {
     pub state: &'static str,
     /// The name for people.
     pub label: Option<String>,
+    /// The key that it was asked for with.
+    pub key: Option<String>,
+    /// Whether the call that this answers made it.
+    pub made_now: bool,
     /// When it was made.
     pub created: SystemTime,
     /// When it ends if nothing is called until then.
@@ -596,6 +603,8 @@ pub struct ExecutionView {
     pub restored: Option<Restored>,
     /// Whether the sandbox was made for this call.
     pub new_sandbox: bool,
+    /// When its sandbox ends; none for one that is made for one run.
+    pub expiry: Option<Expiry>,
     /// Sentences that the result must begin with ("new sandbox: the previous one expired at …").
     pub notices: Vec<String>,
     /// What isolated it.
@@ -604,6 +613,41 @@ pub struct ExecutionView {
     pub passed_over: Vec<PassedOver>,
     /// What was noticed about the code before it ran.
     pub findings: Vec<Finding>,
+}
+
+/// When a sandbox ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expiry {
+    /// It ends when nothing was called for so long.
+    pub idle: Duration,
+    /// It ends at this time in any case, if at all.
+    pub ends: Option<SystemTime>,
+    /// The whole lifetime that it has then had.
+    pub lifetime: Option<Duration>,
+}
+
+/// The longest time before a sandbox's end in which results speak of it.
+const WARN_WITHIN: Duration = Duration::from_secs(5 * 60);
+/// A sandbox that ends after so little time without a call says so with every result.
+const SHORT_IDLE: Duration = Duration::from_secs(2 * 60);
+
+impl Expiry {
+    /// How long the sandbox has until it ends whatever is called, if that is near: in the last fifth of its lifetime, and
+    /// not more than five minutes before.
+    #[must_use]
+    pub fn ends_soon(&self) -> Option<Duration> {
+        let left = self.ends?.duration_since(SystemTime::now()).unwrap_or_default();
+        let near = self
+            .lifetime
+            .map_or(WARN_WITHIN, |lifetime| WARN_WITHIN.min(lifetime / 5));
+        (left <= near).then_some(left)
+    }
+
+    /// How long it has without a call, if that is so short that a pause ends it.
+    #[must_use]
+    pub fn idles_soon(&self) -> Option<Duration> {
+        (self.idle <= SHORT_IDLE).then_some(self.idle)
+    }
 }
 
 /// Memory of a sandbox around one execution.

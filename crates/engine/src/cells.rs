@@ -65,12 +65,12 @@ impl Core {
 
     async fn admit(self: &Arc<Self>, who: &Principal, req: ExecuteRequest, stay: Stay) -> Result<Job, Failure> {
         let language = self.language(&req.language)?;
-        policy::code(&self.config, &req.code)?;
-        policy::stdin(&self.config, req.stdin.as_deref())?;
-        let timeout = policy::timeout(&self.config, req.timeout)?;
+        policy::code(&self.config(), &req.code)?;
+        policy::stdin(&self.config(), req.stdin.as_deref())?;
+        let timeout = policy::timeout(&self.config(), req.timeout)?;
         let stdin = policy::Stdin::of(req.stdin.as_deref());
         let network = self.network_of(who, req.sandbox_id.as_deref());
-        let findings = policy::findings(&self.config, language.as_ref(), &req.code, stdin, &network)?;
+        let findings = policy::findings(&self.config(), language.as_ref(), &req.code, stdin, &network)?;
         let target = self.target(who, req.sandbox_id.as_deref())?;
         let mut job = self.job(target, language, req.code, req.stdin, timeout, None).await?;
         job.stay = stay;
@@ -102,16 +102,16 @@ impl Core {
 
     async fn admit_once(self: &Arc<Self>, who: &Principal, req: RunRequest) -> Result<Job, Failure> {
         let language = self.language(&req.language)?;
-        policy::code(&self.config, &req.code)?;
-        policy::stdin(&self.config, req.stdin.as_deref())?;
-        policy::transfers(&self.config, &req.files, &req.outputs)?;
+        policy::code(&self.config(), &req.code)?;
+        policy::stdin(&self.config(), req.stdin.as_deref())?;
+        policy::transfers(&self.config(), &req.files, &req.outputs)?;
         self.check_packages(&language.info().name, &req.packages)?;
-        let timeout = policy::timeout(&self.config, req.timeout)?;
+        let timeout = policy::timeout(&self.config(), req.timeout)?;
         let stdin = policy::Stdin::of(req.stdin.as_deref());
         let network = self.network_rule(&req.network)?;
-        let findings = policy::findings(&self.config, language.as_ref(), &req.code, stdin, &network)?;
-        let memory = policy::memory(&self.config, req.memory, language.as_ref());
-        let limits = policy::limits(&self.config, memory, None, None)?;
+        let findings = policy::findings(&self.config(), language.as_ref(), &req.code, stdin, &network)?;
+        let memory = policy::memory(&self.config(), req.memory, language.as_ref());
+        let limits = policy::limits(&self.config(), memory, None, None)?;
         let target = self.throwaway(who, "create_run_close", limits, network)?;
         let record = target.record.clone();
         let once = Once {
@@ -135,9 +135,9 @@ impl Core {
         once: Option<Once>,
     ) -> Result<Job, Failure> {
         let ticket = Slot::of(&target.record, language.as_ref())
-            .line_up(self.config.queue)
+            .line_up(self.config().queue)
             .await?;
-        let execution = Execution::new(&self.config, &target.record, &language.info().name, code, target.new)?;
+        let execution = Execution::new(&self.config(), &target.record, &language.info().name, code, target.new)?;
         self.executions.add(&execution);
         Ok(Job {
             core: self.clone(),
@@ -263,7 +263,7 @@ impl Job {
         let (verdict, cost) = self.judge(ran, held, meter, &sandbox).await;
         if let Some(once) = &self.once {
             read_wanted(
-                &self.core.config,
+                &self.core.config(),
                 &self.record,
                 sandbox.as_ref(),
                 &self.execution,
@@ -465,7 +465,7 @@ impl Job {
             after,
             gone: gone.clone(),
             keeps: self.keeps(),
-            hints: &self.core.config.hints,
+            hints: &self.core.config().hints,
             restored,
             why_lost,
             network,
@@ -517,7 +517,7 @@ pub(crate) fn never_ran(core: &Core, record: &Record, stop: Stop, timeout: Durat
         before: Usage::default(),
         after: None,
         keeps,
-        hints: &core.config.hints,
+        hints: &core.config().hints,
         restored: None,
         why_lost: None,
         network: Reached::default(),

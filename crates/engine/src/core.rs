@@ -22,7 +22,7 @@ use crate::pool::Pool;
 use crate::quota::Processor;
 use crate::record::{Birth, Gone, GoneWhy, Kind, Record};
 use crate::registry::{Registry, Target};
-use crate::sync::lock;
+use crate::sync::{Live, lock};
 use crate::tally::Tally;
 use crate::verdict::Verdict;
 use crate::warden::{Plan, keep, no_backend};
@@ -34,11 +34,11 @@ const ENDING: Duration = GRACE.saturating_add(KILL_WAIT).saturating_add(Duration
 /// The engine's shared state.
 #[derive(Debug)]
 pub(crate) struct Core {
-    pub(crate) config: EngineConfig,
+    pub(crate) config: Live<EngineConfig>,
     pub(crate) backends: Vec<Arc<dyn Backend>>,
     pub(crate) languages: Vec<Arc<dyn Language>>,
     pub(crate) packages: Vec<Arc<dyn Packages>>,
-    pub(crate) network: Option<Arc<dyn Network>>,
+    pub(crate) network: Live<Option<Arc<dyn Network>>>,
     pub(crate) witnesses: Witnesses,
     pub(crate) registry: Registry,
     pub(crate) executions: Executions,
@@ -52,17 +52,48 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// The settings in force. A call that has begun goes on with those that it has in hand.
+    pub(crate) fn config(&self) -> Arc<EngineConfig> {
+        self.config.get()
+    }
+
+    /// Puts other settings in force, for what is asked for from now on. Sandboxes that are there keep what they were made
+    /// with.
+    pub(crate) fn change(&self, wanted: EngineConfig, network: Option<Arc<dyn Network>>) {
+        let old = self.config();
+        let mut config = EngineConfig {
+            // What was found at the start, and what was made with it.
+            absent: old.absent.clone(),
+            absent_backends: old.absent_backends.clone(),
+            history_rows: old.history_rows,
+            history_age: old.history_age,
+            ..wanted
+        };
+        tell_of_network(&mut config, network.as_ref());
+        self.registry.change(&config);
+        self.floor.change(config.executions, config.executions_per_caller);
+        self.processor.change(&config.quota);
+        let pool = config.pool.clone();
+        let fresh = config.limits != old.limits || pool != old.pool;
+        self.config.set(config);
+        self.network.set(network);
+        if fresh {
+            self.pool.change(&pool);
+        }
+    }
+
     pub(crate) fn language(&self, name: &str) -> Result<Arc<dyn Language>, Failure> {
-        choose(&self.languages, &self.config.absent, name)
+        choose(&self.languages, &self.config().absent, name)
     }
 
     pub(crate) fn birth(&self, kind: Kind, limits: Limits) -> Result<Birth, Failure> {
         Ok(Birth {
             kind,
             label: None,
+            asked: None,
             limits,
             lifetime: None,
-            idle: self.config.idle,
+            idle: self.config().idle,
             network: NetworkRule::None,
             planned: self.planned(None)?,
             replaces: None,
@@ -104,7 +135,7 @@ impl Core {
         if let Some(id) = id {
             return self.registry.find(who, id);
         }
-        let limits = self.config.limits.clone();
+        let limits = self.config().limits.clone();
         let target = self.registry.default(who, self.birth(Kind::Default, limits.clone())?)?;
         if target.new {
             self.make(&target.record, self.plain_plan(limits));
@@ -240,6 +271,17 @@ impl Core {
             execution.delivered();
         }
         execution.view()
+    }
+}
+
+/// Results that advise to bring data in say what can be reached.
+pub(crate) fn tell_of_network(config: &mut EngineConfig, network: Option<&Arc<dyn Network>>) {
+    if let Some(network) = network {
+        let some: Vec<&str> = network.allowed().iter().take(5).map(String::as_str).collect();
+        config.hints.bring_data.push_str(&format!(
+            "; a sandbox made with network = [\"HOST\"] can reach hosts that the operator allows (such as {})",
+            some.join(", ")
+        ));
     }
 }
 

@@ -21,7 +21,9 @@ use crate::policy::bytes_of;
 use crate::record::Record;
 use crate::sync::lock;
 use crate::verdict::Verdict;
-use crate::{EngineConfig, ExecutionId, ExecutionView, Principal, SandboxId, Shown, Status, StreamName, StreamSlice};
+use crate::{
+    EngineConfig, ExecutionId, ExecutionView, Expiry, Principal, SandboxId, Shown, Status, StreamName, StreamSlice,
+};
 
 /// What an execution counts at least, so that many empty ones are bounded too.
 const OVERHEAD: u64 = 4096;
@@ -43,6 +45,7 @@ pub(crate) struct Execution {
     pub(crate) language: String,
     pub(crate) code: String,
     new_sandbox: bool,
+    expiry: Option<Expiry>,
     limits: Shape,
     stop: watch::Sender<Option<Stop>>,
     done: watch::Sender<bool>,
@@ -100,6 +103,7 @@ impl Execution {
             language: language.to_owned(),
             code,
             new_sandbox,
+            expiry: record.expiry(),
             limits: Shape {
                 inline: usize::try_from(config.output_inline.as_bytes()).unwrap_or(usize::MAX),
                 read_rest: config.hints.read_rest.clone(),
@@ -368,6 +372,7 @@ impl Execution {
             state_lost: live.state_lost,
             restored: verdict.restored.clone(),
             new_sandbox: self.new_sandbox,
+            expiry: self.expiry,
             notices: live.notices.clone(),
             isolation: live.isolation.clone(),
             passed_over: live.passed_over.clone(),

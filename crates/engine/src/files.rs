@@ -45,7 +45,7 @@ impl Core {
         len: u64,
     ) -> Result<FileAnswer<FileChunk>, Failure> {
         let target = self.target(who, sandbox)?;
-        let len = len.min(self.config.file_bytes.as_bytes());
+        let len = len.min(self.config().file_bytes.as_bytes());
         let (target, live) = ready(target).await?;
         let chunk = in_time(read(live.files(), path, offset, len)).await?;
         Ok(answer(&target, chunk))
@@ -59,7 +59,7 @@ impl Core {
         bytes: Bytes,
         mode: WriteMode,
     ) -> Result<FileAnswer<u64>, Failure> {
-        file_size(&self.config, path, bytes.len())?;
+        file_size(&self.config(), path, bytes.len())?;
         let target = self.target(who, sandbox)?;
         let (target, live) = ready(target).await?;
         let size = in_time(live.files().write(path, bytes, mode)).await?;
@@ -89,10 +89,17 @@ pub(crate) fn too_slow(what: &str) -> Failure {
 
 fn answer<T>(target: &Target, value: T) -> FileAnswer<T> {
     let replaces = target.record.birth.replaces.as_ref().filter(|_| target.new);
+    let left = target.record.expiry().and_then(|expiry| expiry.ends_soon());
+    let ending = left.map(|left| {
+        format!(
+            "this sandbox ends in {} s with its variables and files, whatever is called",
+            left.as_secs()
+        )
+    });
     FileAnswer {
         sandbox_id: target.record.id.clone(),
         new_sandbox: target.new,
-        notices: replaces.map(new_sandbox_notice).into_iter().collect(),
+        notices: replaces.map(new_sandbox_notice).into_iter().chain(ending).collect(),
         value,
     }
 }

@@ -5,6 +5,7 @@
 //! evenly.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
@@ -16,8 +17,8 @@ use crate::sync::lock;
 #[derive(Debug)]
 pub(crate) struct Floor {
     state: Mutex<State>,
-    most: usize,
-    per_caller: usize,
+    most: AtomicUsize,
+    per_caller: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -48,9 +49,15 @@ impl Floor {
     pub(crate) fn new(most: usize, per_caller: usize) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::default(),
-            most,
-            per_caller,
+            most: AtomicUsize::new(most),
+            per_caller: AtomicUsize::new(per_caller),
         })
+    }
+
+    /// Takes other bounds. What runs goes on; who waits is looked at when the next one leaves.
+    pub(crate) fn change(&self, most: usize, per_caller: usize) {
+        self.most.store(most, Ordering::Relaxed);
+        self.per_caller.store(per_caller, Ordering::Relaxed);
     }
 
     /// Waits for a place. Giving up is dropping the future.
@@ -82,7 +89,7 @@ impl Floor {
 
     fn fits(&self, state: &State, who: &Principal) -> bool {
         let own = state.running.get(who).copied().unwrap_or(0);
-        own == 0 || (own < self.per_caller && state.total < self.most)
+        own == 0 || (own < self.per_caller.load(Ordering::Relaxed) && state.total < self.most.load(Ordering::Relaxed))
     }
 
     fn seat(self: &Arc<Self>, state: &mut State, who: &Principal) -> Place {

@@ -69,6 +69,7 @@ use crate::ladder::Stop;
 use crate::pool::Pool;
 use crate::quota::Processor;
 use crate::registry::Registry;
+use crate::sync::Live;
 use crate::tally::Tally;
 
 /// The bytes that one part of a stream has at most.
@@ -116,13 +117,7 @@ impl Engine {
         witnesses: Witnesses,
     ) -> Arc<Self> {
         let mut config = config;
-        if let Some(network) = &network {
-            let some: Vec<&str> = network.allowed().iter().take(5).map(String::as_str).collect();
-            config.hints.bring_data.push_str(&format!(
-                "; a sandbox made with network = [\"HOST\"] can reach hosts that the operator allows (such as {})",
-                some.join(", ")
-            ));
-        }
+        core::tell_of_network(&mut config, network.as_ref());
         let core = Arc::new(Core {
             registry: Registry::new(&config),
             executions: Executions::default(),
@@ -132,11 +127,11 @@ impl Engine {
             floor: Floor::new(config.executions, config.executions_per_caller),
             processor: Processor::new(&config.quota),
             down: CancellationToken::new(),
-            config,
+            config: Live::new(config),
             backends,
             languages,
             packages,
-            network,
+            network: Live::new(network),
             witnesses,
         });
         tokio::spawn(pool::fill(core.clone()));
@@ -145,8 +140,14 @@ impl Engine {
 
     /// The settings in force.
     #[must_use]
-    pub fn config(&self) -> &EngineConfig {
-        &self.core.config
+    pub fn config(&self) -> Arc<EngineConfig> {
+        self.core.config()
+    }
+
+    /// Puts other settings in force for what is asked for from now on: limits, quotas, how much waits, what may be reached.
+    /// Sandboxes that are there keep what they were made with, and how long history is kept stays.
+    pub fn change(&self, config: EngineConfig, network: Option<Arc<dyn Network>>) {
+        self.core.change(config, network);
     }
 
     /// The languages that code can be in.
@@ -175,7 +176,7 @@ impl Engine {
         let whole = |number| u64::try_from(number).unwrap_or(u64::MAX);
         Counts {
             sandboxes: whole(sandboxes),
-            sandboxes_most: whole(self.core.config.sandboxes),
+            sandboxes_most: whole(self.core.config().sandboxes),
             callers: whole(callers),
             waiting: whole(self.core.pool.waiting()),
             running: whole(running),
@@ -267,7 +268,8 @@ impl Engine {
     /// The most that a sandbox may ask to reach; nothing where there is no network.
     #[must_use]
     pub fn network_allowed(&self) -> Vec<String> {
-        let network = self.core.network.as_ref();
+        let network = self.core.network.get();
+        let network = network.as_ref().as_ref();
         network.map_or_else(Vec::new, |network| network.allowed().to_vec())
     }
 

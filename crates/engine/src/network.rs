@@ -17,7 +17,7 @@ const TOLD: usize = 3;
 impl Core {
     /// What a call may reach that asks for these hosts. Nothing asked for is no network; so is `none`.
     pub(crate) fn network_rule(&self, hosts: &[String]) -> Result<NetworkRule, Failure> {
-        match (hosts, &self.network) {
+        match (hosts, self.network.get().as_ref()) {
             ([], _) => Ok(NetworkRule::None),
             ([one], _) if one == "none" => Ok(NetworkRule::None),
             (hosts, Some(network)) => network.check(hosts),
@@ -35,7 +35,8 @@ impl Core {
         if *rule == NetworkRule::None {
             return Ok(());
         }
-        let network = self.network.as_ref().ok_or_else(|| {
+        let network = self.network.get();
+        let network = network.as_ref().as_ref().ok_or_else(|| {
             Failure::new(
                 Code::Internal,
                 "a sandbox with network was planned where there is none",

@@ -82,10 +82,10 @@ impl Core {
         self.check_packages(name, &req.packages)?;
         let timeout = match req.timeout {
             None => INSTALL,
-            asked => policy::timeout(&self.config, asked)?,
+            asked => policy::timeout(&self.config(), asked)?,
         };
         let target = self.target(who, req.sandbox_id.as_deref())?;
-        let execution = Execution::new(&self.config, &target.record, name, code, target.new)?;
+        let execution = Execution::new(&self.config(), &target.record, name, code, target.new)?;
         if req.in_history == InHistory::Unshown {
             execution.unlist();
         }
@@ -299,7 +299,7 @@ impl InstallJob {
             after: None,
             gone: None,
             keeps: true,
-            hints: &self.core.config.hints,
+            hints: &self.core.config().hints,
             restored: None,
             why_lost: None,
             network: Reached::default(),

@@ -10,7 +10,7 @@ use sandcell_sandbox::{
     Advice, ByteSize, Code, Cpus, Failure, Finding, Language, Limits, MAX_TIMEOUT, NetworkRule, SandboxPath, Severity,
 };
 
-use crate::{Analysis, CreateRequest, EngineConfig};
+use crate::{Analysis, CreateRequest, EngineConfig, SandboxId};
 
 /// The longest lifetime that can be asked for.
 pub const MAX_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -206,6 +206,7 @@ pub(crate) fn create(config: &EngineConfig, req: &CreateRequest, backends: &[&'s
         ));
     }
     label(req.label.as_deref())?;
+    key(req)?;
     image(req.image.as_deref())?;
     env(&req.env)?;
     limits(config, req.memory, req.cpus, req.disk)
@@ -220,6 +221,53 @@ fn label(label: Option<&str>) -> Result<(), Failure> {
         ));
     }
     Ok(())
+}
+
+fn key(req: &CreateRequest) -> Result<(), Failure> {
+    let Some(key) = &req.key else { return Ok(()) };
+    if key.is_empty() || key.chars().count() > MAX_LABEL || key.chars().any(char::is_control) {
+        return Err(Failure::invalid(
+            "the key is empty, too long or has control characters",
+            format!("use 1 to {MAX_LABEL} visible characters"),
+        ));
+    }
+    if req.count != 1 {
+        return Err(Failure::invalid(
+            "a key is for one sandbox",
+            "leave count out, or make each with a key of its own",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether two calls with the same key ask for the same; if not, in what they differ.
+pub(crate) fn same_request(now: &CreateRequest, before: &CreateRequest, id: &SandboxId) -> Result<(), Failure> {
+    let differs = [
+        ("packages", now.packages != before.packages),
+        ("env", now.env != before.env),
+        ("memory_mb", now.memory != before.memory),
+        ("cpus", now.cpus != before.cpus),
+        ("disk_mb", now.disk != before.disk),
+        ("lifetime_s", now.lifetime != before.lifetime),
+        ("label", now.label != before.label),
+        ("backend", now.backend != before.backend),
+        ("image", now.image != before.image),
+        ("network", now.network != before.network),
+    ];
+    let differs: Vec<&str> = differs
+        .into_iter()
+        .filter_map(|(name, so)| so.then_some(name))
+        .collect();
+    if differs.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::invalid(
+        format!(
+            "the key is that of sandbox {id}, which was asked for otherwise: {}",
+            differs.join(", ")
+        ),
+        "repeat the call as it was, use another key, or close that sandbox first",
+    ))
 }
 
 fn image(image: Option<&str>) -> Result<(), Failure> {

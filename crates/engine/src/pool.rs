@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::join_all;
-use sandcell_sandbox::{Language, Sandbox, SandboxSpec, Session, SessionError, Usage};
+use sandcell_sandbox::{Language, Limits, Sandbox, SandboxSpec, Session, SessionError, Usage};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -42,6 +42,8 @@ const TRIES: u32 = 3;
 /// A sandbox that waits.
 #[derive(Debug)]
 pub(crate) struct Parked {
+    /// What it was made with.
+    pub(crate) limits: Limits,
     pub(crate) sandbox: Arc<dyn Sandbox>,
     /// An interpreter in it, and its language.
     pub(crate) session: Option<(Arc<dyn Language>, Box<dyn Session>)>,
@@ -56,15 +58,15 @@ pub(crate) struct Parked {
 pub(crate) struct Pool {
     state: Mutex<State>,
     wake: Notify,
-    /// How many wait, where the operator says it.
-    fixed: Option<usize>,
-    /// Memory for those that wait, where demand decides.
-    memory: u64,
 }
 
 #[derive(Debug)]
 struct State {
     parked: VecDeque<Parked>,
+    /// How many wait, where the operator says it.
+    fixed: Option<usize>,
+    /// Memory for those that wait, where demand decides.
+    memory: u64,
     want: usize,
     missed: Instant,
     closed: bool,
@@ -87,6 +89,8 @@ impl Pool {
     pub(crate) fn new(config: &PoolConfig) -> Self {
         let mut state = State {
             parked: VecDeque::new(),
+            fixed: config.parked,
+            memory: config.memory.as_bytes(),
             want: 0,
             missed: Instant::now(),
             closed: false,
@@ -97,19 +101,36 @@ impl Pool {
                 told: HashSet::new(),
             },
         };
-        let (fixed, memory) = (config.parked, config.memory.as_bytes());
-        state.want = bounds(fixed, memory, state.each).0;
+        state.want = Self::bounds(&state).0;
         Self {
             state: Mutex::new(state),
             wake: Notify::new(),
-            fixed,
-            memory,
         }
     }
 
+    /// Takes other settings; what waits by the old ones is ended.
+    pub(crate) fn change(&self, config: &PoolConfig) {
+        let old: Vec<Parked> = {
+            let mut state = lock(&self.state);
+            state.fixed = config.parked;
+            state.memory = config.memory.as_bytes();
+            state.each = EACH;
+            state.modules = Modules {
+                wanted: config.preload.clone(),
+                failures: 0,
+                told: HashSet::new(),
+            };
+            let (least, most) = Self::bounds(&state);
+            state.want = state.want.clamp(least, most);
+            state.parked.drain(..).collect()
+        };
+        tokio::spawn(join_all(old.into_iter().map(end)));
+        self.wake.notify_one();
+    }
+
     /// How many are made however little is asked for, and at the most.
-    fn bounds(&self, state: &State) -> (usize, usize) {
-        bounds(self.fixed, self.memory, state.each)
+    fn bounds(state: &State) -> (usize, usize) {
+        bounds(state.fixed, state.memory, state.each)
     }
 
     /// How many wait.
@@ -120,7 +141,11 @@ impl Pool {
     /// A waiting sandbox for this plan, if the plan asks for nothing special and one is there.
     pub(crate) fn take(&self, plan: &Plan, ordinary: &SandboxSpec, first: Option<&str>) -> Option<Parked> {
         let named = plan.backends.first().map(|backend| backend.name());
-        if bounds(self.fixed, self.memory, EACH).1 == 0 || plan.spec != *ordinary || named != first {
+        let none_wait = {
+            let state = lock(&self.state);
+            bounds(state.fixed, state.memory, EACH).1 == 0
+        };
+        if none_wait || plan.spec != *ordinary || named != first {
             return None;
         }
         loop {
@@ -128,7 +153,7 @@ impl Pool {
                 let mut state = lock(&self.state);
                 let parked = state.parked.pop_front();
                 if parked.is_none() {
-                    let (least, most) = self.bounds(&state);
+                    let (least, most) = Self::bounds(&state);
                     state.want = (state.want * 2).max(1).clamp(least, most);
                     state.missed = Instant::now();
                 }
@@ -137,7 +162,8 @@ impl Pool {
             self.wake.notify_one();
             let parked = parked?;
             // One that has ended while it waited is nothing to hand out.
-            if parked.sandbox.ended().now_or_never().is_none() {
+            // Nor is one that was in the making when its limits were changed.
+            if parked.limits == plan.spec.limits && parked.sandbox.ended().now_or_never().is_none() {
                 return Some(parked);
             }
         }
@@ -148,7 +174,7 @@ impl Pool {
         let mut state = lock(&self.state);
         if state.missed.elapsed() > QUIET {
             state.missed = Instant::now();
-            state.want = (state.want / 2).max(self.bounds(&state).0);
+            state.want = (state.want / 2).max(Self::bounds(&state).0);
         }
         !state.closed && state.parked.len() < state.want
     }
@@ -167,26 +193,26 @@ impl Pool {
             return Some(parked);
         }
         if let Some(usage) = parked.usage {
-            self.weigh(&mut state, usage.memory);
+            Self::weigh(&mut state, usage.memory);
         }
         state.parked.push_back(parked);
         None
     }
 
     /// Counts those that wait for what one of them uses.
-    fn weigh(&self, state: &mut State, memory: u64) {
+    fn weigh(state: &mut State, memory: u64) {
         state.each = memory.max(EACH);
-        if self.fixed.is_none() && state.each > self.memory && !state.modules.wanted.is_empty() {
+        if state.fixed.is_none() && state.each > state.memory && !state.modules.wanted.is_empty() {
             tracing::warn!(
                 "a waiting sandbox with the modules of `preload` uses {} MiB, more than pool.memory_mb = {}: they are \
                  not loaded ahead any more",
                 state.each >> 20,
-                self.memory >> 20
+                state.memory >> 20
             );
             state.modules.wanted.clear();
             state.each = EACH;
         }
-        let (least, most) = self.bounds(state);
+        let (least, most) = Self::bounds(state);
         state.want = state.want.clamp(least, most);
     }
 
@@ -274,7 +300,8 @@ pub(crate) async fn fill(core: Arc<Core>) {
 }
 
 async fn make(core: &Arc<Core>) -> Result<Parked, String> {
-    let plan = core.plain_plan(core.config.limits.clone());
+    let limits = core.config().limits.clone();
+    let plan = core.plain_plan(limits.clone());
     let (sandbox, passed) = create(core, &plan).await.map_err(|failure| failure.message)?;
     let mut session = None;
     if let Some(language) = core.languages.first() {
@@ -293,6 +320,7 @@ async fn make(core: &Arc<Core>) -> Result<Parked, String> {
     }
     let usage = read_usage(sandbox.as_ref()).await;
     Ok(Parked {
+        limits,
         sandbox,
         session,
         passed,

@@ -68,22 +68,22 @@ impl Core {
         output: mpsc::Sender<SessionEvent>,
     ) -> Result<ProgramJob, Failure> {
         let language = self.language(&req.language)?;
-        policy::code(&self.config, &req.code)?;
+        policy::code(&self.config(), &req.code)?;
         policy::args(&req.args)?;
         let network = self.network_rule(&req.network)?;
         let findings = policy::findings(
-            &self.config,
+            &self.config(),
             language.as_ref(),
             &req.code,
             policy::Stdin::Given,
             &network,
         )?;
-        policy::transfers(&self.config, &req.files, &req.outputs)?;
+        policy::transfers(&self.config(), &req.files, &req.outputs)?;
         self.check_packages(&language.info().name, &req.packages)?;
-        let timeout = policy::timeout(&self.config, req.timeout)?;
+        let timeout = policy::timeout(&self.config(), req.timeout)?;
         let limits = policy::limits(
-            &self.config,
-            policy::memory(&self.config, req.memory, language.as_ref()),
+            &self.config(),
+            policy::memory(&self.config(), req.memory, language.as_ref()),
             None,
             None,
         )?;
@@ -97,7 +97,7 @@ impl Core {
             }
         }
         let Target { record, visit, .. } = self.throwaway(who, "run", limits, network)?;
-        let execution = Execution::new(&self.config, &record, &language.info().name, req.code, true)
+        let execution = Execution::new(&self.config(), &record, &language.info().name, req.code, true)
             .inspect_err(|_| self.discard(&record))?;
         self.executions.add(&execution);
         execution.noticed(findings);
@@ -208,7 +208,7 @@ impl ProgramJob {
         };
         let (verdict, cost) = self.judge(ran, meter, &sandbox).await;
         read_wanted(
-            &self.core.config,
+            &self.core.config(),
             &record,
             sandbox.as_ref(),
             &execution,
@@ -247,7 +247,7 @@ impl ProgramJob {
                         ..CellError::default()
                     }),
                     &self.record,
-                    &self.core.config.hints,
+                    &self.core.config().hints,
                 )));
             }
             Err(stop) => return Err(Ok(stop)),
@@ -298,7 +298,7 @@ impl ProgramJob {
             after,
             gone,
             keeps: false,
-            hints: &self.core.config.hints,
+            hints: &self.core.config().hints,
             restored: None,
             why_lost: None,
             network,

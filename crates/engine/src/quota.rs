@@ -81,7 +81,7 @@ impl Quota {
 /// Who used how much processor time lately.
 #[derive(Debug)]
 pub(crate) struct Processor {
-    most: Duration,
+    most: Mutex<Duration>,
     began: Instant,
     /// For each caller, what ended in which minute.
     used: Mutex<HashMap<Principal, VecDeque<(u64, Duration)>>>,
@@ -90,10 +90,15 @@ pub(crate) struct Processor {
 impl Processor {
     pub(crate) fn new(quota: &Quota) -> Self {
         Self {
-            most: quota.cpu,
+            most: Mutex::new(quota.cpu),
             began: Instant::now(),
             used: Mutex::default(),
         }
+    }
+
+    /// Takes another quota, for what was used as well.
+    pub(crate) fn change(&self, quota: &Quota) {
+        *lock(&self.most) = quota.cpu;
     }
 
     fn minute(&self) -> u64 {
@@ -102,7 +107,8 @@ impl Processor {
 
     /// Whether the caller may run something now.
     pub(crate) fn may_run(&self, who: &Principal) -> Result<(), Failure> {
-        if self.most == Duration::MAX {
+        let most = *lock(&self.most);
+        if most == Duration::MAX {
             return Ok(());
         }
         let now = self.minute();
@@ -111,20 +117,20 @@ impl Processor {
             return Ok(());
         };
         let sum = forget(own, now);
-        if sum < self.most {
+        if sum < most {
             return Ok(());
         }
         let mut left = sum;
         let free = own.iter().find_map(|(minute, time)| {
             left = left.saturating_sub(*time);
-            (left < self.most).then(|| (minute + MINUTES).saturating_sub(now).max(1))
+            (left < most).then(|| (minute + MINUTES).saturating_sub(now).max(1))
         });
         Err(Failure::new(
             Code::LimitReached,
             format!(
                 "your executions took {} s of processor time in the last hour, and may take {} s",
                 sum.as_secs(),
-                self.most.as_secs()
+                most.as_secs()
             ),
             format!(
                 "wait about {} min; files and variables stay as long as their sandbox does",
@@ -135,7 +141,7 @@ impl Processor {
 
     /// An execution has ended.
     pub(crate) fn charge(&self, who: &Principal, time: Duration) {
-        if self.most == Duration::MAX || time.is_zero() {
+        if *lock(&self.most) == Duration::MAX || time.is_zero() {
             return;
         }
         let now = self.minute();

@@ -1,6 +1,7 @@
 //! One sandbox's life as the engine sees it: being made, live, closing, gone; who is busy in it; when it ends.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +14,7 @@ use crate::output::Budget;
 use crate::passed::PassedOver;
 use crate::sessions::Slot;
 use crate::sync::lock;
-use crate::{Principal, SandboxId};
+use crate::{CreateRequest, Principal, SandboxId};
 
 /// What a caller can do when a sandbox is not there any more.
 const START_AGAIN: &str = "call again without sandbox_id for a new default sandbox, or use create_sandbox";
@@ -140,6 +141,8 @@ struct State {
 pub(crate) struct Birth {
     pub(crate) kind: Kind,
     pub(crate) label: Option<String>,
+    /// What was asked for, of those that have a key.
+    pub(crate) asked: Option<Arc<CreateRequest>>,
     pub(crate) limits: Limits,
     pub(crate) lifetime: Option<Duration>,
     pub(crate) idle: Duration,
@@ -171,10 +174,14 @@ pub(crate) struct Record {
     /// Its way to the hosts that it may reach.
     pub(crate) way: OnceLock<Arc<dyn Way>>,
     passed: Mutex<Vec<PassedOver>>,
+    /// Calls that asked for it and have no answer yet. Changed under the registry's lock only.
+    pub(crate) claims: AtomicUsize,
+    /// Whether one of them got it.
+    pub(crate) claimed: AtomicBool,
 }
 
-/// When a sandbox ends.
-pub(crate) struct Expiry {
+/// When a sandbox ends, as clocks of this process say it.
+pub(crate) struct Deadlines {
     pub(crate) idle: Instant,
     pub(crate) lifetime: Option<Instant>,
     pub(crate) busy: bool,
@@ -201,6 +208,8 @@ impl Record {
             output: OnceLock::new(),
             way: OnceLock::new(),
             passed: Mutex::default(),
+            claims: AtomicUsize::new(1),
+            claimed: AtomicBool::new(false),
         })
     }
 
@@ -347,12 +356,27 @@ impl Record {
         self.changed.send_replace(());
     }
 
+    /// When it ends, as callers are told; none if it is for one run.
+    pub(crate) fn expiry(&self) -> Option<crate::Expiry> {
+        let lifetime = self.birth.lifetime;
+        (self.birth.kind != Kind::Throwaway).then(|| crate::Expiry {
+            idle: self.birth.idle,
+            ends: lifetime.map(|lifetime| self.created + lifetime),
+            lifetime,
+        })
+    }
+
+    /// The key that it was asked for with.
+    pub(crate) fn key(&self) -> Option<&str> {
+        self.birth.asked.as_ref()?.key.as_deref()
+    }
+
     /// When it ends, as things stand.
-    pub(crate) fn expiry(&self) -> Expiry {
+    pub(crate) fn deadlines(&self) -> Deadlines {
         let state = lock(&self.state);
         let busy = state.busy > 0;
         let since = if busy { Instant::now() } else { state.last };
-        Expiry {
+        Deadlines {
             idle: since + self.birth.idle,
             lifetime: self.birth.lifetime.map(|lifetime| self.born + lifetime),
             busy,
@@ -421,6 +445,7 @@ mod tests {
         let birth = Birth {
             kind: Kind::Default,
             label: None,
+            asked: None,
             limits: Limits::default(),
             lifetime: None,
             idle,

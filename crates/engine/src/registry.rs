@@ -1,13 +1,14 @@
 //! Which sandboxes there are, whose they are, and which ones are remembered after their end.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use sandcell_sandbox::{Code, Failure};
 
 use crate::record::{Birth, Gone, GoneWhy, Kind, Record, Visit, no_sandbox};
 use crate::sync::lock;
-use crate::{EngineConfig, Principal, Quota, SandboxId};
+use crate::{EngineConfig, Principal, Quota, SandboxId, policy};
 
 /// Ended sandboxes that are remembered for each caller, so that their ids answer with the reason.
 const REMEMBERED: usize = 64;
@@ -18,16 +19,32 @@ const CALLERS: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Registry {
     inner: Mutex<Inner>,
-    per_caller: usize,
-    in_all: usize,
-    quota: Quota,
 }
 
 #[derive(Debug)]
 struct Inner {
     open: bool,
+    bounds: Bounds,
     live: HashMap<SandboxId, Arc<Record>>,
     callers: HashMap<Principal, Caller>,
+}
+
+/// How many there may be.
+#[derive(Debug)]
+struct Bounds {
+    per_caller: usize,
+    in_all: usize,
+    quota: Quota,
+}
+
+impl Bounds {
+    fn of(config: &EngineConfig) -> Self {
+        Self {
+            per_caller: config.sandboxes_per_caller,
+            in_all: config.sandboxes,
+            quota: config.quota,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -36,6 +53,15 @@ struct Caller {
     /// The end of the last default sandbox, until the caller was told.
     lost: Option<Gone>,
     ended: VecDeque<(SandboxId, Gone)>,
+}
+
+/// What a caller who asks for sandboxes gets.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// Places for new ones, which the call has to see to.
+    Reserved(Vec<Arc<Record>>),
+    /// One that there is, or that another call makes.
+    Joined(Arc<Record>),
 }
 
 /// A sandbox that a call may use.
@@ -52,13 +78,16 @@ impl Registry {
         Self {
             inner: Mutex::new(Inner {
                 open: true,
+                bounds: Bounds::of(config),
                 live: HashMap::new(),
                 callers: HashMap::new(),
             }),
-            per_caller: config.sandboxes_per_caller,
-            in_all: config.sandboxes,
-            quota: config.quota,
         }
+    }
+
+    /// Takes other bounds for sandboxes that are asked for from now on.
+    pub(crate) fn change(&self, config: &EngineConfig) {
+        lock(&self.inner).bounds = Bounds::of(config);
     }
 
     /// The caller's sandbox with this id.
@@ -92,7 +121,7 @@ impl Registry {
                 new: false,
             });
         }
-        self.room(&inner, who, 1, &birth)?;
+        Self::room(&inner, who, 1, &birth)?;
         let id = SandboxId::random()?;
         let caller = inner.caller(who);
         let replaces = caller.lost.take();
@@ -113,10 +142,53 @@ impl Registry {
         inner.live.get(id).filter(|record| record.open()).cloned()
     }
 
+    /// The living sandbox of the same key, or places for new ones. Calls that come at the same time get the same one.
+    pub(crate) fn join_or_reserve(&self, who: &Principal, count: usize, birth: &Birth) -> Result<Place, Failure> {
+        let mut inner = lock(&self.inner);
+        if let Some(asked) = &birth.asked {
+            let mut own = inner
+                .live
+                .values()
+                .filter(|record| record.owner == *who && record.open());
+            if let Some(record) = own.find(|record| record.key() == asked.key.as_deref()) {
+                let before = record.birth.asked.as_ref();
+                policy::same_request(asked, before.unwrap_or(asked), &record.id)?;
+                // A call about it, like any other: the time without calls begins anew.
+                drop(record.enter()?);
+                record.claims.fetch_add(1, Ordering::Relaxed);
+                return Ok(Place::Joined(record.clone()));
+            }
+        }
+        Self::reserve_in(&mut inner, who, count, birth).map(Place::Reserved)
+    }
+
+    /// A caller has its answer: the sandbox stays.
+    pub(crate) fn claim(&self, record: &Record) {
+        let _inner = lock(&self.inner);
+        record.claimed.store(true, Ordering::Relaxed);
+    }
+
+    /// A caller that asked for a sandbox went without it. When no other asked for the same one, nobody knows of it.
+    pub(crate) fn disclaim(&self, record: &Record) {
+        let mut inner = lock(&self.inner);
+        let others = record.claims.fetch_sub(1, Ordering::Relaxed) > 1;
+        if !others && !record.claimed.load(Ordering::Relaxed) {
+            inner.depart(record, &Gone::now(GoneWhy::Closed));
+        }
+    }
+
     /// Places for new sandboxes: as many as asked for, or none.
     pub(crate) fn reserve(&self, who: &Principal, count: usize, birth: &Birth) -> Result<Vec<Arc<Record>>, Failure> {
-        let mut inner = lock(&self.inner);
-        self.room(&inner, who, count, birth)?;
+        Self::reserve_in(&mut lock(&self.inner), who, count, birth)
+    }
+
+    fn reserve_in(
+        inner: &mut Inner,
+        who: &Principal,
+        count: usize,
+        birth: &Birth,
+    ) -> Result<Vec<Arc<Record>>, Failure> {
+        Self::room(inner, who, count, birth)?;
         let ids = (0..count).map(|_| SandboxId::random()).collect::<Result<Vec<_>, _>>()?;
         let mut records = Vec::with_capacity(count);
         for id in ids {
@@ -127,7 +199,7 @@ impl Registry {
         Ok(records)
     }
 
-    fn room(&self, inner: &Inner, who: &Principal, count: usize, birth: &Birth) -> Result<(), Failure> {
+    fn room(inner: &Inner, who: &Principal, count: usize, birth: &Birth) -> Result<(), Failure> {
         if !inner.open {
             return Err(ending());
         }
@@ -145,23 +217,25 @@ impl Registry {
                 remedy,
             )
         };
-        if count > self.per_caller.saturating_sub(used) {
+        if count > inner.bounds.per_caller.saturating_sub(used) {
             return Err(limit(
                 used,
-                self.per_caller,
+                inner.bounds.per_caller,
                 "",
                 "close one with close_sandbox, or use one that you have",
             ));
         }
-        if count > self.in_all.saturating_sub(inner.live.len()) {
+        if count > inner.bounds.in_all.saturating_sub(inner.live.len()) {
             return Err(limit(
                 inner.live.len(),
-                self.in_all,
+                inner.bounds.in_all,
                 " of this server",
                 "close one of yours with close_sandbox, or try again later",
             ));
         }
-        self.quota
+        inner
+            .bounds
+            .quota
             .room(own.map(|record| &record.birth.limits), count, &birth.limits)
     }
 
@@ -187,25 +261,7 @@ impl Registry {
     /// Lets a sandbox take no more calls, and remembers why. Whoever keeps it then ends it. False if it was on
     /// its way out already, or if it expires but somebody uses it.
     pub(crate) fn depart(&self, record: &Record, gone: &Gone) -> bool {
-        let mut inner = lock(&self.inner);
-        if !record.leave(gone, matches!(gone.why, GoneWhy::Idle(_))) {
-            return false;
-        }
-        let caller = inner.caller(&record.owner);
-        let was_default = caller.default.as_ref() == Some(&record.id);
-        if was_default {
-            caller.default = None;
-        }
-        if gone.unexpected() && record.birth.kind != Kind::Throwaway {
-            if was_default {
-                caller.lost = Some(gone.clone());
-            }
-            if caller.ended.len() >= REMEMBERED {
-                caller.ended.pop_front();
-            }
-            caller.ended.push_back((record.id.clone(), gone.clone()));
-        }
-        true
+        lock(&self.inner).depart(record, gone)
     }
 
     /// Nothing is left of a sandbox: its place is free.
@@ -236,6 +292,27 @@ impl Registry {
 }
 
 impl Inner {
+    fn depart(&mut self, record: &Record, gone: &Gone) -> bool {
+        if !record.leave(gone, matches!(gone.why, GoneWhy::Idle(_))) {
+            return false;
+        }
+        let caller = self.caller(&record.owner);
+        let was_default = caller.default.as_ref() == Some(&record.id);
+        if was_default {
+            caller.default = None;
+        }
+        if gone.unexpected() && record.birth.kind != Kind::Throwaway {
+            if was_default {
+                caller.lost = Some(gone.clone());
+            }
+            if caller.ended.len() >= REMEMBERED {
+                caller.ended.pop_front();
+            }
+            caller.ended.push_back((record.id.clone(), gone.clone()));
+        }
+        true
+    }
+
     fn caller(&mut self, who: &Principal) -> &mut Caller {
         if self.callers.len() >= CALLERS && !self.callers.contains_key(who) {
             let live = &self.live;

@@ -17,6 +17,7 @@ use crate::meter::read_usage;
 use crate::network::with_proxy;
 use crate::packages::INSTALL;
 use crate::record::{Birth, Gone, GoneWhy, Kind, Record};
+use crate::registry::Place;
 use crate::sessions::Slot;
 use crate::sync::lock;
 use crate::warden::{CLOSE, Plan};
@@ -35,8 +36,8 @@ impl Core {
     /// Why the back end that is asked for by name does not work here, if that is known.
     fn absent_backend(&self, req: &CreateRequest) -> Option<Failure> {
         let name = req.backend.as_deref()?;
-        let absent = self
-            .config
+        let config = self.config();
+        let absent = config
             .absent_backends
             .iter()
             .find(|absent| absent.passed.backend == name)?;
@@ -53,7 +54,8 @@ impl Core {
         if let Some(absent) = self.absent_backend(&req) {
             return Err(absent);
         }
-        let limits = policy::create(&self.config, &req, &names)?;
+        let limits = policy::create(&self.config(), &req, &names)?;
+        let asked = req.key.is_some().then(|| Arc::new(req.clone()));
         let packages = req.packages;
         // They are of the language that packages can be installed for first of all.
         let language = self
@@ -78,19 +80,25 @@ impl Core {
         let birth = Birth {
             kind: Kind::Asked,
             label: req.label,
+            asked,
             limits,
             lifetime: req.lifetime,
-            idle: self.config.idle,
+            idle: self.config().idle,
             network,
             planned,
             replaces: None,
         };
         let count = usize::try_from(req.count).unwrap_or(usize::MAX);
-        let records = self.registry.reserve(who, count, &birth)?;
-        for record in &records {
-            self.make(record, plan.clone());
-        }
+        let (records, made_now) = match self.registry.join_or_reserve(who, count, &birth)? {
+            Place::Joined(record) => (vec![record], false),
+            Place::Reserved(records) => (records, true),
+        };
         let mut unclaimed = Unclaimed { core: self, records };
+        if made_now {
+            for record in &unclaimed.records {
+                self.make(record, plan.clone());
+            }
+        }
         // All are awaited even when one fails, so that the first failure in order is the answer.
         let made = join_all(unclaimed.records.iter().map(|record| record.ready())).await;
         let made = made.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -100,8 +108,15 @@ impl Core {
             .map(|(record, sandbox)| self.provide(record, sandbox.as_ref(), &language, &packages, INSTALL, &progress));
         join_all(provided).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         let records = std::mem::take(&mut unclaimed.records);
+        for record in &records {
+            self.registry.claim(record);
+        }
         // What a fresh one uses is not worth a question to each.
-        Ok(records.iter().map(|record| self.view(record, record.usage())).collect())
+        let view = |record: &Arc<Record>| SandboxView {
+            made_now,
+            ..self.view(record, record.usage())
+        };
+        Ok(records.iter().map(view).collect())
     }
 
     pub(crate) async fn close(&self, who: &Principal, id: &str) -> Result<SandboxId, Failure> {
@@ -153,12 +168,14 @@ impl Core {
         let isolation = live.map_or_else(|| record.birth.planned.clone(), |live| live.isolation().clone());
         let sessions = lock(&record.slots).values().filter_map(|slot| slot.view()).collect();
         let now = Instant::now();
-        let expiry = record.expiry();
+        let expiry = record.deadlines();
         SandboxView {
             id: record.id.clone(),
             is_default: self.registry.is_default(record),
             state: record.state_word(),
             label: record.birth.label.clone(),
+            key: record.key().map(str::to_owned),
+            made_now: false,
             created: record.created,
             idle_expires: SystemTime::now() + expiry.idle.saturating_duration_since(now),
             ends: record.birth.lifetime.map(|lifetime| record.created + lifetime),
@@ -267,7 +284,8 @@ impl Core {
     }
 }
 
-/// Sandboxes that were made for a caller who may have left, or for whom not all could be made.
+/// Sandboxes that were made for a caller who may have left, or for whom not all could be made. Others may have asked for
+/// the same one by its key, and keep it then.
 struct Unclaimed<'a> {
     core: &'a Core,
     records: Vec<Arc<Record>>,
@@ -276,7 +294,7 @@ struct Unclaimed<'a> {
 impl Drop for Unclaimed<'_> {
     fn drop(&mut self) {
         for record in &self.records {
-            self.core.registry.depart(record, &Gone::now(GoneWhy::Closed));
+            self.core.registry.disclaim(record);
         }
     }
 }

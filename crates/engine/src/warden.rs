@@ -118,7 +118,7 @@ async fn in_turn(core: &Core, record: &Record, plan: &Plan) -> Result<Made, Fail
 
 /// One that waits, its interpreter put where the first call finds it.
 fn parked(core: &Core, record: &Record, plan: &Plan) -> Option<Made> {
-    let ordinary = core.plain_plan(core.config.limits.clone());
+    let ordinary = core.plain_plan(core.config().limits.clone());
     let first = ordinary.backends.first().map(|backend| backend.name());
     let parked = core.pool.take(plan, &ordinary.spec, first)?;
     if let Some(usage) = parked.usage {
@@ -153,7 +153,7 @@ impl Drop for Guard<'_> {
 async fn watch(core: &Core, record: &Record, sandbox: &dyn Sandbox) -> Gone {
     let mut ended = pin!(sandbox.ended());
     loop {
-        let expiry = record.expiry();
+        let expiry = record.deadlines();
         let next = expiry
             .lifetime
             .map_or(expiry.idle, |lifetime| lifetime.min(expiry.idle));
@@ -184,7 +184,10 @@ pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Made, Failure> {
     if plan.backends.len() == core.backends.len() {
         // Nobody named one, so those that never worked were preferred, too.
         let name = sandbox.isolation().backend.as_str();
-        passed.splice(0..0, absent_before(&core.config.absent_backends, &core.backends, name));
+        passed.splice(
+            0..0,
+            absent_before(&core.config().absent_backends, &core.backends, name),
+        );
     }
     for (installer, base) in &bases {
         if let Some(folder) = &base.folder {

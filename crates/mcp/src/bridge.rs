@@ -5,11 +5,14 @@
 //! taken back; and how to begin again when the server behind it was started anew.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Response, StatusCode, Url};
+use sandcell_sandbox::Failure;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Semaphore;
@@ -59,8 +62,16 @@ struct Session {
     version: Option<HeaderValue>,
 }
 
+/// Sees to it that a server is there.
+pub type Wake = Arc<dyn Fn() -> BoxFuture<'static, Result<(), Failure>> + Send + Sync>;
+
 struct Bridge<W> {
+    /// Where the server is, for people.
+    place: String,
     url: Url,
+    wake: Option<Wake>,
+    /// Whether the server was seen to be there, and to be the right one.
+    awake: AtomicBool,
     http: reqwest::Client,
     token: Option<HeaderValue>,
     session: Mutex<Session>,
@@ -71,23 +82,25 @@ struct Bridge<W> {
     out: tokio::sync::Mutex<W>,
 }
 
-/// Passes messages between standard input and output and the server at `url`, until standard input ends.
+/// Passes messages between standard input and output and the server at `to`, an address or `unix:` and the path of a socket,
+/// until standard input ends. `wake` is called before the first message and where nobody answers later on; the message is then sent once more.
 ///
 /// # Errors
 /// When the address or the token cannot be used, or standard input or output breaks. That the server cannot be reached is
 /// told to the client, request by request.
-pub async fn bridge_stdio(url: &str, token: Option<&str>) -> Result<(), BridgeError> {
+pub async fn bridge_stdio(to: &str, token: Option<&str>, wake: Option<Wake>) -> Result<(), BridgeError> {
     let input = tokio::io::BufReader::new(tokio::io::stdin());
-    bridge(url, token, input, tokio::io::stdout()).await
+    bridge(to, token, wake, input, tokio::io::stdout()).await
 }
 
 pub(crate) async fn bridge(
-    url: &str,
+    to: &str,
     token: Option<&str>,
+    wake: Option<Wake>,
     input: impl AsyncBufRead + Unpin,
     out: impl AsyncWrite + Unpin + Send + 'static,
 ) -> Result<(), BridgeError> {
-    let bridge = Arc::new(Bridge::new(url, token, out)?);
+    let bridge = Arc::new(Bridge::new(to, token, wake, out)?);
     let places = Arc::new(Semaphore::new(REQUESTS_IN_FLIGHT));
     let left = CancellationToken::new();
     let ended = bridge.pass_on(input, &places, &left).await;
@@ -101,7 +114,19 @@ pub(crate) async fn bridge(
 }
 
 impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
-    fn new(url: &str, token: Option<&str>, out: W) -> Result<Self, BridgeError> {
+    fn new(to: &str, token: Option<&str>, wake: Option<Wake>, out: W) -> Result<Self, BridgeError> {
+        let socket = to.strip_prefix("unix:");
+        if cfg!(not(unix)) && socket.is_some() {
+            let reason = "cannot be used: this system has no such sockets";
+            return Err(BridgeError::Address(to.to_owned(), reason));
+        }
+        if socket.is_some_and(|path| !path.starts_with('/')) {
+            return Err(BridgeError::Address(
+                to.to_owned(),
+                "must be unix: and an absolute path",
+            ));
+        }
+        let url = if socket.is_some() { "http://localhost/mcp" } else { to };
         let wrong = |reason| BridgeError::Address(url.to_owned(), reason);
         let address: Url = url.parse().map_err(|_| wrong("is not an address"))?;
         let host = address.host_str().ok_or_else(|| wrong("is not an address"))?;
@@ -126,8 +151,16 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
         if is_here {
             http = http.no_proxy();
         }
+        #[cfg(unix)]
+        if let Some(path) = socket {
+            // A new connection costs little here, and tells a server that has ended from one that broke off in an answer.
+            http = http.unix_socket(path).pool_max_idle_per_host(0);
+        }
         Ok(Self {
+            place: to.to_owned(),
             url: address,
+            wake,
+            awake: AtomicBool::new(false),
             http: http.build().map_err(BridgeError::Client)?,
             token,
             session: Mutex::default(),
@@ -229,25 +262,54 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
             lock(&self.open).remove(&id.to_string());
         }
         match (done, id) {
-            (None | Some(Ok(())), _) | (Some(Err(Trouble::Http(_))), None) => Ok(()),
-            (Some(Err(Trouble::Pipe(error))), _) => Err(error),
-            (Some(Err(Trouble::Http(reason))), Some(id)) => {
-                let message = format!("the server at {} cannot be used: {reason}", self.url);
-                let remedy =
-                    "start it (`sandcell serve --http ADDR`), or correct the address or the token (SANDCELL_TOKEN)";
-                self.say(&failure(id, -32000, &message, remedy)).await
+            (None | Some(Ok(())), _) | (Some(Err(Trouble::Absent | Trouble::Http(_) | Trouble::Asleep(_))), None) => {
+                Ok(())
             }
+            (Some(Err(Trouble::Pipe(error))), _) => Err(error),
+            (Some(Err(Trouble::Absent)), Some(id)) => self.cannot_be_used(id, "nobody answers there").await,
+            (Some(Err(Trouble::Http(reason))), Some(id)) => self.cannot_be_used(id, &reason).await,
+            (Some(Err(Trouble::Asleep(why))), Some(id)) => {
+                self.say(&failure(id, -32000, &why.message, &why.remedy)).await
+            }
+        }
+    }
+
+    async fn cannot_be_used(&self, id: &Value, reason: &str) -> Result<(), BridgeError> {
+        let message = format!("the server at {} cannot be used: {reason}", self.place);
+        let remedy = if self.wake.is_some() {
+            "call again: it is started anew where it has ended; its sandboxes are then gone"
+        } else {
+            "start it (`sandcell serve --http ADDR`), or correct the address or the token (SANDCELL_TOKEN)"
+        };
+        self.say(&failure(id, -32000, &message, remedy)).await
+    }
+
+    /// Sends a message, the first one when the server was woken. Where nobody answers later on, it is woken again and the
+    /// message is sent once more, since it has not arrived.
+    async fn send(&self, message: &Value) -> Result<Response, Trouble> {
+        if let Some(wake) = &self.wake
+            && !self.awake.load(Ordering::Relaxed)
+        {
+            wake().await.map_err(Trouble::Asleep)?;
+            self.awake.store(true, Ordering::Relaxed);
+        }
+        match (self.post(message).await, &self.wake) {
+            (Err(Trouble::Absent), Some(wake)) => {
+                wake().await.map_err(Trouble::Asleep)?;
+                self.post(message).await
+            }
+            (answered, _) => answered,
         }
     }
 
     async fn exchange(&self, message: &Value) -> Result<(), Trouble> {
         let used = lock(&self.session).id.clone();
-        let mut response = self.post(message).await?;
+        let mut response = self.send(message).await?;
         let is_of_session = used.is_some() && message.pointer(META_VERSION).is_none();
         if response.status() == StatusCode::NOT_FOUND && is_of_session {
             // The server was started anew, or the session was idle for too long: sandboxes may still be there.
             self.begin_again(used.as_ref()).await?;
-            response = self.post(message).await?;
+            response = self.send(message).await?;
         }
         if method(message) == Some("initialize") && response.status() == StatusCode::OK {
             let id = response.headers().get(SESSION).cloned();
@@ -406,15 +468,20 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
 
 /// Why a message was not answered.
 enum Trouble {
+    /// Nobody listens: the message has not arrived.
+    Absent,
+    /// The server could not be started.
+    Asleep(Failure),
     Http(String),
     Pipe(BridgeError),
 }
 
 impl Trouble {
     fn of(error: &reqwest::Error) -> Self {
-        let reason = if error.is_connect() {
-            "nobody answers there"
-        } else if error.is_timeout() {
+        if error.is_connect() {
+            return Self::Absent;
+        }
+        let reason = if error.is_timeout() {
             "it did not answer in time"
         } else {
             "the connection broke off"

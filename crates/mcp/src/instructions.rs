@@ -31,6 +31,7 @@ pub(crate) fn closing(sentences: Vec<String>, mounts: &[Mount]) -> String {
 
 fn write(host: &dyn Host, mounts: &[Mount], named: usize) -> String {
     let config = host.config();
+    let config = &*config;
     let languages = host.languages();
     let sentences = [
         "Runs code in isolated sandboxes. Start with execute_code: without sandbox_id it uses your default sandbox, \

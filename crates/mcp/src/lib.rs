@@ -33,11 +33,11 @@ mod wire;
 pub use auth::oauth::{OauthError, OauthOptions};
 pub use auth::{Anonymous, NewToken, Token, TokenError, TokenStore, TokenUse};
 #[cfg(feature = "bridge")]
-pub use bridge::{BridgeError, bridge_stdio};
+pub use bridge::{BridgeError, Wake, bridge_stdio};
 #[cfg(feature = "conformance")]
 pub use conformance::Fixture;
 pub use content::execution_object;
-pub use http::{HttpError, HttpLimits, HttpOptions, HttpServer, TlsError, TlsFiles, WrongName};
+pub use http::{Activity, HttpError, HttpLimits, HttpOptions, HttpServer, TlsError, TlsFiles, WrongName};
 pub use server::{ServerOptions, UnknownTool};
 pub use stdio::{ServeError, serve_stdio};
 pub use tools::{Interpreters, Toolset};

@@ -3,6 +3,9 @@
 
 mod cli;
 mod config;
+mod reload;
+#[cfg(unix)]
+mod service;
 mod signals;
 mod telemetry;
 mod wiring;

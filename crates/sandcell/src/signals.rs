@@ -9,14 +9,62 @@ pub(crate) struct Stop {
     terminate: tokio::signal::unix::Signal,
     #[cfg(unix)]
     interrupt: tokio::signal::unix::Signal,
+    /// Where it asks the process to stop.
     #[cfg(unix)]
-    hangup: tokio::signal::unix::Signal,
+    hangup: Option<tokio::signal::unix::Signal>,
+}
+
+/// What a hang-up signal is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnHangUp {
+    /// The terminal or the client is gone: the process ends.
+    Ends,
+    /// Settings are read again, as servers in the background do.
+    Reloads,
+}
+
+/// A listener for hang-up signals that ask for settings to be read again.
+#[derive(Debug)]
+pub(crate) struct HangUps {
+    #[cfg(unix)]
+    signal: Option<tokio::signal::unix::Signal>,
+}
+
+impl HangUps {
+    /// Starts to listen, if that is what they are for; needs a running runtime.
+    pub(crate) fn listen(meaning: OnHangUp) -> Self {
+        #[cfg(not(unix))]
+        let _never_comes = meaning;
+        Self {
+            #[cfg(unix)]
+            signal: match meaning {
+                OnHangUp::Ends => None,
+                OnHangUp::Reloads => tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).ok(),
+            },
+        }
+    }
+
+    /// Waits for the next one; for ever where none comes.
+    pub(crate) async fn next(&mut self) {
+        #[cfg(unix)]
+        if let Some(signal) = &mut self.signal
+            && signal.recv().await.is_some()
+        {
+            return;
+        }
+        std::future::pending().await
+    }
 }
 
 impl Stop {
     /// Starts to listen; needs a running runtime.
     pub(crate) fn listen() -> Result<Self, Failure> {
-        Self::start().map_err(|error| {
+        Self::listen_but(OnHangUp::Ends)
+    }
+
+    /// The same where a hang-up may be for something else.
+    pub(crate) fn listen_but(meaning: OnHangUp) -> Result<Self, Failure> {
+        Self::start(meaning).map_err(|error| {
             Failure::new(
                 Code::Internal,
                 format!("signals cannot be listened to: {error}"),
@@ -26,28 +74,37 @@ impl Stop {
     }
 
     #[cfg(unix)]
-    fn start() -> std::io::Result<Self> {
+    fn start(meaning: OnHangUp) -> std::io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
+            hangup: match meaning {
+                OnHangUp::Ends => Some(signal(SignalKind::hangup())?),
+                OnHangUp::Reloads => None,
+            },
         })
     }
 
     #[cfg(not(unix))]
     #[expect(clippy::unnecessary_wraps, reason = "the other systems can fail here")]
-    fn start() -> std::io::Result<Self> {
+    fn start(_: OnHangUp) -> std::io::Result<Self> {
         Ok(Self {})
     }
 
     /// Waits for the next one and says its number.
     #[cfg(unix)]
     pub(crate) async fn next(&mut self) -> u8 {
+        let hang_up = async {
+            match &mut self.hangup {
+                Some(signal) => signal.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = self.terminate.recv() => 15,
             _ = self.interrupt.recv() => 2,
-            _ = self.hangup.recv() => 1,
+            _ = hang_up => 1,
         }
     }
 

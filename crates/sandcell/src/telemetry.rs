@@ -1,34 +1,68 @@
 //! Logs: to stderr only, since stdout is data.
 
 use std::io::IsTerminal;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::Directive;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Registry, reload};
 
-/// The variable that says what is logged.
+/// The variable that says what is logged, also before settings are read.
 const VARIABLE: &str = "SANDCELL_LOG";
+/// What is logged when nobody says.
+const USUAL: &str = "warn";
+
+/// The filter in force, and what it was made of.
+static FILTER: OnceLock<(reload::Handle<EnvFilter, Registry>, Mutex<String>)> = OnceLock::new();
 
 /// Starts logging. A filter that does not parse is said once and the default is used: logs are a convenience.
 pub(crate) fn start() {
     let wanted = std::env::var(VARIABLE).unwrap_or_default();
-    let (filter, complaint) = match EnvFilter::builder().parse(if wanted.is_empty() { "warn" } else { &wanted }) {
+    let (filter, complaint) = match filter(&wanted) {
         Ok(filter) => (filter, None),
-        Err(error) => (EnvFilter::new("warn"), Some(error)),
+        Err(error) => (filter(USUAL).unwrap_or_else(|_| EnvFilter::new("off")), Some(error)),
     };
-    // The MCP library logs whole requests, which hold code and secrets.
-    let quiet: Option<Directive> = sandcell_mcp::LOG_DIRECTIVE.parse().ok();
-    let filter = match quiet {
-        Some(directive) => filter.add_directive(directive),
-        None => EnvFilter::new("off"),
-    };
-    // A second subscriber in one process is refused; the first one stays, which is what is wanted.
-    let _already_started = tracing_subscriber::fmt()
+    let (filter, handle) = reload::Layer::new(filter);
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .with_env_filter(filter)
-        .try_init();
+        .with_target(false);
+    // A second subscriber in one process is refused; the first one stays, which is what is wanted.
+    if tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
+        .try_init()
+        .is_ok()
+    {
+        let _first = FILTER.set((handle, Mutex::new(wanted.clone())));
+    }
     if let Some(error) = complaint {
         tracing::warn!("{VARIABLE}={wanted:?} is not a filter ({error}); logging warnings");
     }
+}
+
+/// Logs by another filter from now on. One that does not parse changes nothing.
+pub(crate) fn change(wanted: &str) {
+    let Some((handle, last)) = FILTER.get() else { return };
+    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    if *last == wanted {
+        return;
+    }
+    wanted.clone_into(&mut last);
+    match filter(wanted) {
+        Ok(filter) => {
+            if let Err(error) = handle.reload(filter) {
+                tracing::warn!(%error, "the log's filter could not be changed");
+            }
+        }
+        Err(error) => tracing::warn!("log = {wanted:?} is not a filter ({error}); it stays as it was"),
+    }
+}
+
+fn filter(wanted: &str) -> Result<EnvFilter, tracing_subscriber::filter::ParseError> {
+    let filter = EnvFilter::builder().parse(if wanted.is_empty() { USUAL } else { wanted })?;
+    // The MCP library logs whole requests, which hold code and secrets.
+    let quiet: Directive = sandcell_mcp::LOG_DIRECTIVE.parse()?;
+    Ok(filter.add_directive(quiet))
 }

@@ -238,6 +238,17 @@ async fn wire_with(
     }
 }
 
+/// What sandboxes may reach by these settings; none where the operator allows nothing.
+pub(crate) fn network_of(settings: &Settings) -> Result<Option<Arc<dyn sandcell_sandbox::Network>>, Failure> {
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    return network::network(&settings.network);
+    #[cfg(not(all(target_os = "linux", feature = "native")))]
+    {
+        let _nothing_is_reached = settings;
+        Ok(None)
+    }
+}
+
 /// The languages of this machine, where there are sandboxes that can use them, and those that other sandboxes bring.
 fn all_languages(
     found: &Detected,

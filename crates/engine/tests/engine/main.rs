@@ -9,6 +9,7 @@
 mod endings;
 mod files;
 mod history;
+mod keys;
 mod once;
 mod output;
 mod pool;

@@ -4,8 +4,9 @@
 //! always a block of its own and always the last one, so nothing that code prints can stand in its place.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
-use sandcell_engine::{Artifact, ExecutionView, MemoryUse, PassedOver, Restored, Shown, Status};
+use sandcell_engine::{Artifact, ExecutionView, Expiry, MemoryUse, PassedOver, Restored, Shown, Status};
 use sandcell_sandbox::{ByteSize, Code, Isolation};
 use serde_json::{Map, Value, json};
 
@@ -13,7 +14,7 @@ use super::pictures;
 use super::text::{Part, cut, fit, shorten};
 use crate::answer::{Answer, Block, Link, notice_lines};
 use crate::limits::{CHART_BYTES, LINKS, PICTURES, RESULT_BYTES};
-use crate::time::span;
+use crate::time::{rfc3339, rough, span};
 
 /// The MIME type of data that was taken from a chart.
 const CHART: &str = "application/vnd.sandcell.chart+json";
@@ -92,14 +93,16 @@ pub fn execution_object(view: &ExecutionView) -> Map<String, Value> {
         "cause": view.cause,
         "isolation": isolation(&view.isolation, &view.passed_over),
     });
-    match object {
-        Value::Object(mut object) if !view.findings.is_empty() => {
-            object.insert("findings".into(), json!(view.findings));
-            object
-        }
-        Value::Object(object) => object,
-        _ => Map::new(),
+    let Value::Object(mut object) = object else {
+        return Map::new();
+    };
+    if !view.findings.is_empty() {
+        object.insert("findings".into(), json!(view.findings));
     }
+    if let Some(left) = view.expiry.and_then(expires_in) {
+        object.insert("expires_in_s".into(), json!(left.as_secs()));
+    }
+    object
 }
 
 /// What isolates, and, where others were preferred, why those did not.
@@ -407,17 +410,10 @@ fn server_block(view: &ExecutionView, notes: &[String], read_on: ReadOn) -> Stri
     if let Some(line) = view.memory.as_ref().and_then(|memory| memory_line(view, memory)) {
         let _ = write!(text, "\n{line}");
     }
-    // Code that did what it should needs no advice.
-    if view.status != Status::Ok {
-        for finding in view.findings.iter().take(ADVICE_LINES) {
-            let _ = write!(
-                text,
-                "\nadvice: line {}: {}",
-                finding.line,
-                shorten(&finding.message, 300)
-            );
-        }
+    if let Some(line) = view.expiry.as_ref().and_then(expiry_line) {
+        let _ = write!(text, "\n{line}");
     }
+    text.push_str(&advice_lines(view));
     for missing in view.missing_outputs.iter().take(LINKS) {
         let _ = write!(text, "\nno output file: {}", shorten(missing, 300));
     }
@@ -434,6 +430,41 @@ fn server_block(view: &ExecutionView, notes: &[String], read_on: ReadOn) -> Stri
             "\ndegraded isolation: {}",
             shorten(&view.isolation.degraded.join("; "), CAUSE_BYTES)
         );
+    }
+    text
+}
+
+/// How long the sandbox still has, if that is so little that it has to be said.
+fn expires_in(expiry: Expiry) -> Option<Duration> {
+    expiry.ends_soon().into_iter().chain(expiry.idles_soon()).min()
+}
+
+/// A warning before the sandbox ends, with what can be done about it.
+fn expiry_line(expiry: &Expiry) -> Option<String> {
+    if let (Some(left), Some(ends)) = (expiry.ends_soon(), expiry.ends) {
+        return Some(format!(
+            "expires: this sandbox ends in {} (at {}) with its variables and files, whatever is called; read_file saves \
+             what is needed, create_sandbox makes another with a longer lifetime_s",
+            rough(left),
+            rfc3339(ends)
+        ));
+    }
+    expiry.idles_soon().map(|idle| {
+        format!(
+            "expires: this sandbox ends after {} without a call; any call in it prolongs that",
+            rough(idle)
+        )
+    })
+}
+
+/// What was noticed about the code. Code that did what it should needs no advice.
+fn advice_lines(view: &ExecutionView) -> String {
+    let mut text = String::new();
+    if view.status != Status::Ok {
+        for finding in view.findings.iter().take(ADVICE_LINES) {
+            let message = shorten(&finding.message, 300);
+            let _ = write!(text, "\nadvice: line {}: {message}", finding.line);
+        }
     }
     text
 }

@@ -19,7 +19,7 @@ pub(crate) struct EngineHost(pub(crate) Arc<Engine>);
 
 #[async_trait]
 impl Host for EngineHost {
-    fn config(&self) -> &EngineConfig {
+    fn config(&self) -> Arc<EngineConfig> {
         self.0.config()
     }
 

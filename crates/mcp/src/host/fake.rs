@@ -1,7 +1,7 @@
 //! An engine side for tests: it answers at once what the code's text names, and keeps files in memory.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
@@ -109,6 +109,7 @@ pub(crate) fn view() -> ExecutionView {
         state_lost: false,
         restored: None,
         new_sandbox: false,
+        expiry: None,
         notices: vec![],
         isolation: isolation(&[]),
         passed_over: vec![],
@@ -137,6 +138,8 @@ fn sandbox() -> SandboxView {
         is_default: true,
         state: "idle",
         label: Some("a label".into()),
+        key: None,
+        made_now: true,
         created: SystemTime::now() - Duration::from_secs(600),
         idle_expires: SystemTime::now() + Duration::from_secs(1800),
         ends: None,
@@ -219,8 +222,8 @@ impl FakeHost {
 
 #[async_trait]
 impl Host for FakeHost {
-    fn config(&self) -> &EngineConfig {
-        &self.config
+    fn config(&self) -> Arc<EngineConfig> {
+        Arc::new(self.config.clone())
     }
 
     fn languages(&self) -> Vec<LanguageInfo> {

@@ -4,6 +4,7 @@ mod engine;
 #[cfg(test)]
 pub(crate) mod fake;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -32,7 +33,7 @@ pub(crate) struct StreamPart {
 /// The engine, as the tools see it. Each method does what the engine's method of that name says.
 #[async_trait]
 pub(crate) trait Host: Send + Sync {
-    fn config(&self) -> &EngineConfig;
+    fn config(&self) -> Arc<EngineConfig>;
     fn languages(&self) -> Vec<LanguageInfo>;
     fn backends(&self) -> Vec<BackendView>;
     fn counts(&self) -> Counts;

@@ -129,6 +129,7 @@ pub(crate) async fn serve(
         peer: peer.ip().to_canonical(),
         here,
         secure: tls.is_some(),
+        local: false,
         trusted: Arc::clone(&slot.trusted),
     };
     // Without these the connection is slower or outlives its peer longer, which is no reason to refuse it.
@@ -148,6 +149,25 @@ pub(crate) async fn serve(
     };
     tokio::select! {
         () = served => {}
+        () = end.cancelled() => {}
+    }
+}
+
+/// Serves a program of the same user to its end.
+#[cfg(unix)]
+pub(crate) async fn serve_local(stream: tokio::net::UnixStream, slot: Slot, door: Arc<Door>, drain: CancellationToken) {
+    let here = std::net::Ipv4Addr::LOCALHOST;
+    let from = From {
+        peer: here.into(),
+        // What it calls the server by is `localhost`.
+        here: (here, 80).into(),
+        secure: false,
+        local: true,
+        trusted: Arc::clone(&slot.trusted),
+    };
+    let end = slot.end.clone();
+    tokio::select! {
+        () = speak(Patient::new(stream), &door, &from, drain) => {}
         () = end.cancelled() => {}
     }
 }

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -66,6 +66,9 @@ pub(crate) struct Door {
     incoming: Semaphore,
     /// Calls that are being answered.
     calls: Arc<AtomicUsize>,
+    /// All that ever came.
+    begun: AtomicU64,
+    began: std::time::Instant,
     ending: AtomicBool,
 }
 
@@ -76,6 +79,8 @@ pub(crate) struct From {
     /// The address that was connected to.
     pub(crate) here: SocketAddr,
     pub(crate) secure: bool,
+    /// Whether it came from a program of the same user, by a socket of the file system.
+    pub(crate) local: bool,
     /// Set once a request of the connection was let in: such a connection is not given up for a new one.
     pub(crate) trusted: Arc<AtomicBool>,
 }
@@ -102,6 +107,8 @@ impl Door {
             bulk: Arc::new(Semaphore::new(BULK_ANSWERS)),
             incoming: Semaphore::new(4 * INCOMING_UNITS),
             calls: Arc::default(),
+            begun: AtomicU64::new(0),
+            began: std::time::Instant::now(),
             ending: AtomicBool::new(false),
         }
     }
@@ -114,6 +121,11 @@ impl Door {
     /// Calls that are being answered.
     pub(crate) fn calls(&self) -> usize {
         self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Calls that ever came.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
     }
 
     fn is_ending(&self) -> bool {
@@ -161,7 +173,7 @@ impl Door {
                     Err(_) => plain(StatusCode::SERVICE_UNAVAILABLE, "tokens unreadable\n"),
                 });
             }
-            Route::Mcp | Route::Metrics | Route::Signpost | Route::Old | Route::Other => {}
+            Route::Mcp | Route::Metrics | Route::Service | Route::Signpost | Route::Old | Route::Other => {}
         }
         let headers = request.headers();
         for name in &ONCE {
@@ -181,7 +193,8 @@ impl Door {
             Route::Signpost => self.signpost(request.method()),
             Route::Mcp if request.method() == Method::OPTIONS => self.preflight(headers),
             Route::Mcp => self.mcp(request, from).await,
-            Route::Alive | Route::Ready | Route::Other => Err(Refusal::no_such_address()),
+            Route::Service if from.local => Ok(self.service()),
+            Route::Alive | Route::Ready | Route::Service | Route::Other => Err(Refusal::no_such_address()),
         }
     }
 
@@ -247,6 +260,22 @@ impl Door {
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         response.headers_mut().insert(CONTENT_TYPE, kind);
         Ok(response)
+    }
+
+    /// What programs of the same user ask a server that runs in the background.
+    fn service(&self) -> Response<Body> {
+        let counts = self.host.counts();
+        let text = serde_json::json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "sandboxes": counts.sandboxes,
+            "running": counts.running,
+            "calls": self.calls(),
+            "uptime_s": self.began.elapsed().as_secs(),
+        });
+        let mut response = plain(StatusCode::OK, text.to_string());
+        let kind = HeaderValue::from_static("application/json");
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+        response
     }
 
     /// What a browser asks before it sends a request of a page: yes for the pages that the operator allowed.
@@ -329,6 +358,7 @@ impl Door {
     /// Counts a call for the drain.
     fn begin(&self) -> Call {
         self.calls.fetch_add(1, Ordering::Relaxed);
+        self.begun.fetch_add(1, Ordering::Relaxed);
         Call(Arc::clone(&self.calls))
     }
 
@@ -378,6 +408,8 @@ impl Door {
 enum Route {
     Mcp,
     Metrics,
+    /// How a server in the background stands.
+    Service,
     Signpost,
     Alive,
     Ready,
@@ -391,6 +423,7 @@ impl Route {
         match self {
             Self::Mcp => "/mcp",
             Self::Metrics => "/metrics",
+            Self::Service => "/service",
             Self::Signpost => "/.well-known",
             Self::Alive => "/healthz",
             Self::Ready => "/readyz",
@@ -404,6 +437,7 @@ fn route(path: &str) -> Route {
     match path {
         "/mcp" => Route::Mcp,
         "/metrics" => Route::Metrics,
+        "/service" => Route::Service,
         "/healthz" | "/health" => Route::Alive,
         "/readyz" | "/ready" => Route::Ready,
         "/sse" | "/mcp/sse" | "/message" | "/messages" | "/messages/" => Route::Old,

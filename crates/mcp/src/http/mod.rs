@@ -10,6 +10,7 @@ mod body;
 mod connections;
 mod door;
 mod guesses;
+mod listen;
 mod message;
 mod metrics;
 mod names;
@@ -24,7 +25,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sandcell_engine::Engine;
-use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -37,6 +37,7 @@ use crate::host::{EngineHost, Host};
 use crate::server::{ServerOptions, UnknownTool};
 use connections::Slots;
 use door::Door;
+use listen::{Arrival, Listening};
 use names::Names;
 use tenants::Tenants;
 use tls::Tls;
@@ -116,7 +117,7 @@ pub enum HttpError {
 
 /// A server that listens and has not begun to answer.
 pub struct HttpServer {
-    listener: TcpListener,
+    listener: Listening,
     door: Arc<Door>,
     tls: Option<Arc<Tls>>,
     slots: Arc<Slots>,
@@ -132,6 +133,30 @@ impl std::fmt::Debug for HttpServer {
     }
 }
 
+/// Whether anybody calls a server.
+#[derive(Clone)]
+pub struct Activity(Arc<Door>);
+
+impl std::fmt::Debug for Activity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Activity")
+    }
+}
+
+impl Activity {
+    /// Calls that are being answered.
+    #[must_use]
+    pub fn calls(&self) -> usize {
+        self.0.calls()
+    }
+
+    /// All calls that ever came.
+    #[must_use]
+    pub fn begun(&self) -> u64 {
+        self.0.begun()
+    }
+}
+
 impl HttpServer {
     /// Checks everything and gets ready to answer on this socket.
     ///
@@ -143,6 +168,32 @@ impl HttpServer {
         http: HttpOptions,
         listener: std::net::TcpListener,
     ) -> Result<Self, HttpError> {
+        let listener = Listening::network(listener).map_err(HttpError::Socket)?;
+        Self::on(Arc::new(EngineHost(engine)), options, http, listener)
+    }
+
+    /// The same on a socket of the file system. Programs of the user who runs this are let in without a token, and nobody
+    /// else.
+    ///
+    /// # Errors
+    /// When anything of the options cannot be used.
+    #[cfg(unix)]
+    pub fn on_socket(
+        engine: Arc<Engine>,
+        options: ServerOptions,
+        limits: HttpLimits,
+        listener: std::os::unix::net::UnixListener,
+    ) -> Result<Self, HttpError> {
+        let http = HttpOptions {
+            hosts: Vec::new(),
+            origins: Vec::new(),
+            limits,
+            tokens: None,
+            anonymous: Anonymous::Allowed,
+            oauth: None,
+            tls: None,
+        };
+        let listener = Listening::socket(listener).map_err(HttpError::Socket)?;
         Self::on(Arc::new(EngineHost(engine)), options, http, listener)
     }
 
@@ -150,7 +201,7 @@ impl HttpServer {
         host: Arc<dyn Host>,
         options: ServerOptions,
         http: HttpOptions,
-        listener: std::net::TcpListener,
+        listener: Listening,
     ) -> Result<Self, HttpError> {
         let names = Names::new(&http.hosts, &http.origins)?;
         let mut gate = Gate::new(http.tokens, http.anonymous);
@@ -165,9 +216,8 @@ impl HttpServer {
         let end = CancellationToken::new();
         let tenants = Tenants::new(Arc::clone(&host), options, http.limits.clone(), end.clone());
         tenants.check()?;
-        listener.set_nonblocking(true).map_err(HttpError::Socket)?;
         Ok(Self {
-            listener: TcpListener::from_std(listener).map_err(HttpError::Socket)?,
+            listener,
             slots: Slots::new(http.limits.connections),
             door: Arc::new(Door::new(names, gate, tenants, http.limits, host)),
             tls,
@@ -180,7 +230,13 @@ impl HttpServer {
     /// # Errors
     /// When the system does not say.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.listener.address()
+    }
+
+    /// Tells from outside whether anybody calls.
+    #[must_use]
+    pub fn activity(&self) -> Activity {
+        Activity(Arc::clone(&self.door))
     }
 
     /// Whether a token is needed now.
@@ -203,14 +259,23 @@ impl HttpServer {
                 _ = sweep.tick() => self.sweep(),
                 Some(_ended) = connections.join_next(), if !connections.is_empty() => {}
                 accepted = self.listener.accept() => match accepted {
-                    Ok((stream, peer)) => {
+                    Ok(arrival) => {
                         let (slot, evicted) = self.slots.take();
                         if evicted {
                             self.door.metrics.evicted.fetch_add(1, Ordering::Relaxed);
                         }
                         if let Some(slot) = slot {
-                            let (door, tls) = (Arc::clone(&self.door), self.tls.clone());
-                            connections.spawn(connections::serve(stream, peer, slot, door, tls, drain.clone()));
+                            let (door, drain) = (Arc::clone(&self.door), drain.clone());
+                            match arrival {
+                                Arrival::Network(stream, peer) => {
+                                    let tls = self.tls.clone();
+                                    connections.spawn(connections::serve(stream, peer, slot, door, tls, drain))
+                                }
+                                #[cfg(unix)]
+                                Arrival::Socket(stream) => {
+                                    connections.spawn(connections::serve_local(stream, slot, door, drain))
+                                }
+                            };
                         }
                     }
                     Err(error) => {

@@ -47,6 +47,8 @@ pub(super) fn create_sandbox(facts: &Facts) -> Tool {
         count_field("disk_mb", 1, 1024),
         seconds_field("lifetime_s", 1.0, MAX_LIFETIME.as_secs_f64(), 3600).about("End it after this even when in use"),
         Field::new("label", Kind::Text, json!("analysis")),
+        Field::new("key", Kind::Text, json!("task-7"))
+            .about("Your own name for it: the same key and arguments give the same living sandbox"),
         network_field(facts),
     ];
     if facts.backends.len() > 1 {
@@ -76,6 +78,7 @@ pub(super) fn create_sandbox(facts: &Facts) -> Tool {
             ("isolation", "object"),
             ("idle_expires_at", "string"),
             ("ends_at?", ""),
+            ("created", "boolean"),
         ])),
         effect: Effect::ChangesSandbox,
         run: |call| create(call).boxed(),
@@ -89,6 +92,7 @@ async fn create(mut call: Call) -> Result<Answer, Failure> {
             .count("count")
             .and_then(|count| u32::try_from(count).ok())
             .unwrap_or(1),
+        key: arguments.text("key"),
         packages: arguments.texts("packages"),
         env: arguments.text_map("env"),
         memory: arguments.mebibytes("memory_mb"),
@@ -110,7 +114,12 @@ async fn create(mut call: Call) -> Result<Answer, Failure> {
     };
     let ids: Vec<&str> = views.iter().map(|view| view.id.as_str()).collect();
     let text = format!(
-        "created {}\nlimits: {}\nisolation: {} (back end {}){}\nends after {} without a call{}",
+        "{} {}\nlimits: {}\nisolation: {} (back end {}){}\nends after {} without a call{}",
+        if first.made_now {
+            "created"
+        } else {
+            "nothing created; the sandbox with this key is"
+        },
         ids.join(" "),
         limits_text(first),
         first.isolation.level,
@@ -129,6 +138,7 @@ async fn create(mut call: Call) -> Result<Answer, Failure> {
         "isolation": execution::isolation(&first.isolation, &first.passed_over),
         "idle_expires_at": rfc3339(first.idle_expires),
         "ends_at": first.ends.map(rfc3339),
+        "created": first.made_now,
     });
     Ok(Answer::data(text, data))
 }
@@ -248,6 +258,9 @@ fn line(view: &SandboxView) -> String {
         rough(age(view)),
         rough(until(view.idle_expires))
     );
+    if let Some(ends) = view.ends {
+        let _ = write!(text, ", in {} in any case", rough(until(ends)));
+    }
     text
 }
 
@@ -259,6 +272,9 @@ fn name(view: &SandboxView) -> String {
     let mut text = view.id.to_string();
     if let Some(label) = &view.label {
         let _ = write!(text, " {label:?}");
+    }
+    if let Some(key) = &view.key {
+        let _ = write!(text, " key {key:?}");
     }
     if view.is_default {
         text.push_str(" (default)");
@@ -380,10 +396,13 @@ fn data(view: &SandboxView) -> Value {
         "is_default": view.is_default,
         "state": view.state,
         "label": view.label,
+        "key": view.key,
         "created_at": rfc3339(view.created),
         "age_s": age(view).as_secs(),
         "idle_expires_at": rfc3339(view.idle_expires),
+        "idle_expires_in_s": until(view.idle_expires).as_secs(),
         "ends_at": view.ends.map(rfc3339),
+        "ends_in_s": view.ends.map(|ends| until(ends).as_secs()),
         "limits": limits_data(view),
         "usage": view.usage.map(|usage| json!({
             "memory_mb": usage.memory >> 20,

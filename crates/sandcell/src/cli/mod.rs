@@ -18,6 +18,8 @@ mod output;
 mod reference;
 mod run;
 mod serve;
+#[cfg(unix)]
+mod service;
 mod shell;
 mod token;
 
@@ -61,6 +63,8 @@ enum Command {
     Check(check::CheckArgs),
     #[cfg(all(target_os = "linux", feature = "native"))]
     Base(base::BaseArgs),
+    #[cfg(unix)]
+    Service(service::ServiceArgs),
     Token(token::TokenArgs),
     #[cfg(all(unix, feature = "history"))]
     History(history::HistoryArgs),
@@ -126,7 +130,8 @@ fn dispatch(cli: Cli) -> ExitCode {
     match cli.command {
         Command::Serve(args) => {
             let launcher = Launcher::start();
-            ended(load(file, args.flags()).and_then(|settings| serve::run(&args, settings, launcher)))
+            let around = Surroundings::of_this_process(file, args.flags());
+            ended(settings(&around).and_then(|settings| serve::run(&args, settings, around, launcher)))
         }
         Command::Run(args) => {
             let launcher = Launcher::start();
@@ -147,6 +152,8 @@ fn dispatch(cli: Cli) -> ExitCode {
             let launcher = matches!(args.command, base::BaseCommand::Build { .. }).then(Launcher::start);
             ended(load(file, Vec::new()).and_then(|settings| base::run(&args, settings, launcher)))
         }
+        #[cfg(unix)]
+        Command::Service(args) => ended(service::run(&args)),
         Command::Token(args) => ended(load(file, Vec::new()).and_then(|settings| token::run(&args, &settings))),
         #[cfg(all(unix, feature = "history"))]
         Command::History(args) => ended(load(file, Vec::new()).and_then(|settings| history::run(&args, &settings))),
@@ -167,7 +174,13 @@ fn dispatch(cli: Cli) -> ExitCode {
 }
 
 fn load(file: Option<PathBuf>, flags: Vec<FlagValue>) -> Result<Settings, Failure> {
-    Ok(Settings::load(&Surroundings::of_this_process(file, flags))?)
+    settings(&Surroundings::of_this_process(file, flags))
+}
+
+fn settings(around: &Surroundings) -> Result<Settings, Failure> {
+    let settings = Settings::load(around)?;
+    telemetry::change(&settings.log);
+    Ok(settings)
 }
 
 /// The exit status of a command; a failure is said first.

@@ -2,7 +2,11 @@
 
 #[cfg(feature = "bridge")]
 mod connect;
+#[cfg(all(unix, feature = "bridge"))]
+mod demand;
 mod http;
+#[cfg(unix)]
+mod socket;
 
 use std::process::ExitCode;
 
@@ -12,8 +16,9 @@ use sandcell_sandbox::{Code, Failure, Mount};
 
 use self::http::Listen;
 use super::{SandboxArgs, output};
-use crate::config::{FlagValue, Settings};
-use crate::signals;
+use crate::config::{FlagValue, Settings, Surroundings};
+use crate::reload::Reloader;
+use crate::signals::{self, OnHangUp};
 use crate::wiring::{self, Launcher};
 
 /// Serves MCP on stdin and stdout until stdin is closed, or over HTTP
@@ -31,10 +36,17 @@ pub(super) struct ServeArgs {
     #[arg(long, requires = "http")]
     dangerously_without_authentication: bool,
 
-    /// Passes everything on to a server that runs (`sandcell serve --http`), by the address of its /mcp: sandboxes are
-    /// that server's, and outlive this client. SANDCELL_TOKEN is the token that is sent, if any
+    /// Listens at a socket of the file system instead, for programs of the same user; ends when it was not needed for
+    /// `service.idle_s`. `service.on_demand` starts such servers by itself
+    #[cfg(unix)]
+    #[arg(long, value_name = "PATH", conflicts_with = "http")]
+    socket: Option<std::path::PathBuf>,
+
+    /// Passes everything on to a server that runs, by the address of its /mcp (`sandcell serve --http`) or by its socket
+    /// (`unix:/path`): sandboxes are that server's, and outlive this client. SANDCELL_TOKEN is the token that is sent to
+    /// an address, if any
     #[cfg(feature = "bridge")]
-    #[arg(long, value_name = "URL", conflicts_with_all = ["http", "toolset", "tools"])]
+    #[arg(long, value_name = "URL|unix:PATH", conflicts_with_all = ["http", "toolset", "tools"])]
     connect: Option<String>,
 
     /// The set of tools to offer: `sandbox`, `container` or `script`
@@ -80,7 +92,12 @@ impl ServeArgs {
     }
 }
 
-pub(super) fn run(args: &ServeArgs, settings: Settings, launcher: Launcher) -> Result<ExitCode, Failure> {
+pub(super) fn run(
+    args: &ServeArgs,
+    settings: Settings,
+    around: Surroundings,
+    launcher: Launcher,
+) -> Result<ExitCode, Failure> {
     let runtime = wiring::runtime()?;
     #[cfg(feature = "bridge")]
     if let Some(url) = &args.connect {
@@ -90,31 +107,61 @@ pub(super) fn run(args: &ServeArgs, settings: Settings, launcher: Launcher) -> R
         runtime.shutdown_background();
         return result;
     }
+    #[cfg(unix)]
+    if let Some(socket) = &args.socket {
+        let result = runtime.block_on(socket::serve(args, socket, settings, around, launcher));
+        runtime.shutdown_background();
+        return result;
+    }
+    if settings.service.on_demand && args.http.is_none() {
+        // Nothing is isolated here, either.
+        drop(launcher);
+        #[cfg(all(unix, feature = "bridge"))]
+        {
+            let result = runtime.block_on(demand::serve(args, &settings));
+            runtime.shutdown_background();
+            return result;
+        }
+        #[cfg(not(all(unix, feature = "bridge")))]
+        return Err(Failure::new(
+            Code::BackendUnavailable,
+            "this build knows no servers in the background",
+            "set service.on_demand = false",
+        ));
+    }
     let result = match args.http {
-        None => runtime.block_on(serve(args, settings, launcher)),
-        Some(listen) => runtime.block_on(http::serve(args, listen, settings, launcher)),
+        None => runtime.block_on(serve(args, settings, around, launcher)),
+        Some(listen) => runtime.block_on(http::serve(args, listen, settings, around, launcher)),
     };
     // A thread that reads stdin may wait for ever; it has nothing left to lose.
     runtime.shutdown_background();
     result
 }
 
-async fn serve(args: &ServeArgs, mut settings: Settings, launcher: Launcher) -> Result<ExitCode, Failure> {
+async fn serve(
+    args: &ServeArgs,
+    mut settings: Settings,
+    around: Surroundings,
+    launcher: Launcher,
+) -> Result<ExitCode, Failure> {
     let mut stop = signals::Stop::listen()?;
     settings.suit_toolset();
     let toolset = settings.toolset;
     let mounts = settings.mounts.clone();
+    let reloader = Reloader::new(around, OnHangUp::Ends)?;
     let wired = wiring::wire(settings, launcher).await;
     for problem in &wired.problems {
         output::failure(problem);
     }
     let options = args.options(toolset, mounts);
+    let following = reloader.start(wired.engine.clone());
     let ended = tokio::select! {
         served = sandcell_mcp::serve_stdio(wired.engine.clone(), options) => {
             served.map_err(failure)
         }
         _signal = stop.next() => Ok(()),
     };
+    drop(following);
     tokio::select! {
         () = wired.engine.shutdown() => {}
         _second = stop.next() => {}

@@ -14,6 +14,7 @@ use std::time::Duration;
 use sandcell_engine::{Analysis, EngineConfig, PoolConfig, Quota};
 use sandcell_mcp::{HttpLimits, Interpreters, OauthOptions, Toolset};
 use sandcell_sandbox::{ByteSize, Cpus, Degree, Level, Limits, MAX_TIMEOUT, Mount};
+use sha2::{Digest as _, Sha256};
 
 pub(crate) use e2b::E2bSettings;
 pub(crate) use error::ConfigError;
@@ -22,6 +23,9 @@ pub(crate) use value::Value;
 
 /// Modules that `preload` may name.
 const MOST_MODULES: usize = 64;
+
+/// Settings that say how strong the isolation has to be.
+const FLOORS: [&str; 2] = ["isolation_min", "limits_min"];
 
 /// All settings of this build.
 #[derive(Debug, Clone)]
@@ -44,6 +48,8 @@ pub(crate) struct Settings {
     pub(crate) language_tables: Vec<PathBuf>,
     /// Where things are kept; none when no folder could be told from the environment.
     pub(crate) data_dir: Option<PathBuf>,
+    /// What is logged; empty: the usual.
+    pub(crate) log: String,
     /// Folders that sandboxes see.
     pub(crate) mounts: Vec<Mount>,
     /// What may be installed, and how much of it.
@@ -76,6 +82,8 @@ pub(crate) struct Settings {
     pub(crate) e2b: E2bSettings,
     /// How `serve --http` is reached.
     pub(crate) http: HttpSettings,
+    /// Servers in the background.
+    pub(crate) service: ServiceSettings,
     /// The history that lasts; none: it is kept in memory.
     #[cfg_attr(
         not(all(unix, feature = "history")),
@@ -177,6 +185,21 @@ pub(crate) struct HistorySettings {
     pub(crate) size: ByteSize,
 }
 
+/// Servers in the background.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(
+    not(all(unix, feature = "bridge")),
+    expect(dead_code, reason = "only bridges on Unix systems start them")
+)]
+pub(crate) struct ServiceSettings {
+    /// Whether `serve` uses one.
+    pub(crate) on_demand: bool,
+    /// It ends after so long without a sandbox or a call.
+    pub(crate) idle: Duration,
+    /// Tells apart what clients say themselves, so that those who say the same share a server.
+    pub(crate) mark: String,
+}
+
 /// How `serve --http` is reached.
 #[derive(Debug, Clone)]
 pub(crate) struct HttpSettings {
@@ -238,6 +261,7 @@ impl Settings {
                 _ => return Err(wrong("languages")),
             },
             data_dir: get.path("data_dir")?.or_else(default_data_dir),
+            log: get.text("log")?.unwrap_or_default(),
             mounts: match get.value("mount")? {
                 Value::Mounts(mounts) => mounts.clone(),
                 _ => return Err(wrong("mount")),
@@ -286,6 +310,11 @@ impl Settings {
             toolset: toolset(&get)?,
             e2b: E2bSettings::read(&get)?,
             http: http(&get)?,
+            service: ServiceSettings {
+                on_demand: matches!(get.value("service.on_demand")?, Value::Flag(true)),
+                idle: Duration::from_secs(get.integer("service.idle_s")?),
+                mark: mark(layered),
+            },
             history: history(&get)?,
             audit: audit(&get)?,
             engine: EngineConfig {
@@ -330,6 +359,28 @@ impl Settings {
             },
         })
     }
+}
+
+/// What a client's flags, environment and own file say, in a few letters. What the files of the user and the system say is
+/// read by the server itself, but for what it must never have less of.
+fn mark(layered: &Layered) -> String {
+    let mut digest = Sha256::new();
+    for (key, (value, origin)) in layered {
+        let own = match origin {
+            Origin::Default => false,
+            Origin::File(path) => !path.ends_with("sandcell/config.toml") || FLOORS.contains(key),
+            Origin::DotEnv(..) | Origin::Environment(_) | Origin::Flag(_) => true,
+        };
+        if own && !key.starts_with("service.") && *key != "log" {
+            match value {
+                // Its own form for people hides it, and two accounts are not one.
+                Value::Secret(Some(secret)) => digest.update(format!("{key}={}\n", secret.expose())),
+                value => digest.update(format!("{key}={value:?}\n")),
+            }
+        }
+    }
+    let digest = digest.finalize();
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn history(get: &Getter<'_>) -> Result<Option<HistorySettings>, ConfigError> {

@@ -110,6 +110,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "Where sandcell keeps what outlives a server, such as what it knows of the machine's Python. Empty: `/var/lib/sandcell` for root, else `$XDG_DATA_HOME/sandcell` (`~/.local/share/sandcell`).",
     ),
     operator(
+        "log",
+        Kind::Text,
+        "",
+        "What is logged to stderr: `error`, `warn`, `info`, `debug`, or a filter such as `sandcell_engine=debug`. Empty: `warn`.",
+    ),
+    operator(
         "mount",
         Kind::Mounts,
         "",
@@ -386,6 +392,18 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "false",
         "Whether variables stay from one `run_code` call to the next in the toolset `script`. `false`: each call is a process of its own.",
     ),
+    operator(
+        "service.on_demand",
+        Kind::Flag,
+        "false",
+        "Whether `sandcell serve` passes everything on to a server in the background, and starts it where there is none: sandboxes and their variables then outlive the client. Clients with the same flags and variables share one; `sandcell service` shows and ends them.",
+    ),
+    operator(
+        "service.idle_s",
+        whole(1, 30 * 86_400),
+        "600",
+        "A server in the background ends when there was no sandbox and no call for so long, in seconds.",
+    ),
     plain(
         "e2b.api_key",
         Kind::Secret,
@@ -569,16 +587,10 @@ pub(crate) const NOT_YET: &[&str] = &["pool.warm_parents"];
 pub(crate) const WORDS_NOT_YET: &[(&str, &[&str])] = &[("backend", &["kubernetes"])];
 
 /// Variables of the environment that begin like settings and are none.
-pub(crate) const OTHER_VARIABLES: &[(&str, &str)] = &[
-    (
-        "SANDCELL_LOG",
-        "What is logged to stderr: `error`, `warn` (the default), `info`, `debug`, or a filter such as `sandcell_engine=debug`.",
-    ),
-    (
-        "SANDCELL_TOKEN",
-        "The token that `serve --connect` sends to the server.",
-    ),
-];
+pub(crate) const OTHER_VARIABLES: &[(&str, &str)] = &[(
+    "SANDCELL_TOKEN",
+    "The token that `serve --connect` sends to the server.",
+)];
 
 /// The setting of this name.
 pub(crate) fn find(key: &str) -> Option<&'static Setting> {

@@ -53,6 +53,12 @@ mod network;
 mod endings;
 // Killed at random, again and again.
 mod kills;
+// Settings that change while a server runs.
+mod reload;
+// The official MCP Inspector.
+mod inspector;
+// Servers in the background, and the bridges to them.
+mod service;
 // Many one after the other.
 mod soak;
 // More output than anybody reads.

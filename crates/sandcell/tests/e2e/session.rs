@@ -497,3 +497,39 @@ fn only_the_tools_that_were_asked_for_are_there() {
     );
     assert_eq!(server.text("print(1)").trim(), "1");
 }
+
+#[test]
+fn the_end_of_a_sandbox_is_told_before_it_comes_and_a_key_finds_it_until_then() {
+    let _turn = begin!();
+    let place = Place::new();
+    let client = server(&place);
+    let asked = json!({"key": "task", "lifetime_s": 100});
+    let made = client.call("create_sandbox", asked.clone());
+    let again = client.call("create_sandbox", asked);
+    assert_eq!(made.data()["created"], true, "{}", made.all());
+    assert_eq!(again.data()["created"], false, "{}", again.all());
+    let id = made.data()["sandbox_id"].clone();
+    assert_eq!(again.data()["sandbox_id"], id);
+    let other = client.call("create_sandbox", json!({"key": "task", "lifetime_s": 101}));
+    assert!(
+        other.refused("invalid_argument").contains("lifetime_s"),
+        "{}",
+        other.all()
+    );
+    let early = client.call("execute_code", json!({"code": "1", "sandbox_id": id}));
+    assert!(!early.verdict().contains("expires:"), "{}", early.all());
+    let short = client.call("create_sandbox", json!({"key": "short", "lifetime_s": 40}));
+    let id = short.data()["sandbox_id"].clone();
+    let late = until(PATIENCE, "the last fifth", || {
+        let late = client.call("execute_code", json!({"code": "1", "sandbox_id": id}));
+        late.verdict().contains("expires:").then_some(late)
+    });
+    let left = late.meta()["expires_in_s"].as_u64();
+    assert!(left.is_some_and(|left| left <= 8), "{}", late.all());
+    let status = client.call("get_sandbox_status", json!({"sandbox_id": id}));
+    assert!(
+        status.data()["sandboxes"][0]["ends_in_s"].as_u64().is_some(),
+        "{}",
+        status.all()
+    );
+}

@@ -29,7 +29,8 @@ pub(super) fn tools(facts: &Facts) -> Vec<Tool> {
 
 /// What a model is told once.
 pub(super) fn instructions(host: &dyn Host) -> Vec<String> {
-    let limits = &host.config().limits;
+    let config = host.config();
+    let limits = &config.limits;
     let languages: Vec<String> = host.languages().into_iter().map(|language| language.name).collect();
     vec![
         "Runs code in an isolated sandbox that you start and stop: initialize_sandbox, then execute_code as often as \

@@ -48,7 +48,8 @@ pub(super) fn instructions(host: &dyn Host, interpreters: Interpreters) -> Vec<S
         }
         Interpreters::Kept => "Variables, imports and files (in /home/user) stay from one run_code call to the next.",
     };
-    let limits = &host.config().limits;
+    let config = host.config();
+    let limits = &config.limits;
     vec![
         "Runs Python code in an isolated sandbox.".to_owned(),
         variables.to_owned(),

@@ -65,6 +65,8 @@ impl Client {
         let mut child = Command::new(program)
             .arg("serve")
             .args(args)
+            // One of its own, that ends with it.
+            .env("SANDCELL_SERVICE__ON_DEMAND", "false")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

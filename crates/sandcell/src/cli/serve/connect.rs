@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use sandcell_mcp::BridgeError;
+use sandcell_mcp::{BridgeError, Wake};
 use sandcell_sandbox::{Code, Failure};
 
 use super::ServeArgs;
@@ -24,9 +24,20 @@ pub(super) async fn serve(args: &ServeArgs, url: &str) -> Result<ExitCode, Failu
         Ok(_) | Err(std::env::VarError::NotPresent) => None,
         Err(std::env::VarError::NotUnicode(_)) => return Err(failure(&BridgeError::Token)),
     };
+    #[cfg(unix)]
+    if let Some(path) = url.strip_prefix("unix:").filter(|path| path.starts_with('/')) {
+        // That nobody is there yet is told call by call; that somebody else is, at once.
+        crate::service::ask(std::path::Path::new(path)).await?;
+        return pass_on(url, None, None).await;
+    }
+    pass_on(url, token.as_deref(), None).await
+}
+
+/// Passes on until stdin is closed or a signal comes.
+pub(super) async fn pass_on(to: &str, token: Option<&str>, wake: Option<Wake>) -> Result<ExitCode, Failure> {
     let mut stop = signals::Stop::listen()?;
     tokio::select! {
-        ended = sandcell_mcp::bridge_stdio(url, token.as_deref()) => {
+        ended = sandcell_mcp::bridge_stdio(to, token, wake) => {
             ended.map_err(|error| failure(&error)).map(|()| ExitCode::SUCCESS)
         }
         _signal = stop.next() => Ok(ExitCode::SUCCESS),

@@ -10,8 +10,9 @@ use sandcell_sandbox::{Code, Failure};
 use tokio_util::sync::CancellationToken;
 
 use super::{ServeArgs, output, unknown_tool};
-use crate::config::Settings;
-use crate::signals;
+use crate::config::{Settings, Surroundings};
+use crate::reload::Reloader;
+use crate::signals::{self, OnHangUp};
 use crate::wiring::{self, Launcher};
 
 /// Where to listen.
@@ -42,12 +43,13 @@ pub(super) async fn serve(
     args: &ServeArgs,
     listen: Listen,
     mut settings: Settings,
+    around: Surroundings,
     launcher: Launcher,
 ) -> Result<ExitCode, Failure> {
-    let mut stop = signals::Stop::listen()?;
+    let mut stop = signals::Stop::listen_but(OnHangUp::Reloads)?;
     settings.suit_toolset();
     // Before anything is started that would have to be ended again.
-    let listener = TcpListener::bind(listen.0).map_err(|error| cannot_listen(listen.0, &error))?;
+    let listener = TcpListener::bind(listen.0).map_err(|error| cannot_listen(&listen.0, &error))?;
     allow_many_connections();
     let open = is_open_to_others(listen.0.ip());
     let dangerous = args.dangerously_without_authentication;
@@ -70,6 +72,7 @@ pub(super) async fn serve(
     };
     let secure = http.tls.is_some();
     let options = args.options(settings.toolset, settings.mounts.clone());
+    let reloader = Reloader::new(around, OnHangUp::Reloads)?;
     let wired = wiring::wire(settings, launcher).await;
     for problem in &wired.problems {
         output::failure(problem);
@@ -79,10 +82,10 @@ pub(super) async fn serve(
         Ok(server) => server,
         Err(error) => {
             engine.shutdown().await;
-            return Err(failure(listen.0, error));
+            return Err(failure(&listen.0.to_string(), error));
         }
     };
-    announce(&server, open, secure).map_err(|error| cannot_listen(listen.0, &error))?;
+    announce(&server, open, secure).map_err(|error| cannot_listen(&listen.0, &error))?;
     let (first, second) = (CancellationToken::new(), CancellationToken::new());
     let signals = tokio::spawn({
         let (first, second) = (first.clone(), second.clone());
@@ -93,7 +96,9 @@ pub(super) async fn serve(
             second.cancel();
         }
     });
+    let following = reloader.start(engine.clone());
     server.serve(first.cancelled(), second.cancelled()).await;
+    drop(following);
     tokio::select! {
         () = engine.shutdown() => {}
         () = second.cancelled() => {}
@@ -129,7 +134,7 @@ fn is_open_to_others(address: IpAddr) -> bool {
 }
 
 /// Each connection is an open file. Only the server itself is given more: the launcher was started before.
-fn allow_many_connections() {
+pub(super) fn allow_many_connections() {
     #[cfg(unix)]
     {
         use rustix::process::{Resource, getrlimit, setrlimit};
@@ -141,7 +146,7 @@ fn allow_many_connections() {
     }
 }
 
-fn cannot_listen(address: SocketAddr, error: &io::Error) -> Failure {
+fn cannot_listen(address: &(impl std::fmt::Display + ?Sized), error: &io::Error) -> Failure {
     Failure::new(
         Code::InvalidArgument,
         format!("{address} cannot be listened on: {error}"),
@@ -149,7 +154,7 @@ fn cannot_listen(address: SocketAddr, error: &io::Error) -> Failure {
     )
 }
 
-fn failure(address: SocketAddr, error: HttpError) -> Failure {
+pub(super) fn failure(address: &str, error: HttpError) -> Failure {
     match error {
         HttpError::UnknownTool(unknown) => unknown_tool(&unknown),
         HttpError::Oauth(error) => Failure::invalid(error.to_string(), "correct the settings of [auth]"),

@@ -1,0 +1,193 @@
+//! `sandcell serve` with `service.on_demand`: passes everything on to a server in the background, and starts it where there
+//! is none.
+//!
+//! Whoever finds nobody takes a lock, looks once more and only then starts a server, so clients that come at once start
+//! one. The lock ends with its process, whatever ends that.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use sandcell_mcp::Wake;
+use sandcell_sandbox::{Code, Failure};
+use sha2::{Digest as _, Sha256};
+use tokio::time::{Instant, sleep};
+
+use super::{ServeArgs, connect};
+use crate::config::Settings;
+use crate::service::{self, Found};
+
+/// How long a server may take until it answers, and how long another client's start is waited for.
+const START_WITHIN: Duration = Duration::from_secs(40);
+/// How often it is looked whether it does.
+const LOOK: Duration = Duration::from_millis(20);
+/// The log of servers begins anew above this.
+const LOG_BYTES: u64 = 4 << 20;
+/// What of the log is told when a server could not be started.
+const LOG_TOLD: u64 = 2000;
+
+/// Passes on until stdin is closed or a signal comes.
+pub(super) async fn serve(args: &ServeArgs, settings: &Settings) -> Result<ExitCode, Failure> {
+    let socket = service::socket(&mark(args, settings))?;
+    let log = settings.data_dir.as_deref().map(|folder| folder.join("service.log"));
+    let to = format!("unix:{}", socket.display());
+    let wake: Wake = Arc::new(move || {
+        let (socket, log) = (socket.clone(), log.clone());
+        async move { wake(&socket, log.as_deref()).await }.boxed()
+    });
+    connect::pass_on(&to, None, Some(wake)).await
+}
+
+/// What clients that share a server have in common: their own settings, and the tools that are offered.
+fn mark(args: &ServeArgs, settings: &Settings) -> String {
+    let mut digest = Sha256::new_with_prefix(&settings.service.mark);
+    for tool in &args.tools {
+        digest.update(format!("{tool}\n"));
+    }
+    digest
+        .finalize()
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// Sees to it that a server of this version listens there; one of another version is replaced if it has nothing to lose.
+async fn wake(socket: &Path, log: Option<&Path>) -> Result<(), Failure> {
+    if is_there(socket).await? {
+        return Ok(());
+    }
+    let _lock = lock(socket).await?;
+    if is_there(socket).await? {
+        return Ok(());
+    }
+    if let Found::Server(_, pid) = service::ask(socket).await? {
+        service::stop(socket, pid).await?;
+    }
+    start(socket, log).await
+}
+
+async fn is_there(socket: &Path) -> Result<bool, Failure> {
+    Ok(match service::ask(socket).await? {
+        Found::Nobody => false,
+        Found::Server(standing, _) if standing.version == env!("CARGO_PKG_VERSION") => true,
+        Found::Server(standing, _) if standing.sandboxes + standing.running + standing.calls > 0 => {
+            tracing::warn!(
+                version = standing.version,
+                "the server in the background is of another version and has sandboxes: it is used until it ends \
+                 (`sandcell service stop` ends it)"
+            );
+            true
+        }
+        Found::Server(..) => false,
+    })
+}
+
+/// The right to start a server there. Dropped, it is given back.
+async fn lock(socket: &Path) -> Result<File, Failure> {
+    let path = PathBuf::from(format!("{}.lock", socket.display()));
+    let cannot = |reason: String| {
+        Failure::new(
+            Code::BackendUnavailable,
+            format!("{} cannot be locked: {reason}", path.display()),
+            "end other clients that are starting, or remove the file",
+        )
+    };
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(|error| cannot(error.to_string()))?;
+    let deadline = Instant::now() + START_WITHIN;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => sleep(LOOK).await,
+            Err(TryLockError::WouldBlock) => {
+                return Err(cannot(format!(
+                    "another client has it for {} s",
+                    START_WITHIN.as_secs()
+                )));
+            }
+            Err(TryLockError::Error(error)) => return Err(cannot(error.to_string())),
+        }
+    }
+}
+
+/// Starts a server with this process's own arguments and waits until it answers.
+async fn start(socket: &Path, log: Option<&Path>) -> Result<(), Failure> {
+    let cannot = |reason: String| {
+        Failure::new(
+            Code::BackendUnavailable,
+            format!("the server in the background could not be started: {reason}"),
+            "`sandcell doctor` says what this machine lacks; service.on_demand = false does without one",
+        )
+    };
+    let (file, from) = open_log(log).map_err(|error| cannot(format!("its log: {error}")))?;
+    let program = std::env::current_exe().map_err(|error| cannot(error.to_string()))?;
+    let mut command = Command::new(program);
+    command
+        .args(std::env::args_os().skip(1))
+        .arg("--socket")
+        .arg(socket)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(file.map_or_else(Stdio::null, Stdio::from));
+    let mut child = command.spawn().map_err(|error| cannot(error.to_string()))?;
+    let deadline = Instant::now() + START_WITHIN;
+    loop {
+        if let Ok(Found::Server(..)) = service::ask(socket).await {
+            leave(child);
+            return Ok(());
+        }
+        if let Ok(Some(status)) = child.try_wait() {
+            let said = log.map(|log| end_of(log, from)).unwrap_or_default();
+            return Err(cannot(format!("it ended at once ({status}): {said}")));
+        }
+        if Instant::now() >= deadline {
+            let _gone = child.kill();
+            leave(child);
+            return Err(cannot(format!("it did not answer within {} s", START_WITHIN.as_secs())));
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// It lives on without this process, which only takes its exit status while it is there.
+fn leave(mut child: Child) {
+    std::thread::spawn(move || child.wait());
+}
+
+/// The file that a server logs to, and where its own lines begin.
+fn open_log(log: Option<&Path>) -> std::io::Result<(Option<File>, u64)> {
+    let Some(path) = log else { return Ok((None, 0)) };
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    let mut length = file.metadata()?.len();
+    if length > LOG_BYTES {
+        file.set_len(0)?;
+        length = 0;
+    }
+    Ok((Some(file), length))
+}
+
+fn end_of(log: &Path, from: u64) -> String {
+    let read = || {
+        let mut file = File::open(log)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(from.max(length.saturating_sub(LOG_TOLD))))?;
+        let mut bytes = Vec::new();
+        file.take(LOG_TOLD).read_to_end(&mut bytes)?;
+        Ok::<_, std::io::Error>(String::from_utf8_lossy(&bytes).trim().replace('\n', "; "))
+    };
+    read().unwrap_or_default()
+}

@@ -1,0 +1,135 @@
+//! `sandcell serve --socket`: the server in the background. It listens at a socket of the file system for programs of
+//! its own user, and ends when nobody needs it any more.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sandcell_engine::Engine;
+use sandcell_mcp::{Activity, HttpServer};
+use sandcell_sandbox::{Code, Failure};
+use tokio_util::sync::CancellationToken;
+
+use super::{ServeArgs, http, output};
+use crate::config::{Settings, Surroundings};
+use crate::reload::Reloader;
+use crate::service::{self, Found};
+use crate::signals::{self, OnHangUp};
+use crate::wiring::{self, Launcher};
+
+/// How often it is looked whether anybody needs the server.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Serves until a signal comes, or nobody needed it for `service.idle_s`.
+pub(super) async fn serve(
+    args: &ServeArgs,
+    socket: &Path,
+    mut settings: Settings,
+    around: Surroundings,
+    launcher: Launcher,
+) -> Result<ExitCode, Failure> {
+    // A terminal that closes, or an interrupt that is meant for the client, is not for this one. It fails where this
+    // process leads a group already, and then it is not part of anybody else's.
+    let _own_session = rustix::process::setsid();
+    let mut stop = signals::Stop::listen_but(OnHangUp::Reloads)?;
+    settings.suit_toolset();
+    let listener = listen(socket).await?;
+    let identity = identity(socket);
+    http::allow_many_connections();
+    let idle = settings.service.idle;
+    let limits = settings.http.limits.clone();
+    let options = args.options(settings.toolset, settings.mounts.clone());
+    let reloader = Reloader::new(around, OnHangUp::Reloads)?;
+    let wired = wiring::wire(settings, launcher).await;
+    for problem in &wired.problems {
+        output::failure(problem);
+    }
+    let engine = wired.engine.clone();
+    let server = match HttpServer::on_socket(engine.clone(), options, limits, listener) {
+        Ok(server) => server,
+        Err(error) => {
+            engine.shutdown().await;
+            return Err(http::failure(&socket.display().to_string(), error));
+        }
+    };
+    let activity = server.activity();
+    let second = CancellationToken::new();
+    let first = async {
+        tokio::select! {
+            _signal = stop.next() => {}
+            () = unneeded(&engine, &activity, idle) => tracing::info!("nobody needs this server any more"),
+        }
+    };
+    let following = reloader.start(engine.clone());
+    server.serve(first, second.cancelled()).await;
+    drop(following);
+    remove(socket, identity);
+    tokio::select! {
+        () = engine.shutdown() => {}
+        _second = stop.next() => {}
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Takes the place, also that of a server which left its socket behind.
+async fn listen(socket: &Path) -> Result<UnixListener, Failure> {
+    let cannot = |error: io::Error| {
+        Failure::new(
+            Code::InvalidArgument,
+            format!("{} cannot be listened on: {error}", socket.display()),
+            "choose another path with --socket",
+        )
+    };
+    if let Found::Server(..) = service::ask(socket).await? {
+        return Err(Failure::new(
+            Code::Busy,
+            format!("a server listens at {} already", socket.display()),
+            "use that one (`sandcell serve --connect unix:PATH`), or end it (`sandcell service stop`)",
+        ));
+    }
+    match std::fs::symlink_metadata(socket) {
+        Ok(meta) if meta.file_type().is_socket() => std::fs::remove_file(socket).map_err(cannot)?,
+        Ok(_) => return Err(cannot(io::ErrorKind::AlreadyExists.into())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(cannot(error)),
+    }
+    // Nobody else can connect before the mode is set, either: who comes is looked at in any case.
+    let listener = UnixListener::bind(socket).map_err(cannot)?;
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600)).map_err(cannot)?;
+    Ok(listener)
+}
+
+/// Which file it is.
+fn identity(socket: &Path) -> Option<(u64, u64)> {
+    let meta = std::fs::symlink_metadata(socket).ok()?;
+    Some((meta.dev(), meta.ino()))
+}
+
+/// Takes the socket away, unless another server has put its own there meanwhile. One that is left behind is harmless: it
+/// refuses, and the next server takes its place.
+fn remove(socket: &Path, own: Option<(u64, u64)>) {
+    if own.is_some() && identity(socket) == own {
+        let _left_behind = std::fs::remove_file(socket);
+    }
+}
+
+/// Waits until there was no sandbox and no call for so long.
+async fn unneeded(engine: &Arc<Engine>, activity: &Activity, idle: Duration) {
+    let mut quiet_since = Instant::now();
+    let mut begun = activity.begun();
+    loop {
+        tokio::time::sleep(LOOK.min(idle)).await;
+        let counts = engine.counts();
+        let now = activity.begun();
+        if counts.sandboxes > 0 || counts.running > 0 || activity.calls() > 0 || now != begun {
+            quiet_since = Instant::now();
+            begun = now;
+        } else if quiet_since.elapsed() >= idle {
+            return;
+        }
+    }
+}

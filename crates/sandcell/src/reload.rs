@@ -1,0 +1,216 @@
+//! Settings that change while a server runs: files are looked at every two seconds, and a hang-up signal looks at once.
+//!
+//! All that has changed is read and checked before anything is put in force, so that a broken file changes nothing. What
+//! cannot change in a server that runs is named in the log and keeps its value.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use sandcell_engine::Engine;
+use sandcell_sandbox::Failure;
+
+use crate::config::{Layered, Settings, Surroundings, read};
+use crate::signals::{HangUps, OnHangUp};
+use crate::{telemetry, wiring};
+
+/// How often files are looked at.
+const LOOK: Duration = Duration::from_secs(2);
+/// Settings that a running server takes over, by their names or tables. Sandboxes that are there keep what they have.
+const LIVE: [&str; 22] = [
+    "analysis",
+    "limits.cpus",
+    "limits.disk_mb",
+    "limits.executions",
+    "limits.executions_per_caller",
+    "limits.file_mb",
+    "limits.idle_s",
+    "limits.inodes",
+    "limits.memory_mb",
+    "limits.output_inline_kb",
+    "limits.output_kept_mb",
+    "limits.processes",
+    "limits.sandboxes",
+    "limits.sandboxes_per_caller",
+    "limits.timeout_s",
+    "log",
+    "network.",
+    "pool.memory_mb",
+    "pool.parked",
+    "preload",
+    "quota.",
+    "upload_from",
+];
+
+/// What tells a file from what it was.
+type Stamp = Option<(SystemTime, u64, u64)>;
+
+/// Follows the files of a server's settings.
+#[derive(Debug)]
+pub(crate) struct Reloader {
+    around: Surroundings,
+    on_hang_up: OnHangUp,
+    stamps: Vec<Stamp>,
+    /// What was read last.
+    seen: Layered,
+    /// What is in force.
+    in_force: Layered,
+}
+
+/// What became of a look at the settings.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Same,
+    /// Put in force, and what would need another start.
+    Changed {
+        taken: BTreeSet<&'static str>,
+        left: BTreeSet<&'static str>,
+    },
+}
+
+impl Reloader {
+    /// One that knows what is in force now.
+    ///
+    /// # Errors
+    /// When the settings have become unusable since they were read.
+    pub(crate) fn new(around: Surroundings, on_hang_up: OnHangUp) -> Result<Self, Failure> {
+        let stamps = stamps(&around);
+        let layered = read(&around)?;
+        Ok(Self {
+            around,
+            on_hang_up,
+            stamps,
+            seen: layered.clone(),
+            in_force: layered,
+        })
+    }
+
+    /// Follows them in a task of its own, which ends with what is given back.
+    pub(crate) fn start(self, engine: Arc<Engine>) -> Following {
+        Following(tokio::spawn(self.follow(engine)))
+    }
+
+    /// Puts changes in force when they come, for as long as it is polled.
+    async fn follow(mut self, engine: Arc<Engine>) {
+        let mut hang_ups = HangUps::listen(self.on_hang_up);
+        loop {
+            let asked = tokio::select! {
+                () = tokio::time::sleep(LOOK) => false,
+                () = hang_ups.next() => true,
+            };
+            let now = stamps(&self.around);
+            if !asked && now == self.stamps {
+                continue;
+            }
+            self.stamps = now;
+            match self.look(&engine) {
+                Ok(Outcome::Same) if asked => tracing::warn!("the settings were read again: nothing has changed"),
+                Ok(Outcome::Same) => {}
+                Ok(Outcome::Changed { taken, left }) => {
+                    let words = |keys: &BTreeSet<&str>| keys.iter().copied().collect::<Vec<_>>().join(", ");
+                    if !taken.is_empty() {
+                        tracing::warn!("other settings are in force: {}", words(&taken));
+                    }
+                    if !left.is_empty() {
+                        tracing::warn!(
+                            "settings that a running server keeps have changed: {}; start it anew for them",
+                            words(&left)
+                        );
+                    }
+                }
+                Err(failure) => tracing::warn!(
+                    "the settings cannot be used, and those before stay in force: {}; {}",
+                    failure.message,
+                    failure.remedy
+                ),
+            }
+        }
+    }
+
+    /// Reads all, checks all, and then puts all in force.
+    fn look(&mut self, engine: &Engine) -> Result<Outcome, Failure> {
+        let layered = read(&self.around)?;
+        let changed: BTreeSet<&'static str> = layered
+            .iter()
+            .filter(|(key, (value, _))| self.seen.get(*key).is_none_or(|(before, _)| before != value))
+            .map(|(key, _)| *key)
+            .collect();
+        // All of it has to be usable, also what another start would take.
+        Settings::from_layers(&layered)?;
+        let (taken, left): (BTreeSet<_>, BTreeSet<_>) = changed.into_iter().partition(|key| is_live(key));
+        let mut wanted = self.in_force.clone();
+        wanted.extend(taken.iter().filter_map(|key| Some((*key, layered.get(key)?.clone()))));
+        if !taken.is_empty() {
+            let mut settings = Settings::from_layers(&wanted)?;
+            settings.suit_toolset();
+            let network = wiring::network_of(&settings)?;
+            let mut config = settings.engine;
+            if config.pool.parked.is_none() && engine.config().pool.parked == Some(0) && !taken.contains("pool.parked")
+            {
+                // None wait where each would have to be paid for.
+                config.pool.parked = Some(0);
+            }
+            engine.change(config, network);
+            telemetry::change(&settings.log);
+        }
+        (self.seen, self.in_force) = (layered, wanted);
+        Ok(if taken.is_empty() && left.is_empty() {
+            Outcome::Same
+        } else {
+            Outcome::Changed { taken, left }
+        })
+    }
+}
+
+/// Ends with its handle.
+#[derive(Debug)]
+pub(crate) struct Following(tokio::task::JoinHandle<()>);
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn is_live(key: &str) -> bool {
+    LIVE.iter()
+        .any(|live| key == *live || (live.ends_with('.') && key.starts_with(live)))
+}
+
+fn stamps(around: &Surroundings) -> Vec<Stamp> {
+    let files = around.files.iter().chain(&around.named_file).chain(&around.dotenv);
+    files.map(PathBuf::as_path).map(stamp).collect()
+}
+
+fn stamp(file: &Path) -> Stamp {
+    let meta = std::fs::metadata(file).ok()?;
+    #[cfg(unix)]
+    let inode = std::os::unix::fs::MetadataExt::ino(&meta);
+    #[cfg(not(unix))]
+    let inode = 0;
+    Some((meta.modified().ok()?, meta.len(), inode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::table::SETTINGS;
+
+    #[test]
+    fn what_is_live_is_a_setting() {
+        for live in LIVE {
+            let known = |key: &str| key == live || (live.ends_with('.') && key.starts_with(live));
+            assert!(SETTINGS.iter().any(|setting| known(setting.key)), "{live}");
+        }
+        for fixed in [
+            "isolation_min",
+            "limits_min",
+            "backend",
+            "data_dir",
+            "limits.history_rows",
+        ] {
+            assert!(!is_live(fixed), "{fixed}");
+        }
+    }
+}

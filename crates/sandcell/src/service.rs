@@ -1,0 +1,170 @@
+//! Servers in the background: where their sockets are, how they are asked how they stand, and how they are told to end.
+//!
+//! A socket lies in a folder that only its user can enter, and both ends look at who the other one is. Which socket it is
+//! follows from the settings of the client alone (its flags and its environment): clients that say the same share a
+//! server, and one that asks for stronger isolation never gets one that was started with less.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use sandcell_sandbox::{Code, Failure};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::time::{sleep, timeout};
+
+/// How long a server may take to say how it stands.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// Bytes of that answer.
+const ANSWER_BYTES: u64 = 16 << 10;
+/// How long a server that is told to end may take: its calls are waited for a little.
+const END_WITHIN: Duration = Duration::from_secs(20);
+/// How often the end of one is looked for.
+const LOOK: Duration = Duration::from_millis(20);
+/// What the name of a socket has around the settings' mark.
+const NAME: (&str, &str) = ("service-", ".sock");
+
+/// How a server stands, in its own words.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Standing {
+    /// Its version.
+    pub(crate) version: String,
+    /// Sandboxes that live.
+    pub(crate) sandboxes: u64,
+    /// Executions that run.
+    pub(crate) running: u64,
+    /// Calls that are being answered.
+    pub(crate) calls: u64,
+    /// How long it has been there.
+    pub(crate) uptime_s: u64,
+}
+
+/// Who answers at a socket.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// Nobody: there is no socket, or one that was left behind.
+    Nobody,
+    /// A server, and its process where the system says it.
+    Server(Standing, Option<Pid>),
+}
+
+/// The folder of the sockets, made if it is not there. Whoever else could write to it could stand in for a server, so
+/// one that others can enter is refused.
+pub(crate) fn folder() -> Result<PathBuf, Failure> {
+    let own = geteuid();
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let folder = match runtime.filter(|path| path.is_absolute()) {
+        Some(path) => path.join("sandcell"),
+        None if own.is_root() => PathBuf::from("/run/sandcell"),
+        None => PathBuf::from(format!("/tmp/sandcell-{}", own.as_raw())),
+    };
+    let made = std::fs::DirBuilder::new().mode(0o700).create(&folder);
+    match made {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(unusable(&folder, &error.to_string())),
+    }
+    let meta = std::fs::symlink_metadata(&folder).map_err(|error| unusable(&folder, &error.to_string()))?;
+    if !meta.is_dir() || meta.uid() != own.as_raw() {
+        return Err(unusable(&folder, "it is not a folder of this user's"));
+    }
+    if meta.permissions().mode() & 0o077 != 0 {
+        return Err(unusable(&folder, "others can enter it (chmod 700 ends that)"));
+    }
+    Ok(folder)
+}
+
+fn unusable(folder: &Path, reason: &str) -> Failure {
+    Failure::new(
+        Code::BackendUnavailable,
+        format!("{} cannot hold the socket of a server: {reason}", folder.display()),
+        "set XDG_RUNTIME_DIR to a folder of your own, or service.on_demand = false",
+    )
+}
+
+/// The socket of a server whose clients have these settings of their own.
+#[cfg(feature = "bridge")]
+pub(crate) fn socket(mark: &str) -> Result<PathBuf, Failure> {
+    Ok(folder()?.join(format!("{}{mark}{}", NAME.0, NAME.1)))
+}
+
+/// All sockets that there are.
+pub(crate) fn sockets() -> Result<Vec<PathBuf>, Failure> {
+    let folder = folder()?;
+    let entries = std::fs::read_dir(&folder).map_err(|error| unusable(&folder, &error.to_string()))?;
+    let is_one = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with(NAME.0) && name.ends_with(NAME.1)
+    };
+    let mut sockets: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_one).collect();
+    sockets.sort();
+    Ok(sockets)
+}
+
+/// Asks whoever listens there how it stands.
+pub(crate) async fn ask(socket: &Path) -> Result<Found, Failure> {
+    let strange = |reason: String| {
+        Failure::new(
+            Code::BackendUnavailable,
+            format!("whoever listens at {} cannot be used: {reason}", socket.display()),
+            "end that process, or remove the socket",
+        )
+    };
+    let mut stream = match timeout(ANSWER_WITHIN, UnixStream::connect(socket)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            return Ok(Found::Nobody);
+        }
+        Ok(Err(error)) => return Err(strange(error.to_string())),
+        Err(_) => return Err(strange("it takes no connection".to_owned())),
+    };
+    let peer = stream.peer_cred().map_err(|error| strange(error.to_string()))?;
+    if peer.uid() != geteuid().as_raw() {
+        return Err(strange(format!("it is of user {}", peer.uid())));
+    }
+    let asking = async {
+        let request = b"GET /service HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        stream.write_all(request).await?;
+        let mut answer = Vec::new();
+        (&mut stream).take(ANSWER_BYTES).read_to_end(&mut answer).await?;
+        Ok::<_, io::Error>(answer)
+    };
+    let answer = match timeout(ANSWER_WITHIN, asking).await {
+        Ok(Ok(answer)) => answer,
+        // It ended in this moment.
+        Ok(Err(_)) => return Ok(Found::Nobody),
+        Err(_) => return Err(strange(format!("no answer within {} s", ANSWER_WITHIN.as_secs()))),
+    };
+    if answer.is_empty() {
+        return Ok(Found::Nobody);
+    }
+    let text = String::from_utf8_lossy(&answer);
+    let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    let standing = serde_json::from_str(body).map_err(|_| strange("it is no server of sandcell's".to_owned()))?;
+    Ok(Found::Server(standing, peer.pid().and_then(Pid::from_raw)))
+}
+
+/// Tells a server to end, and waits until it does not listen any more.
+pub(crate) async fn stop(socket: &Path, pid: Option<Pid>) -> Result<(), Failure> {
+    let cannot = |reason: &str| {
+        Failure::new(
+            Code::Internal,
+            format!("the server at {} did not end: {reason}", socket.display()),
+            "end its process yourself",
+        )
+    };
+    let pid = pid.ok_or_else(|| cannot("the system does not say which process it is"))?;
+    match kill_process(pid, Signal::TERM) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+        Err(error) => return Err(cannot(&error.to_string())),
+    }
+    let ended = async {
+        while matches!(ask(socket).await, Ok(Found::Server(_, Some(now))) if now == pid) {
+            sleep(LOOK).await;
+        }
+    };
+    timeout(END_WITHIN, ended).await.map_err(|_| cannot("it still listens"))
+}
