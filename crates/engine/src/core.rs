@@ -119,6 +119,7 @@ impl Core {
         label: &str,
         limits: Limits,
         network: NetworkRule,
+        image: Option<String>,
     ) -> Result<Target, Failure> {
         let birth = Birth {
             label: Some(label.to_owned()),
@@ -129,7 +130,9 @@ impl Core {
         let record = records
             .pop()
             .ok_or_else(|| Failure::new(Code::Internal, "no place was reserved", "try again"))?;
-        self.make(&record, self.plan_with(limits, network));
+        let mut plan = self.plan_with(limits, network);
+        plan.spec.image = image;
+        self.make(&record, plan);
         Ok(Target {
             visit: record.enter()?,
             record,

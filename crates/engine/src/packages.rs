@@ -121,6 +121,12 @@ impl Core {
             return Ok(None);
         }
         let installer = self.installer(language)?;
+        if !sandbox.takes_packages() {
+            return Err(Failure::invalid(
+                "packages cannot be installed in a sandbox of an image: they are made for this machine's interpreter",
+                "choose an image that has them, or a sandbox without an image",
+            ));
+        }
         let _turn = record.installing.lock().await;
         let wanted = Wanted {
             owner: record.owner.0.to_string(),

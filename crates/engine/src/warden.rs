@@ -68,7 +68,9 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
         record.failed(failure);
         return;
     }
-    if let Ok(Some(base)) = base(&core) {
+    if plan.spec.image.is_none()
+        && let Ok(Some(base)) = base(&core)
+    {
         record.hold(
             core.packages.first().map_or("", |packages| packages.language()),
             &base.added,
@@ -181,7 +183,7 @@ pub(crate) type Made = (Arc<dyn Sandbox>, Vec<PassedOver>);
 /// Asks the back ends in order; the first that can makes it.
 pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Made, Failure> {
     // A base that cannot be had is no reason to leave it out silently.
-    let folder = base(core)?.and_then(|base| base.folder);
+    let folder = base_for(core, plan)?.and_then(|base| base.folder);
     let (sandbox, mut passed) = create_bare(plan).await?;
     if plan.backends.len() == core.backends.len() {
         // Nobody named one, so those that never worked were preferred, too.
@@ -197,6 +199,14 @@ pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Made, Failure> {
 /// The packages that every sandbox starts with.
 fn base(core: &Core) -> Result<Option<Installed>, Failure> {
     core.packages.first().map_or(Ok(None), |packages| packages.base())
+}
+
+/// The same, for what is asked for: a base is made for the programs of ordinary sandboxes, which those of an image are not.
+fn base_for(core: &Core, plan: &Plan) -> Result<Option<Installed>, Failure> {
+    if plan.spec.image.is_some() {
+        return Ok(None);
+    }
+    base(core)
 }
 
 async fn create_bare(plan: &Plan) -> Result<Made, Failure> {

@@ -11,6 +11,8 @@ mod demo;
 mod doctor;
 #[cfg(all(unix, feature = "history"))]
 mod history;
+#[cfg(all(target_os = "linux", feature = "native"))]
+mod images;
 mod install;
 mod languages;
 mod output;
@@ -61,6 +63,8 @@ enum Command {
     Check(check::CheckArgs),
     #[cfg(all(target_os = "linux", feature = "native"))]
     Base(base::BaseArgs),
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    Images(images::ImagesArgs),
     Token(token::TokenArgs),
     #[cfg(all(unix, feature = "history"))]
     History(history::HistoryArgs),
@@ -147,6 +151,8 @@ fn dispatch(cli: Cli) -> ExitCode {
             let launcher = matches!(args.command, base::BaseCommand::Build { .. }).then(Launcher::start);
             ended(load(file, Vec::new()).and_then(|settings| base::run(&args, settings, launcher)))
         }
+        #[cfg(all(target_os = "linux", feature = "native"))]
+        Command::Images(args) => images::main(&args, || load(file, Vec::new())),
         Command::Token(args) => ended(load(file, Vec::new()).and_then(|settings| token::run(&args, &settings))),
         #[cfg(all(unix, feature = "history"))]
         Command::History(args) => ended(load(file, Vec::new()).and_then(|settings| history::run(&args, &settings))),

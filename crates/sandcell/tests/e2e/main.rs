@@ -74,6 +74,8 @@ mod notebooks;
 mod languages;
 // In containers.
 mod docker;
+// Of images, without a daemon.
+mod images;
 // What outlives a server.
 mod audit;
 mod history;
