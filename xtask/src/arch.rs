@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::command::root;
 
 /// Who may depend on whom, tests included. A crate that is not listed is an error, so a new one is a decision.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ARROWS: [(&str, &[&str]); 14] = [
     ("sandbox", &[]),
     ("jail", &[]),
     ("agent", &["jail", "sandbox"]),
@@ -18,6 +18,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
     ("languages", &["sandbox"]),
     ("broker", &[]),
     ("packages", &["broker", "sandbox"]),
+    ("images", &["broker", "sandbox"]),
     ("engine", &["sandbox"]),
     ("audit", &["engine", "sandbox"]),
     ("history", &["engine", "sandbox"]),
@@ -31,6 +32,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
             "broker",
             "engine",
             "history",
+            "images",
             "jail",
             "languages",
             "mcp",

@@ -24,6 +24,7 @@ fn main() {
             mounts: vec![],
             isolation_min: Level::Namespace,
             limits_min: Degree::Watched,
+            images: None,
             disabled_layer: None,
             skipped_layer: None,
         };

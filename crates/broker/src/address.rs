@@ -78,7 +78,8 @@ fn within_v6(address: Ipv6Addr, base: Ipv6Addr, bits: u32) -> bool {
 }
 
 /// Whether an address lies on the public internet. A version 4 address in the shape of a version 6 one is the former.
-pub(crate) fn is_public(address: IpAddr) -> bool {
+#[must_use]
+pub fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => !NOT_PUBLIC_V4
             .iter()

@@ -21,6 +21,7 @@ mod proxy;
 mod simple;
 mod socks;
 
+pub use address::is_public;
 pub use egress::{Denial, Egress, EgressLimits, EgressRules, Why};
 pub use fetch::Client;
 pub use host::{Host, Pattern, Target};

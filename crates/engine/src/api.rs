@@ -343,6 +343,8 @@ pub struct ProgramRequest {
     pub memory: Option<ByteSize>,
     /// Hosts that it may reach; empty is no network.
     pub network: Vec<String>,
+    /// A container image, whose programs it is run with.
+    pub image: Option<String>,
 }
 
 /// Whether something stands in its caller's view of the history. The operator's rows have it in any case.

@@ -112,7 +112,7 @@ impl Core {
         let findings = policy::findings(&self.config(), language.as_ref(), &req.code, stdin, &network)?;
         let memory = policy::memory(&self.config(), req.memory, language.as_ref());
         let limits = policy::limits(&self.config(), memory, None, None)?;
-        let target = self.throwaway(who, "create_run_close", limits, network)?;
+        let target = self.throwaway(who, "create_run_close", limits, network, None)?;
         let record = target.record.clone();
         let once = Once {
             packages: req.packages,
@@ -498,7 +498,11 @@ pub(crate) async fn open(
 ) -> Result<Box<dyn sandcell_sandbox::Session>, SessionError> {
     match sandbox.open_session(&language.info().name).await {
         Some(opened) => opened,
-        None => language.open(sandbox.clone()).await,
+        None => match language.inside(sandbox.as_ref()).await {
+            Ok(Some(inside)) => inside.open(sandbox.clone()).await,
+            Ok(None) => language.open(sandbox.clone()).await,
+            Err(failure) => Err(SandboxError::Refused(Box::new(failure)).into()),
+        },
     }
 }
 

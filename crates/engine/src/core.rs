@@ -150,6 +150,7 @@ impl Core {
         label: &str,
         limits: Limits,
         network: NetworkRule,
+        image: Option<String>,
     ) -> Result<Target, Failure> {
         let birth = Birth {
             label: Some(label.to_owned()),
@@ -160,7 +161,9 @@ impl Core {
         let record = records
             .pop()
             .ok_or_else(|| Failure::new(Code::Internal, "no place was reserved", "try again"))?;
-        self.make(&record, self.plan_with(limits, network));
+        let mut plan = self.plan_with(limits, network);
+        plan.spec.image = image;
+        self.make(&record, plan);
         Ok(Target {
             visit: record.enter()?,
             record,

@@ -158,6 +158,12 @@ impl Core {
         if orders.is_empty() {
             return Ok(None);
         }
+        if !sandbox.takes_packages() {
+            return Err(Failure::invalid(
+                "packages cannot be installed in a sandbox of an image: they are made for this machine's interpreter",
+                "choose an image that has them, or a sandbox without an image",
+            ));
+        }
         let (deadline, mut left) = (Instant::now() + timeout, timeout);
         let _turn = record.installing.lock().await;
         let mut all = Installed::default();

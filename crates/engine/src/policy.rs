@@ -270,7 +270,7 @@ pub(crate) fn same_request(now: &CreateRequest, before: &CreateRequest, id: &San
     ))
 }
 
-fn image(image: Option<&str>) -> Result<(), Failure> {
+pub(crate) fn image(image: Option<&str>) -> Result<(), Failure> {
     let Some(image) = image else { return Ok(()) };
     // What an image reference can be made of; a leading dash would read as an option somewhere.
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);

@@ -70,6 +70,7 @@ impl Core {
         let language = self.language(&req.language)?;
         policy::code(&self.config(), &req.code)?;
         policy::args(&req.args)?;
+        policy::image(req.image.as_deref())?;
         let network = self.network_rule(&req.network)?;
         let findings = policy::findings(
             &self.config(),
@@ -96,7 +97,7 @@ impl Core {
                 ));
             }
         }
-        let Target { record, visit, .. } = self.throwaway(who, "run", limits, network)?;
+        let Target { record, visit, .. } = self.throwaway(who, "run", limits, network, req.image)?;
         let execution = Execution::new(&self.config(), &record, &language.info().name, req.code, true)
             .inspect_err(|_| self.discard(&record))?;
         self.executions.add(&execution);
@@ -155,6 +156,9 @@ impl ProgramJob {
         let (execution, record) = (self.execution.clone(), self.record.clone());
         let sandbox = arrive(&execution, &record).await?;
         execution.isolated_by(sandbox.isolation(), record.passed());
+        if let Some(language) = self.language.inside(sandbox.as_ref()).await.map_err(Err)? {
+            self.language = language;
+        }
         let program = self.language.program(&execution.code, &self.args, sandbox.base_env());
         let program = program.map_err(Err)?;
         self.once.files.extend(program.files.iter().cloned());

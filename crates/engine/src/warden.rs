@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::core::Core;
 use crate::lasting::EventKind;
+use crate::packages::Ground;
 use crate::packages::show;
 use crate::passed::{PassedOver, absent_before, lacks, together};
 use crate::record::{Gone, GoneWhy, Record};
@@ -69,7 +70,7 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
         record.failed(failure);
         return;
     }
-    for (installer, base) in core.bases().unwrap_or_default() {
+    for (installer, base) in bases_for(&core, &plan).unwrap_or_default() {
         record.hold(installer.language(), &base.added);
     }
     core.witnesses.sandbox(EventKind::SandboxCreated, &record, || {
@@ -179,7 +180,7 @@ pub(crate) type Made = (Arc<dyn Sandbox>, Vec<PassedOver>);
 /// Asks the back ends in order; the first that can makes it.
 pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Made, Failure> {
     // A base that cannot be had is no reason to leave it out silently.
-    let bases = core.bases()?;
+    let bases = bases_for(core, plan)?;
     let (sandbox, mut passed) = create_bare(plan).await?;
     if plan.backends.len() == core.backends.len() {
         // Nobody named one, so those that never worked were preferred, too.
@@ -195,6 +196,14 @@ pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Made, Failure> {
         }
     }
     Ok((sandbox, passed))
+}
+
+/// The packages that it starts with: bases are made for the programs of ordinary sandboxes, which those of an image are not.
+fn bases_for<'a>(core: &'a Core, plan: &Plan) -> Result<Vec<Ground<'a>>, Failure> {
+    if plan.spec.image.is_some() {
+        return Ok(Vec::new());
+    }
+    core.bases()
 }
 
 async fn create_bare(plan: &Plan) -> Result<Made, Failure> {

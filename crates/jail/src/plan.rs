@@ -31,6 +31,8 @@ pub mod place {
     pub const NOTHING: &str = "/l/none";
     /// Where a folder stands for the moment in which a view of it is made for a running sandbox.
     pub const ATTACHED: &str = "/l/layer";
+    /// Where the tree of an image stands while a sandbox is made of it.
+    pub const IMAGE: &str = "/l/image";
     /// The device nodes.
     pub const DEVICES: &str = "/l/dev";
     /// The stub of /etc.
@@ -66,6 +68,18 @@ pub struct Host {
     pub memory_is_charged: bool,
     /// Without namespaces: what of the host's files can be read, at the host's paths.
     pub readable: Vec<String>,
+    /// What the root shows.
+    pub shows: Shows,
+}
+
+/// Where the programs of a sandbox come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Shows {
+    /// The host's system files.
+    #[default]
+    System,
+    /// The tree of an image, at [`place::IMAGE`], and nothing of the host's.
+    Image,
 }
 
 /// A file system mounted with what limits it.
@@ -84,6 +98,9 @@ pub enum Step {
     Link { path: String, target: String },
     /// A read-only tree through an overlay of its own, so that locks, leases and watches stay inside.
     Tree { source: String, path: String },
+    /// The tree of an image as the root, with the mount points that were made so far over it: whatever an image has in their
+    /// place, they are folders of ours.
+    ImageRoot,
     /// Hides a folder.
     Cover { path: String },
     /// The private writable files: home, /tmp, /var/tmp and /dev/shm share one budget.
@@ -227,6 +244,7 @@ impl Step {
             Self::Folder { path } => format!("make folder {path}"),
             Self::Link { path, .. } => format!("make link {path}"),
             Self::Tree { path, .. } => format!("mount {path}"),
+            Self::ImageRoot => "mount the image".into(),
             Self::Cover { path } => format!("cover {path}"),
             Self::Work { .. } => "mount the private files".into(),
             Self::WorkFolder { path, .. } => format!("mount private {path}"),
@@ -262,6 +280,7 @@ impl Step {
             Self::Identity { .. } | Self::NoUserNamespaces | Self::Watches { .. } => Some("user_namespace"),
             Self::Root
             | Self::Tree { .. }
+            | Self::ImageRoot
             | Self::Cover { .. }
             | Self::CopyOnWrite { .. }
             | Self::Devices { .. }
@@ -451,7 +470,63 @@ pub fn attach(source: &str, number: usize) -> Option<Attachment> {
     })
 }
 
+/// Folders that are the sandbox's own and can be written.
+fn is_private(path: &str) -> bool {
+    ["/home/user", "/tmp", "/var/tmp"]
+        .iter()
+        .any(|folder| Path::new(path).starts_with(folder))
+}
+
 fn tree_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
+    match host.shows {
+        Shows::System => system_steps(host, request, steps),
+        Shows::Image => image_steps(host, request, steps),
+    }
+}
+
+/// A root of an image. Its mount points are made first, since nothing can be made in it afterwards.
+fn image_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
+    let folder = |path: &str| Step::Folder { path: path.to_owned() };
+    steps.extend(["/proc", "/dev", "/home/user", "/tmp", "/var/tmp"].map(folder));
+    steps.extend((0..ATTACHMENTS).map(|number| folder(&format!("{}/{number}", place::LAYERS))));
+    let outside = host.mounts.iter().filter(|(_, path, _)| !is_private(path));
+    steps.extend(outside.map(|(_, path, _)| folder(path)));
+    steps.push(Step::ImageRoot);
+    steps.push(Step::Work {
+        bytes: request.disk,
+        inodes: request.inodes,
+    });
+    private_folders(steps);
+    operators_folders(host, steps);
+}
+
+fn private_folders(steps: &mut Vec<Step>) {
+    for (name, path, mode) in [
+        ("home", "/home/user", 0o755),
+        ("tmp", "/tmp", 0o1777),
+        ("vartmp", "/var/tmp", 0o1777),
+    ] {
+        steps.push(Step::WorkFolder {
+            name,
+            path: path.into(),
+            mode,
+        });
+    }
+}
+
+fn operators_folders(host: &Host, steps: &mut Vec<Step>) {
+    for (number, (source, path, copy_on_write)) in host.mounts.iter().enumerate() {
+        let (source, path) = (source.clone(), path.clone());
+        steps.push(Step::Folder { path: path.clone() });
+        steps.push(if *copy_on_write {
+            Step::CopyOnWrite { source, path, number }
+        } else {
+            Step::Tree { source, path }
+        });
+    }
+}
+
+fn system_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
     let folder = |path: &str| Step::Folder { path: path.to_owned() };
     steps.extend(["/usr", "/etc", "/home", "/tmp", "/var", "/proc", "/dev", "/opt", "/mnt"].map(folder));
     steps.extend(["/home/user", "/var/tmp", place::LAYERS].map(folder));
@@ -471,49 +546,16 @@ fn tree_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
         path: "/etc".into(),
     });
     // A tree below a private folder (a virtual environment in /tmp) comes after that folder, which would hide it.
-    let private = |path: &str| {
-        ["/home/user", "/tmp", "/var/tmp"]
-            .iter()
-            .any(|folder| Path::new(path).starts_with(folder))
-    };
-    let (late, early): (Vec<_>, Vec<_>) = host.trees.iter().partition(|(_, path)| private(path));
+    let (late, early): (Vec<_>, Vec<_>) = host.trees.iter().partition(|(_, path)| is_private(path));
     let tree = |(source, path): &(String, String)| {
         let (source, path) = (source.clone(), path.clone());
         [Step::Folder { path: path.clone() }, Step::Tree { source, path }]
     };
     steps.extend(early.into_iter().flat_map(tree));
     steps.extend(host.covered.iter().map(|path| Step::Cover { path: path.clone() }));
-    steps.push(Step::WorkFolder {
-        name: "home",
-        path: "/home/user".into(),
-        mode: 0o755,
-    });
-    steps.push(Step::WorkFolder {
-        name: "tmp",
-        path: "/tmp".into(),
-        mode: 0o1777,
-    });
-    steps.push(Step::WorkFolder {
-        name: "vartmp",
-        path: "/var/tmp".into(),
-        mode: 0o1777,
-    });
+    private_folders(steps);
     steps.extend(late.into_iter().flat_map(tree));
-    for (number, (source, path, copy_on_write)) in host.mounts.iter().enumerate() {
-        steps.push(folder(path));
-        steps.push(if *copy_on_write {
-            Step::CopyOnWrite {
-                source: source.clone(),
-                path: path.clone(),
-                number,
-            }
-        } else {
-            Step::Tree {
-                source: source.clone(),
-                path: path.clone(),
-            }
-        });
-    }
+    operators_folders(host, steps);
 }
 
 /// What an agent does that somebody else put into a container, before it serves: it locks itself, and with it all that it
@@ -581,8 +623,14 @@ pub(crate) fn resource_limits(host: &Host, request: &Request) -> Vec<Step> {
 }
 
 fn landlock(host: &Host, template: &Template) -> Step {
-    let mut readable: Vec<String> = ["/usr", "/etc", "/proc", place::LAYERS].map(str::to_owned).to_vec();
-    readable.extend(host.trees.iter().map(|(_, path)| path.clone()));
+    let mut readable: Vec<String> = match host.shows {
+        Shows::System => ["/usr", "/etc", "/proc", place::LAYERS].map(str::to_owned).to_vec(),
+        // An image has its files anywhere; all that is mounted is the image's or the sandbox's own.
+        Shows::Image => vec!["/".to_owned()],
+    };
+    if host.shows == Shows::System {
+        readable.extend(host.trees.iter().map(|(_, path)| path.clone()));
+    }
     let mut writable: Vec<String> = ["/home/user", "/tmp", "/var/tmp", "/dev", "/proc"]
         .map(str::to_owned)
         .to_vec();

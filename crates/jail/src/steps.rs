@@ -32,6 +32,7 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
         Step::Folder { path } => make_folders(path),
         Step::Link { path, target } => Ok(rustix::fs::symlink(target.as_str(), below_root(path))?),
         Step::Tree { source, path } => attach(&overlay(source, None)?, &below_root(path)),
+        Step::ImageRoot => image_root(),
         Step::Cover { path } => cover(place::OWN_NOTHING, &below_root(path)),
         Step::Work { bytes, inodes } => work(*bytes, *inodes),
         Step::WorkFolder { name, path, mode } => work_folder(name, path, *mode),
@@ -176,6 +177,15 @@ pub(crate) fn overlay(source: &str, upper: Option<(&str, &str)>) -> io::Result<O
         READ_ONLY
     };
     fresh("overlay", &options, attributes)
+}
+
+/// The mount points made so far as the upper one of two read-only layers, the image as the lower.
+fn image_root() -> io::Result<()> {
+    let options = [
+        ("userxattr", String::new()),
+        ("lowerdir", format!("{}:{}", place::ROOT, place::IMAGE)),
+    ];
+    attach(&fresh("overlay", &options, READ_ONLY)?, place::ROOT)
 }
 
 /// Puts a read-only view of `source` over `path`.

@@ -31,6 +31,8 @@ pub enum ToLauncher {
         id: u64,
         /// What is its own.
         request: Request,
+        /// The folder with the tree of its image, with no symbolic link in its path; null: it shows the system's files.
+        image: Option<PathBuf>,
     },
     /// End a sandbox.
     Kill {

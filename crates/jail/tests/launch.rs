@@ -133,7 +133,11 @@ mod linux {
             let before = std::time::Instant::now();
             send(
                 self.launcher.socket.as_fd(),
-                &ToLauncher::Make { id: self.next, request },
+                &ToLauncher::Make {
+                    id: self.next,
+                    request,
+                    image: None,
+                },
                 &[theirs_in.as_fd(), theirs_out.as_fd()],
             )
             .unwrap();
@@ -230,7 +234,11 @@ print(os.listdir("/"), os.listdir("/dev"))
             let (theirs_in, _ours_in) = std::io::pipe().unwrap();
             let (ours_out, theirs_out) = std::io::pipe().unwrap();
             self.next += 1;
-            let message = ToLauncher::Make { id: self.next, request };
+            let message = ToLauncher::Make {
+                id: self.next,
+                request,
+                image: None,
+            };
             send(
                 self.launcher.socket.as_fd(),
                 &message,
@@ -357,7 +365,11 @@ print(os.listdir("/"), os.listdir("/dev"))
         };
         send(
             session.launcher.socket.as_fd(),
-            &ToLauncher::Make { id: 1, request },
+            &ToLauncher::Make {
+                id: 1,
+                request,
+                image: None,
+            },
             &[theirs_in.as_fd(), theirs_out.as_fd()],
         )
         .unwrap();

@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sandcell_sandbox::{Code, EntryKind, Failure, Sandbox, SandboxPath};
+use async_trait::async_trait;
+use sandcell_sandbox::{
+    Advice, ByteSize, Code, EntryKind, Failure, Finding, Language, LanguageInfo, Program, Sandbox, SandboxPath,
+    Session, SessionError,
+};
 
 use crate::python::{PythonLanguage, PythonRuntime, runtime_inside};
 use crate::table::{Finder, Table};
@@ -52,7 +56,7 @@ fn absent(language: &str, image: &str) -> Failure {
     Failure::new(
         Code::LanguageUnavailable,
         format!("{language} is not in the image {image}"),
-        "choose an image that has it: `docker.image` for all sandboxes, `image` of create_sandbox for one",
+        "choose an image that has it: `image` of create_sandbox for one sandbox, `docker.image` for all in containers",
     )
 }
 
@@ -67,14 +71,7 @@ async fn python(sandbox: Option<&dyn Sandbox>, programs: &BTreeMap<String, PathB
                 None => tracing::debug!(name, "an interpreter of the image does not answer or is too old"),
             },
             None => {
-                return Some(PythonRuntime {
-                    executable: PathBuf::from(name),
-                    version: String::new(),
-                    trees: Vec::new(),
-                    site: Vec::new(),
-                    venv: None,
-                    libraries: Vec::new(),
-                });
+                return Some(unasked(name));
             }
         }
     }
@@ -102,4 +99,80 @@ async fn programs(sandbox: &dyn Sandbox) -> BTreeMap<String, PathBuf> {
         }
     }
     found
+}
+
+/// Languages of this machine that are looked for again in sandboxes of an image.
+#[must_use]
+pub fn with_images(languages: Vec<Arc<dyn Language>>, settings: &Settings) -> Vec<Arc<dyn Language>> {
+    let settings = Arc::new(settings.clone());
+    let wrap = |home: Arc<dyn Language>| -> Arc<dyn Language> {
+        Arc::new(Travelling {
+            home,
+            settings: Arc::clone(&settings),
+        })
+    };
+    languages.into_iter().map(wrap).collect()
+}
+
+/// A language of this machine that an image may have otherwise. It is looked for in each sandbox anew, since what code has
+/// changed in one (its search path, say) must not count for others of the same image.
+#[derive(Debug)]
+struct Travelling {
+    home: Arc<dyn Language>,
+    settings: Arc<Settings>,
+}
+
+#[async_trait]
+impl Language for Travelling {
+    fn info(&self) -> &LanguageInfo {
+        self.home.info()
+    }
+
+    fn program(&self, code: &str, args: &[String], env: &BTreeMap<String, String>) -> Result<Program, Failure> {
+        self.home.program(code, args, env)
+    }
+
+    fn memory(&self) -> ByteSize {
+        self.home.memory()
+    }
+
+    fn analyse(&self, code: &str, advice: &Advice) -> Vec<Finding> {
+        self.home.analyse(code, advice)
+    }
+
+    async fn inside(&self, sandbox: &dyn Sandbox) -> Result<Option<Arc<dyn Language>>, Failure> {
+        let Some(image) = sandbox.image() else {
+            return Ok(None);
+        };
+        let name = self.info().name.as_str();
+        let programs = programs(sandbox).await;
+        let found: Option<Arc<dyn Language>> = if name == "python" {
+            let interpreter = ["python3", "python"].iter().find(|name| programs.contains_key(**name));
+            interpreter.map(|name| -> Arc<dyn Language> {
+                let python = PythonLanguage::new(unasked(name));
+                Arc::new(python.with_copies(!self.settings.forgetful))
+            })
+        } else {
+            let table = Table::load(&self.settings.tables)?;
+            let language = table.of_image(name, &Finder::of_image(&programs));
+            language.map(|language| -> Arc<dyn Language> { Arc::new(language) })
+        };
+        found.map(Some).ok_or_else(|| absent(name, image))
+    }
+
+    async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError> {
+        self.home.open(sandbox).await
+    }
+}
+
+/// An interpreter by its name alone.
+fn unasked(name: &str) -> PythonRuntime {
+    PythonRuntime {
+        executable: PathBuf::from(name),
+        version: String::new(),
+        trees: Vec::new(),
+        site: Vec::new(),
+        venv: None,
+        libraries: Vec::new(),
+    }
 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use sandcell_sandbox::{Code, Failure, Language, SandboxPath};
 
-pub use inside::detect_in;
+pub use inside::{detect_in, with_images};
 use table::{Finder, Table, TableLanguage};
 
 /// What the operator says about languages.

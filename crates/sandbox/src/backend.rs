@@ -114,6 +114,11 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
         Err(SandboxError::Unsupported("installing packages".to_owned()))
     }
 
+    /// Whether packages can be shown in it, which are made for the interpreters of this machine.
+    fn takes_packages(&self) -> bool {
+        true
+    }
+
     /// Opens a port on the loopback address inside whose connections come out here. The sandbox gets no other way out.
     async fn forward(&self, port: u16) -> Result<Forward, SandboxError> {
         let _ = port;

@@ -197,6 +197,9 @@ pub enum SandboxError {
         /// What there is no more room for, with the limit.
         what: String,
     },
+    /// What was asked for is refused, or cannot be had, for a reason that is told as it is.
+    #[error("{}", .0.message)]
+    Refused(Box<Failure>),
     /// This back end does not have what was asked for.
     #[error("{0} is not supported by this back end")]
     Unsupported(String),
@@ -218,6 +221,7 @@ impl From<SandboxError> for Failure {
                 "close sandboxes that are no longer needed and try again; `sandcell doctor` on the host says what is missing",
             ),
             SandboxError::Unavailable { remedy, .. } => Self::new(Code::BackendUnavailable, message, remedy),
+            SandboxError::Refused(failure) => *failure,
             SandboxError::Image { remedy, .. } => Self::new(Code::ImageUnavailable, message, remedy),
             SandboxError::Spawn { .. } => Self::new(
                 Code::LanguageUnavailable,

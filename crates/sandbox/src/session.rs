@@ -36,6 +36,14 @@ pub trait Language: Send + Sync + std::fmt::Debug {
         Vec::new()
     }
 
+    /// The same language as a sandbox has it whose programs come from an image of its own; none: as it is here.
+    ///
+    /// # Errors
+    /// The image does not have the language.
+    async fn inside(&self, _sandbox: &dyn Sandbox) -> Result<Option<Arc<dyn Language>>, Failure> {
+        Ok(None)
+    }
+
     /// Starts an interpreter in the sandbox and waits until it is ready (bounded: 30 s). Where
     /// [`LanguageInfo::session`] is false, each cell is a program of its own and nothing is started yet.
     async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError>;

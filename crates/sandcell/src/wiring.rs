@@ -8,6 +8,8 @@ mod absent;
 mod docker;
 #[cfg(all(target_os = "linux", feature = "e2b"))]
 mod e2b;
+#[cfg(all(target_os = "linux", feature = "native"))]
+pub(crate) mod images;
 pub(crate) mod lasting;
 mod list;
 #[cfg(all(target_os = "linux", feature = "native"))]
@@ -116,6 +118,9 @@ pub(crate) struct Wired {
     pub(crate) problems: Vec<Failure>,
     /// The languages that are here.
     pub(crate) found: Detected,
+    /// The back end that makes sandboxes of images kept here, if it is the preferred one.
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    pub(crate) images: Option<Arc<dyn Backend>>,
 }
 
 impl Wired {
@@ -214,7 +219,16 @@ async fn wire_with(
     if let (Ask::Unknown, Some(backend)) = (ask, working.iter().find(local)) {
         ask_versions(backend.as_ref(), &settings, &mut found).await;
     }
-    let languages = all_languages(&found, own.into_iter().flatten().flatten(), elsewhere);
+    let mut languages = all_languages(&found, own.into_iter().flatten().flatten(), elsewhere);
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    let images = working
+        .first()
+        .filter(|first| first.name() == "native" && first.knows_images())
+        .cloned();
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    if images.is_some() {
+        languages = sandcell_languages::with_images(languages, &wanted(&settings));
+    }
     #[cfg(all(target_os = "linux", feature = "native"))]
     let packages = {
         // Packages are put into sandboxes from here, which those elsewhere do not take.
@@ -235,6 +249,8 @@ async fn wire_with(
         found,
         backends,
         problems,
+        #[cfg(all(target_os = "linux", feature = "native"))]
+        images,
     }
 }
 
@@ -313,4 +329,15 @@ pub(crate) async fn bases(
     };
     let bases = packages::bases(settings, &backend, &found.languages())?;
     Ok((bases, backend))
+}
+
+/// The native back end alone, for the command about images.
+#[cfg(all(target_os = "linux", feature = "native"))]
+pub(crate) async fn native_alone(settings: &Settings, launcher: Launcher) -> Result<Arc<dyn Backend>, Failure> {
+    let ground = Ground {
+        settings,
+        found: &Detected::default(),
+        launcher: &mut Some(launcher),
+    };
+    select::make(BACKENDS, "native", ground).await
 }

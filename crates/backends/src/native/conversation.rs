@@ -209,6 +209,7 @@ impl Conversation {
         self: &Arc<Self>,
         id: u64,
         request: Request,
+        image: Option<PathBuf>,
         descriptors: [OwnedFd; 2],
     ) -> Result<Jail, SandboxError> {
         if self.is_over() {
@@ -229,7 +230,7 @@ impl Conversation {
             conversation: Arc::clone(self),
             stage: seen,
         };
-        self.send(&ToLauncher::Make { id, request }, &descriptors)
+        self.send(&ToLauncher::Make { id, request, image }, &descriptors)
             .await
             .map_err(|source| SandboxError::Setup {
                 step: "ask the launcher for a sandbox".to_owned(),

@@ -10,7 +10,7 @@ mod sandbox;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -20,7 +20,8 @@ use sandcell_jail::lane::Lane;
 use sandcell_jail::launcher::{self, Launcher};
 use sandcell_jail::spec::{Request, Template};
 use sandcell_sandbox::{
-    Backend, Degree, Isolation, LayerReport, Level, Limits, Mount, MountMode, Sandbox, SandboxError, SandboxSpec,
+    Backend, Degree, Image, Images, Isolation, LayerReport, Level, Limits, Mount, MountMode, Sandbox, SandboxError,
+    SandboxSpec,
 };
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
@@ -90,6 +91,8 @@ pub struct NativeConfig {
     pub isolation_min: Level,
     /// Limits held more weakly than this are refused.
     pub limits_min: Degree,
+    /// Where images are found; none: there are no sandboxes of images.
+    pub images: Option<Arc<dyn Images>>,
     /// A layer that is made to fail, in builds for tests.
     pub disabled_layer: Option<String>,
     /// A layer that is left out, in builds for tests.
@@ -109,6 +112,9 @@ pub struct NativeBackend {
     limits_min: Degree,
     isolation: Isolation,
     layers: Vec<LayerReport>,
+    images: Option<Arc<dyn Images>>,
+    /// Itself, for those who make sandboxes with it for their own work.
+    me: Weak<Self>,
     next: AtomicU64,
 }
 
@@ -132,7 +138,7 @@ impl NativeBackend {
         report::check_floor(&found, config.isolation_min, config.limits_min)?;
         let layers = report::layers(&found);
         let isolation = report::isolation(&found, &layers);
-        Ok(Arc::new(Self {
+        Ok(Arc::new_cyclic(|me| Self {
             conversation: RwLock::new(conversation),
             restarted: tokio::sync::Mutex::new(None),
             closed: AtomicBool::new(false),
@@ -141,6 +147,8 @@ impl NativeBackend {
             limits_min: config.limits_min,
             isolation,
             layers,
+            images: config.images,
+            me: me.clone(),
             next: AtomicU64::new(1),
         }))
     }
@@ -186,6 +194,21 @@ impl NativeBackend {
         }
         *self.conversation.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&conversation);
         Ok(conversation)
+    }
+
+    /// The image of this name, where sandboxes can be made of images.
+    async fn image(&self, name: &str) -> Result<Image, SandboxError> {
+        let (Some(images), Some(me)) = (&self.images, self.me.upgrade()) else {
+            return Err(SandboxError::Unsupported("image".to_owned()));
+        };
+        if !self.knows_images() {
+            return Err(SandboxError::Isolation {
+                layer: "mount_namespace".to_owned(),
+                reason: "an image needs a root of its own, which the process level does not have".to_owned(),
+                remedy: "leave image out; `sandcell doctor` on the host says how to get namespaces".to_owned(),
+            });
+        }
+        Arc::clone(images).find(name, me).await
     }
 
     fn unavailable(reason: impl Into<String>) -> SandboxError {
@@ -263,6 +286,35 @@ fn environment(spec: &SandboxSpec, folder: Option<&str>) -> BTreeMap<String, Str
     env
 }
 
+/// The environment of every program of an image: ours, the image's, what the image cannot know, then the caller's.
+fn environment_of_image(spec: &SandboxSpec, image: &Image) -> BTreeMap<String, String> {
+    let mut env = environment(
+        &SandboxSpec {
+            env: BTreeMap::new(),
+            ..spec.clone()
+        },
+        None,
+    );
+    env.insert(
+        "PATH".to_owned(),
+        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
+    );
+    env.insert("SHELL".to_owned(), "/bin/sh".to_owned());
+    let ours = [
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "TMPDIR",
+        "MEMORY_LIMIT_MB",
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+    ];
+    let theirs = image.env.iter().filter(|(name, _)| !ours.contains(&name.as_str()));
+    env.extend(theirs.map(|(name, value)| (name.clone(), value.clone())));
+    env.extend(spec.env.clone());
+    env
+}
+
 impl Drop for NativeBackend {
     fn drop(&mut self) {
         self.current().hang_up();
@@ -283,10 +335,15 @@ impl Backend for NativeBackend {
         &self.layers
     }
 
+    fn knows_images(&self) -> bool {
+        self.images.is_some() && self.isolation.level.satisfies(Level::Namespace)
+    }
+
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
-        if spec.image.is_some() {
-            return Err(SandboxError::Unsupported("image".to_owned()));
-        }
+        let image = match &spec.image {
+            Some(name) => Some(self.image(name).await?),
+            None => None,
+        };
         let pipes = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
         let setup = |source: std::io::Error| SandboxError::Setup {
             step: "make the agent's pipes".to_owned(),
@@ -301,7 +358,12 @@ impl Backend for NativeBackend {
         let jail = self
             .conversation()
             .await?
-            .make(id, request(&spec.limits), [their_input, their_output])
+            .make(
+                id,
+                request(&spec.limits),
+                image.as_ref().map(|image| image.root.clone()),
+                [their_input, their_output],
+            )
             .await?;
         let folder = match timeout(CREATE_DEADLINE, jail.made()).await {
             Ok(Answer::Made(folder)) => folder,
@@ -321,8 +383,12 @@ impl Backend for NativeBackend {
             jail,
             client,
             self.isolation.clone(),
-            environment(spec, folder.as_deref()),
+            match &image {
+                Some(image) => environment_of_image(spec, image),
+                None => environment(spec, folder.as_deref()),
+            },
             spec.limits.memory,
+            image,
         )))
     }
 

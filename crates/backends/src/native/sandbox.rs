@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use sandcell_agent::client::AgentClient;
 use sandcell_jail::plan::{self, ATTACHMENTS};
 use sandcell_sandbox::{
-    ByteSize, Command, EndReason, Ended, Files, Forward, Isolation, Level, Process, Sandbox, SandboxError, Usage,
+    ByteSize, Command, EndReason, Ended, Files, Forward, Image, Isolation, Level, Process, Sandbox, SandboxError, Usage,
 };
 use tokio::time::timeout;
 
@@ -26,6 +26,8 @@ pub(super) struct NativeSandbox {
     isolation: Isolation,
     env: BTreeMap<String, String>,
     memory: ByteSize,
+    /// What it is made of; its files stay as long as this is held.
+    image: Option<Image>,
     /// Whether its end was asked for.
     closing: AtomicBool,
     /// How many folders were attached, successfully or not: each mount point is used once.
@@ -39,6 +41,7 @@ impl NativeSandbox {
         isolation: Isolation,
         env: BTreeMap<String, String>,
         memory: ByteSize,
+        image: Option<Image>,
     ) -> Self {
         Self {
             jail,
@@ -46,6 +49,7 @@ impl NativeSandbox {
             isolation,
             env,
             memory,
+            image,
             closing: AtomicBool::new(false),
             attached: tokio::sync::Mutex::new(0),
         }
@@ -73,6 +77,10 @@ impl Sandbox for NativeSandbox {
         self.client.spawn(command).await
     }
 
+    fn image(&self) -> Option<&str> {
+        self.image.as_ref().map(|image| image.name.as_str())
+    }
+
     fn memory_limit(&self) -> Option<u64> {
         Some(self.memory.as_bytes())
     }
@@ -81,8 +89,17 @@ impl Sandbox for NativeSandbox {
         self.client.files()
     }
 
+    fn takes_packages(&self) -> bool {
+        self.image.is_none()
+    }
+
     async fn attach(&self, folder: &Path) -> Result<String, SandboxError> {
         self.check_alive()?;
+        if !self.takes_packages() {
+            return Err(SandboxError::Unsupported(
+                "packages in a sandbox of an image".to_owned(),
+            ));
+        }
         let mut attached = self.attached.lock().await;
         let number = *attached;
         let full = || SandboxError::Full {

@@ -13,6 +13,7 @@ use crate::support::Bench;
 
 fn program(code: &str) -> ProgramRequest {
     ProgramRequest {
+        image: None,
         code: code.to_owned(),
         language: "script".to_owned(),
         args: Vec::new(),

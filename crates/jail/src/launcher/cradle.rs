@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +13,7 @@ use super::faults;
 use super::host::{self, Prepared};
 use crate::cgroup::Group;
 use crate::lane::Lane;
-use crate::plan::{Step, Zeros, place};
+use crate::plan::{Host, Shows, Step, Zeros, place};
 use crate::spec::Request;
 use crate::steps::write_once;
 use crate::sys::clone::{Forked, exit_now, fork};
@@ -27,8 +28,8 @@ pub type Entry = fn(OwnedFd, OwnedFd, Option<Lane>, Option<&str>) -> i32;
 /// From the launcher to a cradle, and then to the first process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToCradle {
-    /// Become this sandbox; the agent's two descriptors come beside it.
-    Make(Request),
+    /// Become this sandbox, made of this image if there is one; the agent's two descriptors come beside it.
+    Make(Request, Option<PathBuf>),
     /// Your ids are mapped; go on.
     Mapped,
 }
@@ -75,14 +76,23 @@ pub(super) fn live(prepared: &Prepared, socket: OwnedFd, group: Option<&Group>, 
     }
     let ready = get_ready(prepared, group, host_id);
     let mut buffer = Vec::new();
-    let Ok(Some((ToCradle::Make(request), descriptors))) = receive(socket.as_fd(), &mut buffer) else {
+    let Ok(Some((ToCradle::Make(request, image), descriptors))) = receive(socket.as_fd(), &mut buffer) else {
         exit_now(0)
     };
     let result = match &prepared.bare {
+        Some(_) if image.is_some() => Err(StepError::new(
+            "show an image (the process level has no root of its own)",
+            Some("mount_namespace"),
+            &io::ErrorKind::Unsupported.into(),
+        )),
         Some(bare) => ready.and_then(|()| bare.guard(prepared, &socket, &request, descriptors, host_id, entry)),
         None => ready
+            .and_then(|()| image.as_deref().map_or(Ok(()), |image| show_image(prepared, image)))
             .and_then(|()| own_the_namespace(prepared, host_id))
-            .and_then(|()| become_sandbox(prepared, &socket, &request, descriptors, entry)),
+            .and_then(|()| {
+                let shows = if image.is_some() { Shows::Image } else { Shows::System };
+                become_sandbox(prepared, &socket, &request, shows, descriptors, entry)
+            }),
     };
     let Err(error) = result else { exit_now(0) };
     let _ = send(socket.as_fd(), &FromCradle::Failed(error), &[]);
@@ -161,6 +171,18 @@ fn mapping(user: u32, group: u32, host_id: u32) -> io::Result<OwnedFd> {
     }
 }
 
+/// Shows the tree of an image to the sandbox that is to be made, in a mount namespace that nobody else has.
+fn show_image(prepared: &Prepared, image: &Path) -> Result<(), StepError> {
+    // As root there is one already.
+    let own = if prepared.host.root {
+        Ok(())
+    } else {
+        sys::misc::unshare(libc::CLONE_NEWNS)
+    };
+    own.and_then(|()| host::show_image(image))
+        .map_err(|error| StepError::new("show the image", Some("private_root"), &error))
+}
+
 /// As root: takes the sandbox's own id, so that its user namespace has an owner of its own. The kernel counts watches,
 /// message queues and queued signals for the owner too; otherwise one sandbox could use up root's.
 fn own_the_namespace(prepared: &Prepared, host_id: u32) -> Result<(), StepError> {
@@ -177,6 +199,7 @@ fn become_sandbox(
     prepared: &Prepared,
     socket: &OwnedFd,
     request: &Request,
+    shows: Shows,
     descriptors: Vec<OwnedFd>,
     entry: Entry,
 ) -> Result<(), StepError> {
@@ -201,7 +224,11 @@ fn become_sandbox(
             Ok(())
         }
         Forked::Child => {
-            let steps = plan::make(&prepared.host, &prepared.template, request);
+            let host = Host {
+                shows,
+                ..prepared.host.clone()
+            };
+            let steps = plan::make(&host, &prepared.template, request);
             first_process(prepared, socket, request, &steps, (input, output), None, entry)
         }
     }

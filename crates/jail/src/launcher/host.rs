@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path};
 
 use rustix::fs::{CWD, Mode};
 use rustix::mount::{MountAttrFlags, MountPropagationFlags, OpenTreeFlags, mount_change, open_tree};
@@ -282,7 +283,9 @@ fn own_root() -> io::Result<()> {
     attach(&root, "/usr")?;
     rustix::process::chdir("/usr")?;
     let folder = |name: &str| rustix::fs::mkdir(name, Mode::from_raw_mode(0o755));
-    for name in ["host", "l", "l/none", "l/dev", "l/etc", "l/layer", "new", "own"] {
+    for name in [
+        "host", "l", "l/none", "l/dev", "l/etc", "l/layer", "l/image", "new", "own",
+    ] {
         folder(name)?;
     }
     rustix::process::pivot_root(".", "host")?;
@@ -392,6 +395,19 @@ fn bind(from: &str, to: &str) -> io::Result<()> {
     }
     rustix::fs::mkdir(to, Mode::from_raw_mode(0o755))?;
     attach(&copy_of(from)?, to)
+}
+
+/// Puts the tree of an image, a folder of the host, where a sandbox's root is made of it. Only the caller's own mount
+/// namespace changes.
+pub(super) fn show_image(folder: &Path) -> io::Result<()> {
+    let plain = folder.is_absolute() && !folder.components().any(|part| part == Component::ParentDir);
+    if !plain {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    attach(
+        &single_copy_of(&format!("{}{}", place::host(), folder.display()))?,
+        place::IMAGE,
+    )
 }
 
 /// A detached copy of one mount, for showing it with other ids.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -234,7 +235,9 @@ impl Keeper {
         let received = receive(self.socket.as_fd(), &mut buffer);
         self.buffer = buffer;
         match received {
-            Ok(Some((ToLauncher::Make { id, request }, descriptors))) => self.make(id, request, &descriptors),
+            Ok(Some((ToLauncher::Make { id, request, image }, descriptors))) => {
+                self.make(id, request, image, &descriptors)
+            }
             Ok(Some((ToLauncher::Kill { id }, _))) => self.kill(id),
             Ok(Some((ToLauncher::Usage { id }, _))) => {
                 let usage = self.jails.get(&id).map(|jail| jail.usage());
@@ -249,8 +252,8 @@ impl Keeper {
         }
     }
 
-    fn make(&mut self, id: u64, request: Request, descriptors: &[OwnedFd]) -> bool {
-        match self.start(request, descriptors) {
+    fn make(&mut self, id: u64, request: Request, image: Option<PathBuf>, descriptors: &[OwnedFd]) -> bool {
+        match self.start(request, image, descriptors) {
             Ok(jail) => {
                 self.jails.insert(id, jail);
                 true
@@ -279,8 +282,9 @@ impl Keeper {
         }
     }
 
-    fn start(&mut self, request: Request, descriptors: &[OwnedFd]) -> io::Result<Jail> {
+    fn start(&mut self, request: Request, image: Option<PathBuf>, descriptors: &[OwnedFd]) -> io::Result<Jail> {
         let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        let message = ToCradle::Make(request, image);
         loop {
             if self.cradles.is_empty() {
                 self.add_cradle()?;
@@ -289,7 +293,7 @@ impl Keeper {
                 return Err(io::ErrorKind::OutOfMemory.into());
             };
             let limited = cradle.group.as_mut().map_or(Ok(()), |group| group.limit(&request));
-            let sent = limited.and_then(|()| send(cradle.socket.as_fd(), &ToCradle::Make(request), &borrowed));
+            let sent = limited.and_then(|()| send(cradle.socket.as_fd(), &message, &borrowed));
             match sent {
                 Ok(()) => {
                     let folder = self.prepared.bare.as_ref().map(|bare| bare.folder_of(cradle.pid));

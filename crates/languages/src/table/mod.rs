@@ -232,6 +232,24 @@ impl Table {
         Ok(())
     }
 
+    /// One language as an image has it. A shell that is not Bash does for scripts, though it keeps nothing.
+    pub(crate) fn of_image(&self, name: &str, finder: &Finder) -> Option<TableLanguage> {
+        let entry = self.0.get(name)?;
+        let versions = versions::Remembered::read(None);
+        let found = TableLanguage::find(name, entry, finder, &versions).ok();
+        if found.is_some() || entry.session != Some(Driver::Bash) {
+            return found;
+        }
+        let mut plain = entry.clone();
+        plain.session = None;
+        for way in &mut plain.way {
+            way.programs = vec!["sh".to_owned()];
+            way.version = Vec::new();
+            way.run = ["{sh}", "{src}", "{args}"].map(str::to_owned).to_vec();
+        }
+        TableLanguage::find(name, &plain, finder, &versions).ok()
+    }
+
     /// Sorts the entries into those that can run here and those that cannot.
     pub(crate) fn detect(self, finder: &Finder, memory: Option<&Path>, into: &mut Detected) {
         let versions = versions::Remembered::read(memory);

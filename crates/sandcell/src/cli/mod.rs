@@ -11,6 +11,8 @@ mod demo;
 mod doctor;
 #[cfg(all(unix, feature = "history"))]
 mod history;
+#[cfg(all(target_os = "linux", feature = "native"))]
+mod images;
 mod install;
 mod languages;
 mod output;
@@ -65,6 +67,8 @@ enum Command {
     Base(base::BaseArgs),
     #[cfg(unix)]
     Service(service::ServiceArgs),
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    Images(images::ImagesArgs),
     Token(token::TokenArgs),
     #[cfg(all(unix, feature = "history"))]
     History(history::HistoryArgs),
@@ -154,6 +158,8 @@ fn dispatch(cli: Cli) -> ExitCode {
         }
         #[cfg(unix)]
         Command::Service(args) => ended(service::run(&args)),
+        #[cfg(all(target_os = "linux", feature = "native"))]
+        Command::Images(args) => images::main(&args, || load(file, Vec::new())),
         Command::Token(args) => ended(load(file, Vec::new()).and_then(|settings| token::run(&args, &settings))),
         #[cfg(all(unix, feature = "history"))]
         Command::History(args) => ended(load(file, Vec::new()).and_then(|settings| history::run(&args, &settings))),

@@ -32,7 +32,8 @@ fn commands() -> String {
         let name = command.get_name().to_owned();
         let help = tidy(&command.render_long_help().to_string());
         let _infallible = write!(page, "\n## sandcell {name}\n\n```text\n{help}\n```\n");
-        for inner in command.get_subcommands_mut().filter(|one| one.get_name() != "help") {
+        let told = |one: &&mut clap::Command| one.get_name() != "help" && !one.is_hide_set();
+        for inner in command.get_subcommands_mut().filter(told) {
             let (inner_name, help) = (inner.get_name().to_owned(), tidy(&inner.render_long_help().to_string()));
             let _infallible = write!(page, "\n### sandcell {name} {inner_name}\n\n```text\n{help}\n```\n");
         }

@@ -70,6 +70,8 @@ pub(crate) struct Settings {
         expect(dead_code, reason = "only the Docker back end makes containers")
     )]
     pub(crate) docker: DockerSettings,
+    /// Images that need no container daemon.
+    pub(crate) images: ImageSettings,
     /// Whether sessions are restored after a crash.
     pub(crate) restore: bool,
     /// The tools that `serve` offers.
@@ -161,6 +163,33 @@ pub(crate) struct DockerSettings {
     pub(crate) runtime: Option<String>,
     /// Whether missing images are pulled.
     pub(crate) pull: bool,
+}
+
+/// What the operator says about images that need no container daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(
+    not(all(target_os = "linux", feature = "native")),
+    expect(dead_code, reason = "only the native back end makes sandboxes of them")
+)]
+pub(crate) struct ImageSettings {
+    /// What calls may name.
+    pub(crate) allow: Vec<String>,
+    /// Folders whose images calls may name.
+    pub(crate) folders: Vec<PathBuf>,
+    /// Whether missing images are pulled.
+    pub(crate) pull: bool,
+    /// Registries that are asked before another one, as `REGISTRY=MIRROR`.
+    pub(crate) mirrors: Vec<String>,
+    /// Registries that are asked without TLS.
+    pub(crate) insecure: Vec<String>,
+    /// The file with logins; none: the usual ones.
+    pub(crate) auth_file: Option<PathBuf>,
+    /// What one may download.
+    pub(crate) download: ByteSize,
+    /// What one may have unpacked.
+    pub(crate) unpacked: ByteSize,
+    /// What all may have.
+    pub(crate) kept: ByteSize,
 }
 
 /// The log of events that matter for security.
@@ -302,6 +331,20 @@ impl Settings {
                 })?,
                 runtime: get.text("docker.runtime")?,
                 pull: get.word("docker.pull")? == "missing",
+            },
+            images: ImageSettings {
+                allow: get.texts("images.allow")?,
+                folders: match get.value("upload_from")? {
+                    Value::Paths(paths) => paths.clone(),
+                    _ => return Err(wrong("upload_from")),
+                },
+                pull: get.word("images.pull")? == "missing",
+                mirrors: get.texts("images.mirrors")?,
+                insecure: get.texts("images.insecure")?,
+                auth_file: get.path("images.auth_file")?,
+                download: mib("images.download_mb")?,
+                unpacked: mib("images.unpacked_mb")?,
+                kept: mib("images.kept_mb")?,
             },
             restore: match get.value("sessions.restore")? {
                 Value::Switch(on) => *on,

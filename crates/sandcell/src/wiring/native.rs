@@ -39,7 +39,10 @@ pub(super) async fn make(ground: Ground<'_>) -> Result<Arc<dyn Backend>, Failure
             "check that /proc is mounted and that more processes are allowed",
         )
     })?;
+    let images = super::images::of(settings)?;
+    let images = images.map(|images| -> Arc<dyn sandcell_sandbox::Images> { images });
     let config = NativeConfig {
+        images,
         trees: found.trees.clone(),
         config: found.config.clone(),
         mounts: settings.mounts.clone(),

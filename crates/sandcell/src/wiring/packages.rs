@@ -155,7 +155,7 @@ fn python_packages(
         python: executable,
         python_version: python.info().version.clone(),
         // One of another version behind the same name is told by the interpreter's, or by `docker.image` with a digest.
-        image: backend.knows_images().then(|| settings.docker.image.clone()),
+        image: (backend.name() == "docker").then(|| settings.docker.image.clone()),
         limits: limits(own.disk),
         file_max: own.file.as_bytes(),
         total_max: own.download.as_bytes(),

@@ -80,6 +80,8 @@ mod notebooks;
 mod languages;
 // In containers.
 mod docker;
+// Of images, without a daemon.
+mod images;
 // What outlives a server.
 mod audit;
 mod history;

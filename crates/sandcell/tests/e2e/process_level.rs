@@ -385,7 +385,10 @@ fn a_disk_that_takes_long_to_empty_is_told_as_full() {
     );
     let server = serve(&place);
     let code = "for n in range(200000): open(f'f{n}', 'w').close()";
-    let answer = server.call("create_run_close", json!({"code": code, "timeout_s": 100, "wait_s": 55}));
+    let answer = server.call(
+        "create_run_close",
+        json!({"code": code, "timeout_s": 100, "wait_s": 55}),
+    );
     assert_eq!(answer.cause(), "disk_full", "{answer:?}");
 }
 

@@ -22,6 +22,7 @@ mod catalogue;
 mod containers;
 mod enumerated;
 mod field;
+mod images;
 mod lure;
 #[path = "../e2e/support/mod.rs"]
 #[allow(
@@ -154,7 +155,7 @@ fn the_command_line_holds_as_well() {
             .filter(|attack| attack.is_plain() && !attack.fresh && attack.expect == Expect::Held)
             .filter(|attack| attack.timeout_s.is_none() && field.missing(attack).is_none())
             .collect();
-        let output = run_all(&field, &attacks);
+        let output = run_all(&field, &attacks, &[]);
         let mut failures = Vec::new();
         for attack in &attacks {
             let said = output.get(&attack.name).map_or("(nothing)", String::as_str);
@@ -177,7 +178,7 @@ fn the_command_line_holds_as_well() {
 }
 
 /// Runs them one after the other in one program; the last line that each printed.
-fn run_all(field: &Field, attacks: &[Attack]) -> BTreeMap<String, String> {
+fn run_all(field: &Field, attacks: &[Attack], options: &[&str]) -> BTreeMap<String, String> {
     let texts: BTreeMap<&str, &str> = attacks
         .iter()
         .map(|attack| match attack.steps.as_slice() {
@@ -194,13 +195,11 @@ fn run_all(field: &Field, attacks: &[Attack]) -> BTreeMap<String, String> {
         serde_json::to_string(&texts).unwrap()
     );
     let file = field.place().write("attacks.py", program);
-    let output = field::server_command(
-        field.place(),
-        field.who,
-        &["run", &file.display().to_string(), "--timeout", "120"],
-    )
-    .output()
-    .unwrap();
+    let file = file.display().to_string();
+    let arguments = [&["run", &file, "--timeout", "120"], options].concat();
+    let output = field::server_command(field.place(), field.who, &arguments)
+        .output()
+        .unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("@ "), "{output:?}");
     let mut found = BTreeMap::new();

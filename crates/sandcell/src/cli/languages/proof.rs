@@ -50,6 +50,7 @@ async fn all(wired: &Wired, language: &str, proof: &Proof) -> Result<(), String>
 
 async fn once(wired: &Wired, language: &str, code: &str, timeout: Duration) -> Result<ExecutionView, String> {
     let request = ProgramRequest {
+        image: None,
         code: code.to_owned(),
         language: language.to_owned(),
         packages: Vec::new(),

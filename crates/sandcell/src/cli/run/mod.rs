@@ -66,6 +66,11 @@ pub(super) struct RunArgs {
     #[arg(long = "out", value_name = "SANDBOX:HOST")]
     outs: Vec<String>,
 
+    /// A container image whose programs run it, such as `python:3.13-slim`, `oci:/folder` or `docker-archive:/file.tar`;
+    /// needs no container daemon
+    #[arg(long, value_name = "NAME")]
+    image: Option<String>,
+
     #[command(flatten)]
     sandbox: SandboxArgs,
 
@@ -117,11 +122,18 @@ async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Resu
     // Here the caller is the operator: files may be as large as they can be moved.
     settings.engine.file_bytes = ByteSize::mib(MOST_FILE_MB);
     settings.engine.hints = hints();
+    settings.images.allow = vec!["*".to_owned()];
+    settings.images.folders = vec![PathBuf::from("/")];
     let kept = settings.engine.output_kept;
     let found = wiring::languages(&settings);
     let (request, outs) = request(args, &settings, &found)?;
-    let wired = wiring::wire_once(settings, launcher, found).await;
-    if let Some(problem) = wired.problems.into_iter().next() {
+    let own = settings.clone();
+    let mut wired = wiring::wire_once(settings, launcher, found).await;
+    let mut problem = wired.problems.drain(..).next();
+    if problem.is_none() {
+        problem = bring_image(args, &own, &wired, &mut stop).await.err();
+    }
+    if let Some(problem) = problem {
         wired.engine.shutdown().await;
         return Err(problem);
     }
@@ -158,6 +170,31 @@ async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Resu
         Some(number) => Ok(128 + number),
         None => result,
     }
+}
+
+/// Pulls the image if it is not here, for as long as it takes.
+#[cfg(all(target_os = "linux", feature = "native"))]
+async fn bring_image(
+    args: &RunArgs,
+    settings: &Settings,
+    wired: &wiring::Wired,
+    stop: &mut signals::Stop,
+) -> Result<(), Failure> {
+    let (Some(name), Some(backend)) = (&args.image, &wired.images) else {
+        return Ok(());
+    };
+    if let Some(images) = wiring::images::of(settings)?
+        && settings.images.pull
+        && !images.has(name)
+    {
+        super::images::pull(&images, name, backend, stop).await?;
+    }
+    Ok(())
+}
+
+#[cfg(not(all(target_os = "linux", feature = "native")))]
+async fn bring_image(_: &RunArgs, _: &Settings, _: &wiring::Wired, _: &mut signals::Stop) -> Result<(), Failure> {
+    Ok(())
 }
 
 /// Ends everything; a further signal does not wait for that.
@@ -214,6 +251,7 @@ fn request(args: &RunArgs, settings: &Settings, found: &Detected) -> Result<(Pro
         timeout: args.timeout,
         memory: args.memory.map(ByteSize::mib),
         network: args.network.clone(),
+        image: args.image.clone(),
     };
     Ok((request, outs))
 }

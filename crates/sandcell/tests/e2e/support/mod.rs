@@ -4,6 +4,7 @@ pub mod client;
 pub mod http;
 pub mod index;
 pub mod machine;
+pub mod oci;
 pub mod place;
 pub mod registry;
 pub mod turns;

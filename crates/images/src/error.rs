@@ -1,0 +1,140 @@
+//! Why an image cannot be had, and the one place that says what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+use sandcell_sandbox::{Code, Failure, SandboxError};
+
+/// Why an image cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message says what it is")]
+pub enum ImageError {
+    #[error("this is no image's name: {0}")]
+    Name(&'static str),
+    #[error("the operator does not allow this image")]
+    NotAllowed,
+    #[error("it is not here, and `images.pull` is \"never\"")]
+    NotHere,
+    #[error("{registry} does not have it")]
+    Absent { registry: String },
+    #[error("{registry} wants a login that has it")]
+    Unauthorized { registry: String },
+    #[error("{registry} takes no more requests for now")]
+    TooMany { registry: String },
+    #[error("{registry} could not be reached: {reason}")]
+    Unreachable { registry: String, reason: String },
+    #[error("{registry} answered with status {status}")]
+    Status { registry: String, status: u16 },
+    #[error("{registry} leads to {to}, which is not followed: {reason}")]
+    Redirect {
+        registry: String,
+        to: String,
+        reason: &'static str,
+    },
+    #[error("{what} does not have the digest that it is named by")]
+    Digest { what: String },
+    #[error("{what} cannot be read: {reason}")]
+    Format { what: &'static str, reason: String },
+    #[error("there is none for linux/{architecture} (there are {there})")]
+    Platform { architecture: &'static str, there: String },
+    #[error("{what} has more than {limit} {unit}")]
+    TooLarge {
+        what: &'static str,
+        limit: u64,
+        unit: &'static str,
+    },
+    #[error("a layer could not be unpacked: {0}")]
+    Unpack(String),
+    #[error("{path}: {reason}", path = path.display())]
+    Local { path: PathBuf, reason: String },
+    #[error("the disk of the data folder is full")]
+    DiskFull,
+    #[error("{step}: {reason}")]
+    Store { step: String, reason: String },
+    #[error("the sandbox in which it is unpacked could not be made: {0}")]
+    Sandbox(String),
+    #[error("it took more than {0} s")]
+    Slow(u64),
+    #[error("{0} other images are being pulled")]
+    Busy(usize),
+    #[error("it is being pulled: {0}")]
+    Pulling(String),
+    #[error("it was given up")]
+    GivenUp,
+}
+
+impl ImageError {
+    /// A step with the store that failed.
+    pub(crate) fn store(step: impl Into<String>, error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull,
+            _ => Self::Store {
+                step: step.into(),
+                reason: error.to_string(),
+            },
+        }
+    }
+
+    fn code(&self) -> Code {
+        match self {
+            Self::Name(_) => Code::InvalidArgument,
+            Self::NotAllowed | Self::Redirect { .. } => Code::DeniedByPolicy,
+            Self::DiskFull => Code::DiskFull,
+            Self::TooLarge { .. } => Code::LimitReached,
+            Self::Busy(_) => Code::Busy,
+            Self::Sandbox(_) => Code::BackendUnavailable,
+            Self::GivenUp => Code::Cancelled,
+            _ => Code::ImageUnavailable,
+        }
+    }
+
+    fn remedy(&self) -> String {
+        match self {
+            Self::Name(_) => {
+                "write it like alpine:3.20, registry.example/team/name@sha256:…, oci:/folder or docker-archive:/file.tar"
+            }
+            Self::NotAllowed => {
+                "choose an image that the operator allows, or ask for an entry in images.allow (for a local one, in upload_from)"
+            }
+            Self::NotHere => "tell the operator: `sandcell images pull NAME` on the server's machine",
+            Self::Absent { .. } => "check the name and the tag",
+            Self::Unauthorized { .. } => {
+                "check the name; for a private image the operator logs in (`docker login` or `podman login`, setting images.auth_file)"
+            }
+            Self::TooMany { .. } => "try again later; a registry allows more to those who are logged in",
+            Self::Unreachable { .. } | Self::Status { .. } => {
+                "try again; check that the server's machine reaches the registry, or bring the image as oci:/folder or docker-archive:/file.tar"
+            }
+            Self::Redirect { .. } => "tell the operator: the registry leads away from the public network, or off TLS",
+            Self::Digest { .. } => "try again; if it stays, do not trust this registry",
+            Self::Format { .. } | Self::Unpack(_) => "choose another image, or build it again",
+            Self::Platform { .. } => "choose an image for this machine's architecture",
+            Self::TooLarge { .. } => {
+                "choose a smaller image, or ask the operator to raise images.download_mb or images.unpacked_mb"
+            }
+            Self::Local { .. } => "check the path on the server's machine",
+            Self::DiskFull => "tell the operator: free space, `sandcell images prune`, or set data_dir to another disk",
+            Self::Store { .. } => "tell the operator: the server must be able to write its data folder (data_dir)",
+            Self::Sandbox(_) => "`sandcell doctor` on the host says what is missing",
+            Self::Slow(_) | Self::Busy(_) | Self::GivenUp => "try again",
+            Self::Pulling(_) => "call again in a moment: the pull goes on, and the call waits for it",
+        }
+        .to_owned()
+    }
+
+    /// What a caller is told about this image.
+    #[must_use]
+    pub fn failure(&self, image: &str) -> Failure {
+        let image: String = image.chars().filter(|c| !c.is_control()).take(300).collect();
+        Failure::new(
+            self.code(),
+            format!("image {image} is not available: {self}"),
+            self.remedy(),
+        )
+    }
+
+    /// The same as an error of a back end.
+    pub(crate) fn of(self, image: &str) -> SandboxError {
+        SandboxError::Refused(Box::new(self.failure(image)))
+    }
+}

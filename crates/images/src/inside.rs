@@ -1,0 +1,302 @@
+//! The unpacker: reads a layer and says what is in it. It runs in a sandbox of its own, made for one layer, since this is where
+//! foreign bytes are decompressed and parsed.
+//!
+//! What cannot be in a sandbox anyway is left out here already: device nodes and pipes (counted, and told), owners,
+//! attributes, capabilities and the bits for other users' rights. Names are checked again by whoever reads this.
+
+use std::cell::RefCell;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::rc::Rc;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use tar::EntryType;
+
+use crate::manifest::Digest;
+use crate::record::{Path, Record, What};
+
+/// What is unpacked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A layer: names that begin with `.wh.` take away what lies below.
+    Layer,
+    /// An archive of `docker save`: files as they are.
+    Archive,
+}
+
+impl Kind {
+    /// As it stands on the unpacker's command line.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Layer => "layer",
+            Self::Archive => "archive",
+        }
+    }
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "layer" => Ok(Self::Layer),
+            "archive" => Ok(Self::Archive),
+            _ => Err("layer or archive".to_owned()),
+        }
+    }
+}
+
+/// What is said at the end.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Summary {
+    /// Of everything that came out of the decompression.
+    pub(crate) diff_id: Option<Digest>,
+    /// Device nodes, pipes and kinds that are not known, which were left out.
+    pub(crate) left_out: u64,
+    /// Files that would have run with another user's rights; they are there without that.
+    pub(crate) setuid: u64,
+}
+
+const OPAQUE: &[u8] = b".wh..wh..opq";
+const OF_AUFS: &[u8] = b".wh..wh.";
+const WHITEOUT: &[u8] = b".wh.";
+
+/// Reads a tar stream, compressed by gzip or Zstandard or plain, and writes records. At most `limit` bytes come out of the
+/// decompression.
+///
+/// # Errors
+/// In words, why it cannot be unpacked.
+pub fn unpack(kind: Kind, limit: u64, input: impl Read, output: &mut dyn Write) -> Result<(), String> {
+    let hash = Rc::new(RefCell::new(Sha256::new()));
+    let plain = decompressed(BufReader::with_capacity(256 << 10, input)).map_err(|error| said(&error))?;
+    let mut hashed = Hashed {
+        inner: plain,
+        hash: Rc::clone(&hash),
+        left: limit,
+    };
+    let mut summary = entries(kind, &mut hashed, output)?;
+    // What follows the end of the archive counts for the digest.
+    io::copy(&mut hashed, &mut io::sink()).map_err(|error| said(&error))?;
+    drop(hashed);
+    summary.diff_id = Some(Digest::finish(hash.take()));
+    let text = serde_json::to_vec(&summary).map_err(|error| error.to_string())?;
+    let mut end = Record::new(What::End, Path::default());
+    end.size = u64::try_from(text.len()).unwrap_or(u64::MAX);
+    end.write(output)
+        .and_then(|()| output.write_all(&text))
+        .and_then(|()| output.flush())
+        .map_err(|error| said(&error))
+}
+
+fn said(error: &io::Error) -> String {
+    error.to_string()
+}
+
+/// By what the first bytes are; what a manifest calls it does not count.
+fn decompressed<'a>(mut input: BufReader<impl Read + 'a>) -> io::Result<Box<dyn Read + 'a>> {
+    let head = input.fill_buf()?;
+    Ok(if head.starts_with(&[0x1f, 0x8b]) {
+        Box::new(flate2::bufread::MultiGzDecoder::new(input))
+    } else if head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        Box::new(Frames {
+            input,
+            decoder: ruzstd::decoding::FrameDecoder::new(),
+            open: false,
+        })
+    } else {
+        Box::new(input)
+    })
+}
+
+/// The frames of Zstandard one after the other, each decoded to its end; those that hold no data are passed over.
+struct Frames<R> {
+    input: R,
+    decoder: ruzstd::decoding::FrameDecoder,
+    open: bool,
+}
+
+impl<R: BufRead> Frames<R> {
+    /// Begins with the next frame. False at the end.
+    fn next(&mut self) -> io::Result<bool> {
+        use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+        loop {
+            if self.input.fill_buf()?.is_empty() {
+                return Ok(false);
+            }
+            match self.decoder.reset(&mut self.input) {
+                Ok(()) => return Ok(true),
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
+                    io::copy(&mut (&mut self.input).take(u64::from(length)), &mut io::sink())?;
+                }
+                Err(error) => return Err(broken(&error)),
+            }
+        }
+    }
+}
+
+fn broken(error: &dyn std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+}
+
+impl<R: BufRead> Read for Frames<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        use ruzstd::decoding::BlockDecodingStrategy;
+        if into.is_empty() {
+            return Ok(0);
+        }
+        loop {
+            if !self.open {
+                if !self.next()? {
+                    return Ok(0);
+                }
+                self.open = true;
+            }
+            while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
+                let most = BlockDecodingStrategy::UptoBytes(128 << 10);
+                self.decoder
+                    .decode_blocks(&mut self.input, most)
+                    .map_err(|error| broken(&error))?;
+            }
+            let read = self.decoder.read(into)?;
+            if read > 0 {
+                return Ok(read);
+            }
+            self.open = false;
+        }
+    }
+}
+
+/// Counts and hashes what is read.
+struct Hashed<R> {
+    inner: R,
+    hash: Rc<RefCell<Sha256>>,
+    left: u64,
+}
+
+impl<R: Read> Read for Hashed<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(into)?;
+        let count = u64::try_from(read).unwrap_or(u64::MAX);
+        self.left = self
+            .left
+            .checked_sub(count)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it unpacks to more than is allowed"))?;
+        self.hash.borrow_mut().update(into.get(..read).unwrap_or_default());
+        Ok(read)
+    }
+}
+
+fn entries(kind: Kind, input: &mut dyn Read, output: &mut dyn Write) -> Result<Summary, String> {
+    let mut summary = Summary::default();
+    let mut archive = tar::Archive::new(input);
+    for entry in archive.entries().map_err(|error| said(&error))? {
+        let mut entry = entry.map_err(|error| said(&error))?;
+        if is_sparse_by_pax(&mut entry)? {
+            return Err("it has a sparse file of a kind that is not known here".to_owned());
+        }
+        let path = Path::parse(&entry.path_bytes()).map_err(str::to_owned)?;
+        let what = match entry.header().entry_type() {
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => What::File,
+            EntryType::Directory => What::Folder,
+            EntryType::Symlink => What::Symlink,
+            EntryType::Link => What::HardLink,
+            EntryType::XGlobalHeader => continue,
+            _ => {
+                summary.left_out += 1;
+                continue;
+            }
+        };
+        let record = match kind {
+            Kind::Layer => match whiteout(&path)? {
+                Whiteout::None => Record::new(what, path),
+                Whiteout::Ignored => continue,
+                Whiteout::Of(what, path) => {
+                    Record::new(what, path).write(output).map_err(|error| said(&error))?;
+                    continue;
+                }
+            },
+            Kind::Archive => Record::new(what, path),
+        };
+        // The root is there already.
+        if record.path.is_root() {
+            continue;
+        }
+        hand_over(record, &mut entry, output, &mut summary)?;
+    }
+    Ok(summary)
+}
+
+/// Sparse files of the pax kind have their map in the content, which would be taken for content.
+fn is_sparse_by_pax(entry: &mut tar::Entry<'_, impl Read>) -> Result<bool, String> {
+    let Some(extensions) = entry.pax_extensions().map_err(|error| said(&error))? else {
+        return Ok(false);
+    };
+    for extension in extensions {
+        let extension = extension.map_err(|error| said(&error))?;
+        if extension.key_bytes().starts_with(b"GNU.sparse.") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+enum Whiteout {
+    None,
+    Ignored,
+    Of(What, Path),
+}
+
+fn whiteout(path: &Path) -> Result<Whiteout, String> {
+    let Some((folder, name)) = path.split() else {
+        return Ok(Whiteout::None);
+    };
+    if name == OPAQUE {
+        return Ok(Whiteout::Of(What::Opaque, folder));
+    }
+    if path.parts().any(|part| part.starts_with(OF_AUFS)) {
+        return Ok(Whiteout::Ignored);
+    }
+    match name.strip_prefix(WHITEOUT) {
+        None => Ok(Whiteout::None),
+        Some(b"" | b"." | b"..") => Err("a name takes away what is not below it".to_owned()),
+        Some(name) => Ok(Whiteout::Of(What::Whiteout, folder.child(name))),
+    }
+}
+
+fn hand_over(
+    mut record: Record,
+    entry: &mut tar::Entry<'_, impl Read>,
+    output: &mut dyn Write,
+    summary: &mut Summary,
+) -> Result<(), String> {
+    let mode = entry.header().mode().map_err(|error| said(&error))?;
+    record.runs = mode & 0o111 != 0;
+    if matches!(record.what, What::Symlink | What::HardLink) {
+        let target = entry.link_name_bytes().ok_or("a link leads nowhere")?;
+        record.target = match record.what {
+            What::HardLink => Path::parse(&target).map_err(str::to_owned)?.as_bytes().to_vec(),
+            _ => target.into_owned(),
+        };
+        if record.target.is_empty() {
+            return Err("a link leads nowhere".to_owned());
+        }
+    }
+    if record.what != What::File {
+        return record.write(output).map_err(|error| said(&error));
+    }
+    if mode & 0o6000 != 0 {
+        summary.setuid += 1;
+    }
+    record.size = entry.size();
+    record.write(output).map_err(|error| said(&error))?;
+    let copied = io::copy(entry, output).map_err(|error| said(&error))?;
+    if copied != record.size {
+        return Err("a file ends before its time".to_owned());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "inside_tests.rs"]
+mod tests;

@@ -1,0 +1,388 @@
+//! Talking to a registry: manifests by tag or digest, blobs by digest, with whatever login it wants.
+//!
+//! A registry is as foreign as its images. What it sends has a bound and a digest; where it leads to (another host for blobs, a
+//! realm for tokens) is gone to by TLS and on the public network only, since it could name services of this machine or its network.
+//! A login is sent to the registry itself and to its realm, never to where a blob lies.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::{Client, Response, StatusCode, Url, header};
+use sandcell_broker::is_public;
+use sandcell_sandbox::Secret;
+use serde::Deserialize;
+
+use crate::auth::{Challenge, Login, challenge, login};
+use crate::error::ImageError;
+use crate::manifest::{ACCEPT, Digest};
+use crate::name::{HUB, Reference};
+
+const CONNECT: Duration = Duration::from_secs(10);
+/// The longest silence in the middle of an answer.
+const SILENCE: Duration = Duration::from_secs(20);
+const REDIRECTS: usize = 5;
+/// The most that an answer with a token may have, in bytes.
+const TOKEN_MAX: u64 = 256 << 10;
+
+/// Bytes that come, or why no more do.
+pub(crate) type Stream = BoxStream<'static, Result<Bytes, ImageError>>;
+
+/// What the operator says about registries.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Registries {
+    /// Those that are asked without TLS, as `host` or `host:port`.
+    pub(crate) insecure: Vec<String>,
+    /// Others that are asked before a registry: (registry, mirror).
+    pub(crate) mirrors: Vec<(String, String)>,
+    /// Files with logins.
+    pub(crate) logins: Vec<PathBuf>,
+}
+
+/// One registry, asked about one repository.
+pub(crate) struct Registry {
+    /// As it is called in names.
+    name: String,
+    base: Url,
+    repository: String,
+    login: Option<Login>,
+    token: tokio::sync::Mutex<Option<Secret>>,
+    /// For the registry itself, whose address the operator has allowed.
+    trusted: Client,
+    /// For where it leads to.
+    wary: Client,
+}
+
+impl Registries {
+    /// Whom to ask for this image: mirrors, then the registry itself.
+    pub(crate) fn of(&self, reference: &Reference) -> Result<Vec<Registry>, ImageError> {
+        let mirrors = self.mirrors.iter().filter(|(of, _)| *of == reference.registry);
+        let names = mirrors.map(|(_, mirror)| mirror).chain([&reference.registry]);
+        names.map(|name| self.open(name, &reference.repository)).collect()
+    }
+
+    fn open(&self, name: &str, repository: &str) -> Result<Registry, ImageError> {
+        let unreachable = |reason: String| ImageError::Unreachable {
+            registry: name.to_owned(),
+            reason,
+        };
+        let host = if name == HUB { "registry-1.docker.io" } else { name };
+        let plain = is_loopback(host) || self.insecure.iter().any(|one| one == name);
+        let scheme = if plain { "http" } else { "https" };
+        let base =
+            Url::parse(&format!("{scheme}://{host}/")).map_err(|_| unreachable("it is no address".to_owned()))?;
+        let builder = || {
+            Client::builder()
+                .user_agent(concat!("sandcell/", env!("CARGO_PKG_VERSION")))
+                .connect_timeout(CONNECT)
+                .read_timeout(SILENCE)
+                .redirect(reqwest::redirect::Policy::none())
+        };
+        let trusted = if is_loopback(host) {
+            builder().no_proxy()
+        } else {
+            builder()
+        };
+        let wary = builder().dns_resolver(Arc::new(PublicOnly));
+        Ok(Registry {
+            name: name.to_owned(),
+            base,
+            repository: repository.to_owned(),
+            login: login(&self.logins, name),
+            token: tokio::sync::Mutex::default(),
+            trusted: trusted.build().map_err(|error| unreachable(words(error)))?,
+            wary: wary.build().map_err(|error| unreachable(words(error)))?,
+        })
+    }
+}
+
+/// Whether this names the machine itself, without asking anybody.
+fn is_loopback(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        None => host.split(':').next().unwrap_or(host),
+    };
+    name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Finds addresses, and only such as lie on the public internet.
+struct PublicOnly;
+
+impl Resolve for PublicOnly {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            let public: Vec<SocketAddr> = found.filter(|address| is_public(address.ip())).collect();
+            if public.is_empty() {
+                return Err("it has no address on the public internet".into());
+            }
+            let addresses: Addrs = Box::new(public.into_iter());
+            Ok(addresses)
+        })
+    }
+}
+
+#[derive(Deserialize)]
+struct Token {
+    token: Option<String>,
+    access_token: Option<String>,
+}
+
+impl Registry {
+    /// A manifest or index and its digest, which is looked at if it is known.
+    pub(crate) async fn manifest(
+        &self,
+        which: &str,
+        known: Option<&Digest>,
+        most: u64,
+    ) -> Result<(Vec<u8>, Digest), ImageError> {
+        let answer = self.get(&format!("manifests/{which}"), Some(ACCEPT)).await?;
+        let bytes = whole(self.body(answer, most, "its manifest")?).await?;
+        let digest = Digest::of(&bytes);
+        if known.is_some_and(|known| *known != digest) {
+            return Err(ImageError::Digest {
+                what: "its manifest".to_owned(),
+            });
+        }
+        Ok((bytes, digest))
+    }
+
+    /// A blob, as it comes: whoever reads it looks at its digest and size.
+    pub(crate) async fn blob(&self, digest: &Digest, most: u64) -> Result<Stream, ImageError> {
+        let answer = self.get(&format!("blobs/{digest}"), None).await?;
+        self.body(answer, most, "a layer")
+    }
+
+    fn unreachable(&self, reason: impl Into<String>) -> ImageError {
+        ImageError::Unreachable {
+            registry: self.name.clone(),
+            reason: reason.into(),
+        }
+    }
+
+    async fn get(&self, path: &str, accept: Option<&str>) -> Result<Response, ImageError> {
+        let url = self
+            .base
+            .join(&format!("v2/{}/{path}", self.repository))
+            .map_err(|_| self.unreachable("the name makes no address"))?;
+        let mut answer = self.follow(url.clone(), accept).await?;
+        if answer.status() == StatusCode::UNAUTHORIZED {
+            let wants = answer.headers().get_all(header::WWW_AUTHENTICATE);
+            let wants = wants.iter().filter_map(|one| one.to_str().ok()).find_map(challenge);
+            self.log_in(wants.as_ref()).await?;
+            answer = self.follow(url, accept).await?;
+        }
+        let registry = self.name.clone();
+        match answer.status().as_u16() {
+            200 => Ok(answer),
+            401 | 403 => Err(ImageError::Unauthorized { registry }),
+            404 | 410 => Err(ImageError::Absent { registry }),
+            429 => Err(ImageError::TooMany { registry }),
+            status => Err(ImageError::Status { registry, status }),
+        }
+    }
+
+    /// Asks, and goes where the registry leads to.
+    async fn follow(&self, mut url: Url, accept: Option<&str>) -> Result<Response, ImageError> {
+        for _ in 0..=REDIRECTS {
+            let home = same_place(&url, &self.base);
+            let client = if home { &self.trusted } else { &self.wary };
+            let mut request = client.get(url.clone());
+            if let Some(accept) = accept {
+                request = request.header(header::ACCEPT, accept);
+            }
+            if home {
+                let token = self.token.lock().await.clone();
+                request = match (token, &self.login) {
+                    (Some(token), _) if !token.expose().is_empty() => request.bearer_auth(token.expose()),
+                    // An empty one stands for a registry that takes the login itself.
+                    (Some(_), Some(login)) => request.basic_auth(&login.name, Some(login.password.expose())),
+                    _ => request,
+                };
+            }
+            let answer = request.send().await.map_err(|error| self.unreachable(words(error)))?;
+            if !answer.status().is_redirection() {
+                return Ok(answer);
+            }
+            let to = answer.headers().get(header::LOCATION).and_then(|to| to.to_str().ok());
+            let to = to.and_then(|to| url.join(to).ok());
+            url = to.ok_or_else(|| self.unreachable("it leads to no address"))?;
+            self.look_at(&url)?;
+        }
+        Err(self.unreachable("it leads from one address to the next without end"))
+    }
+
+    /// Whether an address that the registry gave may be gone to.
+    fn look_at(&self, url: &Url) -> Result<(), ImageError> {
+        let refused = |reason| {
+            let to: String = url.host_str().unwrap_or_default().chars().take(100).collect();
+            Err(ImageError::Redirect {
+                registry: self.name.clone(),
+                to,
+                reason,
+            })
+        };
+        if same_place(url, &self.base) {
+            return Ok(());
+        }
+        if url.scheme() != "https" {
+            return refused("it is not encrypted");
+        }
+        let host = url.host_str().unwrap_or_default();
+        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        match address {
+            Ok(address) if !is_public(address) => refused("it is not on the public internet"),
+            _ => Ok(()),
+        }
+    }
+
+    async fn log_in(&self, wants: Option<&Challenge>) -> Result<(), ImageError> {
+        let unauthorized = || ImageError::Unauthorized {
+            registry: self.name.clone(),
+        };
+        let token = match wants {
+            None => return Err(unauthorized()),
+            Some(Challenge::Basic) => {
+                self.login.as_ref().ok_or_else(unauthorized)?;
+                Secret::new(String::new())
+            }
+            Some(Challenge::Bearer { realm, service }) => self.token(realm, service.as_deref()).await?,
+        };
+        *self.token.lock().await = Some(token);
+        Ok(())
+    }
+
+    /// A token that allows to read this repository.
+    async fn token(&self, realm: &str, service: Option<&str>) -> Result<Secret, ImageError> {
+        let unauthorized = || ImageError::Unauthorized {
+            registry: self.name.clone(),
+        };
+        let mut url = Url::parse(realm).map_err(|_| self.unreachable("its realm of tokens is no address"))?;
+        self.look_at(&url)?;
+        if let Some(service) = service {
+            url.query_pairs_mut().append_pair("service", service);
+        }
+        url.query_pairs_mut()
+            .append_pair("scope", &format!("repository:{}:pull", self.repository));
+        let client = if same_place(&url, &self.base) {
+            &self.trusted
+        } else {
+            &self.wary
+        };
+        let mut request = client.get(url);
+        if let Some(login) = &self.login {
+            request = request.basic_auth(&login.name, Some(login.password.expose()));
+        }
+        let answer = request.send().await.map_err(|error| self.unreachable(words(error)))?;
+        if !answer.status().is_success() {
+            return Err(unauthorized());
+        }
+        let bytes = whole(self.body(answer, TOKEN_MAX, "a token")?).await?;
+        let token: Token = serde_json::from_slice(&bytes).map_err(|_| self.unreachable("its token cannot be read"))?;
+        let token = token.token.or(token.access_token).filter(|token| !token.is_empty());
+        token.map(Secret::new).ok_or_else(unauthorized)
+    }
+
+    /// The body of an answer, with a bound.
+    fn body(&self, answer: Response, most: u64, what: &'static str) -> Result<Stream, ImageError> {
+        let too_large = move || ImageError::TooLarge {
+            what,
+            limit: most,
+            unit: "bytes",
+        };
+        if answer.content_length().is_some_and(|length| length > most) {
+            return Err(too_large());
+        }
+        let (mut left, registry) = (most, self.name.clone());
+        let parts = answer.bytes_stream().map(move |part| {
+            let part = part.map_err(|error| ImageError::Unreachable {
+                registry: registry.clone(),
+                reason: words(error),
+            })?;
+            let size = u64::try_from(part.len()).unwrap_or(u64::MAX);
+            left = left.checked_sub(size).ok_or_else(too_large)?;
+            Ok(part)
+        });
+        Ok(parts.boxed())
+    }
+}
+
+fn same_place(one: &Url, other: &Url) -> bool {
+    let of = |url: &Url| {
+        (
+            url.scheme().to_owned(),
+            url.host_str().map(str::to_owned),
+            url.port_or_known_default(),
+        )
+    };
+    of(one) == of(other)
+}
+
+/// All that comes.
+pub(crate) async fn whole(mut stream: Stream) -> Result<Vec<u8>, ImageError> {
+    let mut bytes = Vec::new();
+    while let Some(part) = stream.next().await {
+        bytes.extend_from_slice(&part?);
+    }
+    Ok(bytes)
+}
+
+/// An error with its last cause, and without the address, which may hold a secret.
+fn words(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(&error);
+    while let Some(inner) = cause {
+        text = inner.to_string();
+        cause = inner.source();
+    }
+    text.chars().filter(|c| !c.is_control()).take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_is_asked_without_encryption_unless_the_operator_says_so() {
+        let registries = Registries {
+            insecure: vec!["lab:5000".to_owned()],
+            mirrors: vec![("docker.io".to_owned(), "mirror.example".to_owned())],
+            logins: vec![],
+        };
+        let bases = |name: &str| -> Vec<String> {
+            let found = registries.of(&Reference::parse(name).unwrap()).unwrap();
+            found.iter().map(|one| one.base.to_string()).collect()
+        };
+        assert_eq!(bases("127.0.0.1:5000/a"), ["http://127.0.0.1:5000/"]);
+        assert_eq!(bases("[::1]:5000/a"), ["http://[::1]:5000/"]);
+        assert_eq!(bases("lab:5000/a"), ["http://lab:5000/"]);
+        assert_eq!(bases("lab:5001/a"), ["https://lab:5001/"]);
+        assert_eq!(bases("a"), ["https://mirror.example/", "https://registry-1.docker.io/"]);
+    }
+
+    #[test]
+    fn where_a_registry_leads_to_is_looked_at() {
+        let registry = Registries::default().open("127.0.0.1:5000", "a").unwrap();
+        let look = |text: &str| registry.look_at(&Url::parse(text).unwrap()).is_ok();
+        assert!(look("http://127.0.0.1:5000/v2/a/blobs/x"));
+        assert!(look("https://cdn.example/x"));
+        for bad in [
+            "http://cdn.example/x",
+            "http://127.0.0.1:5001/x",
+            "https://127.0.0.1/x",
+            "https://10.0.0.1/x",
+            "https://169.254.169.254/latest",
+            "https://[::1]/x",
+            "https://[::ffff:10.0.0.1]/x",
+            "file:///etc/passwd",
+        ] {
+            assert!(!look(bad), "{bad}");
+        }
+    }
+}

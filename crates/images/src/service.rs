@@ -1,0 +1,666 @@
+//! Images by name: looked up, pulled once for all who wait for them, handed out locked.
+//!
+//! A pull outlives the call that began it. A call waits for some seconds and is then told how far it is; the next call for the
+//! same image waits on. Who gives a pull up itself ([`LocalImages::pull`] dropped) leaves nothing.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sandcell_sandbox::{Backend, Image, Images, SandboxError};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::error::ImageError;
+use crate::inside::Kind;
+use crate::local::{Folder, archive, blob_name};
+use crate::manifest::{Descriptor, Digest, Document, Manifest, Settings, choose};
+use crate::name::{Allow, ImageName, Reference};
+use crate::record;
+use crate::registry::{Registries, Registry, whole};
+use crate::store::{Draft, Kept, Layer, Meaning, Pruned, Store, tree_key};
+use crate::tree;
+use crate::unpack::{Blob, Unpacker};
+use crate::writer::{Most, Written};
+
+/// How long one call waits for a pull.
+const WAIT: Duration = Duration::from_secs(20);
+/// How long a pull may take.
+const PULL: Duration = Duration::from_secs(1800);
+/// Pulls at the same time.
+const PULLS: usize = 8;
+/// Files, folders and links of one image.
+const ENTRIES: u64 = 1_000_000;
+
+/// What the operator says about images.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The data folder.
+    pub data: PathBuf,
+    /// The program that unpacks (`… images unpack`): this one.
+    pub program: PathBuf,
+    /// What callers may name.
+    pub allow: Vec<Allow>,
+    /// Folders whose images callers may name.
+    pub folders: Vec<PathBuf>,
+    /// Whether images that are missing are pulled.
+    pub pull: bool,
+    /// Registries that are asked without TLS.
+    pub insecure: Vec<String>,
+    /// Others that are asked before a registry: (registry, mirror).
+    pub mirrors: Vec<(String, String)>,
+    /// Files with logins.
+    pub logins: Vec<PathBuf>,
+    /// What one image may download, in bytes.
+    pub download_max: u64,
+    /// What one image may have unpacked, in bytes.
+    pub unpacked_max: u64,
+    /// What all may have, in bytes.
+    pub kept_max: u64,
+}
+
+/// How far a pull is.
+#[derive(Debug, Clone)]
+enum Stage {
+    Pulling(String),
+    Done,
+    Failed(ImageError),
+}
+
+/// The images of this machine.
+#[derive(Debug)]
+pub struct LocalImages {
+    config: Config,
+    store: Store,
+    registries: Registries,
+    pulls: Mutex<HashMap<String, watch::Receiver<Stage>>>,
+}
+
+/// Where a layer's blob is.
+enum Place<'a> {
+    Registry(&'a Registry),
+    Folder(&'a Folder),
+}
+
+/// One layer that an image is made of.
+struct Wanted {
+    digest: Digest,
+    size: u64,
+    /// Its file, in a folder.
+    file: String,
+}
+
+/// An image that was looked up.
+struct Found {
+    digest: Digest,
+    settings: Settings,
+    layers: Vec<Wanted>,
+}
+
+impl LocalImages {
+    /// With these settings. Nothing is touched before it is needed.
+    #[must_use]
+    pub fn new(config: Config) -> Arc<Self> {
+        let registries = Registries {
+            insecure: config.insecure.clone(),
+            mirrors: config.mirrors.clone(),
+            logins: config.logins.clone(),
+        };
+        let store = Store::new(&config.data);
+        store.sweep();
+        Arc::new(Self {
+            store,
+            registries,
+            config,
+            pulls: Mutex::default(),
+        })
+    }
+
+    /// The images that are kept, by name.
+    #[must_use]
+    pub fn list(&self) -> Vec<Kept> {
+        self.store.list()
+    }
+
+    /// Forgets an image, unless a sandbox uses it.
+    ///
+    /// # Errors
+    /// [`ImageError`]: there is none of this name, it is in use, or an image is being pulled.
+    pub fn remove(&self, name: &str) -> Result<Pruned, ImageError> {
+        let full = name.parse::<ImageName>()?.to_string();
+        let Some(kept) = self.list().into_iter().find(|kept| kept.name == full) else {
+            return Err(ImageError::NotHere);
+        };
+        let busy = || ImageError::Store {
+            step: format!("remove {full}"),
+            reason: "it is in use".to_owned(),
+        };
+        if kept.in_use {
+            return Err(busy());
+        }
+        match self.store.remove(&|meaning| meaning.name == full)? {
+            Some(pruned) if pruned.images > 0 => Ok(pruned),
+            Some(_) => Err(busy()),
+            None => Err(ImageError::Busy(1)),
+        }
+    }
+
+    /// Forgets all images that no sandbox uses.
+    ///
+    /// # Errors
+    /// [`ImageError`]: an image is being pulled, or the disk is at fault.
+    pub fn prune(&self) -> Result<Pruned, ImageError> {
+        self.store.prepare()?;
+        self.store.remove(&|_| true)?.ok_or(ImageError::Busy(1))
+    }
+
+    /// Pulls an image, also one that is here; for the operator. `progress` is told how far it is. Dropped, it leaves nothing.
+    ///
+    /// # Errors
+    /// [`ImageError`] says why it cannot be had.
+    pub async fn pull(
+        &self,
+        name: &str,
+        maker: &Arc<dyn Backend>,
+        progress: &watch::Sender<String>,
+    ) -> Result<Kept, ImageError> {
+        let parsed: ImageName = name.parse()?;
+        let told = |text: String| {
+            progress.send_replace(text);
+        };
+        timeout(PULL, self.fetch(&parsed, maker, &told))
+            .await
+            .map_err(|_| ImageError::Slow(PULL.as_secs()))??;
+        let full = parsed.to_string();
+        let kept = self.list().into_iter().find(|kept| kept.name == full);
+        kept.ok_or(ImageError::NotHere)
+    }
+
+    /// Whether the image is here already, for those who want to tell that it takes a while.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        let parsed = name.parse::<ImageName>();
+        parsed.is_ok_and(|parsed| self.kept(&parsed).is_some())
+    }
+
+    /// The name, if callers may use it. A local path comes back without links.
+    fn allowed(&self, name: &str) -> Result<ImageName, ImageError> {
+        let parsed: ImageName = name.parse()?;
+        match parsed {
+            ImageName::Registry(ref reference) => {
+                let covered = self.config.allow.iter().any(|entry| entry.covers(reference));
+                covered.then_some(parsed).ok_or(ImageError::NotAllowed)
+            }
+            ImageName::Layout(path, name) => Ok(ImageName::Layout(self.allowed_path(&path)?, name)),
+            ImageName::Archive(path, name) => Ok(ImageName::Archive(self.allowed_path(&path)?, name)),
+        }
+    }
+
+    /// What is not below an allowed folder is not allowed, whether it exists or not.
+    fn allowed_path(&self, path: &Path) -> Result<PathBuf, ImageError> {
+        let real = path.canonicalize().map_err(|_| ImageError::NotAllowed)?;
+        let mut folders = self
+            .config
+            .folders
+            .iter()
+            .filter_map(|folder| folder.canonicalize().ok());
+        folders
+            .any(|folder| real.starts_with(&folder))
+            .then_some(real)
+            .ok_or(ImageError::NotAllowed)
+    }
+
+    /// What is kept for this name, its tree locked.
+    fn kept(&self, name: &ImageName) -> Option<Image> {
+        let meaning = self.store.meaning(&name.to_string())?;
+        if stamp(name) != meaning.stamp {
+            return None;
+        }
+        let (root, lock) = self.store.tree(&tree_key(&meaning.layers))?;
+        let Meaning { name, digest, env, .. } = meaning;
+        let name = if name.contains('@') {
+            name
+        } else {
+            format!("{name}@{digest}")
+        };
+        Some(Image {
+            name,
+            root: root.canonicalize().ok()?,
+            env,
+            held: Arc::new(lock),
+        })
+    }
+
+    /// Waits for a pull of this image for a while, and begins it if nobody has.
+    async fn pulled(self: &Arc<Self>, name: ImageName, maker: Arc<dyn Backend>) -> Result<(), ImageError> {
+        let mut stage = self.join(name, maker)?;
+        let over = stage.wait_for(|stage| !matches!(stage, Stage::Pulling(_)));
+        let over = timeout(WAIT, over).await.map(|over| over.map(|stage| stage.clone()));
+        match over {
+            Ok(Ok(Stage::Done)) => Ok(()),
+            Ok(Ok(Stage::Failed(error))) => Err(error),
+            Ok(Err(_)) => Err(ImageError::GivenUp),
+            Ok(Ok(Stage::Pulling(_))) | Err(_) => match stage.borrow().clone() {
+                Stage::Pulling(text) => Err(ImageError::Pulling(text)),
+                Stage::Done => Ok(()),
+                Stage::Failed(error) => Err(error),
+            },
+        }
+    }
+
+    fn join(self: &Arc<Self>, name: ImageName, maker: Arc<dyn Backend>) -> Result<watch::Receiver<Stage>, ImageError> {
+        let key = name.to_string();
+        let mut pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(stage) = pulls.get(&key) {
+            return Ok(stage.clone());
+        }
+        if pulls.len() >= PULLS {
+            return Err(ImageError::Busy(PULLS));
+        }
+        let (sender, stage) = watch::channel(Stage::Pulling("the registry is being asked".to_owned()));
+        pulls.insert(key.clone(), stage.clone());
+        let images = Arc::clone(self);
+        tokio::spawn(async move {
+            tracing::info!(image = key, "pulling");
+            let told = |text: String| {
+                sender.send_replace(Stage::Pulling(text));
+            };
+            let end = match timeout(PULL, images.fetch(&name, &maker, &told)).await {
+                Ok(Ok(())) => Stage::Done,
+                Ok(Err(error)) => Stage::Failed(error),
+                Err(_) => Stage::Failed(ImageError::Slow(PULL.as_secs())),
+            };
+            // The next call begins anew.
+            images.pulls.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+            sender.send_replace(end);
+        });
+        Ok(stage)
+    }
+
+    /// Brings an image here, whatever is here already.
+    async fn fetch(
+        &self,
+        name: &ImageName,
+        maker: &Arc<dyn Backend>,
+        told: &(dyn Fn(String) + Send + Sync),
+    ) -> Result<(), ImageError> {
+        let (store, program) = (self.store.clone(), self.config.program.clone());
+        let (lock, tool) = off_the_loop(move || {
+            store.prepare()?;
+            Ok((store.at_work()?, store.tool(&program)?))
+        })
+        .await?;
+        let work = Work {
+            images: self,
+            maker,
+            tool: &tool,
+            told,
+        };
+        match name {
+            ImageName::Registry(reference) => work.bring_registry(name, reference).await?,
+            ImageName::Layout(path, inner) => {
+                let before = stamp(name);
+                let folder = Folder::open(path)?;
+                let found = work.look_up_layout(&folder, inner.as_deref())?;
+                work.bring(name, before, found, &Place::Folder(&folder)).await?;
+            }
+            ImageName::Archive(path, inner) => work.bring_archive(name, path, inner.as_deref()).await?,
+        }
+        drop(lock);
+        let (store, most, name) = (self.store.clone(), self.config.kept_max, name.to_string());
+        off_the_loop(move || {
+            store.make_room(most, &name);
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// What tells that a local image is still the same; none for those of registries.
+fn stamp(name: &ImageName) -> Option<String> {
+    use std::os::unix::fs::MetadataExt as _;
+    let file = match name {
+        ImageName::Registry(_) => return None,
+        ImageName::Layout(path, _) => path.join("index.json"),
+        ImageName::Archive(path, _) => path.clone(),
+    };
+    let of = |found: std::fs::Metadata| {
+        format!(
+            "{} {} {}.{}",
+            found.size(),
+            found.ino(),
+            found.mtime(),
+            found.mtime_nsec()
+        )
+    };
+    Some(file.metadata().map(of).unwrap_or_default())
+}
+
+/// One pull.
+struct Work<'a> {
+    images: &'a LocalImages,
+    maker: &'a Arc<dyn Backend>,
+    tool: &'a Path,
+    told: &'a (dyn Fn(String) + Send + Sync),
+}
+
+impl Work<'_> {
+    fn store(&self) -> &Store {
+        &self.images.store
+    }
+
+    async fn bring_registry(&self, name: &ImageName, reference: &Reference) -> Result<(), ImageError> {
+        let mut last = None;
+        for registry in self.images.registries.of(reference)? {
+            let found = match self.look_up(&registry, reference).await {
+                Ok(found) => found,
+                Err(error) => {
+                    // What the registry itself says is what counts; mirrors come before it.
+                    tracing::debug!(%error, "a registry does not have an image");
+                    last = Some(error);
+                    continue;
+                }
+            };
+            return self.bring(name, None, found, &Place::Registry(&registry)).await;
+        }
+        Err(last.unwrap_or(ImageError::NotHere))
+    }
+
+    async fn look_up(&self, registry: &Registry, reference: &Reference) -> Result<Found, ImageError> {
+        use crate::manifest::{CONFIG_MAX, MANIFEST_MAX};
+        let which = match (&reference.digest, &reference.tag) {
+            (Some(digest), _) => digest.to_string(),
+            (None, tag) => tag.clone().unwrap_or_else(|| "latest".to_owned()),
+        };
+        let (bytes, named) = registry
+            .manifest(&which, reference.digest.as_ref(), MANIFEST_MAX)
+            .await?;
+        let (manifest, digest) = match Document::parse(&bytes)? {
+            Document::Manifest(manifest) => (manifest, named),
+            Document::Index(all) => {
+                let one = choose(&all)?;
+                let (bytes, digest) = registry
+                    .manifest(&one.digest.to_string(), Some(&one.digest), MANIFEST_MAX)
+                    .await?;
+                (manifest_of(&bytes)?, digest)
+            }
+        };
+        let config = registry.blob(&manifest.config.digest, CONFIG_MAX).await?;
+        let config = whole(config).await?;
+        if Digest::of(&config) != manifest.config.digest {
+            return Err(ImageError::Digest {
+                what: "its configuration".to_owned(),
+            });
+        }
+        found(digest, &manifest, &config)
+    }
+
+    fn look_up_layout(&self, folder: &Folder, name: Option<&str>) -> Result<Found, ImageError> {
+        let all = folder.index(name)?;
+        // One image, or one for each machine, perhaps behind a further index.
+        let mut one = match all.as_slice() {
+            [only] => only.clone(),
+            several => choose(several)?.clone(),
+        };
+        let manifest = match Document::parse(&folder.small(&one.digest)?)? {
+            Document::Manifest(manifest) => manifest,
+            Document::Index(inner) => {
+                one = choose(&inner)?.clone();
+                manifest_of(&folder.small(&one.digest)?)?
+            }
+        };
+        let config = folder.small(&manifest.config.digest)?;
+        found(one.digest, &manifest, &config)
+    }
+
+    /// An archive is taken apart in a sandbox, too; what comes out is a folder for the time of the pull.
+    async fn bring_archive(&self, name: &ImageName, path: &Path, inner: Option<&str>) -> Result<(), ImageError> {
+        let before = stamp(name);
+        let draft = Arc::new(self.store().draft()?);
+        let blob = Blob {
+            stream: archive(path)?,
+            known: None,
+        };
+        (self.told)("taking the archive apart".to_owned());
+        let config = &self.images.config;
+        let most = Most {
+            bytes: config.unpacked_max,
+            entries: ENTRIES,
+        };
+        self.unpacker(most).run(Kind::Archive, blob, &draft, &|_| {}).await?;
+        let folder = Folder::open(&draft.path().join("files"))?;
+        let saved = folder.saved(inner)?;
+        let config = folder.config(&saved.config)?;
+        let mut layers = Vec::new();
+        for file in &saved.layers {
+            let (digest, size) = folder.measure(file).await?;
+            layers.push(Wanted {
+                digest,
+                size,
+                file: file.clone(),
+            });
+        }
+        let found = Found {
+            digest: Digest::of(&config),
+            settings: Settings::parse(&config, layers.len())?,
+            layers,
+        };
+        self.bring(name, before, found, &Place::Folder(&folder)).await
+    }
+
+    fn unpacker(&self, most: Most) -> Unpacker<'_> {
+        Unpacker {
+            maker: self.maker,
+            tool: self.tool,
+            most,
+        }
+    }
+
+    /// Brings the layers that are missing, and makes a tree of all.
+    async fn bring(
+        &self,
+        name: &ImageName,
+        stamp: Option<String>,
+        found: Found,
+        place: &Place<'_>,
+    ) -> Result<(), ImageError> {
+        let config = &self.images.config;
+        let total = found.layers.iter().fold(0_u64, |sum, one| sum.saturating_add(one.size));
+        if matches!(place, Place::Registry(_)) && total > config.download_max {
+            return Err(ImageError::TooLarge {
+                what: "the image, packed,",
+                limit: config.download_max >> 20,
+                unit: "MiB",
+            });
+        }
+        let done = AtomicU64::new(0);
+        let (mut layers, mut left) = (Vec::new(), (config.unpacked_max, ENTRIES));
+        for (number, one) in found.layers.iter().enumerate() {
+            let count = found.layers.len();
+            let fed = |more: u64| {
+                let done = done.fetch_add(more, Ordering::Relaxed).saturating_add(more);
+                let (done, total) = (done / 1_000_000, total / 1_000_000);
+                (self.told)(format!("layer {} of {count}, {done} of {total} MB so far", number + 1));
+            };
+            let most = Most {
+                bytes: left.0,
+                entries: left.1,
+            };
+            let layer = match self.store().layer(&one.digest) {
+                Some((layer, _)) => {
+                    fed(one.size);
+                    layer
+                }
+                None => self.bring_layer(one, place, most, &fed).await?,
+            };
+            let said = found.settings.diff_ids.get(number);
+            if layer.diff_id.as_ref() != said {
+                return Err(ImageError::Digest {
+                    what: format!("layer {}, unpacked,", number + 1),
+                });
+            }
+            let too_large = ImageError::TooLarge {
+                what: "the image, unpacked,",
+                limit: config.unpacked_max >> 20,
+                unit: "MiB",
+            };
+            left.0 = left.0.checked_sub(layer.bytes).ok_or_else(|| too_large.clone())?;
+            left.1 = left.1.checked_sub(layer.entries).ok_or(too_large)?;
+            layers.push(layer);
+        }
+        let digests: Vec<Digest> = found.layers.into_iter().map(|one| one.digest).collect();
+        self.make_tree(&digests, &layers).await?;
+        let sum = |of: fn(&Layer) -> u64| layers.iter().map(of).sum::<u64>();
+        let meaning = Meaning {
+            name: name.to_string(),
+            digest: found.digest,
+            stamp,
+            env: found.settings.env,
+            layers: digests,
+            bytes: sum(|layer| layer.bytes),
+            left_out: sum(|layer| layer.left_out),
+            setuid: sum(|layer| layer.setuid),
+        };
+        if meaning.left_out > 0 || meaning.setuid > 0 {
+            tracing::info!(
+                image = meaning.name,
+                left_out = meaning.left_out,
+                setuid = meaning.setuid,
+                "device nodes and pipes of the image were left out, and rights of other users were dropped"
+            );
+        }
+        self.store().remember(&meaning)
+    }
+
+    async fn bring_layer(
+        &self,
+        one: &Wanted,
+        place: &Place<'_>,
+        most: Most,
+        fed: &(dyn Fn(u64) + Send + Sync),
+    ) -> Result<Layer, ImageError> {
+        let stream = match place {
+            Place::Registry(registry) => registry.blob(&one.digest, one.size).await?,
+            Place::Folder(folder) => folder.stream(&one.file)?,
+        };
+        let blob = Blob {
+            stream,
+            known: Some((one.digest.clone(), one.size)),
+        };
+        let draft = Arc::new(self.store().draft()?);
+        let written = self.unpacker(most).run(Kind::Layer, blob, &draft, fed).await?;
+        let layer = layer_of(written);
+        let (store, digest, kept) = (self.store().clone(), one.digest.clone(), layer.clone());
+        off_the_loop(move || store.publish_layer(&draft, &digest, &kept)).await?;
+        Ok(layer)
+    }
+
+    async fn make_tree(&self, digests: &[Digest], layers: &[Layer]) -> Result<(), ImageError> {
+        let key = tree_key(digests);
+        if self.store().tree(&key).is_some() {
+            return Ok(());
+        }
+        (self.told)("laying the layers over one another".to_owned());
+        let (store, digests, layers) = (self.store().clone(), digests.to_vec(), layers.to_vec());
+        off_the_loop(move || {
+            let draft = store.draft()?;
+            build(&store, &draft, &digests, &layers)?;
+            store.publish_tree(&draft, &key)
+        })
+        .await
+    }
+}
+
+/// Work with many files, on a thread of its own.
+async fn off_the_loop<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
+) -> Result<T, ImageError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| ImageError::Unpack("the task that wrote it broke off".to_owned()))?
+}
+
+fn build(store: &Store, draft: &Draft, digests: &[Digest], layers: &[Layer]) -> Result<(), ImageError> {
+    let gone = || ImageError::Store {
+        step: "find a layer".to_owned(),
+        reason: "it is gone again".to_owned(),
+    };
+    let paths = |texts: &[String]| -> Result<Vec<record::Path>, ImageError> {
+        texts
+            .iter()
+            .map(|text| record::Path::from_hex(text).ok_or_else(gone))
+            .collect()
+    };
+    let mut all = Vec::new();
+    for (digest, layer) in digests.iter().zip(layers) {
+        let (_, files) = store.layer(digest).ok_or_else(gone)?;
+        let implied = paths(&layer.implied)?.into_iter().collect();
+        all.push((files, paths(&layer.whiteouts)?, paths(&layer.opaques)?, implied));
+    }
+    let parts: Vec<tree::Part<'_>> = all
+        .iter()
+        .map(|(files, whiteouts, opaques, implied)| tree::Part {
+            files,
+            whiteouts,
+            opaques,
+            implied,
+        })
+        .collect();
+    tree::build(&draft.path().join("root"), &parts)
+}
+
+fn layer_of(written: Written) -> Layer {
+    let texts = |paths: Vec<record::Path>| paths.iter().map(record::Path::to_hex).collect();
+    Layer {
+        diff_id: written.summary.diff_id,
+        bytes: written.bytes,
+        entries: written.entries,
+        whiteouts: texts(written.whiteouts),
+        opaques: texts(written.opaques),
+        implied: texts(written.implied.into_iter().collect()),
+        left_out: written.summary.left_out,
+        setuid: written.summary.setuid,
+    }
+}
+
+fn manifest_of(bytes: &[u8]) -> Result<Manifest, ImageError> {
+    match Document::parse(bytes)? {
+        Document::Manifest(manifest) => Ok(manifest),
+        Document::Index(_) => Err(ImageError::Format {
+            what: "its manifest",
+            reason: "an index leads to another one".to_owned(),
+        }),
+    }
+}
+
+fn found(digest: Digest, manifest: &Manifest, config: &[u8]) -> Result<Found, ImageError> {
+    let wanted = |one: &Descriptor| Wanted {
+        digest: one.digest.clone(),
+        size: one.size,
+        file: blob_name(&one.digest),
+    };
+    Ok(Found {
+        digest,
+        settings: Settings::parse(config, manifest.layers.len())?,
+        layers: manifest.layers.iter().map(wanted).collect(),
+    })
+}
+
+#[async_trait]
+impl Images for LocalImages {
+    async fn find(self: Arc<Self>, name: &str, maker: Arc<dyn Backend>) -> Result<Image, SandboxError> {
+        let parsed = self.allowed(name).map_err(|error| error.of(name))?;
+        if let Some(image) = self.kept(&parsed) {
+            return Ok(image);
+        }
+        if !self.config.pull {
+            return Err(ImageError::NotHere.of(name));
+        }
+        self.pulled(parsed.clone(), maker)
+            .await
+            .map_err(|error| error.of(name))?;
+        self.kept(&parsed).ok_or_else(|| ImageError::NotHere.of(name))
+    }
+}

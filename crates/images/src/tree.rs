@@ -1,0 +1,184 @@
+//! The tree of an image: its layers laid over one another, with a hard link for each file.
+//!
+//! No file is copied and none changes afterwards, so images share what their layers have in common, on the disk and in memory,
+//! and the kernel needs no stack of overlays. All happens relative to opened folders; no link is followed out of the tree.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::error::ImageError;
+use crate::record::{DEPTH_MAX, Path};
+use crate::writer::{below, empty, names, os, remove};
+
+const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEXEC);
+/// The most of an image's list of users that is taken over.
+const USERS_MAX: u64 = 256 << 10;
+
+/// A layer that is laid over those below it.
+pub(crate) struct Part<'a> {
+    pub(crate) files: &'a std::path::Path,
+    pub(crate) whiteouts: &'a [Path],
+    pub(crate) opaques: &'a [Path],
+    pub(crate) implied: &'a BTreeSet<Path>,
+}
+
+/// Makes the tree in a new folder.
+pub(crate) fn build(root: &std::path::Path, parts: &[Part<'_>]) -> Result<(), ImageError> {
+    let told = |error: Errno| ImageError::store("lay the layers over one another", &error.into());
+    let open = |path: &std::path::Path| rustix::fs::open(path, FOLDER | OFlags::NOFOLLOW, Mode::empty());
+    std::fs::create_dir(root).map_err(|error| ImageError::store("make the tree's folder", &error))?;
+    let tree = open(root).map_err(told)?;
+    rustix::fs::fchmod(&tree, Mode::from_raw_mode(0o755)).map_err(told)?;
+    for part in parts {
+        take_away(&tree, part).map_err(told)?;
+        let files = open(part.files).map_err(told)?;
+        lay(
+            &tree,
+            &files,
+            &below(&tree, &Path::default(), FOLDER).map_err(told)?,
+            &Path::default(),
+            part,
+            0,
+        )
+        .map_err(told)?;
+    }
+    own_files(&tree).map_err(|error| ImageError::store("write the sandbox's own files into /etc", &error))
+}
+
+/// What the layer says is no more.
+fn take_away(tree: &OwnedFd, part: &Part<'_>) -> Result<(), Errno> {
+    let absent = |error| matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP);
+    for path in part.opaques {
+        match below(tree, path, FOLDER) {
+            Ok(folder) => empty(&folder)?,
+            Err(error) if absent(error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    for path in part.whiteouts {
+        let Some((folder, name)) = path.split() else { continue };
+        match below(tree, &folder, FOLDER).and_then(|folder| remove(&folder, name)) {
+            Err(error) if !absent(error) => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn lay(tree: &OwnedFd, from: &OwnedFd, to: &OwnedFd, at: &Path, part: &Part<'_>, depth: usize) -> Result<(), Errno> {
+    if depth > DEPTH_MAX {
+        return Err(Errno::NAMETOOLONG);
+    }
+    for name in names(from)? {
+        let name = name.as_slice();
+        let found = rustix::fs::statat(from, os(name), AtFlags::SYMLINK_NOFOLLOW)?;
+        if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
+            let path = at.child(name);
+            let inner = rustix::fs::openat(from, os(name), FOLDER | OFlags::NOFOLLOW, Mode::empty())?;
+            let folder = folder_at(tree, to, name, &path, part)?;
+            lay(tree, &inner, &folder, &path, part, depth + 1)?;
+            continue;
+        }
+        let link = || rustix::fs::linkat(from, os(name), to, os(name), AtFlags::empty());
+        match link() {
+            Err(Errno::EXIST) => {
+                remove(to, name)?;
+                link()?;
+            }
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// The folder of this name, made if it is not there. A link to a folder in its place stays only where the layer does not name
+/// the folder itself: `/lib/x` of a layer that does not speak of `/lib` goes where `/lib` leads.
+fn folder_at(tree: &OwnedFd, to: &OwnedFd, name: &[u8], path: &Path, part: &Part<'_>) -> Result<OwnedFd, Errno> {
+    let open = || rustix::fs::openat(to, os(name), FOLDER | OFlags::NOFOLLOW, Mode::empty());
+    let make = || {
+        rustix::fs::mkdirat(to, os(name), Mode::from_raw_mode(0o755))?;
+        rustix::fs::chmodat(to, os(name), Mode::from_raw_mode(0o755), AtFlags::empty())?;
+        open()
+    };
+    match open() {
+        Ok(folder) => Ok(folder),
+        Err(Errno::NOENT) => make(),
+        Err(_) => {
+            if part.implied.contains(path)
+                && let Ok(folder) = below(tree, path, FOLDER)
+            {
+                return Ok(folder);
+            }
+            remove(to, name)?;
+            make()
+        }
+    }
+}
+
+/// Files that tell programs where they are: who they run as, and that there is no network. The image's other users stay known.
+fn own_files(tree: &OwnedFd) -> std::io::Result<()> {
+    let etc = match rustix::fs::openat(tree, "etc", FOLDER | OFlags::NOFOLLOW, Mode::empty()) {
+        Ok(etc) => etc,
+        Err(error) => {
+            if error != Errno::NOENT {
+                remove(tree, b"etc")?;
+            }
+            rustix::fs::mkdirat(tree, "etc", Mode::from_raw_mode(0o755))?;
+            rustix::fs::chmodat(tree, "etc", Mode::from_raw_mode(0o755), AtFlags::empty())?;
+            rustix::fs::openat(tree, "etc", FOLDER | OFlags::NOFOLLOW, Mode::empty())?
+        }
+    };
+    let users = lines(tree, b"etc/passwd", "root:x:0:0:root:/root:/bin/sh\n");
+    let groups = lines(tree, b"etc/group", "root:x:0:\n");
+    for (name, text) in [
+        ("passwd", format!("{users}user:x:1000:1000:user:/home/user:/bin/sh\n")),
+        ("group", format!("{groups}user:x:1000:\n")),
+        ("hosts", "127.0.0.1 localhost sandcell\n::1 localhost\n".to_owned()),
+        ("hostname", "sandcell\n".to_owned()),
+        ("resolv.conf", "# no network\n".to_owned()),
+    ] {
+        match remove(&etc, name.as_bytes()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&etc, name, flags, Mode::from_raw_mode(0o644))?;
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
+        std::fs::File::from(file).write_all(text.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// The image's own entries of a list of users or groups, without those that would be taken for the sandbox's.
+fn lines(tree: &OwnedFd, path: &[u8], otherwise: &str) -> String {
+    use std::io::Read as _;
+    let read = || -> Option<String> {
+        let path = Path::parse(path).ok()?;
+        let file = below(tree, &path, OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
+        let found = rustix::fs::fstat(&file).ok()?;
+        let mut text = Vec::new();
+        let regular = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+        if !regular {
+            return None;
+        }
+        std::fs::File::from(file).take(USERS_MAX).read_to_end(&mut text).ok()?;
+        Some(String::from_utf8_lossy(&text).into_owned())
+    };
+    let Some(text) = read() else {
+        return otherwise.to_owned();
+    };
+    let own = |line: &&str| {
+        let mut fields = line.split(':');
+        let (name, id) = (fields.next(), fields.nth(1));
+        id.is_some() && name != Some("user") && id != Some("1000")
+    };
+    text.lines().filter(own).map(|line| format!("{line}\n")).collect()
+}
+
+#[cfg(test)]
+#[path = "tree_tests.rs"]
+mod tests;

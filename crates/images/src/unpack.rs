@@ -1,0 +1,212 @@
+//! Unpacking one layer: a sandbox for it alone, the blob in, records out.
+//!
+//! One sandbox for each layer, so that a layer that takes the unpacker over can do nothing to another one, which other images may
+//! share. The digest of what goes in is taken out here, while it streams by; what comes out is written by `writer`, which
+//! believes nothing. If the digest turns out wrong, all of it is thrown away.
+
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use sandcell_sandbox::{
+    Backend, ByteSize, Channel, Command, Cpus, Exit, LAYERS, Limits, Process, ProcessEvent, ProcessHandle, SandboxSpec,
+    StdinMode,
+};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::mpsc;
+
+use crate::error::ImageError;
+use crate::inside::Kind;
+use crate::manifest::Digest;
+use crate::registry::Stream;
+use crate::store::{Draft, TOOL};
+use crate::writer::{Most, Written, write};
+
+/// Memory of an unpacker. Zstandard's windows are the most of it.
+const MEMORY: ByteSize = ByteSize::mib(512);
+/// Records that wait to be written.
+const PIECES: usize = 64;
+/// Bytes of the unpacker's words that a caller is shown.
+const SAID_MAX: usize = 300;
+/// Bytes that a layer may unpack to beside its files: heads, padding, the end.
+const OVERHEAD: u64 = 1 << 30;
+
+/// What goes in.
+pub(crate) struct Blob {
+    pub(crate) stream: Stream,
+    /// What its digest and size have to be; none: whatever it is.
+    pub(crate) known: Option<(Digest, u64)>,
+}
+
+/// With what it is unpacked.
+pub(crate) struct Unpacker<'a> {
+    pub(crate) maker: &'a Arc<dyn Backend>,
+    /// The folder with the program alone.
+    pub(crate) tool: &'a Path,
+    pub(crate) most: Most,
+}
+
+impl Unpacker<'_> {
+    /// Unpacks into the folder `files` of the draft. `fed` is told how many bytes went in.
+    pub(crate) async fn run(
+        &self,
+        kind: Kind,
+        blob: Blob,
+        draft: &Arc<Draft>,
+        fed: &(dyn Fn(u64) + Send + Sync),
+    ) -> Result<Written, ImageError> {
+        let spec = SandboxSpec {
+            limits: Limits {
+                memory: MEMORY,
+                cpus: Cpus::milli(1000),
+                processes: 16,
+                disk: ByteSize::mib(16),
+                inodes: 1000,
+            },
+            ..SandboxSpec::default()
+        };
+        let told = |error: sandcell_sandbox::SandboxError| ImageError::Sandbox(error.to_string());
+        let sandbox = self.maker.create(&spec).await.map_err(told)?;
+        let folder = sandbox.attach(self.tool).await.map_err(told)?;
+        debug_assert!(folder.starts_with(LAYERS));
+        let limit = self.most.bytes.saturating_add(OVERHEAD).to_string();
+        let words = ["images", "unpack", kind.as_str(), limit.as_str()].map(str::to_owned);
+        let command = Command {
+            argv: std::iter::once(format!("{folder}/{TOOL}")).chain(words).collect(),
+            env: sandbox.base_env().clone(),
+            cwd: "/tmp".to_owned(),
+            stdin: StdinMode::Piped,
+            control: false,
+        };
+        let Process { events, handle } = sandbox.spawn(command).await.map_err(told)?;
+        let (pieces, waiting) = mpsc::channel::<Bytes>(PIECES);
+        let (files, most, kept) = (draft.path().join("files"), self.most, Arc::clone(draft));
+        let writer = tokio::task::spawn_blocking(move || {
+            let written = write(&mut Pieces::new(waiting), &files, most);
+            // The draft outlives whoever writes into it.
+            drop(kept);
+            written
+        });
+        let moved = tokio::try_join!(feed(blob, handle.as_ref(), fed), take(events, pieces));
+        let written = writer
+            .await
+            .map_err(|_| ImageError::Unpack("the task that wrote it broke off".to_owned()))?;
+        if let Err(error) = sandbox.close().await {
+            tracing::debug!(%error, "an unpacker's sandbox did not close in order");
+        }
+        match (moved, written) {
+            // The writer has seen enough, and says why.
+            (Err(ImageError::GivenUp), Err(error)) | (Err(error), _) => Err(error),
+            (Ok(((), (Exit::Code(0), _))), written) => written,
+            // What does not fit ends the unpacker too.
+            (Ok(_), Err(error @ (ImageError::TooLarge { .. } | ImageError::DiskFull | ImageError::Store { .. }))) => {
+                Err(error)
+            }
+            (Ok(((), (Exit::Signal(_), _))), _) => Err(ImageError::Unpack(format!(
+                "the unpacker was killed, as it is at {} MiB of memory",
+                MEMORY.as_mib()
+            ))),
+            (Ok(((), (Exit::Code(_), said))), _) => Err(ImageError::Unpack(said)),
+        }
+    }
+}
+
+/// Hands the blob in, and looks at its digest and size.
+async fn feed(mut blob: Blob, handle: &dyn ProcessHandle, fed: &(dyn Fn(u64) + Send + Sync)) -> Result<(), ImageError> {
+    let (mut hash, mut count, mut reads) = (Sha256::new(), 0_u64, true);
+    while let Some(piece) = blob.stream.next().await {
+        let piece = piece?;
+        count = count.saturating_add(u64::try_from(piece.len()).unwrap_or(u64::MAX));
+        if blob.known.as_ref().is_some_and(|(_, size)| count > *size) {
+            return Err(wrong(&blob));
+        }
+        hash.update(&piece);
+        fed(u64::try_from(piece.len()).unwrap_or(0));
+        // One that has failed says so itself; the rest is looked at all the same.
+        reads = reads && handle.write(Channel::Stdin, piece).await.is_ok();
+    }
+    if let Some((digest, size)) = &blob.known
+        && (*size != count || *digest != Digest::finish(hash))
+    {
+        return Err(wrong(&blob));
+    }
+    // The end is told only to one who may believe what came.
+    let _gone_already = handle.close(Channel::Stdin).await;
+    Ok(())
+}
+
+fn wrong(blob: &Blob) -> ImageError {
+    let what = blob
+        .known
+        .as_ref()
+        .map_or_else(String::new, |(digest, _)| digest.to_string());
+    ImageError::Digest {
+        what: format!("a layer ({what})"),
+    }
+}
+
+/// Takes records and words out, until the unpacker has ended.
+async fn take(
+    mut events: mpsc::Receiver<ProcessEvent>,
+    pieces: mpsc::Sender<Bytes>,
+) -> Result<(Exit, String), ImageError> {
+    let (mut exit, mut open, mut said) = (None, 2, Vec::new());
+    while exit.is_none() || open > 0 {
+        match events.recv().await {
+            Some(ProcessEvent::Output {
+                channel: Channel::Stdout,
+                bytes,
+            }) => {
+                if pieces.send(bytes).await.is_err() {
+                    return Err(ImageError::GivenUp);
+                }
+            }
+            Some(ProcessEvent::Output { bytes, .. }) => {
+                let room = SAID_MAX.saturating_sub(said.len());
+                said.extend(bytes.iter().take(room));
+            }
+            Some(ProcessEvent::Closed { .. }) => open -= 1,
+            Some(ProcessEvent::Exited { exit: how }) => exit = Some(how),
+            None => break,
+        }
+    }
+    let said = String::from_utf8_lossy(&said);
+    let said: String = said
+        .trim()
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    let exit = exit.ok_or_else(|| ImageError::Sandbox("it ended before its time".to_owned()))?;
+    Ok((exit, said))
+}
+
+/// What comes through a channel, to be read by a thread.
+struct Pieces {
+    waiting: mpsc::Receiver<Bytes>,
+    piece: Bytes,
+}
+
+impl Pieces {
+    fn new(waiting: mpsc::Receiver<Bytes>) -> Self {
+        Self {
+            waiting,
+            piece: Bytes::new(),
+        }
+    }
+}
+
+impl Read for Pieces {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while self.piece.is_empty() {
+            match self.waiting.blocking_recv() {
+                Some(piece) => self.piece = piece,
+                None => return Ok(0),
+            }
+        }
+        let taken = self.piece.split_to(self.piece.len().min(into.len()));
+        into.get_mut(..taken.len()).unwrap_or_default().copy_from_slice(&taken);
+        Ok(taken.len())
+    }
+}

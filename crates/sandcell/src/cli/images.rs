@@ -1,0 +1,222 @@
+//! `sandcell images`: container images that sandboxes are made of without a container daemon.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::{Args, Subcommand};
+use sandcell_images::{Kept, Kind, LocalImages, Pruned};
+use sandcell_sandbox::{Backend, Code, Failure};
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::output::{self, Style};
+use crate::config::Settings;
+use crate::signals::Stop;
+use crate::wiring::{self, Launcher};
+
+/// Container images that sandboxes are made of without a container daemon (`sandcell run --image`, `image` of create_sandbox)
+#[derive(Debug, Args)]
+pub(super) struct ImagesArgs {
+    #[command(subcommand)]
+    command: ImagesCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ImagesCommand {
+    /// Fetches an image, or a newer one of the same name
+    Pull {
+        /// Its name, such as `python:3.13-slim`, `oci:/folder` or `docker-archive:/file.tar`
+        name: String,
+    },
+    /// Lists the images that are kept
+    List {
+        /// Prints a list of {name, digest, bytes, used_s, in_use}
+        #[arg(long)]
+        json: bool,
+    },
+    /// Removes an image that no sandbox uses
+    Remove {
+        /// Its name
+        name: String,
+    },
+    /// Removes all images that no sandbox uses
+    Prune,
+    /// Takes a layer from stdin apart; runs inside a sandbox
+    #[command(hide = true)]
+    Unpack {
+        /// What it is
+        kind: Kind,
+        /// Bytes that it may have unpacked
+        limit: u64,
+    },
+}
+
+pub(super) fn main(args: &ImagesArgs, load: impl FnOnce() -> Result<Settings, Failure>) -> ExitCode {
+    if let ImagesCommand::Unpack { kind, limit } = args.command {
+        return unpack(kind, limit);
+    }
+    let launcher = matches!(args.command, ImagesCommand::Pull { .. }).then(Launcher::start);
+    let done = load().and_then(|settings| {
+        let images = wiring::images::of(&settings)?.ok_or_else(no_data)?;
+        match (&args.command, launcher) {
+            (ImagesCommand::Pull { name }, Some(launcher)) => pull_alone(&settings, &images, name, launcher),
+            (ImagesCommand::List { json }, _) => super::printed(say_list(&images.list(), *json)),
+            (ImagesCommand::Remove { name }, _) => {
+                let pruned = images.remove(name).map_err(|error| error.failure(name))?;
+                super::printed(say_pruned(pruned))
+            }
+            (ImagesCommand::Prune, _) => {
+                let pruned = images.prune().map_err(|error| error.failure("to remove"))?;
+                super::printed(say_pruned(pruned))
+            }
+            (ImagesCommand::Pull { .. } | ImagesCommand::Unpack { .. }, _) => Ok(ExitCode::FAILURE),
+        }
+    });
+    super::ended(done)
+}
+
+/// Nothing is known here but two streams.
+fn unpack(kind: Kind, limit: u64) -> ExitCode {
+    let mut output = io::BufWriter::with_capacity(256 << 10, io::stdout().lock());
+    match sandcell_images::unpack(kind, limit, io::stdin().lock(), &mut output) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            // What was said so far is worth nothing.
+            let _nobody_listens = writeln!(io::stderr(), "{reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn no_data() -> Failure {
+    Failure::new(
+        Code::ImageUnavailable,
+        "there is no data folder to keep images in",
+        "set data_dir, or HOME",
+    )
+}
+
+fn pull_alone(
+    settings: &Settings,
+    images: &Arc<LocalImages>,
+    name: &str,
+    launcher: Launcher,
+) -> Result<ExitCode, Failure> {
+    let runtime = wiring::runtime()?;
+    let pulled = runtime.block_on(async {
+        let mut stop = Stop::listen()?;
+        let backend = wiring::native_alone(settings, launcher).await?;
+        let pulled = pull(images, name, &backend, &mut stop).await;
+        backend.shutdown().await;
+        pulled
+    });
+    // Whoever still writes into a draft has it removed when he is done, which is at once.
+    runtime.shutdown_timeout(Duration::from_secs(5));
+    let kept = pulled?;
+    let style = Style::of(&io::stdout());
+    super::printed(
+        output::text(&format!(
+            "{} {} ({} MB)\n  {}\n",
+            style.green("✓"),
+            style.bold(&kept.name),
+            kept.bytes / 1_000_000,
+            style.dim(&kept.digest)
+        ))
+        .map(|()| ExitCode::SUCCESS),
+    )
+}
+
+/// Pulls, tells how far it is, and gives up when the user wants that: nothing is left then.
+pub(super) async fn pull(
+    images: &LocalImages,
+    name: &str,
+    backend: &Arc<dyn Backend>,
+    stop: &mut Stop,
+) -> Result<Kept, Failure> {
+    let progress = watch::Sender::new("the registry is being asked".to_owned());
+    let mut steps = progress.subscribe();
+    let (began, mut told) = (Instant::now(), None);
+    let work = images.pull(name, backend, &progress);
+    tokio::pin!(work);
+    let mut tick = tokio::time::interval(Duration::from_millis(250));
+    loop {
+        tokio::select! {
+            pulled = &mut work => {
+                clear_line();
+                return pulled.map_err(|error| error.failure(name));
+            }
+            _ = tick.tick() => {
+                let step = steps.borrow_and_update().clone();
+                say_step(&step, began, &mut told);
+            }
+            _ = stop.next() => {
+                clear_line();
+                return Err(Failure::new(Code::Cancelled, "the image was not pulled; nothing of it is left", "run it again"));
+            }
+        }
+    }
+}
+
+/// One line that changes on a terminal; elsewhere a line now and then.
+fn say_step(step: &str, began: Instant, told: &mut Option<Instant>) {
+    const SELDOM: Duration = Duration::from_secs(5);
+    let mut err = io::stderr().lock();
+    // Progress that nobody can read is no reason to stop.
+    if err.is_terminal() {
+        let _nobody_listens = write!(err, "\r\u{1b}[K{:>3} s  {step}", began.elapsed().as_secs());
+    } else if told.is_none_or(|told| told.elapsed() > SELDOM) {
+        *told = Some(Instant::now());
+        let _nobody_listens = writeln!(err, "{step}");
+    }
+    let _nobody_listens = err.flush();
+}
+
+fn clear_line() {
+    let mut err = io::stderr().lock();
+    if err.is_terminal() {
+        let _nobody_listens = write!(err, "\r\u{1b}[K");
+    }
+}
+
+fn say_list(kept: &[Kept], as_json: bool) -> output::Printed {
+    if as_json {
+        let row = |one: &Kept| {
+            let used = one.used.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            json!({
+                "name": one.name,
+                "digest": one.digest,
+                "bytes": one.bytes,
+                "used_s": used.as_secs(),
+                "in_use": one.in_use,
+            })
+        };
+        output::json(&kept.iter().map(row).collect())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = String::new();
+    for one in kept {
+        let note = if one.in_use { "  in use" } else { "" };
+        let digest: String = one.digest.chars().take(19).collect();
+        text.push_str(&format!(
+            "{}  {digest}  {} MB{note}\n",
+            output::safe(&one.name),
+            one.bytes / 1_000_000
+        ));
+    }
+    if kept.is_empty() {
+        text.push_str("there is no image yet: sandcell images pull python:3.13-slim\n");
+    }
+    output::text(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn say_pruned(pruned: Pruned) -> output::Printed {
+    output::text(&format!(
+        "{} images removed, {} MB free again\n",
+        pruned.images,
+        pruned.bytes / 1_000_000
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
