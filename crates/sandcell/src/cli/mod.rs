@@ -14,6 +14,8 @@ mod history;
 mod install;
 mod languages;
 mod output;
+#[cfg(all(target_os = "linux", feature = "docker"))]
+mod prepared;
 #[cfg(test)]
 mod reference;
 mod run;
@@ -61,6 +63,8 @@ enum Command {
     Check(check::CheckArgs),
     #[cfg(all(target_os = "linux", feature = "native"))]
     Base(base::BaseArgs),
+    #[cfg(all(target_os = "linux", feature = "docker"))]
+    Prepared(prepared::PreparedArgs),
     Token(token::TokenArgs),
     #[cfg(all(unix, feature = "history"))]
     History(history::HistoryArgs),
@@ -147,6 +151,8 @@ fn dispatch(cli: Cli) -> ExitCode {
             let launcher = matches!(args.command, base::BaseCommand::Build { .. }).then(Launcher::start);
             ended(load(file, Vec::new()).and_then(|settings| base::run(&args, settings, launcher)))
         }
+        #[cfg(all(target_os = "linux", feature = "docker"))]
+        Command::Prepared(args) => ended(load(file, Vec::new()).and_then(|settings| prepared::run(&args, &settings))),
         Command::Token(args) => ended(load(file, Vec::new()).and_then(|settings| token::run(&args, &settings))),
         #[cfg(all(unix, feature = "history"))]
         Command::History(args) => ended(load(file, Vec::new()).and_then(|settings| history::run(&args, &settings))),

@@ -153,6 +153,10 @@ pub(crate) struct DockerSettings {
     pub(crate) runtime: Option<String>,
     /// Whether missing images are pulled.
     pub(crate) pull: bool,
+    /// Languages that every image gets.
+    pub(crate) languages: Vec<String>,
+    /// The hosts that they may be installed from.
+    pub(crate) mirrors: Vec<String>,
 }
 
 /// The log of events that matter for security.
@@ -278,6 +282,8 @@ impl Settings {
                 })?,
                 runtime: get.text("docker.runtime")?,
                 pull: get.word("docker.pull")? == "missing",
+                languages: get.words("docker.languages")?,
+                mirrors: get.texts("docker.mirrors")?,
             },
             restore: match get.value("sessions.restore")? {
                 Value::Switch(on) => *on,

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandcell_backends::docker::{self, DockerBackend, DockerConfig, Pull};
-use sandcell_languages::Detected;
-use sandcell_sandbox::{Backend, Failure, SandboxSpec};
+use sandcell_backends::docker::{self, DockerBackend, DockerConfig, Logins, Pull, Runtime};
+use sandcell_languages::{Detected, SYSTEM_PACKAGES};
+use sandcell_sandbox::{Backend, Failure, Network, SandboxSpec};
 use tokio::time::timeout;
 
 use crate::config::Settings;
@@ -19,17 +19,42 @@ const LOOK: Duration = Duration::from_secs(10);
 /// Finds the daemon.
 pub(super) async fn backend(settings: &Settings) -> Result<Arc<dyn Backend>, Failure> {
     let own = &settings.docker;
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    let runtimes = SYSTEM_PACKAGES
+        .iter()
+        .filter(|known| own.languages.iter().any(|name| name == known.language))
+        .map(|known| Runtime {
+            language: known.language.to_owned(),
+            programs: words(known.programs),
+            apt: words(known.apt),
+            apk: words(known.apk),
+        });
     let config = DockerConfig {
         host: own.host.clone(),
         certificates: own.certificates.clone(),
         image: own.image.clone(),
         runtime: own.runtime.clone(),
         pull: if own.pull { Pull::Missing } else { Pull::Never },
+        logins: Logins::usual(),
+        runtimes: runtimes.collect(),
+        mirrors: mirrors(settings)?,
         mounts: settings.mounts.clone(),
         isolation_min: settings.isolation_min,
         limits_min: settings.limits_min,
     };
     Ok(DockerBackend::start(config).await?)
+}
+
+/// The way to the hosts that system packages come from.
+#[cfg(feature = "native")]
+fn mirrors(settings: &Settings) -> Result<Option<Arc<dyn Network>>, Failure> {
+    super::network::reaching(&settings.docker.mirrors, &settings.network)
+}
+
+/// A build without the broker installs nothing.
+#[cfg(not(feature = "native"))]
+fn mirrors(_settings: &Settings) -> Result<Option<Arc<dyn Network>>, Failure> {
+    Ok(None)
 }
 
 /// The languages of the image. Where no sandbox of it can be made now, Python is taken to be there: calls are told why

@@ -74,6 +74,7 @@ mod notebooks;
 mod languages;
 // In containers.
 mod docker;
+mod docker_images;
 // What outlives a server.
 mod audit;
 mod history;
