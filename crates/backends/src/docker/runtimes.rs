@@ -512,7 +512,10 @@ impl Installation {
 /// What matters of what a program said: its errors, else its last lines.
 fn complaint(program: &str, said: &str) -> String {
     let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let is_error = |line: &&&str| line.starts_with("E:") || line.starts_with("ERROR") || line.contains("No space left");
+    let is_error = |line: &&&str| {
+        let begins = ["E:", "ERROR", "dpkg: error"].iter().any(|word| line.starts_with(word));
+        begins || line.contains("No space left")
+    };
     let mut errors: Vec<&str> = lines.iter().filter(is_error).copied().take(3).collect();
     if errors.is_empty() {
         errors = lines.iter().rev().take(3).rev().copied().collect();

@@ -444,7 +444,7 @@ fn a_slow_pull_is_progress_and_one_that_breaks_off_or_fills_the_disk_is_told() {
         let server = Client::start(&mut place.command(&["serve"]));
         (server, place, folder)
     };
-    let (server, ..) = started(|stream| {
+    let (server, _place, _folder) = started(|stream| {
         let _ = stream.write_all(HEAD);
         chunk(
             stream,
@@ -470,7 +470,7 @@ fn a_slow_pull_is_progress_and_one_that_breaks_off_or_fills_the_disk_is_told() {
     let pulling = pulling.unwrap_or_else(|| panic!("{told:?}"));
     assert!(pulling.to_string().contains("pulling slow.example/a:1"), "{pulling}");
 
-    let (server, ..) = started(|stream| {
+    let (server, _place, _folder) = started(|stream| {
         let _ = stream.write_all(HEAD);
         chunk(
             stream,
