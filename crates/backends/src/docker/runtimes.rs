@@ -207,7 +207,10 @@ impl Runtimes {
             Found::Done => {}
             Found::Running(progress) => {
                 return Err(failed(
-                    format!("{languages} is being installed into it: {}", progress.text),
+                    match progress.text.as_str() {
+                        "" => format!("{languages} is being installed into it"),
+                        text => text.to_owned(),
+                    },
                     "call again in a moment: the installation goes on, and the call waits for it",
                 ));
             }
