@@ -545,3 +545,36 @@ fn a_folder_mounted_copy_on_write_is_the_sandboxs_own() {
         .refused("backend_unavailable");
     assert!(said.contains("does not fit") && said.contains("disk_mb"), "{said}");
 }
+
+#[test]
+fn the_doctor_says_that_the_image_cannot_be_had_and_attacks_nothing() {
+    fn here() {}
+    let Some((host, _turn)) = daemon(&name_of(here)) else {
+        return;
+    };
+    let place = Place::with_settings(&format!(
+        "backend = \"docker\"\n[docker]\nhost = \"{host}\"\nimage = \"127.0.0.1:9/none:1\"\n"
+    ));
+    let output = place
+        .command(&["doctor", "--json"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let row = &report["backends"][0];
+    assert_eq!(
+        (&row["available"], &report["attacks"]["tried"]),
+        (&json!(false), &json!(0)),
+        "{row}"
+    );
+    let reason = row["reason"].as_str().unwrap();
+    assert!(
+        reason.contains("127.0.0.1:9/none:1") && reason.contains("refused"),
+        "{row}"
+    );
+    assert!(
+        row["remedy"].as_str().unwrap().contains("reaches the registry"),
+        "{row}"
+    );
+}
