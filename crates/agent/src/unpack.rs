@@ -114,3 +114,68 @@ fn file(archive: &mut impl Read, path: &Path, size: u64, mode: u32, modified: st
     file.set_modified(modified)?;
     skip(archive, size)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    fn archive(from: &Path, names: &[&str]) -> Vec<u8> {
+        let mut tar = Command::new("tar");
+        tar.args(["-c", "--format=gnu", "--absolute-names", "-C"])
+            .arg(from)
+            .args(names);
+        let output = tar.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        output.stdout
+    }
+
+    #[test]
+    fn files_folders_and_links_become_what_they_were() {
+        let place = tempfile::tempdir().unwrap();
+        let (from, to) = (place.path().join("from"), place.path().join("to"));
+        let long = "name-".repeat(40);
+        std::fs::create_dir_all(from.join("a/b")).unwrap();
+        std::fs::create_dir(&to).unwrap();
+        std::fs::write(from.join("a/b").join(&long), vec![7; 5000]).unwrap();
+        std::fs::write(from.join("empty"), "").unwrap();
+        std::fs::set_permissions(from.join("empty"), Permissions::from_mode(0o750)).unwrap();
+        symlink(&long, from.join("link")).unwrap();
+        let bytes = archive(&from, &["."]);
+        unpack(bytes.as_slice(), &to).unwrap();
+        assert_eq!(std::fs::read(to.join("a/b").join(&long)).unwrap(), vec![7; 5000]);
+        assert_eq!(std::fs::read_link(to.join("link")).unwrap(), Path::new(&long));
+        let empty = to.join("empty").metadata().unwrap();
+        assert_eq!((empty.len(), empty.permissions().mode() & 0o777), (0, 0o750));
+        let modified = |path: &Path| {
+            path.metadata()
+                .unwrap()
+                .modified()
+                .unwrap()
+                .duration_since(UNIX_EPOCH)
+                .unwrap()
+                .as_secs()
+        };
+        assert_eq!(modified(&to.join("empty")), modified(&from.join("empty")));
+        // What was cut off is no whole archive.
+        for cut in [100, 512, bytes.len() / 2] {
+            let again = place.path().join(cut.to_string());
+            std::fs::create_dir(&again).unwrap();
+            assert!(unpack(&bytes[..cut], &again).is_err(), "{cut}");
+        }
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let to = place.path().join("to");
+        std::fs::create_dir(&to).unwrap();
+        std::fs::write(place.path().join("outside"), "x").unwrap();
+        let absolute = place.path().join("outside").display().to_string();
+        for name in ["to/../outside", absolute.as_str()] {
+            let bytes = archive(place.path(), &[name]);
+            let error = unpack(bytes.as_slice(), &to).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{name}: {error}");
+        }
+    }
+}
