@@ -11,3 +11,5 @@ pub mod protocol;
 pub mod client;
 #[cfg(target_os = "linux")]
 pub mod server;
+#[cfg(target_os = "linux")]
+pub mod unpack;

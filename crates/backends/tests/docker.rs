@@ -13,7 +13,7 @@
 mod contract;
 
 fn main() {
-    use sandcell_backends::docker::{DockerBackend, DockerConfig, Pull};
+    use sandcell_backends::docker::{DockerBackend, DockerConfig, Logins, Pull};
     use sandcell_sandbox::{Backend, Degree, Level};
     use std::sync::Arc;
 
@@ -32,6 +32,9 @@ fn main() {
             image: std::env::var("SANDCELL_TEST_IMAGE").unwrap(),
             runtime: None,
             pull: Pull::Never,
+            logins: Logins { folder: None },
+            runtimes: vec![],
+            mirrors: None,
             mounts: vec![],
             isolation_min: Level::Container,
             limits_min: Degree::Enforced,

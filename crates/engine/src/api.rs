@@ -5,7 +5,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use sandcell_sandbox::{ByteSize, Code, Cpus, Finding, Isolation, LayerReport, Limits, SandboxPath, Usage, Variable};
+use sandcell_sandbox::{
+    Backend, ByteSize, Code, Cpus, Finding, Isolation, LayerReport, Limits, Preparing, SandboxPath, Usage, Variable,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::executions::Execution;
@@ -387,7 +389,7 @@ pub struct FileAnswer<T> {
 }
 
 /// Make sandboxes.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub struct CreateRequest {
     /// How many; at least 1. All are made, or none.
     pub count: u32,
@@ -414,6 +416,8 @@ pub struct CreateRequest {
     pub image: Option<String>,
     /// Hosts that it may reach; empty is no network.
     pub network: Vec<String>,
+    /// Told what the sandboxes wait for.
+    pub watch: Watch,
 }
 
 /// A live sandbox, as its owner sees it.
@@ -663,9 +667,18 @@ pub struct MemoryUse {
     pub limit: ByteSize,
 }
 
-/// Follows an execution from outside while a call waits for it. Empty until the execution is admitted.
+/// Follows from outside what a call waits for: its execution once there is one, and before that what its sandbox waits
+/// for. Empty until then.
 #[derive(Clone, Default)]
-pub struct Watch(Arc<OnceLock<Arc<Execution>>>);
+pub struct Watch(Arc<Watched>);
+
+#[derive(Default)]
+struct Watched {
+    execution: OnceLock<Arc<Execution>>,
+    preparing: OnceLock<Prepares>,
+}
+
+type Prepares = Box<dyn Fn() -> Option<Preparing> + Send + Sync>;
 
 impl std::fmt::Debug for Watch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -674,15 +687,30 @@ impl std::fmt::Debug for Watch {
 }
 
 impl Watch {
-    /// How far the progress bar is that the code shows, if it shows one.
+    /// How far the progress bar is that the code shows, if it shows one; else how far an image or a runtime is that the
+    /// sandbox waits for.
     #[must_use]
     pub fn progress(&self) -> Option<Progress> {
-        self.0.get().and_then(|execution| execution.progress())
+        let shown = self.0.execution.get().and_then(|execution| execution.progress());
+        shown.or_else(|| {
+            self.0
+                .preparing
+                .get()
+                .and_then(|preparing| preparing())
+                .map(Progress::of)
+        })
     }
 
     pub(crate) fn follow(&self, execution: &Arc<Execution>) {
         // One that follows something already goes on doing that.
-        self.0.get_or_init(|| execution.clone());
+        self.0.execution.get_or_init(|| execution.clone());
+    }
+
+    /// Looks at what sandboxes of these back ends with this image wait for.
+    pub(crate) fn prepares(&self, backends: Vec<Arc<dyn Backend>>, image: Option<String>) {
+        self.0
+            .preparing
+            .get_or_init(|| Box::new(move || backends.iter().find_map(|backend| backend.preparing(image.as_deref()))));
     }
 }
 

@@ -48,6 +48,7 @@ impl Core {
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
         let (wait, watch) = (req.wait, req.watch.clone());
+        watch.prepares(self.backends.clone(), None);
         let (language, code) = (req.language.clone(), req.code.clone());
         match self.admit(who, req, stay).await {
             Ok(job) => {

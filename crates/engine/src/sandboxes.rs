@@ -67,6 +67,7 @@ impl Core {
         let network = self.network_rule(&req.network)?;
         let planned = self.planned(req.backend.as_deref())?;
         let chosen = |b: &&Arc<dyn Backend>| req.backend.as_ref().is_none_or(|name| b.name() == name);
+        req.watch.prepares(self.backends.clone(), req.image.clone());
         let plan = Plan {
             backends: self.backends.iter().filter(chosen).cloned().collect(),
             spec: SandboxSpec {

@@ -18,6 +18,9 @@ use crate::sessions::{Held, Slot};
 
 /// How long a back end may take to make a sandbox.
 const CREATE: Duration = Duration::from_secs(30);
+/// A back end that answers sooner than this that an image is being made ready is asked a second time: both together are
+/// still less than clients wait.
+const PATIENCE: Duration = Duration::from_secs(25);
 /// How long a sandbox may take to close, before it is dropped instead.
 pub(crate) const CLOSE: Duration = Duration::from_secs(5);
 
@@ -209,7 +212,15 @@ fn bases_for<'a>(core: &'a Core, plan: &Plan) -> Result<Vec<Ground<'a>>, Failure
 async fn create_bare(plan: &Plan) -> Result<Made, Failure> {
     let mut failed: Vec<(PassedOver, bool)> = Vec::new();
     for backend in &plan.backends {
-        let error = match timeout(CREATE, backend.create(&plan.spec)).await {
+        let began = Instant::now();
+        let mut made = timeout(CREATE, backend.create(&plan.spec)).await;
+        if matches!(made, Ok(Err(SandboxError::Image { .. })))
+            && began.elapsed() < PATIENCE
+            && backend.preparing(plan.spec.image.as_deref()).is_some()
+        {
+            made = timeout(CREATE, backend.create(&plan.spec)).await;
+        }
+        let error = match made {
             Ok(Ok(sandbox)) => return Ok((sandbox, failed.into_iter().map(|(passed, _)| passed).collect())),
             Ok(Err(error)) => error,
             Err(_) => SandboxError::Unavailable {

@@ -13,7 +13,19 @@ use crate::wire::StepError;
 /// # Errors
 /// The first step that failed; what was done before it stays. The caller ends.
 pub fn lock(memory: u64, disk: u64) -> Result<(), StepError> {
-    for step in plan::contained(memory, disk) {
+    take(plan::contained(memory, disk))
+}
+
+/// The same in a container that installs system packages and runs nobody's code: root keeps what the container left it.
+///
+/// # Errors
+/// As [`lock`].
+pub fn lock_installer() -> Result<(), StepError> {
+    take(plan::installing())
+}
+
+fn take(all: Vec<plan::Step>) -> Result<(), StepError> {
+    for step in all {
         steps::run(&step).map_err(|error| StepError::new(&step.name(), step.layer(), &error))?;
     }
     Ok(())

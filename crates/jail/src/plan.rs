@@ -584,6 +584,22 @@ pub(crate) fn contained(memory: u64, disk: u64) -> Vec<Step> {
     ]
 }
 
+/// What a container's agent does to itself that installs system packages: those steps of [`contained`] that leave root
+/// its powers over files. There is no code of a caller's in such a container.
+pub(crate) fn installing() -> Vec<Step> {
+    let limit = |resource, soft, hard| Step::ResourceLimit { resource, soft, hard };
+    vec![
+        limit(Resource::Core, 0, 0),
+        limit(Resource::MessageQueues, 819_200, 819_200),
+        limit(Resource::OpenFiles, 1024, 4096),
+        Step::NoNewPrivileges,
+        Step::NotDumpable,
+        Step::SystemCalls {
+            memory_is_charged: true,
+        },
+    ]
+}
+
 pub(crate) fn resource_limits(host: &Host, request: &Request) -> Vec<Step> {
     let limit = |resource, soft, hard| Step::ResourceLimit { resource, soft, hard };
     // Private writable memory of one process. With control groups this only turns a single absurd allocation into a

@@ -12,6 +12,7 @@ mod inside;
 mod memory;
 mod node;
 pub mod python;
+mod system;
 pub mod table;
 
 use std::ffi::OsStr;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use sandcell_sandbox::{Code, Failure, Language, SandboxPath};
 
 pub use inside::{detect_in, with_images};
+pub use system::{SYSTEM_PACKAGES, SystemPackages};
 use table::{Finder, Table, TableLanguage};
 
 /// What the operator says about languages.

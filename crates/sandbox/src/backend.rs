@@ -57,6 +57,17 @@ pub enum MountMode {
     Cow,
 }
 
+/// How far something is that the making of a sandbox waits for: an image that is pulled, a runtime that is installed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Preparing {
+    /// What is being done, in a few words; empty in the first moment.
+    pub text: String,
+    /// How much of it is done, in a unit of its own.
+    pub done: u64,
+    /// Of how much; 0 where that is not known.
+    pub total: u64,
+}
+
 /// Makes sandboxes of one kind.
 #[async_trait]
 pub trait Backend: Send + Sync + std::fmt::Debug {
@@ -72,6 +83,13 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// Whether a specification may name an image.
     fn knows_images(&self) -> bool {
         false
+    }
+
+    /// How far the image is made ready that sandboxes with this image (none: the usual one) wait for. None: nothing is under
+    /// way for it. Cheap: it is asked again and again while a call waits.
+    fn preparing(&self, image: Option<&str>) -> Option<Preparing> {
+        let _ = image;
+        None
     }
 
     /// Makes a sandbox. When it fails, nothing of it is left.

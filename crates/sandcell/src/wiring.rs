@@ -116,6 +116,9 @@ pub(crate) struct Wired {
     pub(crate) backends: Vec<BackendState>,
     /// Why code cannot be run; empty when it can.
     pub(crate) problems: Vec<Failure>,
+    /// Why the usual image cannot be used at this moment, where the preferred back end has images. A server starts all the
+    /// same: it may be pulled by and by.
+    pub(crate) unready: Option<Failure>,
     /// The languages that are here.
     pub(crate) found: Detected,
     /// The back end that makes sandboxes of images kept here, if it is the preferred one.
@@ -193,9 +196,14 @@ async fn wire_with(
         // Sandboxes elsewhere are paid for while they wait.
         settings.engine.pool.parked = Some(0);
     }
+    #[cfg_attr(
+        not(all(target_os = "linux", feature = "docker")),
+        expect(unused_mut, reason = "only containers have images that can be missing")
+    )]
+    let mut unready = None;
     #[cfg(all(target_os = "linux", feature = "docker"))]
     if let Some(first) = working.first().filter(|first| first.name() == docker::NAME) {
-        found = docker::languages(first.as_ref(), &settings).await;
+        (found, unready) = docker::languages(first.as_ref(), &settings).await;
     }
     let mut problems = std::mem::take(&mut found.problems);
     // A Python that was chosen and does not work is never passed over for another language.
@@ -249,6 +257,7 @@ async fn wire_with(
         found,
         backends,
         problems,
+        unready,
         #[cfg(all(target_os = "linux", feature = "native"))]
         images,
     }

@@ -2,7 +2,9 @@
 //! program (a container's first process), and for tests that need it as process 1.
 //!
 //! `sandcell-agent contained MEMORY DISK` is the one in a container: it locks itself, and holds the container's processes
-//! and private files to so many bytes. What keeps it from serving is told on standard error, as one line.
+//! and private files to so many bytes; further words are more folders with such files. `sandcell-agent unpack FOLDER`
+//! writes an archive there. `sandcell-agent installing` is the one in a container that system packages are
+//! installed in. What keeps it from serving is told on standard error, as one line.
 
 use std::process::ExitCode;
 
@@ -33,7 +35,7 @@ mod inside {
         let words: Vec<String> = std::env::args().skip(1).collect();
         match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
             [] => {}
-            ["contained", memory, disk] => {
+            ["contained", memory, disk, copies @ ..] => {
                 let bytes = |text: &str| text.parse().map_err(|_| format!("{text} is no number of bytes"));
                 let held = Held {
                     memory: bytes(memory)?,
@@ -41,6 +43,20 @@ mod inside {
                 };
                 sandcell_jail::contained::lock(held.memory, held.disk).map_err(|error| error.to_string())?;
                 config.held = Some(held);
+                config.private.extend(copies.iter().map(std::path::PathBuf::from));
+            }
+            ["installing"] => {
+                sandcell_jail::contained::lock_installer().map_err(|error| error.to_string())?;
+            }
+            // A program of the sandbox, not its first one.
+            ["unpack", folder] => {
+                let archive = std::io::stdin().lock();
+                let unpacked = sandcell_agent::unpack::unpack(archive, std::path::Path::new(folder));
+                return match unpacked {
+                    Ok(()) => Ok(0),
+                    Err(error) if error.kind() == std::io::ErrorKind::StorageFull => Ok(DISK_FULL_STATUS),
+                    Err(error) => Err(error.to_string()),
+                };
             }
             _ => return Err("it is started by sandcell only".to_owned()),
         }

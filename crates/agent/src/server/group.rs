@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::locks::Locks;
 use super::usage::files;
 use super::{Held, process_table};
 use crate::protocol::GroupUsage;
@@ -36,8 +37,12 @@ pub(super) struct Group {
     private: Vec<PathBuf>,
     peak: u64,
     ended: u64,
+    locks: Locks,
     next: Instant,
 }
+
+/// Locks only count beside memory when they are at least this part of what processes may have.
+const LOCKS_PART: u64 = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Files {
@@ -114,6 +119,7 @@ impl Group {
             private: private.to_vec(),
             peak: 0,
             ended: 0,
+            locks: Locks::default(),
             next: Instant::now(),
         })
     }
@@ -145,8 +151,16 @@ impl Group {
         let disk = files(&self.private).disk;
         let memory = self.files.memory(disk);
         self.peak = self.peak.max(memory);
-        if memory > self.held.memory && end_largest() {
-            self.ended = self.ended.saturating_add(1);
+        let (locks, holder) = self.locks.count(|| self.files.cpu_us());
+        if memory > self.held.memory {
+            if end_largest() {
+                self.ended = self.ended.saturating_add(1);
+            }
+        } else if locks > self.held.memory / LOCKS_PART && locks.saturating_add(memory) > self.held.memory {
+            self.locks.forget();
+            if holder.is_some_and(|pid| pid != rustix::process::getpid() && kill_process(pid, Signal::KILL).is_ok()) {
+                self.ended = self.ended.saturating_add(1);
+            }
         }
         let most = most_files(self.held.disk);
         let room = self.held.memory.saturating_sub(memory).min(most.saturating_sub(disk));

@@ -10,6 +10,7 @@ mod files;
 mod forward;
 mod group;
 mod inward;
+mod locks;
 mod outward;
 mod process_table;
 mod program;

@@ -9,7 +9,7 @@ use bollard::models::{
 use sandcell_jail::plan::MASKED;
 use sandcell_sandbox::{HOME, LAYERS, Limits, MountMode, SandboxSpec};
 
-use super::{agent, labels};
+use super::{agent, copies, labels};
 
 /// Memory for the agent, and what the kernel needs for processes: not taken out of what programs may have.
 const AGENT: u64 = 8 << 20;
@@ -50,7 +50,7 @@ impl Image {
 pub(super) struct Common {
     /// The runtime, if not the daemon's own choice.
     pub(super) runtime: Option<String>,
-    /// The operator's folders, all read-only.
+    /// The operator's folders.
     pub(super) mounts: Vec<sandcell_sandbox::Mount>,
     /// Cores that the daemon's machine has, in thousandths.
     pub(super) cores_milli: u32,
@@ -69,12 +69,7 @@ pub(super) fn body(spec: &SandboxSpec, image: &Image, common: &Common, user: u32
         hostname: Some("sandcell".to_owned()),
         user: Some(format!("{user}:{user}")),
         working_dir: Some("/".to_owned()),
-        entrypoint: Some(vec![
-            agent::PATH.to_owned(),
-            "contained".to_owned(),
-            limits.memory.as_bytes().to_string(),
-            limits.disk.as_bytes().to_string(),
-        ]),
+        entrypoint: Some(entrypoint(limits, common)),
         cmd: Some(Vec::new()),
         // The agent needs none, and what the image says is given to programs one by one.
         env: Some(Vec::new()),
@@ -97,6 +92,54 @@ pub(super) fn body(spec: &SandboxSpec, image: &Image, common: &Common, user: u32
         host_config: Some(host(limits, image, common, user)),
         ..ContainerCreateBody::default()
     }
+}
+
+/// Memory, processes and cores of a container that installs.
+const INSTALLER_MEMORY: i64 = 1 << 30;
+const INSTALLER_PROCESSES: i64 = 256;
+/// Bytes of each folder of its that is not kept.
+const INSTALLER_CACHE: u64 = 512 << 20;
+/// What a package manager needs of root's powers: to give files their owners and modes, and to become other users.
+const INSTALLER_CAPABILITIES: [&str; 6] = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID"];
+
+/// The container in which something is installed into an image: root, with a root that can be written, and without any
+/// folder of the operator's. `caches` are folders that do not become part of what is kept.
+pub(super) fn installing(image: &Image, common: &Common, caches: &[&str]) -> ContainerCreateBody {
+    let spec = SandboxSpec::default();
+    let mut body = body(&spec, image, common, 0);
+    body.entrypoint = Some(vec![agent::PATH.to_owned(), "installing".to_owned()]);
+    body.user = Some("0:0".to_owned());
+    if let Some(host) = &mut body.host_config {
+        let cache = format!("rw,nosuid,nodev,exec,size={INSTALLER_CACHE},nr_inodes=50000");
+        let mut folders: HashMap<String, String> = private_folders(&spec.limits, image, common, 0);
+        folders.retain(|_, options| options.starts_with("ro,"));
+        folders.insert("/tmp".to_owned(), format!("{cache},mode=1777"));
+        folders.extend(
+            caches
+                .iter()
+                .map(|path| ((*path).to_owned(), format!("{cache},mode=0755"))),
+        );
+        host.tmpfs = Some(folders);
+        host.mounts = Some(vec![agent::mount(true)]);
+        host.readonly_rootfs = Some(false);
+        host.cap_add = Some(INSTALLER_CAPABILITIES.map(str::to_owned).to_vec());
+        host.memory = Some(INSTALLER_MEMORY);
+        host.memory_swap = Some(INSTALLER_MEMORY);
+        host.pids_limit = Some(INSTALLER_PROCESSES);
+        host.nano_cpus = Some(i64::from(common.cores_milli.max(10)) * 1_000_000);
+    }
+    body
+}
+
+fn entrypoint(limits: &Limits, common: &Common) -> Vec<String> {
+    let mut words = vec![
+        agent::PATH.to_owned(),
+        "contained".to_owned(),
+        limits.memory.as_bytes().to_string(),
+        limits.disk.as_bytes().to_string(),
+    ];
+    words.extend(copies::of(&common.mounts).map(|copy| copy.sandbox.clone()));
+    words
 }
 
 fn host(limits: &Limits, image: &Image, common: &Common, user: u32) -> HostConfig {
@@ -143,7 +186,7 @@ fn host(limits: &Limits, image: &Image, common: &Common, user: u32) -> HostConfi
             typ: Some("none".to_owned()),
             config: None,
         }),
-        tmpfs: Some(private_folders(limits, image, user)),
+        tmpfs: Some(private_folders(limits, image, common, user)),
         mounts: Some(mounts(common)),
         init: Some(false),
         ..HostConfig::default()
@@ -194,7 +237,7 @@ fn masked() -> Vec<String> {
 }
 
 /// The folders that can be written, in memory, and empty ones where the image asks for volumes.
-fn private_folders(limits: &Limits, image: &Image, user: u32) -> HashMap<String, String> {
+fn private_folders(limits: &Limits, image: &Image, common: &Common, user: u32) -> HashMap<String, String> {
     let (bytes, inodes) = (limits.disk.as_bytes(), limits.inodes);
     let size = format!("rw,nosuid,nodev,size={bytes},nr_inodes={inodes}");
     let mut folders: HashMap<String, String> = image
@@ -206,8 +249,10 @@ fn private_folders(limits: &Limits, image: &Image, user: u32) -> HashMap<String,
             (path, "ro,nosuid,nodev,noexec,size=4096,nr_inodes=2".to_owned())
         })
         .collect();
+    let own = format!("{size},exec,mode=0755,uid={user},gid={user}");
+    folders.extend(copies::of(&common.mounts).map(|copy| (copy.sandbox.clone(), own.clone())));
     folders.extend([
-        (HOME.to_owned(), format!("{size},exec,mode=0755,uid={user},gid={user}")),
+        (HOME.to_owned(), own),
         ("/tmp".to_owned(), format!("{size},exec,mode=1777")),
         (
             "/var/tmp".to_owned(),
@@ -235,14 +280,12 @@ fn layers() -> Mount {
 
 fn mounts(common: &Common) -> Vec<Mount> {
     let mut mounts = vec![agent::mount(true), layers()];
-    mounts.extend(common.mounts.iter().map(|own| Mount {
+    let seen = common.mounts.iter().filter(|mount| mount.mode == MountMode::Ro);
+    mounts.extend(seen.map(|own| Mount {
         target: Some(own.sandbox.clone()),
         source: Some(own.host.to_string_lossy().into_owned()),
         typ: Some(MountType::BIND),
-        read_only: Some(match own.mode {
-            // The back end does not start with the other kind.
-            MountMode::Ro | MountMode::Cow => true,
-        }),
+        read_only: Some(true),
         bind_options: Some(MountBindOptions {
             propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
             ..MountBindOptions::default()
@@ -324,6 +367,39 @@ mod tests {
     }
 
     #[test]
+    fn what_installs_has_no_more_of_root_than_it_needs_and_nothing_of_the_operators() {
+        let image = Image {
+            volumes: vec!["/data".to_owned()],
+            ..Image::default()
+        };
+        let mut common = common();
+        common.mounts = vec![sandcell_sandbox::Mount {
+            host: "/project".into(),
+            sandbox: "/mnt/project".to_owned(),
+            mode: MountMode::Ro,
+        }];
+        let body = installing(&image, &common, &["/var/cache/apt"]);
+        let host = body.host_config.unwrap();
+        assert_eq!((body.user.as_deref(), body.env), (Some("0:0"), Some(Vec::new())));
+        assert_eq!(
+            (host.network_mode.as_deref(), host.privileged),
+            (Some("none"), Some(false))
+        );
+        assert_eq!(host.security_opt, Some(vec!["no-new-privileges".to_owned()]));
+        assert_eq!(host.cap_drop, Some(vec!["ALL".to_owned()]));
+        let powers = host.cap_add.unwrap();
+        assert!(
+            !powers
+                .iter()
+                .any(|power| power.starts_with("SYS_") || power.starts_with("NET_") || power == "MKNOD")
+        );
+        assert_eq!(host.mounts.unwrap().len(), 1);
+        let mut folders: Vec<String> = host.tmpfs.unwrap().into_keys().collect();
+        folders.sort();
+        assert_eq!(folders, ["/data", "/tmp", "/var/cache/apt"]);
+    }
+
+    #[test]
     fn limits_become_the_daemons() {
         let image = Image::default();
         let host = body(&SandboxSpec::default(), &image, &common(), 30_000)
@@ -348,7 +424,7 @@ mod tests {
             volumes: ["/data/", "/tmp", HOME, "/", "relative"].map(str::to_owned).to_vec(),
             ..Image::default()
         };
-        let folders = private_folders(&Limits::default(), &image, 1);
+        let folders = private_folders(&Limits::default(), &image, &common(), 1);
         assert!(folders["/data"].starts_with("ro,"));
         assert!(folders["/tmp"].starts_with("rw,") && folders[HOME].starts_with("rw,"));
         assert_eq!(folders.len(), 5);

@@ -98,7 +98,7 @@ impl Daemon {
     pub(super) async fn upload(&self, name: &str, folder: &Path, number: usize) -> Result<(), SandboxError> {
         let (sender, receiver) = mpsc::channel(PIECES);
         let (from, to) = (folder.to_owned(), number.to_string());
-        let writing = tokio::task::spawn_blocking(move || tar::of_folder(&from, &to, &sender));
+        let writing = tokio::task::spawn_blocking(move || tar::of_folder(&from, &to, tar::Which::Files, &sender));
         let pieces = futures::stream::unfold(receiver, |mut receiver| async move {
             receiver.recv().await.map(|piece| (piece, receiver))
         });

@@ -1,10 +1,10 @@
 //! Images: looked at before each use, pulled when they are missing and the operator lets that happen.
 //!
-//! A pull outlives the call that began it. A call waits for some seconds and is then told how far it is; the next call
-//! for the same image waits on.
+//! A pull outlives the call that began it (see [`works`](super::works)), and is made with the login of whoever runs this
+//! server.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bollard::Docker;
@@ -12,19 +12,15 @@ use bollard::errors::Error;
 use bollard::models::CreateImageInfo;
 use bollard::query_parameters::CreateImageOptionsBuilder;
 use futures::StreamExt;
-use sandcell_sandbox::SandboxError;
-use tokio::sync::watch;
-use tokio::time::timeout;
+use sandcell_sandbox::{Preparing, SandboxError};
 
 use super::connect::{Address, failed, one_line};
 use super::container::Image;
+use super::logins::Logins;
+use super::works::{Found, Teller, Works};
 
-/// How long one call waits for a pull.
-const WAIT: Duration = Duration::from_secs(20);
 /// How long a pull may take.
 const PULL: Duration = Duration::from_secs(1800);
-/// Pulls at the same time.
-const PULLS: usize = 8;
 /// Layers of one image whose progress is counted.
 const LAYERS: usize = 256;
 
@@ -37,37 +33,30 @@ pub enum Pull {
     Never,
 }
 
-/// How far a pull is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Stage {
-    Pulling(Progress),
-    Done,
-    Failed(String),
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Progress {
-    done: u64,
-    total: u64,
-}
-
 /// The images of a daemon.
 #[derive(Debug)]
 pub(super) struct Images {
     docker: Docker,
     address: Address,
     pull: Pull,
-    pulls: Mutex<HashMap<String, watch::Receiver<Stage>>>,
+    logins: Logins,
+    pulls: Arc<Works>,
 }
 
 impl Images {
-    pub(super) fn new(docker: Docker, address: Address, pull: Pull) -> Self {
+    pub(super) fn new(docker: Docker, address: Address, pull: Pull, logins: Logins) -> Self {
         Self {
             docker,
             address,
             pull,
-            pulls: Mutex::default(),
+            logins,
+            pulls: Arc::default(),
         }
+    }
+
+    /// How far the pull of an image is.
+    pub(super) fn told(&self, name: &str) -> Option<Preparing> {
+        self.pulls.told(name)
     }
 
     /// Looks at the image, and pulls it if that is needed.
@@ -106,67 +95,38 @@ impl Images {
     }
 
     async fn pulled(self: &Arc<Self>, name: &str) -> Result<(), SandboxError> {
-        let mut stage = self.join(name)?;
-        let over = stage.wait_for(|stage| !matches!(stage, Stage::Pulling(_)));
-        let over = timeout(WAIT, over).await.map(|over| over.map(|stage| stage.clone()));
-        let seen = match over {
-            Ok(Ok(stage)) => stage,
-            Ok(Err(_)) => Stage::Failed("the pull broke off".to_owned()),
-            Err(_) => stage.borrow().clone(),
+        let (images, own) = (Arc::clone(self), name.to_owned());
+        let found = self
+            .pulls
+            .join(name, PULL, |teller| async move { images.run(&own, &teller).await });
+        let (reason, remedy) = match found.await {
+            Found::Done => return Ok(()),
+            Found::Running(progress) => (
+                format!("it is being pulled: {}", shown(&progress)),
+                "call again in a moment: the pull goes on, and the call waits for it".to_owned(),
+            ),
+            Found::TooMany(most) => (
+                format!("{most} other images are being pulled"),
+                "call again in a moment".to_owned(),
+            ),
+            Found::Failed(reason) => {
+                let remedy = remedy(name, &reason);
+                (reason, remedy)
+            }
         };
-        match seen {
-            Stage::Done => Ok(()),
-            Stage::Pulling(progress) => Err(SandboxError::Image {
-                image: name.to_owned(),
-                reason: format!("it is being pulled: {progress}"),
-                remedy: "call again in a moment: the pull goes on, and the call waits for it".to_owned(),
-            }),
-            Stage::Failed(reason) => Err(SandboxError::Image {
-                image: name.to_owned(),
-                remedy: remedy(name, &reason),
-                reason,
-            }),
-        }
+        Err(SandboxError::Image {
+            image: name.to_owned(),
+            reason,
+            remedy,
+        })
     }
 
-    /// Begins to pull, or joins those who wait for the same.
-    fn join(self: &Arc<Self>, name: &str) -> Result<watch::Receiver<Stage>, SandboxError> {
-        let mut pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(stage) = pulls.get(name) {
-            return Ok(stage.clone());
-        }
-        if pulls.len() >= PULLS {
-            return Err(SandboxError::Image {
-                image: name.to_owned(),
-                reason: format!("{PULLS} other images are being pulled"),
-                remedy: "call again in a moment".to_owned(),
-            });
-        }
-        let (sender, stage) = watch::channel(Stage::Pulling(Progress::default()));
-        pulls.insert(name.to_owned(), stage.clone());
-        let (images, name) = (Arc::clone(self), name.to_owned());
-        tokio::spawn(async move {
-            let end = match timeout(PULL, images.run(&name, &sender)).await {
-                Ok(Ok(())) => Stage::Done,
-                Ok(Err(reason)) => Stage::Failed(reason),
-                Err(_) => Stage::Failed(format!("it took more than {} s", PULL.as_secs())),
-            };
-            // The next call begins anew.
-            images
-                .pulls
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .remove(&name);
-            sender.send_replace(end);
-        });
-        Ok(stage)
-    }
-
-    async fn run(&self, name: &str, stage: &watch::Sender<Stage>) -> Result<(), String> {
-        tracing::info!(image = name, "pulling");
+    async fn run(&self, name: &str, teller: &Teller) -> Result<(), String> {
+        let login = self.logins.of(name).await?;
+        tracing::info!(image = name, login = login.is_some(), "pulling");
         let options = CreateImageOptionsBuilder::default().from_image(&tagged(name)).build();
-        let mut steps = self.docker.create_image(Some(options), None, None);
-        let mut layers: HashMap<String, Progress> = HashMap::new();
+        let mut steps = self.docker.create_image(Some(options), None, login);
+        let mut layers: HashMap<String, Layer> = HashMap::new();
         while let Some(step) = steps.next().await {
             let step = step.map_err(|error| match error {
                 Error::DockerResponseServerError { message, .. } => one_line(&message),
@@ -174,38 +134,57 @@ impl Images {
                 other => one_line(&other.to_string()),
             })?;
             note(&mut layers, step)?;
-            let sum = layers.values().fold(Progress::default(), |sum, layer| Progress {
-                done: sum.done.saturating_add(layer.done),
-                total: sum.total.saturating_add(layer.total),
-            });
-            stage.send_replace(Stage::Pulling(sum));
+            teller.say(sum(name, &layers));
         }
         Ok(())
     }
 }
 
+/// How much of a layer is here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Layer {
+    done: u64,
+    total: u64,
+}
+
 /// Takes a step of a pull down.
-fn note(layers: &mut HashMap<String, Progress>, step: CreateImageInfo) -> Result<(), String> {
+fn note(layers: &mut HashMap<String, Layer>, step: CreateImageInfo) -> Result<(), String> {
     if let Some(message) = step.error_detail.and_then(|error| error.message) {
         return Err(one_line(&message));
     }
     let numbers = step.progress_detail.and_then(|detail| detail.current.zip(detail.total));
+    if let (Some(layer), Some("Download complete")) = (&step.id, step.status.as_deref())
+        && let Some(known) = layers.get_mut(layer)
+    {
+        known.done = known.total;
+    }
     if let (Some(layer), Some((current, total)), Some("Downloading")) = (step.id, numbers, step.status.as_deref())
         && (layers.len() < LAYERS || layers.contains_key(&layer))
     {
         let (done, total) = (u64::try_from(current).unwrap_or(0), u64::try_from(total).unwrap_or(0));
-        layers.insert(layer, Progress { done, total });
+        layers.insert(layer, Layer { done, total });
     }
     Ok(())
 }
 
-impl std::fmt::Display for Progress {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.total == 0 {
-            return f.write_str("the registry is being asked");
-        }
-        write!(f, "{} of {} MB so far", self.done / 1_000_000, self.total / 1_000_000)
+/// How far all layers are together. Those that the daemon has not begun are not known yet, so the total grows.
+fn sum(name: &str, layers: &HashMap<String, Layer>) -> Preparing {
+    let all = |part: fn(&Layer) -> u64| layers.values().map(part).fold(0, u64::saturating_add);
+    let (done, total) = (all(|layer| layer.done), all(|layer| layer.total));
+    Preparing {
+        text: format!("pulling {}", one_line(name)),
+        done: done.min(total),
+        total,
     }
+}
+
+/// As a part of a sentence.
+fn shown(progress: &Preparing) -> String {
+    if progress.total == 0 {
+        return "the registry is being asked".to_owned();
+    }
+    let (done, total) = (progress.done / 1_000_000, progress.total / 1_000_000);
+    format!("{done} of {total} MB so far")
 }
 
 /// Without a tag or digest a daemon would pull all tags.
@@ -235,8 +214,16 @@ fn remedy(name: &str, reason: &str) -> String {
         "not found",
         "manifest unknown",
         "does not exist",
+        "no basic auth credentials",
+        "authentication required",
     ]) {
-        format!("check the name; for a private image `docker login` and `docker pull {name}` on the daemon's machine")
+        let at = super::logins::registry(name);
+        format!(
+            "check the name; for a private image `docker login {at}` as the user who runs this server, or `docker pull {name}` on the daemon's machine"
+        )
+    } else if has(&["the login for", "config.json"]) {
+        "`docker login` again as the user who runs this server, or correct config.json in DOCKER_CONFIG or ~/.docker"
+            .to_owned()
     } else if has(&["no space left"]) {
         "make room where the daemon keeps its data (`docker system df`, `docker system prune`)".to_owned()
     } else {
@@ -315,10 +302,13 @@ mod tests {
             ..CreateImageInfo::default()
         };
         assert_eq!(note(&mut layers, error), Err("manifest unknown".to_owned()));
-        let progress = Progress {
+        let progress = sum("a:1", &layers);
+        assert_eq!((progress.done, progress.total), (256, 512));
+        let progress = Preparing {
+            text: "pulling a:1".to_owned(),
             done: 4_500_000,
             total: 12_000_000,
         };
-        assert_eq!(progress.to_string(), "4 of 12 MB so far");
+        assert_eq!(shown(&progress), "4 of 12 MB so far");
     }
 }

@@ -7,6 +7,20 @@ pub(super) const KIND: &str = "dev.sandcell";
 /// The server that made it: machine, process id and when that process began.
 pub(super) const SERVER: &str = "dev.sandcell.server";
 
+/// The kind of an image that something was installed into.
+pub(super) const IMAGE: &str = "image";
+/// On such an image: the name and the digest of what it was made of, and the languages that were added.
+pub(super) const NAME: &str = "dev.sandcell.of";
+const DIGEST: &str = "dev.sandcell.of.digest";
+pub(super) const ADDS: &str = "dev.sandcell.adds";
+
+/// Of an image that languages were installed into.
+pub(super) fn of_image(name: &str, digest: &str, adds: &str) -> HashMap<String, String> {
+    [(KIND, IMAGE), (NAME, name), (DIGEST, digest), (ADDS, adds)]
+        .map(|(label, value)| (label.to_owned(), value.to_owned()))
+        .into()
+}
+
 /// Of the volume with the agent.
 pub(super) fn of_agent() -> HashMap<String, String> {
     HashMap::from([(KIND.to_owned(), "agent".to_owned())])

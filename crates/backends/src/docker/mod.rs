@@ -8,30 +8,37 @@
 mod agent;
 mod connect;
 mod container;
+mod copies;
 mod daemon;
 mod image;
 mod labels;
 mod line;
+mod logins;
 mod report;
+mod runtimes;
 mod sandbox;
 mod tar;
+mod works;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use sandcell_sandbox::{
-    Backend, Degree, Isolation, LayerReport, Level, Mount, MountMode, Sandbox, SandboxError, SandboxSpec,
+    Backend, Degree, Isolation, LayerReport, Level, Mount, Network, Preparing, Sandbox, SandboxError, SandboxSpec,
 };
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::timeout;
 
-use container::Common;
+use container::{Common, Image};
 use daemon::Daemon;
 use image::Images;
 pub use image::Pull;
+pub use logins::Logins;
+use runtimes::Runtimes;
+pub use runtimes::{Prepared, Runtime};
 use sandbox::DockerSandbox;
 
 /// The name in settings and results.
@@ -52,6 +59,12 @@ pub struct DockerConfig {
     pub runtime: Option<String>,
     /// Whether missing images are pulled.
     pub pull: Pull,
+    /// Where registry logins are looked up.
+    pub logins: Logins,
+    /// Languages that are installed into images that lack them.
+    pub runtimes: Vec<Runtime>,
+    /// The way to the mirrors that they come from; none: nothing is installed.
+    pub mirrors: Option<Arc<dyn Network>>,
     /// The operator's folders, on the daemon's machine.
     pub mounts: Vec<Mount>,
     /// Isolation weaker than this is refused.
@@ -65,6 +78,7 @@ pub struct DockerConfig {
 pub struct DockerBackend {
     daemon: Arc<Daemon>,
     images: Arc<Images>,
+    runtimes: Arc<Runtimes>,
     /// Whether the daemon has the agent.
     agent: Mutex<bool>,
     image: String,
@@ -86,15 +100,6 @@ impl DockerBackend {
                 "build sandcell where the agent's target is installed (`rustup target add` and the name that the build's warning says)",
             ));
         }
-        if let Some(mount) = config.mounts.iter().find(|mount| mount.mode == MountMode::Cow) {
-            return Err(connect::unavailable(
-                format!(
-                    "{} is mounted copy-on-write, which containers cannot",
-                    mount.host.display()
-                ),
-                "mount it with mode \"ro\", or use the native back end",
-            ));
-        }
         let (docker, address) = connect::connect(config.host.as_deref(), config.certificates.as_deref()).await?;
         let info = docker.info().await.map_err(|error| connect::failed(&address, &error))?;
         let found = report::Found::from_daemon(info, config.runtime.as_deref())?;
@@ -102,7 +107,8 @@ impl DockerBackend {
         let layers = report::layers(&found);
         let seed = token_number();
         Ok(Arc::new(Self {
-            images: Arc::new(Images::new(docker.clone(), address.clone(), config.pull)),
+            images: Arc::new(Images::new(docker.clone(), address.clone(), config.pull, config.logins)),
+            runtimes: Arc::new(Runtimes::new(config.runtimes, config.mirrors)),
             daemon: Daemon::new(docker, address),
             agent: Mutex::new(false),
             image: config.image,
@@ -133,12 +139,31 @@ impl DockerBackend {
         let name = spec.image.as_deref().unwrap_or(&self.image);
         let image = self.images.find(name).await?;
         self.provide(&image.id).await?;
+        let (chosen, known) = self.runtimes.in_place_of(&image, &self.daemon).await;
+        let made = self.container(spec, name, &chosen).await?;
+        if known {
+            return Ok(made);
+        }
+        // The first sandbox of an image says what the image lacks; mostly nothing, and it is the one that was wanted.
+        let path = made.env.get("PATH").cloned().unwrap_or_default();
+        let Some(lack) = self.runtimes.look(&image, name, made.client.files(), &path).await else {
+            return Ok(made);
+        };
+        drop(made);
+        let adding = self.runtimes.add(name, &image, &lack, &self.daemon, &self.common);
+        let prepared = adding.await?;
+        self.container(spec, name, &prepared).await
+    }
+
+    /// Makes a container of this image, which is called so.
+    async fn container(&self, spec: &SandboxSpec, name: &str, image: &Image) -> Result<DockerSandbox, SandboxError> {
         let user = container::user(self.next_user.fetch_add(1, Ordering::Relaxed));
-        let body = container::body(spec, &image, &self.common, user);
+        let body = container::body(spec, image, &self.common, user);
         let daemon = Arc::clone(&self.daemon);
         let (isolation, memory, name) = (self.isolation.clone(), spec.limits.memory, name.to_owned());
-        let env = container::environment(spec, &image);
+        let env = container::environment(spec, image);
         let usual = name == self.image;
+        let mounts = self.common.mounts.clone();
         let (sender, made) = oneshot::channel();
         // In a task of its own: a caller that leaves does not leave half a container. What nobody takes is dropped, and
         // with that removed.
@@ -155,11 +180,37 @@ impl DockerBackend {
                 usual,
                 attached: Mutex::new(0),
             });
+            let made = match made {
+                Ok(made) => copies::fill(&made.client, &mounts).await.map(|()| made),
+                failed => failed,
+            };
             let _ = sender.send(made);
         });
         made.await
             .unwrap_or_else(|_| Err(connect::unavailable("the making of a container broke off", "try again")))
     }
+}
+
+/// The images that languages were installed into, the newest first.
+///
+/// # Errors
+/// [`SandboxError::Unavailable`] says why the daemon cannot be asked.
+pub async fn prepared(host: Option<&str>, certificates: Option<&Path>) -> Result<Vec<Prepared>, SandboxError> {
+    let (docker, address) = connect::connect(host, certificates).await?;
+    runtimes::list(&docker)
+        .await
+        .map_err(|error| connect::failed(&address, &error))
+}
+
+/// Removes those that no container uses; the ones that went.
+///
+/// # Errors
+/// As [`prepared`].
+pub async fn prune(host: Option<&str>, certificates: Option<&Path>) -> Result<Vec<Prepared>, SandboxError> {
+    let (docker, address) = connect::connect(host, certificates).await?;
+    runtimes::prune(&docker, 0)
+        .await
+        .map_err(|error| connect::failed(&address, &error))
 }
 
 #[async_trait]
@@ -178,6 +229,11 @@ impl Backend for DockerBackend {
 
     fn knows_images(&self) -> bool {
         true
+    }
+
+    fn preparing(&self, image: Option<&str>) -> Option<Preparing> {
+        let name = image.unwrap_or(&self.image);
+        self.images.told(name).or_else(|| self.runtimes.told(name))
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {

@@ -23,8 +23,13 @@ pub(super) enum Kind {
         executable: bool,
     },
     Folder,
+    Link,
     /// The name of the next entry, when it is too long for its head.
     LongName {
+        size: u64,
+    },
+    /// The same for where a link leads.
+    LongLink {
         size: u64,
     },
 }
@@ -38,7 +43,9 @@ fn head(name: &[u8], kind: Kind, modified: u64) -> [u8; BLOCK] {
             executable: false,
         } => ("0000644", size, "0"),
         Kind::Folder => ("0000755", 0, "5"),
+        Kind::Link => ("0000777", 0, "2"),
         Kind::LongName { size } => ("0000644", size, "L"),
+        Kind::LongLink { size } => ("0000644", size, "K"),
     };
     let mut head = [0; BLOCK];
     let mut field = |at: usize, len: usize, bytes: &[u8]| {
@@ -53,14 +60,9 @@ fn head(name: &[u8], kind: Kind, modified: u64) -> [u8; BLOCK] {
     field(116, 8, b"0000000");
     field(124, 12, number(size).as_bytes());
     field(136, 12, number(modified).as_bytes());
-    // The sum counts its own field as spaces.
-    field(148, 8, b"        ");
     field(156, 1, letter.as_bytes());
     field(257, 8, b"ustar  \0");
-    let sum: u32 = head.iter().map(|byte| u32::from(*byte)).sum();
-    for (place, byte) in head.iter_mut().skip(148).zip(format!("{sum:06o}\0 ").bytes()) {
-        *place = byte;
-    }
+    seal(&mut head);
     head
 }
 
@@ -97,11 +99,52 @@ pub(super) fn of_program(name: &str, bytes: &[u8]) -> Vec<u8> {
     archive
 }
 
-/// Sends an archive of a folder's regular files and folders, in which the folder is called `name`. Blocks; ends early when
-/// nobody takes the pieces any more.
-pub(super) fn of_folder(folder: &Path, name: &str, pieces: &mpsc::Sender<Bytes>) -> io::Result<()> {
-    add(folder, name.as_bytes().to_vec(), 0, pieces)?;
+/// What of a folder is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Which {
+    /// Its regular files and folders.
+    Files,
+    /// The same, and its links. `everybodys`: only what everybody may read.
+    Copy { everybodys: bool },
+}
+
+/// Sends an archive of a folder, in which the folder is called `name`. Blocks; ends early when nobody takes the pieces any
+/// more.
+pub(super) fn of_folder(folder: &Path, name: &str, which: Which, pieces: &mpsc::Sender<Bytes>) -> io::Result<()> {
+    add(folder, name.as_bytes().to_vec(), 0, which, pieces)?;
     send(pieces, end())
+}
+
+/// The head of a link.
+fn link(name: &[u8], to: &[u8], modified: u64) -> Vec<u8> {
+    let mut all = Vec::new();
+    if to.len() > NAME {
+        let size = u64::try_from(to.len()).unwrap_or(u64::MAX);
+        all.extend_from_slice(&head(b"././@LongLink", Kind::LongLink { size }, 0));
+        all.extend_from_slice(to);
+        all.resize(all.len().next_multiple_of(BLOCK), 0);
+    }
+    let mut own = heads(name, Kind::Link, modified);
+    let start = own.len().saturating_sub(BLOCK);
+    if let Some(last) = own.get_mut(start..) {
+        for (place, byte) in last.iter_mut().skip(157).take(NAME).zip(to) {
+            *place = *byte;
+        }
+        seal(last);
+    }
+    all.extend_from_slice(&own);
+    all
+}
+
+/// Writes the sum of a head into it; the sum counts its own field as spaces.
+fn seal(head: &mut [u8]) {
+    for place in head.iter_mut().skip(148).take(8) {
+        *place = b' ';
+    }
+    let sum: u32 = head.iter().map(|byte| u32::from(*byte)).sum();
+    for (place, byte) in head.iter_mut().skip(148).zip(format!("{sum:06o}\0 ").bytes()) {
+        *place = byte;
+    }
 }
 
 fn send(pieces: &mpsc::Sender<Bytes>, piece: Bytes) -> io::Result<()> {
@@ -110,7 +153,7 @@ fn send(pieces: &mpsc::Sender<Bytes>, piece: Bytes) -> io::Result<()> {
         .map_err(|_| io::ErrorKind::BrokenPipe.into())
 }
 
-fn add(path: &Path, name: Vec<u8>, depth: usize, pieces: &mpsc::Sender<Bytes>) -> io::Result<()> {
+fn add(path: &Path, name: Vec<u8>, depth: usize, which: Which, pieces: &mpsc::Sender<Bytes>) -> io::Result<()> {
     use std::os::unix::ffi::OsStrExt as _;
     use std::os::unix::fs::MetadataExt as _;
     if depth > DEPTH {
@@ -118,6 +161,14 @@ fn add(path: &Path, name: Vec<u8>, depth: usize, pieces: &mpsc::Sender<Bytes>) -
     }
     let about = path.symlink_metadata()?;
     let modified = u64::try_from(about.mtime()).unwrap_or(0);
+    if about.is_symlink() && matches!(which, Which::Copy { .. }) {
+        let to = path.read_link()?;
+        return send(pieces, link(&name, to.as_os_str().as_bytes(), modified).into());
+    }
+    let needed = if about.is_dir() { 0o005 } else { 0o004 };
+    if which == (Which::Copy { everybodys: true }) && about.mode() & needed != needed {
+        return Ok(());
+    }
     if about.is_dir() {
         send(pieces, heads(&name, Kind::Folder, modified).into())?;
         let mut entries: Vec<_> = path.read_dir()?.collect::<io::Result<_>>()?;
@@ -126,7 +177,7 @@ fn add(path: &Path, name: Vec<u8>, depth: usize, pieces: &mpsc::Sender<Bytes>) -
             let mut below = name.clone();
             below.push(b'/');
             below.extend_from_slice(entry.file_name().as_bytes());
-            add(&entry.path(), below, depth + 1, pieces)?;
+            add(&entry.path(), below, depth + 1, which, pieces)?;
         }
         return Ok(());
     }
@@ -178,7 +229,7 @@ mod tests {
         std::os::unix::fs::symlink("/etc/passwd", folder.join("link")).unwrap();
         let (sender, mut receiver) = mpsc::channel(4);
         let from = folder.clone();
-        let writing = std::thread::spawn(move || of_folder(&from, "3", &sender));
+        let writing = std::thread::spawn(move || of_folder(&from, "3", Which::Files, &sender));
         let mut archive = Vec::new();
         while let Some(piece) = receiver.blocking_recv() {
             archive.extend_from_slice(&piece);
@@ -244,7 +295,7 @@ mod tests {
         let (sender, receiver) = mpsc::channel(1);
         drop(receiver);
         assert_eq!(
-            of_folder(place.path(), "0", &sender).unwrap_err().kind(),
+            of_folder(place.path(), "0", Which::Files, &sender).unwrap_err().kind(),
             io::ErrorKind::BrokenPipe
         );
     }

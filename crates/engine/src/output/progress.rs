@@ -2,6 +2,8 @@
 //!
 //! Only lines with the shape of a bar count, so that "3/4 done" in some sentence is no progress.
 
+use sandcell_sandbox::Preparing;
+
 use super::clean::plain;
 
 /// How far code says it is.
@@ -14,6 +16,25 @@ pub struct Progress {
     /// The bar's line, at most 200 characters.
     pub text: String,
 }
+
+impl Progress {
+    /// Of what a sandbox waits for. Numbers that are bytes are told in megabytes.
+    pub(crate) fn of(preparing: Preparing) -> Self {
+        let Preparing { text, done, total } = preparing;
+        let text = match total {
+            0 => text,
+            total => format!("{text}: {} of {} MB", done / MB, total / MB),
+        };
+        let number = |number: u64| u32::try_from(number / MB).map_or(f64::from(u32::MAX), f64::from);
+        Self {
+            done: number(done),
+            total: (total > 0).then(|| number(total)),
+            text: text.chars().take(TEXT).collect(),
+        }
+    }
+}
+
+const MB: u64 = 1_000_000;
 
 /// Bytes of the end of a stream that are looked at.
 pub(crate) const LOOK: usize = 1024;

@@ -103,6 +103,7 @@ async fn create(mut call: Call) -> Result<Answer, Failure> {
         backend: arguments.text("backend"),
         image: arguments.text("image"),
         network: arguments.texts("network"),
+        watch: call.watch.clone(),
     };
     let views = call.host.create(&call.who, request).await?;
     let Some(first) = views.first() else {

@@ -16,6 +16,8 @@ mod images;
 mod install;
 mod languages;
 mod output;
+#[cfg(all(target_os = "linux", feature = "docker"))]
+mod prepared;
 #[cfg(test)]
 mod reference;
 mod run;
@@ -69,6 +71,8 @@ enum Command {
     Service(service::ServiceArgs),
     #[cfg(all(target_os = "linux", feature = "native"))]
     Images(images::ImagesArgs),
+    #[cfg(all(target_os = "linux", feature = "docker"))]
+    Prepared(prepared::PreparedArgs),
     Token(token::TokenArgs),
     #[cfg(all(unix, feature = "history"))]
     History(history::HistoryArgs),
@@ -160,6 +164,8 @@ fn dispatch(cli: Cli) -> ExitCode {
         Command::Service(args) => ended(service::run(&args)),
         #[cfg(all(target_os = "linux", feature = "native"))]
         Command::Images(args) => images::main(&args, || load(file, Vec::new())),
+        #[cfg(all(target_os = "linux", feature = "docker"))]
+        Command::Prepared(args) => ended(load(file, Vec::new()).and_then(|settings| prepared::run(&args, &settings))),
         Command::Token(args) => ended(load(file, Vec::new()).and_then(|settings| token::run(&args, &settings))),
         #[cfg(all(unix, feature = "history"))]
         Command::History(args) => ended(load(file, Vec::new()).and_then(|settings| history::run(&args, &settings))),

@@ -163,6 +163,10 @@ pub(crate) struct DockerSettings {
     pub(crate) runtime: Option<String>,
     /// Whether missing images are pulled.
     pub(crate) pull: bool,
+    /// Languages that every image gets.
+    pub(crate) languages: Vec<String>,
+    /// The hosts that they may be installed from.
+    pub(crate) mirrors: Vec<String>,
 }
 
 /// What the operator says about images that need no container daemon.
@@ -331,6 +335,8 @@ impl Settings {
                 })?,
                 runtime: get.text("docker.runtime")?,
                 pull: get.word("docker.pull")? == "missing",
+                languages: get.words("docker.languages")?,
+                mirrors: get.texts("docker.mirrors")?,
             },
             images: ImageSettings {
                 allow: get.texts("images.allow")?,

@@ -486,7 +486,19 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "docker.pull",
         Kind::OneOf(&["missing", "never"]),
         "missing",
-        "Whether images that the daemon does not have are pulled.",
+        "Whether images that the daemon does not have are pulled, with the logins that `docker login` keeps for the user who runs the server.",
+    ),
+    operator(
+        "docker.languages",
+        Kind::ListOf(&["python", "javascript", "bash", "ruby", "perl"]),
+        "python",
+        "Languages that every image gets: where one lacks them and has `apt-get` or `apk`, they are installed once, in a container of its own that is thrown away, and kept as another image. Empty: images stay as they are.",
+    ),
+    operator(
+        "docker.mirrors",
+        Kind::Texts,
+        "deb.debian.org,security.debian.org,archive.ubuntu.com,security.ubuntu.com,ports.ubuntu.com,dl-cdn.alpinelinux.org",
+        "The hosts that such an installation may reach, written as in `network.allow`; `network.deny` and `network.private` hold for it, too. Empty: nothing is installed.",
     ),
     operator(
         "images.allow",

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandcell_backends::docker::{self, DockerBackend, DockerConfig, Pull};
-use sandcell_languages::Detected;
-use sandcell_sandbox::{Backend, Failure, SandboxSpec};
+use sandcell_backends::docker::{self, DockerBackend, DockerConfig, Logins, Pull, Runtime};
+use sandcell_languages::{Detected, SYSTEM_PACKAGES};
+use sandcell_sandbox::{Backend, Code, Failure, Network, SandboxSpec};
 use tokio::time::timeout;
 
 use crate::config::Settings;
@@ -19,12 +19,25 @@ const LOOK: Duration = Duration::from_secs(10);
 /// Finds the daemon.
 pub(super) async fn backend(settings: &Settings) -> Result<Arc<dyn Backend>, Failure> {
     let own = &settings.docker;
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    let runtimes = SYSTEM_PACKAGES
+        .iter()
+        .filter(|known| own.languages.iter().any(|name| name == known.language))
+        .map(|known| Runtime {
+            language: known.language.to_owned(),
+            programs: words(known.programs),
+            apt: words(known.apt),
+            apk: words(known.apk),
+        });
     let config = DockerConfig {
         host: own.host.clone(),
         certificates: own.certificates.clone(),
         image: own.image.clone(),
         runtime: own.runtime.clone(),
         pull: if own.pull { Pull::Missing } else { Pull::Never },
+        logins: Logins::usual(),
+        runtimes: runtimes.collect(),
+        mirrors: mirrors(settings)?,
         mounts: settings.mounts.clone(),
         isolation_min: settings.isolation_min,
         limits_min: settings.limits_min,
@@ -32,28 +45,39 @@ pub(super) async fn backend(settings: &Settings) -> Result<Arc<dyn Backend>, Fai
     Ok(DockerBackend::start(config).await?)
 }
 
+/// The way to the hosts that system packages come from.
+#[cfg(feature = "native")]
+fn mirrors(settings: &Settings) -> Result<Option<Arc<dyn Network>>, Failure> {
+    super::network::reaching(&settings.docker.mirrors, &settings.network)
+}
+
+/// A build without the broker installs nothing.
+#[cfg(not(feature = "native"))]
+fn mirrors(_settings: &Settings) -> Result<Option<Arc<dyn Network>>, Failure> {
+    Ok(None)
+}
+
 /// The languages of the image. Where no sandbox of it can be made now, Python is taken to be there: calls are told why
 /// nothing runs, and once it does (an image that is still being pulled) most images that people choose have it.
-pub(super) async fn languages(backend: &dyn Backend, settings: &Settings) -> Detected {
+///
+/// With it comes why none can be made now.
+pub(super) async fn languages(backend: &dyn Backend, settings: &Settings) -> (Detected, Option<Failure>) {
     let image = settings.docker.image.as_str();
     let wanted = super::wanted(settings);
     let spec = SandboxSpec {
         limits: settings.engine.limits.clone(),
         ..SandboxSpec::default()
     };
-    let sandbox = match timeout(LOOK, backend.create(&spec)).await {
-        Ok(Ok(sandbox)) => Some(sandbox),
-        Ok(Err(error)) => {
-            tracing::warn!(
-                "the languages of the image {image} are not known: {}",
-                Failure::from(error)
-            );
-            None
-        }
-        Err(_) => {
-            tracing::warn!("the languages of the image {image} are not known: no sandbox of it was ready in time");
-            None
-        }
+    let made = match timeout(LOOK, backend.create(&spec)).await {
+        Ok(made) => made.map_err(Failure::from),
+        Err(_) => Err(late(backend, image)),
+    };
+    if let Err(failure) = &made {
+        tracing::warn!("the languages of the image {image} are not known: {failure}");
+    }
+    let (sandbox, failure) = match made {
+        Ok(sandbox) => (Some(sandbox), None),
+        Err(failure) => (None, Some(failure)),
     };
     let found = sandcell_languages::detect_in(sandbox.as_deref(), image, &wanted).await;
     if let Some(sandbox) = sandbox
@@ -61,5 +85,21 @@ pub(super) async fn languages(backend: &dyn Backend, settings: &Settings) -> Det
     {
         tracing::debug!(%error, "the sandbox that the image was looked into from could not be closed");
     }
-    found
+    (found, failure)
+}
+
+/// No sandbox was ready in time.
+fn late(backend: &dyn Backend, image: &str) -> Failure {
+    match backend.preparing(None) {
+        Some(preparing) => Failure::new(
+            Code::ImageUnavailable,
+            format!("image {image} is not ready yet: {}", preparing.text),
+            "wait and try again; what is being done goes on while a server runs",
+        ),
+        None => Failure::new(
+            Code::BackendUnavailable,
+            format!("no sandbox of the image {image} was ready within {} s", LOOK.as_secs()),
+            "look whether the daemon is busy (`docker ps`, its log), and try again",
+        ),
+    }
 }

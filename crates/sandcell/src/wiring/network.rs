@@ -10,22 +10,27 @@ use crate::config::NetworkSettings;
 
 /// The network for an engine; none where the operator allows nothing.
 pub(super) fn network(settings: &NetworkSettings) -> Result<Option<Arc<dyn Network>>, Failure> {
+    reaching(&settings.allow, settings)
+}
+
+/// The way to these hosts, with what else the settings say of the network; none where there are none.
+pub(super) fn reaching(hosts: &[String], settings: &NetworkSettings) -> Result<Option<Arc<dyn Network>>, Failure> {
     let limits = EgressLimits {
         connections: settings.connections,
         bytes: settings.total.as_bytes(),
     };
-    let rules = EgressRules::read(&settings.allow, &settings.deny, &settings.private, limits).map_err(|error| {
+    let rules = EgressRules::read(hosts, &settings.deny, &settings.private, limits).map_err(|error| {
         Failure::invalid(
             format!("the settings of [network]: {error}"),
             "correct network.allow, network.deny and network.private",
         )
     })?;
-    if settings.allow.is_empty() {
+    if hosts.is_empty() {
         return Ok(None);
     }
     Ok(Some(Arc::new(BrokerNetwork {
         rules: Arc::new(rules),
-        allowed: settings.allow.clone(),
+        allowed: hosts.to_vec(),
     })))
 }
 

@@ -81,6 +81,7 @@ mod languages;
 // In containers.
 mod docker;
 // Of images, without a daemon.
+mod docker_images;
 mod images;
 // What outlives a server.
 mod audit;

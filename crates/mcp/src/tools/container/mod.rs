@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use futures::FutureExt as _;
-use sandcell_engine::{CreateRequest, ExecuteRequest, Principal, SandboxView};
+use sandcell_engine::{CreateRequest, ExecuteRequest, Principal, SandboxView, Watch};
 use sandcell_sandbox::{Code, Failure};
 use serde_json::json;
 
@@ -78,7 +78,7 @@ fn initialize_sandbox() -> Tool {
 async fn initialize(mut call: Call) -> Result<Answer, Failure> {
     let asked = call.arguments.text("image").unwrap_or_else(|| IMAGE.to_owned());
     let before = current(&*call.host, &call.who).await?;
-    let (view, image) = create(&*call.host, &call.who, asked).await?;
+    let (view, image) = create(&*call.host, &call.who, asked, &call.watch).await?;
     // Only now: when the new one cannot be had, the old one is still there.
     for old in &before {
         stop_one(&*call.host, &call.who, old).await?;
@@ -117,11 +117,17 @@ async fn initialize(mut call: Call) -> Result<Answer, Failure> {
 }
 
 /// Makes the sandbox. Where back ends have no images, the default one is left out, and another one is refused.
-async fn create(host: &dyn Host, who: &Principal, image: String) -> Result<(SandboxView, Option<String>), Failure> {
+async fn create(
+    host: &dyn Host,
+    who: &Principal,
+    image: String,
+    watch: &Watch,
+) -> Result<(SandboxView, Option<String>), Failure> {
     let request = |image: Option<String>| CreateRequest {
         count: 1,
         label: Some(LABEL.to_owned()),
         image,
+        watch: watch.clone(),
         ..CreateRequest::default()
     };
     let default = image == IMAGE;

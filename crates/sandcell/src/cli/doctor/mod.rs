@@ -108,11 +108,18 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
             .map(|row| BackendRow {
                 name: row.name.clone(),
                 level: row.level,
-                failure: row.failure.clone(),
+                failure: row.failure.clone().or_else(|| {
+                    // Of the first one that works: its image is the one that was tried.
+                    let first = wired.backends.iter().find(|other| other.failure.is_none());
+                    let unready = wired.unready.as_ref()?;
+                    first
+                        .is_some_and(|first| first.name == row.name)
+                        .then(|| unready.clone())
+                }),
             })
             .collect(),
         siege: match (&python, wired.problems.is_empty()) {
-            (Ok(_), true) => Some(siege::lay(&wired.engine, &absent).await),
+            (Ok(_), true) if wired.unready.is_none() => Some(siege::lay(&wired.engine, &absent).await),
             _ => None,
         },
         npm: wired

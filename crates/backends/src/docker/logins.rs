@@ -1,0 +1,346 @@
+//! Who pulls: the registry logins of the user who runs this server, as `docker login` keeps them.
+//!
+//! `config.json` in `DOCKER_CONFIG` or `~/.docker` names programs that know logins (`credHelpers` for one registry,
+//! `credsStore` for all), or has them itself (`auths`). They are read anew for each pull, so a login takes effect at once,
+//! go to the daemon with that pull, and are kept and logged nowhere.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bollard::auth::DockerCredentials;
+use serde::Deserialize;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::timeout;
+
+/// What Docker calls its own registry where logins are kept.
+const HUB: &str = "https://index.docker.io/v1/";
+/// Bytes of `config.json`, and of what a program says.
+const FILE_MAX: u64 = 1 << 20;
+const ANSWER_MAX: u64 = 64 << 10;
+/// How long a program may take: it may have to ask a key ring.
+const PROGRAM: Duration = Duration::from_secs(20);
+/// The user name that means that the secret is an identity token.
+const TOKEN: &str = "<token>";
+
+/// Where logins are looked up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Logins {
+    /// The folder with `config.json`; none: nobody is logged in.
+    pub folder: Option<PathBuf>,
+}
+
+impl Logins {
+    /// Where `docker login` keeps them: `DOCKER_CONFIG`, else `~/.docker`.
+    #[must_use]
+    pub fn usual() -> Self {
+        let named = std::env::var_os("DOCKER_CONFIG").filter(|folder| !folder.is_empty());
+        let folder = named.map(PathBuf::from);
+        Self {
+            folder: folder.or_else(|| std::env::home_dir().map(|home| home.join(".docker"))),
+        }
+    }
+
+    /// The login for the registry of an image; none where there is none.
+    ///
+    /// # Errors
+    /// What is wrong with the file or the program that should know it, in words.
+    pub(super) async fn of(&self, image: &str) -> Result<Option<DockerCredentials>, String> {
+        let Some(folder) = &self.folder else { return Ok(None) };
+        let Some(config) = read(&folder.join("config.json"))? else {
+            return Ok(None);
+        };
+        let registry = registry(image);
+        if let Some(program) = config.program(registry) {
+            return ask(program, registry).await;
+        }
+        config.login(registry)
+    }
+}
+
+/// The registry of an image, as logins name it.
+pub(super) fn registry(image: &str) -> &str {
+    match image.split_once('/') {
+        Some(("docker.io" | "index.docker.io" | "registry-1.docker.io", _)) => HUB,
+        Some((first, _)) if first.contains(['.', ':']) || first == "localhost" => first,
+        _ => HUB,
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Config {
+    auths: HashMap<String, Login>,
+    cred_helpers: HashMap<String, String>,
+    creds_store: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Login {
+    auth: Option<String>,
+    username: Option<String>,
+    password: Option<String>,
+    identitytoken: Option<String>,
+    registrytoken: Option<String>,
+}
+
+impl std::fmt::Debug for Login {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Login")
+    }
+}
+
+/// None: there is no file.
+fn read(file: &Path) -> Result<Option<Config>, String> {
+    use std::io::Read as _;
+    let place = file.display();
+    let open = match std::fs::File::open(file) {
+        Ok(open) => open,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(format!("{place} cannot be read: {error}")),
+    };
+    let mut text = Vec::new();
+    let read = open.take(FILE_MAX).read_to_end(&mut text);
+    read.map_err(|error| format!("{place} cannot be read: {error}"))?;
+    // Where the mistake is, but never what stands there.
+    let wrong = |error: serde_json::Error| format!("{place} is not as Docker writes it (line {})", error.line());
+    serde_json::from_slice(&text).map(Some).map_err(wrong)
+}
+
+/// A registry's key without what is often written around it.
+fn bare(key: &str) -> &str {
+    let rest = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://"));
+    rest.unwrap_or(key).split('/').next().unwrap_or_default()
+}
+
+impl Config {
+    /// The program that knows the login for a registry.
+    fn program(&self, registry: &str) -> Option<&str> {
+        let own = self.cred_helpers.iter().find(|(key, _)| same(key, registry));
+        let store = || self.creds_store.as_deref();
+        own.map(|(_, program)| program.as_str())
+            .or_else(store)
+            .filter(|program| !program.is_empty())
+    }
+
+    fn login(&self, registry: &str) -> Result<Option<DockerCredentials>, String> {
+        let exact = self.auths.get(registry);
+        let found = exact.or_else(|| {
+            let mut keys: Vec<&String> = self.auths.keys().filter(|key| same(key, registry)).collect();
+            keys.sort();
+            keys.first().and_then(|key| self.auths.get(*key))
+        });
+        let Some(login) = found else { return Ok(None) };
+        let (mut username, mut password) = (login.username.clone(), login.password.clone());
+        if let Some(auth) = login.auth.as_deref().filter(|auth| !auth.is_empty()) {
+            let pair = STANDARD
+                .decode(auth)
+                .ok()
+                .and_then(|bytes| String::from_utf8(bytes).ok());
+            let Some((user, secret)) = pair.as_deref().and_then(|pair| pair.split_once(':')) else {
+                return Err(format!("the login for {registry} in config.json cannot be read"));
+            };
+            username = Some(user.to_owned());
+            password = Some(secret.trim_end_matches('\0').to_owned());
+        }
+        let token = login.identitytoken.clone().filter(|token| !token.is_empty());
+        let registrytoken = login.registrytoken.clone().filter(|token| !token.is_empty());
+        if username.is_none() && token.is_none() && registrytoken.is_none() {
+            // An empty entry is what stands here when a program keeps the login.
+            return Ok(None);
+        }
+        Ok(Some(DockerCredentials {
+            username,
+            password: password.filter(|_| token.is_none()),
+            identitytoken: token,
+            registrytoken,
+            serveraddress: Some(registry.to_owned()),
+            ..DockerCredentials::default()
+        }))
+    }
+}
+
+fn same(key: &str, registry: &str) -> bool {
+    let hub = |name: &str| matches!(name, "index.docker.io" | "docker.io" | "registry-1.docker.io");
+    let (key, registry) = (bare(key), bare(registry));
+    key == registry || (hub(key) && hub(registry))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Known {
+    username: String,
+    secret: String,
+}
+
+/// Asks a program of the user's for a login.
+async fn ask(name: &str, registry: &str) -> Result<Option<DockerCredentials>, String> {
+    let program = format!("docker-credential-{name}");
+    // A name, never a path: the file is the user's, but a slash in it can only be a mistake.
+    if !name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+    {
+        return Err("config.json names a credential helper with characters that no program's name has".to_owned());
+    }
+    run(Path::new(&program), registry).await
+}
+
+async fn run(program: &Path, registry: &str) -> Result<Option<DockerCredentials>, String> {
+    let failed = |what: String| {
+        let program = program.display();
+        format!("the login for {registry} could not be had from {program}: {what}")
+    };
+    let mut child = tokio::process::Command::new(program)
+        .arg("get")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| failed(error.to_string()))?;
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let talk = async {
+        if let Some(mut stdin) = stdin {
+            // One that does not read has its reasons; its answer counts.
+            let _ = stdin.write_all(registry.as_bytes()).await;
+        }
+        let mut said = Vec::new();
+        if let Some(stdout) = stdout {
+            stdout.take(ANSWER_MAX).read_to_end(&mut said).await?;
+        }
+        Ok::<_, std::io::Error>((child.wait().await?, said))
+    };
+    let (status, said) = timeout(PROGRAM, talk)
+        .await
+        .map_err(|_| failed(format!("it took more than {} s", PROGRAM.as_secs())))?
+        .map_err(|error| failed(error.to_string()))?;
+    if !status.success() {
+        // How every such program says that it knows none.
+        let text = String::from_utf8_lossy(&said);
+        if text.contains("credentials not found") {
+            return Ok(None);
+        }
+        return Err(failed(format!("it ended with {status}")));
+    }
+    let known: Known = serde_json::from_slice(&said).map_err(|_| failed("its answer cannot be read".to_owned()))?;
+    let token = known.username == TOKEN;
+    Ok(Some(DockerCredentials {
+        username: Some(known.username).filter(|_| !token),
+        password: Some(known.secret.clone()).filter(|_| !token),
+        identitytoken: Some(known.secret).filter(|_| token),
+        serveraddress: Some(registry.to_owned()),
+        ..DockerCredentials::default()
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn an_images_registry_is_told_as_docker_tells_it() {
+        for (image, wanted) in [
+            ("python:3.13-slim", HUB),
+            ("library/python", HUB),
+            ("me/python@sha256:00", HUB),
+            ("docker.io/library/python", HUB),
+            ("ghcr.io/me/x:1", "ghcr.io"),
+            ("localhost/x", "localhost"),
+            ("127.0.0.1:5000/x", "127.0.0.1:5000"),
+            ("reg:5000/a/b:c", "reg:5000"),
+        ] {
+            assert_eq!(registry(image), wanted, "{image}");
+        }
+    }
+
+    fn config(text: &str) -> Config {
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn pair(found: Option<DockerCredentials>) -> Option<(String, String)> {
+        found.map(|found| (found.username.unwrap_or_default(), found.password.unwrap_or_default()))
+    }
+
+    #[test]
+    fn logins_are_found_however_their_registry_is_written() {
+        let auth = STANDARD.encode("me:se:cret");
+        let config = config(&format!(
+            r#"{{"auths": {{"https://reg.example/v2/": {{"auth": "{auth}"}}, "docker.io": {{"username": "u", "password": "p"}},
+                 "empty.example": {{}}, "token.example": {{"auth": "{auth}", "identitytoken": "t"}}}}, "HttpHeaders": {{}}}}"#
+        ));
+        let own = |user: &str, secret: &str| Some((user.to_owned(), secret.to_owned()));
+        assert_eq!(pair(config.login("reg.example").unwrap()), own("me", "se:cret"));
+        assert_eq!(pair(config.login(HUB).unwrap()), own("u", "p"));
+        assert_eq!(pair(config.login("empty.example").unwrap()), None);
+        assert_eq!(pair(config.login("other.example").unwrap()), None);
+        let token = config.login("token.example").unwrap().unwrap();
+        assert_eq!((token.identitytoken.as_deref(), token.password), (Some("t"), None));
+    }
+
+    #[test]
+    fn a_login_that_cannot_be_read_is_told_without_being_shown() {
+        let config = config(r#"{"auths": {"reg.example": {"auth": "c2VjcmV0"}}}"#);
+        let told = config.login("reg.example").unwrap_err();
+        assert!(
+            told.contains("reg.example") && !told.contains("secret") && !told.contains("c2Vj"),
+            "{told}"
+        );
+        assert!(!format!("{config:?}").contains("c2Vj"));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.json");
+        assert!(read(&file).unwrap().is_none());
+        std::fs::write(&file, "{\n \"auths\": \"hunter2\"}").unwrap();
+        let told = read(&file).unwrap_err();
+        assert!(told.contains("line 2") && !told.contains("hunter2"), "{told}");
+    }
+
+    #[test]
+    fn a_program_for_one_registry_comes_before_the_one_for_all() {
+        let config = config(r#"{"credHelpers": {"https://gcr.example": "gcr"}, "credsStore": "ring"}"#);
+        assert_eq!(config.program("gcr.example"), Some("gcr"));
+        assert_eq!(config.program(HUB), Some("ring"));
+        assert_eq!(super::tests::config(r#"{"credsStore": ""}"#).program(HUB), None);
+    }
+
+    #[tokio::test]
+    async fn programs_are_asked_as_docker_asks_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = |text: &str| {
+            let file = folder.path().join("helper");
+            // Another file each time: one that is being run cannot be written.
+            let _ = std::fs::remove_file(&file);
+            std::fs::write(&file, format!("#!/bin/sh\nread registry\n{text}\n")).unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+            file
+        };
+        let answer =
+            r#"[ "$1" = get ] && echo "{\"ServerURL\": \"\", \"Username\": \"$registry\", \"Secret\": \"s\"}""#;
+        let known = run(&program(answer), "reg.example").await.unwrap();
+        assert_eq!(pair(known), Some(("reg.example".to_owned(), "s".to_owned())));
+        let token = r#"echo '{"Username": "<token>", "Secret": "t"}'"#;
+        let known = run(&program(token), "reg.example").await.unwrap().unwrap();
+        assert_eq!((known.username, known.identitytoken.as_deref()), (None, Some("t")));
+        let none = "echo 'credentials not found in native keychain'; exit 1";
+        assert_eq!(run(&program(none), "reg.example").await, Ok(None));
+        let broken = run(&program("echo hunter2; exit 3"), "reg.example").await.unwrap_err();
+        assert!(
+            broken.contains("exit status: 3") && !broken.contains("hunter2"),
+            "{broken}"
+        );
+        let garbage = run(&program("echo hunter2"), "reg.example").await.unwrap_err();
+        assert!(
+            garbage.contains("cannot be read") && !garbage.contains("hunter2"),
+            "{garbage}"
+        );
+        let told = ask("../x", "reg.example").await.unwrap_err();
+        assert!(told.contains("characters"), "{told}");
+        let missing = ask("no-such-helper", "reg.example").await.unwrap_err();
+        assert!(missing.contains("docker-credential-no-such-helper"), "{missing}");
+    }
+}

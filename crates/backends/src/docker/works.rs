@@ -1,0 +1,192 @@
+//! Works that outlive the calls that began them: images that are pulled, runtimes that are installed.
+//!
+//! A call waits for some seconds and is then told how far the work is; the next call for the same waits on. A client that
+//! gives up so costs nothing of what was done.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sandcell_sandbox::Preparing;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// How long one call waits.
+const WAIT: Duration = Duration::from_secs(20);
+/// Works at the same time.
+const WORKS: usize = 8;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Stage {
+    Running(Preparing),
+    Done,
+    Failed(String),
+}
+
+/// How a call found a work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Found {
+    Done,
+    /// It goes on.
+    Running(Preparing),
+    Failed(String),
+    /// So many others are under way, and it was not begun.
+    TooMany(usize),
+}
+
+/// Tells how far a work is.
+#[derive(Debug, Clone)]
+pub(super) struct Teller(watch::Sender<Stage>);
+
+impl Teller {
+    pub(super) fn say(&self, progress: Preparing) {
+        self.0.send_replace(Stage::Running(progress));
+    }
+}
+
+/// Works, each by a name.
+#[derive(Debug, Default)]
+pub(super) struct Works {
+    running: Mutex<HashMap<String, watch::Receiver<Stage>>>,
+}
+
+impl Works {
+    /// Begins a work that may take so long, or joins those who wait for it; waits for it for some seconds. In a task of
+    /// its own: whoever waits may leave. What a work makes half it removes itself.
+    pub(super) async fn join<W>(self: &Arc<Self>, name: &str, most: Duration, work: impl FnOnce(Teller) -> W) -> Found
+    where
+        W: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        let Some(mut stage) = self.begin(name, most, work) else {
+            return Found::TooMany(WORKS);
+        };
+        let over = stage.wait_for(|stage| !matches!(stage, Stage::Running(_)));
+        let over = timeout(WAIT, over).await.map(|over| over.map(|stage| stage.clone()));
+        let seen = match over {
+            Ok(Ok(stage)) => stage,
+            Ok(Err(_)) => Stage::Failed("it broke off".to_owned()),
+            Err(_) => stage.borrow().clone(),
+        };
+        match seen {
+            Stage::Done => Found::Done,
+            Stage::Running(progress) => Found::Running(progress),
+            Stage::Failed(reason) => Found::Failed(reason),
+        }
+    }
+
+    fn begin<W>(
+        self: &Arc<Self>,
+        name: &str,
+        most: Duration,
+        work: impl FnOnce(Teller) -> W,
+    ) -> Option<watch::Receiver<Stage>>
+    where
+        W: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(stage) = running.get(name) {
+            return Some(stage.clone());
+        }
+        if running.len() >= WORKS {
+            return None;
+        }
+        let (sender, stage) = watch::channel(Stage::Running(Preparing::default()));
+        running.insert(name.to_owned(), stage.clone());
+        drop(running);
+        let work = work(Teller(sender.clone()));
+        let entry = Entry {
+            works: Arc::clone(self),
+            name: name.to_owned(),
+        };
+        tokio::spawn(async move {
+            let end = match timeout(most, work).await {
+                Ok(Ok(())) => Stage::Done,
+                Ok(Err(reason)) => Stage::Failed(reason),
+                Err(_) => Stage::Failed(format!("it took more than {} s", most.as_secs())),
+            };
+            // Those who come now begin anew.
+            drop(entry);
+            sender.send_replace(end);
+        });
+        Some(stage)
+    }
+
+    /// How far a work is that is under way.
+    pub(super) fn told(&self, name: &str) -> Option<Preparing> {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*running.get(name)?.borrow() {
+            Stage::Running(progress) => Some(progress.clone()),
+            Stage::Done | Stage::Failed(_) => None,
+        }
+    }
+}
+
+/// Takes a work off the list, also when it panics.
+struct Entry {
+    works: Arc<Works>,
+    name: String,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let mut running = self.works.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.remove(&self.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(done: u64) -> Preparing {
+        Preparing {
+            text: "working".to_owned(),
+            done,
+            total: 10,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_work_is_joined_and_its_waiters_are_told_how_far_it_is() {
+        let works = Arc::new(Works::default());
+        let (go, gone) = tokio::sync::oneshot::channel::<()>();
+        let first = works.join("a", Duration::from_secs(100), |teller| async move {
+            teller.say(at(3));
+            gone.await.map_err(|_| "left".to_owned())
+        });
+        assert_eq!(first.await, Found::Running(at(3)));
+        assert_eq!(works.told("a"), Some(at(3)));
+        assert_eq!(works.told("b"), None);
+        let second = works.join("a", Duration::from_secs(100), |_| async {
+            Err("began twice".to_owned())
+        });
+        go.send(()).unwrap();
+        assert_eq!(second.await, Found::Done);
+        assert_eq!(works.told("a"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_time_outs_and_panics_end_a_work_and_the_next_call_begins_anew() {
+        let works = Arc::new(Works::default());
+        let most = Duration::from_secs(5);
+        let failed = works.join("a", most, |_| async { Err("no".to_owned()) }).await;
+        assert_eq!(failed, Found::Failed("no".to_owned()));
+        let slow = works.join("a", most, |_| std::future::pending()).await;
+        assert_eq!(slow, Found::Failed("it took more than 5 s".to_owned()));
+        let broken = works.join("a", most, |_| async { panic!("on purpose") }).await;
+        assert_eq!(broken, Found::Failed("it broke off".to_owned()));
+        assert_eq!(works.join("a", most, |_| async { Ok(()) }).await, Found::Done);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn there_are_only_so_many_at_once() {
+        let works = Arc::new(Works::default());
+        let most = Duration::from_secs(100);
+        for number in 0..WORKS {
+            let begun = works.begin(&number.to_string(), most, |_| std::future::pending());
+            assert!(begun.is_some());
+        }
+        let more = works.join("more", most, |_| async { Ok(()) }).await;
+        assert_eq!(more, Found::TooMany(WORKS));
+    }
+}
