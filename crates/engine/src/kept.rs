@@ -68,11 +68,7 @@ impl Executions {
                 "run the code again; get_execution_history still lists it",
             ));
         }
-        Err(Failure::new(
-            Code::NotFound,
-            format!("there is no execution '{}'", crate::ids::echo(id)),
-            "get_execution_history lists yours",
-        ))
+        Err(unknown(id))
     }
 
     /// The caller's newest one that is not finished.
@@ -85,6 +81,18 @@ impl Executions {
         running
             .max_by_key(|(number, _)| *number)
             .map(|(_, execution)| execution.clone())
+    }
+
+    /// All of the caller's that are not finished, newest first.
+    pub(crate) fn running(&self, who: &Principal) -> Vec<Arc<Execution>> {
+        let mut running: Vec<(u64, Arc<Execution>)> = lock(&self.store)
+            .by_id
+            .values()
+            .filter(|(_, execution)| execution.owner == *who && !execution.is_finished())
+            .cloned()
+            .collect();
+        running.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(*number));
+        running.into_iter().map(|(_, execution)| execution).collect()
     }
 
     /// It is over: from now on it counts against what is kept.
@@ -112,6 +120,15 @@ impl Executions {
             store.forget_all(&who);
         }
     }
+}
+
+/// The caller has no such execution.
+pub(crate) fn unknown(id: &str) -> Failure {
+    Failure::new(
+        Code::NotFound,
+        format!("there is no execution '{}'", crate::ids::echo(id)),
+        "get_execution_history lists yours",
+    )
 }
 
 impl Store {

@@ -24,4 +24,5 @@ mod unpack;
 pub use npm::{NpmConfig, NpmEntry, NpmPackages, NpmPolicy, find_npm};
 pub use policy::{Entry, EntryError, Policy};
 pub use service::{BaseInfo, Config, PythonPackages};
+pub use store::KeptMax;
 pub use tool::{Tool, find_uv};

@@ -16,15 +16,13 @@ use crate::lock::{self, Locked};
 use crate::names;
 use crate::policy::Policy;
 use crate::spec::{self, Spec};
-use crate::store::{Answer, Base, Layer, Store, base_name, key};
+use crate::store::{Answer, Base, KeptMax, Layer, OPERATOR, Store, base_name, key};
 use crate::tool::{self, Tool};
 
 /// How long an index is not asked again for the same request.
 pub(crate) const FRESH: Duration = Duration::from_secs(24 * 3600);
 /// Installers at once; each may use all of the machine's cores.
 pub(crate) const INSTALLERS: usize = 2;
-/// The owner of bases.
-const OPERATOR: &str = "operator's bases";
 /// How long a base may take.
 const BASE_TIMEOUT: Duration = Duration::from_secs(3600);
 
@@ -47,8 +45,8 @@ pub struct Config {
     pub file_max: u64,
     /// Bytes of all downloaded files of one installation.
     pub total_max: u64,
-    /// Bytes of all layers that are kept.
-    pub kept_max: u64,
+    /// How much is kept.
+    pub kept_max: KeptMax,
     /// uv, where it was found.
     pub uv: Option<PathBuf>,
     /// The base that every sandbox starts with.

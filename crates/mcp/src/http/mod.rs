@@ -1,5 +1,6 @@
 //! MCP over HTTP: Streamable HTTP at `/mcp` in both eras of the protocol, health at `/healthz` and `/readyz`, metrics at
-//! `/metrics`, and where an issuer is named, what OAuth clients look for below `/.well-known`.
+//! `/metrics`, where an issuer is named, what OAuth clients look for below `/.well-known`, and where the operator wants it, a
+//! page to look at (`page`).
 //!
 //! rmcp speaks the protocol; everything that keeps strangers out and friends within bounds is in front of it, in the order
 //! of the files: `connections` (how many, how slow), `door` (the way of a request), `names` (Host and Origin),
@@ -13,6 +14,7 @@ mod guesses;
 mod message;
 mod metrics;
 mod names;
+mod page;
 mod refusal;
 mod sessions;
 mod tenants;
@@ -29,6 +31,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use names::WrongName;
+pub use page::Page;
 pub use tls::{TlsError, TlsFiles};
 
 use crate::auth::oauth::{OauthError, OauthOptions};
@@ -84,6 +87,8 @@ pub struct HttpOptions {
     pub anonymous: Anonymous,
     /// The issuer whose access tokens are taken as well, if any. Then nobody gets in without a token.
     pub oauth: Option<OauthOptions>,
+    /// Whether there is a page to look at.
+    pub page: Page,
     /// The certificate; none for plain HTTP.
     pub tls: Option<TlsFiles>,
 }
@@ -169,7 +174,7 @@ impl HttpServer {
         Ok(Self {
             listener: TcpListener::from_std(listener).map_err(HttpError::Socket)?,
             slots: Slots::new(http.limits.connections),
-            door: Arc::new(Door::new(names, gate, tenants, http.limits, host)),
+            door: Arc::new(Door::new(names, gate, tenants, http.limits, host, http.page)),
             tls,
             end,
         })

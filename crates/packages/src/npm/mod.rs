@@ -23,7 +23,7 @@ pub use policy::{NpmEntry, NpmPolicy};
 
 use crate::lock::Locked;
 use crate::service::{FRESH, INSTALLERS, Turns, broken, rfc3339, too_long};
-use crate::store::{Answer, Layer, Store, key};
+use crate::store::{Answer, KeptMax, Layer, Store, key};
 use installer::{Installer, Setup};
 use spec::Spec;
 
@@ -49,8 +49,8 @@ pub struct NpmConfig {
     pub file_max: u64,
     /// Bytes of all downloaded files of one installation.
     pub total_max: u64,
-    /// Bytes of all layers that are kept.
-    pub kept_max: u64,
+    /// How much is kept.
+    pub kept_max: KeptMax,
     /// Looks a variable of the environment up, for the machine's settings.
     pub variable: fn(&str) -> Option<String>,
 }
