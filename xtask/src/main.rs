@@ -35,12 +35,16 @@ enum Chore {
     },
     /// Create, run and close many sandboxes on one server and compare what the machine holds before and after
     Soak {
-        /// How many; with --kill ten thousand unless told otherwise
+        /// How many; with --kill ten thousand unless told otherwise, with --http seconds
         #[arg(long)]
         count: Option<u32>,
         /// Kills sandboxes, launchers and servers at random moments instead of closing them
         #[arg(long)]
         kill: bool,
+        /// Clients that call a server over HTTP once a second, each with words of its own, for five minutes or so many
+        /// seconds (`--count`); then the server is killed
+        #[arg(long, value_name = "CLIENTS", num_args = 0..=1, default_missing_value = "200", conflicts_with = "kill")]
+        http: Option<u32>,
     },
     /// What calls cost, against a bare interpreter and other ways to run code, measured in the same run
     Bench {
@@ -68,8 +72,13 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().chore {
         Chore::Check => check::run(),
         Chore::Test { filters } => test::run(&filters),
-        Chore::Soak { count, kill: false } => test::soak(count.unwrap_or(1000)),
-        Chore::Soak { count, kill: true } => test::soak_killing(count.unwrap_or(10_000)),
+        Chore::Soak {
+            count,
+            http: Some(clients),
+            ..
+        } => test::soak_http(clients, count.unwrap_or(300)),
+        Chore::Soak { count, kill: false, .. } => test::soak(count.unwrap_or(1000)),
+        Chore::Soak { count, kill: true, .. } => test::soak_killing(count.unwrap_or(10_000)),
         Chore::Bench {
             rounds,
             write,

@@ -152,15 +152,24 @@ fn passes_again(command: &mut Command, again: Vec<String>, whose: &str, tally: &
 
 /// Many sandboxes on one server, all of it; the end-to-end suite runs a part of the same test.
 pub fn soak(count: u32) -> Result<()> {
-    long("soak::", "SANDCELL_TEST_SOAK", count)
+    long("soak::create_run_close", &[("SANDCELL_TEST_SOAK", count)])
 }
 
 /// Many kills at random moments, of sandboxes and servers; the end-to-end suite runs a part of the same test.
 pub fn soak_killing(count: u32) -> Result<()> {
-    long("kills::", "SANDCELL_TEST_KILLS", count)
+    long("kills::", &[("SANDCELL_TEST_KILLS", count)])
 }
 
-fn long(tests: &str, variable: &str, count: u32) -> Result<()> {
+/// Many clients over HTTP for so many seconds; the end-to-end suite runs a part of the same test.
+pub fn soak_http(clients: u32, seconds: u32) -> Result<()> {
+    let variables = [
+        ("SANDCELL_TEST_SOAK_CLIENTS", clients),
+        ("SANDCELL_TEST_SOAK_HTTP", seconds),
+    ];
+    long("http::soak::", &variables)
+}
+
+fn long(tests: &str, variables: &[(&str, u32)]) -> Result<()> {
     let binary = executable(
         &["build", "--release", "--package", "sandcell", "--bin", "sandcell"],
         "sandcell",
@@ -178,7 +187,7 @@ fn long(tests: &str, variable: &str, count: u32) -> Result<()> {
                 tests,
             ])
             .env(BINARY, binary)
-            .env(variable, count.to_string())
+            .envs(variables.iter().map(|(name, value)| (name, value.to_string())))
             .env("SANDCELL_TEST_REQUIRE", "1"),
     )
 }

@@ -751,6 +751,53 @@ pub struct HistoryRecord {
     pub error: Option<String>,
 }
 
+/// An execution that runs or waits for its turn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RunningView {
+    /// The execution.
+    pub execution_id: ExecutionId,
+    /// Its sandbox.
+    pub sandbox_id: SandboxId,
+    /// The language.
+    pub language: String,
+    /// Whether its code has begun; else it waits.
+    pub began: bool,
+    /// How long its code has run.
+    pub duration_ms: u64,
+    /// At most 100 characters and "...".
+    pub code_preview: String,
+}
+
+/// A finished execution as a history that lasts has it, whoever keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KeptExecution {
+    /// Its row.
+    #[serde(flatten)]
+    pub record: HistoryRecord,
+    /// All of its code.
+    pub code: String,
+    /// Standard output as it was handed back: head and tail.
+    pub stdout: String,
+    /// Standard error in the same way.
+    pub stderr: String,
+    /// The last expression's value.
+    pub result: Option<String>,
+    /// The error that the code raised.
+    pub traceback: Option<String>,
+    /// Why it was not ok: the code of the cause.
+    pub cause: Option<String>,
+    /// The program's exit code.
+    pub exit_code: Option<i32>,
+    /// Processor time.
+    pub cpu_ms: u64,
+    /// The most memory its sandbox used so far, in bytes.
+    pub peak_memory_bytes: u64,
+    /// Bytes that it wrote to standard output.
+    pub stdout_bytes: u64,
+    /// Bytes that it wrote to standard error.
+    pub stderr_bytes: u64,
+}
+
 /// The caller's history, newest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HistoryView {

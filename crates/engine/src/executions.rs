@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::artifacts::Artifacts;
+use crate::history::CODE_PREVIEW;
 use crate::ladder::Stop;
 use crate::meter::Cost;
 use crate::output::{
@@ -22,7 +23,8 @@ use crate::record::Record;
 use crate::sync::lock;
 use crate::verdict::Verdict;
 use crate::{
-    EngineConfig, ExecutionId, ExecutionView, Expiry, Principal, SandboxId, Shown, Status, StreamName, StreamSlice,
+    EngineConfig, ExecutionId, ExecutionView, Expiry, Principal, RunningView, SandboxId, Shown, Status, StreamName,
+    StreamSlice,
 };
 
 /// What an execution counts at least, so that many empty ones are bounded too.
@@ -410,6 +412,20 @@ impl Execution {
             (live.stderr.end(LOOK), live.stdout.end(LOOK))
         };
         recognise(&err).or_else(|| recognise(&out))
+    }
+
+    /// A line about it while it is not over.
+    pub(crate) fn glance(&self) -> RunningView {
+        let began = lock(&self.live).began;
+        let ran = began.map_or(Duration::ZERO, |began| began.elapsed());
+        RunningView {
+            execution_id: self.id.clone(),
+            sandbox_id: self.sandbox_id.clone(),
+            language: self.language.clone(),
+            began: began.is_some(),
+            duration_ms: u64::try_from(ran.as_millis()).unwrap_or(u64::MAX),
+            code_preview: preview(&self.code, CODE_PREVIEW),
+        }
     }
 
     /// Bytes that keeping it costs.

@@ -14,7 +14,7 @@ use crate::{ExecutionId, HistoryRecord, HistoryView, Principal, SandboxId, Statu
 
 /// Packages that a view names.
 const INSTALLED: usize = 500;
-const CODE_PREVIEW: usize = 100;
+pub(crate) const CODE_PREVIEW: usize = 100;
 const STDOUT_PREVIEW: usize = 200;
 const ERROR_PREVIEW: usize = 500;
 /// Callers that have a view of their own; beyond that the one that began first starts anew.

@@ -15,6 +15,8 @@ const KEPT_EACH: usize = 256;
 const KEPT_BYTES_EACH: u64 = 24 << 20;
 /// Bytes of output and artifacts of all callers that are kept.
 const KEPT_BYTES: u64 = 1 << 30;
+/// Finished executions of all callers whose output is kept: the least that each takes adds up, too.
+const KEPT: usize = 4096;
 /// Callers whose executions are kept; beyond that, those who ran something longest ago are forgotten.
 const CALLERS: usize = 1024;
 /// Ids of one caller that are remembered when their output is not kept any more.
@@ -30,6 +32,7 @@ struct Store {
     by_id: HashMap<ExecutionId, (u64, Arc<Execution>)>,
     shelves: BTreeMap<Principal, Shelf>,
     next: u64,
+    finished: usize,
     bytes: u64,
 }
 
@@ -68,11 +71,7 @@ impl Executions {
                 "run the code again; get_execution_history still lists it",
             ));
         }
-        Err(Failure::new(
-            Code::NotFound,
-            format!("there is no execution '{}'", crate::ids::echo(id)),
-            "get_execution_history lists yours",
-        ))
+        Err(unknown(id))
     }
 
     /// The caller's newest one that is not finished.
@@ -87,6 +86,18 @@ impl Executions {
             .map(|(_, execution)| execution.clone())
     }
 
+    /// All of the caller's that are not finished, newest first.
+    pub(crate) fn running(&self, who: &Principal) -> Vec<Arc<Execution>> {
+        let mut running: Vec<(u64, Arc<Execution>)> = lock(&self.store)
+            .by_id
+            .values()
+            .filter(|(_, execution)| execution.owner == *who && !execution.is_finished())
+            .cloned()
+            .collect();
+        running.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(*number));
+        running.into_iter().map(|(_, execution)| execution).collect()
+    }
+
     /// It is over: from now on it counts against what is kept.
     pub(crate) fn shelve(&self, execution: &Execution) {
         let weight = execution.weight();
@@ -97,6 +108,7 @@ impl Executions {
         shelf.order.push_back((execution.id.clone(), weight));
         shelf.bytes += weight;
         shelf.touched = touched;
+        store.finished += 1;
         store.bytes += weight;
         let over =
             |shelf: &Shelf| shelf.order.len() > KEPT_EACH || shelf.order.len() > 1 && shelf.bytes > KEPT_BYTES_EACH;
@@ -107,11 +119,24 @@ impl Executions {
             let Some(who) = store.heaviest() else { break };
             store.forget(&who);
         }
+        while store.finished > KEPT {
+            let Some(who) = store.busiest() else { break };
+            store.forget(&who);
+        }
         while store.shelves.len() > CALLERS {
             let Some(who) = store.longest_ago() else { break };
             store.forget_all(&who);
         }
     }
+}
+
+/// The caller has no such execution.
+pub(crate) fn unknown(id: &str) -> Failure {
+    Failure::new(
+        Code::NotFound,
+        format!("there is no execution '{}'", crate::ids::echo(id)),
+        "get_execution_history lists yours",
+    )
 }
 
 impl Store {
@@ -132,6 +157,11 @@ impl Store {
         heaviest.map(|(who, _)| who.clone())
     }
 
+    fn busiest(&self) -> Option<Principal> {
+        let busiest = self.shelves.iter().max_by_key(|(_, shelf)| shelf.order.len());
+        busiest.map(|(who, _)| who.clone())
+    }
+
     fn forget(&mut self, who: &Principal) {
         let Some(shelf) = self.shelves.get_mut(who) else { return };
         let Some((id, weight)) = shelf.order.pop_front() else {
@@ -143,6 +173,7 @@ impl Store {
         }
         shelf.forgotten.push_back(id.clone());
         self.bytes = self.bytes.saturating_sub(weight);
+        self.finished = self.finished.saturating_sub(1);
         self.by_id.remove(&id);
     }
 }

@@ -10,7 +10,7 @@ use sandcell_sandbox::{ByteSize, Code};
 
 use crate::executions::Execution;
 use crate::record::Record;
-use crate::{Cause, ExecutionId, ExecutionView, HistoryRecord, Principal, SandboxId};
+use crate::{Cause, ExecutionId, ExecutionView, HistoryRecord, KeptExecution, Principal, SandboxId};
 
 /// An execution that is over, or code that was refused, as a history that lasts keeps it. What code was given on
 /// standard input and in its environment is not in it.
@@ -72,6 +72,10 @@ pub trait Keeper: Debug + Send + Sync {
     /// The caller's newest rows, those handed over before included. None if it cannot tell: the engine then answers from
     /// memory. Must be bounded in time.
     async fn view(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Option<LastingView>;
+
+    /// One of the caller's rows with everything that is kept of it. None if there is none of theirs, or it cannot tell.
+    /// Must be bounded in time.
+    async fn find(&self, who: &Principal, id: &str) -> Option<KeptExecution>;
 
     /// Finishes what was handed over. Must be bounded in time.
     async fn close(&self);

@@ -314,6 +314,26 @@ impl Engine {
         Ok(self.core.wait(&execution, wait).await)
     }
 
+    /// The caller's executions that are not finished, newest first. As many as `executions_per_caller` run, others wait.
+    #[must_use]
+    pub fn running(&self, who: &Principal) -> Vec<RunningView> {
+        let running = self.core.executions.running(who);
+        running.iter().map(|execution| execution.glance()).collect()
+    }
+
+    /// A finished execution of the caller's from the history that lasts, which has it longer than [`Engine::execution`];
+    /// pictures and files are not in it.
+    ///
+    /// # Errors
+    /// When the caller has no such execution there, or nobody keeps such a history.
+    pub async fn kept(&self, who: &Principal, id: &str) -> Result<KeptExecution, Failure> {
+        let found = match &self.core.witnesses.keeper {
+            Some(keeper) => keeper.find(who, id).await,
+            None => None,
+        };
+        found.ok_or_else(|| kept::unknown(id))
+    }
+
     /// Lets `watch` follow an execution of the caller's.
     ///
     /// # Errors

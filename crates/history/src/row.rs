@@ -1,6 +1,6 @@
 //! A row, as it is kept and read back.
 
-use sandcell_engine::{ExecutionId, Finished, HistoryRecord, SandboxId, Status};
+use sandcell_engine::{ExecutionId, Finished, HistoryRecord, KeptExecution, SandboxId, Status};
 use serde::Serialize;
 
 use crate::clock::millis;
@@ -143,6 +143,26 @@ impl Row {
             code_preview: self.code_preview.clone(),
             stdout_preview: self.stdout_preview.clone(),
             error: self.error.clone(),
+        })
+    }
+}
+
+impl Row {
+    /// All of it, as its owner sees it. None as with [`Row::record`].
+    pub(crate) fn into_kept(self) -> Option<KeptExecution> {
+        Some(KeptExecution {
+            record: self.record()?,
+            code: self.code,
+            stdout: self.stdout,
+            stderr: self.stderr,
+            result: self.result,
+            traceback: self.traceback,
+            cause: self.cause,
+            exit_code: self.exit_code,
+            cpu_ms: self.cpu_ms,
+            peak_memory_bytes: self.peak_memory_bytes,
+            stdout_bytes: self.stdout_bytes,
+            stderr_bytes: self.stderr_bytes,
         })
     }
 }

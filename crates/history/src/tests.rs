@@ -56,6 +56,22 @@ fn file(folder: &tempfile::TempDir) -> std::path::PathBuf {
     Database::file(folder.path())
 }
 
+#[tokio::test]
+async fn all_of_a_row_is_its_owners_alone_and_is_there_before_it_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    writer.keep(finished(1, "ann", "x = 'whole'"));
+    let (ann, bob) = (Principal::new("ann"), Principal::new("bob"));
+    let kept = writer.find(&ann, &id(1)).await.unwrap();
+    assert_eq!((kept.code.as_str(), kept.stdout.as_str()), ("x = 'whole'", "printed"));
+    assert!(writer.find(&bob, &id(1)).await.is_none());
+    assert!(writer.find(&ann, &id(2)).await.is_none());
+    let mut old = finished(3, "ann", "old");
+    old.started = SystemTime::now() - 2 * DAY;
+    writer.keep(old);
+    assert!(writer.find(&ann, &id(3)).await.is_none(), "older than what is shown");
+}
+
 fn rows(path: &Path, owner: &str) -> Vec<String> {
     let filter = Filter {
         owner: Some(owner.to_owned()),

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
-use sandcell_engine::{Finished, Keeper, LastingView, Principal};
+use sandcell_engine::{Finished, Keeper, KeptExecution, LastingView, Principal};
 use tokio::sync::oneshot;
 
 use crate::clock::{millis, now};
@@ -65,6 +65,11 @@ enum Request {
         last_n: usize,
         sandbox: Option<String>,
         answer: oneshot::Sender<Option<LastingView>>,
+    },
+    Find {
+        owner: String,
+        id: String,
+        answer: oneshot::Sender<Option<Box<KeptExecution>>>,
     },
     Flush(oneshot::Sender<()>),
 }
@@ -147,6 +152,20 @@ impl Keeper for Writer {
             return None;
         }
         tokio::time::timeout(ANSWER, answered).await.ok()?.ok()?
+    }
+
+    async fn find(&self, who: &Principal, id: &str) -> Option<KeptExecution> {
+        let (answer, answered) = oneshot::channel();
+        let request = Request::Find {
+            owner: who.0.to_string(),
+            id: id.to_owned(),
+            answer,
+        };
+        if !self.send(request) {
+            return None;
+        }
+        let found = tokio::time::timeout(ANSWER, answered).await.ok()?.ok()?;
+        found.map(|kept| *kept)
     }
 
     async fn close(&self) {
@@ -248,6 +267,13 @@ impl Desk {
                 };
                 // Whoever asked may have left.
                 let _nobody_waits = answer.send(view);
+            }
+            Request::Find { owner, id, answer } => {
+                self.write();
+                let oldest = Database::oldest(self.keep.age);
+                let row = self.with(|database, _| database.find(&id)).flatten();
+                let own = row.filter(|row| row.owner == owner && row.started_ms >= oldest);
+                let _nobody_waits = answer.send(own.and_then(Row::into_kept).map(Box::new));
             }
             Request::Flush(answer) => {
                 self.write();

@@ -9,7 +9,7 @@ use sandcell_sandbox::{Code, Failure, Held, Installed, Wanted};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::lock::Locked;
-use crate::store::{Answer, Draft, Layer, Store};
+use crate::store::{Answer, Draft, KeptMax, Layer, Store};
 
 /// How long an index is not asked again for the same request.
 pub(crate) const FRESH: Duration = Duration::from_secs(24 * 3600);
@@ -35,8 +35,8 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// Keeps layers in this data folder, as many bytes of them as are told.
-    pub(crate) fn new(data: Option<PathBuf>, kept_max: u64) -> Self {
+    /// Keeps layers in this data folder, as much of them as is told.
+    pub(crate) fn new(data: Option<PathBuf>, kept_max: KeptMax) -> Self {
         let store = data.map(|data| Store::new(&data, kept_max));
         if let Some(store) = &store {
             store.sweep();

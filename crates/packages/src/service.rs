@@ -17,7 +17,7 @@ use crate::lock::{self, Locked};
 use crate::names;
 use crate::policy::Policy;
 use crate::spec::{self, Spec};
-use crate::store::{Answer, Layer, Part, Store, key};
+use crate::store::{Answer, KeptMax, Layer, Part, Store, key};
 use crate::tool::{self, Tool};
 
 /// What the operator and the machine say about packages.
@@ -39,8 +39,8 @@ pub struct Config {
     pub file_max: u64,
     /// Bytes of all downloaded files of one installation.
     pub total_max: u64,
-    /// Bytes of all layers that are kept.
-    pub kept_max: u64,
+    /// How much is kept.
+    pub kept_max: KeptMax,
     /// uv, where it was found.
     pub uv: Option<PathBuf>,
     /// The base that every sandbox starts with.

@@ -10,9 +10,11 @@
 //! OWNER is a hash of the principal's name: nothing of one is found by another. The folder belongs to the server's user and
 //! to nobody else, or it is not used: what somebody else can write is not trusted.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use sandcell_sandbox::{Code, Failure, Held};
@@ -29,12 +31,60 @@ const ANSWERS_MAX: usize = 2000;
 /// The most that is read of one of our own files.
 const RECORD_MAX: u64 = 4 << 20;
 
+/// The owner of bases, whom no quota is for.
+pub(crate) const OPERATOR: &str = "operator's bases";
+
+/// How much is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeptMax {
+    /// Bytes of all layers together.
+    pub all: u64,
+    /// Bytes of the layers of one caller.
+    pub caller_bytes: u64,
+    /// Packages in the layers of one caller; two versions of one are two.
+    pub caller_packages: usize,
+}
+
+impl KeptMax {
+    /// So many bytes, whoever they belong to.
+    #[must_use]
+    pub const fn of_all(all: u64) -> Self {
+        Self {
+            all,
+            caller_bytes: u64::MAX,
+            caller_packages: usize::MAX,
+        }
+    }
+}
+
 /// The store, below the data folder.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     root: PathBuf,
-    /// Bytes that all layers may have together.
-    limit: u64,
+    most: KeptMax,
+    /// Held while a layer is counted and put in its place, so that two at once cannot pass a quota together.
+    publishing: Arc<Mutex<()>>,
+}
+
+/// A layer that is there, for those who count.
+struct Found {
+    layer: Layer,
+    folder: PathBuf,
+    /// Since it was used.
+    age: Duration,
+    is_base: bool,
+}
+
+impl Found {
+    fn may_go(&self) -> bool {
+        self.age > KEEP && !self.is_base
+    }
+
+    /// Removes it; whether it is gone.
+    fn remove(&self) -> bool {
+        // The record first: without it there is no layer.
+        std::fs::remove_file(self.folder.join("layer")).is_ok() && std::fs::remove_dir_all(&self.folder).is_ok()
+    }
 }
 
 /// What a layer is.
@@ -95,6 +145,10 @@ pub(crate) enum StoreError {
     },
     #[error("{0} can be written by others than the server's user")]
     Shared(PathBuf),
+    #[error("your packages take {used} MiB, and with {more} MiB more they would pass the {most} MiB that you may have")]
+    TooLarge { used: u64, more: u64, most: u64 },
+    #[error("you have {used} packages, and {more} more would pass the {most} that you may have")]
+    TooMany { used: usize, more: usize, most: usize },
 }
 
 impl From<StoreError> for Failure {
@@ -114,6 +168,18 @@ impl From<StoreError> for Failure {
                 Code::PackageFailed,
                 error.to_string(),
                 format!("tell the operator: chmod go-w {} and own it", path.display()),
+            ),
+            StoreError::TooLarge { .. } => Self::new(
+                Code::LimitReached,
+                error.to_string(),
+                "use packages that are installed already (what was not used for a day makes room), or ask the operator to \
+                 raise quota.packages_mb",
+            ),
+            StoreError::TooMany { .. } => Self::new(
+                Code::LimitReached,
+                error.to_string(),
+                "use packages that are installed already (what was not used for a day makes room), or ask the operator to \
+                 raise quota.packages",
             ),
         }
     }
@@ -159,10 +225,11 @@ impl Drop for Draft {
 }
 
 impl Store {
-    pub(crate) fn new(data: &Path, limit: u64) -> Self {
+    pub(crate) fn new(data: &Path, most: KeptMax) -> Self {
         Self {
             root: data.join("packages"),
-            limit,
+            most,
+            publishing: Arc::default(),
         }
     }
 
@@ -252,6 +319,8 @@ impl Store {
             &draft.0,
             rustix::fs::syncfs(&opened).map_err(io::Error::from),
         )?;
+        let _one_at_a_time = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.make_room_of(owner, key, layer)?;
         let layers = self.owner(owner).join("layers");
         step("make a folder", &layers, std::fs::create_dir_all(&layers))?;
         match std::fs::rename(&draft.0, &folder) {
@@ -283,52 +352,99 @@ impl Store {
         write(&folder.join(question), answer)
     }
 
-    /// Removes layers that were not used for longest until the others fit. Bases stay.
-    pub(crate) fn make_room(&self) {
-        let bases: Vec<String> = self
-            .bases()
+    /// The layers of an owner, by its folder.
+    fn layers_of(&self, owner: &Path) -> Vec<Found> {
+        let bases = self.bases();
+        let bases: Vec<&str> = bases
             .iter()
             .flat_map(|(_, base)| base.parts())
-            .map(|part| part.key.clone())
+            .map(|part| part.key.as_str())
             .collect();
-        let mut found = Vec::new();
-        let mut total = 0;
-        for owner in folders(&self.root.join("owners")) {
-            for layer in folders(&owner.join("layers")) {
-                let Some(record) = read::<Layer>(&layer.join("layer")) else {
-                    continue;
-                };
-                total += record.bytes;
-                let used = layer.join("layer").metadata().and_then(|found| found.modified());
-                let age = used.ok().and_then(|used| used.elapsed().ok()).unwrap_or_default();
-                let name = layer.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-                if age > KEEP && !bases.iter().any(|base| base == name) {
-                    found.push((age, record.bytes, layer));
-                }
-            }
-        }
-        found.sort_by_key(|(age, ..)| std::cmp::Reverse(*age));
-        for (_, bytes, layer) in found {
-            if total <= self.limit {
+        let found = |folder: PathBuf| {
+            let record = folder.join("layer");
+            let layer = read::<Layer>(&record)?;
+            let used = record.metadata().and_then(|found| found.modified());
+            let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            Some(Found {
+                layer,
+                age: used.ok().and_then(|used| used.elapsed().ok()).unwrap_or_default(),
+                is_base: bases.contains(&name),
+                folder,
+            })
+        };
+        folders(&owner.join("layers")).into_iter().filter_map(found).collect()
+    }
+
+    /// Removes layers that were not used for longest until the others fit. Bases stay.
+    pub(crate) fn make_room(&self) {
+        let owners = folders(&self.root.join("owners"));
+        let mut found: Vec<Found> = owners.iter().flat_map(|owner| self.layers_of(owner)).collect();
+        let mut total: u64 = found.iter().map(|found| found.layer.bytes).sum();
+        found.sort_by_key(|found| std::cmp::Reverse(found.age));
+        for old in found.iter().filter(|found| found.may_go()) {
+            if total <= self.most.all {
                 return;
             }
-            // The record first: without it there is no layer.
-            if std::fs::remove_file(layer.join("layer")).is_ok() && std::fs::remove_dir_all(&layer).is_ok() {
-                total -= bytes;
+            if old.remove() {
+                total -= old.layer.bytes;
             }
         }
     }
 
-    /// Bytes of all layers.
+    /// Whether a layer fits into what its owner may have; what was not used for longest makes room.
+    fn make_room_of(&self, owner: &str, key: &str, layer: &Layer) -> Result<(), StoreError> {
+        let unbounded = self.most.caller_bytes == u64::MAX && self.most.caller_packages == usize::MAX;
+        if owner == OPERATOR || unbounded {
+            return Ok(());
+        }
+        let mut held = self.layers_of(&self.owner(owner));
+        // The same layer may have come meanwhile.
+        if held.iter().any(|found| found.folder.ends_with(key)) {
+            return Ok(());
+        }
+        held.sort_by_key(|found| found.age);
+        loop {
+            let told = self.fits(&held, layer);
+            if told.is_ok() || !held.last().is_some_and(Found::may_go) {
+                return told;
+            }
+            if !held.pop().is_some_and(|old| old.remove()) {
+                return told;
+            }
+        }
+    }
+
+    fn fits(&self, held: &[Found], layer: &Layer) -> Result<(), StoreError> {
+        const MIB: u64 = 1 << 20;
+        let used: u64 = held.iter().map(|found| found.layer.bytes).sum();
+        if layer.bytes > self.most.caller_bytes.saturating_sub(used) {
+            return Err(StoreError::TooLarge {
+                used: used.div_ceil(MIB),
+                more: layer.bytes.div_ceil(MIB),
+                most: self.most.caller_bytes / MIB,
+            });
+        }
+        let names = |layer: &Layer| -> Vec<(String, String)> {
+            let of = |one: &Locked| (one.name.clone(), one.version.clone());
+            layer.locked.iter().map(of).collect()
+        };
+        let own: BTreeSet<(String, String)> = held.iter().flat_map(|found| names(&found.layer)).collect();
+        let more = names(layer).into_iter().filter(|one| !own.contains(one)).count();
+        if more > self.most.caller_packages.saturating_sub(own.len()) {
+            return Err(StoreError::TooMany {
+                used: own.len(),
+                more,
+                most: self.most.caller_packages,
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether all layers together take more than they may.
     pub(crate) fn full(&self) -> bool {
-        let layers = folders(&self.root.join("owners"))
-            .into_iter()
-            .flat_map(|owner| folders(&owner.join("layers")));
-        let bytes: u64 = layers
-            .filter_map(|layer| read::<Layer>(&layer.join("layer")))
-            .map(|layer| layer.bytes)
-            .sum();
-        bytes > self.limit
+        let owners = folders(&self.root.join("owners"));
+        let layers = owners.iter().flat_map(|owner| self.layers_of(owner));
+        layers.map(|found| found.layer.bytes).sum::<u64>() > self.most.all
     }
 
     pub(crate) fn base(&self, name: &str) -> Option<Base> {
@@ -437,7 +553,7 @@ mod tests {
     #[test]
     fn a_layer_is_there_whole_or_not_at_all_and_only_for_its_owner() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path(), 100);
+        let store = Store::new(folder.path(), KeptMax::of_all(100));
         let draft = store.draft().unwrap();
         std::fs::create_dir(draft.site()).unwrap();
         std::fs::write(draft.site().join("demo.py"), "x = 1").unwrap();
@@ -459,7 +575,7 @@ mod tests {
     #[test]
     fn a_draft_that_is_given_up_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path(), 100);
+        let store = Store::new(folder.path(), KeptMax::of_all(100));
         drop(store.draft().unwrap());
         std::fs::create_dir(folder.path().join("packages/drafts/999999999-x")).unwrap();
         store.sweep();
@@ -474,7 +590,7 @@ mod tests {
     #[test]
     fn a_folder_that_others_can_write_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path(), 100);
+        let store = Store::new(folder.path(), KeptMax::of_all(100));
         store.prepare().unwrap();
         let root = folder.path().join("packages");
         std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o777)).unwrap();
@@ -484,7 +600,7 @@ mod tests {
     #[test]
     fn what_was_not_used_for_long_goes_when_there_is_too_much() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path(), 100);
+        let store = Store::new(folder.path(), KeptMax::of_all(100));
         for name in ["old", "new"] {
             store.publish(store.draft().unwrap(), "me", name, &layer(80)).unwrap();
         }
@@ -515,6 +631,42 @@ mod tests {
             let text = serde_json::to_string(&base).unwrap();
             assert_eq!(serde_json::from_str::<Base>(&text).unwrap(), base, "{text}");
         }
+    }
+
+    #[test]
+    fn what_one_caller_may_have_is_bounded_and_what_it_left_unused_makes_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let most = KeptMax {
+            all: 1 << 30,
+            caller_bytes: 3 << 20,
+            caller_packages: 2,
+        };
+        let store = Store::new(folder.path(), most);
+        let with = |name: &str, mib: u64| Layer {
+            locked: vec![Locked::new(name, "1.0")],
+            ..layer(mib << 20)
+        };
+        let put = |who: &str, key: &str, layer: &Layer| store.publish(store.draft().unwrap(), who, key, layer);
+        put("ann", "a", &with("a", 2)).unwrap();
+        let failure = Failure::from(put("ann", "b", &with("b", 2)).unwrap_err());
+        assert_eq!(failure.code, Code::LimitReached);
+        assert!(failure.message.contains("take 2 MiB") && failure.message.contains("the 3 MiB"));
+        assert!(store.layer("ann", "b").is_none());
+        put("ann", "b", &with("b", 1)).unwrap();
+        // Another layer of packages that are there already is no more of them; a third package is.
+        let failure = Failure::from(put("ann", "c", &with("c", 0)).unwrap_err());
+        assert!(failure.message.contains("2 packages"), "{failure}");
+        put("ann", "a again", &with("a", 0)).unwrap();
+        // Others are not asked, and the operator's bases neither.
+        put("bob", "b", &with("b", 3)).unwrap();
+        put(OPERATOR, "base", &with("base", 900)).unwrap();
+        let record = store.layer_folder("ann", "a").join("layer");
+        let long_ago = SystemTime::now() - Duration::from_secs(2 * 24 * 3600);
+        std::fs::File::open(record).unwrap().set_modified(long_ago).unwrap();
+        put("ann", "d", &with("b", 2)).unwrap();
+        assert!(store.layer("ann", "a").is_none() && store.layer("ann", "b").is_some());
+        let drafts = std::fs::read_dir(folder.path().join("packages/drafts")).unwrap();
+        assert_eq!(drafts.count(), 0, "what did not fit is gone");
     }
 
     #[test]

@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
     BackendView, Counts, CreateRequest, Engine, EngineConfig, ExecuteRequest, ExecutionView, FileAnswer, HistoryView,
-    InstallRequest, Principal, ResetView, RunRequest, SandboxId, SandboxView, SecurityEvent, StreamSlice, Watch,
+    InstallRequest, KeptExecution, Principal, ResetView, RunRequest, RunningView, SandboxId, SandboxView,
+    SecurityEvent, StreamSlice, Watch,
 };
 use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, Listing, SandboxPath, WriteMode};
 use tokio_util::sync::CancellationToken;
@@ -93,6 +94,14 @@ impl Host for EngineHost {
 
     async fn execution(&self, who: &Principal, id: &str, wait: Duration) -> Result<ExecutionView, Failure> {
         self.0.execution(who, id, wait).await
+    }
+
+    fn running(&self, who: &Principal) -> Vec<RunningView> {
+        self.0.running(who)
+    }
+
+    async fn kept(&self, who: &Principal, id: &str) -> Result<KeptExecution, Failure> {
+        self.0.kept(who, id).await
     }
 
     fn watch(&self, who: &Principal, id: &str, watch: &Watch) -> Result<(), Failure> {

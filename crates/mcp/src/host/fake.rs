@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
     Artifact, BackendView, Cause, CreateRequest, EngineConfig, ExecuteRequest, ExecutionId, ExecutionView, FileAnswer,
-    HistoryRecord, HistoryView, InstallRequest, Principal, ResetView, RunRequest, SandboxId, SandboxView,
-    SecurityEvent, SessionView, Shown, Status, StreamSlice, Watch,
+    HistoryRecord, HistoryView, InstallRequest, KeptExecution, Principal, ResetView, RunRequest, RunningView,
+    SandboxId, SandboxView, SecurityEvent, SessionView, Shown, Status, StreamSlice, Watch,
 };
 use sandcell_sandbox::{
     ByteSize, Code, Entry, EntryKind, Failure, FileChunk, FileError, Isolation, LanguageInfo, Level, Limits, Listing,
@@ -341,6 +341,18 @@ impl Host for FakeHost {
                 "get_execution_history lists yours",
             )),
         }
+    }
+
+    fn running(&self, _: &Principal) -> Vec<RunningView> {
+        Vec::new()
+    }
+
+    async fn kept(&self, _: &Principal, id: &str) -> Result<KeptExecution, Failure> {
+        Err(Failure::new(
+            Code::NotFound,
+            format!("there is no execution {id}"),
+            "look",
+        ))
     }
 
     fn watch(&self, _who: &Principal, _id: &str, _watch: &Watch) -> Result<(), Failure> {

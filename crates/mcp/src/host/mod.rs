@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
     BackendView, Counts, CreateRequest, EngineConfig, ExecuteRequest, ExecutionView, FileAnswer, HistoryView,
-    InstallRequest, Principal, ResetView, RunRequest, SandboxId, SandboxView, SecurityEvent, StreamName, StreamSlice,
-    Watch,
+    InstallRequest, KeptExecution, Principal, ResetView, RunRequest, RunningView, SandboxId, SandboxView,
+    SecurityEvent, StreamName, StreamSlice, Watch,
 };
 use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, Listing, SandboxPath, WriteMode};
 use tokio_util::sync::CancellationToken;
@@ -69,6 +69,8 @@ pub(crate) trait Host: Send + Sync {
     async fn close(&self, who: &Principal, id: &str) -> Result<SandboxId, Failure>;
     async fn status(&self, who: &Principal, id: Option<&str>) -> Result<Vec<SandboxView>, Failure>;
     async fn execution(&self, who: &Principal, id: &str, wait: Duration) -> Result<ExecutionView, Failure>;
+    fn running(&self, who: &Principal) -> Vec<RunningView>;
+    async fn kept(&self, who: &Principal, id: &str) -> Result<KeptExecution, Failure>;
     fn watch(&self, who: &Principal, id: &str, watch: &Watch) -> Result<(), Failure>;
     async fn stream(&self, who: &Principal, id: &str, part: StreamPart) -> Result<StreamSlice, Failure>;
     async fn cancel(&self, who: &Principal, id: Option<&str>) -> Result<ExecutionView, Failure>;

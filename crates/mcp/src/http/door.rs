@@ -17,6 +17,7 @@ use hyper::header::{
     HeaderValue, ORIGIN, TRANSFER_ENCODING, VARY,
 };
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use sandcell_engine::Principal;
 use tokio::sync::Semaphore;
 use tower_service::Service as _;
 
@@ -25,6 +26,7 @@ use super::guesses::Guesses;
 use super::message::{self, Kind, Message};
 use super::metrics::Metrics;
 use super::names::{Names, only};
+use super::page::{self, Page};
 use super::refusal::Refusal;
 use super::tenants::{INCOMING_UNITS, Tenant, Tenants, UNIT};
 use super::{BODY_WITHIN, HttpLimits};
@@ -62,6 +64,7 @@ pub(crate) struct Door {
     pub(crate) limits: HttpLimits,
     pub(crate) metrics: Metrics,
     pub(crate) host: Arc<dyn Host>,
+    page: Page,
     bulk: Arc<Semaphore>,
     incoming: Semaphore,
     /// Calls that are being answered.
@@ -86,7 +89,7 @@ pub(crate) struct From {
 }
 
 /// A call that is being answered, for the drain at the end.
-struct Call(Arc<AtomicUsize>);
+pub(super) struct Call(Arc<AtomicUsize>);
 
 impl Drop for Call {
     fn drop(&mut self) {
@@ -95,7 +98,14 @@ impl Drop for Call {
 }
 
 impl Door {
-    pub(crate) fn new(names: Names, gate: Gate, tenants: Tenants, limits: HttpLimits, host: Arc<dyn Host>) -> Self {
+    pub(crate) fn new(
+        names: Names,
+        gate: Gate,
+        tenants: Tenants,
+        limits: HttpLimits,
+        host: Arc<dyn Host>,
+        page: Page,
+    ) -> Self {
         Self {
             names,
             gate,
@@ -104,6 +114,7 @@ impl Door {
             limits,
             metrics: Metrics::default(),
             host,
+            page,
             bulk: Arc::new(Semaphore::new(BULK_ANSWERS)),
             incoming: Semaphore::new(4 * INCOMING_UNITS),
             calls: Arc::default(),
@@ -128,7 +139,7 @@ impl Door {
         self.begun.load(Ordering::Relaxed)
     }
 
-    fn is_ending(&self) -> bool {
+    pub(super) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
     }
 
@@ -138,6 +149,7 @@ impl Door {
         let origin = request.headers().get(ORIGIN).cloned();
         let origin = origin.filter(|origin| origin.to_str().is_ok_and(|text| self.names.may_read(text)));
         let route = self.place(request.uri().path());
+        let origin = origin.filter(|_| !matches!(route, Route::Page | Route::Api));
         let mut response = self.route(route, request, from).await.unwrap_or_else(|refusal| {
             self.metrics.refused(refusal.reason);
             if let Some(event) = refusal.event(from.peer) {
@@ -173,7 +185,14 @@ impl Door {
                     Err(_) => plain(StatusCode::SERVICE_UNAVAILABLE, "tokens unreadable\n"),
                 });
             }
-            Route::Mcp | Route::Metrics | Route::Service | Route::Signpost | Route::Old | Route::Other => {}
+            Route::Mcp
+            | Route::Metrics
+            | Route::Service
+            | Route::Signpost
+            | Route::Page
+            | Route::Api
+            | Route::Old
+            | Route::Other => {}
         }
         let headers = request.headers();
         for name in &ONCE {
@@ -181,7 +200,13 @@ impl Door {
                 return Err(Refusal::twice(once_name(name)));
             }
         }
-        self.names.check(headers, from.here, from.secure)?;
+        match route {
+            // A link from anywhere may lead to the page, which holds nothing.
+            Route::Page => self.names.check_visit(headers, from.here, from.secure)?,
+            // What the operator allowed for MCP is not allowed to press buttons.
+            Route::Api => self.names.check_own(headers, from.here, from.secure)?,
+            _ => self.names.check(headers, from.here, from.secure)?,
+        }
         let host = only(headers, HOST.as_str())?;
         let target = request.uri().authority().map(hyper::http::uri::Authority::as_str);
         if target.is_some_and(|target| !host.is_some_and(|host| host.eq_ignore_ascii_case(target))) {
@@ -194,6 +219,8 @@ impl Door {
             Route::Mcp if request.method() == Method::OPTIONS => self.preflight(headers),
             Route::Mcp => self.mcp(request, from).await,
             Route::Service if from.local => Ok(self.service()),
+            Route::Page => page::file(request.method(), request.uri().path()),
+            Route::Api => self.page(request, from).await,
             Route::Alive | Route::Ready | Route::Service | Route::Other => Err(Refusal::no_such_address()),
         }
     }
@@ -204,6 +231,8 @@ impl Door {
             (Route::Other, Some(signpost), Some(rest)) if ["", "/mcp", &signpost.path].contains(&rest) => {
                 Route::Signpost
             }
+            (Route::Other, ..) if self.page == Page::Served && page::has_file(path) => Route::Page,
+            (Route::Other, ..) if self.page == Page::Served && page::is_api(path) => Route::Api,
             (route, ..) => route,
         }
     }
@@ -221,7 +250,7 @@ impl Door {
     }
 
     /// Who sent the request, if they may use what `wanted` says.
-    async fn admit(&self, headers: &HeaderMap, from: &From, wanted: TokenUse) -> Result<Admission, Refusal> {
+    pub(super) async fn admit(&self, headers: &HeaderMap, from: &From, wanted: TokenUse) -> Result<Admission, Refusal> {
         let admitted = self.gate.admit(only(headers, AUTHORIZATION.as_str())?).await;
         let admission = admitted.map_err(|denied| {
             let refusal = match denied {
@@ -303,10 +332,7 @@ impl Door {
         if self.is_ending() {
             return Err(Refusal::ending());
         }
-        let tenant = self.tenants.of(&admission.who).map_err(|error| {
-            tracing::error!(%error, "the tools of a caller");
-            Refusal::ending()
-        })?;
+        let tenant = self.tenant(&admission.who)?;
         tenant.may_send(&self.limits).map_err(Refusal::too_fast)?;
         match *request.method() {
             Method::POST => self.post(&tenant, request).await,
@@ -314,6 +340,14 @@ impl Door {
             Method::DELETE => delete(&tenant, request).await,
             _ => Err(Refusal::method("POST, GET, DELETE")),
         }
+    }
+
+    /// What the server keeps for this caller.
+    pub(super) fn tenant(&self, who: &Principal) -> Result<Arc<Tenant>, Refusal> {
+        self.tenants.of(who).map_err(|error| {
+            tracing::error!(%error, "the tools of a caller");
+            Refusal::ending()
+        })
     }
 
     async fn post(&self, tenant: &Arc<Tenant>, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
@@ -356,7 +390,7 @@ impl Door {
     }
 
     /// Counts a call for the drain.
-    fn begin(&self) -> Call {
+    pub(super) fn begin(&self) -> Call {
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.begun.fetch_add(1, Ordering::Relaxed);
         Call(Arc::clone(&self.calls))
@@ -383,7 +417,7 @@ impl Door {
         body::read(incoming, most, BODY_WITHIN).await
     }
 
-    /// Waits until there is room for an answer of the size of a file.
+    /// Takes room for an answer that can have the size of a file.
     async fn place_for_bulk(
         &self,
         tenant: &Tenant,
@@ -392,13 +426,18 @@ impl Door {
         if message.kind != Kind::Bulk {
             return Ok(None);
         }
+        self.bulk_places(tenant).await.map(Some)
+    }
+
+    /// Waits until there is room for an answer of the size of a file.
+    pub(super) async fn bulk_places(&self, tenant: &Tenant) -> Result<[tokio::sync::OwnedSemaphorePermit; 2], Refusal> {
         let both = async {
             let own = Arc::clone(&tenant.bulk).acquire_owned().await.ok()?;
             let all = Arc::clone(&self.bulk).acquire_owned().await.ok()?;
             Some([own, all])
         };
         match tokio::time::timeout(BULK_WAIT, both).await {
-            Ok(Some(places)) => Ok(Some(places)),
+            Ok(Some(places)) => Ok(places),
             Ok(None) | Err(_) => Err(Refusal::server_full()),
         }
     }
@@ -411,6 +450,10 @@ enum Route {
     /// How a server in the background stands.
     Service,
     Signpost,
+    /// The files of the page.
+    Page,
+    /// What the page asks.
+    Api,
     Alive,
     Ready,
     /// Where servers of the first HTTP transport listened.
@@ -425,6 +468,8 @@ impl Route {
             Self::Metrics => "/metrics",
             Self::Service => "/service",
             Self::Signpost => "/.well-known",
+            Self::Page => "/",
+            Self::Api => "/api",
             Self::Alive => "/healthz",
             Self::Ready => "/readyz",
             Self::Old => "/sse",

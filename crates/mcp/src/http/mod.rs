@@ -1,5 +1,6 @@
 //! MCP over HTTP: Streamable HTTP at `/mcp` in both eras of the protocol, health at `/healthz` and `/readyz`, metrics at
-//! `/metrics`, and where an issuer is named, what OAuth clients look for below `/.well-known`.
+//! `/metrics`, where an issuer is named, what OAuth clients look for below `/.well-known`, and where the operator wants it, a
+//! page to look at (`page`).
 //!
 //! rmcp speaks the protocol; everything that keeps strangers out and friends within bounds is in front of it, in the order
 //! of the files: `connections` (how many, how slow), `door` (the way of a request), `names` (Host and Origin),
@@ -14,6 +15,7 @@ mod listen;
 mod message;
 mod metrics;
 mod names;
+mod page;
 mod refusal;
 mod sessions;
 mod tenants;
@@ -29,6 +31,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use names::WrongName;
+pub use page::Page;
 pub use tls::{TlsError, TlsFiles};
 
 use crate::auth::oauth::{OauthError, OauthOptions};
@@ -85,6 +88,8 @@ pub struct HttpOptions {
     pub anonymous: Anonymous,
     /// The issuer whose access tokens are taken as well, if any. Then nobody gets in without a token.
     pub oauth: Option<OauthOptions>,
+    /// Whether there is a page to look at.
+    pub page: Page,
     /// The certificate; none for plain HTTP.
     pub tls: Option<TlsFiles>,
 }
@@ -192,6 +197,7 @@ impl HttpServer {
             anonymous: Anonymous::Allowed,
             oauth: None,
             tls: None,
+            page: Page::Absent,
         };
         let listener = Listening::socket(listener).map_err(HttpError::Socket)?;
         Self::on(Arc::new(EngineHost(engine)), options, http, listener)
@@ -219,7 +225,7 @@ impl HttpServer {
         Ok(Self {
             listener,
             slots: Slots::new(http.limits.connections),
-            door: Arc::new(Door::new(names, gate, tenants, http.limits, host)),
+            door: Arc::new(Door::new(names, gate, tenants, http.limits, host, http.page)),
             tls,
             end,
         })

@@ -49,16 +49,43 @@ impl Names {
     /// Refuses a request that was not meant for this server, or that a foreign page sent. `here` is the address that
     /// the client connected to, `secure` whether it did so by TLS.
     pub(crate) fn check(&self, headers: &HeaderMap, here: SocketAddr, secure: bool) -> Result<(), Refusal> {
-        let host = only(headers, HOST.as_str())?.ok_or_else(Refusal::no_host)?;
-        let host = host.to_ascii_lowercase();
-        if !self.host_is_ours(&host, here) {
-            return Err(Refusal::foreign_host());
-        }
+        let host = self.check_host(headers, here)?;
         match only(headers, ORIGIN.as_str())? {
             None if from_foreign_page(headers) => Err(Refusal::foreign_origin()),
             None => Ok(()),
             Some(origin) if self.origin_is_ours(origin, &host, secure) => Ok(()),
             Some(_) => Err(Refusal::foreign_origin()),
+        }
+    }
+
+    /// The same for what every page may lead to: no origin but the server's own, if one is sent.
+    pub(crate) fn check_visit(&self, headers: &HeaderMap, here: SocketAddr, secure: bool) -> Result<(), Refusal> {
+        let host = self.check_host(headers, here)?;
+        match only(headers, ORIGIN.as_str())? {
+            None => Ok(()),
+            Some(origin) if origin.eq_ignore_ascii_case(&own_origin(&host, true)) => Ok(()),
+            // Without TLS of its own; with it, a proxy in front may have it.
+            Some(origin) if !secure && origin.eq_ignore_ascii_case(&own_origin(&host, false)) => Ok(()),
+            Some(_) => Err(Refusal::foreign_origin()),
+        }
+    }
+
+    /// The same for what only pages of the server itself may ask for.
+    pub(crate) fn check_own(&self, headers: &HeaderMap, here: SocketAddr, secure: bool) -> Result<(), Refusal> {
+        self.check_visit(headers, here, secure)?;
+        if from_foreign_page(headers) {
+            return Err(Refusal::foreign_origin());
+        }
+        Ok(())
+    }
+
+    fn check_host(&self, headers: &HeaderMap, here: SocketAddr) -> Result<String, Refusal> {
+        let host = only(headers, HOST.as_str())?.ok_or_else(Refusal::no_host)?;
+        let host = host.to_ascii_lowercase();
+        if self.host_is_ours(&host, here) {
+            Ok(host)
+        } else {
+            Err(Refusal::foreign_host())
         }
     }
 
@@ -89,9 +116,12 @@ impl Names {
 
     fn origin_is_ours(&self, origin: &str, host: &str, secure: bool) -> bool {
         let origin = origin.to_ascii_lowercase();
-        let own = format!("{}://{host}", if secure { "https" } else { "http" });
-        origin == own || self.origins.contains(&origin)
+        origin == own_origin(host, secure) || self.origins.contains(&origin)
     }
+}
+
+fn own_origin(host: &str, secure: bool) -> String {
+    format!("{}://{host}", if secure { "https" } else { "http" })
 }
 
 /// Browsers say so also where they send no `Origin`.
@@ -154,6 +184,48 @@ mod tests {
         names
             .check(&map, here.parse().unwrap(), false)
             .map_err(|refusal| refusal.status.as_u16())
+    }
+
+    #[test]
+    fn the_page_asks_from_its_own_origin_only_and_may_be_linked_to_from_anywhere() {
+        let names = Names::new(&["cell.example".into()], &["https://app.example".into()]).unwrap();
+        let mut map = HeaderMap::new();
+        let mut asked = |host: &str, origin: Option<&str>, site: Option<&str>, secure: bool| {
+            map.clear();
+            for (name, value) in [("host", Some(host)), ("origin", origin), ("sec-fetch-site", site)] {
+                if let Some(value) = value {
+                    map.insert(name, HeaderValue::from_str(value).unwrap());
+                }
+            }
+            let here = HERE.parse().unwrap();
+            (
+                names.check_visit(&map, here, secure).is_ok(),
+                names.check_own(&map, here, secure).is_ok(),
+            )
+        };
+        assert_eq!(asked(HERE, None, Some("cross-site"), false), (true, false));
+        assert_eq!(asked(HERE, None, Some("same-site"), false), (true, false));
+        assert_eq!(
+            asked(HERE, Some("http://127.0.0.1:8123"), Some("same-origin"), false),
+            (true, true)
+        );
+        assert_eq!(
+            asked("cell.example", Some("https://cell.example"), None, false),
+            (true, true)
+        );
+        assert_eq!(
+            asked("cell.example", Some("http://cell.example"), None, true),
+            (false, false)
+        );
+        assert_eq!(asked("evil.example", None, None, false), (false, false));
+        for foreign in [
+            "https://app.example",
+            "http://127.0.0.1:8124",
+            "http://localhost:8123",
+            "null",
+        ] {
+            assert_eq!(asked(HERE, Some(foreign), None, false), (false, false), "{foreign}");
+        }
     }
 
     #[test]

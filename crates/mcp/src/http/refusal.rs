@@ -296,6 +296,12 @@ impl Refusal {
         Self::new(StatusCode::NOT_FOUND, "path", Code::NotFound, message, remedy).closing()
     }
 
+    pub(crate) fn not_the_page() -> Self {
+        let message = "this address is for the server's own page";
+        let remedy = "open / in a browser; programs use MCP at /mcp";
+        Self::new(StatusCode::FORBIDDEN, "page", Code::InvalidArgument, message, remedy).closing()
+    }
+
     pub(crate) fn not_json() -> Self {
         let message = "the body must be JSON";
         let remedy = "send `Content-Type: application/json` and one JSON-RPC message";

@@ -25,6 +25,7 @@ use crate::arguments::Arguments;
 use crate::host::Host;
 use crate::schema::{Field, Kind};
 
+pub(crate) use sandboxes::data as sandbox_data;
 pub use toolset::{Interpreters, Toolset};
 
 /// A tool call under way.

@@ -391,7 +391,8 @@ fn details(view: &SandboxView) -> String {
     text
 }
 
-fn data(view: &SandboxView) -> Value {
+/// All that is known of a sandbox, for programs.
+pub(crate) fn data(view: &SandboxView) -> Value {
     json!({
         "sandbox_id": view.id,
         "is_default": view.is_default,

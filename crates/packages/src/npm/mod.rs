@@ -24,7 +24,7 @@ pub use policy::{NpmEntry, NpmPolicy};
 use crate::bases::{self, OPERATOR};
 use crate::desk::{Desk, FRESH, Got, handed_over, nothing_new, too_long};
 use crate::service::rfc3339;
-use crate::store::{Answer, Layer, Part, Store, key};
+use crate::store::{Answer, KeptMax, Layer, Part, Store, key};
 use installer::{Installer, Setup};
 use spec::Spec;
 
@@ -50,8 +50,8 @@ pub struct NpmConfig {
     pub file_max: u64,
     /// Bytes of all downloaded files of one installation.
     pub total_max: u64,
-    /// Bytes of all layers that are kept.
-    pub kept_max: u64,
+    /// How much is kept.
+    pub kept_max: KeptMax,
     /// The base that every sandbox starts with.
     pub base: Option<String>,
     /// Looks a variable of the environment up, for the machine's settings.

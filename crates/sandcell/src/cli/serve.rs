@@ -32,6 +32,10 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "ADDR")]
     http: Option<Listen>,
 
+    /// Has a page to look at, at /: sandboxes and executions of whoever shows a token there
+    #[arg(long, requires = "http")]
+    page: bool,
+
     /// Lets everybody who can reach the server run code, also from other machines, while no token exists
     #[arg(long, requires = "http")]
     dangerously_without_authentication: bool,
@@ -73,6 +77,11 @@ impl ServeArgs {
             key: "toolset",
             flag: "--toolset",
             texts: self.toolset.clone().into_iter().collect(),
+        });
+        flags.push(FlagValue {
+            key: "http.page",
+            flag: "--page",
+            texts: self.page.then(|| "true".to_owned()).into_iter().collect(),
         });
         flags
     }

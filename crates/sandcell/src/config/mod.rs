@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sandcell_engine::{Analysis, EngineConfig, PoolConfig, Quota};
-use sandcell_mcp::{HttpLimits, Interpreters, OauthOptions, Toolset};
+use sandcell_mcp::{HttpLimits, Interpreters, OauthOptions, Page, Toolset};
 use sandcell_sandbox::{ByteSize, Cpus, Degree, Level, Limits, MAX_TIMEOUT, Mount};
 use sha2::{Digest as _, Sha256};
 
@@ -133,6 +133,10 @@ pub(crate) struct PackageSettings {
     pub(crate) download: ByteSize,
     /// What all layers have.
     pub(crate) kept: ByteSize,
+    /// What those of one caller have; none where that is not bounded.
+    pub(crate) caller_kept: Option<ByteSize>,
+    /// How many packages one caller has; none where that is not bounded.
+    pub(crate) caller_packages: Option<usize>,
 }
 
 /// What the operator says about the network of sandboxes.
@@ -240,6 +244,8 @@ pub(crate) struct HttpSettings {
     pub(crate) hosts: Vec<String>,
     /// Web pages that may use it.
     pub(crate) origins: Vec<String>,
+    /// Whether there is a page to look at.
+    pub(crate) page: Page,
     /// The certificate and its key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     /// How much callers may have.
@@ -317,6 +323,11 @@ impl Settings {
                 file: mib("packages.file_mb")?,
                 download: mib("packages.download_mb")?,
                 kept: mib("packages.kept_mb")?,
+                caller_kept: match get.integer("quota.packages_mb")? {
+                    0 => None,
+                    mib => Some(ByteSize::mib(mib)),
+                },
+                caller_packages: Some(get.count("quota.packages")?).filter(|count| *count > 0),
             },
             network: NetworkSettings {
                 allow: get.texts("network.allow")?,
@@ -477,6 +488,11 @@ fn http(get: &Getter<'_>) -> Result<HttpSettings, ConfigError> {
     Ok(HttpSettings {
         hosts: get.texts("http.allowed_hosts")?,
         origins: get.texts("http.allowed_origins")?,
+        page: match get.value("http.page")? {
+            Value::Flag(true) => Page::Served,
+            Value::Flag(false) => Page::Absent,
+            _ => return Err(wrong("http.page")),
+        },
         tls,
         limits: HttpLimits {
             connections: get.count("http.connections")?,

@@ -345,6 +345,18 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "Processor time that one caller's executions may take in an hour, in seconds; what runs when it is used up may end. 0: as much as there is.",
     ),
     operator(
+        "quota.packages_mb",
+        whole(0, 1 << 30),
+        "0",
+        "What one caller's installed packages may take in the data folder, in MiB; what it did not use for a day makes room. 0: as much as `packages.kept_mb` leaves.",
+    ),
+    operator(
+        "quota.packages",
+        whole(0, 1 << 30),
+        "0",
+        "How many packages one caller may have installed, those that others need included; two versions are two. 0: any number.",
+    ),
+    operator(
         "history.store",
         Kind::OneOf(&["file", "memory"]),
         "file",
@@ -559,6 +571,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         Kind::Texts,
         "",
         "Origins of web pages that may use the server, such as `https://app.example.com`. Pages of all others are refused.",
+    ),
+    operator(
+        "http.page",
+        Kind::Flag,
+        "false",
+        "Whether `serve --http` has a page to look at, at `/`: each caller sees its own sandboxes and executions there, and can end them. `--page` means the same.",
     ),
     operator(
         "http.tls_certificate",

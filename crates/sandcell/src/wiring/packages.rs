@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use sandcell_packages::{
-    Bases, Config, NpmConfig, NpmEntry, NpmPackages, NpmPolicy, Policy, PythonPackages, find_npm, find_uv,
+    Bases, Config, KeptMax, NpmConfig, NpmEntry, NpmPackages, NpmPolicy, Policy, PythonPackages, find_npm, find_uv,
 };
 use sandcell_sandbox::{Backend, ByteSize, Code, Cpus, Failure, Language, Limits, Packages};
 
-use crate::config::Settings;
+use crate::config::{PackageSettings, Settings};
 
 /// Memory of an installer: uv needs little, compiling byte code some for each core.
 const MEMORY: ByteSize = ByteSize::mib(2048);
@@ -82,11 +82,21 @@ fn npm_packages(
         limits: limits(own.disk),
         file_max: own.file.as_bytes(),
         total_max: own.download.as_bytes(),
-        kept_max: own.kept.as_bytes(),
+        kept_max: kept(own),
         base: own.base.clone(),
         variable: |name| std::env::var(name).ok(),
     };
     Ok(Some(NpmPackages::new(config, backend.clone())))
+}
+
+/// How much of what was installed is kept.
+fn kept(own: &PackageSettings) -> KeptMax {
+    let all = KeptMax::of_all(own.kept.as_bytes());
+    KeptMax {
+        caller_bytes: own.caller_kept.map_or(all.caller_bytes, ByteSize::as_bytes),
+        caller_packages: own.caller_packages.unwrap_or(all.caller_packages),
+        ..all
+    }
 }
 
 /// What an installer may use.
@@ -159,7 +169,7 @@ fn python_packages(
         limits: limits(own.disk),
         file_max: own.file.as_bytes(),
         total_max: own.download.as_bytes(),
-        kept_max: own.kept.as_bytes(),
+        kept_max: kept(own),
         uv: uv(settings),
         base: own.base.clone(),
         variable: |name| std::env::var(name).ok(),

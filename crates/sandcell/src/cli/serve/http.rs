@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::str::FromStr;
 
-use sandcell_mcp::{Anonymous, HttpError, HttpOptions, HttpServer, TlsFiles, TokenStore};
+use sandcell_mcp::{Anonymous, HttpError, HttpOptions, HttpServer, Page, TlsFiles, TokenStore};
 use sandcell_sandbox::{Code, Failure};
 use tokio_util::sync::CancellationToken;
 
@@ -64,13 +64,14 @@ pub(super) async fn serve(
             Anonymous::Allowed
         },
         oauth: settings.http.oauth.clone(),
+        page: settings.http.page,
         tls: settings
             .http
             .tls
             .clone()
             .map(|(certificate, key)| TlsFiles { certificate, key }),
     };
-    let secure = http.tls.is_some();
+    let (secure, page) = (http.tls.is_some(), http.page);
     let options = args.options(settings.toolset, settings.mounts.clone());
     let reloader = Reloader::new(around, OnHangUp::Reloads)?;
     let wired = wiring::wire(settings, launcher).await;
@@ -85,7 +86,7 @@ pub(super) async fn serve(
             return Err(failure(&listen.0.to_string(), error));
         }
     };
-    announce(&server, open, secure).map_err(|error| cannot_listen(&listen.0, &error))?;
+    announce(&server, open, secure, page).map_err(|error| cannot_listen(&listen.0, &error))?;
     let (first, second) = (CancellationToken::new(), CancellationToken::new());
     let signals = tokio::spawn({
         let (first, second) = (first.clone(), second.clone());
@@ -108,10 +109,13 @@ pub(super) async fn serve(
 }
 
 /// Says where it listens and who may come; programs read the first line.
-fn announce(server: &HttpServer, open: bool, secure: bool) -> io::Result<()> {
+fn announce(server: &HttpServer, open: bool, secure: bool, page: Page) -> io::Result<()> {
     let address = server.address()?;
     let scheme = if secure { "https" } else { "http" };
     let mut text = format!("listening on {scheme}://{address}/mcp\n");
+    if page == Page::Served {
+        text.push_str(&format!("a page to look at: {scheme}://{address}/\n"));
+    }
     text.push_str(match (server.wants_tokens(), open) {
         (true, _) => "callers need a token: Authorization: Bearer TOKEN\n",
         (false, false) => "no token exists: every user of this machine may call (sandcell token create NAME)\n",

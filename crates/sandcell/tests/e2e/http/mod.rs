@@ -1,5 +1,7 @@
 //! `serve --http`, seen by friends and by strangers.
 
+// What else an attacker would try.
+mod attacks;
 // From standard input and output to a server that runs.
 mod connect;
 // Who is let in.
@@ -10,6 +12,13 @@ mod oauth;
 mod owners;
 // What a caller may have together.
 mod quota;
+// The page to look at: what it is asked, and how a browser shows it.
+mod browser;
+mod page;
+// Two tenants who both want all of it.
+mod fair;
+// Many clients for long, and the end of the server amid them.
+mod soak;
 // Clients that are slow, gone, or too many.
 mod pressure;
 // Health, metrics, TLS, and the end.

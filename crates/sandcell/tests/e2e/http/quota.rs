@@ -1,7 +1,8 @@
 use serde_json::json;
 
+use crate::packages::{command, kept, stocked};
 use crate::support::begin;
-use crate::support::http::{Caller, Server};
+use crate::support::http::{Caller, Server, token};
 use crate::support::place::Place;
 
 /// A server with this quota, and two callers.
@@ -44,4 +45,28 @@ fn memory_of_all_sandboxes_together_is_bounded_for_each_caller() {
     let small = ann.call("create_sandbox", json!({"memory_mb": 64}));
     assert!(!small.is_error(), "what still fits is made: {}", small.all());
     assert!(!bob.call("create_sandbox", json!({"count": 2})).is_error());
+}
+
+#[test]
+fn packages_are_bounded_for_each_caller_and_a_refused_one_leaves_nothing() {
+    let _turn = begin!();
+    let (place, index) = (Place::with_settings("[quota]\npackages = 2\n"), stocked());
+    let (_, ann) = token(&place, &["ann"]);
+    let (_, bob) = token(&place, &["bob"]);
+    index.add(&crate::support::index::Wheel::new("third", "1.0").file("third.py", "x = 3\n"));
+    let server = Server::spawn(&mut command(&place, &index.url(), &["serve", "--http", "127.0.0.1:0"]));
+    let (ann, bob) = (server.with_token(&ann), server.with_token(&bob));
+    let install = |who: &Caller, name: &str| who.call("install_package", json!({"packages": [name]}));
+    // One, and the one that it needs.
+    assert!(install(&ann, "demo-one").all().contains("helper-one 1.5"));
+    let refused = install(&ann, "third").refused("limit_reached");
+    assert!(
+        refused.contains("2 packages") && refused.contains("quota.packages"),
+        "{refused}"
+    );
+    assert_eq!(kept(&place), (1, 0), "neither a layer nor a draft of it is left");
+    assert_eq!(ann.text("import demo_one\nprint(demo_one.answer)").trim(), "2");
+    // What is there already is no more of it, and others have their own.
+    ann.call("create_sandbox", json!({"packages": ["demo-one"]})).data();
+    assert!(install(&bob, "third").all().contains("third 1.0"));
 }

@@ -1,5 +1,6 @@
 //! What the end-to-end tests share: a client, a place to work in, and eyes on the machine.
 
+pub mod browser;
 pub mod client;
 pub mod http;
 pub mod index;

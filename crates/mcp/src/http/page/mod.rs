@@ -1,0 +1,213 @@
+//! A page to look at: what a caller's sandboxes do, now and before. Off unless the operator turns it on.
+//!
+//! Two parts. The files of the page (`/` and `/page/…`) are the same for everybody and hold nothing, so they need no token,
+//! only a right Host. What they show comes from `/api/…`, which is for its caller alone: the same admission, rate and
+//! places as `/mcp`, nothing from pages of other origins, whether the operator allowed them for MCP or not, and a header
+//! that no form, picture or script element of any page can send. No cookie is set or read, so there is nothing that a
+//! browser would send along by itself.
+//!
+//! The decision taken here: whatever came from code leaves as JSON, or as bytes of a type that no browser takes for a
+//! document. The page puts it in as text; its policy forbids it any other way of making elements.
+
+mod api;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::header::{
+    CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue,
+    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+use hyper::{HeaderMap, Method, Response, StatusCode};
+use sandcell_sandbox::{Code, Failure};
+use serde_json::{Value, json};
+
+use super::body::Body;
+use super::refusal::Refusal;
+
+/// Whether there is a page.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Page {
+    /// There is nothing at `/`.
+    #[default]
+    Absent,
+    /// It is at `/`.
+    Served,
+}
+
+/// The header without which `/api` answers nothing.
+const ASKED_BY: HeaderName = HeaderName::from_static("sandcell-page");
+
+/// The page may load its own files, show pictures that it made itself, and ask this server. It has no inline script, makes
+/// no elements from text, and stands in no frame.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
+                      trusted-types 'none'";
+/// For what is not a page, should a browser be made to show it as one.
+const NO_PAGE: &str = "default-src 'none'; frame-ancestors 'none'; sandbox";
+
+/// A file of the page: where it is, its type, its bytes.
+const FILES: [(&str, &str, &[u8]); 4] = [
+    ("/", "text/html; charset=utf-8", include_bytes!("files/index.html")),
+    (
+        "/page/page.css",
+        "text/css; charset=utf-8",
+        include_bytes!("files/page.css"),
+    ),
+    (
+        "/page/page.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("files/page.js"),
+    ),
+    ("/page/icon.svg", "image/svg+xml", include_bytes!("files/icon.svg")),
+];
+
+/// Whether a file of the page is at this path.
+pub(super) fn has_file(path: &str) -> bool {
+    FILES.iter().any(|(place, ..)| *place == path)
+}
+
+/// Whether this path is one that the page asks.
+pub(super) fn is_api(path: &str) -> bool {
+    path.starts_with("/api/")
+}
+
+/// A file of the page.
+pub(super) fn file(method: &Method, path: &str) -> Result<Response<Body>, Refusal> {
+    if method != Method::GET && method != Method::HEAD {
+        return Err(Refusal::method("GET, HEAD"));
+    }
+    let (_, kind, bytes) = FILES
+        .iter()
+        .find(|(place, ..)| *place == path)
+        .ok_or_else(Refusal::no_such_address)?;
+    Ok(answer(
+        StatusCode::OK,
+        kind,
+        POLICY,
+        "no-cache",
+        Bytes::from_static(bytes),
+    ))
+}
+
+/// Whether the page itself asks.
+fn asked_by_the_page(headers: &HeaderMap) -> Result<(), Refusal> {
+    let mut values = headers.get_all(ASKED_BY).iter();
+    match (values.next(), values.next()) {
+        (Some(value), None) if value == "1" => Ok(()),
+        _ => Err(Refusal::not_the_page()),
+    }
+}
+
+fn data(status: StatusCode, data: &Value) -> Response<Body> {
+    let text = Bytes::from(data.to_string());
+    answer(status, "application/json", NO_PAGE, "no-store", text)
+}
+
+/// Bytes that came from code. Only types that are pictures and nothing else are told; all else is for the disk.
+fn bytes(bytes: Bytes) -> Response<Body> {
+    let kind = picture(&bytes).unwrap_or("application/octet-stream");
+    let mut response = answer(StatusCode::OK, kind, NO_PAGE, "no-store", bytes);
+    let disposition = HeaderValue::from_static("attachment");
+    response.headers_mut().insert(CONTENT_DISPOSITION, disposition);
+    response
+}
+
+/// The type of a picture that browsers show without taking it for a document.
+fn picture(bytes: &[u8]) -> Option<&'static str> {
+    const KINDS: [(&[u8], &str); 3] = [
+        (b"\x89PNG\r\n\x1a\n", "image/png"),
+        (b"\xff\xd8\xff", "image/jpeg"),
+        (b"GIF8", "image/gif"),
+    ];
+    let kind = KINDS.iter().find(|(magic, _)| bytes.starts_with(magic));
+    kind.map(|(_, kind)| *kind)
+}
+
+/// A call that could not be done, in the one shape that all failures have.
+fn failed(failure: &Failure) -> Response<Body> {
+    let status = match failure.code {
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::Expired => StatusCode::GONE,
+        Code::InvalidArgument => StatusCode::BAD_REQUEST,
+        Code::LimitReached | Code::Busy => StatusCode::TOO_MANY_REQUESTS,
+        Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        _ => StatusCode::CONFLICT,
+    };
+    data(status, &json!({"error": {"data": failure}}))
+}
+
+fn answer(
+    status: StatusCode,
+    kind: &'static str,
+    policy: &'static str,
+    cache: &'static str,
+    bytes: Bytes,
+) -> Response<Body> {
+    let mut response = Response::new(Full::new(bytes).boxed());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (CONTENT_TYPE, kind),
+        (CONTENT_SECURITY_POLICY, policy),
+        (CACHE_CONTROL, cache),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (X_FRAME_OPTIONS, "DENY"),
+        (REFERRER_POLICY, "no-referrer"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_no_script_or_style_of_its_own_and_loads_nothing_from_elsewhere() {
+        let html = std::str::from_utf8(FILES[0].2).unwrap();
+        assert_eq!(html.matches("<script").count(), 1, "one module, by its address");
+        assert!(html.contains("<script type=\"module\" src=\"page/page.js\"></script>"));
+        for forbidden in ["<style", "style=", " on", "http://", "https://", "javascript:"] {
+            assert!(!html.contains(forbidden), "{forbidden}");
+        }
+        let script = std::str::from_utf8(FILES[2].2).unwrap();
+        for forbidden in [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+            "localStorage",
+            "document.cookie",
+            ".srcdoc",
+            "DOMParser",
+        ] {
+            assert!(!script.contains(forbidden), "{forbidden}");
+        }
+        let style = std::str::from_utf8(FILES[1].2).unwrap();
+        assert!(!style.contains("url(") && !style.contains("@import"));
+    }
+
+    #[test]
+    fn only_pictures_are_told_to_be_anything() {
+        for (content, kind) in [
+            (&b"\x89PNG\r\n\x1a\nrest"[..], "image/png"),
+            (b"\xff\xd8\xffrest", "image/jpeg"),
+            (
+                b"<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>",
+                "application/octet-stream",
+            ),
+            (b"<html><script>alert(1)</script>", "application/octet-stream"),
+            (b"", "application/octet-stream"),
+        ] {
+            let response = bytes(Bytes::from_static(content));
+            assert_eq!(response.headers()[CONTENT_TYPE], kind);
+            assert_eq!(response.headers()[CONTENT_DISPOSITION], "attachment");
+            assert_eq!(response.headers()[X_CONTENT_TYPE_OPTIONS], "nosniff");
+        }
+    }
+}

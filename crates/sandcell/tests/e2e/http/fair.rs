@@ -1,0 +1,119 @@
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::support::http::{Caller, Server, token};
+use crate::support::place::Place;
+use crate::support::{PATIENCE, begin, until};
+
+/// One of two tenants: how many calls it makes at once, and what each of them does.
+struct Flood<'a> {
+    caller: &'a Caller,
+    at_once: usize,
+    code: &'static str,
+    /// What a call that ended counts.
+    counts: u64,
+}
+
+/// Ends the floods however the test ends: their threads are waited for.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Lets both flood the server at once, and says what each got done in the same time, from when both were under way.
+fn shares(floods: [Flood<'_>; 2], enough_of_both: u64) -> [u64; 2] {
+    let over = AtomicBool::new(false);
+    let done = [AtomicU64::new(0), AtomicU64::new(0)];
+    std::thread::scope(|scope| {
+        for (flood, done) in floods.iter().zip(&done) {
+            for _ in 0..flood.at_once {
+                let over = &over;
+                scope.spawn(move || {
+                    let made = flood.caller.call("create_sandbox", json!({"memory_mb": 64}));
+                    let sandbox = made.data()["sandbox_id"].clone();
+                    let call = json!({"code": flood.code, "sandbox_id": sandbox});
+                    while !over.load(Ordering::Relaxed) {
+                        let answer = flood.caller.call("execute_code", call.clone());
+                        assert_eq!(answer.status(), "ok", "{}", answer.all());
+                        done.fetch_add(flood.counts, Ordering::Relaxed);
+                    }
+                });
+            }
+        }
+        let _ends = Over(&over);
+        let now = || [0, 1].map(|n: usize| done[n].load(Ordering::Relaxed));
+        let begun: Vec<u64> = floods.iter().map(|flood| flood.counts * 4).collect();
+        until(PATIENCE, "both are under way", || {
+            let now = now();
+            (now[0] > begun[0] && now[1] > begun[1]).then_some(())
+        });
+        let before = now();
+        until(Duration::from_secs(120), "both get something done", || {
+            let now = now();
+            let share = [now[0] - before[0], now[1] - before[1]];
+            (share[0] + share[1] >= 2 * enough_of_both).then_some(share)
+        })
+    })
+}
+
+/// Two tenants of a server with two places.
+fn two(place: &Place) -> (Server, Caller, Caller) {
+    let (_, ann) = token(place, &["ann"]);
+    let (_, bob) = token(place, &["bob"]);
+    let server = Server::start(place, &[]);
+    let callers = (server.with_token(&ann), server.with_token(&bob));
+    (server, callers.0, callers.1)
+}
+
+const PLACES: &str = "[limits]\nexecutions = 2\nexecutions_per_caller = 2\n[pool]\nparked = 0\n";
+
+#[track_caller]
+fn even(what: &str, [one, other]: [u64; 2]) {
+    println!("{what}: {one} and {other}");
+    let (less, more) = (one.min(other), one.max(other));
+    assert!(less * 10 >= more * 8, "{what}: {one} and {other}");
+}
+
+#[test]
+fn processor_time_is_shared_evenly_however_long_and_many_the_calls_are() {
+    let _turn = begin!(alone);
+    let place = Place::with_settings(PLACES);
+    let (_server, ann, bob) = two(&place);
+    let long = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass";
+    let short = "import time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass";
+    let floods = [
+        Flood {
+            caller: &ann,
+            at_once: 10,
+            code: long,
+            counts: 300,
+        },
+        Flood {
+            caller: &bob,
+            at_once: 4,
+            code: short,
+            counts: 100,
+        },
+    ];
+    even("milliseconds of processor time", shares(floods, 5000));
+}
+
+#[test]
+fn a_flood_of_small_calls_does_not_crowd_out_fewer() {
+    let _turn = begin!(alone);
+    let place = Place::with_settings(PLACES);
+    let (_server, ann, bob) = two(&place);
+    let small = "import time\ntime.sleep(0.02)";
+    let flood = |caller, at_once| Flood {
+        caller,
+        at_once,
+        code: small,
+        counts: 1,
+    };
+    even("calls", shares([flood(&ann, 14), flood(&bob, 4)], 150));
+}
