@@ -28,7 +28,7 @@ mod linux {
     use sandcell_jail::wire::{FromLauncher, ToLauncher, receive, send};
 
     /// What runs inside: a shell that takes its program from the first descriptor.
-    pub(super) fn entry(input: OwnedFd, output: OwnedFd, _folder: Option<&str>) -> i32 {
+    pub(super) fn entry(input: OwnedFd, output: OwnedFd, _folder: Option<&str>, _door: Option<OwnedFd>) -> i32 {
         let errors = output.try_clone().unwrap();
         let status = Command::new("/usr/bin/python3")
             .args(["-I", "-S", "-"])
@@ -90,6 +90,7 @@ mod linux {
                 mounts: vec![],
                 process_level,
                 spares: 1,
+                enterable: false,
                 disabled: layer.map(str::to_owned),
                 skipped: None,
             };

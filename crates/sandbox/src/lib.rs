@@ -18,7 +18,7 @@ mod secret;
 mod session;
 
 pub use analysis::{Advice, Finding, Severity};
-pub use backend::{Backend, EndReason, Ended, Mount, MountMode, NetworkRule, Sandbox, SandboxSpec, Usage};
+pub use backend::{Backend, EndReason, Ended, Mount, MountMode, NetworkRule, Parent, Sandbox, SandboxSpec, Usage};
 pub use error::{Code, Failure, FileError, SandboxError, SessionError};
 pub use files::{Entry, EntryKind, FileChunk, Files, HOME, Listing, PathError, SandboxPath, WriteMode};
 pub use isolation::{Degree, Isolation, LayerReport, LayerState, Level};

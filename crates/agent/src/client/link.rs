@@ -258,6 +258,7 @@ fn name(request: &Request) -> &'static str {
         Request::Usage => "usage",
         Request::Ping => "ping",
         Request::Forward { .. } => "forward",
+        Request::Adopt {} => "adopt",
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use super::link::{AskError, Link};
 use super::table::{Credit, ProgramStream, Stream};
 use crate::protocol::{
-    ErrorCode, HEIRS, MAX_DATA, Nothing, ReceiveWindow, Request, SpawnReply, WireError, channel_number,
+    ADOPT, ErrorCode, HEIRS, MAX_DATA, Nothing, ReceiveWindow, Request, SpawnReply, WireError, channel_number,
 };
 
 /// Events that a program's channel holds. With what the windows allow beyond it, one program makes the host hold at most about 2 MiB.
@@ -18,21 +18,7 @@ const EVENTS: usize = 16;
 
 pub(super) async fn spawn(link: &Arc<Link>, command: Command) -> Result<Process, SandboxError> {
     let program = command.argv.first().cloned().unwrap_or_default();
-    let (events, received) = mpsc::channel(EVENTS);
-    let (answer, answered) = oneshot::channel();
-    let stdin = (command.stdin == StdinMode::Piped).then(Arc::<Credit>::default);
-    let control = command.control.then(Arc::<Credit>::default);
-    let stream = ProgramStream {
-        answer: Some(answer),
-        events,
-        waiting: std::collections::VecDeque::new(),
-        stdout: Some(ReceiveWindow::default()),
-        stderr: Some(ReceiveWindow::default()),
-        control: command.control.then(ReceiveWindow::default),
-        ends: 1,
-        stdin: stdin.clone(),
-        control_in: control.clone(),
-    };
+    let (piped, control) = (command.stdin == StdinMode::Piped, command.control);
     let request = Request::Spawn {
         argv: command.argv,
         env: command.env,
@@ -40,12 +26,41 @@ pub(super) async fn spawn(link: &Arc<Link>, command: Command) -> Result<Process,
         stdin: command.stdin,
         control: command.control,
     };
-    let open = link.open(&request, Stream::Program(Box::new(stream))).await?;
-    let id = open.id;
-    let _pid: SpawnReply = open
-        .answer(answered, &request)
+    begin(link, request, piped, control)
         .await
-        .map_err(|error| refused(program, error))?;
+        .map_err(|error| refused(program, error))
+}
+
+/// The program is one that enters from outside.
+pub(super) async fn adopt(link: &Arc<Link>) -> Result<Process, SandboxError> {
+    if !link.has(ADOPT) {
+        return Err(SandboxError::Unsupported("entering the sandbox".to_owned()));
+    }
+    begin(link, Request::Adopt {}, false, true)
+        .await
+        .map_err(|error| refused("a warmed interpreter".to_owned(), error))
+}
+
+async fn begin(link: &Arc<Link>, request: Request, piped: bool, control: bool) -> Result<Process, AskError> {
+    let (events, received) = mpsc::channel(EVENTS);
+    let (answer, answered) = oneshot::channel();
+    let stdin = piped.then(Arc::<Credit>::default);
+    let control = control.then(Arc::<Credit>::default);
+    let stream = ProgramStream {
+        answer: Some(answer),
+        events,
+        waiting: std::collections::VecDeque::new(),
+        stdout: Some(ReceiveWindow::default()),
+        stderr: Some(ReceiveWindow::default()),
+        control: control.as_ref().map(|_| ReceiveWindow::default()),
+        ends: 1,
+        stdin: stdin.clone(),
+        control_in: control.clone(),
+    };
+    let open = link.open(&request, Stream::Program(Box::new(stream))).await;
+    let open = open.map_err(AskError::Sandbox)?;
+    let id = open.id;
+    let _pid: SpawnReply = open.answer(answered, &request).await?;
     let handle = AgentProcess {
         link: Arc::clone(link),
         id,

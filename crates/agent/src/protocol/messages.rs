@@ -11,6 +11,9 @@ use super::{Breach, PROTOCOL, VERSION};
 /// The feature of an agent that lets another process take a program's place.
 pub const HEIRS: &str = "heirs";
 
+/// The feature of an agent that can take in a process which enters the sandbox from outside.
+pub const ADOPT: &str = "adopt";
+
 /// The feature of an agent that can make a port inside lead to the host.
 pub const FORWARD: &str = "forward";
 
@@ -93,6 +96,7 @@ pub enum Request {
         process: u32,
         heir: i32,
     },
+    Adopt {},
     List {
         path: String,
         recursive: bool,
@@ -127,8 +131,8 @@ pub struct Connected {
 }
 
 /// The operations of this version.
-const KNOWN: [&str; 9] = [
-    "spawn", "signal", "succeed", "list", "read", "write", "usage", "ping", "forward",
+const KNOWN: [&str; 10] = [
+    "spawn", "signal", "succeed", "adopt", "list", "read", "write", "usage", "ping", "forward",
 ];
 
 /// Why a REQUEST's payload is not a [`Request`].
@@ -360,7 +364,7 @@ mod tests {
 
     #[test]
     fn an_unknown_operation_is_answered_and_no_operation_is_a_breach() {
-        for op in ["open", "adopt", "no such thing"] {
+        for op in ["open", "no such thing"] {
             let payload = format!(r#"{{"op":"{op}","port":0}}"#);
             let Err(RequestError::Answer(error)) = parse_request(payload.as_bytes()) else {
                 panic!("{op}")

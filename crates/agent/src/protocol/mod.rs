@@ -6,7 +6,7 @@ mod window;
 
 pub use codec::{Decoder, Frame, Kind, MAX_FRAME, OutBuffer};
 pub use messages::{
-    Connected, ErrorCode, Event, FORWARD, ForwardReply, Goodbye, GroupUsage, HEIRS, Hello, ListReply, Nothing,
+    ADOPT, Connected, ErrorCode, Event, FORWARD, ForwardReply, Goodbye, GroupUsage, HEIRS, Hello, ListReply, Nothing,
     ReadReply, Reply, Request, RequestError, SpawnReply, UsageReply, WireError, WriteReply, channel_from_number,
     channel_number, parse_request,
 };

@@ -5,6 +5,7 @@
 //! a process, instead of ending. The host is obeyed, but its frames are checked all the same.
 
 mod children;
+mod door;
 mod errors;
 mod files;
 mod forward;
@@ -27,8 +28,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use crate::protocol::{Breach, Decoder, Goodbye, Hello, Kind, OutBuffer};
+use crate::protocol::{ADOPT, Breach, Decoder, Goodbye, Hello, Kind, OutBuffer};
 use children::Children;
+use door::Door;
 use group::Look;
 use streams::Streams;
 
@@ -108,7 +110,14 @@ pub enum ServeEnd {
 /// children (tests, and isolation without a process namespace).
 #[must_use]
 pub fn serve(input: OwnedFd, output: OwnedFd, config: ServerConfig) -> ServeEnd {
-    match Agent::new(input, output, config) {
+    serve_with_door(input, output, None, config)
+}
+
+/// The same, for a sandbox that a process can enter from outside, which is told of by this door
+/// ([`AtDoor`](sandcell_jail::wire::AtDoor)).
+#[must_use]
+pub fn serve_with_door(input: OwnedFd, output: OwnedFd, door: Option<OwnedFd>, config: ServerConfig) -> ServeEnd {
+    match Agent::new(input, output, door, config) {
         Ok(mut agent) => {
             let end = agent.run();
             agent.streams.kill_everything();
@@ -132,6 +141,7 @@ enum Token {
     Input,
     Output,
     Children,
+    Door,
     /// The program of this stream: its start, its end, or one of its pipes.
     Program(u32, program::Part),
 }
@@ -149,24 +159,28 @@ struct Agent {
 }
 
 impl Agent {
-    fn new(input: OwnedFd, output: OwnedFd, config: ServerConfig) -> io::Result<Self> {
+    fn new(input: OwnedFd, output: OwnedFd, door: Option<OwnedFd>, config: ServerConfig) -> io::Result<Self> {
         for stream in [&input, &output] {
             fcntl_setfl(stream, fcntl_getfl(stream)? | OFlags::NONBLOCK)?;
         }
         let children = Children::new()?;
         let mut out = OutBuffer::default();
-        let hello = if children.first_process() {
+        let mut hello = if children.first_process() {
             Hello::of_first_process()
         } else {
             Hello::ours()
         };
+        let door = door.filter(|_| children.first_process()).map(Door::new).transpose()?;
+        if door.is_some() {
+            hello.features.push(ADOPT.to_owned());
+        }
         let _fits = out.message(Kind::Hello, 0, &hello);
         Ok(Self {
             input,
             output,
             decoder: Decoder::default(),
             out,
-            streams: Streams::new(config, &children)?,
+            streams: Streams::new(config, &children, door)?,
             children,
             greeted: false,
             output_full: false,
@@ -194,6 +208,7 @@ impl Agent {
             match token {
                 Token::Output => self.output_full = false,
                 Token::Children => children = true,
+                Token::Door => self.streams.at_door(&mut self.out, &mut self.children),
                 Token::Program(stream, part) => {
                     if self.out.len() < CROWDED {
                         self.streams
@@ -237,6 +252,9 @@ impl Agent {
         }
         if let Some(fd) = self.children.descriptor() {
             add(Token::Children, fd, PollFlags::IN);
+        }
+        if let Some(fd) = self.streams.door() {
+            add(Token::Door, fd, PollFlags::IN);
         }
         if !crowded {
             self.streams

@@ -4,10 +4,12 @@
 //! client on each jail's two pipes.
 
 mod conversation;
+mod parent;
 mod report;
 mod sandbox;
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -15,11 +17,11 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use sandcell_agent::client::AgentClient;
-use sandcell_agent::server::{ServeEnd, ServerConfig, serve};
+use sandcell_agent::server::{ServeEnd, ServerConfig, serve_with_door};
 use sandcell_jail::launcher::{self, Launcher};
 use sandcell_jail::spec::{Request, Template};
 use sandcell_sandbox::{
-    Backend, Degree, Isolation, LayerReport, Level, Limits, Mount, MountMode, Sandbox, SandboxError, SandboxSpec,
+    Backend, Degree, Isolation, LayerReport, Level, Limits, Mount, MountMode, Parent, Sandbox, SandboxError, SandboxSpec,
 };
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
@@ -43,7 +45,7 @@ pub fn become_launcher_if_asked() {
 }
 
 /// What a jail's first process runs once it is locked.
-fn agent(input: std::os::fd::OwnedFd, output: std::os::fd::OwnedFd, folder: Option<&str>) -> i32 {
+fn agent(input: OwnedFd, output: OwnedFd, folder: Option<&str>, door: Option<OwnedFd>) -> i32 {
     let config = match folder {
         // All private folders of a jail share one file system, so one of them tells how full it is.
         None => ServerConfig {
@@ -62,7 +64,7 @@ fn agent(input: std::os::fd::OwnedFd, output: std::os::fd::OwnedFd, folder: Opti
             ..ServerConfig::default()
         },
     };
-    match serve(input, output, config) {
+    match serve_with_door(input, output, door, config) {
         ServeEnd::HostClosed => 0,
         ServeEnd::Breach(_) | ServeEnd::DiskFull | ServeEnd::Failed(_) => 1,
     }
@@ -89,6 +91,8 @@ pub struct NativeConfig {
     pub isolation_min: Level,
     /// Limits held more weakly than this are refused.
     pub limits_min: Degree,
+    /// Whether sandboxes are made so that warmed interpreters' children can enter them.
+    pub warm: bool,
     /// A layer that is made to fail, in builds for tests.
     pub disabled_layer: Option<String>,
     /// A layer that is left out, in builds for tests.
@@ -108,6 +112,8 @@ pub struct NativeBackend {
     limits_min: Degree,
     isolation: Isolation,
     layers: Vec<LayerReport>,
+    /// Whether warmed interpreters' children can enter what is made.
+    enterable: bool,
     next: AtomicU64,
 }
 
@@ -123,6 +129,7 @@ impl NativeBackend {
             mounts: config.mounts.into_iter().map(mount).collect(),
             process_level: Level::Process.satisfies(config.isolation_min),
             spares: SPARES,
+            enterable: config.warm,
             disabled: config.disabled_layer,
             skipped: config.skipped_layer,
         };
@@ -139,6 +146,7 @@ impl NativeBackend {
             limits_min: config.limits_min,
             isolation,
             layers,
+            enterable: found.enterable,
             next: AtomicU64::new(1),
         }))
     }
@@ -269,6 +277,14 @@ impl Backend for NativeBackend {
 
     fn layers(&self) -> &[LayerReport] {
         &self.layers
+    }
+
+    async fn warm(&self, argv: &[String]) -> Result<Parent, SandboxError> {
+        if !self.enterable {
+            return Err(SandboxError::Unsupported("warmed interpreters".to_owned()));
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        parent::start(self.conversation().await?, number, argv).await
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {

@@ -1,5 +1,7 @@
 //! The launcher's loop: takes requests, maps ids, watches memory, reaps, removes.
 
+mod warm;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,10 +12,14 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, wai
 
 use super::attach::{self, Namespaces};
 use super::bare::{self, DISK_FULL};
+use super::common;
 use super::cradle::{self, Entry, FromCradle, ToCradle};
 use super::faults;
 use super::folder;
 use super::host::{Prepared, prepare};
+use super::parent::Parent;
+use warm::{Entrances, Visitor};
+
 use crate::cgroup::{Group, Groups};
 use crate::plan::place;
 use crate::spec::{INSIDE_ID, Request};
@@ -36,6 +42,8 @@ const FIRST_HOST_ID: u32 = 0x7000_0000;
 /// From the first of them to the last that any launcher hands out.
 pub(super) const HOST_IDS: (u32, u32) = (FIRST_HOST_ID, FIRST_HOST_ID + (1 << 28));
 const SIGCHLD: u64 = 17;
+/// How many host ids one launcher hands out, over and over.
+pub(super) const IDS_OF_ONE: u64 = 1 << 14;
 
 /// A process that waits to become a sandbox.
 struct Cradle {
@@ -61,6 +69,11 @@ struct Jail {
     watched: watch::Record,
     /// Where folders are attached; none before it is cloned.
     namespaces: Option<Namespaces>,
+    /// How it is entered, once; none where nobody enters.
+    entrances: Option<Entrances>,
+    /// The way to its first process, for news of whom it did not start.
+    door: Option<OwnedFd>,
+    visitor: Option<Visitor>,
 }
 
 enum State {
@@ -96,6 +109,9 @@ struct Keeper {
     prepared: Prepared,
     cradles: VecDeque<Cradle>,
     jails: BTreeMap<u64, Jail>,
+    parents: BTreeMap<u64, Parent>,
+    /// There may be children that nobody knows.
+    strays: bool,
     next_number: u64,
     id_block: u32,
     buffer: Vec<u8>,
@@ -116,7 +132,7 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
         Ok(Some((ToLauncher::Configure(template), _))) => template,
         _ => return 0,
     };
-    let prepared = match prepare(template) {
+    let mut prepared = match prepare(template) {
         Ok(prepared) => prepared,
         Err(error) => {
             let _ = send(socket.as_fd(), &FromLauncher::Refused(error), &[]);
@@ -127,13 +143,22 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
     if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).is_err() {
         return 1;
     }
+    let id_block = FIRST_HOST_ID + (u32::from(u16::from_le_bytes(random) >> 2) << 14);
+    if prepared.template.enterable {
+        match common::make(&prepared, id_block) {
+            Ok(common) => prepared.common = Some(common),
+            Err(_) => (prepared.template.enterable, prepared.report.enterable) = (false, false),
+        }
+    }
     let mut keeper = Keeper {
-        id_block: FIRST_HOST_ID + (u32::from(u16::from_le_bytes(random) >> 2) << 14),
+        id_block,
         socket,
         entry,
         prepared,
         cradles: VecDeque::new(),
         jails: BTreeMap::new(),
+        parents: BTreeMap::new(),
+        strays: false,
         next_number: 0,
         buffer,
     };
@@ -163,6 +188,17 @@ impl Keeper {
             if ready.requests && !self.take_request() {
                 return;
             }
+            for id in ready.visitors {
+                if let Some(jail) = self.jails.get_mut(&id) {
+                    jail.reap_visitor();
+                }
+            }
+            for number in ready.parents {
+                self.hear_parent(number);
+            }
+            for number in ready.ended_parents {
+                self.parent_ended(number);
+            }
             for id in ready.jails {
                 self.look_at(id);
             }
@@ -174,9 +210,18 @@ impl Keeper {
     }
 
     fn wait(&self) -> io::Result<Ready> {
-        let mut ids = Vec::with_capacity(self.jails.len());
-        let mut fds = vec![PollFd::new(&self.socket, PollFlags::IN)];
-        let mut ended = false;
+        let mut woken_by = Vec::with_capacity(2 * self.jails.len() + 1);
+        let mut fds = Vec::with_capacity(2 * self.jails.len() + 1);
+        let mut add = |token, fd| {
+            woken_by.push(token);
+            fds.push(PollFd::new(fd, PollFlags::IN));
+        };
+        add(Token::Requests, &self.socket);
+        for (number, parent) in &self.parents {
+            add(Token::Parent(*number), &parent.socket);
+            add(Token::ParentsEnd(*number), &parent.pidfd);
+        }
+        let mut ended = self.strays;
         for (id, jail) in &self.jails {
             let fd = match &jail.state {
                 State::Starting { socket, .. } => socket,
@@ -186,8 +231,10 @@ impl Keeper {
                     continue;
                 }
             };
-            ids.push(*id);
-            fds.push(PollFd::new(fd, PollFlags::IN));
+            add(Token::Jail(*id), fd);
+            if let Some(end) = jail.visitor_end() {
+                add(Token::Visitor(*id), end);
+            }
         }
         let now = Instant::now();
         let next = self.jails.values().filter_map(|jail| jail.watched_next(now)).min();
@@ -204,18 +251,21 @@ impl Keeper {
             tv_nsec: i64::from(wait.subsec_nanos()),
         });
         let count = poll(&mut fds, timeout.as_ref())?;
-        let mut woken = fds.iter().map(|fd| !fd.revents().is_empty());
-        let requests = woken.next().unwrap_or(false);
-        let jails = ids
-            .into_iter()
-            .zip(woken)
-            .filter_map(|(id, woken)| woken.then_some(id))
-            .collect();
-        Ok(Ready {
-            requests,
-            jails,
+        let mut ready = Ready {
             idle: count == 0,
-        })
+            ..Ready::default()
+        };
+        let woken = fds.iter().map(|fd| !fd.revents().is_empty());
+        for (token, _) in woken_by.into_iter().zip(woken).filter(|(_, woken)| *woken) {
+            match token {
+                Token::Requests => ready.requests = true,
+                Token::Jail(id) => ready.jails.push(id),
+                Token::Visitor(id) => ready.visitors.push(id),
+                Token::Parent(number) => ready.parents.push(number),
+                Token::ParentsEnd(number) => ready.ended_parents.push(number),
+            }
+        }
+        Ok(ready)
     }
 
     /// Handles one request. False when the server is gone.
@@ -234,6 +284,14 @@ impl Keeper {
                 let error = self.attach(id, number, &folder).err();
                 self.tell(&FromLauncher::Attached { id, number, error }).is_ok()
             }
+            Ok(Some((ToLauncher::Warm { parent, argv }, descriptors))) => self.warm(parent, &argv, descriptors),
+            Ok(Some((ToLauncher::Cool { parent }, _))) => {
+                if let Some(parent) = self.parents.get(&parent) {
+                    parent.kill();
+                }
+                true
+            }
+            Ok(Some((ToLauncher::Enter { id, parent }, _))) => self.enter(id, parent),
             Ok(Some((ToLauncher::Configure(_), _))) => true,
             Ok(None) | Err(_) => false,
         }
@@ -301,6 +359,9 @@ impl Keeper {
                         asked: false,
                         watched,
                         namespaces: None,
+                        entrances: None,
+                        door: None,
+                        visitor: None,
                     });
                 }
                 // A waiting process was killed (by the kernel, for memory); take another.
@@ -350,7 +411,7 @@ impl Keeper {
     /// The id on the host that a sandbox's user has: its own as root, else the caller's.
     fn host_id(&self, number: u64) -> u32 {
         if self.prepared.host.root {
-            self.id_block + u32::try_from(number % (1 << 14)).unwrap_or(0)
+            self.id_block + u32::try_from(number % IDS_OF_ONE).unwrap_or(0)
         } else {
             self.prepared.ids.0
         }
@@ -383,10 +444,13 @@ impl Keeper {
                 };
                 let unmapped =
                     self.prepared.bare.is_some() || faults::skipped(&self.prepared.template, "user_namespace");
-                let mapping = if unmapped { None } else { Some(group_id) };
+                // Below the common namespace the cradle maps them.
+                let enterable = self.prepared.common.is_some();
+                let mapping = if unmapped || enterable { None } else { Some(group_id) };
                 let mut buffer = std::mem::take(&mut self.buffer);
-                let now = jail.go_on(&mut buffer, mapping);
+                let now = jail.go_on(&mut buffer, mapping, enterable);
                 self.buffer = buffer;
+                self.strays |= enterable && matches!(jail.state, State::Ended { .. });
                 if now {
                     let folder = jail.folder.clone();
                     let _ = self.tell(&FromLauncher::Made { id, folder });
@@ -420,6 +484,7 @@ impl Keeper {
                 jail.watch();
             }
         }
+        self.tend_visitors();
         self.remove_leftovers();
         let alone = self.prepared.bare.is_none() || !bare::kill_walk(&|child| self.knows(child));
         let mut finished = Vec::new();
@@ -483,6 +548,11 @@ impl Keeper {
         for cradle in self.cradles.drain(..) {
             cradle.discard();
         }
+        for parent in self.parents.values() {
+            parent.kill();
+            let _ = waitid(WaitId::PidFd(parent.pidfd.as_fd()), WaitIdOptions::EXITED);
+        }
+        self.parents.clear();
         if self.prepared.bare.is_some() {
             // Whose guardian is gone has come to this process, and would keep its control group busy.
             bare::end_descendants(|child| self.knows(child));
@@ -491,6 +561,9 @@ impl Keeper {
         while !(self.jails.is_empty() && self.prepared.leftovers.is_empty()) && since.elapsed() < LAST_DEADLINE {
             if self.prepared.bare.is_some() {
                 bare::kill_walk(&|child| self.knows(child));
+            }
+            if self.prepared.common.is_some() {
+                self.reap_strays();
             }
             let ids: Vec<u64> = self.jails.keys().copied().collect();
             for id in ids {
@@ -515,9 +588,22 @@ impl Keeper {
     }
 }
 
+/// What a polled descriptor belongs to.
+enum Token {
+    Requests,
+    Jail(u64),
+    Visitor(u64),
+    Parent(u64),
+    ParentsEnd(u64),
+}
+
+#[derive(Default)]
 struct Ready {
     requests: bool,
     jails: Vec<u64>,
+    visitors: Vec<u64>,
+    parents: Vec<u64>,
+    ended_parents: Vec<u64>,
     idle: bool,
 }
 
@@ -534,7 +620,7 @@ impl Cradle {
 impl Jail {
     /// The next message of a sandbox in the making. True when it is made. `group_id` is the group on the host that it
     /// gets; none where a test leaves its user namespace out, so that there is nothing to map.
-    fn go_on(&mut self, buffer: &mut Vec<u8>, group_id: Option<u32>) -> bool {
+    fn go_on(&mut self, buffer: &mut Vec<u8>, group_id: Option<u32>, enterable: bool) -> bool {
         let State::Starting {
             cradle, socket, first, ..
         } = &mut self.state
@@ -550,6 +636,7 @@ impl Jail {
                 let found = self.folder.is_none().then(|| Namespaces::of(pid)).transpose();
                 let mapped = found.and_then(|found| {
                     self.namespaces = found;
+                    self.entrances = enterable.then(|| Entrances::of(pid)).transpose()?;
                     group_id.map_or(Ok(()), |group| map_ids(pid, self.host_id, group))
                 });
                 match mapped.and_then(|()| send(socket.as_fd(), &ToCradle::Mapped, &[])) {
@@ -597,11 +684,19 @@ impl Jail {
                 pidfd: cradle,
                 guarded: Some(Guarded { first, _socket: socket }),
             },
-            _ => State::Running {
-                pid,
-                pidfd: first,
-                guarded: None,
-            },
+            State::Starting { socket, .. } => {
+                self.door = self.entrances.as_ref().map(|_| socket);
+                if let Some(door) = &self.door {
+                    // Nobody inside holds the launcher up.
+                    let _ = rustix::fs::fcntl_setfl(door, rustix::fs::OFlags::NONBLOCK);
+                }
+                State::Running {
+                    pid,
+                    pidfd: first,
+                    guarded: None,
+                }
+            }
+            other => other,
         };
     }
 
@@ -638,6 +733,8 @@ impl Jail {
 
     /// Takes the exit status if it has ended. True if nothing of it runs any more.
     fn reap(&mut self) -> bool {
+        // Its process namespace does not end before.
+        self.reap_visitor();
         match &self.state {
             State::Running { pidfd, .. } => !matches!(
                 waitid(
@@ -661,13 +758,17 @@ impl Jail {
     fn usage(&self) -> Usage {
         let mut usage = match (&self.group, &self.state) {
             (Some(group), _) => group.usage(),
-            (None, State::Running { pid, .. }) => watch::usage(*pid),
+            (None, State::Running { pid, .. }) => watch::usage(*pid, self.visitor_pid()),
             (None, _) => Usage::default(),
         };
         usage.memory_events += self.watched.kills;
         usage.process_events += self.watched.crowds;
         usage.memory_peak = usage.memory_peak.max(self.watched.peak);
         usage
+    }
+
+    fn visitor_pid(&self) -> Option<Pid> {
+        self.visitor.as_ref().and_then(Visitor::pid)
     }
 
     /// When its memory is to be looked at next; now if it never was.
@@ -693,7 +794,10 @@ impl Jail {
                     .look_at_group(group, first, guardian.and_then(Pid::from_raw));
             }
             None => self.watched.look_at_tree(
-                first,
+                watch::Roots {
+                    first,
+                    visitor: self.visitor_pid(),
+                },
                 watch::Bounds {
                     memory: self.request.memory,
                     cores: u64::from(self.request.cpu_milli.div_ceil(1000)),
@@ -705,7 +809,7 @@ impl Jail {
     }
 }
 
-fn map_ids(pid: u32, user: u32, group: u32) -> io::Result<()> {
+pub(super) fn map_ids(pid: u32, user: u32, group: u32) -> io::Result<()> {
     let proc = format!("{}/proc/{pid}", place::host());
     write_once(&format!("{proc}/uid_map"), &format!("{INSIDE_ID} {user} 1"))?;
     write_once(&format!("{proc}/gid_map"), &format!("{INSIDE_ID} {group} 1"))

@@ -7,11 +7,13 @@
 mod attach;
 mod bare;
 mod config;
+mod common;
 mod cradle;
 mod faults;
 mod folder;
 mod host;
 mod keeper;
+mod parent;
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
