@@ -136,7 +136,8 @@ impl Boot {
     pub(super) fn frames_of_parent(&self) -> Bytes {
         let mut header = self.site.clone();
         if let Some(fields) = header.as_object_mut() {
-            fields.insert("parent".to_owned(), true.into());
+            // Read as Python, in which a number is the same text as here.
+            fields.insert("parent".to_owned(), 1.into());
             fields.insert("env".to_owned(), parent_environment());
         }
         frames(&header, "", &source_parts())
