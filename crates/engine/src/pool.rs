@@ -264,7 +264,10 @@ async fn warm(core: &Arc<Core>) {
     match timeout(WARM, language.warm(backend, &modules)).await {
         Ok(Ok(missing)) => {
             // Those are tried again in each sandbox, which may have packages that the interpreter does not see.
-            tracing::debug!(missing = missing.len(), "an interpreter has loaded the modules of `preload`");
+            tracing::debug!(
+                missing = missing.len(),
+                "an interpreter has loaded the modules of `preload`"
+            );
             lock(&core.pool.state).each_least = EACH_COPY;
         }
         Ok(Err(error)) => tracing::info!("the modules of `preload` are loaded in each sandbox for itself: {error}"),

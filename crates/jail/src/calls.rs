@@ -43,11 +43,13 @@ impl Serialize for Argument {
 
 fn hexadecimal(bytes: &[u8]) -> String {
     use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a text cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            // Writing to a text cannot fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
 }
 
 /// A call: its number and arguments.
@@ -111,7 +113,10 @@ pub(crate) fn entrance(
             Step::Cores { .. } => {}
             Step::Capabilities => lock.extend(no_capabilities(&known)),
             Step::NoNewPrivileges => {
-                lock.push(call(libc::SYS_prctl, &[i64::from(libc::PR_SET_NO_NEW_PRIVS), 1, 0, 0, 0]));
+                lock.push(call(
+                    libc::SYS_prctl,
+                    &[i64::from(libc::PR_SET_NO_NEW_PRIVS), 1, 0, 0, 0],
+                ));
             }
             Step::Landlock {
                 writable,
@@ -328,7 +333,11 @@ mod tests {
         assert_eq!(dropped.count(), 41);
         let mut data = 1000_u64.to_le_bytes().to_vec();
         data.extend(1000_u64.to_le_bytes());
-        assert!(become_one.iter().any(|call| call.get(3) == Some(&Argument::Bytes(data.clone()))));
+        assert!(
+            become_one
+                .iter()
+                .any(|call| call.get(3) == Some(&Argument::Bytes(data.clone())))
+        );
     }
 
     #[test]

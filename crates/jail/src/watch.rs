@@ -403,7 +403,13 @@ pub(crate) fn usage(first: u32, visitor: Option<Pid>) -> Usage {
         return Usage::default();
     };
     let mut usage = Usage::default();
-    for seen in one_copy(Roots { first, visitor }.descendants().into_iter().map(Seen::of).collect()) {
+    for seen in one_copy(
+        Roots { first, visitor }
+            .descendants()
+            .into_iter()
+            .map(Seen::of)
+            .collect(),
+    ) {
         usage.memory += if seen.copy { own_memory(seen.living) } else { seen.bytes };
         let times = times(seen.pid);
         usage.processes += times.threads;

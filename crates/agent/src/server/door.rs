@@ -93,7 +93,11 @@ impl Door {
                 News::Entered
             }
             Ok(Some((AtDoor::Ended { status, signal }, _))) => {
-                let exit = if signal { Exit::Signal(status) } else { Exit::Code(status) };
+                let exit = if signal {
+                    Exit::Signal(status)
+                } else {
+                    Exit::Code(status)
+                };
                 self.pid.map_or(News::Closed, |pid| News::Ended(pid, exit))
             }
             Ok(Some(_)) => News::Nothing,

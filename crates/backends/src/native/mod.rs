@@ -21,7 +21,8 @@ use sandcell_agent::server::{ServeEnd, ServerConfig, serve_with_door};
 use sandcell_jail::launcher::{self, Launcher};
 use sandcell_jail::spec::{Request, Template};
 use sandcell_sandbox::{
-    Backend, Degree, Isolation, LayerReport, Level, Limits, Mount, MountMode, Parent, Sandbox, SandboxError, SandboxSpec,
+    Backend, Degree, Isolation, LayerReport, Level, Limits, Mount, MountMode, Parent, Sandbox, SandboxError,
+    SandboxSpec,
 };
 use tokio::net::unix::pipe;
 use tokio::time::timeout;

@@ -29,9 +29,8 @@ pub(super) async fn start(
         step: "make the pipes of a warmed interpreter".to_owned(),
         source,
     };
-    let pipes = || -> std::io::Result<(OwnedFd, OwnedFd)> {
-        Ok(rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?)
-    };
+    let pipes =
+        || -> std::io::Result<(OwnedFd, OwnedFd)> { Ok(rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?) };
     let (their_input, our_output) = pipes().map_err(setup)?;
     let (our_input, their_output) = pipes().map_err(setup)?;
     let writer = pipe::Sender::from_owned_fd(our_output).map_err(setup)?;
@@ -77,7 +76,9 @@ struct ParentHandle {
 impl ProcessHandle for ParentHandle {
     async fn write(&self, channel: Channel, bytes: Bytes) -> Result<(), SandboxError> {
         if channel != Channel::Control {
-            return Err(SandboxError::Unsupported(format!("writing to {channel:?} of this program")));
+            return Err(SandboxError::Unsupported(format!(
+                "writing to {channel:?} of this program"
+            )));
         }
         let mut writer = self.writer.lock().await;
         writer.write_all(&bytes).await.map_err(|source| SandboxError::Setup {
@@ -87,7 +88,9 @@ impl ProcessHandle for ParentHandle {
     }
 
     async fn close(&self, _channel: Channel) -> Result<(), SandboxError> {
-        Err(SandboxError::Unsupported("closing a warmed interpreter's channel".to_owned()))
+        Err(SandboxError::Unsupported(
+            "closing a warmed interpreter's channel".to_owned(),
+        ))
     }
 
     /// There is one end for it.

@@ -1,5 +1,6 @@
 //! The launcher's loop: takes requests, maps ids, watches memory, reaps, removes.
 
+mod ready;
 mod warm;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -18,6 +19,7 @@ use super::faults;
 use super::folder;
 use super::host::{Prepared, prepare};
 use super::parent::Parent;
+use ready::{Ready, Token};
 use warm::{Entrances, Visitor};
 
 use crate::cgroup::{Group, Groups};
@@ -586,25 +588,6 @@ impl Keeper {
             bare.remove();
         }
     }
-}
-
-/// What a polled descriptor belongs to.
-enum Token {
-    Requests,
-    Jail(u64),
-    Visitor(u64),
-    Parent(u64),
-    ParentsEnd(u64),
-}
-
-#[derive(Default)]
-struct Ready {
-    requests: bool,
-    jails: Vec<u64>,
-    visitors: Vec<u64>,
-    parents: Vec<u64>,
-    ended_parents: Vec<u64>,
-    idle: bool,
 }
 
 impl Cradle {

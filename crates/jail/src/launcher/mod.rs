@@ -6,8 +6,8 @@
 
 mod attach;
 mod bare;
-mod config;
 mod common;
+mod config;
 mod cradle;
 mod faults;
 mod folder;

@@ -202,8 +202,7 @@ fn lock(prepared: &Prepared, socket: &OwnedFd, common: OwnedFd, host_id: u32) ->
     }
     common::live_in(prepared, &common, host_id)?;
     drop(common);
-    let own =
-        libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWCGROUP;
+    let own = libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWCGROUP;
     named("make namespaces", sys::misc::unshare(own))?;
     for step in plan::parent(&prepared.host) {
         crate::steps::run(&step).map_err(|error| StepError::new(&step.name(), step.layer(), &error))?;

@@ -270,10 +270,7 @@ const OF_PARENT: [(i64, Action); 4] = [
 
 /// As in the policy, with `CLONE_PARENT`.
 const NO_NAMESPACES: Action = Action::AllowIf {
-    any: &[
-        &[is(0, 0x7e03_2000, 0)],
-        &[is(0, 0x7e03_a400, 0x1_0400)],
-    ],
+    any: &[&[is(0, 0x7e03_2000, 0)], &[is(0, 0x7e03_a400, 0x1_0400)]],
     errno: libc::EPERM,
 };
 

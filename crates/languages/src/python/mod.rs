@@ -17,8 +17,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Advice, Backend, Command, Failure, Finding, HOME, Language, LanguageInfo, NotLoaded, Program, Sandbox, Session, SessionError,
-    SessionFeatures, StdinMode, layer_places,
+    Advice, Backend, Command, Failure, Finding, HOME, Language, LanguageInfo, NotLoaded, Program, Sandbox, Session,
+    SessionError, SessionFeatures, StdinMode, layer_places,
 };
 
 use crate::control::{CodeIn, DriverSession, Start};

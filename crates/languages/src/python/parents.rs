@@ -79,7 +79,12 @@ impl Parents {
         let is_missing = |name: &String| missing.iter().any(|missing| missing.name == *name);
         let warm = Warm {
             number: parent.number,
-            loaded: recipe.modules.iter().filter(|name| !is_missing(name)).cloned().collect(),
+            loaded: recipe
+                .modules
+                .iter()
+                .filter(|name| !is_missing(name))
+                .cloned()
+                .collect(),
             since: Instant::now(),
             children: AtomicU32::new(0),
             failures: AtomicU32::new(0),

@@ -133,7 +133,10 @@ fn a_copy_holds_nothing_that_leads_out() {
     }
     for descriptor in found["fds"].as_array().unwrap() {
         let name = descriptor.as_str().unwrap();
-        assert!(name.starts_with("pipe:") || name.starts_with("/dev/null") || name.starts_with("/proc/"), "{found}");
+        assert!(
+            name.starts_with("pipe:") || name.starts_with("/dev/null") || name.starts_with("/proc/"),
+            "{found}"
+        );
     }
 }
 
@@ -145,7 +148,10 @@ fn a_copy_is_told_from_the_parent_by_its_end_and_can_be_interrupted_and_killed()
     let made = server.call("create_sandbox", json!({}));
     let sandbox = made.data()["sandbox_id"].clone();
     let run = |code: &str, timeout: u64| {
-        server.call("execute_code", json!({"code": code, "sandbox_id": sandbox, "timeout_s": timeout}))
+        server.call(
+            "execute_code",
+            json!({"code": code, "sandbox_id": sandbox, "timeout_s": timeout}),
+        )
     };
     assert_eq!(run(&format!("{CAME_FROM_OUTSIDE}x = 5"), 30).status(), "ok");
     let answer = run("import time\nwhile True: time.sleep(1)", 1);

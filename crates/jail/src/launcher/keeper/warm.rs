@@ -102,7 +102,10 @@ impl Keeper {
     }
 
     fn call_visitor(&mut self, id: u64, number: u64) -> Result<(), StepError> {
-        let parent = self.parents.get_mut(&number).ok_or_else(|| missing("find the parent"))?;
+        let parent = self
+            .parents
+            .get_mut(&number)
+            .ok_or_else(|| missing("find the parent"))?;
         let running = |jail: &&mut Jail| matches!(jail.state, State::Running { .. });
         let jail = self.jails.get_mut(&id).filter(running);
         let jail = jail.ok_or_else(|| missing("find the sandbox"))?;
@@ -117,11 +120,7 @@ impl Keeper {
             let (wait, go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
             let [net, ipc, uts, cgroup] = &ways.others;
             let handed = [&ways.pid, &ways.user, net, ipc, uts, cgroup, &ways.mount, door, &wait];
-            send(
-                parent.socket.as_fd(),
-                &ToParent::Enter { id },
-                &handed.map(AsFd::as_fd),
-            )?;
+            send(parent.socket.as_fd(), &ToParent::Enter { id }, &handed.map(AsFd::as_fd))?;
             Ok((go, fstat(&ways.pid)?.st_ino))
         };
         let (go, namespace) = ask().map_err(|error| StepError::new("ask the parent", None, &error))?;
@@ -136,7 +135,9 @@ impl Keeper {
 
     /// A parent has said something.
     pub(super) fn hear_parent(&mut self, number: u64) {
-        let Some(parent) = self.parents.get_mut(&number) else { return };
+        let Some(parent) = self.parents.get_mut(&number) else {
+            return;
+        };
         let mut buffer = std::mem::take(&mut self.buffer);
         let received = receive(parent.socket.as_fd(), &mut buffer);
         self.buffer = buffer;
@@ -168,7 +169,9 @@ impl Keeper {
 
     /// A parent has ended.
     pub(super) fn parent_ended(&mut self, number: u64) {
-        let Some(parent) = self.parents.remove(&number) else { return };
+        let Some(parent) = self.parents.remove(&number) else {
+            return;
+        };
         let _ = waitid(
             WaitId::PidFd(parent.pidfd.as_fd()),
             WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
@@ -239,7 +242,11 @@ impl Keeper {
             };
             is(jail.cradle)
                 || first.is_some_and(is)
-                || jail.visitor.as_ref().and_then(Visitor::pid).is_some_and(|pid| pid == child)
+                || jail
+                    .visitor
+                    .as_ref()
+                    .and_then(Visitor::pid)
+                    .is_some_and(|pid| pid == child)
         };
         self.cradles.iter().any(|cradle| is(cradle.pid))
             || self.parents.values().any(|parent| is(parent.pid))

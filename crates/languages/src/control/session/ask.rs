@@ -33,7 +33,11 @@ impl DriverSession {
 
     /// Loads modules; says which could not be.
     pub(super) async fn load_modules(&mut self, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
-        let modules: Vec<String> = modules.iter().filter(|name| !self.loaded.contains(name)).cloned().collect();
+        let modules: Vec<String> = modules
+            .iter()
+            .filter(|name| !self.loaded.contains(name))
+            .cloned()
+            .collect();
         if !self.modules || modules.is_empty() {
             return Ok(Vec::new());
         }
