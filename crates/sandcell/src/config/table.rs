@@ -383,8 +383,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
     plain(
         "pool.warm_parents",
         Kind::Switch,
-        "true",
-        "Whether the modules of `preload` are loaded once, by an interpreter that stands in no sandbox, and sessions begin as copies of it; where that cannot be had (kernels before 6.12), or with `false`, each waiting sandbox loads them for itself.",
+        "false",
+        "Whether the modules of `preload` are loaded once, by an interpreter that stands in no sandbox, and sessions begin as copies of it. With `false`, and where that cannot be had (kernels before 6.12), each waiting sandbox loads them for itself.",
     ),
     plain(
         "script.persistent",

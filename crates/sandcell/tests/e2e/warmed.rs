@@ -21,7 +21,9 @@ fn warmed(place: &Place) -> Client {
 }
 
 fn place(modules: &str) -> Place {
-    Place::with_settings(&format!("preload = [{modules}]\n[pool]\nparked = 0\n"))
+    Place::with_settings(&format!(
+        "preload = [{modules}]\n[pool]\nparked = 0\nwarm_parents = true\n"
+    ))
 }
 
 fn fresh(server: &Client, code: &str) -> Answer {

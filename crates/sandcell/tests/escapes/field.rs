@@ -90,7 +90,9 @@ impl Field {
         command.envs(variables.iter().copied());
         let warmed = std::env::var("SANDCELL_TEST_PRELOAD").ok();
         if let Some(modules) = &warmed {
-            command.env("SANDCELL_PRELOAD", modules);
+            command
+                .env("SANDCELL_PRELOAD", modules)
+                .env("SANDCELL_POOL__WARM_PARENTS", "true");
         }
         let client = Client::start(&mut command);
         if warmed.is_some() {
