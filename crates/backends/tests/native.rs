@@ -19,6 +19,7 @@ fn main() {
     become_launcher_if_asked();
     contract::run("native", || async {
         let config = NativeConfig {
+            warm: true,
             trees: vec![],
             config: vec![],
             mounts: vec![],

@@ -157,6 +157,9 @@ pub struct PoolConfig {
     pub memory: ByteSize,
     /// Modules that the interpreter of a waiting sandbox has loaded.
     pub preload: Vec<String>,
+    /// Whether they are loaded once, and sessions begin as copies of the interpreter that has loaded them, where the first
+    /// back end and language can do that. Without modules there is nothing to load.
+    pub warm: bool,
 }
 
 impl Default for PoolConfig {
@@ -166,6 +169,7 @@ impl Default for PoolConfig {
             parked: Some(0),
             memory: ByteSize::mib(256),
             preload: Vec::new(),
+            warm: false,
         }
     }
 }

@@ -5,8 +5,9 @@
 //! budget bounds it, in which each counts for what it really uses. A burst beyond the pool is made on demand, as if there
 //! were none.
 //!
-//! The operator may name modules that those who wait have loaded (`preload`). They are the operator's choice and run in
-//! the sandbox that they are loaded for, so they cost nothing of its isolation: nothing is shared between sandboxes.
+//! The operator may name modules that those who wait have loaded (`preload`). They are the operator's choice. They are
+//! loaded once, by an interpreter that stands in no sandbox and whose children enter them; where that cannot be had, in each
+//! sandbox for itself.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -36,6 +37,10 @@ const PAUSE: Duration = Duration::from_secs(5);
 const QUIET: Duration = Duration::from_secs(60);
 /// What one waiting sandbox with an interpreter costs at least, and what it is taken to cost until one was measured.
 const EACH: u64 = 12 << 20;
+/// The same where the interpreter is a copy of a warmed one.
+const EACH_COPY: u64 = 4 << 20;
+/// How long a warmed interpreter may take to load its modules.
+const WARM: Duration = Duration::from_secs(150);
 /// After so many sandboxes in a row that could not load the modules, none tries any more.
 const TRIES: u32 = 3;
 
@@ -72,6 +77,8 @@ struct State {
     closed: bool,
     /// What one costs.
     each: u64,
+    /// What one is taken to cost at least.
+    each_least: u64,
     modules: Modules,
 }
 
@@ -95,6 +102,7 @@ impl Pool {
             missed: Instant::now(),
             closed: false,
             each: EACH,
+            each_least: EACH,
             modules: Modules {
                 wanted: config.preload.clone(),
                 failures: 0,
@@ -201,7 +209,7 @@ impl Pool {
 
     /// Counts those that wait for what one of them uses.
     fn weigh(state: &mut State, memory: u64) {
-        state.each = memory.max(EACH);
+        state.each = memory.max(state.each_least);
         if state.fixed.is_none() && state.each > state.memory && !state.modules.wanted.is_empty() {
             tracing::warn!(
                 "a waiting sandbox with the modules of `preload` uses {} MiB, more than pool.memory_mb = {}: they are \
@@ -210,7 +218,7 @@ impl Pool {
                 state.memory >> 20
             );
             state.modules.wanted.clear();
-            state.each = EACH;
+            state.each = state.each_least;
         }
         let (least, most) = Self::bounds(state);
         state.want = state.want.clamp(least, most);
@@ -270,10 +278,37 @@ fn bounds(fixed: Option<usize>, memory: u64, each: u64) -> (usize, usize) {
     }
 }
 
+/// Has an interpreter load the modules, so that sessions begin as its copies. Whatever fails is only slower.
+async fn warm(core: &Arc<Core>) {
+    let modules = core.pool.modules();
+    let (Some(language), Some(backend)) = (core.languages.first(), core.backends.first()) else {
+        return;
+    };
+    if !core.config().pool.warm || modules.is_empty() {
+        return;
+    }
+    match timeout(WARM, language.warm(backend, &modules)).await {
+        Ok(Ok(missing)) => {
+            // Those are tried again in each sandbox, which may have packages that the interpreter does not see.
+            tracing::debug!(
+                missing = missing.len(),
+                "an interpreter has loaded the modules of `preload`"
+            );
+            lock(&core.pool.state).each_least = EACH_COPY;
+        }
+        Ok(Err(error)) => tracing::info!("the modules of `preload` are loaded in each sandbox for itself: {error}"),
+        Err(_) => tracing::warn!(
+            "the modules of `preload` are loaded in each sandbox for itself: an interpreter did not load them in {} s",
+            WARM.as_secs()
+        ),
+    }
+}
+
 /// Makes sandboxes ahead until the engine goes down.
 pub(crate) async fn fill(core: Arc<Core>) {
     let filling = async {
         sleep(SETTLE).await;
+        warm(&core).await;
         loop {
             while core.pool.lacks() {
                 match make(&core).await {

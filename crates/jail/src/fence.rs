@@ -12,7 +12,7 @@ use landlock::{
     RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
-use crate::plan::Fence;
+use crate::plan::{Fence, Signals};
 use crate::wire::About;
 
 /// The kernel's Landlock version that holds signals, without which there is no sandbox without namespaces.
@@ -27,7 +27,7 @@ pub fn available() -> i32 {
 type Built<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// The fence around the files of a sandbox with a root of its own.
-pub(crate) fn files(writable: &[String], readable: &[String]) -> io::Result<()> {
+pub(crate) fn files(writable: &[String], readable: &[String], signals: Signals) -> io::Result<()> {
     let abi = ABI::V6;
     let build = || -> Built<RulesetStatus> {
         let mut rules = Ruleset::default()
@@ -35,10 +35,11 @@ pub(crate) fn files(writable: &[String], readable: &[String]) -> io::Result<()> 
             .handle_access(AccessFs::from_all(ABI::V1))?
             .set_compatibility(CompatLevel::BestEffort)
             .handle_access(AccessFs::from_all(abi))?
-            .scope(Scope::AbstractUnixSocket)?
-            .scope(Scope::Signal)?
-            .create()?
-            .no_new_privs(false);
+            .scope(Scope::AbstractUnixSocket)?;
+        if signals == Signals::Inside {
+            rules = rules.scope(Scope::Signal)?;
+        }
+        let mut rules = rules.create()?.no_new_privs(false);
         for path in readable {
             rules = rules.add_rule(PathBeneath::new(PathFd::new(path)?, AccessFs::from_read(abi)))?;
         }
@@ -49,11 +50,30 @@ pub(crate) fn files(writable: &[String], readable: &[String]) -> io::Result<()> 
         rules = rules.add_rule(PathBeneath::new(PathFd::new("/")?, AccessFs::ReadDir))?;
         Ok(rules.restrict_self()?.ruleset)
     };
+    let programs = match signals {
+        Signals::Inside => None,
+        Signals::ToVisitors => Some(signals_stay().map_err(|error| refused(&*error))?),
+    };
     match build() {
-        Ok(RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced) => Ok(()),
+        Ok(RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced) => {
+            programs.map_or(Ok(()), crate::spawn::fence_programs)
+        }
         Ok(RulesetStatus::NotEnforced) => Err(io::ErrorKind::Unsupported.into()),
         Err(error) => Err(refused(&*error)),
     }
+}
+
+/// Rules that hold signals and nothing else. Whatever rules do not allow moving between folders forbid it.
+fn signals_stay() -> Built<OwnedFd> {
+    let rules = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::Refer)?
+        .scope(Scope::Signal)?
+        .create()?
+        .no_new_privs(false)
+        .add_rule(PathBeneath::new(PathFd::new("/")?, AccessFs::Refer))?;
+    let rules: Option<OwnedFd> = rules.into();
+    rules.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported).into())
 }
 
 /// The fence of a sandbox without namespaces: all of it or nothing. Programs that are started later get their own.

@@ -5,6 +5,7 @@
 //! crate with unsafe code, all of it in `sys`, one system call a function. It knows nothing of what runs inside.
 #![cfg(target_os = "linux")]
 
+mod calls;
 pub mod cgroup;
 pub mod contained;
 pub mod fence;

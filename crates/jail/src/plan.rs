@@ -151,6 +151,7 @@ pub enum Step {
     Landlock {
         writable: Vec<String>,
         readable: Vec<String>,
+        signals: Signals,
     },
     /// Without namespaces: which files may be read and written, no TCP, no signals or abstract sockets outwards.
     Fence(Fence),
@@ -168,6 +169,20 @@ pub enum Step {
     SystemCalls { memory_is_charged: bool },
     /// The system-call filter where no namespace stands behind it.
     FewerSystemCalls { memory_is_charged: bool },
+    /// All capabilities go but the one by which namespaces are entered, which stays when a program is executed.
+    OnlyEntering,
+    /// The filter of a warmed parent: what sandboxes may call, and what its children need to enter one.
+    CallsOfParent,
+}
+
+/// Whom a process' Landlock rules let it send signals to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signals {
+    /// Whoever is under the same rules.
+    Inside,
+    /// Everybody of its process namespace: a child of a warmed parent brings rules of its own, and the first process must
+    /// be able to end it. What the first process starts is under rules that hold signals.
+    ToVisitors,
 }
 
 /// What of the host's files a sandbox without a root of its own reaches.
@@ -269,7 +284,10 @@ impl Step {
             Self::OwnFolders { .. } => "make the private folders".into(),
             Self::HeldCapabilities => "drop capabilities".into(),
             Self::NotDumpable => "hide the agent's memory".into(),
-            Self::SystemCalls { .. } | Self::FewerSystemCalls { .. } => "restrict system calls".into(),
+            Self::SystemCalls { .. } | Self::FewerSystemCalls { .. } | Self::CallsOfParent => {
+                "restrict system calls".into()
+            }
+            Self::OnlyEntering => "drop capabilities".into(),
         }
     }
 
@@ -289,11 +307,11 @@ impl Step {
             Self::HostName { .. } => Some("uts_namespace"),
             Self::Loopback | Self::SocketBuffers => Some("network_namespace"),
             Self::ResourceLimit { .. } | Self::Cores { .. } => Some("resource_limits"),
-            Self::Capabilities | Self::HeldCapabilities => Some("capabilities"),
+            Self::Capabilities | Self::HeldCapabilities | Self::OnlyEntering => Some("capabilities"),
             Self::NoNewPrivileges => Some("no_new_privileges"),
             Self::Landlock { .. } | Self::Fence(_) => Some("landlock"),
             Self::NotDumpable => Some("hidden_agent"),
-            Self::SystemCalls { .. } | Self::FewerSystemCalls { .. } => Some("seccomp"),
+            Self::SystemCalls { .. } | Self::FewerSystemCalls { .. } | Self::CallsOfParent => Some("seccomp"),
             Self::DieWithLauncher
             | Self::HostIdentity { .. }
             | Self::AdoptOrphans
@@ -404,7 +422,8 @@ pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
     });
     steps.push(Step::Proc);
     steps.push(Step::NoUserNamespaces);
-    if !host.root {
+    // Sandboxes that can be entered have a common owner above them.
+    if !host.root || template.enterable {
         steps.push(Step::Watches {
             instances: WATCHES,
             watches: WATCHED,
@@ -421,7 +440,15 @@ pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
     steps.extend(resource_limits(host, request));
     steps.push(Step::Capabilities);
     steps.push(Step::NoNewPrivileges);
-    steps.push(landlock(host, template));
+    steps.push(landlock(
+        host,
+        template,
+        if template.enterable {
+            Signals::ToVisitors
+        } else {
+            Signals::Inside
+        },
+    ));
     steps.push(Step::NotDumpable);
     steps.push(Step::SystemCalls {
         memory_is_charged: host.memory_is_charged,
@@ -442,10 +469,51 @@ pub fn enter(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
     steps.extend(resource_limits(host, request));
     steps.push(Step::Capabilities);
     steps.push(Step::NoNewPrivileges);
-    steps.push(landlock(host, template));
+    steps.push(landlock(host, template, Signals::Inside));
     steps.push(Step::SystemCalls {
         memory_is_charged: host.memory_is_charged,
     });
+    steps
+}
+
+/// What a warmed parent's process does in namespaces of its own before it becomes the interpreter. It sees the trees that
+/// sandboxes see, no /proc and none of the operator's folders, and can only enter namespaces that it is handed.
+pub(crate) fn parent(host: &Host) -> Vec<Step> {
+    let host = Host {
+        mounts: Vec::new(),
+        ..host.clone()
+    };
+    let request = Request {
+        memory: 0,
+        cpu_milli: 0,
+        processes: 0,
+        disk: 64 << 20,
+        inodes: 4096,
+        fail_at: None,
+    };
+    let mut steps = vec![Step::DieWithLauncher, Step::Root];
+    tree_steps(&host, &request, &mut steps);
+    steps.extend([
+        Step::Devices {
+            own_folder: !host.root,
+            zeros: Zeros::on(host.memory_is_charged),
+        },
+        Step::WorkFolder {
+            name: "shm",
+            path: "/dev/shm".into(),
+            mode: 0o1777,
+        },
+        Step::Pivot,
+        Step::HostName { name: "sandcell" },
+        Step::ResourceLimit {
+            resource: Resource::Core,
+            soft: 0,
+            hard: 0,
+        },
+        Step::OnlyEntering,
+        Step::NoNewPrivileges,
+        Step::CallsOfParent,
+    ]);
     steps
 }
 
@@ -638,7 +706,7 @@ pub(crate) fn resource_limits(host: &Host, request: &Request) -> Vec<Step> {
     steps
 }
 
-fn landlock(host: &Host, template: &Template) -> Step {
+fn landlock(host: &Host, template: &Template, signals: Signals) -> Step {
     let mut readable: Vec<String> = match host.shows {
         Shows::System => ["/usr", "/etc", "/proc", place::LAYERS].map(str::to_owned).to_vec(),
         // An image has its files anywhere; all that is mounted is the image's or the sandbox's own.
@@ -660,7 +728,11 @@ fn landlock(host: &Host, template: &Template) -> Step {
     }
     readable.sort();
     readable.dedup();
-    Step::Landlock { writable, readable }
+    Step::Landlock {
+        writable,
+        readable,
+        signals,
+    }
 }
 
 #[cfg(test)]
@@ -685,6 +757,7 @@ mod tests {
             mounts: vec![],
             process_level: false,
             spares: 1,
+            enterable: false,
             disabled: None,
             skipped: None,
         }

@@ -226,7 +226,7 @@ impl Program {
     }
 
     /// Tries each candidate. A file that is there but may not be run is told rather than one that is not there.
-    fn execute(&self) -> io::Error {
+    pub(crate) fn execute(&self) -> io::Error {
         let mut reason = io::Error::from_raw_os_error(libc::ENOENT);
         for path in &self.candidates {
             let error = calls::execve(path, &self.argv, &self.env);

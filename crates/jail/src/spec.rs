@@ -20,6 +20,8 @@ pub struct Template {
     pub process_level: bool,
     /// How many processes wait ready to become sandboxes.
     pub spares: usize,
+    /// Whether children of warmed parents can enter the sandboxes.
+    pub enterable: bool,
     /// The names of layers that are made to fail, with commas between them; only builds with fault injection look at it.
     pub disabled: Option<String>,
     /// The names of layers that are left out, with commas between them; only builds with fault injection look at it.

@@ -54,7 +54,11 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
         Step::Cores { count } => limit_cores(*count),
         Step::Capabilities => drop_capabilities(),
         Step::NoNewPrivileges => Ok(rustix::thread::set_no_new_privs(true)?),
-        Step::Landlock { writable, readable } => fence::files(writable, readable),
+        Step::Landlock {
+            writable,
+            readable,
+            signals,
+        } => fence::files(writable, readable, *signals),
         Step::Fence(fence) => fence::whole(fence),
         Step::HostIdentity { id } => take_identity(*id, true),
         Step::AdoptOrphans => Ok(rustix::process::set_child_subreaper(Some(Pid::INIT))?),
@@ -67,6 +71,8 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
         Step::FewerSystemCalls { memory_is_charged } => {
             sys::misc::install_filter(&seccomp::filter_without_namespaces(*memory_is_charged))
         }
+        Step::OnlyEntering => only_entering(),
+        Step::CallsOfParent => sys::misc::install_filter(&seccomp::filter_of_parent()),
     }
 }
 
@@ -423,6 +429,32 @@ fn drop_capabilities() -> io::Result<()> {
         }
     }
     no_capabilities()
+}
+
+/// Keeps the power to enter namespaces below its own, also when a program is executed.
+fn only_entering() -> io::Result<()> {
+    let kept = CapabilitySet::SYS_ADMIN;
+    rustix::thread::clear_ambient_capability_set()?;
+    for number in 0..64 {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        if capability == kept {
+            continue;
+        }
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::INVAL) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    rustix::thread::set_capabilities(
+        None,
+        CapabilitySets {
+            effective: kept,
+            permitted: kept,
+            inheritable: kept,
+        },
+    )?;
+    Ok(rustix::thread::configure_capability_in_ambient_set(kept, true)?)
 }
 
 fn no_capabilities() -> io::Result<()> {

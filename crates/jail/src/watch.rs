@@ -65,6 +65,23 @@ pub(crate) struct Bounds {
     pub(crate) own_network: bool,
 }
 
+/// From whom all processes of a sandbox descend.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Roots {
+    /// The first process, to whom orphans come.
+    pub(crate) first: Pid,
+    /// One that came from outside.
+    pub(crate) visitor: Option<Pid>,
+}
+
+impl Roots {
+    fn descendants(self) -> Vec<Pid> {
+        let mut found = descendants(self.first);
+        found.extend(self.visitor.into_iter().flat_map(descendants));
+        found
+    }
+}
+
 /// What was seen of one sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
@@ -151,9 +168,10 @@ impl Record {
     }
 
     /// A sandbox without: its processes are the first one's descendants, orphans included.
-    pub(crate) fn look_at_tree(&mut self, first: Pid, bounds: Bounds) {
+    pub(crate) fn look_at_tree(&mut self, roots: Roots, bounds: Bounds) {
         let began = Instant::now();
-        let processes = one_copy(descendants(first).into_iter().map(Seen::of).collect());
+        let first = roots.first;
+        let processes = one_copy(roots.descendants().into_iter().map(Seen::of).collect());
         let outside = elsewhere(first, &processes, bounds) + self.in_epoll(&processes) + self.in_locks(&processes);
         let all = processes.iter().map(|seen| seen.bytes).sum::<u64>() + outside;
         let copies: u64 = processes.iter().filter(|seen| seen.copy).map(|seen| seen.bytes).sum();
@@ -166,10 +184,10 @@ impl Record {
             }
         }
         if total > bounds.memory {
-            total = self.hold(first, bounds);
+            total = self.hold(roots, bounds);
         }
         self.peak = self.peak.max(total);
-        self.count_tasks(first, &processes, bounds);
+        self.count_tasks(roots, &processes, bounds);
         self.events = self.kills;
         let now = Instant::now();
         self.due = Some(now + pause(total, bounds, now - began));
@@ -177,8 +195,9 @@ impl Record {
 
     /// Too much by the quick count. Everything is stopped, so that nothing grows while it is counted well and as many as
     /// it takes are ended, largest first; then the others go on. Gives back what there was.
-    fn hold(&mut self, first: Pid, bounds: Bounds) -> u64 {
-        let processes = one_copy(freeze(first));
+    fn hold(&mut self, roots: Roots, bounds: Bounds) -> u64 {
+        let first = roots.first;
+        let processes = one_copy(freeze(roots));
         let outside = elsewhere(first, &processes, bounds) + self.in_epoll(&processes) + self.in_locks(&processes);
         // What forked processes still share was counted for each of them; looking closer is dear, so only now.
         let share = |seen: &Seen| proportional_memory(seen.living).unwrap_or(seen.bytes);
@@ -251,11 +270,11 @@ impl Record {
     }
 
     /// Where only this look counts processes: a few more than allowed come of others' that have ended, far more are ended.
-    fn count_tasks(&mut self, first: Pid, processes: &[Seen], bounds: Bounds) {
+    fn count_tasks(&mut self, roots: Roots, processes: &[Seen], bounds: Bounds) {
         let tasks: u64 = processes.iter().map(|seen| seen.tasks).sum();
         if bounds.tasks.is_some_and(|most| tasks > most + most / 4 + 1) {
-            for seen in freeze(first) {
-                if seen.pid == first {
+            for seen in freeze(roots) {
+                if seen.pid == roots.first {
                     let _ = kill_process(seen.pid, Signal::CONT);
                 } else {
                     let _ = kill_process(seen.pid, Signal::KILL);
@@ -318,11 +337,11 @@ fn programs(processes: &[Seen]) -> Vec<Seen> {
 }
 
 /// Stops a sandbox's processes, the first one too, until a walk finds no new one.
-fn freeze(first: Pid) -> Vec<Seen> {
+fn freeze(roots: Roots) -> Vec<Seen> {
     let mut known: BTreeMap<i32, bool> = BTreeMap::new();
     for _ in 0..ROUNDS {
         let mut news = false;
-        for pid in descendants(first) {
+        for pid in roots.descendants() {
             known.entry(pid.as_raw_nonzero().get()).or_insert_with(|| {
                 let stopped = is_stopped(pid);
                 let _ = kill_process(pid, Signal::STOP);
@@ -379,12 +398,18 @@ fn elsewhere(first: Pid, processes: &[Seen], bounds: Bounds) -> u64 {
 }
 
 /// What a sandbox without a control group uses.
-pub(crate) fn usage(first: u32) -> Usage {
+pub(crate) fn usage(first: u32, visitor: Option<Pid>) -> Usage {
     let Some(first) = i32::try_from(first).ok().and_then(Pid::from_raw) else {
         return Usage::default();
     };
     let mut usage = Usage::default();
-    for seen in one_copy(descendants(first).into_iter().map(Seen::of).collect()) {
+    for seen in one_copy(
+        Roots { first, visitor }
+            .descendants()
+            .into_iter()
+            .map(Seen::of)
+            .collect(),
+    ) {
         usage.memory += if seen.copy { own_memory(seen.living) } else { seen.bytes };
         let times = times(seen.pid);
         usage.processes += times.threads;

@@ -17,7 +17,7 @@ use crate::spec::{Request, Template};
 /// The largest message, in bytes.
 pub const MAX_MESSAGE: usize = 128 * 1024;
 /// The most descriptors beside one message.
-const MAX_DESCRIPTORS: usize = 4;
+const MAX_DESCRIPTORS: usize = 9;
 
 /// From the server to the launcher.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +43,26 @@ pub enum ToLauncher {
     Usage {
         /// Which.
         id: u64,
+    },
+    /// Start a warmed parent: an interpreter whose children enter sandboxes. Beside it: what it reads as descriptor 3, and
+    /// writes as descriptor 4.
+    Warm {
+        /// The server's number for it, never used before.
+        parent: u64,
+        /// The interpreter and its arguments.
+        argv: Vec<String>,
+    },
+    /// End a warmed parent. Its children live on.
+    Cool {
+        /// Which.
+        parent: u64,
+    },
+    /// Let a child of a warmed parent enter a sandbox. Each sandbox can be entered once.
+    Enter {
+        /// The sandbox.
+        id: u64,
+        /// The parent.
+        parent: u64,
     },
     /// Show a folder of the host in a running sandbox, read-only.
     Attach {
@@ -84,6 +104,20 @@ pub enum FromLauncher {
         /// How much; null if it is not there any more.
         usage: Option<Usage>,
     },
+    /// A child of a warmed parent was let into the sandbox, or why not.
+    Entered {
+        /// Which sandbox.
+        id: u64,
+        /// Why not; null if it is there.
+        error: Option<StepError>,
+    },
+    /// A warmed parent has ended, or was never there.
+    Cooled {
+        /// Which.
+        parent: u64,
+        /// Why it could not be started; null if it was.
+        error: Option<StepError>,
+    },
     /// The folder is there, or why not.
     Attached {
         /// Which sandbox.
@@ -122,8 +156,32 @@ pub struct Report {
     pub cgroups_missing: Option<String>,
     /// The kernel's Landlock version.
     pub landlock_abi: i32,
+    /// Whether children of warmed parents can enter the sandboxes.
+    pub enterable: bool,
     /// Why there are no namespaces, so that sandboxes are of the `process` level; null if there are.
     pub namespaces_missing: Option<StepError>,
+}
+
+/// To the first process of a sandbox that can be entered, through its door. The near ends of pipes come from the process
+/// that has entered, all else from the launcher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AtDoor {
+    /// A process has entered.
+    Entered {
+        /// Its id inside.
+        pid: i32,
+    },
+    /// What it reads from and writes to: beside this the near ends of its stdout, its stderr, and of the channel that it
+    /// reads and the one that it writes.
+    Pipes {},
+    /// It has ended.
+    Ended {
+        /// Its exit status, or the number of the signal that ended it.
+        status: u8,
+        /// Whether it was a signal.
+        signal: bool,
+    },
 }
 
 /// A step that failed.

@@ -33,6 +33,7 @@ mod linux {
         output: OwnedFd,
         _lane: Option<sandcell_jail::lane::Lane>,
         _folder: Option<&str>,
+        _door: Option<OwnedFd>,
     ) -> i32 {
         let errors = output.try_clone().unwrap();
         let status = Command::new("/usr/bin/python3")
@@ -95,6 +96,7 @@ mod linux {
                 mounts: vec![],
                 process_level,
                 spares: 1,
+                enterable: false,
                 disabled: layer.map(str::to_owned),
                 skipped: None,
             };

@@ -92,11 +92,31 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// Starts an interpreter that belongs to no sandbox, and whose children enter sandboxes of this back end
+    /// ([`Sandbox::adopt`]). It sees what a fresh sandbox sees, and nobody's code may come into it. `argv` is the program with
+    /// its arguments; it has a control channel, and neither environment nor output.
+    ///
+    /// # Errors
+    /// [`SandboxError::Unsupported`] where there is no such thing.
+    async fn warm(&self, argv: &[String]) -> Result<Parent, SandboxError> {
+        let _ = argv;
+        Err(SandboxError::Unsupported("warmed interpreters".to_owned()))
+    }
+
     /// Makes a sandbox. When it fails, nothing of it is left.
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError>;
 
     /// Ends every sandbox and waits until nothing is left (bounded: 5 s).
     async fn shutdown(&self);
+}
+
+/// A warmed parent: an interpreter whose children enter sandboxes.
+#[derive(Debug)]
+pub struct Parent {
+    /// Its number, by which [`Sandbox::adopt`] knows it.
+    pub number: u64,
+    /// Its control channel. Dropping the handle ends it; its children live on.
+    pub process: Process,
 }
 
 /// One isolated place. Dropping the last reference ends it.
@@ -110,6 +130,16 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
 
     /// Starts a program inside.
     async fn spawn(&self, command: Command) -> Result<Process, SandboxError>;
+
+    /// Lets a child of this parent in, and takes it for a program with a control channel that was started here. At most once:
+    /// later programs are started in the usual way.
+    ///
+    /// # Errors
+    /// Nobody can enter, the parent is gone or unknown here, or something failed on the way. The sandbox is as it was.
+    async fn adopt(&self, parent: u64) -> Result<Process, SandboxError> {
+        let _ = parent;
+        Err(SandboxError::Unsupported("warmed interpreters".to_owned()))
+    }
 
     /// The container image that its programs come from; none where they are the host's own.
     fn image(&self) -> Option<&str> {

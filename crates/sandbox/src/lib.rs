@@ -20,7 +20,9 @@ mod secret;
 mod session;
 
 pub use analysis::{Advice, Finding, Severity};
-pub use backend::{Backend, EndReason, Ended, Mount, MountMode, NetworkRule, Preparing, Sandbox, SandboxSpec, Usage};
+pub use backend::{
+    Backend, EndReason, Ended, Mount, MountMode, NetworkRule, Parent, Preparing, Sandbox, SandboxSpec, Usage,
+};
 pub use error::{Code, Failure, FileError, SandboxError, SessionError};
 pub use files::{Entry, EntryKind, FileChunk, Files, HOME, Listing, PathError, SandboxPath, WriteMode};
 pub use images::{Image, Images};

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use crate::{Advice, ByteSize, Exit, Failure, Finding, Program, Sandbox, SandboxError, SessionError};
+use crate::{Advice, Backend, ByteSize, Exit, Failure, Finding, Program, Sandbox, SandboxError, SessionError};
 
 /// A language that this machine can run, and how its sessions are opened.
 #[async_trait]
@@ -42,6 +42,16 @@ pub trait Language: Send + Sync + std::fmt::Debug {
     /// The image does not have the language.
     async fn inside(&self, _sandbox: &dyn Sandbox) -> Result<Option<Arc<dyn Language>>, Failure> {
         Ok(None)
+    }
+
+    /// Makes an interpreter ready that has loaded these modules once, so that later sessions in sandboxes of this back end
+    /// begin as copies of it. Says which modules could not be loaded. Sessions that cannot begin so start as ever.
+    ///
+    /// # Errors
+    /// There is no such interpreter; the reason is for the operator.
+    async fn warm(&self, backend: &Arc<dyn Backend>, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
+        let _ = (backend, modules);
+        Err(SandboxError::Unsupported("warmed interpreters".to_owned()).into())
     }
 
     /// Starts an interpreter in the sandbox and waits until it is ready (bounded: 30 s). Where

@@ -98,6 +98,15 @@ impl AgentClient {
         process::spawn(&self.link, command).await
     }
 
+    /// Takes in a process that enters the sandbox from outside, as a program with a control channel and no standard input.
+    /// The answer comes when it has entered.
+    ///
+    /// # Errors
+    /// Nobody can enter, or who was to enter has ended; else as for [`AgentClient::spawn`].
+    pub async fn adopt(&self) -> Result<Process, SandboxError> {
+        process::adopt(&self.link).await
+    }
+
     /// Opens a port on the loopback address inside (0: any free one) whose connections come out here.
     ///
     /// # Errors

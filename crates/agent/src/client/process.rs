@@ -7,11 +7,11 @@ use bytes::Bytes;
 use sandcell_sandbox::{Channel, Command, Process, ProcessHandle, SandboxError, Signal, SignalScope, StdinMode};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use super::lane::Past;
+use super::lane::{Near, Past};
 use super::link::{AskError, Link};
 use super::table::{Credit, ProgramStream, Stream};
 use crate::protocol::{
-    ErrorCode, HEIRS, MAX_DATA, Nothing, ReceiveWindow, Request, SpawnReply, WireError, channel_number,
+    ADOPT, ErrorCode, HEIRS, MAX_DATA, Nothing, ReceiveWindow, Request, SpawnReply, WireError, channel_number,
 };
 
 /// Events that a program's channel holds. With what the windows allow beyond it, one program makes the host hold at most about 2 MiB.
@@ -19,22 +19,8 @@ const EVENTS: usize = 16;
 
 pub(super) async fn spawn(link: &Arc<Link>, command: Command) -> Result<Process, SandboxError> {
     let program = command.argv.first().cloned().unwrap_or_default();
-    let (events, received) = mpsc::channel(EVENTS);
-    let (answer, answered) = oneshot::channel();
-    let stdin = (command.stdin == StdinMode::Piped).then(Arc::<Credit>::default);
-    let lane = if command.control { link.take_lane() } else { None };
-    let control = (command.control && lane.is_none()).then(Arc::<Credit>::default);
-    let stream = ProgramStream {
-        answer: Some(answer),
-        events,
-        waiting: std::collections::VecDeque::new(),
-        stdout: lane.is_none().then(ReceiveWindow::default),
-        stderr: lane.is_none().then(ReceiveWindow::default),
-        control: (command.control && lane.is_none()).then(ReceiveWindow::default),
-        ends: 1,
-        stdin: stdin.clone(),
-        control_in: control.clone(),
-    };
+    let (piped, control) = (command.stdin == StdinMode::Piped, command.control);
+    let lane = if control { link.take_lane() } else { None };
     let request = Request::Spawn {
         argv: command.argv,
         env: command.env,
@@ -43,12 +29,47 @@ pub(super) async fn spawn(link: &Arc<Link>, command: Command) -> Result<Process,
         control: command.control,
         lane: lane.is_some(),
     };
-    let open = link.open(&request, Stream::Program(Box::new(stream))).await?;
-    let id = open.id;
-    let _pid: SpawnReply = open
-        .answer(answered, &request)
+    begin(link, request, lane, piped, control)
         .await
-        .map_err(|error| refused(program, error))?;
+        .map_err(|error| refused(program, error))
+}
+
+/// The program is one that enters from outside.
+pub(super) async fn adopt(link: &Arc<Link>) -> Result<Process, SandboxError> {
+    if !link.has(ADOPT) {
+        return Err(SandboxError::Unsupported("entering the sandbox".to_owned()));
+    }
+    begin(link, Request::Adopt {}, None, false, true)
+        .await
+        .map_err(|error| refused("a warmed interpreter".to_owned(), error))
+}
+
+async fn begin(
+    link: &Arc<Link>,
+    request: Request,
+    lane: Option<Near>,
+    piped: bool,
+    control: bool,
+) -> Result<Process, AskError> {
+    let (events, received) = mpsc::channel(EVENTS);
+    let (answer, answered) = oneshot::channel();
+    let stdin = piped.then(Arc::<Credit>::default);
+    let control = (control && lane.is_none()).then(Arc::<Credit>::default);
+    let stream = ProgramStream {
+        answer: Some(answer),
+        events,
+        waiting: std::collections::VecDeque::new(),
+        stdout: lane.is_none().then(ReceiveWindow::default),
+        stderr: lane.is_none().then(ReceiveWindow::default),
+        control: control.as_ref().map(|_| ReceiveWindow::default()),
+        ends: 1,
+        stdin: stdin.clone(),
+        control_in: control.clone(),
+    };
+    let open = link.open(&request, Stream::Program(Box::new(stream))).await;
+    let open = open.map_err(AskError::Sandbox)?;
+    let id = open.id;
+    let _pid: SpawnReply = open.answer(answered, &request).await?;
     let (received, past) = match lane {
         Some(near) => {
             let (events, carried) = mpsc::channel(EVENTS);

@@ -13,6 +13,8 @@ pub const HEIRS: &str = "heirs";
 
 /// The feature that a program's output and control can go past the agent.
 pub const LANE: &str = "lane";
+/// The feature of an agent that can take in a process which enters the sandbox from outside.
+pub const ADOPT: &str = "adopt";
 
 /// The feature of an agent that can make a port inside lead to the host.
 pub const FORWARD: &str = "forward";
@@ -98,6 +100,7 @@ pub enum Request {
         process: u32,
         heir: i32,
     },
+    Adopt {},
     List {
         path: String,
         recursive: bool,
@@ -132,8 +135,8 @@ pub struct Connected {
 }
 
 /// The operations of this version.
-const KNOWN: [&str; 9] = [
-    "spawn", "signal", "succeed", "list", "read", "write", "usage", "ping", "forward",
+const KNOWN: [&str; 10] = [
+    "spawn", "signal", "succeed", "adopt", "list", "read", "write", "usage", "ping", "forward",
 ];
 
 /// Why a REQUEST's payload is not a [`Request`].
@@ -365,7 +368,7 @@ mod tests {
 
     #[test]
     fn an_unknown_operation_is_answered_and_no_operation_is_a_breach() {
-        for op in ["open", "adopt", "no such thing"] {
+        for op in ["open", "no such thing"] {
             let payload = format!(r#"{{"op":"{op}","port":0}}"#);
             let Err(RequestError::Answer(error)) = parse_request(payload.as_bytes()) else {
                 panic!("{op}")

@@ -6,9 +6,9 @@ mod window;
 
 pub use codec::{Decoder, Frame, Kind, MAX_FRAME, OutBuffer};
 pub use messages::{
-    Connected, ErrorCode, Event, FORWARD, ForwardReply, Goodbye, GroupUsage, HEIRS, Hello, LANE, ListReply, Nothing,
-    ReadReply, Reply, Request, RequestError, SpawnReply, UsageReply, WireError, WriteReply, channel_from_number,
-    channel_number, parse_request,
+    ADOPT, Connected, ErrorCode, Event, FORWARD, ForwardReply, Goodbye, GroupUsage, HEIRS, Hello, LANE, ListReply,
+    Nothing, ReadReply, Reply, Request, RequestError, SpawnReply, UsageReply, WireError, WriteReply,
+    channel_from_number, channel_number, parse_request,
 };
 pub use window::{MAX_DATA, ReceiveWindow, SendWindow, WINDOW, cost};
 

@@ -5,6 +5,7 @@
 //! a process, instead of ending. The host is obeyed, but its frames are checked all the same.
 
 mod children;
+mod door;
 mod errors;
 mod files;
 mod forward;
@@ -29,8 +30,9 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use sandcell_jail::lane::Lane;
 
-use crate::protocol::{Breach, Decoder, Goodbye, Hello, Kind, LANE, OutBuffer};
+use crate::protocol::{ADOPT, Breach, Decoder, Goodbye, Hello, Kind, LANE, OutBuffer};
 use children::Children;
+use door::Door;
 use group::Look;
 use streams::Streams;
 
@@ -110,13 +112,20 @@ pub enum ServeEnd {
 /// children (tests, and isolation without a process namespace).
 #[must_use]
 pub fn serve(input: OwnedFd, output: OwnedFd, config: ServerConfig) -> ServeEnd {
-    serve_beside(input, output, None, config)
+    serve_beside(input, output, None, None, config)
 }
 
-/// The same, with the far ends of pipes that lead past the agent: one program may get them.
+/// The same, with the far ends of pipes that lead past the agent, which one program may get; and for a sandbox that a
+/// process can enter from outside, which is told of by this door ([`AtDoor`](sandcell_jail::wire::AtDoor)).
 #[must_use]
-pub fn serve_beside(input: OwnedFd, output: OwnedFd, lane: Option<Lane>, config: ServerConfig) -> ServeEnd {
-    match Agent::new(input, output, lane, config) {
+pub fn serve_beside(
+    input: OwnedFd,
+    output: OwnedFd,
+    lane: Option<Lane>,
+    door: Option<OwnedFd>,
+    config: ServerConfig,
+) -> ServeEnd {
+    match Agent::new(input, output, lane, door, config) {
         Ok(mut agent) => {
             let end = agent.run();
             agent.streams.kill_everything();
@@ -140,6 +149,7 @@ enum Token {
     Input,
     Output,
     Children,
+    Door,
     /// The program of this stream: its start, its end, or one of its pipes.
     Program(u32, program::Part),
 }
@@ -157,7 +167,13 @@ struct Agent {
 }
 
 impl Agent {
-    fn new(input: OwnedFd, output: OwnedFd, lane: Option<Lane>, config: ServerConfig) -> io::Result<Self> {
+    fn new(
+        input: OwnedFd,
+        output: OwnedFd,
+        lane: Option<Lane>,
+        door: Option<OwnedFd>,
+        config: ServerConfig,
+    ) -> io::Result<Self> {
         for stream in [&input, &output] {
             fcntl_setfl(stream, fcntl_getfl(stream)? | OFlags::NONBLOCK)?;
         }
@@ -171,13 +187,17 @@ impl Agent {
         if lane.is_some() {
             hello.features.push(LANE.to_owned());
         }
+        let door = door.filter(|_| children.first_process()).map(Door::new).transpose()?;
+        if door.is_some() {
+            hello.features.push(ADOPT.to_owned());
+        }
         let _fits = out.message(Kind::Hello, 0, &hello);
         Ok(Self {
             input,
             output,
             decoder: Decoder::default(),
             out,
-            streams: Streams::new(config, lane, &children)?,
+            streams: Streams::new(config, lane, &children, door)?,
             children,
             greeted: false,
             output_full: false,
@@ -205,6 +225,7 @@ impl Agent {
             match token {
                 Token::Output => self.output_full = false,
                 Token::Children => children = true,
+                Token::Door => self.streams.at_door(&mut self.out, &mut self.children),
                 Token::Program(stream, part) => {
                     if self.out.len() < CROWDED {
                         self.streams
@@ -248,6 +269,9 @@ impl Agent {
         }
         if let Some(fd) = self.children.descriptor() {
             add(Token::Children, fd, PollFlags::IN);
+        }
+        if let Some(fd) = self.streams.door() {
+            add(Token::Door, fd, PollFlags::IN);
         }
         if !crowded {
             self.streams

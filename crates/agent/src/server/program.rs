@@ -143,6 +143,25 @@ impl Pipes {
         })
     }
 
+    /// Those of a process that has brought its own: the near ends of its stdout, its stderr, and of the channel that it
+    /// reads and the one that it writes. None if they are no pipes.
+    pub(super) fn brought([stdout, stderr, into, out_of]: [OwnedFd; 4]) -> Option<Self> {
+        for end in [&stdout, &stderr, &into, &out_of] {
+            let found = rustix::fs::fstat(end).ok()?;
+            if !rustix::fs::FileType::from_raw_mode(found.st_mode).is_fifo() {
+                return None;
+            }
+            fcntl_setfl(end, OFlags::NONBLOCK).ok()?;
+        }
+        Some(Self {
+            stdin: None,
+            stdout: Some(stdout),
+            stderr: Some(stderr),
+            control: Some((into, out_of)),
+            far: Vec::new(),
+        })
+    }
+
     /// What the program gets, in the order of its numbers.
     pub(super) fn far(&self) -> Vec<BorrowedFd<'_>> {
         self.far.iter().map(AsFd::as_fd).collect()
@@ -151,12 +170,21 @@ impl Pipes {
 
 impl Program {
     pub(super) fn new(stream: u32, started: Started, pipes: Pipes, watch: Option<OwnedFd>) -> Self {
+        Self {
+            start: Some(started.status),
+            watch,
+            ..Self::adopted(stream, started.pid, pipes)
+        }
+    }
+
+    /// One that runs already, and of whose end somebody else tells.
+    pub(super) fn adopted(stream: u32, pid: Pid, pipes: Pipes) -> Self {
         let (control_in, control_out) = pipes.control.unzip();
         Self {
             stream,
-            pid: started.pid,
-            start: Some(started.status),
-            watch,
+            pid,
+            start: None,
+            watch: None,
             stdin: pipes.stdin.map(Inward::new),
             control_in: control_in.map(Inward::new),
             stdout: Outward::new(stream, STDOUT, pipes.stdout),

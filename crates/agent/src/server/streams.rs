@@ -14,6 +14,7 @@ use sandcell_sandbox::{Exit, Signal as AskedSignal, SignalScope};
 use serde::Serialize;
 
 use super::children::Children;
+use super::door::{Door, News};
 use super::errors;
 use super::files::{Job, Root, Step};
 use super::forward::Forwards;
@@ -42,6 +43,8 @@ pub(super) struct Streams {
     /// Pipes that lead past us to the host, until a program has them.
     lane: Option<Lane>,
     programs: BTreeMap<u32, Program>,
+    /// Where somebody may enter, until his end was told.
+    door: Option<Door>,
     jobs: BTreeMap<u32, Job>,
     forwards: Forwards,
     /// The highest stream id that the host has used.
@@ -56,7 +59,12 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    pub(super) fn new(config: ServerConfig, lane: Option<Lane>, children: &Children) -> io::Result<Self> {
+    pub(super) fn new(
+        config: ServerConfig,
+        lane: Option<Lane>,
+        children: &Children,
+        door: Option<Door>,
+    ) -> io::Result<Self> {
         let own_score = std::fs::read_to_string("/proc/self/oom_score_adj").ok();
         let own_score = own_score.and_then(|text| text.trim().parse::<i32>().ok());
         Ok(Self {
@@ -66,6 +74,7 @@ impl Streams {
             config,
             lane,
             programs: BTreeMap::new(),
+            door,
             jobs: BTreeMap::new(),
             forwards: Forwards::default(),
             newest: 0,
@@ -150,6 +159,12 @@ impl Streams {
                 answer(stream, self.signal(process, signal, scope, spare), out);
             }
             Request::Succeed { process, heir } => answer(stream, self.succeed(process, heir), out),
+            Request::Adopt {} => {
+                // The answer comes when somebody has entered.
+                if let Err(error) = self.adopt(stream, out) {
+                    answer::<Nothing>(stream, Err(error), out);
+                }
+            }
             Request::List { path, recursive, max } => {
                 let path = self.config.real(&path).into_owned();
                 self.begin(stream, out, |root| Job::list(root, &path, recursive, max))
@@ -225,6 +240,53 @@ impl Streams {
         self.programs
             .insert(stream, Program::new(stream, started, pipes, watch));
         Ok(())
+    }
+
+    /// Makes whoever enters the program of this stream.
+    fn adopt(&mut self, stream: u32, out: &mut OutBuffer) -> Result<(), WireError> {
+        if self.programs.len() >= MAX_PROGRAMS {
+            return Err(WireError::new(
+                ErrorCode::Limit,
+                format!("{MAX_PROGRAMS} programs are started already"),
+            ));
+        }
+        let nobody = || WireError::new(ErrorCode::NotFound, "nobody can enter any more");
+        self.door.as_mut().ok_or_else(nobody)?.expect(stream)?;
+        self.welcome(out);
+        Ok(())
+    }
+
+    /// Somebody who has entered becomes a program, once all of him is there and somebody waits for him.
+    fn welcome(&mut self, out: &mut OutBuffer) {
+        if let Some((stream, pid, pipes)) = self.door.as_mut().and_then(Door::complete) {
+            self.programs.insert(stream, Program::adopted(stream, pid, pipes));
+            answer(stream, Ok(SpawnReply { pid: pid.as_raw_pid() }), out);
+        }
+    }
+
+    /// The door, as long as something can come through it.
+    pub(super) fn door(&self) -> Option<BorrowedFd<'_>> {
+        self.door.as_ref().map(Door::descriptor)
+    }
+
+    /// Something comes through the door.
+    pub(super) fn at_door(&mut self, out: &mut OutBuffer, children: &mut Children) {
+        match self.door.as_mut().map(Door::listen) {
+            None | Some(News::Nothing) => {}
+            Some(News::Entered) => self.welcome(out),
+            Some(News::Ended(pid, exit)) => {
+                self.close_door(out);
+                self.ended(pid, exit, out, children);
+            }
+            Some(News::Closed) => self.close_door(out),
+        }
+    }
+
+    fn close_door(&mut self, out: &mut OutBuffer) {
+        if let Some(stream) = self.door.take().and_then(Door::close) {
+            let error = WireError::new(ErrorCode::NotFound, "who was to enter has ended");
+            answer::<Nothing>(stream, Err(error), out);
+        }
     }
 
     /// A polled part of a program is ready.
@@ -397,6 +459,9 @@ impl Streams {
 
     fn reset(&mut self, stream: u32, children: &mut Children) {
         self.jobs.remove(&stream);
+        if let Some(door) = &mut self.door {
+            door.forget(stream);
+        }
         let Some(program) = self.programs.remove(&stream) else {
             return;
         };

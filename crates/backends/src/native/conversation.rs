@@ -55,6 +55,7 @@ struct Entry {
     lane: Option<Lane>,
     usage: Vec<oneshot::Sender<Option<wire::Usage>>>,
     attaching: Vec<(usize, oneshot::Sender<Option<StepError>>)>,
+    entering: Vec<oneshot::Sender<Option<StepError>>>,
 }
 
 /// The server's end.
@@ -183,6 +184,17 @@ impl Conversation {
                     let _ = waiting.send(error);
                 }
             }
+            FromLauncher::Entered { id, error } => {
+                if let Some(entry) = jails.get_mut(&id) {
+                    for waiting in entry.entering.drain(..) {
+                        let _ = waiting.send(error.clone());
+                    }
+                }
+            }
+            FromLauncher::Cooled { parent, error } => match error {
+                Some(error) => tracing::warn!("a warmed interpreter could not be had: {error}"),
+                None => tracing::debug!(parent, "a warmed interpreter has ended"),
+            },
             FromLauncher::Configured(_) | FromLauncher::Refused(_) => {}
         }
     }
@@ -223,6 +235,7 @@ impl Conversation {
                 lane: None,
                 usage: Vec::new(),
                 attaching: Vec::new(),
+                entering: Vec::new(),
             },
         );
         let jail = Jail {
@@ -237,6 +250,26 @@ impl Conversation {
                 source,
             })?;
         Ok(jail)
+    }
+
+    /// Starts a warmed parent; its control channel's two descriptors go to it.
+    pub(super) async fn warm(
+        &self,
+        parent: u64,
+        argv: Vec<String>,
+        descriptors: [OwnedFd; 2],
+    ) -> Result<(), SandboxError> {
+        self.send(&ToLauncher::Warm { parent, argv }, &descriptors)
+            .await
+            .map_err(|source| SandboxError::Setup {
+                step: "ask the launcher for a warmed interpreter".to_owned(),
+                source,
+            })
+    }
+
+    /// Ends a warmed parent, if there is room to say so; it ends with the launcher in any case.
+    pub(super) fn cool(&self, parent: u64) {
+        let _ = wire::send(self.socket.as_fd(), &ToLauncher::Cool { parent }, &[]);
     }
 
     /// The launcher sees the end of the stream, removes every sandbox and exits; we see its exit.
@@ -326,6 +359,24 @@ impl Jail {
             number,
             folder,
         };
+        self.conversation.send(&message, &[]).await.map_err(|_| gone())?;
+        match timeout(ATTACH_DEADLINE, receiver).await {
+            Ok(Ok(None)) => Ok(()),
+            Ok(Ok(Some(error))) => Err(report::step_failed(error)),
+            Ok(Err(_)) => Err(gone()),
+            Err(_) => Err(NativeBackend::unavailable("its launcher did not answer in time")),
+        }
+    }
+
+    /// Lets a child of a warmed parent in.
+    pub(super) async fn enter(&self, parent: u64) -> Result<(), SandboxError> {
+        let gone = || SandboxError::Gone(self.has_ended().map_or(EndReason::LauncherLost, |ended| ended.reason));
+        let (sender, receiver) = oneshot::channel();
+        match lock(&self.conversation.jails).get_mut(&self.id) {
+            Some(entry) => entry.entering.push(sender),
+            None => return Err(gone()),
+        }
+        let message = ToLauncher::Enter { id: self.id, parent };
         self.conversation.send(&message, &[]).await.map_err(|_| gone())?;
         match timeout(ATTACH_DEADLINE, receiver).await {
             Ok(Ok(None)) => Ok(()),

@@ -4,10 +4,12 @@
 //! client on each jail's two pipes.
 
 mod conversation;
+mod parent;
 mod report;
 mod sandbox;
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -20,8 +22,8 @@ use sandcell_jail::lane::Lane;
 use sandcell_jail::launcher::{self, Launcher};
 use sandcell_jail::spec::{Request, Template};
 use sandcell_sandbox::{
-    Backend, Degree, Image, Images, Isolation, LayerReport, Level, Limits, Mount, MountMode, Sandbox, SandboxError,
-    SandboxSpec,
+    Backend, Degree, Image, Images, Isolation, LayerReport, Level, Limits, Mount, MountMode, Parent, Sandbox,
+    SandboxError, SandboxSpec,
 };
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
@@ -45,7 +47,7 @@ pub fn become_launcher_if_asked() {
 }
 
 /// What a jail's first process runs once it is locked.
-fn agent(input: std::os::fd::OwnedFd, output: std::os::fd::OwnedFd, lane: Option<Lane>, folder: Option<&str>) -> i32 {
+fn agent(input: OwnedFd, output: OwnedFd, lane: Option<Lane>, folder: Option<&str>, door: Option<OwnedFd>) -> i32 {
     let config = match folder {
         // All private folders of a jail share one file system, so one of them tells how full it is.
         None => ServerConfig {
@@ -64,7 +66,7 @@ fn agent(input: std::os::fd::OwnedFd, output: std::os::fd::OwnedFd, lane: Option
             ..ServerConfig::default()
         },
     };
-    match serve_beside(input, output, lane, config) {
+    match serve_beside(input, output, lane, door, config) {
         ServeEnd::HostClosed => 0,
         ServeEnd::Breach(_) | ServeEnd::DiskFull | ServeEnd::Failed(_) => 1,
     }
@@ -93,6 +95,8 @@ pub struct NativeConfig {
     pub limits_min: Degree,
     /// Where images are found; none: there are no sandboxes of images.
     pub images: Option<Arc<dyn Images>>,
+    /// Whether sandboxes are made so that warmed interpreters' children can enter them.
+    pub warm: bool,
     /// A layer that is made to fail, in builds for tests.
     pub disabled_layer: Option<String>,
     /// A layer that is left out, in builds for tests.
@@ -115,6 +119,8 @@ pub struct NativeBackend {
     images: Option<Arc<dyn Images>>,
     /// Itself, for those who make sandboxes with it for their own work.
     me: Weak<Self>,
+    /// Whether warmed interpreters' children can enter what is made.
+    enterable: bool,
     next: AtomicU64,
 }
 
@@ -131,6 +137,7 @@ impl NativeBackend {
             mounts: config.mounts.into_iter().map(mount).collect(),
             process_level: Level::Process.satisfies(config.isolation_min),
             spares: SPARES,
+            enterable: config.warm,
             disabled: config.disabled_layer,
             skipped: config.skipped_layer,
         };
@@ -149,6 +156,7 @@ impl NativeBackend {
             layers,
             images: config.images,
             me: me.clone(),
+            enterable: found.enterable,
             next: AtomicU64::new(1),
         }))
     }
@@ -337,6 +345,14 @@ impl Backend for NativeBackend {
 
     fn knows_images(&self) -> bool {
         self.images.is_some() && self.isolation.level.satisfies(Level::Namespace)
+    }
+
+    async fn warm(&self, argv: &[String]) -> Result<Parent, SandboxError> {
+        if !self.enterable {
+            return Err(SandboxError::Unsupported("warmed interpreters".to_owned()));
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        parent::start(self.conversation().await?, number, argv).await
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {

@@ -224,6 +224,7 @@ mod tests {
             cgroups: cgroups.map(str::to_owned),
             cgroups_missing: cgroups.is_none().then(|| "no group is delegated".to_owned()),
             landlock_abi: 7,
+            enterable: false,
             namespaces_missing: None,
         }
     }

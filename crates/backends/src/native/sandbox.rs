@@ -18,6 +18,9 @@ use super::conversation::Jail;
 /// How long an end may take.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 
+/// How long a child of a warmed parent may take to be there.
+const ADOPT_DEADLINE: Duration = Duration::from_secs(10);
+
 /// One native sandbox.
 #[derive(Debug)]
 pub(super) struct NativeSandbox {
@@ -79,6 +82,22 @@ impl Sandbox for NativeSandbox {
 
     fn image(&self) -> Option<&str> {
         self.image.as_ref().map(|image| image.name.as_str())
+    }
+
+    async fn adopt(&self, parent: u64) -> Result<Process, SandboxError> {
+        self.check_alive()?;
+        if self.image.is_some() {
+            return Err(SandboxError::Unsupported(
+                "a warmed interpreter in a sandbox of an image".to_owned(),
+            ));
+        }
+        // The agent answers when the child is there; giving that up ends who comes too late.
+        let (_, process) = tokio::try_join!(self.jail.enter(parent), async {
+            timeout(ADOPT_DEADLINE, self.client.adopt())
+                .await
+                .unwrap_or_else(|_| Err(SandboxError::Unsupported("entering the sandbox in time".to_owned())))
+        })?;
+        Ok(process)
     }
 
     fn memory_limit(&self) -> Option<u64> {

@@ -16,6 +16,7 @@ fn bench(memory: ByteSize, preload: &[&str]) -> Bench {
             parked: None,
             memory,
             preload: preload.iter().map(|name| (*name).to_owned()).collect(),
+            warm: false,
         };
     })
 }

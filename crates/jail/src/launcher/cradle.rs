@@ -9,21 +9,22 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::common;
 use super::faults;
 use super::host::{self, Prepared};
 use crate::cgroup::Group;
 use crate::lane::Lane;
-use crate::plan::{Host, Shows, Step, Zeros, place};
+use crate::plan::{Host, Shows, Step, Zeros};
 use crate::spec::Request;
-use crate::steps::write_once;
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{StepError, hung_up, receive, send};
 use crate::{plan, sys};
 
 /// What a jail's first process runs once it is locked: it reads requests from the first descriptor and answers on the
 /// second. The lane has the far ends of pipes for one program; there is none where descriptors may not be passed. The text is
-/// its private folder on the host, where it has no root of its own. Its result is the process' exit status.
-pub type Entry = fn(OwnedFd, OwnedFd, Option<Lane>, Option<&str>) -> i32;
+/// its private folder on the host, where it has no root of its own. The last descriptor is its door, where the launcher
+/// tells it of a process that enters the sandbox ([`AtDoor`](crate::wire::AtDoor)). Its result is the process' exit status.
+pub type Entry = fn(OwnedFd, OwnedFd, Option<Lane>, Option<&str>, Option<OwnedFd>) -> i32;
 
 /// From the launcher to a cradle, and then to the first process.
 #[derive(Debug, Serialize, Deserialize)]
@@ -50,7 +51,7 @@ pub(super) enum FromCradle {
     Full,
 }
 
-const NAMESPACES: [(u64, &str); 7] = [
+pub(super) const NAMESPACES: [(u64, &str); 7] = [
     (0x1000_0000, "user_namespace"),
     (0x0002_0000, "mount_namespace"),
     (0x2000_0000, "pid_namespace"),
@@ -69,7 +70,9 @@ pub(super) fn all_namespaces() -> libc::c_int {
 
 /// The life of a cradle. `socket` leads to the launcher.
 pub(super) fn live(prepared: &Prepared, socket: OwnedFd, group: Option<&Group>, host_id: u32, entry: Entry) -> ! {
-    let Ok(socket) = keep_only(socket) else { exit_now(2) };
+    let Ok((socket, common)) = keep_only(socket, prepared.common.as_ref()) else {
+        exit_now(2)
+    };
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     if hung_up(&socket) {
         exit_now(0);
@@ -88,10 +91,13 @@ pub(super) fn live(prepared: &Prepared, socket: OwnedFd, group: Option<&Group>, 
         Some(bare) => ready.and_then(|()| bare.guard(prepared, &socket, &request, descriptors, host_id, entry)),
         None => ready
             .and_then(|()| image.as_deref().map_or(Ok(()), |image| show_image(prepared, image)))
-            .and_then(|()| own_the_namespace(prepared, host_id))
+            .and_then(|()| match &common {
+                Some(common) => common::live_in(prepared, common, host_id),
+                None => own_the_namespace(prepared, host_id),
+            })
             .and_then(|()| {
                 let shows = if image.is_some() { Shows::Image } else { Shows::System };
-                become_sandbox(prepared, &socket, &request, shows, descriptors, entry)
+                become_sandbox(prepared, &socket, &request, shows, descriptors, host_id, entry)
             }),
     };
     let Err(error) = result else { exit_now(0) };
@@ -99,16 +105,27 @@ pub(super) fn live(prepared: &Prepared, socket: OwnedFd, group: Option<&Group>, 
     exit_now(1)
 }
 
-/// Closes every descriptor but the standard three and the one named.
-fn keep_only(socket: OwnedFd) -> io::Result<OwnedFd> {
+/// Closes every descriptor but the standard three and those named.
+fn keep_only(socket: OwnedFd, other: Option<&OwnedFd>) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
     const KEPT: i32 = 3;
+    const OTHER: i32 = 4;
+    const ABOVE: i32 = 16;
+    // Above both places, so that neither overwrites the other.
+    let other = other
+        .map(|other| rustix::io::fcntl_dupfd_cloexec(other, ABOVE))
+        .transpose()?;
     if std::os::fd::AsRawFd::as_raw_fd(&socket) != KEPT {
         sys::fd::duplicate_to(socket.as_fd(), KEPT)?;
     }
+    if let Some(other) = &other {
+        sys::fd::duplicate_to(other.as_fd(), OTHER)?;
+    }
     // This is a fresh fork: what else the launcher holds is of no use here, and its owners never run again.
     std::mem::forget(socket);
-    sys::fd::close_from(4)?;
-    sys::fd::adopt(KEPT)
+    let kept = other.as_ref().map(|_| OTHER);
+    std::mem::forget(other);
+    sys::fd::close_from(if kept.is_some() { 5 } else { 4 })?;
+    Ok((sys::fd::adopt(KEPT)?, kept.map(sys::fd::adopt).transpose()?))
 }
 
 fn get_ready(prepared: &Prepared, group: Option<&Group>, host_id: u32) -> Result<(), StepError> {
@@ -135,40 +152,9 @@ fn get_ready(prepared: &Prepared, group: Option<&Group>, host_id: u32) -> Result
 /// As root, an operator's folder is shown with its owner's id as the sandbox's.
 fn own_mount(source: &str, host_id: u32) -> io::Result<()> {
     let found = rustix::fs::stat(source)?;
-    let namespace = mapping(found.st_uid, found.st_gid, host_id)?;
+    let user = format!("{} {host_id} 1", found.st_uid);
+    let namespace = common::namespace(&user, &format!("{} {host_id} 1", found.st_gid))?;
     host::show_as(source, &namespace)
-}
-
-/// A user namespace that maps one owner to the sandbox's id on the host.
-fn mapping(user: u32, group: u32, host_id: u32) -> io::Result<OwnedFd> {
-    let (user_flag, _) = NAMESPACES[0];
-    match fork(user_flag, 17, None)? {
-        Forked::Child => loop {
-            let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
-                tv_sec: 3600,
-                tv_nsec: 0,
-            });
-        },
-        Forked::Parent { pid, pidfd } => {
-            let proc = format!("{}/proc/{pid}", place::host());
-            let result = write_once(&format!("{proc}/uid_map"), &format!("{user} {host_id} 1"))
-                .and_then(|()| write_once(&format!("{proc}/gid_map"), &format!("{group} {host_id} 1")))
-                .and_then(|()| {
-                    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-                    Ok(rustix::fs::open(
-                        format!("{proc}/ns/user"),
-                        flags,
-                        rustix::fs::Mode::empty(),
-                    )?)
-                });
-            rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL)?;
-            rustix::process::waitid(
-                rustix::process::WaitId::PidFd(pidfd.as_fd()),
-                rustix::process::WaitIdOptions::EXITED,
-            )?;
-            result
-        }
-    }
 }
 
 /// Shows the tree of an image to the sandbox that is to be made, in a mount namespace that nobody else has.
@@ -201,6 +187,7 @@ fn become_sandbox(
     request: &Request,
     shows: Shows,
     descriptors: Vec<OwnedFd>,
+    host_id: u32,
     entry: Entry,
 ) -> Result<(), StepError> {
     let Ok([input, output]) = <[OwnedFd; 2]>::try_from(descriptors) else {
@@ -220,6 +207,10 @@ fn become_sandbox(
     }
     match fork(flags, 0, None).map_err(|error| StepError::new("make namespaces", Some("user_namespace"), &error))? {
         Forked::Parent { pid, pidfd } => {
+            if prepared.common.is_some() {
+                common::map_child(prepared, pid, host_id)
+                    .map_err(|error| StepError::new("map ids", Some("user_namespace"), &error))?;
+            }
             let _ = send(socket.as_fd(), &FromCradle::Cloned { pid }, &[pidfd.as_fd()]);
             Ok(())
         }
@@ -262,9 +253,15 @@ pub(super) fn first_process(
         exit_now(1);
     }
     drop(near);
-    // The launcher's socket and the descriptors of the agent are all that is open.
+    // The launcher's socket and the descriptors of the agent are all that is open; the agent keeps its own, and the socket as
+    // the door of a sandbox that can be entered.
+    let door = if prepared.common.is_some() {
+        rustix::io::fcntl_dupfd_cloexec(socket, 3).ok()
+    } else {
+        None
+    };
     let _ = sys::fd::close_number(socket);
-    exit_now(entry(input, output, far, folder))
+    exit_now(entry(input, output, far, folder, door))
 }
 
 fn lock(prepared: &Prepared, request: &Request, steps: &[Step], socket: &OwnedFd) -> Result<(), StepError> {

@@ -2,9 +2,9 @@
 //! functions are there but have nothing to look at.
 
 #[cfg(feature = "fault-injection")]
-pub(super) use injected::{empty_environment, environment_is_kept, in_place_of, layer, skipped, step};
+pub(super) use injected::{any_skipped, empty_environment, environment_is_kept, in_place_of, layer, skipped, step};
 #[cfg(not(feature = "fault-injection"))]
-pub(super) use none::{empty_environment, environment_is_kept, in_place_of, layer, skipped, step};
+pub(super) use none::{any_skipped, empty_environment, environment_is_kept, in_place_of, layer, skipped, step};
 
 #[cfg(not(feature = "fault-injection"))]
 mod none {
@@ -14,6 +14,10 @@ mod none {
     use crate::spec::{Request, Template};
 
     pub(in crate::launcher) const fn skipped(_template: &Template, _layer: &str) -> bool {
+        false
+    }
+
+    pub(in crate::launcher) const fn any_skipped(_template: &Template, _layers: &[&str]) -> bool {
         false
     }
 
@@ -60,6 +64,11 @@ mod injected {
     /// Whether this layer is left out. Several may be, with commas between their names.
     pub(in crate::launcher) fn skipped(template: &Template, layer: &str) -> bool {
         names(template.skipped.as_deref(), layer)
+    }
+
+    /// Whether one of these is left out.
+    pub(in crate::launcher) fn any_skipped(template: &Template, layers: &[&str]) -> bool {
+        layers.iter().any(|layer| skipped(template, layer))
     }
 
     /// What was done in place of a step whose layer is left out: what there would be if nobody had thought of that layer.

@@ -32,6 +32,18 @@ const COVERED: [&str; 6] = [
     "/usr/local/games",
 ];
 
+/// The layers without which a sandbox cannot be entered.
+const ENTERED: [&str; 8] = [
+    "user_namespace",
+    "mount_namespace",
+    "pid_namespace",
+    "network_namespace",
+    "ipc_namespace",
+    "uts_namespace",
+    "cgroup_namespace",
+    "private_root",
+];
+
 /// Everything prepared.
 pub(super) struct Prepared {
     pub(super) host: Host,
@@ -42,6 +54,8 @@ pub(super) struct Prepared {
     pub(super) report: Report,
     /// This process' own ids on the host; what sandboxes run as when it is not root.
     pub(super) ids: (u32, u32),
+    /// The user namespace above those of all sandboxes, from which they are entered; none where nobody enters.
+    pub(super) common: Option<OwnedFd>,
     /// Where sandboxes without namespaces have their private folders; none with namespaces.
     pub(super) bare: Option<Bare>,
 }
@@ -105,11 +119,15 @@ pub(super) fn prepare(template: Template) -> Result<Prepared, StepError> {
         )?;
         host.mounts.push((source, mount.sandbox.clone(), mount.copy_on_write));
     }
+    let landlock_abi = sys::misc::landlock_abi();
+    let mut template = template;
+    template.enterable &= landlock_abi >= WITH_SCOPES && !faults::any_skipped(&template, &ENTERED);
     let report = Report {
         root,
         cgroups: found.as_ref().ok().map(|groups| groups.version().to_owned()),
         cgroups_missing: found.as_ref().err().cloned(),
-        landlock_abi: sys::misc::landlock_abi(),
+        landlock_abi,
+        enterable: template.enterable,
         namespaces_missing: None,
     };
     Ok(Prepared {
@@ -119,6 +137,7 @@ pub(super) fn prepare(template: Template) -> Result<Prepared, StepError> {
         leftovers,
         report,
         ids,
+        common: None,
         bare: None,
     })
 }
@@ -215,6 +234,10 @@ fn without_namespaces(template: Template, ids: (u32, u32), missing: StepError) -
         .unwrap_or_default();
     let root = step("take an id of its own for each sandbox", None, takes_ids(ids.0))?;
     let bare = step("make a folder for private files", None, Bare::make(root))?;
+    let template = Template {
+        enterable: false,
+        ..template
+    };
     let host = Host {
         root,
         memory_is_charged: found.is_ok(),
@@ -226,6 +249,7 @@ fn without_namespaces(template: Template, ids: (u32, u32), missing: StepError) -
         cgroups: found.as_ref().ok().map(|groups| groups.version().to_owned()),
         cgroups_missing: found.as_ref().err().cloned(),
         landlock_abi,
+        enterable: false,
         namespaces_missing: Some(missing),
     };
     Ok(Prepared {
@@ -235,6 +259,7 @@ fn without_namespaces(template: Template, ids: (u32, u32), missing: StepError) -
         leftovers,
         report,
         ids,
+        common: None,
         bare: Some(bare),
     })
 }

@@ -1,5 +1,8 @@
 //! The launcher's loop: takes requests, maps ids, watches memory, reaps, removes.
 
+mod ready;
+mod warm;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,10 +14,15 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, wai
 
 use super::attach::{self, Namespaces};
 use super::bare;
+use super::common;
 use super::cradle::{self, Entry, FromCradle, ToCradle};
 use super::faults;
 use super::folder;
 use super::host::{Prepared, prepare};
+use super::parent::Parent;
+use ready::{Ready, Token};
+use warm::{Entrances, Visitor};
+
 use crate::cgroup::{Group, Groups};
 use crate::plan::place;
 use crate::spec::{INSIDE_ID, Request};
@@ -37,6 +45,8 @@ const FIRST_HOST_ID: u32 = 0x7000_0000;
 /// From the first of them to the last that any launcher hands out.
 pub(super) const HOST_IDS: (u32, u32) = (FIRST_HOST_ID, FIRST_HOST_ID + (1 << 28));
 const SIGCHLD: u64 = 17;
+/// How many host ids one launcher hands out, over and over.
+pub(super) const IDS_OF_ONE: u64 = 1 << 14;
 
 /// A process that waits to become a sandbox.
 struct Cradle {
@@ -64,6 +74,11 @@ struct Jail {
     namespaces: Option<Namespaces>,
     /// The near ends of its lane, on their way to the server.
     lane: Vec<OwnedFd>,
+    /// How it is entered, once; none where nobody enters.
+    entrances: Option<Entrances>,
+    /// The way to its first process, for news of whom it did not start.
+    door: Option<OwnedFd>,
+    visitor: Option<Visitor>,
 }
 
 enum State {
@@ -99,6 +114,9 @@ struct Keeper {
     prepared: Prepared,
     cradles: VecDeque<Cradle>,
     jails: BTreeMap<u64, Jail>,
+    parents: BTreeMap<u64, Parent>,
+    /// There may be children that nobody knows.
+    strays: bool,
     next_number: u64,
     id_block: u32,
     buffer: Vec<u8>,
@@ -119,7 +137,7 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
         Ok(Some((ToLauncher::Configure(template), _))) => template,
         _ => return 0,
     };
-    let prepared = match prepare(template) {
+    let mut prepared = match prepare(template) {
         Ok(prepared) => prepared,
         Err(error) => {
             let _ = send(socket.as_fd(), &FromLauncher::Refused(error), &[]);
@@ -130,13 +148,22 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
     if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).is_err() {
         return 1;
     }
+    let id_block = FIRST_HOST_ID + (u32::from(u16::from_le_bytes(random) >> 2) << 14);
+    if prepared.template.enterable {
+        match common::make(&prepared, id_block) {
+            Ok(common) => prepared.common = Some(common),
+            Err(_) => (prepared.template.enterable, prepared.report.enterable) = (false, false),
+        }
+    }
     let mut keeper = Keeper {
-        id_block: FIRST_HOST_ID + (u32::from(u16::from_le_bytes(random) >> 2) << 14),
+        id_block,
         socket,
         entry,
         prepared,
         cradles: VecDeque::new(),
         jails: BTreeMap::new(),
+        parents: BTreeMap::new(),
+        strays: false,
         next_number: 0,
         buffer,
     };
@@ -166,6 +193,17 @@ impl Keeper {
             if ready.requests && !self.take_request() {
                 return;
             }
+            for id in ready.visitors {
+                if let Some(jail) = self.jails.get_mut(&id) {
+                    jail.reap_visitor();
+                }
+            }
+            for number in ready.parents {
+                self.hear_parent(number);
+            }
+            for number in ready.ended_parents {
+                self.parent_ended(number);
+            }
             for id in ready.jails {
                 self.look_at(id);
             }
@@ -177,9 +215,18 @@ impl Keeper {
     }
 
     fn wait(&self) -> io::Result<Ready> {
-        let mut ids = Vec::with_capacity(self.jails.len());
-        let mut fds = vec![PollFd::new(&self.socket, PollFlags::IN)];
-        let mut ended = false;
+        let mut woken_by = Vec::with_capacity(2 * self.jails.len() + 1);
+        let mut fds = Vec::with_capacity(2 * self.jails.len() + 1);
+        let mut add = |token, fd| {
+            woken_by.push(token);
+            fds.push(PollFd::new(fd, PollFlags::IN));
+        };
+        add(Token::Requests, &self.socket);
+        for (number, parent) in &self.parents {
+            add(Token::Parent(*number), &parent.socket);
+            add(Token::ParentsEnd(*number), &parent.pidfd);
+        }
+        let mut ended = self.strays;
         for (id, jail) in &self.jails {
             let fd = match &jail.state {
                 State::Starting { socket, .. } => socket,
@@ -189,15 +236,16 @@ impl Keeper {
                     continue;
                 }
             };
-            ids.push(*id);
-            fds.push(PollFd::new(fd, PollFlags::IN));
+            add(Token::Jail(*id), fd);
             if let State::Running {
                 guarded: Some(guarded), ..
             } = &jail.state
                 && !jail.disk_full
             {
-                ids.push(*id);
-                fds.push(PollFd::new(&guarded.socket, PollFlags::IN));
+                add(Token::Jail(*id), &guarded.socket);
+            }
+            if let Some(end) = jail.visitor_end() {
+                add(Token::Visitor(*id), end);
             }
         }
         let now = Instant::now();
@@ -215,18 +263,21 @@ impl Keeper {
             tv_nsec: i64::from(wait.subsec_nanos()),
         });
         let count = poll(&mut fds, timeout.as_ref())?;
-        let mut woken = fds.iter().map(|fd| !fd.revents().is_empty());
-        let requests = woken.next().unwrap_or(false);
-        let jails = ids
-            .into_iter()
-            .zip(woken)
-            .filter_map(|(id, woken)| woken.then_some(id))
-            .collect();
-        Ok(Ready {
-            requests,
-            jails,
+        let mut ready = Ready {
             idle: count == 0,
-        })
+            ..Ready::default()
+        };
+        let woken = fds.iter().map(|fd| !fd.revents().is_empty());
+        for (token, _) in woken_by.into_iter().zip(woken).filter(|(_, woken)| *woken) {
+            match token {
+                Token::Requests => ready.requests = true,
+                Token::Jail(id) => ready.jails.push(id),
+                Token::Visitor(id) => ready.visitors.push(id),
+                Token::Parent(number) => ready.parents.push(number),
+                Token::ParentsEnd(number) => ready.ended_parents.push(number),
+            }
+        }
+        Ok(ready)
     }
 
     /// Handles one request. False when the server is gone.
@@ -247,6 +298,14 @@ impl Keeper {
                 let error = self.attach(id, number, &folder).err();
                 self.tell(&FromLauncher::Attached { id, number, error }).is_ok()
             }
+            Ok(Some((ToLauncher::Warm { parent, argv }, descriptors))) => self.warm(parent, &argv, descriptors),
+            Ok(Some((ToLauncher::Cool { parent }, _))) => {
+                if let Some(parent) = self.parents.get(&parent) {
+                    parent.kill();
+                }
+                true
+            }
+            Ok(Some((ToLauncher::Enter { id, parent }, _))) => self.enter(id, parent),
             Ok(Some((ToLauncher::Configure(_), _))) => true,
             Ok(None) | Err(_) => false,
         }
@@ -316,6 +375,9 @@ impl Keeper {
                         watched,
                         namespaces: None,
                         lane: Vec::new(),
+                        entrances: None,
+                        door: None,
+                        visitor: None,
                     });
                 }
                 // A waiting process was killed (by the kernel, for memory); take another.
@@ -365,7 +427,7 @@ impl Keeper {
     /// The id on the host that a sandbox's user has: its own as root, else the caller's.
     fn host_id(&self, number: u64) -> u32 {
         if self.prepared.host.root {
-            self.id_block + u32::try_from(number % (1 << 14)).unwrap_or(0)
+            self.id_block + u32::try_from(number % IDS_OF_ONE).unwrap_or(0)
         } else {
             self.prepared.ids.0
         }
@@ -409,10 +471,13 @@ impl Keeper {
                 };
                 let unmapped =
                     self.prepared.bare.is_some() || faults::skipped(&self.prepared.template, "user_namespace");
-                let mapping = if unmapped { None } else { Some(group_id) };
+                // Below the common namespace the cradle maps them.
+                let enterable = self.prepared.common.is_some();
+                let mapping = if unmapped || enterable { None } else { Some(group_id) };
                 let mut buffer = std::mem::take(&mut self.buffer);
-                let now = jail.go_on(&mut buffer, mapping);
+                let now = jail.go_on(&mut buffer, mapping, enterable);
                 self.buffer = buffer;
+                self.strays |= enterable && matches!(jail.state, State::Ended { .. });
                 if now {
                     let folder = jail.folder.clone();
                     let lane = std::mem::take(&mut jail.lane);
@@ -448,6 +513,7 @@ impl Keeper {
                 jail.watch();
             }
         }
+        self.tend_visitors();
         self.remove_leftovers();
         let alone = self.prepared.bare.is_none() || !bare::kill_walk(&|child| self.knows(child));
         let mut finished = Vec::new();
@@ -511,6 +577,11 @@ impl Keeper {
         for cradle in self.cradles.drain(..) {
             cradle.discard();
         }
+        for parent in self.parents.values() {
+            parent.kill();
+            let _ = waitid(WaitId::PidFd(parent.pidfd.as_fd()), WaitIdOptions::EXITED);
+        }
+        self.parents.clear();
         if self.prepared.bare.is_some() {
             // Whose guardian is gone has come to this process, and would keep its control group busy.
             bare::end_descendants(|child| self.knows(child));
@@ -519,6 +590,9 @@ impl Keeper {
         while !(self.jails.is_empty() && self.prepared.leftovers.is_empty()) && since.elapsed() < LAST_DEADLINE {
             if self.prepared.bare.is_some() {
                 bare::kill_walk(&|child| self.knows(child));
+            }
+            if self.prepared.common.is_some() {
+                self.reap_strays();
             }
             let ids: Vec<u64> = self.jails.keys().copied().collect();
             for id in ids {
@@ -543,12 +617,6 @@ impl Keeper {
     }
 }
 
-struct Ready {
-    requests: bool,
-    jails: Vec<u64>,
-    idle: bool,
-}
-
 impl Cradle {
     fn discard(self) {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
@@ -562,7 +630,7 @@ impl Cradle {
 impl Jail {
     /// The next message of a sandbox in the making. True when it is made. `group_id` is the group on the host that it
     /// gets; none where a test leaves its user namespace out, so that there is nothing to map.
-    fn go_on(&mut self, buffer: &mut Vec<u8>, group_id: Option<u32>) -> bool {
+    fn go_on(&mut self, buffer: &mut Vec<u8>, group_id: Option<u32>, enterable: bool) -> bool {
         let State::Starting {
             cradle, socket, first, ..
         } = &mut self.state
@@ -578,6 +646,7 @@ impl Jail {
                 let found = self.folder.is_none().then(|| Namespaces::of(pid)).transpose();
                 let mapped = found.and_then(|found| {
                     self.namespaces = found;
+                    self.entrances = enterable.then(|| Entrances::of(pid)).transpose()?;
                     group_id.map_or(Ok(()), |group| map_ids(pid, self.host_id, group))
                 });
                 match mapped.and_then(|()| send(socket.as_fd(), &ToCradle::Mapped, &[])) {
@@ -627,11 +696,19 @@ impl Jail {
                 pidfd: cradle,
                 guarded: Some(Guarded { first, socket }),
             },
-            _ => State::Running {
-                pid,
-                pidfd: first,
-                guarded: None,
-            },
+            State::Starting { socket, .. } => {
+                self.door = self.entrances.as_ref().map(|_| socket);
+                if let Some(door) = &self.door {
+                    // Nobody inside holds the launcher up.
+                    let _ = rustix::fs::fcntl_setfl(door, rustix::fs::OFlags::NONBLOCK);
+                }
+                State::Running {
+                    pid,
+                    pidfd: first,
+                    guarded: None,
+                }
+            }
+            other => other,
         };
     }
 
@@ -668,6 +745,8 @@ impl Jail {
 
     /// Takes the exit status if it has ended. True if nothing of it runs any more.
     fn reap(&mut self) -> bool {
+        // Its process namespace does not end before.
+        self.reap_visitor();
         match &self.state {
             State::Running { pidfd, .. } => !matches!(
                 waitid(
@@ -691,13 +770,17 @@ impl Jail {
     fn usage(&self) -> Usage {
         let mut usage = match (&self.group, &self.state) {
             (Some(group), _) => group.usage(),
-            (None, State::Running { pid, .. }) => watch::usage(*pid),
+            (None, State::Running { pid, .. }) => watch::usage(*pid, self.visitor_pid()),
             (None, _) => Usage::default(),
         };
         usage.memory_events += self.watched.kills;
         usage.process_events += self.watched.crowds;
         usage.memory_peak = usage.memory_peak.max(self.watched.peak);
         usage
+    }
+
+    fn visitor_pid(&self) -> Option<Pid> {
+        self.visitor.as_ref().and_then(Visitor::pid)
     }
 
     /// When its memory is to be looked at next; now if it never was.
@@ -723,7 +806,10 @@ impl Jail {
                     .look_at_group(group, first, guardian.and_then(Pid::from_raw));
             }
             None => self.watched.look_at_tree(
-                first,
+                watch::Roots {
+                    first,
+                    visitor: self.visitor_pid(),
+                },
                 watch::Bounds {
                     memory: self.request.memory,
                     cores: u64::from(self.request.cpu_milli.div_ceil(1000)),
@@ -742,7 +828,7 @@ fn readable(socket: &OwnedFd) -> bool {
     poll(&mut fds, Some(&now)).is_ok_and(|count| count > 0)
 }
 
-fn map_ids(pid: u32, user: u32, group: u32) -> io::Result<()> {
+pub(super) fn map_ids(pid: u32, user: u32, group: u32) -> io::Result<()> {
     let proc = format!("{}/proc/{pid}", place::host());
     write_once(&format!("{proc}/uid_map"), &format!("{INSIDE_ID} {user} 1"))?;
     write_once(&format!("{proc}/gid_map"), &format!("{INSIDE_ID} {group} 1"))

@@ -6,12 +6,14 @@
 
 mod attach;
 mod bare;
+mod common;
 mod config;
 mod cradle;
 mod faults;
 mod folder;
 mod host;
 mod keeper;
+mod parent;
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -258,6 +258,37 @@ pub fn filter_without_namespaces(memory_is_charged: bool) -> Filter {
     assemble::assemble(&mut policy_without_namespaces(memory_is_charged))
 }
 
+/// What a warmed parent may call beyond the policy: its children enter namespaces that they are handed, take the inside
+/// identity and lock themselves. It has no more flags of clone than code in a sandbox, but for a child that the launcher
+/// reaps.
+const OF_PARENT: [(i64, Action); 4] = [
+    (libc::SYS_setns, Action::Allow),
+    (libc::SYS_setgroups, Action::Allow),
+    (libc::SYS_prctl, Action::Allow),
+    (libc::SYS_clone, NO_NAMESPACES),
+];
+
+/// As in the policy, with `CLONE_PARENT`.
+const NO_NAMESPACES: Action = Action::AllowIf {
+    any: &[&[is(0, 0x7e03_2000, 0)], &[is(0, 0x7e03_a400, 0x1_0400)]],
+    errno: libc::EPERM,
+};
+
+/// The filter of a warmed parent. Its children add that of their sandbox.
+#[must_use]
+pub fn filter_of_parent() -> Filter {
+    let mut entries = policy(true);
+    for (number, action) in OF_PARENT {
+        entries.retain(|entry| entry.number != number);
+        entries.push(Entry {
+            name: "",
+            number,
+            action,
+        });
+    }
+    assemble::assemble(&mut entries)
+}
+
 /// The policy as it is in force without namespaces.
 #[must_use]
 pub fn policy_without_namespaces(memory_is_charged: bool) -> Vec<Entry> {

@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
     Aftermath, Cell, CellOutcome, CellStatus, Channel, Command, EndReason, Exit, Interrupter, MimeBundle, NotLoaded,
-    OutputStream, ProcessEvent, ProcessHandle, Sandbox, SandboxError, Session, SessionError, SessionEvent,
+    OutputStream, Process, ProcessEvent, ProcessHandle, Sandbox, SandboxError, Session, SessionError, SessionEvent,
     SessionFeatures, Signal, SignalScope, Variable,
 };
 use serde_json::json;
@@ -94,6 +94,8 @@ pub struct DriverSession {
     features: SessionFeatures,
     /// Whether it knows what a module is: drivers that are handed over at their start do.
     modules: bool,
+    /// Modules that it has loaded from the start.
+    loaded: Vec<String>,
 }
 
 /// The way to the process, shared with interrupters for as long as the session lives.
@@ -123,15 +125,52 @@ impl DriverSession {
     /// # Errors
     /// [`SessionError::Start`] with what the interpreter said; [`SessionError::Sandbox`] if it could not be started.
     pub async fn open(sandbox: &dyn Sandbox, start: Start) -> Result<Self, SessionError> {
-        let failed = |reason: String| SessionError::Start {
-            language: start.language.clone(),
-            reason,
-        };
-        let mut secret = [0_u8; 8];
-        getrandom::fill(&mut secret).map_err(|error| failed(format!("no random numbers: {error}")))?;
         let process = sandbox.spawn(start.command.clone()).await?;
+        let mut session = Self::of(process, &start, sandbox.memory_limit())?;
+        session.be_ready(start).await?;
+        Ok(session)
+    }
+
+    /// The same as a child of this warmed parent, which has loaded these modules. `start.boot` is what a child reads first.
+    ///
+    /// # Errors
+    /// As for [`DriverSession::open`]. The sandbox is as it was, and the session can be started in the usual way.
+    pub async fn adopt(
+        sandbox: &dyn Sandbox,
+        parent: u64,
+        loaded: Vec<String>,
+        start: Start,
+    ) -> Result<Self, SessionError> {
+        let process = sandbox.adopt(parent).await?;
+        let mut session = Self::of(process, &start, sandbox.memory_limit())?;
+        session.be_ready(start).await?;
+        session.loaded = loaded;
+        Ok(session)
+    }
+
+    /// A driver that becomes a parent: loads these modules, and runs nothing ever after. Says which could not be loaded.
+    ///
+    /// # Errors
+    /// It does not become ready.
+    pub async fn parent(
+        process: Process,
+        start: Start,
+        modules: &[String],
+    ) -> Result<(Self, Vec<NotLoaded>), SessionError> {
+        let mut session = Self::of(process, &start, None)?;
+        session.be_ready(start).await?;
+        let missing = session.ask_to_load(modules).await?;
+        Ok((session, missing))
+    }
+
+    fn of(process: Process, start: &Start, memory: Option<u64>) -> Result<Self, SessionError> {
+        let mut secret = [0_u8; 8];
+        getrandom::fill(&mut secret).map_err(|error| SessionError::Start {
+            language: start.language.clone(),
+            reason: format!("no random numbers: {error}"),
+        })?;
         let copies = start.copies && process.handle.has_heirs();
-        let mut session = Self {
+        Ok(Self {
             events: process.events,
             decoder: Decoder::default(),
             link: Arc::new(Link {
@@ -146,7 +185,7 @@ impl DriverSession {
             late: Vec::new(),
             untold: None,
             open: 3,
-            copy_below: match sandbox.memory_limit() {
+            copy_below: match memory {
                 _ if !copies => 0,
                 Some(limit) => limit / 10 * COPY_TENTHS,
                 None => COPY_ANY,
@@ -155,9 +194,17 @@ impl DriverSession {
             code: start.code,
             features: start.features,
             modules: !start.boot.is_empty(),
+            loaded: Vec::new(),
+        })
+    }
+
+    async fn be_ready(&mut self, start: Start) -> Result<(), SessionError> {
+        let failed = |reason: String| SessionError::Start {
+            language: start.language.clone(),
+            reason,
         };
-        match timeout(START_MAX, session.wait_ready(start.boot.clone())).await {
-            Ok(Ok(())) => Ok(session),
+        match timeout(START_MAX, self.wait_ready(start.boot.clone())).await {
+            Ok(Ok(())) => Ok(()),
             Ok(Err(reason)) => Err(failed(reason)),
             Err(_) => Err(failed(format!("it was not ready after {} s", START_MAX.as_secs()))),
         }

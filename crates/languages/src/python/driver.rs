@@ -26,7 +26,7 @@ pub struct DriverFile {
 
 const BOOT: &str = include_str!("driver/boot.py");
 
-const FILES: [DriverFile; 15] = [
+const FILES: [DriverFile; 16] = [
     file("core", include_str!("driver/core.py")),
     file("imports", include_str!("driver/imports.py")),
     file("copies", include_str!("driver/copies.py")),
@@ -42,6 +42,7 @@ const FILES: [DriverFile; 15] = [
     file("shell", include_str!("driver/shell.py")),
     file("packages", include_str!("driver/packages.py")),
     file("variables", include_str!("driver/variables.py")),
+    file("parent", include_str!("driver/parent.py")),
 ];
 
 /// So many of them, from the first one on, are in the first frame.
@@ -131,6 +132,17 @@ impl Boot {
         }
     }
 
+    /// What an interpreter reads first that becomes a warmed parent.
+    pub(super) fn frames_of_parent(&self) -> Bytes {
+        let mut header = self.site.clone();
+        if let Some(fields) = header.as_object_mut() {
+            // Read as Python, in which a number is the same text as here.
+            fields.insert("parent".to_owned(), 1.into());
+            fields.insert("env".to_owned(), parent_environment());
+        }
+        frames(&header, "", &source_parts())
+    }
+
     pub(super) fn compile_in_background(&self) {
         if self.begun.set(()).is_err() {
             return;
@@ -173,6 +185,22 @@ fn compile(executable: &std::path::Path, site: &serde_json::Value) -> Option<Byt
         rest = later;
     }
     (parts.len() == FILES.len()).then(|| frames(site, magic, &parts))
+}
+
+/// What a child of a warmed parent reads first.
+pub(super) fn begin_frame(env: &std::collections::BTreeMap<String, String>, cwd: &str) -> Bytes {
+    encode(&json!({"type": "begin", "env": env, "cwd": cwd}), &[])
+}
+
+/// What libraries find while a parent loads them: the same as in a sandbox, and no threads, which would not be there in its
+/// children.
+fn parent_environment() -> serde_json::Value {
+    json!({
+        "HOME": sandcell_sandbox::HOME, "PATH": "/usr/local/bin:/usr/bin:/bin", "USER": "user", "LOGNAME": "user",
+        "SHELL": "/bin/bash", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "TERM": "dumb", "TMPDIR": "/tmp", "TZ": "UTC",
+        "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMEXPR_NUM_THREADS": "1",
+        "POLARS_MAX_THREADS": "1",
+    })
 }
 
 fn source_parts() -> Vec<(String, &'static [u8])> {

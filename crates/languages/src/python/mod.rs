@@ -7,6 +7,7 @@
 mod analysis;
 mod driver;
 mod locate;
+mod parents;
 mod probe;
 mod remember;
 
@@ -16,8 +17,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Advice, Command, Failure, Finding, HOME, Language, LanguageInfo, Program, Sandbox, Session, SessionError,
-    SessionFeatures, StdinMode, layer_places,
+    Advice, Backend, Command, Failure, Finding, HOME, Language, LanguageInfo, NotLoaded, Program, Sandbox, Session,
+    SessionError, SessionFeatures, StdinMode, layer_places,
 };
 
 use crate::control::{CodeIn, DriverSession, Start};
@@ -37,6 +38,7 @@ pub struct PythonLanguage {
     driver: driver::Boot,
     /// For sandboxes whose programs come from an image: the interpreter there is another one.
     abroad: driver::Boot,
+    parents: Arc<parents::Parents>,
     copies: bool,
 }
 
@@ -58,6 +60,7 @@ impl PythonLanguage {
                 true => std::path::Path::new("python3"),
                 false => &runtime.executable,
             }),
+            parents: Arc::default(),
             runtime,
             copies: true,
         }
@@ -94,16 +97,32 @@ impl PythonLanguage {
             }
             Some(_) => &self.abroad,
         };
-        let start = Start {
+        let command = Command {
+            argv: driver.argv(),
+            env: sandbox.base_env().clone(),
+            cwd: HOME.to_owned(),
+            stdin: StdinMode::Null,
+            control: true,
+        };
+        if sandbox.image().is_none()
+            && let Some(chosen) = self.parents.choose()
+        {
+            let boot = driver::begin_frame(&command.env, &command.cwd);
+            let start = self.start(command.clone(), boot);
+            let adopted = DriverSession::adopt(sandbox, chosen.number, chosen.loaded.clone(), start).await;
+            self.parents.told(&chosen, &adopted);
+            if let Ok(session) = adopted {
+                return Ok(session);
+            }
+        }
+        DriverSession::open(sandbox, self.start(command, driver.frames())).await
+    }
+
+    fn start(&self, command: Command, boot: Bytes) -> Start {
+        Start {
             language: self.info.name.clone(),
-            command: Command {
-                argv: driver.argv(),
-                env: sandbox.base_env().clone(),
-                cwd: HOME.to_owned(),
-                stdin: StdinMode::Null,
-                control: true,
-            },
-            boot: driver.frames(),
+            command,
+            boot,
             copies: self.copies,
             code: CodeIn::Header,
             features: SessionFeatures {
@@ -112,8 +131,7 @@ impl PythonLanguage {
                 interrupt: true,
                 stdin: true,
             },
-        };
-        DriverSession::open(sandbox, start).await
+        }
     }
 }
 
@@ -146,6 +164,24 @@ impl Language for PythonLanguage {
 
     fn analyse(&self, code: &str, advice: &Advice) -> Vec<Finding> {
         analysis::analyse(code, advice)
+    }
+
+    async fn warm(&self, backend: &Arc<dyn Backend>, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
+        let command = Command {
+            argv: self.driver.argv(),
+            env: BTreeMap::new(),
+            cwd: HOME.to_owned(),
+            stdin: StdinMode::Null,
+            control: true,
+        };
+        let recipe = parents::Recipe {
+            backend: Arc::clone(backend),
+            argv: self.driver.argv(),
+            boot: self.driver.frames_of_parent(),
+            start: self.start(command, Bytes::new()),
+            modules: modules.to_vec(),
+        };
+        self.parents.start(recipe).await
     }
 
     async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError> {

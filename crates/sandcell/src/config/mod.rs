@@ -408,6 +408,10 @@ impl Settings {
                     },
                     memory: mib("pool.memory_mb")?,
                     preload: modules(get.texts("preload")?)?,
+                    warm: match get.value("pool.warm_parents")? {
+                        Value::Switch(warm) => *warm,
+                        _ => return Err(wrong("pool.warm_parents")),
+                    },
                 },
                 analysis: match get.word("analysis")?.as_str() {
                     "off" => Analysis::Off,

@@ -399,6 +399,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "Memory that waiting sandboxes may use together, in MiB, when demand decides how many wait.",
     ),
     plain(
+        "pool.warm_parents",
+        Kind::Switch,
+        "false",
+        "Whether the modules of `preload` are loaded once, by an interpreter that stands in no sandbox, and sessions begin as copies of it. With `false`, and where that cannot be had (kernels before 6.12), each waiting sandbox loads them for itself.",
+    ),
+    plain(
         "script.persistent",
         Kind::Flag,
         "false",

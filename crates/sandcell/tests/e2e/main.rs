@@ -27,6 +27,8 @@ mod session;
 mod restore;
 // Modules that sandboxes have loaded before they are handed out.
 mod preload;
+// Sessions that begin as copies of an interpreter that has loaded those modules.
+mod warmed;
 // Time-outs, interrupts and cancelled calls.
 mod timeouts;
 // What code inside can reach of the machine: nothing.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::catalogue::{Attack, Expect, Needs, PRELUDE, Step};
 use crate::lure::{self, Lure};
 use crate::support::client::{Answer, Client};
-use crate::support::{is_root, machine, place::Place};
+use crate::support::{PATIENCE, is_root, machine, place::Place, until};
 
 /// The most that the server's own memory may grow while a sandbox floods it.
 const SERVER_GROWTH: u64 = 64 << 20;
@@ -88,7 +88,19 @@ impl Field {
         let lure = Lure::new(who);
         let mut command = server_command(&place, who, &["serve"]);
         command.envs(variables.iter().copied());
+        let warmed = std::env::var("SANDCELL_TEST_PRELOAD").ok();
+        if let Some(modules) = &warmed {
+            command
+                .env("SANDCELL_PRELOAD", modules)
+                .env("SANDCELL_POOL__WARM_PARENTS", "true");
+        }
         let client = Client::start(&mut command);
+        if warmed.is_some() {
+            until(PATIENCE, "sessions begin as copies of a warmed interpreter", || {
+                let answer = client.call("create_run_close", json!({"code": "import os\nprint(os.getppid())"}));
+                (answer.output().trim() == "0").then_some(())
+            });
+        }
         let words = lure.words(client.pid(), &place);
         let mut field = Self {
             who,

@@ -33,9 +33,19 @@ impl DriverSession {
 
     /// Loads modules; says which could not be.
     pub(super) async fn load_modules(&mut self, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
+        let modules: Vec<String> = modules
+            .iter()
+            .filter(|name| !self.loaded.contains(name))
+            .cloned()
+            .collect();
         if !self.modules || modules.is_empty() {
             return Ok(Vec::new());
         }
+        self.ask_to_load(&modules).await
+    }
+
+    /// The same without asking whether it is needed.
+    pub(super) async fn ask_to_load(&mut self, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
         let question = json!({"type": "preload", "modules": modules});
         let answer = |nonce: &str, frame| match frame {
             Frame::Preloaded { nonce: of, missing } if of == nonce => Some(missing),

@@ -255,6 +255,7 @@ GUARDED = guarded.__code__
 
 
 PARTS = {}
+CODES = {}
 
 
 def part(name):
@@ -263,9 +264,14 @@ def part(name):
     if found is None:
         found = type(sys)("sandcell_" + name)
         found.__dict__.update(__builtins__=__builtins__, core=CORE)
-        exec(code_of(name), found.__dict__)
+        exec(CODES.pop(name, None) or code_of(name), found.__dict__)
         PARTS[name] = found
     return found
+
+
+def keep_code(name):
+    """Makes a part ready that can only be loaded later."""
+    CODES[name] = code_of(name)
 
 
 def standard(name):
@@ -338,28 +344,40 @@ def when_imported(name, action):
         Hooks.wanted[name] = action
 
 
-def set_up_imports():
+def find_site():
     site = BOOT.get("site")
     if site is None:
         site = part("imports").find_site()
     elif BOOT.get("prefix"):
         sys.prefix = sys.exec_prefix = BOOT["prefix"]
+    STANDARD_PATH.extend(site)
+    return len(site)
+
+
+def set_up_paths(of_site):
+    """What the environment decides: where modules are found, and commands. The last so many of the standard path are the
+    site folders."""
     asked = posix.environ.get(b"PYTHONPATH", b"").decode("utf-8", "surrogateescape")
     # Packages appear in the layers' folders while the session runs. They win over those of the machine.
     layers = BOOT.get("layers", [])
-    sys.path[:] = ["", *[item for item in asked.split(":") if item], *STANDARD_PATH, *layers, *site]
-    STANDARD_PATH.extend(site)
-    sys.meta_path.insert(0, Hooks(False))
-    sys.meta_path.append(Hooks(True))
-    sys.argv = [""]
+    own, site = STANDARD_PATH[: len(STANDARD_PATH) - of_site], STANDARD_PATH[len(STANDARD_PATH) - of_site :]
+    sys.path[:] = ["", *[item for item in asked.split(":") if item], *own, *layers, *site]
     # Commands of a cell find the session's own interpreter, and what stands for pip, first.
     own = "/tmp/.sandcell-bin-%d:%s:" % (posix.getuid(), sys.executable.rpartition("/")[0])
     path = own + posix.environ.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin").decode("utf-8", "surrogateescape")
     posix.environ[b"PATH"] = path.encode("utf-8", "surrogateescape")
     posix.putenv(b"PATH", posix.environ[b"PATH"])
+    if "os" in sys.modules:
+        sys.modules["os"].environ["PATH"] = path
+
+
+def set_up_imports():
+    sys.meta_path.insert(0, Hooks(False))
+    sys.meta_path.append(Hooks(True))
+    sys.argv = [""]
     posix.system = lambda command: part("packages").system(command)
     if "os" in sys.modules:
-        sys.modules["os"].environ["PATH"], sys.modules["os"].system = path, posix.system
+        sys.modules["os"].system = posix.system
     when_imported("linecache", fill_linecache)
     for name, action in (
         ("inspect", "inspect"), ("warnings", "warnings"), ("pandas", "pandas"), ("matplotlib", "matplotlib"),
@@ -876,22 +894,44 @@ def serve():
             unpack(header["blobs"], header["rest"])
 
 
-CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = [move_up(fd) for fd in (3, 4, 1, 2)]
-close(3)
-close(4)
-_signal.signal(_signal.SIGINT, on_interrupt)
-sys.unraisablehook = on_unraisable
-sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
-sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
-streams = {1: sys.stdout, 2: sys.stderr}
-IDENTITIES = {1: identity(1), 2: identity(2)}
-sys.stdin = NO_STDIN
-posix.register_at_fork = register_at_fork
-if "os" in sys.modules:
-    sys.modules["os"].register_at_fork = register_at_fork
-register_at_fork(before=before_fork, after_in_child=in_child)
-AFTER_FORK.clear()
-NAMES = make_main().__dict__
-set_up_imports()
-be_killed_first()
+def set_up():
+    """What does not depend on whose session this becomes."""
+    global NAMES
+    _signal.signal(_signal.SIGINT, on_interrupt)
+    sys.unraisablehook = on_unraisable
+    sys.stdin = NO_STDIN
+    posix.register_at_fork = register_at_fork
+    if "os" in sys.modules:
+        sys.modules["os"].register_at_fork = register_at_fork
+    NAMES = make_main().__dict__
+    set_up_imports()
+
+
+def take_over():
+    """Takes descriptors 1 to 4 for this process' session."""
+    global CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY, IDENTITIES, PID
+    PID = getpid()
+    CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = [move_up(fd) for fd in (3, 4, 1, 2)]
+    close(3)
+    close(4)
+    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    streams.update({1: sys.stdout, 2: sys.stderr})
+    IDENTITIES = {1: identity(1), 2: identity(2)}
+    kept = list(AFTER_FORK)
+    register_at_fork(before=before_fork, after_in_child=in_child)
+    AFTER_FORK[:] = kept
+    be_killed_first()
+
+
+CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = 3, 4, 1, 2
+NAMES, IDENTITIES, streams = {}, {}, {1: sys.stdout, 2: sys.stderr}
+if BOOT.get("parent"):
+    rest = inbox.next()
+    unpack(rest["blobs"], rest["rest"])
+    part("parent").live()
+else:
+    take_over()
+    set_up_paths(find_site())
+    set_up()
 serve()

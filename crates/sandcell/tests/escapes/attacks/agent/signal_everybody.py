@@ -7,7 +7,6 @@
 def go():
     for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGCONT):
         signal.signal(number, signal.SIG_IGN) if number not in (signal.SIGSTOP,) else None
-    os.kill(1, signal.SIGSTOP)
     for sig in (signal.SIGSTOP, signal.SIGRTMIN, signal.SIGRTMAX):
         try:
             os.kill(1, sig)

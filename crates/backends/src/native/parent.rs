@@ -1,0 +1,108 @@
+//! The server's end of a warmed interpreter: its control channel, which is spoken to while it loads modules.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use sandcell_sandbox::{Channel, Parent, Process, ProcessEvent, ProcessHandle, SandboxError, Signal, SignalScope};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
+use tokio::sync::{Mutex, mpsc};
+use tokio::task::AbortHandle;
+
+use super::conversation::Conversation;
+
+/// Events that wait to be taken.
+const EVENTS: usize = 16;
+
+/// Bytes of one event.
+const PIECE: usize = 64 << 10;
+
+/// Starts one.
+pub(super) async fn start(
+    conversation: Arc<Conversation>,
+    number: u64,
+    argv: &[String],
+) -> Result<Parent, SandboxError> {
+    let setup = |source: std::io::Error| SandboxError::Setup {
+        step: "make the pipes of a warmed interpreter".to_owned(),
+        source,
+    };
+    let pipes =
+        || -> std::io::Result<(OwnedFd, OwnedFd)> { Ok(rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?) };
+    let (their_input, our_output) = pipes().map_err(setup)?;
+    let (our_input, their_output) = pipes().map_err(setup)?;
+    let writer = pipe::Sender::from_owned_fd(our_output).map_err(setup)?;
+    let mut reader = pipe::Receiver::from_owned_fd(our_input).map_err(setup)?;
+    conversation
+        .warm(number, argv.to_vec(), [their_input, their_output])
+        .await?;
+    let (sender, events) = mpsc::channel(EVENTS);
+    let reading = tokio::spawn(async move {
+        let mut buffer = vec![0; PIECE];
+        while let Ok(count @ 1..) = reader.read(&mut buffer).await {
+            let bytes = Bytes::copy_from_slice(buffer.get(..count).unwrap_or_default());
+            let channel = Channel::Control;
+            if sender.send(ProcessEvent::Output { channel, bytes }).await.is_err() {
+                return;
+            }
+        }
+    });
+    let handle = ParentHandle {
+        conversation,
+        number,
+        writer: Mutex::new(writer),
+        reading: reading.abort_handle(),
+    };
+    Ok(Parent {
+        number,
+        process: Process {
+            events,
+            handle: Arc::new(handle),
+        },
+    })
+}
+
+#[derive(Debug)]
+struct ParentHandle {
+    conversation: Arc<Conversation>,
+    number: u64,
+    writer: Mutex<pipe::Sender>,
+    reading: AbortHandle,
+}
+
+#[async_trait]
+impl ProcessHandle for ParentHandle {
+    async fn write(&self, channel: Channel, bytes: Bytes) -> Result<(), SandboxError> {
+        if channel != Channel::Control {
+            return Err(SandboxError::Unsupported(format!(
+                "writing to {channel:?} of this program"
+            )));
+        }
+        let mut writer = self.writer.lock().await;
+        writer.write_all(&bytes).await.map_err(|source| SandboxError::Setup {
+            step: "write to a warmed interpreter".to_owned(),
+            source,
+        })
+    }
+
+    async fn close(&self, _channel: Channel) -> Result<(), SandboxError> {
+        Err(SandboxError::Unsupported(
+            "closing a warmed interpreter's channel".to_owned(),
+        ))
+    }
+
+    /// There is one end for it.
+    async fn signal(&self, _signal: Signal, _scope: SignalScope) -> Result<(), SandboxError> {
+        self.conversation.cool(self.number);
+        Ok(())
+    }
+}
+
+impl Drop for ParentHandle {
+    fn drop(&mut self) {
+        self.reading.abort();
+        self.conversation.cool(self.number);
+    }
+}

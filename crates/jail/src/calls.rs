@@ -1,0 +1,362 @@
+//! The way into a finished jail as plain data: system calls by number, with their arguments.
+//!
+//! A warmed parent's child is an interpreter that has run library code, so nothing is decided there. The launcher writes down
+//! what the plan [`enter`](crate::plan::enter) means, and the child carries it out blindly, in order, by the interpreter's
+//! own means to call the system. The first call that fails ends it.
+
+use std::io;
+
+use landlock::{ABI, Access, AccessFs};
+use serde::{Serialize, Serializer};
+
+use crate::plan::{Resource, Signals, Step};
+use crate::seccomp::{self, Filter};
+
+/// One argument of a call, or its number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Argument {
+    /// A number.
+    Number(i64),
+    /// The address of these bytes.
+    Bytes(Vec<u8>),
+    /// The address of a pair of length and address, for these instructions.
+    Program(Vec<u8>),
+    /// What the call before has returned.
+    Previous,
+    /// The address where the kernel keeps the thread's id for the C library.
+    ThreadId,
+}
+
+/// A number stands for itself, a text for bytes in hexadecimal, a list with one text for a program, null for what was
+/// returned before, true for the thread's id.
+impl Serialize for Argument {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Number(number) => serializer.serialize_i64(*number),
+            Self::Bytes(bytes) => serializer.serialize_str(&hexadecimal(bytes)),
+            Self::Program(bytes) => [hexadecimal(bytes)].serialize(serializer),
+            Self::Previous => serializer.serialize_none(),
+            Self::ThreadId => serializer.serialize_bool(true),
+        }
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            // Writing to a text cannot fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+}
+
+/// A call: its number and arguments.
+pub(crate) type Call = Vec<Argument>;
+
+/// Everything that a child of a parent has to call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Entrance {
+    /// The number of the call that enters a namespace, which takes a descriptor and 0.
+    pub(crate) enter: i64,
+    /// What makes the child.
+    pub(crate) fork: Call,
+    /// Who it is and how much it may use.
+    pub(crate) become_one: Vec<Call>,
+    /// The locks. Descriptors from 5 on are closed; no call after these needs more than a sandbox's program may do.
+    pub(crate) lock: Vec<Call>,
+}
+
+/// The numbers under which descriptors are kept between two calls.
+const RULES: i64 = 100;
+const FOLDER: i64 = 101;
+/// The first descriptor that nobody needs once the child is locked.
+const FIRST_FREE: i64 = 5;
+const CLONE_PARENT: i64 = 0x8000;
+const CLONE_CHILD_CLEARTID: i64 = 0x20_0000;
+const CLONE_CHILD_SETTID: i64 = 0x100_0000;
+const SIGCHLD: i64 = 17;
+const CAPABILITIES_VERSION: u32 = 0x2008_0522;
+
+fn call(number: i64, arguments: &[i64]) -> Call {
+    let arguments = arguments.iter().copied().map(Argument::Number);
+    std::iter::once(Argument::Number(number)).chain(arguments).collect()
+}
+
+/// The steps as calls. `limit_of` says how much of a resource this process may hand on, `known` which capabilities there are.
+pub(crate) fn entrance(
+    steps: &[Step],
+    limit_of: impl Fn(Resource) -> u64,
+    known: impl Fn(u32) -> bool,
+) -> io::Result<Entrance> {
+    let (mut become_one, mut lock) = (Vec::new(), Vec::new());
+    for step in steps {
+        match step {
+            Step::Identity { id, drop_groups } => become_one.extend(identity(i64::from(*id), *drop_groups)),
+            Step::DieWithLauncher => {
+                become_one.push(call(libc::SYS_prctl, &[i64::from(libc::PR_SET_PDEATHSIG), 9, 0, 0, 0]));
+            }
+            Step::ResourceLimit { resource, soft, hard } => {
+                let most = (*hard).min(limit_of(*resource));
+                let mut bytes = (*soft).min(most).to_le_bytes().to_vec();
+                bytes.extend(most.to_le_bytes());
+                become_one.push(vec![
+                    Argument::Number(libc::SYS_prlimit64),
+                    Argument::Number(0),
+                    Argument::Number(number_of(*resource)),
+                    Argument::Bytes(bytes),
+                    Argument::Number(0),
+                ]);
+            }
+            // The launcher gives it the cores that the first process has.
+            Step::Cores { .. } => {}
+            Step::Capabilities => lock.extend(no_capabilities(&known)),
+            Step::NoNewPrivileges => {
+                lock.push(call(
+                    libc::SYS_prctl,
+                    &[i64::from(libc::PR_SET_NO_NEW_PRIVS), 1, 0, 0, 0],
+                ));
+            }
+            Step::Landlock {
+                writable,
+                readable,
+                signals: Signals::Inside,
+            } => lock.extend(landlock(writable, readable)?),
+            Step::SystemCalls { memory_is_charged } => {
+                lock.push(call(libc::SYS_close_range, &[FIRST_FREE, i64::from(u32::MAX), 0]));
+                lock.push(install(&seccomp::filter(*memory_is_charged)));
+            }
+            // Nothing else is in the plan; a step that cannot be written down is no way in.
+            _ => return Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+    Ok(Entrance {
+        enter: libc::SYS_setns,
+        fork: fork(),
+        become_one,
+        lock,
+    })
+}
+
+/// A child of the launcher, so that nobody who has run library code tells how it ended.
+fn fork() -> Call {
+    let flags = CLONE_PARENT | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | SIGCHLD;
+    let mut made = call(libc::SYS_clone, &[flags, 0, 0]);
+    made.extend(if cfg!(target_arch = "x86_64") {
+        [Argument::ThreadId, Argument::Number(0)]
+    } else {
+        [Argument::Number(0), Argument::ThreadId]
+    });
+    made
+}
+
+fn identity(id: i64, drop_groups: bool) -> Vec<Call> {
+    let mut calls = Vec::new();
+    if drop_groups {
+        calls.push(call(libc::SYS_setgroups, &[0, 0]));
+    }
+    calls.push(call(libc::SYS_setresgid, &[id, id, id]));
+    calls.push(call(libc::SYS_setresuid, &[id, id, id]));
+    // Taking an id hides a process from itself; what is executed inside is not hidden either.
+    calls.push(call(libc::SYS_prctl, &[i64::from(libc::PR_SET_DUMPABLE), 1, 0, 0, 0]));
+    calls
+}
+
+fn number_of(resource: Resource) -> i64 {
+    i64::from(match resource {
+        Resource::Core => libc::RLIMIT_CORE,
+        Resource::Data => libc::RLIMIT_DATA,
+        Resource::FileSize => libc::RLIMIT_FSIZE,
+        Resource::LockedMemory => libc::RLIMIT_MEMLOCK,
+        Resource::MessageQueues => libc::RLIMIT_MSGQUEUE,
+        Resource::Nice => libc::RLIMIT_NICE,
+        Resource::OpenFiles => libc::RLIMIT_NOFILE,
+        Resource::Processes => libc::RLIMIT_NPROC,
+        Resource::RealTimePriority => libc::RLIMIT_RTPRIO,
+        Resource::PendingSignals => libc::RLIMIT_SIGPENDING,
+        Resource::Stack => libc::RLIMIT_STACK,
+    })
+}
+
+fn no_capabilities(known: &impl Fn(u32) -> bool) -> Vec<Call> {
+    const AMBIENT: i64 = 47;
+    const CLEAR_ALL: i64 = 4;
+    let mut calls = vec![call(libc::SYS_prctl, &[AMBIENT, CLEAR_ALL, 0, 0, 0])];
+    let bounding = (0..64_u32).take_while(|number| known(*number));
+    calls.extend(bounding.map(|number| {
+        let drop = i64::from(libc::PR_CAPBSET_DROP);
+        call(libc::SYS_prctl, &[drop, i64::from(number), 0, 0, 0])
+    }));
+    let mut header = CAPABILITIES_VERSION.to_le_bytes().to_vec();
+    header.extend([0; 4]);
+    calls.push(vec![
+        Argument::Number(libc::SYS_capset),
+        Argument::Bytes(header),
+        Argument::Bytes(vec![0; 24]),
+    ]);
+    calls
+}
+
+/// The fence around files as [`fence`](crate::fence) puts it up. Without scopes for signals nobody enters, so all that
+/// this version has is there.
+fn landlock(writable: &[String], readable: &[String]) -> io::Result<Vec<Call>> {
+    const ABSTRACT_SOCKETS_AND_SIGNALS: u64 = 3;
+    const PATH_BENEATH: i64 = 1;
+    let abi = ABI::V6;
+    let mut attributes = AccessFs::from_all(abi).bits().to_le_bytes().to_vec();
+    attributes.extend(0_u64.to_le_bytes());
+    attributes.extend(ABSTRACT_SOCKETS_AND_SIGNALS.to_le_bytes());
+    let size = i64::try_from(attributes.len()).map_err(io::Error::other)?;
+    let keep = |number: i64| {
+        vec![
+            Argument::Number(libc::SYS_dup3),
+            Argument::Previous,
+            Argument::Number(number),
+            Argument::Number(i64::from(libc::O_CLOEXEC)),
+        ]
+    };
+    let mut calls = vec![
+        vec![
+            Argument::Number(libc::SYS_landlock_create_ruleset),
+            Argument::Bytes(attributes),
+            Argument::Number(size),
+            Argument::Number(0),
+        ],
+        keep(RULES),
+    ];
+    let all = writable.iter().map(|path| (path.as_str(), AccessFs::from_all(abi)));
+    let read = readable.iter().map(|path| (path.as_str(), AccessFs::from_read(abi)));
+    let root = std::iter::once(("/", AccessFs::ReadDir.into()));
+    for (path, access) in read.chain(all).chain(root) {
+        let mut path = path.as_bytes().to_vec();
+        path.push(0);
+        let mut rule = access.bits().to_le_bytes().to_vec();
+        rule.extend(i32::try_from(FOLDER).map_err(io::Error::other)?.to_le_bytes());
+        calls.push(vec![
+            Argument::Number(libc::SYS_openat),
+            Argument::Number(i64::from(libc::AT_FDCWD)),
+            Argument::Bytes(path),
+            Argument::Number(i64::from(libc::O_PATH | libc::O_CLOEXEC)),
+            Argument::Number(0),
+        ]);
+        calls.push(keep(FOLDER));
+        calls.push(vec![
+            Argument::Number(libc::SYS_landlock_add_rule),
+            Argument::Number(RULES),
+            Argument::Number(PATH_BENEATH),
+            Argument::Bytes(rule),
+            Argument::Number(0),
+        ]);
+    }
+    calls.push(call(libc::SYS_landlock_restrict_self, &[RULES, 0]));
+    Ok(calls)
+}
+
+fn install(filter: &Filter) -> Call {
+    const SET_MODE_FILTER: i64 = 1;
+    let mut bytes = Vec::new();
+    for instruction in filter.instructions() {
+        bytes.extend(instruction.code.to_le_bytes());
+        bytes.extend([instruction.jt, instruction.jf]);
+        bytes.extend(instruction.k.to_le_bytes());
+    }
+    vec![
+        Argument::Number(libc::SYS_seccomp),
+        Argument::Number(SET_MODE_FILTER),
+        Argument::Number(0),
+        Argument::Program(bytes),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{self, Host};
+    use crate::spec::{Request, Template};
+
+    fn made() -> Entrance {
+        let request = Request {
+            memory: 512 << 20,
+            cpu_milli: 1000,
+            processes: 128,
+            disk: 512 << 20,
+            inodes: 50_000,
+            fail_at: None,
+        };
+        let template = Template {
+            trees: vec![],
+            config: vec![],
+            mounts: vec![],
+            process_level: false,
+            spares: 1,
+            enterable: true,
+            disabled: None,
+            skipped: None,
+        };
+        let host = Host {
+            root: true,
+            ..Host::default()
+        };
+        let steps = plan::enter(&host, &template, &request);
+        entrance(&steps, |_| 1000, |number| number < 41).unwrap()
+    }
+
+    fn position(calls: &[Call], number: i64) -> usize {
+        calls
+            .iter()
+            .position(|call| call[0] == Argument::Number(number))
+            .unwrap()
+    }
+
+    #[test]
+    fn the_way_in_ends_with_the_filter_and_closes_what_is_open_before_it() {
+        let Entrance { lock, .. } = made();
+        let order = [
+            libc::SYS_capset,
+            libc::SYS_landlock_create_ruleset,
+            libc::SYS_landlock_restrict_self,
+            libc::SYS_close_range,
+            libc::SYS_seccomp,
+        ];
+        let positions: Vec<usize> = order.iter().map(|number| position(&lock, *number)).collect();
+        assert!(positions.is_sorted(), "{positions:?}");
+        assert_eq!(positions.last(), Some(&(lock.len() - 1)));
+    }
+
+    #[test]
+    fn every_capability_is_dropped_and_limits_are_only_lowered() {
+        let Entrance { lock, become_one, .. } = made();
+        let dropped = lock
+            .iter()
+            .filter(|call| call[..2] == [Argument::Number(libc::SYS_prctl), Argument::Number(24)]);
+        assert_eq!(dropped.count(), 41);
+        let mut data = 1000_u64.to_le_bytes().to_vec();
+        data.extend(1000_u64.to_le_bytes());
+        assert!(
+            become_one
+                .iter()
+                .any(|call| call.get(3) == Some(&Argument::Bytes(data.clone())))
+        );
+    }
+
+    #[test]
+    fn a_plan_that_cannot_be_written_down_is_no_way_in() {
+        assert!(entrance(&[Step::Root], |_| 0, |_| false).is_err());
+    }
+
+    #[test]
+    fn arguments_are_told_apart_in_json() {
+        let arguments = [
+            Argument::Number(5),
+            Argument::Bytes(vec![1, 255]),
+            Argument::Program(vec![2]),
+            Argument::Previous,
+            Argument::ThreadId,
+        ];
+        assert_eq!(
+            serde_json::to_string(&arguments).unwrap(),
+            r#"[5,"01ff",["02"],null,true]"#
+        );
+    }
+}

@@ -1,0 +1,87 @@
+//! The common user namespace: nobody lives in it, and those of all sandboxes lie below it.
+//!
+//! Power over a user namespace comes from the one above it. A warmed parent has a little of it in this one, and so none over
+//! the launcher, the host, or anything else.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::process::{DumpableBehavior, Gid, Uid, set_dumpable_behavior};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::cradle::NAMESPACES;
+use super::host::Prepared;
+use super::keeper::{IDS_OF_ONE, map_ids};
+use crate::plan::place;
+use crate::steps::write_once;
+use crate::sys::clone::{Forked, fork};
+use crate::wire::StepError;
+
+const SIGCHLD: u64 = 17;
+
+/// A user namespace with these maps.
+pub(super) fn namespace(users: &str, groups: &str) -> io::Result<OwnedFd> {
+    let (user_flag, _) = NAMESPACES[0];
+    match fork(user_flag, SIGCHLD, None)? {
+        Forked::Child => loop {
+            let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
+                tv_sec: 3600,
+                tv_nsec: 0,
+            });
+        },
+        Forked::Parent { pid, pidfd } => {
+            let proc = format!("{}/proc/{pid}", place::host());
+            let result = write_once(&format!("{proc}/uid_map"), users)
+                .and_then(|()| write_once(&format!("{proc}/gid_map"), groups))
+                .and_then(|()| {
+                    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+                    Ok(rustix::fs::open(
+                        format!("{proc}/ns/user"),
+                        flags,
+                        rustix::fs::Mode::empty(),
+                    )?)
+                });
+            rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL)?;
+            rustix::process::waitid(
+                rustix::process::WaitId::PidFd(pidfd.as_fd()),
+                rustix::process::WaitIdOptions::EXITED,
+            )?;
+            result
+        }
+    }
+}
+
+/// The common one: as root with the ids that this launcher hands out, else with the caller's.
+pub(super) fn make(prepared: &Prepared, first_id: u32) -> io::Result<OwnedFd> {
+    let map = |id: u32| {
+        if prepared.host.root {
+            format!("{first_id} {first_id} {IDS_OF_ONE}")
+        } else {
+            format!("{id} {id} 1")
+        }
+    };
+    namespace(&map(prepared.ids.0), &map(prepared.ids.1))
+}
+
+/// Enters it; as root this process then has the sandbox's own id, which is mapped there.
+pub(super) fn live_in(prepared: &Prepared, common: &OwnedFd, host_id: u32) -> Result<(), StepError> {
+    let enter = || -> io::Result<()> {
+        move_into_link_name_space(common.as_fd(), Some(LinkNameSpaceType::User))?;
+        if prepared.host.root {
+            let (user, group) = (Uid::from_raw(host_id), Gid::from_raw(host_id));
+            rustix::thread::set_thread_groups(&[])?;
+            rustix::thread::set_thread_res_gid(group, group, group)?;
+            rustix::thread::set_thread_res_uid(user, user, user)?;
+            // What taking an id hides, a child's maps among it, could not be written otherwise.
+            set_dumpable_behavior(DumpableBehavior::Dumpable)?;
+        }
+        Ok(())
+    };
+    enter().map_err(|error| StepError::new("enter the common namespace", Some("user_namespace"), &error))
+}
+
+/// Maps the ids of a child in a user namespace of its own. Only a process of the namespace above it may.
+pub(super) fn map_child(prepared: &Prepared, pid: u32, host_id: u32) -> io::Result<()> {
+    let group = if prepared.host.root { host_id } else { prepared.ids.1 };
+    map_ids(pid, host_id, group)
+}

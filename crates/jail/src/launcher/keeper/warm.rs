@@ -1,0 +1,343 @@
+//! The keeper's part in letting children of warmed parents into sandboxes.
+//!
+//! A parent is not believed: who its child is, that it is a child of this process, and that it stands in the sandbox's
+//! process namespace, the launcher learns from the kernel, and only then lets it go on. Whatever fails, the sandbox is as it
+//! was and its session is started in the usual way.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags, fstat, stat};
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, WaitIdStatus, pidfd_open, waitid};
+
+use super::{Jail, Keeper, State};
+use crate::launcher::parent::{FromParent, Parent, ToParent};
+use crate::plan::place;
+use crate::watch;
+use crate::wire::{AtDoor, FromLauncher, StepError, receive, send};
+
+/// How long a child may take until the launcher hears of it.
+const ENTER_DEADLINE: Duration = Duration::from_secs(5);
+
+/// The namespaces of a sandbox by which it can be entered, beside the two by which folders are attached. They are opened
+/// while it is made: once its first process has hidden itself, an ordinary user's launcher may not look at it any more.
+pub(super) struct Entrances {
+    pid: OwnedFd,
+    others: [OwnedFd; 4],
+    mount: OwnedFd,
+    user: OwnedFd,
+}
+
+impl Entrances {
+    pub(super) fn of(pid: u32) -> io::Result<Self> {
+        let open = |name: &str| {
+            let path = format!("{}/proc/{pid}/ns/{name}", place::host());
+            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        };
+        Ok(Self {
+            pid: open("pid")?,
+            others: [open("net")?, open("ipc")?, open("uts")?, open("cgroup")?],
+            mount: open("mnt")?,
+            user: open("user")?,
+        })
+    }
+}
+
+/// A child of a parent in a sandbox, or on its way there.
+pub(super) enum Visitor {
+    /// The parent was asked for it.
+    Called {
+        parent: u64,
+        /// A byte through this lets it go on; its end ends it.
+        go: OwnedFd,
+        /// The sandbox's process namespace, by its number.
+        namespace: u64,
+        since: Instant,
+    },
+    /// It runs. Nobody else reaps it.
+    Inside { pid: Pid, pidfd: OwnedFd },
+}
+
+impl Visitor {
+    /// Its id on the host, if it runs.
+    pub(super) fn pid(&self) -> Option<Pid> {
+        match self {
+            Self::Called { .. } => None,
+            Self::Inside { pid, .. } => Some(*pid),
+        }
+    }
+}
+
+fn missing(what: &str) -> StepError {
+    StepError::new(what, None, &io::Error::from_raw_os_error(libc::ESRCH))
+}
+
+impl Keeper {
+    /// Starts a parent. False when the server is gone.
+    pub(super) fn warm(&mut self, number: u64, argv: &[String], descriptors: Vec<OwnedFd>) -> bool {
+        let host_id = self.host_id(self.next_number);
+        self.next_number += 1;
+        match Parent::start(&self.prepared, argv, descriptors, host_id) {
+            Ok(parent) => {
+                self.parents.insert(number, parent);
+                true
+            }
+            Err(error) => {
+                let error = Some(StepError::new("start a warmed parent", None, &error));
+                self.tell(&FromLauncher::Cooled { parent: number, error }).is_ok()
+            }
+        }
+    }
+
+    /// Asks a parent for a child in this sandbox. False when the server is gone.
+    pub(super) fn enter(&mut self, id: u64, number: u64) -> bool {
+        match self.call_visitor(id, number) {
+            Ok(()) => true,
+            Err(error) => {
+                let error = Some(error);
+                self.tell(&FromLauncher::Entered { id, error }).is_ok()
+            }
+        }
+    }
+
+    fn call_visitor(&mut self, id: u64, number: u64) -> Result<(), StepError> {
+        let parent = self
+            .parents
+            .get_mut(&number)
+            .ok_or_else(|| missing("find the parent"))?;
+        let running = |jail: &&mut Jail| matches!(jail.state, State::Running { .. });
+        let jail = self.jails.get_mut(&id).filter(running);
+        let jail = jail.ok_or_else(|| missing("find the sandbox"))?;
+        let door = jail.door.as_ref().ok_or_else(|| missing("find the sandbox's door"))?;
+        let ways = jail.entrances.take().ok_or_else(|| missing("find a way in"))?;
+        if !parent.is_single() {
+            parent.kill();
+            return Err(missing("find a parent with one thread"));
+        }
+        parent.show_the_way(&self.prepared, jail.request)?;
+        let ask = || -> io::Result<(OwnedFd, u64)> {
+            let (wait, go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+            let [net, ipc, uts, cgroup] = &ways.others;
+            let handed = [&ways.pid, &ways.user, net, ipc, uts, cgroup, &ways.mount, door, &wait];
+            send(parent.socket.as_fd(), &ToParent::Enter { id }, &handed.map(AsFd::as_fd))?;
+            Ok((go, fstat(&ways.pid)?.st_ino))
+        };
+        let (go, namespace) = ask().map_err(|error| StepError::new("ask the parent", None, &error))?;
+        jail.visitor = Some(Visitor::Called {
+            parent: number,
+            go,
+            namespace,
+            since: Instant::now(),
+        });
+        Ok(())
+    }
+
+    /// A parent has said something.
+    pub(super) fn hear_parent(&mut self, number: u64) {
+        let Some(parent) = self.parents.get_mut(&number) else {
+            return;
+        };
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let received = receive(parent.socket.as_fd(), &mut buffer);
+        self.buffer = buffer;
+        match received {
+            Ok(Some((FromParent::Forked { id, child }, _))) => self.arrived(number, id, child),
+            Ok(Some((FromParent::Failed(error), _))) => {
+                parent.error = Some(error);
+                parent.kill();
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(None) | Err(_) => parent.kill(),
+        }
+    }
+
+    fn arrived(&mut self, number: u64, id: u64, child: i32) {
+        let asked = |visitor: &Visitor| matches!(visitor, Visitor::Called { parent, .. } if *parent == number);
+        let found = self.jails.get_mut(&id);
+        let Some(jail) = found.filter(|jail| jail.visitor.as_ref().is_some_and(asked)) else {
+            // Nobody waits for it; it ends when it sees that.
+            self.strays = true;
+            return;
+        };
+        let error = jail.admit(child).err();
+        if error.is_some() {
+            self.strays = true;
+        }
+        let _ = self.tell(&FromLauncher::Entered { id, error });
+    }
+
+    /// A parent has ended.
+    pub(super) fn parent_ended(&mut self, number: u64) {
+        let Some(parent) = self.parents.remove(&number) else {
+            return;
+        };
+        let _ = waitid(
+            WaitId::PidFd(parent.pidfd.as_fd()),
+            WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
+        );
+        let late = |visitor: &Visitor| matches!(visitor, Visitor::Called { parent, .. } if *parent == number);
+        self.refuse(late, "hear from the parent");
+        let error = parent.error;
+        let _ = self.tell(&FromLauncher::Cooled { parent: number, error });
+    }
+
+    /// Gives up waiting for these.
+    fn refuse(&mut self, late: impl Fn(&Visitor) -> bool, step: &str) {
+        let found = self.jails.iter_mut();
+        let found = found.filter(|(_, jail)| jail.visitor.as_ref().is_some_and(&late));
+        let ids: Vec<u64> = found
+            .map(|(id, jail)| {
+                jail.visitor = None;
+                *id
+            })
+            .collect();
+        for id in ids {
+            self.strays = true;
+            let error = Some(missing(step));
+            let _ = self.tell(&FromLauncher::Entered { id, error });
+        }
+    }
+
+    /// What is due by time.
+    pub(super) fn tend_visitors(&mut self) {
+        let late =
+            |visitor: &Visitor| matches!(visitor, Visitor::Called { since, .. } if since.elapsed() > ENTER_DEADLINE);
+        let stuck = self.jails.values().filter_map(|jail| match &jail.visitor {
+            Some(Visitor::Called { parent, since, .. }) if since.elapsed() > ENTER_DEADLINE => Some(*parent),
+            _ => None,
+        });
+        for number in stuck.collect::<Vec<_>>() {
+            if let Some(parent) = self.parents.get(&number) {
+                parent.kill();
+            }
+        }
+        self.refuse(late, "hear from the parent in time");
+        if self.strays {
+            self.reap_strays();
+        }
+    }
+
+    /// Reaps children of this process that it never heard of: those of a parent that ended before it told of them. A process
+    /// namespace does not end before all of its processes were reaped.
+    pub(super) fn reap_strays(&mut self) {
+        let me = rustix::process::getpid();
+        let strays = watch::children(me).into_iter().filter(|child| !self.is_own(*child));
+        let mut left = false;
+        for stray in strays.collect::<Vec<_>>() {
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+            left |= matches!(waitid(WaitId::Pid(stray), options), Ok(None));
+        }
+        self.strays = left;
+    }
+
+    /// Whether this is a process that the launcher has made or let in, and holds.
+    fn is_own(&self, child: Pid) -> bool {
+        let is = |pid: u32| i32::try_from(pid).is_ok_and(|pid| pid == child.as_raw_nonzero().get());
+        let of_jail = |jail: &Jail| {
+            let first = match &jail.state {
+                State::Starting { first, .. } => first.as_ref().map(|(pid, _)| *pid),
+                State::Running { pid, .. } => Some(*pid),
+                State::Ended { .. } => None,
+            };
+            is(jail.cradle)
+                || first.is_some_and(is)
+                || jail
+                    .visitor
+                    .as_ref()
+                    .and_then(Visitor::pid)
+                    .is_some_and(|pid| pid == child)
+        };
+        self.cradles.iter().any(|cradle| is(cradle.pid))
+            || self.parents.values().any(|parent| is(parent.pid))
+            || self.jails.values().any(of_jail)
+    }
+}
+
+impl Jail {
+    /// Lets a parent's child go on, if it is one that may.
+    fn admit(&mut self, child: i32) -> Result<(), StepError> {
+        let called = self.visitor.take();
+        let Some(Visitor::Called { go, namespace, .. }) = called else {
+            return Err(missing("expect a child"));
+        };
+        let (Some(pid), State::Running { pid: first, .. }) = (Pid::from_raw(child.max(0)), &self.state) else {
+            return Err(missing("make a child"));
+        };
+        let named = |step: &'static str| move |error: io::Error| StepError::new(step, None, &error);
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| named("find the child")(error.into()))?;
+        // The kernel refuses this for all but children of this process, whose numbers nobody else can get.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        waitid(WaitId::PidFd(pidfd.as_fd()), options).map_err(|error| named("look at the child")(error.into()))?;
+        let proc = format!("{}/proc/{child}", place::host());
+        let stands = stat(format!("{proc}/ns/pid")).map_err(|error| named("look at the child")(error.into()))?;
+        if stands.st_ino != namespace || i64::from(*first) == i64::from(child) {
+            return Err(missing("find the child in the sandbox"));
+        }
+        let inside = id_inside(&proc).ok_or_else(|| missing("learn the child's id"))?;
+        match &self.group {
+            Some(group) => {
+                let number = child.unsigned_abs();
+                group.join(number).map_err(named("join the control group"))?;
+            }
+            None => same_cores(*first, pid).map_err(named("limit cores"))?,
+        }
+        // Without a door nobody would hear of its end.
+        let door = self.door.as_ref().ok_or_else(|| missing("find the sandbox's door"))?;
+        let word = AtDoor::Entered { pid: inside };
+        send(door.as_fd(), &word, &[]).map_err(named("tell the sandbox"))?;
+        rustix::io::write(&go, b"1").map_err(|error| named("let the child go on")(error.into()))?;
+        self.visitor = Some(Visitor::Inside { pid, pidfd });
+        Ok(())
+    }
+
+    /// The descriptor that tells of the visitor's end.
+    pub(super) fn visitor_end(&self) -> Option<&OwnedFd> {
+        match &self.visitor {
+            Some(Visitor::Inside { pidfd, .. }) => Some(pidfd),
+            Some(Visitor::Called { .. }) | None => None,
+        }
+    }
+
+    /// Reaps the visitor if it has ended, and tells the first process, which is not its parent.
+    pub(super) fn reap_visitor(&mut self) {
+        let Some(Visitor::Inside { pidfd, .. }) = &self.visitor else {
+            return;
+        };
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        let status = match waitid(WaitId::PidFd(pidfd.as_fd()), options) {
+            Ok(None) => return,
+            Ok(Some(status)) => Some(status),
+            Err(_) => None,
+        };
+        self.visitor = None;
+        if let Some(door) = self.door.take() {
+            let _ = send(door.as_fd(), &end_of(status.as_ref()), &[]);
+        }
+    }
+}
+
+fn end_of(status: Option<&WaitIdStatus>) -> AtDoor {
+    const KILL: u8 = 9;
+    let byte = |number: i32| u8::try_from(number & 0xff).unwrap_or(u8::MAX);
+    let code = status.and_then(WaitIdStatus::exit_status);
+    let signal = status.and_then(WaitIdStatus::terminating_signal);
+    AtDoor::Ended {
+        status: code.or(signal).map_or(KILL, byte),
+        signal: code.is_none(),
+    }
+}
+
+/// The process' id in the innermost of its process namespaces.
+fn id_inside(proc: &str) -> Option<i32> {
+    let status = std::fs::read_to_string(format!("{proc}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_whitespace().last()?.parse().ok()
+}
+
+/// Gives a process the cores of another one.
+fn same_cores(first: u32, pid: Pid) -> io::Result<()> {
+    let first = i32::try_from(first).ok().and_then(Pid::from_raw);
+    let cores = rustix::thread::sched_getaffinity(first)?;
+    Ok(rustix::thread::sched_setaffinity(Some(pid), &cores)?)
+}

@@ -1,0 +1,214 @@
+//! A warmed parent: an interpreter that has loaded what sandboxes need, and whose children enter them.
+//!
+//! It runs library code before anything is locked, so it is given as little as will do: no file but those that sandboxes
+//! see, no /proc, no network, no environment, an id of its own as root, and of all power only that to enter namespaces which
+//! lie below the common one and which it is handed.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::process::{Resource as Kernel, Signal};
+use serde::{Deserialize, Serialize};
+
+use super::common;
+use super::faults;
+use super::host::{self, Prepared};
+use crate::calls::{self, Entrance};
+use crate::plan::{self, Resource, Zeros};
+use crate::spawn::Program;
+use crate::spec::Request;
+use crate::sys;
+use crate::sys::clone::{Forked, exit_now, fork};
+use crate::wire::{StepError, hung_up, pair, send};
+
+const SIGCHLD: u64 = 17;
+
+/// What is said to a parent.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ToParent {
+    /// How the next children enter.
+    Way(Box<Entrance>),
+    /// Let a child enter. Beside this: the namespaces pid, user, net, ipc, uts, cgroup and mnt, the sandbox's door, and the
+    /// pipe by which the child is let go on.
+    Enter {
+        /// The sandbox.
+        id: u64,
+    },
+}
+
+/// What a parent says.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum FromParent {
+    /// A child was made.
+    Forked {
+        /// For this sandbox.
+        id: u64,
+        /// Its id on the host; negative if there is none.
+        child: i32,
+    },
+    /// It could not become a parent.
+    Failed(StepError),
+}
+
+/// A parent that runs.
+pub(super) struct Parent {
+    pub(super) pid: u32,
+    pub(super) pidfd: OwnedFd,
+    pub(super) socket: OwnedFd,
+    /// For what kind of sandbox it knows the way in.
+    pub(super) knows: Option<Request>,
+    /// Why it ends, if it said so.
+    pub(super) error: Option<StepError>,
+}
+
+impl Parent {
+    /// Starts one. `descriptors` are its control channel.
+    pub(super) fn start(
+        prepared: &Prepared,
+        argv: &[String],
+        descriptors: Vec<OwnedFd>,
+        host_id: u32,
+    ) -> io::Result<Self> {
+        let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
+        let common = prepared.common.as_ref().ok_or_else(unsupported)?;
+        let control = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| unsupported())?;
+        let program = Program::new(argv, &BTreeMap::new(), &["/"]).map_err(|error| error.source)?;
+        let (ours, theirs) = pair()?;
+        match fork(0, SIGCHLD, None)? {
+            Forked::Child => live(prepared, common, theirs, control, &program, host_id),
+            Forked::Parent { pid, pidfd } => {
+                rustix::fs::fcntl_setfl(&ours, rustix::fs::OFlags::NONBLOCK)?;
+                Ok(Self {
+                    pid,
+                    pidfd,
+                    socket: ours,
+                    knows: None,
+                    error: None,
+                })
+            }
+        }
+    }
+
+    pub(super) fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// Whether it has one thread. Of others a child would have only what they held.
+    pub(super) fn is_single(&self) -> bool {
+        let tasks = format!("{}/proc/{}/task", plan::place::host(), self.pid);
+        // Two links more than threads.
+        rustix::fs::stat(tasks.as_str()).is_ok_and(|found| found.st_nlink == 3)
+    }
+
+    /// Tells it the way into sandboxes of this kind, unless it knows that.
+    pub(super) fn show_the_way(&mut self, prepared: &Prepared, request: Request) -> Result<(), StepError> {
+        if self.knows == Some(request) {
+            return Ok(());
+        }
+        let error = |error: &io::Error| StepError::new("show the way in", None, error);
+        let mut steps = plan::enter(&prepared.host, &prepared.template, &request);
+        steps.retain(|step| {
+            step.layer()
+                .is_none_or(|layer| !faults::skipped(&prepared.template, layer) || layer == "user_namespace")
+        });
+        let known = |number: u32| {
+            let capability = rustix::thread::CapabilitySet::from_bits_retain(1 << number);
+            rustix::thread::capability_is_in_bounding_set(capability).is_ok()
+        };
+        let way = calls::entrance(&steps, limit_of, known).map_err(|source| error(&source))?;
+        send(self.socket.as_fd(), &ToParent::Way(Box::new(way)), &[]).map_err(|source| error(&source))?;
+        self.knows = Some(request);
+        Ok(())
+    }
+}
+
+/// What this process, and so a parent, may have of a resource.
+fn limit_of(resource: Resource) -> u64 {
+    let kernel = match resource {
+        Resource::Core => Kernel::Core,
+        Resource::Data => Kernel::Data,
+        Resource::FileSize => Kernel::Fsize,
+        Resource::LockedMemory => Kernel::Memlock,
+        Resource::MessageQueues => Kernel::Msgqueue,
+        Resource::Nice => Kernel::Nice,
+        Resource::OpenFiles => Kernel::Nofile,
+        Resource::Processes => Kernel::Nproc,
+        Resource::RealTimePriority => Kernel::Rtprio,
+        Resource::PendingSignals => Kernel::Sigpending,
+        Resource::Stack => Kernel::Stack,
+    };
+    rustix::process::getrlimit(kernel).maximum.unwrap_or(u64::MAX)
+}
+
+/// The life of a parent until it is the interpreter.
+fn live(
+    prepared: &Prepared,
+    common: &OwnedFd,
+    socket: OwnedFd,
+    control: [OwnedFd; 2],
+    program: &Program,
+    host_id: u32,
+) -> ! {
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    let Ok([socket, common]) = arrange(&control, socket, common) else {
+        exit_now(2)
+    };
+    std::mem::forget(control);
+    let error = match lock(prepared, &socket, common, host_id) {
+        Ok(()) => {
+            let error = program.execute();
+            StepError::new("execute the interpreter", None, &error)
+        }
+        Err(error) => error,
+    };
+    #[derive(Serialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Said {
+        Failed(StepError),
+    }
+    let _ = send(socket.as_fd(), &Said::Failed(error), &[]);
+    exit_now(1)
+}
+
+/// Puts the control channel at 3 and 4, the socket at 5, and closes all else but the common namespace, which is given back
+/// with the socket.
+fn arrange(control: &[OwnedFd; 2], socket: OwnedFd, common: &OwnedFd) -> io::Result<[OwnedFd; 2]> {
+    const ABOVE: i32 = 16;
+    const SOCKET: i32 = 5;
+    const COMMON: i32 = 6;
+    let [input, output] = control;
+    let high = [input, output, &socket, common].map(|descriptor| rustix::io::fcntl_dupfd_cloexec(descriptor, ABOVE));
+    std::mem::forget(socket);
+    for (descriptor, place) in high.into_iter().zip(3..) {
+        let descriptor = descriptor?;
+        sys::fd::duplicate_to(descriptor.as_fd(), place)?;
+        std::mem::forget(descriptor);
+    }
+    sys::fd::close_from(7)?;
+    Ok([sys::fd::adopt(SOCKET)?, sys::fd::adopt(COMMON)?])
+}
+
+fn lock(prepared: &Prepared, socket: &OwnedFd, common: OwnedFd, host_id: u32) -> Result<(), StepError> {
+    let named = |step: &str, result: io::Result<()>| result.map_err(|error| StepError::new(step, None, &error));
+    if prepared.host.root {
+        named("make a mount namespace", sys::misc::unshare(libc::CLONE_NEWNS))?;
+        named(
+            "make device nodes",
+            host::private_devices(Zeros::on(prepared.host.memory_is_charged)),
+        )?;
+    }
+    common::live_in(prepared, &common, host_id)?;
+    drop(common);
+    let own = libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWCGROUP;
+    named("make namespaces", sys::misc::unshare(own))?;
+    for step in plan::parent(&prepared.host) {
+        crate::steps::run(&step).map_err(|error| StepError::new(&step.name(), step.layer(), &error))?;
+        if step == plan::Step::DieWithLauncher && hung_up(socket) {
+            exit_now(0);
+        }
+    }
+    Ok(())
+}

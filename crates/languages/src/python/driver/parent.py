@@ -1,0 +1,259 @@
+"""The inside of a warmed parent: an interpreter that has loaded modules once, and whose children become sessions.
+
+A child enters a sandbox by system calls that the launcher has written down, as numbers and bytes. They are carried out here
+blindly and in order, and the first that fails ends the child: nothing is decided in a process that has run library code.
+What is decided here is only what a session must not share with its siblings: random states, identities, what folders
+looked like, the environment.
+
+Nothing of a caller's ever comes into the parent itself.
+"""
+
+import ctypes
+import gc
+import sys
+
+import _signal
+import _socket
+import posix
+
+LAUNCHER = 5
+LIBRARY = ctypes.PyDLL(None)
+PYTHON = ctypes.pythonapi
+system = LIBRARY.syscall
+system.restype = ctypes.c_long
+BEFORE, IN_PARENT, IN_CHILD = PYTHON.PyOS_BeforeFork, PYTHON.PyOS_AfterFork_Parent, PYTHON.PyOS_AfterFork_Child
+for function in (BEFORE, IN_PARENT, IN_CHILD):
+    function.restype, function.argtypes = None, []
+PR_GET_TID_ADDRESS = 40
+# Files of the driver that sessions are likely to need, loaded here once for all of them.
+LIKELY = ("imports", "errors", "lookups", "pretty", "rich", "charts", "shell", "notebook", "packages", "magics", "variables")
+MESSAGE = 1 << 17
+DESCRIPTORS = 16
+
+session = core.session
+previous = ctypes.c_long(0)
+
+
+class way:
+    """How children enter, as the launcher said last."""
+
+    enter = 0
+    fork = ()
+    become_one = ()
+    lock = ()
+    kept = []
+
+
+def live():
+    """What a parent does. Only its children come back from here, each as a session."""
+    environment(core.BOOT["env"])
+    try:
+        core.standard("_locale").setlocale(0, "C.UTF-8")
+    except Exception:
+        pass  # only what the C library says in words
+    of_site = core.find_site()
+    core.set_up_paths(of_site)
+    core.set_up()
+    loaded = core.part("imports").preload(core.inbox.next())
+    for name in LIKELY:
+        core.part(name)
+    core.keep_code("copies")
+    core.standard("select")
+    core.standard("time")
+    launcher = _socket.socket(fileno=LAUNCHER)
+    gc.collect()
+    gc.freeze()
+    core.send(loaded)
+    # The numbers stay taken: what children are handed lies above them.
+    null = posix.open("/dev/null", posix.O_RDWR | posix.O_CLOEXEC)
+    for fd in (3, 4):
+        core.dup2(null, fd)
+    core.close(null)
+    while True:
+        data, ancillary, _flags, _from = launcher.recvmsg(MESSAGE, _socket.CMSG_SPACE(4 * DESCRIPTORS))
+        if not data:
+            core._exit(0)
+        header, _ = core.scan(data.decode("ascii"), 0)
+        if "way" in header:
+            learn(header["way"])
+        elif "enter" in header:
+            handed = descriptors(ancillary)
+            child = make(handed)
+            if child == 0:
+                launcher.detach()
+                become(of_site)
+                return
+            for fd in handed:
+                core.close(fd)
+            launcher.send(core.dump({"forked": {"id": header["enter"]["id"], "child": child}}).encode("ascii"))
+
+
+def descriptors(ancillary):
+    found = []
+    for level, kind, data in ancillary:
+        if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS):
+            found += memoryview(data[: len(data) - len(data) % 4]).cast("i").tolist()
+    return found
+
+
+# ---------------------------------------------------------------- system calls
+
+
+def learn(told):
+    """Makes the calls ready, so that children have nothing to prepare."""
+    way.kept = []
+    way.enter, way.fork = told["enter"], ready(told["fork"])
+    way.become_one = [ready(call) for call in told["become_one"]]
+    way.lock = [ready(call) for call in told["lock"]]
+
+
+def ready(call):
+    return tuple([argument(value) for value in call])
+
+
+def argument(value):
+    if value is None:
+        return previous
+    if value is True:
+        return ctypes.c_long(thread_id())
+    if isinstance(value, str):
+        return ctypes.c_long(address(bytes.fromhex(value)))
+    if isinstance(value, list):
+        data = bytes.fromhex(value[0])
+        return ctypes.c_long(address((len(data) // 8).to_bytes(8, sys.byteorder) + address(data).to_bytes(8, sys.byteorder)))
+    return ctypes.c_long(value)
+
+
+def address(data):
+    kept = ctypes.create_string_buffer(data, len(data))
+    way.kept.append(kept)
+    return ctypes.addressof(kept)
+
+
+def thread_id():
+    """Where the C library keeps the number of this thread."""
+    found = ctypes.c_long(0)
+    if LIBRARY.prctl(PR_GET_TID_ADDRESS, ctypes.c_long(ctypes.addressof(found)), 0, 0, 0):
+        core._exit(70)
+    return found.value
+
+
+def carry_out(calls):
+    for call in calls:
+        previous.value = system(*call)
+        if previous.value < 0:
+            core._exit(70)
+
+
+def make(handed):
+    """Makes a child in the sandbox's process namespace; in the child it has entered when this returns."""
+    if len(handed) != 9 or system(way.enter, handed[0], 0) < 0:
+        return -1
+    BEFORE()
+    child = system(*way.fork)
+    if child:
+        IN_PARENT()
+        return child
+    try:
+        IN_CHILD()
+        enter(handed)
+    except BaseException:
+        core._exit(70)
+    return 0
+
+
+def enter(handed):
+    """In the child: enters the sandbox, waits until the launcher has taken it in, locks itself."""
+    *namespaces, door, go = handed[1:]
+    for namespace in namespaces:
+        if system(way.enter, namespace, 0) < 0:
+            core._exit(70)
+    if core.read(go, 1) != b"1":
+        core._exit(0)
+    carry_out(way.become_one)
+    core.setsid()
+    null = posix.open("/dev/null", posix.O_RDONLY | posix.O_CLOEXEC)
+    (output, stdout), (errors, stderr), (control, into), (out_of, answers) = [core.pipe() for _ in range(4)]
+    agent = _socket.socket(fileno=door)
+    rights = bytes((ctypes.c_int * 4)(output, errors, into, out_of))
+    agent.sendmsg([b'{"pipes":{}}'], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
+    agent.close()
+    for fd, number in ((null, 0), (stdout, 1), (stderr, 2), (control, 3), (answers, 4)):
+        core.dup2(fd, number)
+    carry_out(way.lock)
+
+
+# ---------------------------------------------------------------- becoming a session
+
+
+def become(of_site):
+    """Takes what is this session's own, and lets go of what its siblings have as well."""
+    try:
+        header = core.inbox.next()
+        if header.get("type") != "begin":
+            core._exit(70)
+        zone = posix.environ.get(b"TZ")
+        environment(header["env"])
+        posix.chdir(header["cwd"])
+        new_streams()
+        core.take_over()
+        core.set_up_paths(of_site)
+        sys.path_importer_cache.clear()
+        if posix.environ.get(b"TZ") != zone:
+            core.standard("time").tzset()
+        _signal.signal(_signal.SIGINT, core.on_interrupt)
+        for library in (new_random, new_numpy, new_identities, new_keys):
+            core.guarded(library)
+        version = "%d.%d.%d" % sys.version_info[:3]
+        core.send({"type": "ready", "version": version, "pid": core.PID})
+    except BaseException:
+        core._exit(70)
+
+
+def environment(variables):
+    for name in list(posix.environ):
+        posix.unsetenv(name)
+    posix.environ.clear()
+    for name, value in variables.items():
+        name, value = name.encode("utf-8", "surrogateescape"), value.encode("utf-8", "surrogateescape")
+        posix.environ[name] = value
+        posix.putenv(name, value)
+
+
+def new_streams():
+    """Those of the parent were opened for a device, and cannot be told that they are pipes now."""
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        stream = core.open_stream(fd)
+        stream.buffer.raw.name, stream.mode = "<%s>" % name, "w"
+        setattr(sys, name, stream)
+        setattr(sys, "__%s__" % name, stream)
+
+
+def new_random():
+    random = sys.modules.get("random")
+    if random:
+        random.seed()
+
+
+def new_numpy():
+    """The old generator's state is one for the process; new ones are seeded when they are made."""
+    numpy = sys.modules.get("numpy.random")
+    if numpy:
+        numpy.seed()
+
+
+def new_identities():
+    tempfile, uuid = sys.modules.get("tempfile"), sys.modules.get("uuid")
+    if tempfile:
+        tempfile._name_sequence = None
+    if uuid:
+        uuid._node = uuid._last_timestamp = None
+
+
+def new_keys():
+    ssl, process = sys.modules.get("_ssl"), sys.modules.get("multiprocessing.process")
+    if ssl:
+        ssl.RAND_add(posix.urandom(32), 32.0)
+    if process:
+        process.current_process().authkey = posix.urandom(32)
+

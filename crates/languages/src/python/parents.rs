@@ -1,0 +1,149 @@
+//! Warmed interpreters: one has loaded the operator's modules, and sessions begin as its children.
+//!
+//! It is replaced after so many children or so much time, since all of them have its hash seed and its layout in memory.
+//! Whatever fails here, the session is started in the usual way.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use sandcell_sandbox::{Backend, NotLoaded, SessionError};
+
+use crate::control::{DriverSession, Start};
+
+/// After so many children, or so long, another one takes its place.
+const CHILDREN_MAX: u32 = 1000;
+const AGE_MAX: Duration = Duration::from_secs(3600);
+/// One that failed sooner than this after its start is not replaced.
+const LIFE_MIN: Duration = Duration::from_secs(60);
+/// After so many failures in a row it counts as broken.
+const FAILURES_MAX: u32 = 3;
+
+/// How a parent is started.
+#[derive(Debug, Clone)]
+pub(super) struct Recipe {
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) argv: Vec<String>,
+    pub(super) start: Start,
+    pub(super) boot: Bytes,
+    pub(super) modules: Vec<String>,
+}
+
+/// One that is ready.
+#[derive(Debug)]
+struct Warm {
+    number: u64,
+    /// Modules that it has loaded.
+    loaded: Vec<String>,
+    since: Instant,
+    children: AtomicU32,
+    failures: AtomicU32,
+    recipe: Recipe,
+    /// Ends it when dropped.
+    _driver: DriverSession,
+}
+
+/// The parent that there is.
+#[derive(Debug, Default)]
+pub(super) struct Parents {
+    current: Mutex<Option<Arc<Warm>>>,
+    /// Held while another one is started.
+    starting: tokio::sync::Mutex<()>,
+}
+
+/// A parent that is asked for one child.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    warm: Arc<Warm>,
+    pub(super) number: u64,
+    pub(super) loaded: Vec<String>,
+}
+
+impl Parents {
+    fn current(&self) -> MutexGuard<'_, Option<Arc<Warm>>> {
+        // Whoever holds it only assigns.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts one, in place of the one that there is.
+    pub(super) async fn start(&self, recipe: Recipe) -> Result<Vec<NotLoaded>, SessionError> {
+        let _alone = self.starting.lock().await;
+        let parent = recipe.backend.warm(&recipe.argv).await?;
+        let start = Start {
+            boot: recipe.boot.clone(),
+            copies: false,
+            ..recipe.start.clone()
+        };
+        let (driver, missing) = DriverSession::parent(parent.process, start, &recipe.modules).await?;
+        let is_missing = |name: &String| missing.iter().any(|missing| missing.name == *name);
+        let warm = Warm {
+            number: parent.number,
+            loaded: recipe
+                .modules
+                .iter()
+                .filter(|name| !is_missing(name))
+                .cloned()
+                .collect(),
+            since: Instant::now(),
+            children: AtomicU32::new(0),
+            failures: AtomicU32::new(0),
+            recipe,
+            _driver: driver,
+        };
+        *self.current() = Some(Arc::new(warm));
+        Ok(missing)
+    }
+
+    /// The parent of one more child.
+    pub(super) fn choose(self: &Arc<Self>) -> Option<Chosen> {
+        let warm = self.current().clone()?;
+        let before = warm.children.fetch_add(1, Ordering::Relaxed);
+        if before >= CHILDREN_MAX || warm.since.elapsed() > AGE_MAX {
+            self.renew(&warm);
+        }
+        Some(Chosen {
+            number: warm.number,
+            loaded: warm.loaded.clone(),
+            warm,
+        })
+    }
+
+    /// What became of the child.
+    pub(super) fn told<T>(self: &Arc<Self>, chosen: &Chosen, result: &Result<T, SessionError>) {
+        let warm = &chosen.warm;
+        let Err(error) = result else {
+            warm.failures.store(0, Ordering::Relaxed);
+            return;
+        };
+        tracing::debug!(%error, "no child of the warmed interpreter could be had");
+        if warm.failures.fetch_add(1, Ordering::Relaxed) + 1 < FAILURES_MAX {
+            return;
+        }
+        let mut current = self.current();
+        if !current.as_ref().is_some_and(|current| Arc::ptr_eq(current, warm)) {
+            return;
+        }
+        *current = None;
+        drop(current);
+        if warm.since.elapsed() > LIFE_MIN {
+            self.renew(warm);
+        } else {
+            tracing::warn!("the warmed interpreter does not work; sessions start without it: {error}");
+        }
+    }
+
+    /// Starts another one in the background, unless that is under way.
+    fn renew(self: &Arc<Self>, warm: &Arc<Warm>) {
+        if self.starting.try_lock().is_err() {
+            return;
+        }
+        let (parents, recipe) = (Arc::clone(self), warm.recipe.clone());
+        tokio::spawn(async move {
+            if let Err(error) = parents.start(recipe).await {
+                tracing::warn!("no other warmed interpreter could be started: {error}");
+                *parents.current() = None;
+            }
+        });
+    }
+}

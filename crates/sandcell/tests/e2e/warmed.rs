@@ -1,0 +1,198 @@
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::client::{Answer, Client};
+use crate::support::place::Place;
+use crate::support::{PATIENCE, begin, machine, until};
+
+/// Its parent is nobody inside: it came from outside.
+const CAME_FROM_OUTSIDE: &str = "import os\nassert os.getppid() == 0, os.getppid()\n";
+
+/// A server whose sessions begin as copies of an interpreter with these modules.
+fn warmed(place: &Place) -> Client {
+    let server = Client::start(&mut place.command(&["serve"]));
+    until(PATIENCE, "a session begins as a copy", || {
+        let answer = fresh(&server, "import os\nprint(os.getppid())");
+        (answer.output().trim() == "0").then_some(())
+    });
+    server
+}
+
+fn place(modules: &str) -> Place {
+    Place::with_settings(&format!(
+        "preload = [{modules}]\n[pool]\nparked = 0\nwarm_parents = true\n"
+    ))
+}
+
+fn fresh(server: &Client, code: &str) -> Answer {
+    let answer = server.call("create_run_close", json!({"code": code}));
+    assert_eq!(answer.status(), "ok", "{answer:?}\n{}", server.log());
+    answer
+}
+
+fn fresh_json(server: &Client, code: &str) -> Value {
+    let answer = fresh(server, &format!("{CAME_FROM_OUTSIDE}{code}"));
+    serde_json::from_str(answer.output().trim()).unwrap()
+}
+
+#[test]
+fn a_copy_has_the_modules_and_nothing_of_another_session() {
+    let _turn = begin!();
+    let place = place("\"wave\", \"decimal\"");
+    let server = warmed(&place);
+    let answer = fresh(
+        &server,
+        &format!(
+            "{CAME_FROM_OUTSIDE}import sys\nprint('wave' in sys.modules, 'decimal' in sys.modules)\n\
+             import wave\nwave.mark = 1\nsys.secret = 'left behind'\nopen('note.txt', 'w').write('x')"
+        ),
+    );
+    assert!(answer.output().starts_with("True True\n"), "{answer:?}");
+    let answer = fresh(
+        &server,
+        &format!(
+            "{CAME_FROM_OUTSIDE}import sys, wave\n\
+             print(hasattr(wave, 'mark'), hasattr(sys, 'secret'), os.path.exists('note.txt'), os.getcwd(), os.environ['HOME'])"
+        ),
+    );
+    assert_eq!(answer.output().trim(), "False False False /home/user /home/user");
+}
+
+#[test]
+fn copies_share_no_randomness() {
+    let _turn = begin!();
+    let place = place("\"random\", \"tempfile\", \"uuid\", \"multiprocessing\", \"ssl\", \"secrets\"");
+    let server = warmed(&place);
+    let seen: Vec<Value> = (0..4)
+        .map(|_| {
+            fresh_json(
+                &server,
+                "import random, tempfile, uuid, multiprocessing, ssl, secrets, json\n\
+                 print(json.dumps([random.random(), next(tempfile._get_candidate_names()), str(uuid.uuid4()), \
+                 uuid.getnode(), multiprocessing.current_process().authkey.hex(), ssl.RAND_bytes(8).hex(), \
+                 secrets.token_hex(8)]))",
+            )
+        })
+        .collect();
+    for at in 0..7 {
+        let different: BTreeSet<String> = seen.iter().map(|values| values[at].to_string()).collect();
+        assert_eq!(different.len(), seen.len(), "{at}: {seen:?}");
+    }
+}
+
+#[test]
+fn a_copy_stands_where_started_programs_stand_and_is_locked_like_them() {
+    let _turn = begin!();
+    let place = place("\"wave\"");
+    let server = warmed(&place);
+    let look = "import os, json, resource\n\
+        names = ['Uid', 'Gid', 'Groups', 'CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb', 'NoNewPrivs', 'Seccomp', 'Cpus_allowed_list']\n\
+        lines = dict(line.rstrip('\\n').split(':\\t', 1) for line in open('/proc/self/status') if ':\\t' in line)\n\
+        limits = [resource.getrlimit(getattr(resource, name)) for name in sorted(dir(resource)) if name.startswith('RLIMIT_')]\n\
+        spaces = {name: os.readlink('/proc/self/ns/' + name) for name in sorted(os.listdir('/proc/self/ns'))}\n\
+        open_ones = sorted(os.readlink('/proc/self/fd/%d' % n).split(':')[0] for n in range(3))\n\
+        print(json.dumps([{name: lines[name].strip() for name in names}, limits, spaces, open_ones, os.environ['PATH'][-30:]]))";
+    let made = server.call("create_sandbox", json!({}));
+    let sandbox = made.data()["sandbox_id"].clone();
+    let run = |code: &str| {
+        let answer = server.call("execute_code", json!({"code": code, "sandbox_id": sandbox}));
+        assert_eq!(answer.status(), "ok", "{answer:?}");
+        answer.output().trim().to_owned()
+    };
+    let copy = run(&format!("{CAME_FROM_OUTSIDE}{look}"));
+    // Only one process can enter; whoever comes later was started inside.
+    server.call("reset_session_state", json!({"sandbox_id": sandbox}));
+    assert_eq!(run("import os\nprint(os.getppid())"), "1");
+    assert_eq!(copy, run(look));
+}
+
+#[test]
+fn a_copy_holds_nothing_that_leads_out() {
+    let _turn = begin!();
+    let place = place("\"wave\"");
+    let server = warmed(&place);
+    let found = fresh_json(
+        &server,
+        "import json, ctypes, signal\n\
+         libc = ctypes.CDLL(None, use_errno=True)\n\
+         def refused(*call):\n    return libc.syscall(*call) == -1 and ctypes.get_errno() in (1, 38)\n\
+         out = {'environ': open('/proc/self/environ').read(), 'children': len([p for p in os.listdir('/proc') if p.isdigit()])}\n\
+         out['fds'] = [os.readlink('/proc/self/fd/' + n) for n in os.listdir('/proc/self/fd') if os.path.exists('/proc/self/fd/' + n)]\n\
+         out['setns'] = all(refused(308, fd, 0) for fd in range(64))\n\
+         out['pidfd'] = refused(308, libc.syscall(434, 1, 0), 0x10000000)\n\
+         out['setgroups'] = refused(116, 0, 0)\n\
+         out['unshare'] = refused(272, 0x10000000)\n\
+         out['clone'] = refused(56, 0x8000 | 17, 0, 0, 0, 0)\n\
+         out['ptrace'] = refused(101, 16, 1, 0, 0)\n\
+         out['maps'] = [line.split()[-1] for line in open('/proc/self/maps') if '/work' in line or '/root' in line]\n\
+         print(json.dumps(out))",
+    );
+    assert_eq!(found["environ"], "");
+    for name in ["setns", "pidfd", "setgroups", "unshare", "clone", "ptrace"] {
+        assert_eq!(found[name], true, "{name}: {found}");
+    }
+    for descriptor in found["fds"].as_array().unwrap() {
+        let name = descriptor.as_str().unwrap();
+        assert!(
+            name.starts_with("pipe:") || name.starts_with("/dev/null") || name.starts_with("/proc/"),
+            "{found}"
+        );
+    }
+}
+
+#[test]
+fn a_copy_is_told_from_the_parent_by_its_end_and_can_be_interrupted_and_killed() {
+    let _turn = begin!();
+    let place = place("\"wave\"");
+    let server = warmed(&place);
+    let made = server.call("create_sandbox", json!({}));
+    let sandbox = made.data()["sandbox_id"].clone();
+    let run = |code: &str, timeout: u64| {
+        server.call(
+            "execute_code",
+            json!({"code": code, "sandbox_id": sandbox, "timeout_s": timeout}),
+        )
+    };
+    assert_eq!(run(&format!("{CAME_FROM_OUTSIDE}x = 5"), 30).status(), "ok");
+    let answer = run("import time\nwhile True: time.sleep(1)", 1);
+    assert_eq!(answer.status(), "timeout", "{answer:?}");
+    assert_eq!(run("print(x)", 30).output().trim(), "5");
+    let answer = run("import os\nos._exit(3)", 30);
+    assert_eq!(answer.meta()["exit_code"], 3, "{answer:?}");
+    assert_eq!(run("print(6 * 7)", 30).output().trim(), "42");
+    server.call("close_sandbox", json!({"sandbox_id": sandbox}));
+}
+
+#[test]
+fn a_parent_that_is_killed_costs_nothing_but_time() {
+    let _turn = begin!(alone);
+    let place = place("\"wave\"");
+    let mut server = warmed(&place);
+    let descendants = machine::descendants(server.pid());
+    let parents: Vec<_> = descendants
+        .iter()
+        .filter(|seen| seen.name.starts_with("python"))
+        .collect();
+    assert!(!parents.is_empty(), "{descendants:?}");
+    for parent in parents {
+        machine::kill(parent.pid);
+    }
+    for _ in 0..6 {
+        let answer = fresh(&server, "print(6 * 7)");
+        assert_eq!(answer.output().trim(), "42");
+    }
+    server.hang_up();
+    assert!(server.wait(Duration::from_secs(20)).is_some());
+}
+
+#[test]
+fn switched_off_or_with_threads_every_session_starts_by_itself() {
+    let _turn = begin!();
+    let place = Place::with_settings("preload = [\"wave\"]\n[pool]\nparked = 0\nwarm_parents = false\n");
+    let server = Client::start(&mut place.command(&["serve"]));
+    for _ in 0..3 {
+        assert_eq!(fresh(&server, "import os\nprint(os.getppid())").output().trim(), "1");
+    }
+}
