@@ -77,6 +77,8 @@ fn text(archive: &mut impl Read, size: u64) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     archive.by_ref().take(size).read_to_end(&mut text)?;
     skip(archive, size)?;
+    // Some end it with a zero.
+    text.truncate(text.iter().position(|byte| *byte == 0).unwrap_or(text.len()));
     Ok(text)
 }
 

