@@ -40,6 +40,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
             "sandbox",
         ],
     ),
+    ("local-backend", &["agent", "sandbox"]),
     ("xtask", &[]),
 ];
 
@@ -76,14 +77,16 @@ fn faults(root: &Path) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// The workspace's crates: name of the folder, and the folder.
+/// The workspace's crates, examples included: name of the folder, and the folder.
 fn crates(root: &Path) -> Result<Vec<(String, PathBuf)>> {
     let mut found = vec![("xtask".to_owned(), root.join("xtask"))];
-    for entry in std::fs::read_dir(root.join("crates")).context("no folder crates/")? {
-        let folder = entry?.path();
-        if folder.join("Cargo.toml").is_file() {
-            let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            found.push((name, folder));
+    for place in ["crates", "examples"] {
+        for entry in std::fs::read_dir(root.join(place)).with_context(|| format!("no folder {place}/"))? {
+            let folder = entry?.path();
+            if folder.join("Cargo.toml").is_file() {
+                let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                found.push((name, folder));
+            }
         }
     }
     found.sort();

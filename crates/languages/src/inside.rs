@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sandcell_sandbox::{
-    Advice, ByteSize, Code, EntryKind, Failure, Finding, Language, LanguageInfo, Program, Sandbox, SandboxPath,
-    Session, SessionError,
+    Advice, Backend, ByteSize, Code, EntryKind, Failure, Finding, Language, LanguageInfo, NotLoaded, Program, Sandbox,
+    SandboxPath, Session, SessionError,
 };
 
 use crate::python::{PythonLanguage, PythonRuntime, runtime_inside};
@@ -158,6 +158,10 @@ impl Language for Travelling {
             language.map(|language| -> Arc<dyn Language> { Arc::new(language) })
         };
         found.map(Some).ok_or_else(|| absent(name, image))
+    }
+
+    async fn warm(&self, backend: &Arc<dyn Backend>, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
+        self.home.warm(backend, modules).await
     }
 
     async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError> {

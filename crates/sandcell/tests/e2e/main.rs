@@ -80,6 +80,10 @@ mod lessons;
 mod notebooks;
 // Languages beside Python.
 mod languages;
+// The same on every back end.
+mod contract;
+// Units of systemd, and a container image.
+mod packaging;
 // In containers.
 mod docker;
 // Of images, without a daemon.

@@ -92,10 +92,7 @@ async fn initialize(mut call: Call) -> Result<Answer, Failure> {
             let _ = write!(text, ", image {image}");
         }
         None => {
-            let _ = write!(
-                text,
-                "\nno image: this back end has none, the sandbox shows the programs of this machine"
-            );
+            let _ = write!(text, "\nno image: the sandbox shows the programs of this machine");
         }
     }
     let replaced: Vec<&str> = before.iter().map(|old| old.id.as_str()).collect();
@@ -116,7 +113,8 @@ async fn initialize(mut call: Call) -> Result<Answer, Failure> {
     Ok(Answer::data(text, data))
 }
 
-/// Makes the sandbox. Where back ends have no images, the default one is left out, and another one is refused.
+/// Makes the sandbox. The usual image is for containers: where there are none, or sandboxes of this machine are preferred, it
+/// is left out.
 async fn create(
     host: &dyn Host,
     who: &Principal,
@@ -131,6 +129,10 @@ async fn create(
         ..CreateRequest::default()
     };
     let default = image == IMAGE;
+    if default && host.backends().first().is_some_and(|first| first.name == "native") {
+        let views = host.create(who, request(None)).await?;
+        return Ok((first(views)?, None));
+    }
     match host.create(who, request(Some(image.clone()))).await {
         Ok(views) => Ok((first(views)?, Some(image))),
         Err(failure) if default && failure.code == Code::InvalidArgument => {

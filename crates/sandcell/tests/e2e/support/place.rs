@@ -35,6 +35,14 @@ impl Place {
         }
     }
 
+    /// The same folder with other settings.
+    pub fn with(self, settings: &str) -> Self {
+        Self {
+            settings: settings.to_owned(),
+            ..self
+        }
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

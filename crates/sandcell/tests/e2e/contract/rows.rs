@@ -1,0 +1,559 @@
+//! The rows, by area. Each is what a caller would notice.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Found;
+use super::ground::Ground;
+use crate::support::client::{Answer, Client};
+use crate::support::{PATIENCE, until};
+
+pub(super) struct Row {
+    pub(super) area: &'static str,
+    pub(super) what: &'static str,
+    /// Whether every back end must be able.
+    pub(super) must: bool,
+    pub(super) check: fn(&Ground) -> Found,
+}
+
+const fn must(area: &'static str, what: &'static str, check: fn(&Ground) -> Found) -> Row {
+    Row {
+        area,
+        what,
+        must: true,
+        check,
+    }
+}
+
+const fn may(area: &'static str, what: &'static str, check: fn(&Ground) -> Found) -> Row {
+    Row {
+        area,
+        what,
+        must: false,
+        check,
+    }
+}
+
+pub(super) const ROWS: &[Row] = &[
+    must(
+        "Sessions",
+        "variables, imports and files stay for the next call",
+        variables_stay,
+    ),
+    must(
+        "Sessions",
+        "an error has its traceback and keeps the variables",
+        errors_keep_variables,
+    ),
+    must("Sessions", "the last expression's value comes back", values_come_back),
+    must("Sessions", "a reset forgets variables and keeps files", a_reset_forgets),
+    may("Sessions", "code can read standard input", standard_input),
+    must("Files", "tools and code see the same files", files_are_the_same),
+    must("Files", "bytes come back as they were", bytes_come_back),
+    must("Files", "folders are listed, all the way down", folders_are_listed),
+    must("Files", "a missing file is told as such", missing_files),
+    must("Files", "files that a run is asked for outlive it", outputs_outlive),
+    may("Limits", "`memory_mb` is held", memory_is_held),
+    may("Limits", "`disk_mb` is held", disk_is_held),
+    may("Limits", "processes are limited", processes_are_limited),
+    must("Limits", "output is cut, and the rest can be read", output_is_cut),
+    must(
+        "Time",
+        "a time-out ends the code and keeps the variables",
+        time_outs_keep_variables,
+    ),
+    must(
+        "Time",
+        "code that ignores interrupts ends all the same",
+        the_stubborn_end,
+    ),
+    must(
+        "Time",
+        "a call that takes long comes back, and the code goes on",
+        long_calls_come_back,
+    ),
+    must(
+        "Cancel",
+        "a cancelled execution ends and keeps the variables",
+        cancels_keep_variables,
+    ),
+    must("Crash", "a crash is told, and the sandbox goes on", crashes_are_told),
+    may("Crash", "variables come back after a crash", variables_come_back),
+    must(
+        "Concurrency",
+        "sandboxes do not see each other's variables and files",
+        sandboxes_are_apart,
+    ),
+    must(
+        "Concurrency",
+        "calls into one session wait for each other",
+        calls_take_turns,
+    ),
+    must("Clean-up", "a closed sandbox is gone", closed_is_gone),
+    must("Clean-up", "nothing is left when the server ends", nothing_is_left),
+    must(
+        "Errors",
+        "unknown ids, languages and bad arguments have code and remedy",
+        errors_are_told,
+    ),
+    must(
+        "Errors",
+        "results say which back end and level it was",
+        results_say_where,
+    ),
+    may("More", "results say processor time and peak memory", costs_are_told),
+    may("More", "packages can be installed", packages_install),
+    may("More", "a sandbox can have an image of its own", images),
+    may("More", "folders can be mounted read-only", |ground| {
+        mounts(ground, "ro")
+    }),
+    may("More", "folders can be mounted copy-on-write", |ground| {
+        mounts(ground, "cow")
+    }),
+];
+
+fn ok(answer: Answer) -> Answer {
+    assert_eq!(answer.status(), "ok", "{answer:?}");
+    answer
+}
+
+/// A refusal as it is agreed: code and remedy.
+fn refused(answer: &Answer, code: &str) {
+    assert!(answer.is_error(), "{answer:?}");
+    let text = answer.all();
+    assert!(text.contains(code), "expected {code}: {text}");
+    assert!(text.len() > code.len() + 20, "no remedy: {text}");
+}
+
+/// A refusal of any kind, as the table tells it.
+fn refusal(answer: &Answer) -> Found {
+    let text = answer.all();
+    let (code, rest) = text.split_once(": ").expect("a code");
+    assert!(code.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{text}");
+    assert!(rest.contains("What to do: "), "no remedy: {text}");
+    Found::No(format!("refused as `{code}`"))
+}
+
+fn variables_stay(ground: &Ground) -> Found {
+    let server = ground.server();
+    ok(server.run("import math\nkept = [1, 2]\nopen('kept.txt', 'w').write('here')"));
+    let next = server.text("kept.append(math.floor(3.7))\nprint(kept, open('kept.txt').read())");
+    assert_eq!(next.trim(), "[1, 2, 3] here");
+    Found::Yes
+}
+
+fn errors_keep_variables(ground: &Ground) -> Found {
+    let server = ground.server();
+    ok(server.run("survivor = 5"));
+    let failed = server.run("print('before')\nsurvivor = 6\n1 / 0");
+    assert_eq!(
+        (failed.status(), failed.cause()),
+        ("error", "code_failed"),
+        "{failed:?}"
+    );
+    let text = failed.all();
+    assert!(text.contains("before") && text.contains("ZeroDivisionError"), "{text}");
+    assert_eq!(server.text("print(survivor)").trim(), "6");
+    Found::Yes
+}
+
+fn values_come_back(ground: &Ground) -> Found {
+    assert!(ground.server().text("x = 20\nx + 22").contains("42"));
+    assert_eq!(ground.server().text("None").trim(), "");
+    Found::Yes
+}
+
+fn a_reset_forgets(ground: &Ground) -> Found {
+    let server = ground.server();
+    ok(server.run("gone = 1\nopen('stays.txt', 'w').write('x')"));
+    let reset = server.call("reset_session_state", json!({}));
+    assert!(!reset.is_error(), "{reset:?}");
+    let seen = server.text("import os\nprint('gone' in globals(), os.path.exists('stays.txt'))");
+    assert_eq!(seen.trim(), "False True");
+    Found::Yes
+}
+
+fn standard_input(ground: &Ground) -> Found {
+    let arguments = json!({"code": "print(input() + input())", "stdin": "a\nb\n"});
+    let answer = ground.server().call("execute_code", arguments);
+    if answer.all().contains("no standard input") {
+        return Found::No("sessions there have none, which the result says".to_owned());
+    }
+    assert_eq!(ok(answer).output().trim(), "ab");
+    Found::Yes
+}
+
+fn files_are_the_same(ground: &Ground) -> Found {
+    let server = ground.server();
+    server.call("write_file", json!({"path": "a/b.txt", "content": "one\n"}));
+    server.call(
+        "write_file",
+        json!({"path": "a/b.txt", "content": "two\n", "append": true}),
+    );
+    assert_eq!(server.text("print(open('a/b.txt').read(), end='')"), "one\ntwo\n");
+    ok(server.run("open('made.txt', 'w').write('by code: ü')"));
+    let read = server.call("read_file", json!({"path": "/home/user/made.txt"}));
+    assert!(read.all().contains("by code: ü"), "{read:?}");
+    Found::Yes
+}
+
+fn bytes_come_back(ground: &Ground) -> Found {
+    let server = ground.server();
+    // 0, 255, 10, 128
+    let arguments = json!({"path": "data.bin", "content_base64": "AP8KgA=="});
+    let put = server.call("upload_file", arguments);
+    assert!(!put.is_error(), "{put:?}");
+    assert_eq!(
+        server.text("print(list(open('data.bin', 'rb').read()))").trim(),
+        "[0, 255, 10, 128]"
+    );
+    let read = server.call("read_file", json!({"path": "data.bin", "base64": true}));
+    assert!(read.0.to_string().contains("AP8KgA=="), "{read:?}");
+    Found::Yes
+}
+
+fn folders_are_listed(ground: &Ground) -> Found {
+    let server = ground.server();
+    server.call("write_file", json!({"path": "deep/er/file.txt", "content": "x"}));
+    let listed = server.call("list_files", json!({"path": "deep", "recursive": true}));
+    assert!(
+        listed.all().contains("file.txt") && listed.all().contains("er"),
+        "{listed:?}"
+    );
+    Found::Yes
+}
+
+fn missing_files(ground: &Ground) -> Found {
+    refused(
+        &ground.server().call("read_file", json!({"path": "no/such/file"})),
+        "not_found",
+    );
+    refused(
+        &ground.server().call("list_files", json!({"path": "no/such"})),
+        "not_found",
+    );
+    Found::Yes
+}
+
+fn outputs_outlive(ground: &Ground) -> Found {
+    let server = ground.server();
+    let arguments = json!({
+        "code": "open('out.txt', 'w').write(open('in.txt').read() * 2)",
+        "files": {"in.txt": "again "},
+        "outputs": ["out.txt"],
+    });
+    let ran = ok(server.call("create_run_close", arguments));
+    let link = ran.of_kind("resource_link").next().expect("a link")["uri"].clone();
+    let read = server.request("resources/read", json!({"uri": link}));
+    assert_eq!(read["contents"][0]["text"], "again again ", "{read}");
+    Found::Yes
+}
+
+/// A sandbox with these limits; none where it is said that they are not held.
+fn limited(server: &Client, arguments: Value, layer: &str) -> Option<String> {
+    let made = server.call("create_sandbox", arguments);
+    assert!(!made.is_error(), "{made:?}");
+    let id = made.data()["sandbox_id"].as_str().expect("an id").to_owned();
+    let degraded = &made.data()["isolation"]["degraded"];
+    let elsewhere = degraded.to_string().contains(layer) && degraded.to_string().contains("template");
+    if elsewhere {
+        close(server, &id);
+    }
+    (!elsewhere).then_some(id)
+}
+
+fn close(server: &Client, id: &str) {
+    let closed = server.call("close_sandbox", json!({"sandbox_id": id}));
+    assert!(!closed.is_error(), "{closed:?}");
+}
+
+const TEMPLATES: &str = "its template decides, which the result says";
+
+fn memory_is_held(ground: &Ground) -> Found {
+    let server = ground.server();
+    let Some(id) = limited(server, json!({"memory_mb": 128}), "memory") else {
+        return Found::No(TEMPLATES.to_owned());
+    };
+    let code = "parts = []\nfor _ in range(100): parts.append(bytearray(8 << 20))";
+    let ran = server.call("execute_code", json!({"sandbox_id": id, "code": code}));
+    assert!(
+        ran.cause() == "out_of_memory" || ran.all().contains("MemoryError"),
+        "{ran:?}"
+    );
+    let next = server.call("execute_code", json!({"sandbox_id": id, "code": "print('on')"}));
+    assert_eq!(ok(next).output().trim(), "on");
+    close(server, &id);
+    Found::Yes
+}
+
+fn disk_is_held(ground: &Ground) -> Found {
+    let server = ground.server();
+    let Some(id) = limited(server, json!({"disk_mb": 16}), "disk") else {
+        return Found::No(TEMPLATES.to_owned());
+    };
+    let code = "import errno\ntry:\n    with open('big', 'wb') as f:\n        for _ in range(40): f.write(bytes(1 << 20))\n    print('all')\nexcept OSError as e:\n    print(e.errno in (errno.ENOSPC, errno.EDQUOT))";
+    let ran = server.call("execute_code", json!({"sandbox_id": id, "code": code}));
+    assert!(ran.cause() == "disk_full" || ran.output().trim() == "True", "{ran:?}");
+    close(server, &id);
+    Found::Yes
+}
+
+fn processes_are_limited(ground: &Ground) -> Found {
+    let server = ground.server();
+    let Some(id) = limited(server, json!({}), "processes") else {
+        return Found::No(TEMPLATES.to_owned());
+    };
+    let code = "import os, signal, time\nmade = []\ntry:\n    for _ in range(300):\n        pid = os.fork()\n        if pid == 0:\n            time.sleep(60)\n            os._exit(0)\n        made.append(pid)\nexcept OSError: pass\nfor pid in made: os.kill(pid, signal.SIGKILL)\nfor pid in made: os.waitpid(pid, 0)\nprint(50 < len(made) < 300)";
+    let ran = server.call("execute_code", json!({"sandbox_id": id, "code": code}));
+    let held = ok(ran).output().trim() == "True";
+    close(server, &id);
+    match (held, ground.name) {
+        (true, _) => Found::Yes,
+        // What a service isolates, and how much, is its own.
+        (false, "e2b") => Found::No(TEMPLATES.to_owned()),
+        (false, _) => panic!("300 processes were made"),
+    }
+}
+
+fn output_is_cut(ground: &Ground) -> Found {
+    let server = ground.server();
+    let ran = ok(server.run("for i in range(20_000): print('line', i)"));
+    let text = ran.all();
+    assert!(
+        text.len() < 30_000 && text.contains("line 19999"),
+        "{} bytes",
+        text.len()
+    );
+    assert_eq!(ran.meta()["truncated"], true, "{:?}", ran.meta());
+    let arguments = json!({"execution_id": ran.meta()["execution_id"], "find": "line 10000"});
+    let rest = server.call("get_execution", arguments);
+    assert!(rest.all().contains("line 10000"), "{rest:?}");
+    Found::Yes
+}
+
+fn time_outs_keep_variables(ground: &Ground) -> Found {
+    let server = ground.server();
+    ok(server.run("held = 7"));
+    let slow = server.call("execute_code", json!({"code": "while True: pass", "timeout_s": 1}));
+    assert_eq!((slow.status(), slow.cause()), ("timeout", "timeout"), "{slow:?}");
+    assert!(!slow.state_lost(), "{slow:?}");
+    assert_eq!(server.text("print(held)").trim(), "7");
+    Found::Yes
+}
+
+fn the_stubborn_end(ground: &Ground) -> Found {
+    let server = ground.server();
+    let code = "while True:\n    try:\n        while True: pass\n    except BaseException: pass";
+    let ran = server.call("execute_code", json!({"code": code, "timeout_s": 1}));
+    assert_eq!(ran.status(), "timeout", "{ran:?}");
+    assert_eq!(server.text("print('next')").trim(), "next");
+    Found::Yes
+}
+
+fn long_calls_come_back(ground: &Ground) -> Found {
+    let server = ground.server();
+    let code = "import time\nprint('begun', flush=True)\ntime.sleep(2)\nprint('done')";
+    let early = server.call("execute_code", json!({"code": code, "wait_s": 1}));
+    assert_eq!(early.status(), "running", "{early:?}");
+    let id = early.meta()["execution_id"].clone();
+    let late = server.call("get_execution", json!({"execution_id": id, "wait_s": 30}));
+    assert!(late.all().contains("done"), "{late:?}");
+    Found::Yes
+}
+
+fn cancels_keep_variables(ground: &Ground) -> Found {
+    let server = ground.server();
+    ok(server.run("before = 'cancel'"));
+    let code = "import time\nwhile True: time.sleep(0.01)";
+    let begun = server.call("execute_code", json!({"code": code, "wait_s": 1}));
+    assert_eq!(begun.status(), "running", "{begun:?}");
+    let id = begun.meta()["execution_id"].clone();
+    let cancelled = server.call("cancel_execution", json!({"execution_id": id}));
+    assert!(!cancelled.is_error(), "{cancelled:?}");
+    let told = server.call("get_execution", json!({"execution_id": id, "wait_s": 30}));
+    assert!(told.all().contains("cancelled"), "{told:?}");
+    assert_eq!(server.text("print(before)").trim(), "cancel");
+    Found::Yes
+}
+
+fn crashes_are_told(ground: &Ground) -> Found {
+    let server = ground.server();
+    let crashed = server.run("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)");
+    assert!(crashed.status() != "ok", "{crashed:?}");
+    assert!(["crashed", "session_lost"].contains(&crashed.cause()), "{crashed:?}");
+    assert_eq!(server.text("print('on')").trim(), "on");
+    Found::Yes
+}
+
+fn variables_come_back(ground: &Ground) -> Found {
+    let server = ground.server_of_its_own();
+    ok(server.run("dear = 'variable'"));
+    let crashed = server.run("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)");
+    let next = server.run("print(globals().get('dear'))");
+    if next.output().trim() == "variable" {
+        return Found::Yes;
+    }
+    assert!(
+        crashed.state_lost() || next.state_lost(),
+        "lost without a word: {crashed:?} {next:?}"
+    );
+    Found::No("they are lost, and the result says so".to_owned())
+}
+
+fn sandboxes_are_apart(ground: &Ground) -> Found {
+    let server = ground.server();
+    let made = server.call("create_sandbox", json!({"count": 4}));
+    let ids: Vec<String> = serde_json::from_value(made.data()["sandbox_ids"].clone()).unwrap();
+    assert_eq!(ids.len(), 4, "{made:?}");
+    std::thread::scope(|scope| {
+        for (number, id) in ids.iter().enumerate() {
+            scope.spawn(move || {
+                let code = format!("mine = {number}\nopen('mine.txt', 'w').write(str(mine))");
+                ok(server.call("execute_code", json!({"sandbox_id": id, "code": code})));
+            });
+        }
+    });
+    for (number, id) in ids.iter().enumerate() {
+        let code = "print(mine, open('mine.txt').read())";
+        let seen = ok(server.call("execute_code", json!({"sandbox_id": id, "code": code})));
+        assert_eq!(seen.output().trim(), format!("{number} {number}"));
+        close(server, id);
+    }
+    Found::Yes
+}
+
+fn calls_take_turns(ground: &Ground) -> Found {
+    let server = ground.server();
+    ok(server.run("turns = []"));
+    let code = "import time\nturns.append('in')\ntime.sleep(0.05)\nturns.append('out')";
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| ok(server.run(code)));
+        }
+    });
+    assert_eq!(server.text("print(turns == ['in', 'out'] * 4)").trim(), "True");
+    Found::Yes
+}
+
+fn closed_is_gone(ground: &Ground) -> Found {
+    let server = ground.server();
+    let made = server.call("create_sandbox", json!({}));
+    let id = made.data()["sandbox_id"].as_str().expect("an id").to_owned();
+    close(server, &id);
+    refused(
+        &server.call("execute_code", json!({"sandbox_id": id, "code": "1"})),
+        "not_found",
+    );
+    Found::Yes
+}
+
+fn nothing_is_left(ground: &Ground) -> Found {
+    let before = if ground.name == "e2b" { ground.left(0) } else { 0 };
+    let mut server = ground.server_of_its_own();
+    // The stand-in for the service has no jail that would end what its code started.
+    let code = if ground.name == "e2b" {
+        "x = 1"
+    } else {
+        "import subprocess\nsubprocess.Popen(['sleep', '1000'])"
+    };
+    ok(server.run(code));
+    let pid = server.pid();
+    assert!(ground.left(pid) > before, "it is seen from outside");
+    server.hang_up();
+    server.wait(PATIENCE);
+    until(Duration::from_secs(10), "nothing is left", || {
+        (ground.left(pid) == before).then_some(())
+    });
+    Found::Yes
+}
+
+fn errors_are_told(ground: &Ground) -> Found {
+    let server = ground.server();
+    let call = |arguments: Value| server.call("execute_code", arguments);
+    refused(
+        &call(json!({"code": "1", "sandbox_id": "sb0000000000000000"})),
+        "not_found",
+    );
+    refused(
+        &call(json!({"code": "1", "language": "klingon"})),
+        "language_unavailable",
+    );
+    refused(&call(json!({"code": "1", "timeout_s": -1})), "invalid_argument");
+    refused(
+        &server.call("get_execution", json!({"execution_id": "ex0000000000000000"})),
+        "not_found",
+    );
+    Found::Yes
+}
+
+fn results_say_where(ground: &Ground) -> Found {
+    let isolation = ok(ground.server().run("1")).meta()["isolation"].clone();
+    assert_eq!(isolation["backend"], ground.name);
+    assert!(
+        isolation["level"].as_str().is_some_and(|level| level != "none"),
+        "{isolation}"
+    );
+    Found::Yes
+}
+
+fn costs_are_told(ground: &Ground) -> Found {
+    let ran = ok(ground
+        .server()
+        .run("x = bytearray(20 << 20)\nn = sum(range(3_000_000))"));
+    let meta = ran.meta();
+    assert!(meta["duration_ms"].as_f64().is_some(), "{meta}");
+    if meta["cpu_ms"].as_f64().is_some_and(|cpu| cpu > 0.0)
+        && meta["peak_memory_mb"].as_f64().is_some_and(|mb| mb > 0.0)
+    {
+        return Found::Yes;
+    }
+    Found::No("the service does not tell them for one execution".to_owned())
+}
+
+fn packages_install(ground: &Ground) -> Found {
+    let server = ground.server();
+    let installed = server.call("install_package", json!({"package": "demo-one==1.0"}));
+    if installed.is_error() {
+        return refusal(&installed);
+    }
+    assert_eq!(server.text("import demo_one\nprint(demo_one.answer)").trim(), "42");
+    Found::Yes
+}
+
+fn images(ground: &Ground) -> Found {
+    let server = ground.server();
+    let made = server.call("create_sandbox", json!({"image": Ground::other_image()}));
+    if made.is_error() {
+        return refusal(&made);
+    }
+    let id = made.data()["sandbox_id"].as_str().expect("an id").to_owned();
+    let ran = ok(server.call("execute_code", json!({"sandbox_id": id, "code": "print('image')"})));
+    assert_eq!(ran.output().trim(), "image");
+    close(server, &id);
+    Found::Yes
+}
+
+fn mounts(ground: &Ground, mode: &str) -> Found {
+    let (place, server) = ground.server_with(|place| {
+        std::fs::write(place.work().join("given.txt"), "given").unwrap();
+        let work = place.work().display().to_string();
+        format!("mount = [{{ host = \"{work}\", sandbox = \"/mnt/work\", mode = \"{mode}\" }}]\n")
+    });
+    let code = "try:\n    open('/mnt/work/new.txt', 'w').write('x'); wrote = True\nexcept OSError: wrote = False\nprint(open('/mnt/work/given.txt').read(), wrote)";
+    let ran = server.run(code);
+    if ran.is_error() || ran.status() != "ok" {
+        let text = ran.all();
+        assert!(text.contains("mount") || text.contains("FileNotFoundError"), "{ran:?}");
+        if ran.is_error() {
+            return refusal(&ran);
+        }
+        return Found::No("sandboxes there do not see folders of this machine".to_owned());
+    }
+    assert_eq!(
+        ran.output().trim(),
+        format!("given {}", if mode == "cow" { "True" } else { "False" })
+    );
+    assert!(!place.work().join("new.txt").exists(), "the host's folder was written");
+    Found::Yes
+}

@@ -1,0 +1,134 @@
+//! What keeps a server running: the units of systemd, and the recipe of a container image.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use crate::support::{binary, is_root, name_of, not_required, skip, sources};
+
+#[test]
+fn the_units_are_what_systemd_understands() {
+    fn here() {}
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        not_required(&name_of(here), "no systemd-analyze");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for (unit, program) in [
+        ("sandcell.service", "/usr/local/bin/sandcell"),
+        ("sandcell-user.service", "%h/.local/bin/sandcell"),
+    ] {
+        let text = std::fs::read_to_string(sources().join("packaging/systemd").join(unit)).unwrap();
+        assert!(
+            text.contains(&format!("ExecStart={program} serve --http 127.0.0.1:")),
+            "{unit}"
+        );
+        assert!(text.contains("\nDelegate="), "{unit}");
+        // What sandboxes are made of must not be taken away.
+        for forbidden in [
+            "ProtectProc",
+            "ProtectKernel",
+            "ProtectControlGroups",
+            "RestrictNamespaces",
+            "SystemCallFilter",
+            "PrivateUsers",
+        ] {
+            assert!(!text.contains(&format!("\n{forbidden}")), "{unit}: {forbidden}");
+        }
+        let there = text.replace(program, &binary().display().to_string());
+        std::fs::write(folder.path().join(unit), there).unwrap();
+        let output = Command::new("systemd-analyze")
+            .args(["verify", "--man=no"])
+            .arg(folder.path().join(unit))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !said.contains(unit), "{unit}: {said}");
+    }
+}
+
+/// The options that the recipe tells people to start it with.
+fn documented_options(recipe: &str) -> Vec<String> {
+    let comments = recipe.lines().filter_map(|line| line.strip_prefix("#"));
+    let words: Vec<&str> = comments
+        .flat_map(str::split_whitespace)
+        .filter(|word| *word != "\\")
+        .collect();
+    let start = words
+        .windows(2)
+        .position(|pair| pair == ["docker", "run"])
+        .expect("a docker run");
+    let mut options = Vec::new();
+    for pair in words[start..].windows(2) {
+        if ["--security-opt", "--cap-drop", "--memory", "--pids-limit"].contains(&pair[0]) {
+            options.extend([pair[0].to_owned(), pair[1].to_owned()]);
+        }
+    }
+    assert_eq!(options.len(), 12, "{options:?}");
+    options
+}
+
+#[test]
+fn the_container_recipe_builds_and_runs_code_as_it_is_documented() {
+    let _turn = crate::support::begin!();
+    fn here() {}
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let (Some(host), Some(base)) = (variable("SANDCELL_TEST_DOCKER_HOST"), variable("SANDCELL_TEST_IMAGE")) else {
+        skip(&name_of(here), "no Docker daemon for tests (eval \"$(.ci/docker)\")");
+        return;
+    };
+    if !is_root() {
+        println!("{}: root has made this image already", name_of(here));
+        return;
+    }
+    let file = sources().join("packaging/container/Containerfile");
+    let recipe = std::fs::read_to_string(&file).unwrap();
+    let guide = std::fs::read_to_string(sources().join("docs/guides/service.md")).unwrap();
+    let options = documented_options(&recipe);
+    for pair in options.chunks(2) {
+        assert!(guide.contains(&pair.join(" ")), "the guide lacks {pair:?}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(binary(), folder.path().join("sandcell")).unwrap();
+    let tag = format!("sandcell-recipe-{}", std::process::id());
+    let docker = |arguments: &[&str]| {
+        let mut command = Command::new("docker");
+        command
+            .env("DOCKER_HOST", &host)
+            .env("DOCKER_BUILDKIT", "0")
+            .args(arguments);
+        command
+    };
+    let base = format!("BASE={base}");
+    let built = docker(&["build", "--network", "none", "--build-arg", &base, "-t", &tag, "-f"])
+        .arg(&file)
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let run = |more: &[&str], words: &[&str]| {
+        let mut command = docker(&["run", "--rm", "--interactive", "--network", "none"]);
+        command.args(&options).args(more).arg(&tag).args(words);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(b"print(6 * 7)").unwrap();
+        let output = child.wait_with_output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+    };
+    let strict = ["--read-only", "--tmpfs", "/tmp", "--security-opt", "no-new-privileges"];
+    let ran = [run(&[], &["run", "-"]), run(&strict, &["run", "--json", "-"])];
+    // Where others can reach it, it does not serve without a token.
+    let open = run(&[], &["serve", "--http", "0.0.0.0:8808"]);
+    let removed = docker(&["rmi", "--force", &tag]).output().unwrap();
+    assert!(removed.status.success(), "{removed:?}");
+    assert_eq!(ran[0].trim(), "42");
+    assert!(
+        ran[1].contains("\"level\": \"namespace\"") && ran[1].contains("\"42\\n\""),
+        "{}",
+        ran[1]
+    );
+    assert!(open.contains("token create"), "{open}");
+}
