@@ -6,7 +6,7 @@
 use std::io;
 
 use bytes::Bytes;
-use rustix::io::ioctl_fionread;
+use rustix::io::{Errno, ioctl_fionread};
 use sandcell_jail::lane::Lane;
 use sandcell_sandbox::{Channel, ProcessEvent, SandboxError};
 use tokio::net::unix::pipe;
@@ -175,7 +175,7 @@ impl Way {
         while missing > 0 {
             let Some(pipe) = &self.pipe else { return Ok(()) };
             let mut buffer = Vec::with_capacity(missing.min(PIECE));
-            match pipe.try_read_buf(&mut buffer) {
+            match read(pipe, &mut buffer) {
                 Ok(count) if count > 0 => {
                     missing = missing.saturating_sub(count);
                     let (channel, bytes) = (self.channel, Bytes::from(buffer));
@@ -193,6 +193,59 @@ impl Way {
     }
 }
 
+/// Reads what there is. The system is asked first: the runtime may not have heard yet of what has come, and would say that
+/// there is nothing, also of what must be passed on before something else. It is asked then so that it waits anew.
+fn read(pipe: &pipe::Receiver, buffer: &mut Vec<u8>) -> io::Result<usize> {
+    match rustix::io::read(pipe, rustix::buffer::spare_capacity(buffer)) {
+        Err(Errno::AGAIN) => pipe.try_read_buf(buffer),
+        read => Ok(read?),
+    }
+}
+
 async fn send(events: &mpsc::Sender<ProcessEvent>, event: ProcessEvent) -> Result<(), Left> {
     events.send(event).await.map_err(|_| Left)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// One look of the runtime finds a signal and a first frame; whoever has the signal writes output and a second frame before
+    /// the frames are passed on. The runtime has not heard of the output then.
+    #[tokio::test]
+    async fn output_comes_before_control_also_when_the_runtime_has_not_heard_of_it() {
+        for _ in 0..50 {
+            let (near, far) = Lane::make().unwrap();
+            let (near, far) = (Near::new(near).unwrap(), Arc::new(far));
+            let (_telling, told) = mpsc::channel(1);
+            let (events, mut seen) = mpsc::channel(8);
+            let (signal, signalled) = pipe::pipe().unwrap();
+            let program = Arc::clone(&far);
+            let writing = tokio::spawn(async move {
+                signalled.readable().await.unwrap();
+                rustix::io::write(&program.stdout, b"42").unwrap();
+                rustix::io::write(&program.control_out, b"done").unwrap();
+            });
+            let past = near.carry(told, events);
+            // Both wait now.
+            for _ in 0..4 {
+                tokio::task::yield_now().await;
+            }
+            signal.try_write(b"!").unwrap();
+            rustix::io::write(&far.control_out, b"begun").unwrap();
+            writing.await.unwrap();
+            let mut order = Vec::new();
+            while order.iter().map(|(_, bytes): &(Channel, Bytes)| bytes.len()).sum::<usize>() < 11 {
+                if let Some(ProcessEvent::Output { channel, bytes }) = seen.recv().await {
+                    order.push((channel, bytes));
+                }
+            }
+            let stdout = order.iter().position(|(channel, _)| *channel == Channel::Stdout);
+            let done = order.iter().position(|(_, bytes)| bytes.ends_with(b"done"));
+            assert!(stdout < done, "{order:?}");
+            drop(past);
+        }
+    }
 }
