@@ -37,6 +37,9 @@ const COPY_PART: u64 = 20;
 const EPOLL_WATCH: u64 = 1024;
 /// How often they are counted, which is dear, in sandboxes that could have many.
 const EPOLL_EVERY: Duration = Duration::from_millis(500);
+/// The same where a process has so many descriptors that it could have very many.
+const EPOLL_SOON: Duration = Duration::from_millis(100);
+const MANY: u64 = 256;
 
 /// Sockets and descriptors that every sandbox may have without their being counted.
 const FREE: u64 = 64;
@@ -172,7 +175,8 @@ impl Record {
         let began = Instant::now();
         let first = roots.first;
         let processes = one_copy(roots.descendants().into_iter().map(Seen::of).collect());
-        let outside = elsewhere(first, &processes, bounds) + self.in_epoll(&processes) + self.in_locks(&processes);
+        let outside =
+            elsewhere(first, &processes, bounds) + self.in_epoll(&processes, bounds.memory) + self.in_locks(&processes);
         let all = processes.iter().map(|seen| seen.bytes).sum::<u64>() + outside;
         let copies: u64 = processes.iter().filter(|seen| seen.copy).map(|seen| seen.bytes).sum();
         let mut total = all - copies;
@@ -198,7 +202,8 @@ impl Record {
     fn hold(&mut self, roots: Roots, bounds: Bounds) -> u64 {
         let first = roots.first;
         let processes = one_copy(freeze(roots));
-        let outside = elsewhere(first, &processes, bounds) + self.in_epoll(&processes) + self.in_locks(&processes);
+        let outside =
+            elsewhere(first, &processes, bounds) + self.in_epoll(&processes, bounds.memory) + self.in_locks(&processes);
         // What forked processes still share was counted for each of them; looking closer is dear, so only now.
         let share = |seen: &Seen| proportional_memory(seen.living).unwrap_or(seen.bytes);
         let uncounted = self
@@ -284,10 +289,19 @@ impl Record {
         }
     }
 
-    /// What epoll holds, at most half a second old.
-    fn in_epoll(&mut self, processes: &[Seen]) -> u64 {
-        if self.epoll.1.is_none_or(|counted| counted.elapsed() > EPOLL_EVERY) {
-            let watches: u64 = processes.iter().map(|seen| epoll_watches(seen.living)).sum();
+    /// What epoll holds, at most half a second old. More than the limit is not counted to its end: that takes the longer the
+    /// more there is, and meanwhile it grows.
+    fn in_epoll(&mut self, processes: &[Seen], limit: u64) -> u64 {
+        let many = processes.iter().any(|seen| descriptors(seen.living) > MANY);
+        let every = if many { EPOLL_SOON } else { EPOLL_EVERY };
+        if self.epoll.1.is_none_or(|counted| counted.elapsed() > every) {
+            let most = limit / EPOLL_WATCH;
+            let mut watches = 0_u64;
+            for seen in processes {
+                watches = most
+                    .min(watches)
+                    .saturating_add(epoll_watches(seen.living, most.saturating_sub(watches)));
+            }
             self.epoll = (watches * EPOLL_WATCH, Some(Instant::now()));
         }
         self.epoll.0
@@ -562,10 +576,12 @@ fn in_descriptors(processes: &[Seen]) -> u64 {
     open.saturating_sub(FREE) * DESCRIPTOR
 }
 
-/// How many files a process watches by epoll. One with few descriptors has at most their number squared, which is not
-/// worth the look.
-fn epoll_watches(pid: Pid) -> u64 {
-    if descriptors(pid) <= FREE {
+/// How many files a process watches by epoll; counted until there are more than `most`. One with few descriptors has at most
+/// their number squared, which is not worth the look. One that could have more than `most` stands still meanwhile: it is
+/// faster than whoever counts.
+fn epoll_watches(pid: Pid, most: u64) -> u64 {
+    let open = descriptors(pid);
+    if open <= FREE {
         return 0;
     }
     let proc = format!("{}/proc/{}", place::host(), pid.as_raw_nonzero());
@@ -577,12 +593,23 @@ fn epoll_watches(pid: Pid) -> u64 {
     let is_epoll = |entry: &std::fs::DirEntry| {
         std::fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == "anon_inode:[eventpoll]")
     };
-    let of = |entry: std::fs::DirEntry| {
+    let epolls: Vec<std::fs::DirEntry> = entries.filter(is_epoll).collect();
+    let could = u64::try_from(epolls.len()).unwrap_or(u64::MAX).saturating_mul(open);
+    let held = could > most && !is_stopped(pid) && kill_process(pid, Signal::STOP).is_ok();
+    let mut watches = 0_u64;
+    for entry in epolls {
         let info =
             std::fs::read_to_string(format!("{proc}/fdinfo/{}", entry.file_name().display())).unwrap_or_default();
-        u64::try_from(info.lines().filter(|line| line.starts_with("tfd:")).count()).unwrap_or(u64::MAX)
-    };
-    entries.filter(is_epoll).map(of).sum()
+        let lines = info.lines().filter(|line| line.starts_with("tfd:")).count();
+        watches = watches.saturating_add(u64::try_from(lines).unwrap_or(u64::MAX));
+        if watches > most {
+            break;
+        }
+    }
+    if held {
+        let _ = kill_process(pid, Signal::CONT);
+    }
+    watches
 }
 
 /// How many descriptors a process has open; the size of their folder since Linux 6.2.

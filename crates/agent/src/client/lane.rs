@@ -237,7 +237,12 @@ mod tests {
             rustix::io::write(&far.control_out, b"begun").unwrap();
             writing.await.unwrap();
             let mut order = Vec::new();
-            while order.iter().map(|(_, bytes): &(Channel, Bytes)| bytes.len()).sum::<usize>() < 11 {
+            while order
+                .iter()
+                .map(|(_, bytes): &(Channel, Bytes)| bytes.len())
+                .sum::<usize>()
+                < 11
+            {
                 if let Some(ProcessEvent::Output { channel, bytes }) = seen.recv().await {
                     order.push((channel, bytes));
                 }

@@ -42,7 +42,7 @@ where
     let arguments = Arguments::from_args();
     for (case, reason) in without {
         assert!(CASES.iter().any(|(known, _)| known == case), "there is no case {case}");
-        println!("does not apply: {name}::{case}: {reason}");
+        eprintln!("does not apply: {name}::{case}: {reason}");
     }
     let trials = CASES
         .iter()

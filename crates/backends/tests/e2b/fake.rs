@@ -30,7 +30,8 @@ const INTERPRETER: &str = "49999";
 
 /// The inside of an interpreter: a cell a line in, lines of the protocol out.
 const DRIVER: &str = r#"
-import ast, base64, contextlib, json, sys, traceback
+import ast, base64, contextlib, json, signal, sys, traceback
+signal.signal(signal.SIGINT, signal.default_int_handler)
 out, names, count = sys.stdout, {"__name__": "__main__"}, 0
 def say(**line):
     out.write(json.dumps(line) + "\n"); out.flush()
