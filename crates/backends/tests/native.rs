@@ -4,6 +4,7 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::print_stdout,
+    clippy::print_stderr,
     reason = "a test program"
 )]
 
