@@ -6,6 +6,7 @@
 //! shares is then counted for whoever it shares it with, and bearing a copy's name gains no more than that little.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -37,9 +38,11 @@ const COPY_PART: u64 = 20;
 const EPOLL_WATCH: u64 = 1024;
 /// How often they are counted, which is dear, in sandboxes that could have many.
 const EPOLL_EVERY: Duration = Duration::from_millis(500);
-/// The same where a process has so many descriptors that it could have very many.
-const EPOLL_SOON: Duration = Duration::from_millis(100);
+/// The same at the most where a process has so many descriptors that it could have very many.
+const EPOLL_SOON: Duration = Duration::from_millis(50);
 const MANY: u64 = 256;
+/// How many watches one core adds in a millisecond.
+const EPOLL_RATE: u64 = 2000;
 
 /// Sockets and descriptors that every sandbox may have without their being counted.
 const FREE: u64 = 64;
@@ -98,11 +101,19 @@ pub(crate) struct Record {
     pub(crate) peak: u64,
     /// When the next look is due; none: at once.
     pub(crate) due: Option<Instant>,
-    /// Files watched by epoll, in bytes, and when that was counted.
-    epoll: (u64, Option<Instant>),
+    epoll: Epoll,
     locks: locks::Locks,
     /// What the copy cost at the last look, and by what it can be told that this has not changed.
     copy: Option<(Mark, u64)>,
+}
+
+/// What is known of files watched by epoll.
+#[derive(Debug, Clone, Copy, Default)]
+struct Epoll {
+    bytes: u64,
+    counted: Option<Instant>,
+    /// How long a count holds.
+    holds: Duration,
 }
 
 /// What changes when memory that a copy shares is written to.
@@ -153,7 +164,9 @@ impl Record {
                 self.end(seen.pid);
             }
         }
-        let locks = self.locks.bytes(group.cpu_us(), || group.pids());
+        let locks = self
+            .locks
+            .bytes(group.cpu_us(), || group.pids().into_iter().map(locks::of).sum());
         if locks > limit / COPY_PART && locks + group.process_memory() > limit {
             self.peak = self.peak.max(locks + group.process_memory());
             let candidates = group.pids().into_iter();
@@ -175,8 +188,7 @@ impl Record {
         let began = Instant::now();
         let first = roots.first;
         let processes = one_copy(roots.descendants().into_iter().map(Seen::of).collect());
-        let outside =
-            elsewhere(first, &processes, bounds) + self.in_epoll(&processes, bounds.memory) + self.in_locks(&processes);
+        let outside = self.outside(first, &processes, bounds);
         let all = processes.iter().map(|seen| seen.bytes).sum::<u64>() + outside;
         let copies: u64 = processes.iter().filter(|seen| seen.copy).map(|seen| seen.bytes).sum();
         let mut total = all - copies;
@@ -194,7 +206,18 @@ impl Record {
         self.count_tasks(roots, &processes, bounds);
         self.events = self.kills;
         let now = Instant::now();
-        self.due = Some(now + pause(total, bounds, now - began));
+        let wait = pause(total, bounds, now - began);
+        self.due = Some(now + wait.min(self.epoll.holds));
+    }
+
+    /// Memory that is no process' own.
+    fn outside(&mut self, first: Pid, processes: &[Seen], bounds: Bounds) -> u64 {
+        let outside = elsewhere(first, processes, bounds) + self.in_epoll(processes, bounds);
+        if outside > bounds.memory {
+            // Enough is known, and what grows is to be stopped before more is counted.
+            return outside;
+        }
+        outside + self.in_locks(processes)
     }
 
     /// Too much by the quick count. Everything is stopped, so that nothing grows while it is counted well and as many as
@@ -202,8 +225,7 @@ impl Record {
     fn hold(&mut self, roots: Roots, bounds: Bounds) -> u64 {
         let first = roots.first;
         let processes = one_copy(freeze(roots));
-        let outside =
-            elsewhere(first, &processes, bounds) + self.in_epoll(&processes, bounds.memory) + self.in_locks(&processes);
+        let outside = self.outside(first, &processes, bounds);
         // What forked processes still share was counted for each of them; looking closer is dear, so only now.
         let share = |seen: &Seen| proportional_memory(seen.living).unwrap_or(seen.bytes);
         let uncounted = self
@@ -289,30 +311,38 @@ impl Record {
         }
     }
 
-    /// What epoll holds, at most half a second old. More than the limit is not counted to its end: that takes the longer the
-    /// more there is, and meanwhile it grows.
-    fn in_epoll(&mut self, processes: &[Seen], limit: u64) -> u64 {
+    /// What epoll holds. More than the limit is not counted to its end: that takes the longer the more there is. It is
+    /// counted again before it can have grown to [`REACH`].
+    fn in_epoll(&mut self, processes: &[Seen], bounds: Bounds) -> u64 {
+        let most = bounds.memory / EPOLL_WATCH;
         let many = processes.iter().any(|seen| descriptors(seen.living) > MANY);
-        let every = if many { EPOLL_SOON } else { EPOLL_EVERY };
-        if self.epoll.1.is_none_or(|counted| counted.elapsed() > every) {
-            let most = limit / EPOLL_WATCH;
+        self.epoll.holds = if many {
+            let room = (most / 100 * REACH).saturating_sub(self.epoll.bytes / EPOLL_WATCH);
+            Duration::from_millis(room / (EPOLL_RATE * bounds.cores.max(1))).clamp(SHORTEST, EPOLL_SOON)
+        } else {
+            EPOLL_EVERY
+        };
+        if self
+            .epoll
+            .counted
+            .is_none_or(|counted| counted.elapsed() >= self.epoll.holds)
+        {
             let mut watches = 0_u64;
             for seen in processes {
-                watches = most
-                    .min(watches)
-                    .saturating_add(epoll_watches(seen.living, most.saturating_sub(watches)));
+                watches = watches.saturating_add(epoll_watches(seen.living, most.saturating_sub(watches)));
             }
-            self.epoll = (watches * EPOLL_WATCH, Some(Instant::now()));
+            self.epoll.bytes = watches.saturating_mul(EPOLL_WATCH);
+            self.epoll.counted = Some(Instant::now());
         }
-        self.epoll.0
+        self.epoll.bytes
     }
 
     /// What file locks hold; counted only if the processes have worked since the last time.
     fn in_locks(&mut self, processes: &[Seen]) -> u64 {
         let ticks: u64 = processes.iter().map(|seen| times(seen.pid).ticks).sum();
         // A clock tick is 10 ms.
-        self.locks
-            .bytes(ticks * 10_000, || processes.iter().map(|seen| seen.living).collect())
+        let bytes = |processes: &[Seen]| processes.iter().map(|seen| locks::besides_epoll(seen.living)).sum();
+        self.locks.bytes(ticks * 10_000, || bytes(processes))
     }
 
     fn end(&mut self, pid: Pid) {
@@ -401,7 +431,7 @@ impl Seen {
     }
 }
 
-/// Memory that is no process' own.
+/// What sockets and other descriptors hold.
 fn elsewhere(first: Pid, processes: &[Seen], bounds: Bounds) -> u64 {
     let sockets = if bounds.own_network {
         in_sockets(first)
@@ -576,7 +606,7 @@ fn in_descriptors(processes: &[Seen]) -> u64 {
     open.saturating_sub(FREE) * DESCRIPTOR
 }
 
-/// How many files a process watches by epoll; counted until there are more than `most`. One with few descriptors has at most
+/// How many files a process watches by epoll, its locks of epolls included; counted until there are more than `most`. One with few descriptors has at most
 /// their number squared, which is not worth the look. One that could have more than `most` stands still meanwhile: it is
 /// faster than whoever counts.
 fn epoll_watches(pid: Pid, most: u64) -> u64 {
@@ -590,18 +620,19 @@ fn epoll_watches(pid: Pid, most: u64) -> u64 {
         .flatten()
         .flatten()
         .take(MOST);
-    let is_epoll = |entry: &std::fs::DirEntry| {
-        std::fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == "anon_inode:[eventpoll]")
-    };
-    let epolls: Vec<std::fs::DirEntry> = entries.filter(is_epoll).collect();
+    let epolls: Vec<std::fs::DirEntry> = entries.filter(|entry| is_epoll(&entry.path())).collect();
     let could = u64::try_from(epolls.len()).unwrap_or(u64::MAX).saturating_mul(open);
     let held = could > most && !is_stopped(pid) && kill_process(pid, Signal::STOP).is_ok();
     let mut watches = 0_u64;
     for entry in epolls {
         let info =
             std::fs::read_to_string(format!("{proc}/fdinfo/{}", entry.file_name().display())).unwrap_or_default();
-        let lines = info.lines().filter(|line| line.starts_with("tfd:")).count();
-        watches = watches.saturating_add(u64::try_from(lines).unwrap_or(u64::MAX));
+        let lines = info.lines().map(|line| match line {
+            line if line.starts_with("tfd:") => 1,
+            line if line.starts_with("lock:") => locks::LOCK / EPOLL_WATCH,
+            _ => 0,
+        });
+        watches = watches.saturating_add(lines.sum());
         if watches > most {
             break;
         }
@@ -610,6 +641,10 @@ fn epoll_watches(pid: Pid, most: u64) -> u64 {
         let _ = kill_process(pid, Signal::CONT);
     }
     watches
+}
+
+fn is_epoll(descriptor: &Path) -> bool {
+    std::fs::read_link(descriptor).is_ok_and(|target| target.as_os_str() == "anon_inode:[eventpoll]")
 }
 
 /// How many descriptors a process has open; the size of their folder since Linux 6.2.

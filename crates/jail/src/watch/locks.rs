@@ -1,7 +1,9 @@
 //! File locks: memory of the kernel's that is charged to nobody.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
@@ -9,7 +11,7 @@ use rustix::process::Pid;
 use super::{MOST, place};
 
 /// What one lock counts as, in bytes. It takes a twentieth of that; but counting very many would be dear.
-const LOCK: u64 = 4096;
+pub(super) const LOCK: u64 = 4096;
 /// How often they are counted at the most.
 const EVERY: Duration = Duration::from_millis(500);
 /// Without so much processor time since the last count there cannot be many more, in microseconds.
@@ -26,12 +28,12 @@ pub(super) struct Locks {
 
 impl Locks {
     /// What they count as, at most half a second old. `used` is the processor time that the sandbox has used.
-    pub(super) fn bytes(&mut self, used: u64, processes: impl FnOnce() -> Vec<Pid>) -> u64 {
+    pub(super) fn bytes(&mut self, used: u64, count: impl FnOnce() -> u64) -> u64 {
         let due = self.counted.is_none_or(|counted| counted.elapsed() > EVERY);
         if due && used.abs_diff(self.at) >= WORK {
             self.at = used;
             self.counted = Some(Instant::now());
-            self.bytes = processes().into_iter().map(of).sum();
+            self.bytes = count();
         }
         self.bytes
     }
@@ -50,8 +52,22 @@ impl Locks {
 
 /// What the locks of one process count as: those of the files that it has open.
 pub(super) fn of(pid: Pid) -> u64 {
+    of_those(pid, |_| true)
+}
+
+/// The same where what an epoll instance holds is counted with what it watches, which is dear to ask for.
+pub(super) fn besides_epoll(pid: Pid) -> u64 {
+    if super::descriptors(pid) <= super::FREE {
+        return of(pid);
+    }
+    let folder = format!("{}/proc/{}/fd", place::host(), pid.as_raw_nonzero());
+    of_those(pid, |name| !super::is_epoll(&Path::new(&folder).join(name)))
+}
+
+fn of_those(pid: Pid, counts: impl Fn(&OsStr) -> bool) -> u64 {
     let folder = format!("{}/proc/{}/fdinfo", place::host(), pid.as_raw_nonzero());
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().take(MOST);
+    let entries = entries.filter(|entry| counts(&entry.file_name()));
     let files = entries.filter_map(|entry| File::open(entry.path()).ok());
     files.map(|file| lines(file) * LOCK).sum()
 }
