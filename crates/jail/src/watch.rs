@@ -164,9 +164,7 @@ impl Record {
                 self.end(seen.pid);
             }
         }
-        let locks = self
-            .locks
-            .bytes(group.cpu_us(), || group.pids().into_iter().map(locks::of).sum());
+        let locks = self.locks.bytes(group.cpu_us(), || group.pids());
         if locks > limit / COPY_PART && locks + group.process_memory() > limit {
             self.peak = self.peak.max(locks + group.process_memory());
             let candidates = group.pids().into_iter();
@@ -341,8 +339,8 @@ impl Record {
     fn in_locks(&mut self, processes: &[Seen]) -> u64 {
         let ticks: u64 = processes.iter().map(|seen| times(seen.pid).ticks).sum();
         // A clock tick is 10 ms.
-        let bytes = |processes: &[Seen]| processes.iter().map(|seen| locks::besides_epoll(seen.living)).sum();
-        self.locks.bytes(ticks * 10_000, || bytes(processes))
+        self.locks
+            .bytes_besides_epoll(ticks * 10_000, || processes.iter().map(|seen| seen.living).collect())
     }
 
     fn end(&mut self, pid: Pid) {

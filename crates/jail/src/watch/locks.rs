@@ -14,6 +14,8 @@ use super::{MOST, place};
 pub(super) const LOCK: u64 = 4096;
 /// How often they are counted at the most.
 const EVERY: Duration = Duration::from_millis(500);
+/// The same for locks of epoll instances: all of them are in one list, so they grow slowly, and asking is dear.
+const EPOLL_EVERY: Duration = Duration::from_secs(20);
 /// Without so much processor time since the last count there cannot be many more, in microseconds.
 const WORK: u64 = 100_000;
 
@@ -22,31 +24,50 @@ const WORK: u64 = 100_000;
 pub(super) struct Locks {
     bytes: u64,
     counted: Option<Instant>,
+    /// Those of epoll instances, and when they were counted; not where they are counted with what is watched.
+    in_epoll: (u64, Option<Instant>),
     /// The processor time that the sandbox had used then, in microseconds.
     at: u64,
 }
 
 impl Locks {
     /// What they count as, at most half a second old. `used` is the processor time that the sandbox has used.
-    pub(super) fn bytes(&mut self, used: u64, count: impl FnOnce() -> u64) -> u64 {
-        let due = self.counted.is_none_or(|counted| counted.elapsed() > EVERY);
-        if due && used.abs_diff(self.at) >= WORK {
+    pub(super) fn bytes(&mut self, used: u64, processes: impl Fn() -> Vec<Pid>) -> u64 {
+        if self.count(used, || processes().into_iter().map(besides_epoll).sum())
+            && self.in_epoll.1.is_none_or(|counted| counted.elapsed() > EPOLL_EVERY)
+        {
+            let all: u64 = processes().into_iter().map(of).sum();
+            self.in_epoll = (all.saturating_sub(self.bytes), Some(Instant::now()));
+        }
+        self.bytes + self.in_epoll.0
+    }
+
+    /// The same without those of epoll instances, if there are many descriptors.
+    pub(super) fn bytes_besides_epoll(&mut self, used: u64, processes: impl Fn() -> Vec<Pid>) -> u64 {
+        self.count(used, || processes().into_iter().map(besides_epoll).sum());
+        self.bytes
+    }
+
+    fn count(&mut self, used: u64, count: impl FnOnce() -> u64) -> bool {
+        let due = self.counted.is_none_or(|counted| counted.elapsed() > EVERY) && used.abs_diff(self.at) >= WORK;
+        if due {
             self.at = used;
             self.counted = Some(Instant::now());
             self.bytes = count();
         }
-        self.bytes
+        due
     }
 
     /// Somebody was ended; whose locks those were is seen at the next count.
     pub(super) fn forget(&mut self) {
         self.bytes = 0;
+        self.in_epoll = (0, None);
         self.at = 0;
     }
 
     /// Whether there is anything to tell processes apart by.
     pub(super) const fn any(&self) -> bool {
-        self.bytes > 0
+        self.bytes + self.in_epoll.0 > 0
     }
 }
 
