@@ -60,6 +60,9 @@ enum Chore {
         /// The name of that base
         #[arg(long, default_value = "data")]
         base: String,
+        /// uv, for the rows about packages; they need a package index once
+        #[arg(long)]
+        uv: Option<std::path::PathBuf>,
     },
     /// What is handed out: a static binary, a wheel, an npm package, an MCP bundle, server.json, checksums and a list of
     /// what is inside; each package is installed offline from its file, and the demo is run from there
@@ -84,7 +87,13 @@ fn main() -> ExitCode {
             write,
             data,
             base,
-        } => test::bench(rounds, write, data.as_deref().map(|folder| (folder, base.as_str()))),
+            uv,
+        } => test::bench(
+            rounds,
+            write,
+            data.as_deref().map(|folder| (folder, base.as_str())),
+            uv.as_deref(),
+        ),
         Chore::Dist(arguments) => dist::run(&arguments),
         Chore::Arch => arch::run(),
     };

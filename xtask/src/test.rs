@@ -193,7 +193,7 @@ fn long(tests: &str, variables: &[(&str, u32)]) -> Result<()> {
 }
 
 /// The benchmark, in the release profile.
-pub fn bench(rounds: u32, write: bool, data: Option<(&Path, &str)>) -> Result<()> {
+pub fn bench(rounds: u32, write: bool, data: Option<(&Path, &str)>, uv: Option<&Path>) -> Result<()> {
     let mut command = cargo();
     command
         .args(["bench", "--package", "sandcell", "--bench", "calls"])
@@ -204,6 +204,9 @@ pub fn bench(rounds: u32, write: bool, data: Option<(&Path, &str)>) -> Result<()
     if let Some((folder, base)) = data {
         command.env("SANDCELL_BENCH_DATA", std::path::absolute(folder)?);
         command.env("SANDCELL_BENCH_BASE", base);
+    }
+    if let Some(uv) = uv {
+        command.env("SANDCELL_BENCH_UV", std::path::absolute(uv)?);
     }
     must(&mut command)
 }

@@ -1,11 +1,12 @@
-//! What needs a load of its own: processor time, throughput, arrivals at random, many sandboxes, memory.
+//! What needs a load of its own: processor time, throughput, arrivals at random, many sandboxes, ends, memory.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::rounds::{BARE, Row, Table, bare, once, timed};
+use crate::rounds::{BARE, Data, Row, Table, bare, once, timed};
 use crate::statistics::{Estimate, median, median_of, quantile, random};
 use crate::support::client::Client;
 use crate::support::machine;
@@ -28,9 +29,13 @@ pub fn all(table: &mut Table) {
     processor_time(table, &server);
     eprintln!("throughput");
     let rate = throughput(table, &server);
+    eprintln!("concurrency");
+    concurrency(table, &server, rate);
     eprintln!("arrivals at random");
     arrivals(table, &server, rate * 0.7);
     drop(server);
+    eprintln!("ends");
+    ends(table);
     eprintln!("memory");
     memory(table);
     eprintln!("many sandboxes");
@@ -106,12 +111,12 @@ fn of_children() -> f64 {
 }
 
 /// How often a second, with so many under way at once.
-fn rate(work: impl Fn() + Sync) -> f64 {
+fn rate(in_flight: usize, work: impl Fn() + Sync) -> f64 {
     let done = AtomicUsize::new(0);
     let start = Instant::now();
     let end = start + Duration::from_secs(seconds());
     std::thread::scope(|scope| {
-        for _ in 0..IN_FLIGHT {
+        for _ in 0..in_flight {
             scope.spawn(|| {
                 while Instant::now() < end {
                     work();
@@ -124,8 +129,8 @@ fn rate(work: impl Fn() + Sync) -> f64 {
 }
 
 fn throughput(table: &mut Table, server: &Client) -> f64 {
-    let own = rate(|| once(server, "print(1)"));
-    let other = rate(bare);
+    let own = rate(IN_FLIGHT, || once(server, "print(1)"));
+    let other = rate(IN_FLIGHT, bare);
     let (value, against) = once_against(own, other);
     table.rows.push(Row {
         name: format!("fresh runs a second, {IN_FLIGHT} under way, for {} s", seconds()),
@@ -135,6 +140,57 @@ fn throughput(table: &mut Table, server: &Client) -> f64 {
         goal: Some(1.0),
     });
     own
+}
+
+/// The same with fewer and more under way, as a part of what eight reach.
+fn concurrency(table: &mut Table, server: &Client, eight: f64) {
+    for in_flight in [1, 2, 4, 16, 64] {
+        let own = rate(in_flight, || once(server, "print(1)"));
+        let name = format!("the same with {in_flight} under way ({:.2} of that)", own / eight);
+        table.rows.push(row(name, &[own], "/s", None));
+    }
+}
+
+/// What closing costs the caller, and how long what was in a sandbox lives on.
+fn ends(table: &mut Table) {
+    const TIMES: usize = 10;
+    let place = Place::with_settings("[pool]\nparked = 0\n");
+    let server = Client::start(&mut place.command(&["serve"]));
+    let start = |code: &str| {
+        let id = server.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
+        let answer = server.call("execute_code", json!({"code": code, "sandbox_id": id}));
+        assert_eq!(answer.status(), "ok", "{answer:?}");
+        id
+    };
+    let close = |id| {
+        assert_eq!(
+            server.call("close_sandbox", json!({"sandbox_id": id})).status(),
+            "closed"
+        )
+    };
+    let sleepers = "import subprocess\nall = [subprocess.Popen(['sleep', '600']) for _ in range(100)]";
+    let (mut closing, mut gone) = (Vec::new(), Vec::new());
+    for _ in 0..TIMES {
+        let before = machine::descendants(server.pid());
+        let id = start("x = 1");
+        closing.push(timed(|| close(id)).as_secs_f64() * 1000.0);
+        let id = start(sleepers);
+        let inside: BTreeSet<_> = machine::descendants(server.pid())
+            .difference(&before)
+            .cloned()
+            .collect();
+        assert!(inside.len() > 100, "{inside:?}");
+        gone.push(timed(|| {
+            close(id);
+            while inside.iter().any(machine::Seen::lives) {
+                std::thread::yield_now();
+            }
+        }));
+    }
+    table.rows.push(row("`close_sandbox`".to_owned(), &closing, "ms", None));
+    let gone: Vec<f64> = gone.iter().map(|time| time.as_secs_f64() * 1000.0).collect();
+    let name = "closing a sandbox of 100 processes until none of them lives".to_owned();
+    table.rows.push(row(name, &gone, "ms", Some(50.0)));
 }
 
 /// Calls that come at random, as of many people who know nothing of each other.
@@ -178,76 +234,124 @@ fn share(pid: u32) -> f64 {
         / 1024.0
 }
 
-fn memory(table: &mut Table) {
-    const WAITING: usize = 20;
-    let held = |settings: &str, waiting: usize| {
+/// What the control groups of these processes are charged, in MiB; nothing where there are none.
+fn charged(processes: &BTreeSet<machine::Seen>) -> Option<f64> {
+    let files = machine::groups_of(processes).into_iter().filter_map(|group| {
+        let read = |name| std::fs::read_to_string(group.join(name)).ok();
+        read("memory.usage_in_bytes").or_else(|| read("memory.current"))
+    });
+    let bytes: f64 = files.map(|text| text.trim().parse::<f64>().unwrap()).sum();
+    (bytes > 0.0).then_some(bytes / f64::from(1 << 20))
+}
+
+/// What one server and the sandboxes that wait in it hold, in MiB.
+struct Held {
+    server: f64,
+    shares: f64,
+    charged: Option<f64>,
+}
+
+impl Held {
+    fn with(settings: &str, waiting: usize, data: Option<&Data>) -> Self {
         let place = Place::with_settings(settings);
-        let server = Client::start(&mut place.command(&["serve"]));
+        let mut command = place.command(&["serve"]);
+        if let Some(data) = data {
+            command.env("SANDCELL_DATA_DIR", &data.folder);
+        }
+        let server = Client::start(&mut command);
         // Two processes each: the agent and the interpreter.
         crate::support::until(crate::support::PATIENCE, "sandboxes wait", || {
             let below = machine::descendants(server.pid());
-            (below.iter().filter(|seen| seen.name.starts_with("python")).count() == waiting).then_some(())
+            (below.iter().filter(|seen| seen.name.starts_with("python")).count() >= waiting).then_some(())
         });
-        std::thread::sleep(Duration::from_millis(500));
+        // Modules are loaded after the start.
+        std::thread::sleep(Duration::from_secs(if data.is_some() { 10 } else { 1 }));
         let below = machine::descendants(server.pid());
-        (
-            share(server.pid()),
-            below.iter().map(|seen| share(seen.pid)).sum::<f64>(),
-        )
+        Self {
+            server: share(server.pid()),
+            shares: below.iter().map(|seen| share(seen.pid)).sum::<f64>(),
+            charged: charged(&below),
+        }
+    }
+}
+
+fn memory(table: &mut Table) {
+    const WAITING: usize = 20;
+    let none = Held::with("[pool]\nparked = 0\n", 0, None);
+    let some = Held::with(&format!("[pool]\nparked = {WAITING}\n"), WAITING, None);
+    let each = |some: f64, none: f64| (some - none) / WAITING as f64;
+    let mut mib = |name: &str, value: f64, goal: f64| {
+        table.rows.push(row(name.to_owned(), &[value], "MiB", Some(goal)));
     };
-    let (server, none) = held("[pool]\nparked = 0\n", 0);
-    let (_, some) = held(&format!("[pool]\nparked = {WAITING}\n"), WAITING);
-    let each = (some - none) / WAITING as f64;
-    table.rows.push(row(
-        "memory of a waiting sandbox, proportional share".to_owned(),
-        &[each],
-        "MiB",
-        Some(2.0),
-    ));
-    table.rows.push(row(
-        "memory of the server with an empty pool, proportional share".to_owned(),
-        &[server],
-        "MiB",
-        Some(20.0),
-    ));
+    mib(
+        "memory of a waiting sandbox, proportional share",
+        each(some.shares, none.shares),
+        2.0,
+    );
+    if let Some(charged) = some.charged {
+        let charged = each(charged, none.charged.unwrap_or(0.0));
+        mib("the same, charged to its control group", charged, 2.0);
+    }
+    mib(
+        "memory of the server with an empty pool, proportional share",
+        none.server,
+        20.0,
+    );
+    if let Some(data) = &Data::here() {
+        let with = |parked: usize| data.settings(&format!("[pool]\nparked = {parked}\nwarm_parents = true\n"));
+        let none = Held::with(&with(0), 0, Some(data));
+        let some = Held::with(&with(WAITING), WAITING, Some(data));
+        mib(
+            "memory of one that waits with numpy, pandas and pyplot, proportional share",
+            each(some.shares, none.shares),
+            3.0,
+        );
+    }
 }
 
 /// Many sandboxes in one call, each of which then answers.
 fn many(table: &mut Table) {
-    for (count, goal) in [(100, 300.0), (1000, 2000.0)] {
-        let place = Place::with_settings("[limits]\nsandboxes_per_caller = 1000\nsandboxes = 1000\n");
+    const LIMITS: &str = "[limits]\nsandboxes_per_caller = 1000\nsandboxes = 1000\n";
+    for (count, goal) in [(10, None), (100, Some(300.0)), (1000, Some(2000.0))] {
+        let place = Place::with_settings(LIMITS);
         let server = Client::start(&mut place.command(&["serve"]));
-        let mut ids = Vec::new();
-        let made = timed(|| {
-            let answer = server.call("create_sandbox", json!({"count": count}));
-            ids.extend(answer.data()["sandbox_ids"].as_array().unwrap().clone());
-        });
-        assert_eq!(ids.len(), count);
-        let next = AtomicUsize::new(0);
-        let answered = timed(|| {
-            std::thread::scope(|scope| {
-                for _ in 0..IN_FLIGHT {
-                    scope.spawn(|| {
-                        while let Some(id) = ids.get(next.fetch_add(1, Ordering::Relaxed)) {
-                            let answer = server.call("execute_code", json!({"code": "print(1)", "sandbox_id": id}));
-                            assert_eq!(answer.status(), "ok");
-                        }
-                    });
-                }
-            });
-        });
-        let ms = |time: Duration| time.as_secs_f64() * 1000.0;
-        table.rows.push(row(
-            format!("`create_sandbox` with `count` = {count}"),
-            &[ms(made)],
-            "ms",
-            None,
-        ));
-        table.rows.push(row(
-            format!("the same, and each of the {count} has answered"),
-            &[ms(made) + ms(answered)],
-            "ms",
-            Some(goal),
-        ));
+        let [made, answered] = create_and_ask(&server, count, "print(1)");
+        let name = format!("`create_sandbox` with `count` = {count}");
+        table.rows.push(row(name, &[made], "ms", None));
+        let name = format!("the same, and each of the {count} has answered");
+        table.rows.push(row(name, &[made + answered], "ms", goal));
     }
+    if let Some(data) = &Data::here() {
+        let place = Place::with_settings(&data.settings(&format!("{LIMITS}[pool]\nwarm_parents = true\n")));
+        let server = Client::start(place.command(&["serve"]).env("SANDCELL_DATA_DIR", &data.folder));
+        once(&server, Data::CODE);
+        let count = 1000;
+        let [made, answered] = create_and_ask(&server, count, Data::CODE);
+        let name = format!("{count} made and each has answered, with numpy, pandas and pyplot");
+        table.rows.push(row(name, &[made + answered], "ms", Some(5000.0)));
+    }
+}
+
+/// How long creating took and how long it took until each had answered, in milliseconds.
+fn create_and_ask(server: &Client, count: usize, code: &str) -> [f64; 2] {
+    let mut ids = Vec::new();
+    let made = timed(|| {
+        let answer = server.call("create_sandbox", json!({"count": count}));
+        ids.extend(answer.data()["sandbox_ids"].as_array().unwrap().clone());
+    });
+    assert_eq!(ids.len(), count);
+    let next = AtomicUsize::new(0);
+    let answered = timed(|| {
+        std::thread::scope(|scope| {
+            for _ in 0..IN_FLIGHT {
+                scope.spawn(|| {
+                    while let Some(id) = ids.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let answer = server.call("execute_code", json!({"code": code, "sandbox_id": id}));
+                        assert_eq!(answer.status(), "ok", "{answer:?}");
+                    }
+                });
+            }
+        });
+    });
+    [made, answered].map(|time| time.as_secs_f64() * 1000.0)
 }

@@ -33,6 +33,9 @@ mod floor;
 // What needs a load of its own.
 #[cfg(target_os = "linux")]
 mod loads;
+// Installed packages.
+#[cfg(target_os = "linux")]
+mod packages;
 // The table and the picture.
 #[cfg(target_os = "linux")]
 mod report;

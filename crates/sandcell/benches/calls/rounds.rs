@@ -1,12 +1,14 @@
 //! What each round measures, row by row.
 
 use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use crate::floor;
+use crate::packages::Packages;
 use crate::statistics::{Estimate, median_of, ratio_of};
 use crate::support::client::Client;
 use crate::support::place::Place;
@@ -29,6 +31,7 @@ pub struct Row {
 
 pub const BARE: &str = "a bare interpreter";
 pub const EMPTY: &str = "an empty tool";
+const UV: &str = "`uv venv` and `uv pip install --offline` of numpy, pandas, matplotlib and scikit-learn";
 
 /// What has been measured, and what later measurements compare with.
 pub struct Table {
@@ -54,7 +57,8 @@ pub fn all(rounds: usize) -> Table {
     let floor = floor::client();
     let mut echo = Echo::start();
     let program = place.write("one.py", "print(1)").display().to_string();
-    let data = Data::here();
+    let data = Data::here().as_ref().map(Loaded::start);
+    let packages = Packages::here();
 
     let mut measured = vec![
         Measured::new("`python3 -I -S -c 'print(1)'`, bare", None, None, || timed(bare)),
@@ -148,14 +152,36 @@ pub fn all(rounds: usize) -> Table {
                 timed(|| once(&data.ahead, Data::CODE))
             },
         ));
+        measured.push(Measured::new(
+            "the same from a warmed parent (`pool.warm_parents`)",
+            Some(BARE),
+            None,
+            || {
+                std::thread::sleep(Duration::from_secs(1));
+                timed(|| once(&data.forked, Data::CODE))
+            },
+        ));
         measured.push(Measured::new("the same without `preload`", Some(BARE), None, || {
             timed(|| once(&data.plain, Data::CODE))
         }));
     }
+    if let Some(packages) = &packages {
+        measured.push(Measured::new(UV, None, None, || timed(|| packages.by_uv())));
+        measured.push(Measured::new(
+            "a sandbox that has them, from the store",
+            Some(UV),
+            Some(0.05),
+            || {
+                std::thread::sleep(PAUSE);
+                timed(|| packages.by_sandbox())
+            },
+        ));
+    }
     let readings = run(&mut measured, rounds);
     let of = |against| match against {
         BARE => &readings[0],
-        _ => &readings[1],
+        EMPTY => &readings[1],
+        named => &readings[measured.iter().position(|other| other.name == named).unwrap()],
     };
     let rows = measured
         .iter()
@@ -329,30 +355,52 @@ fn docker(image: &str) -> Command {
     command
 }
 
-/// Servers whose sandboxes have the data libraries, where there is a base with them: `SANDCELL_BENCH_BASE` names it,
-/// `SANDCELL_BENCH_DATA` is the data folder that it was built in.
-struct Data {
-    ahead: Client,
-    plain: Client,
-    _places: [Place; 2],
+/// Where there is a base with the data libraries: `SANDCELL_BENCH_BASE` names it, `SANDCELL_BENCH_DATA` is the data folder
+/// that it was built in.
+pub struct Data {
+    base: String,
+    pub folder: PathBuf,
 }
 
 impl Data {
-    const CODE: &'static str = "import numpy, pandas, matplotlib.pyplot\nprint(1)";
+    pub const CODE: &'static str = "import numpy, pandas, matplotlib.pyplot\nprint(1)";
 
-    fn here() -> Option<Self> {
-        let base = std::env::var("SANDCELL_BENCH_BASE").ok()?;
-        let folder = std::env::var_os("SANDCELL_BENCH_DATA")?;
-        let place = |settings: &str| Place::with_settings(&format!("base = {base:?}\n{settings}"));
-        let places = [
-            place("preload = [\"numpy\", \"pandas\", \"matplotlib.pyplot\"]\n"),
-            place(""),
-        ];
-        let start = |place: &Place| Client::start(place.command(&["serve"]).env("SANDCELL_DATA_DIR", &folder));
+    pub fn here() -> Option<Self> {
         Some(Self {
-            ahead: start(&places[0]),
-            plain: start(&places[1]),
-            _places: places,
+            base: std::env::var("SANDCELL_BENCH_BASE").ok()?,
+            folder: std::env::var_os("SANDCELL_BENCH_DATA")?.into(),
         })
+    }
+
+    /// Settings for sandboxes that have loaded them before they are asked for.
+    pub fn settings(&self, more: &str) -> String {
+        let base = &self.base;
+        format!("base = {base:?}\npreload = [\"numpy\", \"pandas\", \"matplotlib.pyplot\"]\n{more}")
+    }
+}
+
+/// Servers whose sandboxes have the data libraries.
+struct Loaded {
+    ahead: Client,
+    forked: Client,
+    plain: Client,
+    _places: [Place; 3],
+}
+
+impl Loaded {
+    fn start(data: &Data) -> Self {
+        let places = [
+            data.settings(""),
+            data.settings("[pool]\nwarm_parents = true\n"),
+            format!("base = {:?}\n", data.base),
+        ]
+        .map(|settings| Place::with_settings(&settings));
+        let start = |place: &Place| Client::start(place.command(&["serve"]).env("SANDCELL_DATA_DIR", &data.folder));
+        Self {
+            ahead: start(&places[0]),
+            forked: start(&places[1]),
+            plain: start(&places[2]),
+            _places: places,
+        }
     }
 }
