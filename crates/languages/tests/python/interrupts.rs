@@ -68,6 +68,21 @@ async fn an_interrupt_that_is_swallowed_is_only_one() {
 }
 
 #[tokio::test]
+async fn an_interrupt_that_hits_the_telling_of_what_cannot_be_raised_is_not_lost() {
+    let mut python = python!();
+    let code = format!(
+        "import sys, time\nclass Slow:\n    def write(self, text):\n        {READY}        time.sleep(600)\n\
+         class Bad:\n    def __del__(self): raise ValueError\nerrors, sys.stderr = sys.stderr, Slow()\n\
+         try:\n    Bad()\n    time.sleep(600)\nfinally:\n    sys.stderr = errors"
+    );
+    assert_eq!(
+        python.run_interrupted(&code).await.interrupted().name,
+        "KeyboardInterrupt"
+    );
+    assert_eq!(python.run("1 + 1").await.ok().text(), "2");
+}
+
+#[tokio::test]
 async fn an_interrupt_that_hits_a_destructor_is_not_lost() {
     let mut python = python!();
     let code = format!(

@@ -221,16 +221,19 @@ def on_interrupt(_signal_number, frame):
         return
     if frame is not None and frame.f_code is GUARDED:
         session.armed = False
-    raise KeyboardInterrupt
+    if not part("imports").in_hook(frame):
+        raise KeyboardInterrupt
 
 
 def on_unraisable(unraisable, tell=sys.unraisablehook):
-    """An interrupt that hit a destructor or a callback would be lost, since Python only reports what those raise: it
-    is sent again, a moment later and to whatever runs then."""
-    if unraisable.exc_type is KeyboardInterrupt and session.armed:
-        _thread.start_new_thread(part("imports").interrupt_again, (session.nonce,))
-    else:
-        tell(unraisable)
+    """An interrupt that hit a destructor, a callback or this would be lost: it is sent again, a moment later."""
+    try:
+        if unraisable.exc_type is KeyboardInterrupt and session.armed:
+            part("imports").interrupt_soon()
+        else:
+            tell(unraisable)
+    except KeyboardInterrupt:
+        pass
 
 
 def guarded(function, *arguments):
@@ -248,7 +251,7 @@ def guarded(function, *arguments):
         return None, error
 
 
-GUARDED = guarded.__code__
+GUARDED, UNRAISABLE = guarded.__code__, on_unraisable.__code__
 
 
 # ---------------------------------------------------------------- parts and imports

@@ -146,6 +146,21 @@ def session_loop(asyncio):
 # ---------------------------------------------------------------- interrupts
 
 
+def in_hook(frame):
+    """Whether an interrupt hit the hook for what cannot be raised, and must not come out. Whatever comes out below it is
+    lost, so another one is sent."""
+    below = frame
+    while below is not None and below.f_code is not core.UNRAISABLE:
+        below = below.f_back
+    if below is not None:
+        interrupt_soon()
+    return below is not None and below is frame
+
+
+def interrupt_soon():
+    core._thread.start_new_thread(interrupt_again, (core.session.nonce,))
+
+
 def interrupt_again(nonce):
     core.standard("time").sleep(0.001)
     if core.session.armed and core.session.nonce == nonce:
