@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, fstatvfs};
 
 use crate::spec::Request;
 use crate::steps::write_once;
@@ -17,6 +17,9 @@ const IN_SOCKETS: u64 = 8;
 
 /// Memory that a jail's own machinery may use on top of what its programs may.
 const OVERHEAD: u64 = 16 << 20;
+/// What the kernel holds for a sandbox that does nothing unusual, and for each of its files.
+const USUAL_KERNEL: u64 = 24 << 20;
+const INODE: u64 = 2 << 10;
 /// How group folders' names begin.
 const PREFIX: &str = "sandcell-";
 
@@ -46,6 +49,8 @@ pub enum Groups {
 pub struct Group {
     kind: Groups,
     memory_limit: u64,
+    /// The sandbox's private files, whose memory is its disk.
+    private_files: Option<OwnedFd>,
 }
 
 impl Groups {
@@ -139,6 +144,7 @@ impl Groups {
         let group = Group {
             kind: self.child(name),
             memory_limit: u64::MAX,
+            private_files: None,
         };
         for folder in group.kind.folders() {
             if let Err(error) = rustix::fs::mkdir(folder.as_str(), Mode::from_raw_mode(0o755)) {
@@ -334,13 +340,42 @@ impl Group {
         }
     }
 
-    /// Anonymous memory of the group's processes, without files in memory.
+    /// Memory of the group's processes: their own, what they share beside the sandbox's private files, and what the kernel
+    /// holds for them beyond the usual.
     #[must_use]
     pub fn process_memory(&self) -> u64 {
-        match &self.kind {
-            Groups::V1 { memory, .. } => field(&format!("{memory}/memory.stat"), "total_rss"),
-            Groups::V2 { folder } => field(&format!("{folder}/memory.stat"), "anon"),
-        }
+        let (own, shared, kernel) = match &self.kind {
+            Groups::V1 { memory, .. } => {
+                let stat = read(&format!("{memory}/memory.stat")).unwrap_or_default();
+                let kernel = number(&format!("{memory}/memory.kmem.usage_in_bytes"));
+                (field_of(&stat, "total_rss"), field_of(&stat, "total_shmem"), kernel)
+            }
+            Groups::V2 { folder } => {
+                let stat = read(&format!("{folder}/memory.stat")).unwrap_or_default();
+                (
+                    field_of(&stat, "anon"),
+                    field_of(&stat, "shmem"),
+                    field_of(&stat, "kernel"),
+                )
+            }
+        };
+        let Some(files) = self.private_files.as_ref().and_then(|folder| fstatvfs(folder).ok()) else {
+            return own;
+        };
+        let stored = files
+            .f_blocks
+            .saturating_sub(files.f_bfree)
+            .saturating_mul(files.f_frsize);
+        let inodes = files.f_files.saturating_sub(files.f_ffree);
+        own + shared.saturating_sub(stored) + kernel.saturating_sub(USUAL_KERNEL + inodes.saturating_mul(INODE))
+    }
+
+    /// From now on the private files of the sandbox of this process are told from memory that its processes share. Called
+    /// before any code runs in it. Where the folder cannot be opened, shared memory is not counted.
+    pub(crate) fn keep_private_files(&mut self, first: u32) {
+        let path = format!("{}/proc/{first}/root/tmp", crate::plan::place::host());
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        self.private_files = rustix::fs::open(path, flags, Mode::empty()).ok();
     }
 
     /// Everything charged to the group: a cheap upper bound of [`Self::process_memory`].

@@ -429,9 +429,7 @@ pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
             watches: WATCHED,
         });
     }
-    if !host.memory_is_charged {
-        steps.push(Step::SocketBuffers);
-    }
+    steps.push(Step::SocketBuffers);
     steps.extend(MASKED.map(|name| Step::MaskProc { name }));
     steps.push(Step::ReadOnlySysctl);
     steps.push(Step::Pivot);
@@ -677,6 +675,9 @@ pub(crate) fn resource_limits(host: &Host, request: &Request) -> Vec<Step> {
     } else {
         request.memory
     };
+    // What descriptors hold is charged with control groups. Without, a user has as many on the way between processes as
+    // one of them may have open; beyond that nobody with the same limit can pass any.
+    let open_files = if host.memory_is_charged { 4096 } else { 1024 };
     let mut steps = vec![
         limit(Resource::Core, 0, 0),
         limit(Resource::Data, data, data),
@@ -689,7 +690,7 @@ pub(crate) fn resource_limits(host: &Host, request: &Request) -> Vec<Step> {
         limit(Resource::LockedMemory, 64 << 10, 64 << 10),
         limit(Resource::MessageQueues, 819_200, 819_200),
         limit(Resource::Nice, 0, 0),
-        limit(Resource::OpenFiles, 1024, 4096),
+        limit(Resource::OpenFiles, 1024, open_files),
         limit(
             Resource::Processes,
             u64::from(request.processes) + 1,
@@ -715,9 +716,7 @@ fn landlock(host: &Host, template: &Template, signals: Signals) -> Step {
     if host.shows == Shows::System {
         readable.extend(host.trees.iter().map(|(_, path)| path.clone()));
     }
-    let mut writable: Vec<String> = ["/home/user", "/tmp", "/var/tmp", "/dev", "/proc"]
-        .map(str::to_owned)
-        .to_vec();
+    let mut writable: Vec<String> = ["/home/user", "/tmp", "/var/tmp", "/dev"].map(str::to_owned).to_vec();
     for mount in &template.mounts {
         let list = if mount.copy_on_write {
             &mut writable

@@ -6,6 +6,8 @@
 //! shares is then counted for whoever it shares it with, and bearing a copy's name gains no more than that little.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -16,6 +18,7 @@ use crate::plan::place;
 use crate::wire::Usage;
 
 mod locks;
+mod mappings;
 
 /// Processes that one look takes in at the most.
 const MOST: usize = 4096;
@@ -36,6 +39,13 @@ const COPY_PART: u64 = 20;
 
 /// What one file watched by epoll counts as. It takes a fifth of that; but a user has so many for all programs together.
 const EPOLL_WATCH: u64 = 1024;
+const EPOLL: &str = "anon_inode:[eventpoll]";
+/// What a descriptor counts as that is on the way between two processes: nobody sees what it is.
+const ON_THE_WAY: u64 = 4 << 20;
+/// What an open report of the kernel's keeps of its text at the most.
+const REPORT: u64 = 256 << 10;
+/// Descriptors of a process that are not looked at.
+const FEW: u64 = 8;
 /// How often they are counted, which is dear, in sandboxes that could have many.
 const EPOLL_EVERY: Duration = Duration::from_millis(500);
 /// The same at the most where a process has so many descriptors that it could have very many.
@@ -46,6 +56,9 @@ const EPOLL_RATE: u64 = 2000;
 
 /// Sockets and descriptors that every sandbox may have without their being counted.
 const FREE: u64 = 64;
+
+/// How long one that was ended is waited for before another is.
+const GIVING_BACK: Duration = Duration::from_millis(100);
 
 /// How fast the processes of one core can take memory, in bytes a second: what the kernel clears at the best.
 const RATE: u64 = 3 << 30;
@@ -103,6 +116,9 @@ pub(crate) struct Record {
     pub(crate) due: Option<Instant>,
     epoll: Epoll,
     locks: locks::Locks,
+    mappings: mappings::Mappings,
+    /// Whom we ended last, and when.
+    ended: Option<(Pid, Instant)>,
     /// What the copy cost at the last look, and by what it can be told that this has not changed.
     copy: Option<(Mark, u64)>,
 }
@@ -146,8 +162,10 @@ impl Record {
     pub(crate) fn look_at_group(&mut self, group: &Group, first: Pid, guardian: Option<Pid>) {
         let limit = group.memory_limit();
         let from = limit / 10 * COPY_FROM;
-        let used = if group.charged() > from {
-            group.process_memory()
+        // What a socket received before somebody took it from its listener is charged to nobody.
+        let sockets = in_sockets(first);
+        let used = if group.charged() + sockets > from {
+            group.process_memory() + sockets
         } else {
             0
         };
@@ -156,12 +174,19 @@ impl Record {
             let candidates = candidates.filter(|pid| *pid != first && Some(*pid) != guardian);
             let processes = one_copy(candidates.map(Seen::of).collect());
             let uncounted = self.cost_of_copy(first, &processes, used, limit).min(limit / COPY_PART);
-            // Nobody is ended for what another is giving back.
-            if used.saturating_sub(uncounted) > limit
-                && !processes.iter().any(|seen| seen.dying)
-                && let Some(seen) = programs(&processes).into_iter().max_by_key(|seen| seen.bytes)
-            {
-                self.end(seen.pid);
+            if used.saturating_sub(uncounted) > limit && !self.is_giving_back(&processes) {
+                self.peak = self.peak.max(used);
+                let weight = |seen: &Seen| {
+                    let beside = if sockets > 0 {
+                        descriptors(seen.living) * SOCKET_BUFFER
+                    } else {
+                        0
+                    };
+                    seen.bytes + beside
+                };
+                if let Some(seen) = programs(&processes).into_iter().max_by_key(weight) {
+                    self.end(seen.pid);
+                }
             }
         }
         let locks = self.locks.bytes(group.cpu_us(), || group.pids());
@@ -174,6 +199,13 @@ impl Record {
             }
         }
         self.due = Some(Instant::now() + EVERY);
+    }
+
+    /// Whether one that was just ended still gives its memory back: nobody else is ended for that. One that takes its time,
+    /// or that ends by itself, is waited for by nobody.
+    fn is_giving_back(&self, processes: &[Seen]) -> bool {
+        let last = self.ended.filter(|(_, since)| since.elapsed() < GIVING_BACK);
+        last.is_some_and(|(pid, _)| processes.iter().any(|seen| seen.pid == pid && seen.dying))
     }
 
     /// A sandbox with a control group has ended, and its group is still there.
@@ -215,7 +247,20 @@ impl Record {
             // Enough is known, and what grows is to be stopped before more is counted.
             return outside;
         }
-        outside + self.in_locks(processes)
+        let ticks: u64 = processes.iter().map(|seen| times(seen.pid).ticks).sum();
+        // A clock tick is 10 ms.
+        let used = ticks * 10_000;
+        let living = || processes.iter().map(|seen| seen.living).collect::<Vec<_>>();
+        let mapped = self.mappings.bytes(used, bounds.memory, living);
+        if mapped > bounds.memory {
+            // To look at those closely would take longer than making them does.
+            for pid in self.mappings.take() {
+                self.end(pid);
+            }
+            self.peak = self.peak.max(mapped);
+            return outside;
+        }
+        outside + mapped + self.locks.bytes_besides_epoll(used, living)
     }
 
     /// Too much by the quick count. Everything is stopped, so that nothing grows while it is counted well and as many as
@@ -247,7 +292,8 @@ impl Record {
         let weight = |seen: &Seen| {
             let own = proportional_memory(seen.living).unwrap_or(seen.bytes);
             let locks = if locked { locks::of(seen.living) } else { 0 };
-            own + locks + descriptors(seen.living) * (DESCRIPTOR + SOCKET_BUFFER)
+            let mapped = self.mappings.of(seen.living);
+            own + locks + mapped + descriptors(seen.living) * (DESCRIPTOR + SOCKET_BUFFER)
         };
         let others: Vec<Seen> = processes.iter().filter(|seen| seen.pid != first).copied().collect();
         let mut candidates: Vec<(u64, Pid)> = programs(&others).iter().map(|seen| (weight(seen), seen.pid)).collect();
@@ -335,18 +381,13 @@ impl Record {
         self.epoll.bytes
     }
 
-    /// What file locks hold; counted only if the processes have worked since the last time.
-    fn in_locks(&mut self, processes: &[Seen]) -> u64 {
-        let ticks: u64 = processes.iter().map(|seen| times(seen.pid).ticks).sum();
-        // A clock tick is 10 ms.
-        self.locks
-            .bytes_besides_epoll(ticks * 10_000, || processes.iter().map(|seen| seen.living).collect())
-    }
-
     fn end(&mut self, pid: Pid) {
         self.locks.forget();
+        self.mappings.forget(pid);
+        self.epoll = Epoll::default();
         if kill_process(pid, Signal::KILL).is_ok() {
             self.kills += 1;
+            self.ended = Some((pid, Instant::now()));
         }
     }
 }
@@ -604,12 +645,12 @@ fn in_descriptors(processes: &[Seen]) -> u64 {
     open.saturating_sub(FREE) * DESCRIPTOR
 }
 
-/// How many files a process watches by epoll, its locks of epolls included; counted until there are more than `most`. One with few descriptors has at most
-/// their number squared, which is not worth the look. One that could have more than `most` stands still meanwhile: it is
-/// faster than whoever counts.
+/// How many files a process watches by epoll, in units of [`EPOLL_WATCH`] and together with what else its descriptors hold
+/// that is charged to nobody; counted until there are more than `most`. One that could have more than `most` watches
+/// stands still meanwhile: it is faster than whoever counts.
 fn epoll_watches(pid: Pid, most: u64) -> u64 {
     let open = descriptors(pid);
-    if open <= FREE {
+    if open <= FEW {
         return 0;
     }
     let proc = format!("{}/proc/{}", place::host(), pid.as_raw_nonzero());
@@ -618,22 +659,31 @@ fn epoll_watches(pid: Pid, most: u64) -> u64 {
         .flatten()
         .flatten()
         .take(MOST);
-    let epolls: Vec<std::fs::DirEntry> = entries.filter(|entry| is_epoll(&entry.path())).collect();
+    let info = |name: &OsStr| std::fs::read_to_string(format!("{proc}/fdinfo/{}", name.display())).unwrap_or_default();
+    let (mut epolls, mut watches) = (Vec::new(), 0_u64);
+    for entry in entries {
+        match std::fs::read_link(entry.path()).unwrap_or_default() {
+            target if target.as_os_str() == EPOLL => epolls.push(entry.file_name()),
+            target if target.as_os_str().as_bytes().starts_with(b"socket:") => {
+                watches += number_of(&info(&entry.file_name()), "scm_fds:") * ON_THE_WAY / EPOLL_WATCH;
+            }
+            target if target.is_absolute() && is_of_proc(&entry.path()) => watches += REPORT / EPOLL_WATCH,
+            _ => {}
+        }
+    }
     let could = u64::try_from(epolls.len()).unwrap_or(u64::MAX).saturating_mul(open);
     let held = could > most && !is_stopped(pid) && kill_process(pid, Signal::STOP).is_ok();
-    let mut watches = 0_u64;
-    for entry in epolls {
-        let info =
-            std::fs::read_to_string(format!("{proc}/fdinfo/{}", entry.file_name().display())).unwrap_or_default();
+    for name in epolls {
+        if watches > most {
+            break;
+        }
+        let info = info(&name);
         let lines = info.lines().map(|line| match line {
             line if line.starts_with("tfd:") => 1,
             line if line.starts_with("lock:") => locks::LOCK / EPOLL_WATCH,
             _ => 0,
         });
         watches = watches.saturating_add(lines.sum());
-        if watches > most {
-            break;
-        }
     }
     if held {
         let _ = kill_process(pid, Signal::CONT);
@@ -641,8 +691,13 @@ fn epoll_watches(pid: Pid, most: u64) -> u64 {
     watches
 }
 
+fn is_of_proc(descriptor: &Path) -> bool {
+    const PROC: u64 = 0x9fa0;
+    rustix::fs::statfs(descriptor).is_ok_and(|found| u64::try_from(found.f_type) == Ok(PROC))
+}
+
 fn is_epoll(descriptor: &Path) -> bool {
-    std::fs::read_link(descriptor).is_ok_and(|target| target.as_os_str() == "anon_inode:[eventpoll]")
+    std::fs::read_link(descriptor).is_ok_and(|target| target.as_os_str() == EPOLL)
 }
 
 /// How many descriptors a process has open; the size of their folder since Linux 6.2.

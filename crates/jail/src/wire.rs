@@ -17,7 +17,7 @@ use crate::spec::{Request, Template};
 /// The largest message, in bytes.
 pub const MAX_MESSAGE: usize = 128 * 1024;
 /// The most descriptors beside one message.
-const MAX_DESCRIPTORS: usize = 9;
+const MAX_DESCRIPTORS: usize = 10;
 
 /// From the server to the launcher.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -43,7 +43,9 @@ pub(super) enum FromCradle {
         /// Its id on the host.
         pid: u32,
     },
-    /// It is locked and runs its entry. The near ends of its lane come beside this, if it has one.
+    /// The near ends of its lane come beside this, while nothing limits how many descriptors may be on the way.
+    Lane,
+    /// It is locked and runs its entry.
     Ready,
     /// It is not.
     Failed(StepError),
@@ -60,6 +62,8 @@ pub(super) const NAMESPACES: [(u64, &str); 7] = [
     (0x0400_0000, "uts_namespace"),
     (0x0200_0000, "cgroup_namespace"),
 ];
+/// Clocks are the machine's, but a namespace is a file, and everybody can lock and watch one that is shared.
+const TIME_NAMESPACE: u64 = 0x80;
 const CLONE_PARENT: u64 = 0x8000;
 
 /// Every flag for a namespace.
@@ -198,6 +202,9 @@ fn become_sandbox(
         ));
     };
     let mut flags = CLONE_PARENT;
+    if time_namespaces() && !faults::skipped(&prepared.template, "ipc_namespace") {
+        flags |= TIME_NAMESPACE;
+    }
     for (flag, layer) in NAMESPACES {
         faults::layer(&prepared.template, layer)
             .map_err(|error| StepError::new("make namespaces", Some(layer), &error))?;
@@ -225,6 +232,11 @@ fn become_sandbox(
     }
 }
 
+/// Whether this kernel has namespaces for time.
+fn time_namespaces() -> bool {
+    rustix::fs::stat(format!("{}/proc/self/ns/time", plan::place::host())).is_ok()
+}
+
 /// The first process, from right after it was made: locks itself and runs its entry.
 pub(super) fn first_process(
     prepared: &Prepared,
@@ -240,19 +252,21 @@ pub(super) fn first_process(
         exit_now(0)
     };
     drop(buffer);
+    // A sandbox without namespaces may not pass descriptors; without a lane everything goes through the agent.
+    let lane = if folder.is_none() { Lane::make().ok() } else { None };
+    let (near, far) = lane.unzip();
+    if let Some(near) = near
+        && send(socket.as_fd(), &FromCradle::Lane, &near.descriptors()).is_err()
+    {
+        exit_now(1);
+    }
     if let Err(error) = lock(prepared, request, steps, socket) {
         let _ = send(socket.as_fd(), &FromCradle::Failed(error), &[]);
         exit_now(1);
     }
-    // A sandbox without namespaces may not pass descriptors; without a lane everything goes through the agent.
-    let lane = if folder.is_none() { Lane::make().ok() } else { None };
-    let (near, far) = lane.unzip();
-    let ends = near.as_ref().map(Lane::descriptors);
-    let ends = ends.as_ref().map_or(&[][..], |ends| &ends[..]);
-    if send(socket.as_fd(), &FromCradle::Ready, ends).is_err() {
+    if send(socket.as_fd(), &FromCradle::Ready, &[]).is_err() {
         exit_now(1);
     }
-    drop(near);
     // The launcher's socket and the descriptors of the agent are all that is open; the agent keeps its own, and the socket as
     // the door of a sandbox that can be entered.
     let door = if prepared.common.is_some() {

@@ -45,9 +45,15 @@ impl Jail {
                     Err(error) => StepError::new("map ids", Some("user_namespace"), &error),
                 }
             }
-            Ok(Some((FromCradle::Ready, lane))) => {
-                let Some((pid, pidfd)) = first.take() else { return false };
+            Ok(Some((FromCradle::Lane, lane))) => {
                 self.lane = lane;
+                return false;
+            }
+            Ok(Some((FromCradle::Ready, _))) => {
+                let Some((pid, pidfd)) = first.take() else { return false };
+                if let Some(group) = &mut self.group {
+                    group.keep_private_files(pid);
+                }
                 self.run(pid, pidfd);
                 return true;
             }

@@ -24,7 +24,7 @@ const ENTER_DEADLINE: Duration = Duration::from_secs(5);
 /// while it is made: once its first process has hidden itself, an ordinary user's launcher may not look at it any more.
 pub(super) struct Entrances {
     pid: OwnedFd,
-    others: [OwnedFd; 4],
+    others: Vec<OwnedFd>,
     mount: OwnedFd,
     user: OwnedFd,
 }
@@ -35,9 +35,12 @@ impl Entrances {
             let path = format!("{}/proc/{pid}/ns/{name}", place::host());
             rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         };
+        let mut others = vec![open("net")?, open("ipc")?, open("uts")?, open("cgroup")?];
+        // Some kernels have none for time.
+        others.extend(open("time").ok());
         Ok(Self {
             pid: open("pid")?,
-            others: [open("net")?, open("ipc")?, open("uts")?, open("cgroup")?],
+            others,
             mount: open("mnt")?,
             user: open("user")?,
         })
@@ -118,9 +121,13 @@ impl Keeper {
         parent.show_the_way(&self.prepared, jail.request)?;
         let ask = || -> io::Result<(OwnedFd, u64)> {
             let (wait, go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-            let [net, ipc, uts, cgroup] = &ways.others;
-            let handed = [&ways.pid, &ways.user, net, ipc, uts, cgroup, &ways.mount, door, &wait];
-            send(parent.socket.as_fd(), &ToParent::Enter { id }, &handed.map(AsFd::as_fd))?;
+            let handed = [&ways.pid, &ways.user].into_iter().chain(&ways.others);
+            let handed = handed.chain([&ways.mount, door, &wait]).map(AsFd::as_fd);
+            send(
+                parent.socket.as_fd(),
+                &ToParent::Enter { id },
+                &handed.collect::<Vec<_>>(),
+            )?;
             Ok((go, fstat(&ways.pid)?.st_ino))
         };
         let (go, namespace) = ask().map_err(|error| StepError::new("ask the parent", None, &error))?;

@@ -1,0 +1,123 @@
+//! Mappings: what the kernel keeps for each piece of a process' address space, which is charged to nobody.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{is_stopped, place};
+
+/// What one takes at the most, in bytes.
+const MAPPING: u64 = 256;
+/// Those that any program has.
+const USUAL: u64 = 2000;
+/// More processes than these stand still meanwhile.
+const MANY: usize = 8;
+/// How often they are counted at the most, which is dear where there are many.
+const EVERY: Duration = Duration::from_millis(200);
+/// Without so much processor time since the last count there cannot be many more, in microseconds.
+const WORK: u64 = 50_000;
+
+/// What is known of a sandbox's mappings.
+#[derive(Debug, Default)]
+pub(super) struct Mappings {
+    /// In bytes, of those that have more than the usual.
+    by_process: BTreeMap<i32, u64>,
+    counted: Option<Instant>,
+    /// The processor time that the sandbox had used then, in microseconds.
+    at: u64,
+}
+
+impl Mappings {
+    /// What they count as; beyond `limit` they are not counted to the end. `used` is the processor time that the sandbox has
+    /// used.
+    pub(super) fn bytes(&mut self, used: u64, limit: u64, processes: impl FnOnce() -> Vec<Pid>) -> u64 {
+        let due = self.counted.is_none_or(|counted| counted.elapsed() > EVERY);
+        if due && used.abs_diff(self.at) >= WORK {
+            self.by_process.clear();
+            let mut sum = 0;
+            let processes = processes();
+            // Many are faster than whoever counts, and leave it no processor time.
+            let held: Vec<Pid> = if processes.len() > MANY {
+                let going = processes.iter().filter(|pid| !is_stopped(**pid));
+                going
+                    .filter(|pid| kill_process(**pid, Signal::STOP).is_ok())
+                    .copied()
+                    .collect()
+            } else {
+                Vec::new()
+            };
+            for pid in processes {
+                let bytes = count(pid, (limit / MAPPING).saturating_sub(sum / MAPPING)).saturating_sub(USUAL) * MAPPING;
+                if bytes > 0 {
+                    self.by_process.insert(pid.as_raw_nonzero().get(), bytes);
+                }
+                sum += bytes;
+                if sum > limit {
+                    break;
+                }
+            }
+            for pid in held {
+                let _ = kill_process(pid, Signal::CONT);
+            }
+            self.at = used;
+            self.counted = Some(Instant::now());
+        }
+        self.by_process.values().sum()
+    }
+
+    /// All that have more than the usual, which are about to be ended. Others are counted at the next look.
+    pub(super) fn take(&mut self) -> Vec<Pid> {
+        self.counted = None;
+        self.at = 0;
+        let pids = std::mem::take(&mut self.by_process);
+        pids.into_keys().filter_map(Pid::from_raw).collect()
+    }
+
+    /// That process has been ended.
+    pub(super) fn forget(&mut self, pid: Pid) {
+        self.by_process.remove(&pid.as_raw_nonzero().get());
+    }
+
+    /// What those of one process count as.
+    pub(super) fn of(&self, pid: Pid) -> u64 {
+        self.by_process.get(&pid.as_raw_nonzero().get()).copied().unwrap_or(0)
+    }
+}
+
+/// How many a process has; counted until there are more than `most` beyond the usual.
+fn count(pid: Pid, most: u64) -> u64 {
+    let path = format!("{}/proc/{}/maps", place::host(), pid.as_raw_nonzero());
+    let Ok(mut file) = std::fs::File::open(path) else {
+        return 0;
+    };
+    let mut buffer = [0; 16 << 10];
+    let mut lines = 0;
+    while let Ok(read) = file.read(&mut buffer) {
+        let text = buffer.get(..read).unwrap_or_default();
+        lines += u64::try_from(text.iter().filter(|byte| **byte == b'\n').count()).unwrap_or(u64::MAX);
+        if read == 0 || lines > most.saturating_add(USUAL) {
+            break;
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_beyond_the_usual_are_counted() {
+        let own = rustix::process::getpid();
+        let lines = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+        let counted = count(own, 1 << 20);
+        assert!(
+            counted.abs_diff(u64::try_from(lines).unwrap()) < 50,
+            "{counted} {lines}"
+        );
+        let mut mappings = Mappings::default();
+        assert_eq!(mappings.bytes(1_000_000, 1 << 30, || vec![own]), 0);
+    }
+}
