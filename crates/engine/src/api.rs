@@ -450,6 +450,8 @@ pub struct SandboxView {
     pub packages: Vec<String>,
     /// Its live sessions.
     pub sessions: Vec<SessionView>,
+    /// What its last executions did to its memory, oldest first; at most ten.
+    pub growth: Vec<MemoryGrowth>,
     /// What isolates it.
     pub isolation: Isolation,
     /// Hosts that it may reach.
@@ -666,6 +668,18 @@ pub struct MemoryUse {
     pub after: ByteSize,
     /// What the sandbox may use.
     pub limit: ByteSize,
+}
+
+/// What an execution did to the memory of its sandbox, as measured from outside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryGrowth {
+    /// The execution.
+    pub execution_id: ExecutionId,
+    /// Before and after it. None where it ran for less than 5 ms and was not measured: what it added is in the next
+    /// execution's `before` to `after`.
+    pub memory: Option<MemoryUse>,
+    /// The most that the sandbox used while it ran; none where an earlier one had used as much.
+    pub peak: Option<ByteSize>,
 }
 
 /// What a session is after it was restored. Variables and imports are as they were then; files are as they are now;

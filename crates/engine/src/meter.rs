@@ -7,7 +7,7 @@ use sandcell_sandbox::{ByteSize, Sandbox, Usage};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::MemoryUse;
+use crate::{ExecutionId, MemoryGrowth, MemoryUse};
 use crate::network::{Reached, denied_so_far};
 use crate::record::Record;
 
@@ -69,6 +69,7 @@ impl Meter {
     /// What was used: before, after, and the cost between them.
     pub(crate) async fn stop(
         self,
+        id: &ExecutionId,
         record: &Record,
         sandbox: &Arc<dyn Sandbox>,
         duration: Duration,
@@ -96,6 +97,11 @@ impl Meter {
                 peak: before.memory_peak,
                 memory: None,
             };
+            record.grew(MemoryGrowth {
+                execution_id: id.clone(),
+                memory: None,
+                peak: None,
+            });
             return (before, Some(before), cost);
         }
         let after = read_usage(sandbox.as_ref()).await;
@@ -107,6 +113,11 @@ impl Meter {
             before: ByteSize::bytes(before.memory),
             after: ByteSize::bytes(after.memory),
             limit: record.birth.limits.memory,
+        });
+        record.grew(MemoryGrowth {
+            execution_id: id.clone(),
+            memory: cost.memory,
+            peak: (cost.peak > before.memory_peak).then(|| ByteSize::bytes(cost.peak)),
         });
         (before, after, cost)
     }

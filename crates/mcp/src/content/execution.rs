@@ -131,7 +131,8 @@ fn millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn tenths_of_mib(size: ByteSize) -> f64 {
+/// A size as results say it.
+pub(crate) fn tenths_of_mib(size: ByteSize) -> f64 {
     let tenths = u32::try_from(size.as_bytes().saturating_mul(10) >> 20).unwrap_or(u32::MAX);
     f64::from(tenths) / 10.0
 }
