@@ -7,9 +7,9 @@ use sandcell_sandbox::{ByteSize, Sandbox, Usage};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::{ExecutionId, MemoryGrowth, MemoryUse};
 use crate::network::{Reached, denied_so_far};
 use crate::record::Record;
+use crate::{ExecutionId, MemoryGrowth, MemoryUse};
 
 /// How long a reading of what a sandbox uses may take.
 const USAGE: Duration = Duration::from_millis(500);

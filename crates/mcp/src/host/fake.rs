@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
     Artifact, BackendView, Cause, CreateRequest, EngineConfig, ExecuteRequest, ExecutionId, ExecutionView, FileAnswer,
-    HistoryRecord, HistoryView, InstallRequest, KeptExecution, MemoryGrowth, MemoryUse, Principal, ResetView, RunRequest, RunningView,
-    SandboxId, SandboxView, SecurityEvent, SessionView, Shown, Status, StreamSlice, Watch,
+    HistoryRecord, HistoryView, InstallRequest, KeptExecution, MemoryGrowth, MemoryUse, Principal, ResetView,
+    RunRequest, RunningView, SandboxId, SandboxView, SecurityEvent, SessionView, Shown, Status, StreamSlice, Watch,
 };
 use sandcell_sandbox::{
     ByteSize, Code, Entry, EntryKind, Failure, FileChunk, FileError, Isolation, LanguageInfo, Level, Limits, Listing,

@@ -335,7 +335,7 @@ fn growth_text(growth: &[MemoryGrowth]) -> String {
             text.push_str("\nmemory added by the last executions:");
         }
         let _ = write!(text, "\n  {}: ", one.execution_id);
-        match added_mb(one) {
+        match one.memory.map(execution::growth_mb) {
             Some(added) => {
                 let _ = write!(text, "{added:+.1} MB");
             }
@@ -346,11 +346,6 @@ fn growth_text(growth: &[MemoryGrowth]) -> String {
         }
     }
     text
-}
-
-fn added_mb(growth: &MemoryGrowth) -> Option<f64> {
-    let memory = growth.memory?;
-    Some(execution::tenths_of_mib(memory.after) - execution::tenths_of_mib(memory.before))
 }
 
 fn details(view: &SandboxView) -> String {
@@ -450,7 +445,7 @@ pub(crate) fn data(view: &SandboxView) -> Value {
         })).collect::<Vec<_>>(),
         "memory_growth": view.growth.iter().map(|one| json!({
             "execution_id": one.execution_id,
-            "added_mb": added_mb(one).map(|added| (added * 10.0).round() / 10.0),
+            "added_mb": one.memory.map(execution::growth_mb),
             "peak_mb": one.peak.map(execution::tenths_of_mib),
         })).collect::<Vec<_>>(),
         "packages": view.packages,

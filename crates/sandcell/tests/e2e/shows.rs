@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use crate::support::client::Client;
+use crate::support::client::{Answer, Client};
 use crate::support::place::Place;
 use crate::support::{begin, machine, name_of, settled, skip};
 
@@ -126,7 +126,10 @@ fn a_status_lists_what_each_execution_added_to_memory() {
     let server = server(&place);
     let rows = |sandbox: &str| {
         let status = server.call("get_sandbox_status", json!({"sandbox_id": sandbox}));
-        let rows = status.data()["sandboxes"][0]["memory_growth"].as_array().unwrap().clone();
+        let rows = status.data()["sandboxes"][0]["memory_growth"]
+            .as_array()
+            .unwrap()
+            .clone();
         (rows, status.all())
     };
     let many = server.run("import time\nmany = bytearray(b'x') * (60 << 20)\ntime.sleep(0.02)");
@@ -140,7 +143,6 @@ fn a_status_lists_what_each_execution_added_to_memory() {
     assert!((50.0..90.0).contains(&added(0).unwrap()), "{listed:?}");
     assert!(listed[0]["peak_mb"].as_f64().unwrap() >= 60.0, "{listed:?}");
     assert!((-90.0..-50.0).contains(&added(2).unwrap()), "{listed:?}");
-    assert_eq!(listed[2]["peak_mb"], json!(null), "{listed:?}");
     let line = format!("{}: +{:.1} MB (peak ", id(&many), added(0).unwrap());
     assert!(text.contains(&line), "{line}: {text}");
     // Only the last ones are known.
@@ -244,10 +246,10 @@ const MISBEHAVIOUR: &[(&str, &str)] = &[
     ),
     (
         "class R:\n    def __repr__(self): raise ValueError('no text')\nR()",
-        "ok",
+        "error",
     ),
     ("class R:\n    def __repr__(self): raise SystemExit(3)\nR()", "error"),
-    ("class G:\n    def __repr__(self): return 'x' * (1 << 30)\nG()", "ok"),
+    ("class G:\n    def __repr__(self): return 'x' * (1 << 30)\nG()", "error"),
     ("class M:\n    def __repr__(self): return 'x' * (64 << 20)\nM()", "ok"),
     (
         "class D:\n    def __repr__(self):\n        import shutil; shutil.rmtree('/home/user', ignore_errors=True); return 'gone'\nD()",
@@ -255,7 +257,7 @@ const MISBEHAVIOUR: &[(&str, &str)] = &[
     ),
     (
         "class H:\n    def _repr_html_(self): return self._repr_html_()\n    def _repr_mimebundle_(self, **k): return {1: object()}\nH()",
-        "ok",
+        "error",
     ),
     ("import sys\nsys.displayhook = sys.excepthook = None\n5", "ok"),
     (

@@ -340,8 +340,26 @@ def become(name, mask):
     _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
     base = session.last_nonce.rpartition("-")[0]
     await_word(b"\nsandcell-resume %s\n" % base.encode("ascii"))
+    tell_of_fault()
     session.copy_owed = True
     core.send({"type": "resumed", "nonce": base, "cell": session.cell})
+
+
+def tell_of_fault():
+    """Says where the one that died was in the program, if it left a note."""
+    if core.FAULTS < 0:
+        return
+    try:
+        posix.lseek(core.FAULTS, 0, 0)
+        lines = core.read(core.FAULTS, 1 << 14).decode("utf-8", "replace").split("\n")
+        posix.ftruncate(core.FAULTS, 0)
+        posix.lseek(core.FAULTS, 0, 0)
+    except OSError:
+        return
+    ours = ('  File "<sandcell ', '  File "<string>"')
+    places = [line for line in lines if line.startswith("  File ") and not line.startswith(ours)]
+    if lines[0].startswith("Fatal Python error"):
+        core.say("\n".join([lines[0] + ", at (innermost first)"] + places[:20]) + "\n")
 
 
 def close_files(things):

@@ -68,6 +68,7 @@ class session:
     dropped = 0
     waiting = []  # displays made while no cell ran
     captured = None  # where displays go instead, while something captures them
+    failed = None  # what methods that show the last value have raised, while they are asked
     formatted = False  # functions are registered that show values
     inputs = []  # `In`
     outputs = {}  # `Out`
@@ -374,7 +375,7 @@ def set_up_paths(of_site):
 def set_up_imports():
     sys.meta_path.insert(0, Hooks(False))
     sys.meta_path.append(Hooks(True))
-    sys.argv = [""]
+    sys.argv = ["ipykernel_launcher.py"]  # which argparse names in its messages
     posix.system = lambda command: part("packages").system(command)
     if "os" in sys.modules:
         sys.modules["os"].system = posix.system
@@ -515,7 +516,7 @@ def run_cell(header):
     session.nonce = session.last_nonce = header["nonce"]
     session.cell = header["cell"]
     session.copy_below = header.get("copy_below", 0)
-    session.shown, session.dropped, session.captured = 0, 0, None
+    session.shown, session.dropped, session.captured, session.failed = 0, 0, None, None
     session.syntax_error = None
     session.packages = header.get("packages")
     name = "<cell %d>" % header["cell"]
@@ -601,17 +602,22 @@ def keep_output(value):
 def publish(value):
     """The last expression's value: kept as `_` and sent."""
     keep_output(value)
-    kind = type(value)
+    kind, failed = type(value), []
     if kind.__module__ != "builtins" or (kind is str and len(value) > HEAVY):
         part("shell").weigh(value)
     if (kind is float or kind is bool or kind is int and -HEAVY < value < HEAVY) and not session.formatted:
         blobs = [("text/plain", repr(value).encode("ascii"))]
     else:
-        blobs = part("rich").bundle(value)
-    if not blobs:
-        return  # it has shown itself
-    flush_streams()
-    send({"type": "result", "nonce": session.nonce}, blobs)
+        session.failed = []
+        try:
+            blobs = part("rich").bundle(value)
+        finally:
+            failed, session.failed = session.failed, None
+    if blobs:  # else it has shown itself
+        flush_streams()
+        send({"type": "result", "nonce": session.nonce}, blobs)
+    if failed:
+        raise failed[-1]
 
 
 def show(blobs):
@@ -641,7 +647,15 @@ def show(blobs):
 def display(*values, raw=False, **_options):
     """Shows values in all their representations. With `raw` each is a ready mapping of MIME types."""
     for value in values:
-        show(part("rich").bundle_of_raw(value) if raw else part("rich").bundle(value))
+        if raw:
+            show(part("rich").bundle_of_raw(value))
+            continue
+        try:
+            blobs = part("rich").bundle(value)
+        except Exception as error:  # what a `__repr__` raises does not end a cell that only displays
+            part("rich").tell(error)
+        else:
+            show(blobs)
 
 
 def finish_output():
@@ -687,7 +701,7 @@ def identity(fd):
 
 def open_stream(fd):
     raw = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
-    return io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
+    return io.TextIOWrapper(raw, "UTF-8", "backslashreplace", line_buffering=True)
 
 
 def heal():
@@ -843,6 +857,8 @@ def in_child():
     """A fork made by user code keeps no hold on the session."""
     session.child = True
     session.loop = None
+    if FAULTS >= 0 and "faulthandler" in sys.modules:
+        sys.modules["faulthandler"].disable()
     for copy in COPIES:
         if copy not in (OUT_COPY, ERR_COPY):
             try:
@@ -862,6 +878,19 @@ def make_main():
     builtins.copyright = Notice(sys.copyright)
     builtins.credits = builtins.license = Notice("see https://docs.python.org/3/license.html")
     return main
+
+
+def note_faults():
+    """A crash in compiled code leaves a note which line it came from, for the copy that goes on: stderr would get it
+    with our frames and the names of every library."""
+    global FAULTS
+    try:
+        fd = posix.memfd_create("sandcell-fault", 1)
+        FAULTS = move_up(fd)
+        close(fd)
+        __import__("faulthandler").enable(FAULTS, False)
+    except Exception:
+        FAULTS = -1  # an interpreter or a kernel without it: the result names the signal
 
 
 def be_killed_first():
@@ -914,17 +943,18 @@ def take_over():
     CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = [move_up(fd) for fd in (3, 4, 1, 2)]
     close(3)
     close(4)
-    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
-    sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    sys.stdout.reconfigure(encoding="UTF-8", errors="backslashreplace", line_buffering=True)
+    sys.stderr.reconfigure(encoding="UTF-8", errors="backslashreplace", line_buffering=True)
     streams.update({1: sys.stdout, 2: sys.stderr})
     IDENTITIES = {1: identity(1), 2: identity(2)}
     kept = list(AFTER_FORK)
     register_at_fork(before=before_fork, after_in_child=in_child)
     AFTER_FORK[:] = kept
     be_killed_first()
+    note_faults()
 
 
-CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = 3, 4, 1, 2
+CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY, FAULTS = 3, 4, 1, 2, -1
 NAMES, IDENTITIES, streams = {}, {}, {1: sys.stdout, 2: sys.stderr}
 if BOOT.get("parent"):
     rest = inbox.next()
