@@ -8,7 +8,7 @@ use bytes::Bytes;
 use sandcell_sandbox::{ByteSize, Code, Cpus, Finding, Isolation, LayerReport, Limits, SandboxPath, Usage, Variable};
 use serde::{Deserialize, Serialize};
 
-use crate::{AbsentBackend, PassedOver, Quota, Watch};
+use crate::{AbsentBackend, MemoryGrowth, MemoryUse, PassedOver, Quota, Watch};
 
 /// Who calls. Everything belongs to a principal, and another's id answers like one that never existed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -657,29 +657,6 @@ impl Expiry {
     pub fn idles_soon(&self) -> Option<Duration> {
         (self.idle <= SHORT_IDLE).then_some(self.idle)
     }
-}
-
-/// Memory of a sandbox around one execution.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MemoryUse {
-    /// Before it.
-    pub before: ByteSize,
-    /// After it.
-    pub after: ByteSize,
-    /// What the sandbox may use.
-    pub limit: ByteSize,
-}
-
-/// What an execution did to the memory of its sandbox, as measured from outside.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MemoryGrowth {
-    /// The execution.
-    pub execution_id: ExecutionId,
-    /// Before and after it. None where it ran for less than 5 ms and was not measured: what it added is in the next
-    /// execution's `before` to `after`.
-    pub memory: Option<MemoryUse>,
-    /// The most that the sandbox used while it ran; none where an earlier one had used as much.
-    pub peak: Option<ByteSize>,
 }
 
 /// What a session is after it was restored. Variables and imports are as they were then; files are as they are now;

@@ -7,14 +7,37 @@ use sandcell_sandbox::{ByteSize, Sandbox, Usage};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::ExecutionId;
 use crate::network::{Reached, denied_so_far};
 use crate::record::Record;
-use crate::{ExecutionId, MemoryGrowth, MemoryUse};
 
 /// How long a reading of what a sandbox uses may take.
 const USAGE: Duration = Duration::from_millis(500);
 /// Cells that went well in less than this are not worth a question to the back end: it would take longer.
 const QUICK: Duration = Duration::from_millis(5);
+
+/// Memory of a sandbox around one execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Before it.
+    pub before: ByteSize,
+    /// After it.
+    pub after: ByteSize,
+    /// What the sandbox may use.
+    pub limit: ByteSize,
+}
+
+/// What an execution did to the memory of its sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryGrowth {
+    /// Which one.
+    pub execution_id: ExecutionId,
+    /// None where it ran for less than 5 ms and was not measured: the next one's has what it added.
+    pub memory: Option<MemoryUse>,
+    /// The most that the sandbox used meanwhile; none where it had used as much before.
+    pub peak: Option<ByteSize>,
+}
+
 /// What an execution used.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cost {

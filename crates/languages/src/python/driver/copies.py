@@ -177,8 +177,32 @@ def write_file(path, data):
 # ---------------------------------------------------------------- making one
 
 
+def note_faults():
+    """From now on a crash in compiled code leaves a note which line it came from, for the copy that goes on: stderr
+    would get it with our frames and the names of every library."""
+    notes.fd = -1
+    try:
+        faulthandler = core.standard("faulthandler")
+        if faulthandler.is_enabled():
+            return  # the program wants them elsewhere
+        fd = posix.memfd_create("sandcell-fault", 1)
+        notes.fd = core.move_up(fd)
+        core.close(fd)
+        faulthandler.enable(notes.fd, False)
+    except Exception:
+        pass  # an interpreter or a kernel without it: the result names the signal
+
+
+class notes:
+    """Where they are written; None before the first copy."""
+
+    fd = None
+
+
 def make():
     """Makes a copy in place of the one before. In the copy this returns when it has become the session."""
+    if notes.fd is None:
+        note_faults()
     began = time.process_time()
     purse.pages, purse.faults = memory()[0], None
     old = copy.pid, copy.started
@@ -347,13 +371,13 @@ def become(name, mask):
 
 def tell_of_fault():
     """Says where the one that died was in the program, if it left a note."""
-    if core.FAULTS < 0:
+    if notes.fd < 0:
         return
     try:
-        posix.lseek(core.FAULTS, 0, 0)
-        lines = core.read(core.FAULTS, 1 << 14).decode("utf-8", "replace").split("\n")
-        posix.ftruncate(core.FAULTS, 0)
-        posix.lseek(core.FAULTS, 0, 0)
+        posix.lseek(notes.fd, 0, 0)
+        lines = core.read(notes.fd, 1 << 14).decode("utf-8", "replace").split("\n")
+        posix.ftruncate(notes.fd, 0)
+        posix.lseek(notes.fd, 0, 0)
     except OSError:
         return
     ours = ('  File "<sandcell ', '  File "<string>"')

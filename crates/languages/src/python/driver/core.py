@@ -608,11 +608,7 @@ def publish(value):
     if (kind is float or kind is bool or kind is int and -HEAVY < value < HEAVY) and not session.formatted:
         blobs = [("text/plain", repr(value).encode("ascii"))]
     else:
-        session.failed = []
-        try:
-            blobs = part("rich").bundle(value)
-        finally:
-            failed, session.failed = session.failed, None
+        blobs, failed = part("rich").result(value)
     if blobs:  # else it has shown itself
         flush_streams()
         send({"type": "result", "nonce": session.nonce}, blobs)
@@ -647,15 +643,7 @@ def show(blobs):
 def display(*values, raw=False, **_options):
     """Shows values in all their representations. With `raw` each is a ready mapping of MIME types."""
     for value in values:
-        if raw:
-            show(part("rich").bundle_of_raw(value))
-            continue
-        try:
-            blobs = part("rich").bundle(value)
-        except Exception as error:  # what a `__repr__` raises does not end a cell that only displays
-            part("rich").tell(error)
-        else:
-            show(blobs)
+        show(part("rich").bundle_of_raw(value) if raw else part("rich").displayed(value))
 
 
 def finish_output():
@@ -857,8 +845,6 @@ def in_child():
     """A fork made by user code keeps no hold on the session."""
     session.child = True
     session.loop = None
-    if FAULTS >= 0 and "faulthandler" in sys.modules:
-        sys.modules["faulthandler"].disable()
     for copy in COPIES:
         if copy not in (OUT_COPY, ERR_COPY):
             try:
@@ -878,19 +864,6 @@ def make_main():
     builtins.copyright = Notice(sys.copyright)
     builtins.credits = builtins.license = Notice("see https://docs.python.org/3/license.html")
     return main
-
-
-def note_faults():
-    """A crash in compiled code leaves a note which line it came from, for the copy that goes on: stderr would get it
-    with our frames and the names of every library."""
-    global FAULTS
-    try:
-        fd = posix.memfd_create("sandcell-fault", 1)
-        FAULTS = move_up(fd)
-        close(fd)
-        __import__("faulthandler").enable(FAULTS, False)
-    except Exception:
-        FAULTS = -1  # an interpreter or a kernel without it: the result names the signal
 
 
 def be_killed_first():
@@ -951,10 +924,9 @@ def take_over():
     register_at_fork(before=before_fork, after_in_child=in_child)
     AFTER_FORK[:] = kept
     be_killed_first()
-    note_faults()
 
 
-CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY, FAULTS = 3, 4, 1, 2, -1
+CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = 3, 4, 1, 2
 NAMES, IDENTITIES, streams = {}, {}, {1: sys.stdout, 2: sys.stderr}
 if BOOT.get("parent"):
     rest = inbox.next()

@@ -50,6 +50,24 @@ def bundle(value):
     return checked(found)
 
 
+def displayed(value):
+    """The same of a value that is only displayed: what its `__repr__` raises is told, and ends nothing."""
+    try:
+        return bundle(value)
+    except Exception as error:
+        tell(error)
+        return None
+
+
+def result(value):
+    """(the same of a cell's value, what methods that show it have raised)"""
+    core.session.failed = failed = []
+    try:
+        return bundle(value), failed
+    finally:
+        core.session.failed = None
+
+
 def tell(error):
     """A method that shows a value failed, which ends nothing: of the last value it is the cell's error, once that was
     shown as well as it can be; of others it is said on stderr."""
