@@ -8,7 +8,7 @@ use bytes::Bytes;
 use sandcell_sandbox::{ByteSize, Code, Cpus, Finding, Isolation, LayerReport, Limits, SandboxPath, Usage, Variable};
 use serde::{Deserialize, Serialize};
 
-use crate::{AbsentBackend, PassedOver, Quota, Watch};
+use crate::{AbsentBackend, MemoryGrowth, MemoryUse, PassedOver, Quota, Watch};
 
 /// Who calls. Everything belongs to a principal, and another's id answers like one that never existed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -450,6 +450,8 @@ pub struct SandboxView {
     pub packages: Vec<String>,
     /// Its live sessions.
     pub sessions: Vec<SessionView>,
+    /// What its last executions did to its memory, oldest first; at most ten.
+    pub growth: Vec<MemoryGrowth>,
     /// What isolates it.
     pub isolation: Isolation,
     /// Hosts that it may reach.
@@ -655,17 +657,6 @@ impl Expiry {
     pub fn idles_soon(&self) -> Option<Duration> {
         (self.idle <= SHORT_IDLE).then_some(self.idle)
     }
-}
-
-/// Memory of a sandbox around one execution.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MemoryUse {
-    /// Before it.
-    pub before: ByteSize,
-    /// After it.
-    pub after: ByteSize,
-    /// What the sandbox may use.
-    pub limit: ByteSize,
 }
 
 /// What a session is after it was restored. Variables and imports are as they were then; files are as they are now;

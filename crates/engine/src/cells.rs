@@ -446,7 +446,9 @@ impl Job {
         };
         let well = alive && ran.stop.is_none();
         let network = meter.reached(&self.record);
-        let (before, after, cost) = meter.stop(&self.record, sandbox, ran.duration, well).await;
+        let (before, after, cost) = meter
+            .stop(&self.execution.id, &self.record, sandbox, ran.duration, well)
+            .await;
         let gone = end_of_sandbox(&self.core, &self.record, &ran, after.is_some()).await;
         let reset = matches!(ran.stop, Some(Stop::Reset));
         let (restored, why_lost) = match (&ran.ending, held.session.aftermath()) {

@@ -55,6 +55,7 @@ use tokio_util::sync::CancellationToken;
 pub use api::*;
 pub use clock::rfc3339_millis as timestamp;
 pub use lasting::{Auditor, EventKind, Finished, Keeper, LastingView, SecurityEvent, Witnesses};
+pub use meter::{MemoryGrowth, MemoryUse};
 pub use output::Progress;
 pub use passed::{AbsentBackend, PassedOver};
 pub use policy::{MAX_LIFETIME, MIN_MEMORY};

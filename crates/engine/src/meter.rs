@@ -7,7 +7,7 @@ use sandcell_sandbox::{ByteSize, Sandbox, Usage};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::MemoryUse;
+use crate::ExecutionId;
 use crate::network::{Reached, denied_so_far};
 use crate::record::Record;
 
@@ -15,6 +15,29 @@ use crate::record::Record;
 const USAGE: Duration = Duration::from_millis(500);
 /// Cells that went well in less than this are not worth a question to the back end: it would take longer.
 const QUICK: Duration = Duration::from_millis(5);
+
+/// Memory of a sandbox around one execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Before it.
+    pub before: ByteSize,
+    /// After it.
+    pub after: ByteSize,
+    /// What the sandbox may use.
+    pub limit: ByteSize,
+}
+
+/// What an execution did to the memory of its sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryGrowth {
+    /// Which one.
+    pub execution_id: ExecutionId,
+    /// None where it ran for less than 5 ms and was not measured: the next one's has what it added.
+    pub memory: Option<MemoryUse>,
+    /// The most that the sandbox used meanwhile; none where it had used as much before.
+    pub peak: Option<ByteSize>,
+}
+
 /// What an execution used.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cost {
@@ -69,6 +92,7 @@ impl Meter {
     /// What was used: before, after, and the cost between them.
     pub(crate) async fn stop(
         self,
+        id: &ExecutionId,
         record: &Record,
         sandbox: &Arc<dyn Sandbox>,
         duration: Duration,
@@ -96,6 +120,11 @@ impl Meter {
                 peak: before.memory_peak,
                 memory: None,
             };
+            record.grew(MemoryGrowth {
+                execution_id: id.clone(),
+                memory: None,
+                peak: None,
+            });
             return (before, Some(before), cost);
         }
         let after = read_usage(sandbox.as_ref()).await;
@@ -107,6 +136,11 @@ impl Meter {
             before: ByteSize::bytes(before.memory),
             after: ByteSize::bytes(after.memory),
             limit: record.birth.limits.memory,
+        });
+        record.grew(MemoryGrowth {
+            execution_id: id.clone(),
+            memory: cost.memory,
+            peak: (cost.peak > before.memory_peak).then(|| ByteSize::bytes(cost.peak)),
         });
         (before, after, cost)
     }

@@ -290,7 +290,9 @@ impl ProgramJob {
 
     async fn judge(&self, ran: Ran, meter: Meter, sandbox: &Arc<dyn Sandbox>) -> (Verdict, Cost) {
         let network = meter.reached(&self.record);
-        let (before, after, cost) = meter.stop(&self.record, sandbox, ran.duration, false).await;
+        let (before, after, cost) = meter
+            .stop(&self.execution.id, &self.record, sandbox, ran.duration, false)
+            .await;
         let gone = end_of_sandbox(&self.core, &self.record, &ran, after.is_some()).await;
         let verdict = judge(Facts {
             ending: ran.ending,

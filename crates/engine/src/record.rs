@@ -1,6 +1,6 @@
 //! One sandbox's life as the engine sees it: being made, live, closing, gone; who is busy in it; when it ends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -14,8 +14,10 @@ use crate::output::Budget;
 use crate::passed::PassedOver;
 use crate::sessions::Slot;
 use crate::sync::lock;
-use crate::{CreateRequest, Principal, SandboxId};
+use crate::{CreateRequest, MemoryGrowth, Principal, SandboxId};
 
+/// Of so many executions it is known what they did to the memory.
+const GROWTH_KEPT: usize = 10;
 /// What a caller can do when a sandbox is not there any more.
 const START_AGAIN: &str = "call again without sandbox_id for a new default sandbox, or use create_sandbox";
 
@@ -174,6 +176,7 @@ pub(crate) struct Record {
     /// Its way to the hosts that it may reach.
     pub(crate) way: OnceLock<Arc<dyn Way>>,
     passed: Mutex<Vec<PassedOver>>,
+    growth: Mutex<VecDeque<MemoryGrowth>>,
     /// Calls that asked for it and have no answer yet. Changed under the registry's lock only.
     pub(crate) claims: AtomicUsize,
     /// Whether one of them got it.
@@ -208,6 +211,7 @@ impl Record {
             output: OnceLock::new(),
             way: OnceLock::new(),
             passed: Mutex::default(),
+            growth: Mutex::default(),
             claims: AtomicUsize::new(1),
             claimed: AtomicBool::new(false),
         })
@@ -390,6 +394,18 @@ impl Record {
 
     pub(crate) fn remember_usage(&self, usage: Usage) {
         lock(&self.state).usage = Some(usage);
+    }
+
+    /// Notes what an execution did to the memory; the oldest is forgotten.
+    pub(crate) fn grew(&self, growth: MemoryGrowth) {
+        let mut kept = lock(&self.growth);
+        kept.truncate(GROWTH_KEPT - 1);
+        kept.push_front(growth);
+    }
+
+    /// What the last executions did to it, oldest first.
+    pub(crate) fn growth(&self) -> Vec<MemoryGrowth> {
+        lock(&self.growth).iter().rev().cloned().collect()
     }
 
     /// The packages of a language that were installed in it.

@@ -184,6 +184,7 @@ impl Core {
             usage,
             packages: record.all_packages().iter().map(|held| self.shown(held)).collect(),
             sessions,
+            growth: record.growth(),
             isolation,
             network: match &record.birth.network {
                 NetworkRule::None => Vec::new(),

@@ -5,9 +5,9 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -52,14 +52,25 @@ pub enum Voice {
 #[derive(Debug)]
 pub struct Writer {
     queue: SyncSender<Request>,
+    rows: Rows,
     waiting: Arc<AtomicU64>,
     lost: AtomicU64,
 }
 
+/// What the thread has not taken yet, in order. It is woken for the first of it and takes all when it was gathered long
+/// enough: woken for each row it would be in the way of the answer that is just being written.
+type Rows = Arc<Mutex<Vec<News>>>;
+
+#[derive(Debug)]
+enum News {
+    Row(Box<Finished>),
+    Reset(String, i64),
+}
+
 #[derive(Debug)]
 enum Request {
-    Keep(Box<Finished>),
-    Reset(String, i64),
+    /// There are rows.
+    Rows,
     View {
         owner: String,
         last_n: usize,
@@ -81,7 +92,7 @@ impl Writer {
     /// When there can be no thread.
     pub fn start(path: PathBuf, keep: Retention, voice: Voice) -> std::io::Result<Self> {
         let (queue, requests) = sync_channel(QUEUE);
-        let waiting = Arc::new(AtomicU64::new(0));
+        let (waiting, rows) = (Arc::new(AtomicU64::new(0)), Rows::default());
         let mut desk = Desk {
             path,
             keep,
@@ -94,12 +105,14 @@ impl Writer {
             warned: false,
             began_ms: now(),
             waiting: Arc::clone(&waiting),
+            rows: Arc::clone(&rows),
         };
         thread::Builder::new()
             .name("history".to_owned())
             .spawn(move || desk.work(&requests))?;
         Ok(Self {
             queue,
+            rows,
             waiting,
             lost: AtomicU64::new(0),
         })
@@ -110,6 +123,24 @@ impl Writer {
             Ok(()) => true,
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => self.lose(),
         }
+    }
+
+    /// Leaves something for the thread, and wakes it if it does not know that there is something.
+    fn tell(&self, news: News) -> bool {
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        if rows.len() >= QUEUE {
+            return self.lose();
+        }
+        if rows.is_empty() && !self.send(Request::Rows) {
+            return false;
+        }
+        rows.push(news);
+        let many = rows.len() == BATCH;
+        drop(rows);
+        if many {
+            self.send(Request::Rows);
+        }
+        true
     }
 
     /// Something does not reach the database; the first time is told.
@@ -125,19 +156,19 @@ impl Writer {
 impl Keeper for Writer {
     fn keep(&self, row: Finished) {
         let weight = Row::weight_of(&row);
-        let full = self.waiting.fetch_add(weight, Ordering::Relaxed) > QUEUE_BYTES;
-        let sent = if full {
+        let heavy = self.waiting.fetch_add(weight, Ordering::Relaxed) > QUEUE_BYTES;
+        let told = if heavy {
             self.lose()
         } else {
-            self.send(Request::Keep(Box::new(row)))
+            self.tell(News::Row(Box::new(row)))
         };
-        if !sent {
+        if !told {
             self.waiting.fetch_sub(weight, Ordering::Relaxed);
         }
     }
 
     fn reset(&self, who: &Principal, at: SystemTime) {
-        self.send(Request::Reset(who.0.to_string(), millis(at)));
+        self.tell(News::Reset(who.0.to_string(), millis(at)));
     }
 
     async fn view(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Option<LastingView> {
@@ -198,6 +229,7 @@ struct Desk {
     warned: bool,
     began_ms: i64,
     waiting: Arc<AtomicU64>,
+    rows: Rows,
 }
 
 impl Desk {
@@ -207,50 +239,60 @@ impl Desk {
         loop {
             let wait = due.map_or(LOOK, |due| due.saturating_duration_since(Instant::now()));
             match requests.recv_timeout(wait) {
+                Ok(Request::Rows) if due.is_none() => due = Some(Instant::now() + GATHER),
                 Ok(request) => {
-                    self.take(request);
-                    if due.is_none() && !self.pending.is_empty() {
-                        due = Some(Instant::now() + GATHER);
-                    }
+                    self.gather();
+                    self.answer(request);
                 }
                 Err(RecvTimeoutError::Timeout) => {
+                    self.gather();
                     self.write();
                     self.look();
                     due = (!self.pending.is_empty()).then(|| Instant::now() + AGAIN);
                 }
                 Err(RecvTimeoutError::Disconnected) => {
+                    self.gather();
                     self.write();
                     return;
                 }
             }
-            if self.pending.len() >= BATCH || self.pending_bytes >= BATCH_BYTES {
-                self.write();
-            }
-            if self.pending.is_empty() {
+            if self.pending.is_empty() && self.rows.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
                 due = None;
             }
         }
     }
 
-    fn take(&mut self, request: Request) {
-        match request {
-            Request::Keep(done) => {
-                self.waiting.fetch_sub(Row::weight_of(&done), Ordering::Relaxed);
-                let row = Row::of(*done);
-                let weight = row.weight();
-                self.pending_bytes += weight;
-                self.pending.push_back(row);
-                while self.pending_bytes > PENDING_BYTES && self.pending.len() > 1 {
+    /// Takes the rows that have come.
+    fn gather(&mut self) {
+        let news = std::mem::take(&mut *self.rows.lock().unwrap_or_else(PoisonError::into_inner));
+        for one in news {
+            let done = match one {
+                News::Row(done) => done,
+                News::Reset(owner, at_ms) => {
                     self.write();
-                    if let Some(oldest) = self.pending.pop_front() {
-                        self.pending_bytes = self.pending_bytes.saturating_sub(oldest.weight());
-                    }
+                    self.with(|database, _| database.reset(&owner, at_ms));
+                    continue;
+                }
+            };
+            self.waiting.fetch_sub(Row::weight_of(&done), Ordering::Relaxed);
+            let row = Row::of(*done);
+            self.pending_bytes += row.weight();
+            self.pending.push_back(row);
+            while self.pending_bytes > PENDING_BYTES && self.pending.len() > 1 {
+                self.write();
+                if let Some(oldest) = self.pending.pop_front() {
+                    self.pending_bytes = self.pending_bytes.saturating_sub(oldest.weight());
                 }
             }
-            Request::Reset(owner, at_ms) => {
+            if self.pending.len() >= BATCH || self.pending_bytes >= BATCH_BYTES {
                 self.write();
-                self.with(|database, _| database.reset(&owner, at_ms));
             }
+        }
+    }
+
+    fn answer(&mut self, request: Request) {
+        match request {
+            Request::Rows => {}
             Request::View {
                 owner,
                 last_n,

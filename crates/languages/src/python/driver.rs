@@ -26,11 +26,12 @@ pub struct DriverFile {
 
 const BOOT: &str = include_str!("driver/boot.py");
 
-const FILES: [DriverFile; 16] = [
+const FILES: [DriverFile; 17] = [
     file("core", include_str!("driver/core.py")),
     file("imports", include_str!("driver/imports.py")),
     file("copies", include_str!("driver/copies.py")),
     file("errors", include_str!("driver/errors.py")),
+    file("advice", include_str!("driver/advice.py")),
     file("lookups", include_str!("driver/lookups.py")),
     file("pretty", include_str!("driver/pretty.py")),
     file("rich", include_str!("driver/rich.py")),

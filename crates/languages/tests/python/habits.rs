@@ -82,11 +82,21 @@ async fn shell_lines_run_and_can_be_kept() {
     python.run("name = 'Ada'").await.ok();
     assert_eq!(
         python
-            .run("!echo hello {name} $name $HOME_IS_NOT {1+1}")
+            .run("!echo hello {name} $name {1+1} {name[:2]} '$name' $$HOME_IS_NOT")
             .await
             .ok()
             .stdout,
-        "hello Ada Ada 2\n"
+        "hello Ada Ada 2 Ad $name\n"
+    );
+    // One that is not a variable leaves all of them to the shell, as in a notebook.
+    assert_eq!(python.run("!echo {name} $? {1+1} $#").await.ok().stdout, "Ada 0 2 0\n");
+    assert_eq!(
+        python.run("!echo {name} ${UNSET} {1+1}").await.ok().stdout,
+        "{name} {1+1}\n"
+    );
+    assert_eq!(
+        python.run("!ls /nowhere; echo after").await.ok().stdout,
+        "ls: cannot access '/nowhere': No such file or directory\nafter\n"
     );
     assert_eq!(
         python.run("!echo '{print $1}' $$ | awk '{print $1}'").await.ok().stdout,
@@ -267,7 +277,7 @@ async fn indented_cells_run() {
 async fn display_shows_every_representation() {
     let mut python = python!();
     let ran = python
-        .run("class R:\n    def __repr__(self): return 'plain'\n    def _repr_html_(self): return '<i>h</i>'\n    def _repr_svg_(self): return '<svg/>'\n    def _repr_json_(self): return {'a': float('nan')}\n    def _repr_png_(self): return b'png'\n    def _repr_latex_(self): raise ValueError\nR()")
+        .run("class R:\n    def __repr__(self): return 'plain'\n    def _repr_html_(self): return '<i>h</i>'\n    def _repr_svg_(self): return '<svg/>'\n    def _repr_json_(self): return {'a': float('nan')}\n    def _repr_png_(self): return b'png'\n    def _repr_latex_(self): raise NotImplementedError\nR()")
         .await
         .ok();
     let bundle = ran.result.as_ref().unwrap();
@@ -291,7 +301,7 @@ async fn display_shows_every_representation() {
         .await
         .ok();
     let texts: Vec<_> = ran.displays.iter().map(|bundle| bundle.text()).collect();
-    assert_eq!(texts, ["m", "'text'", "[1]", "<text/html>"]);
+    assert_eq!(texts, ["m", "'text'", "[1]", "<p>"]);
     let ran = python
         .run("class Big:\n    def _repr_png_(self): return b'x' * (5 << 20)\nBig()")
         .await

@@ -136,14 +136,35 @@ async fn values_whose_text_misbehaves_do_no_harm() {
         .run("class Raises:\n    def __repr__(self): raise ValueError('no text')\n    _repr_html_ = __repr__")
         .await
         .ok();
-    let ran = python.run("Raises()").await.ok();
-    assert_eq!(ran.text(), "<__main__.Raises object whose __repr__ raised ValueError>");
+    // Of the last value it is the cell's error, of one that is only displayed it is said; either way as in a notebook.
+    let ran = python.run("Raises()").await;
+    let error = ran.error();
+    assert!(error.traceback.ends_with("ValueError: no text"), "{}", error.traceback);
+    assert!(error.traceback.contains("line 2, in __repr__"), "{}", error.traceback);
+    let ran = python.run("display(Raises())\nprint('goes on')").await.ok();
+    assert_eq!(ran.stdout, "goes on\n");
     assert!(ran.stderr.contains("ValueError: no text"), "{}", ran.stderr);
     let ran = python
+        .run("class Half:\n    def __repr__(self): return 'the text'\n    def _repr_html_(self): raise KeyError('page')\nHalf()")
+        .await;
+    assert_eq!(ran.text(), "the text", "what can be shown is");
+    assert!(ran.error().traceback.ends_with("KeyError: 'page'"), "{ran:?}");
+    let ran = python
         .run("class Wrong:\n    def __repr__(self): return 5\nWrong()")
+        .await;
+    assert!(
+        ran.error().traceback.contains("__repr__ returned non-string"),
+        "{ran:?}"
+    );
+    let ran = python
+        .run("class Number:\n    def __repr__(self): return 'n'\n    def _repr_html_(self): return 5\nNumber()")
         .await
         .ok();
-    assert!(ran.text().contains("raised TypeError"), "{}", ran.text());
+    assert!(
+        ran.stderr.contains("_repr_html_ gave no text but int"),
+        "{}",
+        ran.stderr
+    );
     let ran = python
         .run("class Huge:\n    def __repr__(self): return 'x' * 200_000_000\nHuge()")
         .await

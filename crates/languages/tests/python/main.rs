@@ -9,6 +9,7 @@
 
 mod support;
 
+mod advice;
 mod basics;
 mod data;
 mod errors;

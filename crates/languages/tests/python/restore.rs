@@ -54,6 +54,31 @@ async fn a_session_goes_on_in_its_copy() {
 }
 
 #[tokio::test]
+async fn a_crash_in_compiled_code_names_the_line() {
+    if !with_copies() {
+        return;
+    }
+    let mut python = python!();
+    python
+        .run("import ctypes\ndef crash():\n    ctypes.string_at(0)")
+        .await
+        .ok();
+    for _ in 0..2 {
+        settle(&mut python).await;
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        let ran = python.run("x = 1\ncrash()").await;
+        assert!(matches!(ran.status, Ok(CellStatus::Died(Exit::Signal(_)))), "{ran:?}");
+        let said: Vec<_> = ran.stderr.lines().collect();
+        assert_eq!(
+            said[0], "Fatal Python error: Segmentation fault, at (innermost first)",
+            "{said:?}"
+        );
+        assert!(said[2].starts_with("  File \"<cell 1>\", line 3 in crash"), "{said:?}");
+        assert!(said[3].contains(", line 2 in <module>") && said.len() == 4, "{said:?}");
+    }
+}
+
+#[tokio::test]
 async fn without_copies_a_dead_session_is_over() {
     if with_copies() {
         return;

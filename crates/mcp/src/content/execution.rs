@@ -83,7 +83,7 @@ pub fn execution_object(view: &ExecutionView) -> Map<String, Value> {
         "cpu_ms": millis(view.cpu),
         "peak_memory_mb": tenths_of_mib(view.peak_memory),
         "memory_mb": view.memory.map(|memory| tenths_of_mib(memory.after)),
-        "memory_growth_mb": view.memory.map(|memory| tenths_of_mib(memory.after) - tenths_of_mib(memory.before)),
+        "memory_growth_mb": view.memory.map(growth_mb),
         "stdout_bytes": view.stdout.total_bytes,
         "stderr_bytes": view.stderr.total_bytes,
         "truncated": view.stdout.truncated || view.stderr.truncated || view.result_cut.is_some(),
@@ -131,7 +131,14 @@ fn millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn tenths_of_mib(size: ByteSize) -> f64 {
+/// What an execution added to the memory of its sandbox; less than nothing where it freed some.
+pub(crate) fn growth_mb(memory: MemoryUse) -> f64 {
+    let tenths = (tenths_of_mib(memory.after) - tenths_of_mib(memory.before)) * 10.0;
+    tenths.round() / 10.0
+}
+
+/// A size as results say it.
+pub(crate) fn tenths_of_mib(size: ByteSize) -> f64 {
     let tenths = u32::try_from(size.as_bytes().saturating_mul(10) >> 20).unwrap_or(u32::MAX);
     f64::from(tenths) / 10.0
 }

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
     Artifact, BackendView, Cause, CreateRequest, EngineConfig, ExecuteRequest, ExecutionId, ExecutionView, FileAnswer,
-    HistoryRecord, HistoryView, InstallRequest, KeptExecution, Principal, ResetView, RunRequest, RunningView,
-    SandboxId, SandboxView, SecurityEvent, SessionView, Shown, Status, StreamSlice, Watch,
+    HistoryRecord, HistoryView, InstallRequest, KeptExecution, MemoryGrowth, MemoryUse, Principal, ResetView,
+    RunRequest, RunningView, SandboxId, SandboxView, SecurityEvent, SessionView, Shown, Status, StreamSlice, Watch,
 };
 use sandcell_sandbox::{
     ByteSize, Code, Entry, EntryKind, Failure, FileChunk, FileError, Isolation, LanguageInfo, Level, Limits, Listing,
@@ -132,6 +132,24 @@ pub(crate) fn cause(code: Code, message: &str, remedy: &str) -> Option<Cause> {
     })
 }
 
+fn growth() -> Vec<MemoryGrowth> {
+    let of = |before: u64, after: u64| MemoryUse {
+        before: ByteSize::mib(before),
+        after: ByteSize::mib(after),
+        limit: ByteSize::mib(512),
+    };
+    let row = |memory, peak| MemoryGrowth {
+        execution_id: ExecutionId::parse(EXECUTION).unwrap(),
+        memory,
+        peak,
+    };
+    vec![
+        row(Some(of(8, 48)), Some(ByteSize::mib(50))),
+        row(None, None),
+        row(Some(of(48, 40)), None),
+    ]
+}
+
 fn sandbox() -> SandboxView {
     SandboxView {
         id: sandbox_id(),
@@ -161,6 +179,7 @@ fn sandbox() -> SandboxView {
             busy: false,
             variables: None,
         }],
+        growth: growth(),
         isolation: isolation(&["cgroup: not delegated"]),
         network: Vec::new(),
         network_bytes: 0,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 use futures::FutureExt as _;
-use sandcell_engine::{CreateRequest, MAX_LIFETIME, SandboxView, SessionView};
+use sandcell_engine::{CreateRequest, MAX_LIFETIME, MemoryGrowth, SandboxView, SessionView};
 use sandcell_sandbox::{Cpus, Failure};
 use serde_json::{Value, json};
 
@@ -207,8 +207,9 @@ async fn close(mut call: Call) -> Result<Answer, Failure> {
 pub(super) fn get_sandbox_status() -> Tool {
     Tool {
         name: "get_sandbox_status",
-        description: "How a sandbox stands: state, expiry, memory, CPU, disk and processes against their limits, live \
-                      sessions with their variables, and what isolates it. Without sandbox_id: all of yours, a line each."
+        description: "How a sandbox stands: state, expiry, memory, CPU, disk and processes against their limits, what the \
+                      last executions added to memory, live sessions with their variables, and what isolates it. Without \
+                      sandbox_id: all of yours, a line each."
             .into(),
         fields: vec![sandbox_field()],
         output: Some(schema::output_list(
@@ -326,6 +327,27 @@ fn variables_text(session: &SessionView) -> String {
     text
 }
 
+/// A line for each of the last executions: what it added, and how far it went meanwhile.
+fn growth_text(growth: &[MemoryGrowth]) -> String {
+    let mut text = String::new();
+    for (number, one) in growth.iter().enumerate() {
+        if number == 0 {
+            text.push_str("\nmemory added by the last executions:");
+        }
+        let _ = write!(text, "\n  {}: ", one.execution_id);
+        match one.memory.map(execution::growth_mb) {
+            Some(added) => {
+                let _ = write!(text, "{added:+.1} MB");
+            }
+            None => text.push_str("under 5 ms, counted with the next"),
+        }
+        if let Some(peak) = one.peak {
+            let _ = write!(text, " (peak {} MB)", peak.as_mib());
+        }
+    }
+    text
+}
+
 fn details(view: &SandboxView) -> String {
     let mut text = format!(
         "{}: {}\ncreated {} ({} ago)",
@@ -376,6 +398,7 @@ fn details(view: &SandboxView) -> String {
             view.network_bytes.div_ceil(1024)
         );
     }
+    text.push_str(&growth_text(&view.growth));
     for session in &view.sessions {
         text.push_str(&variables_text(session));
     }
@@ -419,6 +442,11 @@ pub(crate) fn data(view: &SandboxView) -> Value {
             "cells": session.cells,
             "busy": session.busy,
             "variables": session.variables,
+        })).collect::<Vec<_>>(),
+        "memory_growth": view.growth.iter().map(|one| json!({
+            "execution_id": one.execution_id,
+            "added_mb": one.memory.map(execution::growth_mb),
+            "peak_mb": one.peak.map(execution::tenths_of_mib),
         })).collect::<Vec<_>>(),
         "packages": view.packages,
         "network": view.network,

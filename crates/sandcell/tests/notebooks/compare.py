@@ -9,15 +9,21 @@ after a line `## cell` (with `stdin="…"` if the cell reads some; `\\n` in it i
 What is compared of a cell: stdout and stderr with the texts of displays in their places, the last value's text, the error's
 type and message, and the number of pictures. Deliberate differences, and what is done about each:
 - addresses of objects, and the names under which a cell is known to tracebacks and warnings: replaced by one word
+- what Jupyter says when it forgets old values of `Out`: taken out, since sandcell forgets them in silence
+- the folder of the notebook, the times of `%time`, and the launcher's path in `sys.argv[0]`: replaced by one word
 - terminal escapes, carriage returns and backspaces: applied, since sandcell hands out what a terminal would show
 - other control characters: taken out, since sandcell writes them as escapes; and how long a time-out took
 - tracebacks: only type and message, since sandcell shows the caller's own lines and no colours
 - a picture's text ("<Figure size 640x480 with 1 Axes>"): sandcell describes what is in the figure; and a figure that is the
-  last value and still open comes once, not twice
+  last value and still open comes once, not twice; one without anything in it does not come at all
 - IPython.display objects (HTML, Markdown, …): sandcell shows their text, Jupyter "<IPython.core.display.HTML object>"
-- sys.exit() ends a cell without an error, and Jupyter's advice how to leave it is not compared
+- a method of a displayed value (`_repr_html_`, …) that raises: the cell goes on in both; Jupyter's front end gets an error, and
+  sandcell's stderr the traceback
+- sys.exit() ends a cell without an error, and Jupyter's advice how to leave it is not compared; an exit code is sandcell's
+  cause, and words that it is called with are on stderr
+- warnings of the compiler: Jupyter says them once for each time that it compiles the cell ("<>:1: SyntaxWarning")
 - syntax errors: only their type, since Jupyter has words of its own for some ("incomplete input")
-- commands after `!`: sandcell keeps their stderr apart, and adds "[exit status N]" to it
+- commands after `!`: sandcell adds "[exit status N]" to stderr
 - what a display is updated to (`handle.update`, `update_display`): shown again, since there is no place to replace; and
   `clear_output` clears nothing, so Jupyter's outputs count as if it had not been called
 - a table with a style: sandcell shows the table's text, Jupyter "<pandas.io.formats.style.Styler at 0x…>"
@@ -80,9 +86,14 @@ def as_seen(text):
 def normal(text):
     text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", re.sub(r"\\x07", "", as_seen(text)))
     text = re.sub(r"(?m)^\[exit status \d+[^]]*\]\n?", "", text)
+    text = re.sub(r"(?m)^(CPU times:|Wall time:) .*", r"\1 <times>", text)
+    text = re.sub(r"(?m)^\S*/displayhook\.py:.*\n(?:Flushing oldest.*\n)?  .*\n?", "", text)
+    text = re.sub(r"(?m)^<Figure size \d+x\d+ with 0 Axes>\n?", "", text)
     text = re.sub(r"timed out after [\d.]+ seconds", "timed out", text)
-    text = re.sub(r"0x[0-9a-f]{6,}", "0xADDRESS", text)
+    text = re.sub(r"0x[0-9a-fA-F]{6,}", "0xADDRESS", text)
+    text = re.sub(r"(?m)^<>:\d+: \w+Warning: .*\n", "", text)
     text = re.sub(r"/\S*/ipykernel_\d+/\d+\.py", "<cell>", text)
+    text = re.sub(r"/\S*/ipykernel_launcher\.py", "ipykernel_launcher.py", text)
     text = re.sub(r"<ipython-input-[^>]*>", "<cell>", text)
     text = re.sub(r"Cell In\[\d+\], line", "<cell>:", text)
     return re.sub(r"<cell \d+>", "<cell>", text).rstrip("\n")
@@ -96,10 +107,10 @@ def as_objects(jupyter, sandcell):
     """Whether the texts are equal but for lines that only name an object which sandcell shows."""
     if "<pandas.io.formats.style.Styler at" in jupyter:
         return "\n" in sandcell
-    if "<IPython.core.display." not in jupyter:
+    if not re.search(r"<IPython\.(?:core|lib)\.display\.", jupyter):
         return False
     pattern = re.escape(jupyter)
-    pattern = re.sub(r"<IPython\\\.core\\\.display\\\.\w+\\ object>", "(?:.|\n)+", pattern)
+    pattern = re.sub(r"<IPython\\\.(?:core|lib)\\\.display\\\.\w+\\ (?:object|at\\ 0xADDRESS)>", "(?:.|\n)+", pattern)
     return re.fullmatch(pattern, sandcell) is not None
 
 
@@ -108,25 +119,36 @@ class Outcome:
 
     picture_is_result = False
 
-    def __init__(self, stdout="", stderr="", result=None, error=None, pictures=0):
+    def __init__(self, stdout="", stderr="", result=None, error=None, pictures=0, told=()):
         self.stdout, self.stderr = normal(stdout), normal(stderr)
         self.result = None if result is None else normal(result)
         self.error, self.pictures = error, pictures
+        self.told = list(told)  # errors of methods that show values
 
     def compare(self, other):
         """[(what, ours, theirs)]"""
         found = []
+        for kind, message in self.told:
+            said = "%s\n%s" % (other.stderr, other.error or "")
+            if kind not in said or flat(message) not in flat(said):
+                found.append(("told", "%s: %s" % (kind, message), said))
         for what in ("stdout", "stderr", "result", "pictures"):
             mine, its = getattr(self, what), getattr(other, what)
-            if what == "result" and self.picture_is_result:
+            if what == "stderr" and self.error and self.error[0] == "SystemExit":
+                its = its.replace(self.error[1], "").rstrip("\n")
+            if (what == "result" and self.picture_is_result) or (what == "stderr" and self.told):
                 continue
             if mine != its and not (isinstance(mine, str) and isinstance(its, str) and as_objects(mine, its)):
                 found.append((what, mine, its))
-        if (self.error is None) != (other.error is None):
+        if self.told and self.error is None:
+            if other.error is not None and other.result is not None:
+                found.append(("error", self.told, other.error))
+        elif (self.error is None) != (other.error is None):
             found.append(("error", self.error, other.error))
         elif self.error is not None:
             kind, message = self.error
-            if kind not in other.error or flat(message) not in flat(other.error):
+            said = other.error + (other.stderr if kind == "SystemExit" else "")
+            if (kind not in said and kind != "SystemExit") or flat(message) not in flat(said):
                 found.append(("error", "%s: %s" % self.error, other.error))
         return found
 
@@ -138,6 +160,7 @@ class Jupyter:
     def __init__(self, folder):
         from jupyter_client.manager import KernelManager
 
+        self.folder = folder
         self.manager = KernelManager(kernel_name="python3")
         self.manager.start_kernel(cwd=folder)
         self.client = self.manager.client()
@@ -147,7 +170,7 @@ class Jupyter:
     def run(self, code, stdin):
         lines = iter((stdin or "").split("\n"))
         name = self.client.execute(code, allow_stdin=stdin is not None)
-        stdout, stderr, result, error = [], [], None, None
+        stdout, stderr, result, errors = [], [], None, []
         pictures, picture_is_result = [], False
         while True:
             try:
@@ -174,7 +197,7 @@ class Jupyter:
                 if any(mime in data for mime in ("image/png", "image/jpeg")):
                     pictures.append(data.get("image/png"))
                 elif "image/svg+xml" not in data:
-                    stdout.append(data.get("text/plain", "") + "\n")
+                    stdout.append(data.get("text/plain", "<IPython.core.display.Raw object>") + "\n")
             elif kind == "execute_result":
                 data = content["data"]
                 if any(mime in data for mime in ("image/png", "image/jpeg")):
@@ -185,13 +208,21 @@ class Jupyter:
                         stdout.append(result + "\n")  # of a cell that shows all its expressions
                     result = data.get("text/plain", "")
             elif kind == "error":
-                error = (content["ename"], message_only(content["ename"], content["evalue"]))
-        self.client.get_shell_msg(timeout=PATIENCE)
-        if error == ("SystemExit", "0"):
-            stderr, error = [], None
+                errors.append((content["ename"], message_only(content["ename"], content["evalue"])))
+        reply = self.client.get_shell_msg(timeout=PATIENCE)
+        while reply["parent_header"].get("msg_id") != name:
+            reply = self.client.get_shell_msg(timeout=PATIENCE)
+        failed = reply["content"]["status"] != "ok"
+        error = errors.pop() if failed and errors else None
+        if error and error[0] == "SystemExit":
+            stderr = [text for text in stderr if "To exit: use 'exit'" not in text]
+            error = ("exit code", error[1]) if error[1].isdigit() and error[1] != "0" else None if error[1] == "0" else error
         if picture_is_result and len(pictures) == 2:
             pictures.pop()
-        outcome = Outcome("".join(stdout), "".join(stderr), result, error, len(pictures))
+        at_home = [
+            text if text is None else text.replace(self.folder, "/home/user") for text in ("".join(stdout), "".join(stderr), result)
+        ]
+        outcome = Outcome(*at_home, error, len(pictures), errors)
         outcome.picture_is_result = picture_is_result
         return outcome
 
@@ -263,7 +294,7 @@ class Sandcell:
         rest = texts[0] if len(texts) > 1 else ""
         rest = rest[len(stdout) :] if rest.startswith(stdout) else rest
         result, error = labelled(rest, stderr)
-        if result is not None and "bytes left out; read them with" in result:
+        if result is not None and ("bytes left out; read them with" in result or "[the line above " in result):
             result = self.stream(meta["execution_id"], "result")
         if meta["status"] != "ok" and error is None:
             error = texts[-1]

@@ -177,8 +177,32 @@ def write_file(path, data):
 # ---------------------------------------------------------------- making one
 
 
+def note_faults():
+    """From now on a crash in compiled code leaves a note which line it came from, for the copy that goes on: stderr
+    would get it with our frames and the names of every library."""
+    notes.fd = -1
+    try:
+        faulthandler = core.standard("faulthandler")
+        if faulthandler.is_enabled():
+            return  # the program wants them elsewhere
+        fd = posix.memfd_create("sandcell-fault", 1)
+        notes.fd = core.move_up(fd)
+        core.close(fd)
+        faulthandler.enable(notes.fd, False)
+    except Exception:
+        pass  # an interpreter or a kernel without it: the result names the signal
+
+
+class notes:
+    """Where they are written; None before the first copy."""
+
+    fd = None
+
+
 def make():
     """Makes a copy in place of the one before. In the copy this returns when it has become the session."""
+    if notes.fd is None:
+        note_faults()
     began = time.process_time()
     purse.pages, purse.faults = memory()[0], None
     old = copy.pid, copy.started
@@ -340,8 +364,26 @@ def become(name, mask):
     _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
     base = session.last_nonce.rpartition("-")[0]
     await_word(b"\nsandcell-resume %s\n" % base.encode("ascii"))
+    tell_of_fault()
     session.copy_owed = True
     core.send({"type": "resumed", "nonce": base, "cell": session.cell})
+
+
+def tell_of_fault():
+    """Says where the one that died was in the program, if it left a note."""
+    if notes.fd < 0:
+        return
+    try:
+        posix.lseek(notes.fd, 0, 0)
+        lines = core.read(notes.fd, 1 << 14).decode("utf-8", "replace").split("\n")
+        posix.ftruncate(notes.fd, 0)
+        posix.lseek(notes.fd, 0, 0)
+    except OSError:
+        return
+    ours = ('  File "<sandcell ', '  File "<string>"')
+    places = [line for line in lines if line.startswith("  File ") and not line.startswith(ours)]
+    if lines[0].startswith("Fatal Python error"):
+        core.say("\n".join([lines[0] + ", at (innermost first)"] + places[:20]) + "\n")
 
 
 def close_files(things):

@@ -68,6 +68,7 @@ class session:
     dropped = 0
     waiting = []  # displays made while no cell ran
     captured = None  # where displays go instead, while something captures them
+    failed = None  # what methods that show the last value have raised, while they are asked
     formatted = False  # functions are registered that show values
     inputs = []  # `In`
     outputs = {}  # `Out`
@@ -377,7 +378,7 @@ def set_up_paths(of_site):
 def set_up_imports():
     sys.meta_path.insert(0, Hooks(False))
     sys.meta_path.append(Hooks(True))
-    sys.argv = [""]
+    sys.argv = ["ipykernel_launcher.py"]  # which argparse names in its messages
     posix.system = lambda command: part("packages").system(command)
     if "os" in sys.modules:
         sys.modules["os"].system = posix.system
@@ -518,7 +519,7 @@ def run_cell(header):
     session.nonce = session.last_nonce = header["nonce"]
     session.cell = header["cell"]
     session.copy_below = header.get("copy_below", 0)
-    session.shown, session.dropped, session.captured = 0, 0, None
+    session.shown, session.dropped, session.captured, session.failed = 0, 0, None, None
     session.syntax_error = None
     session.packages = header.get("packages")
     name = "<cell %d>" % header["cell"]
@@ -604,17 +605,18 @@ def keep_output(value):
 def publish(value):
     """The last expression's value: kept as `_` and sent."""
     keep_output(value)
-    kind = type(value)
+    kind, failed = type(value), []
     if kind.__module__ != "builtins" or (kind is str and len(value) > HEAVY):
         part("shell").weigh(value)
     if (kind is float or kind is bool or kind is int and -HEAVY < value < HEAVY) and not session.formatted:
         blobs = [("text/plain", repr(value).encode("ascii"))]
     else:
-        blobs = part("rich").bundle(value)
-    if not blobs:
-        return  # it has shown itself
-    flush_streams()
-    send({"type": "result", "nonce": session.nonce}, blobs)
+        blobs, failed = part("rich").result(value)
+    if blobs:  # else it has shown itself
+        flush_streams()
+        send({"type": "result", "nonce": session.nonce}, blobs)
+    if failed:
+        raise failed[-1]
 
 
 def show(blobs):
@@ -644,7 +646,7 @@ def show(blobs):
 def display(*values, raw=False, **_options):
     """Shows values in all their representations. With `raw` each is a ready mapping of MIME types."""
     for value in values:
-        show(part("rich").bundle_of_raw(value) if raw else part("rich").bundle(value))
+        show(part("rich").bundle_of_raw(value) if raw else part("rich").displayed(value))
 
 
 def finish_output():
@@ -690,7 +692,7 @@ def identity(fd):
 
 def open_stream(fd):
     raw = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
-    return io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
+    return io.TextIOWrapper(raw, "UTF-8", "backslashreplace", line_buffering=True)
 
 
 def heal():
@@ -917,8 +919,8 @@ def take_over():
     CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = [move_up(fd) for fd in (3, 4, 1, 2)]
     close(3)
     close(4)
-    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
-    sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    sys.stdout.reconfigure(encoding="UTF-8", errors="backslashreplace", line_buffering=True)
+    sys.stderr.reconfigure(encoding="UTF-8", errors="backslashreplace", line_buffering=True)
     streams.update({1: sys.stdout, 2: sys.stderr})
     IDENTITIES = {1: identity(1), 2: identity(2)}
     kept = list(AFTER_FORK)

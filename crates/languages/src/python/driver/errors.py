@@ -154,10 +154,21 @@ def render(shown, traceback, depth, values=()):
         lines.append("Traceback (most recent call last):\n")
         lines += stack
         lines += values
-    lines += shown.format_exception_only()
+    lines += last_lines(shown)
     for number, inner in enumerate((getattr(shown, "exceptions", None) or ())[:8], 1):
         lines.append("  -- exception %d of the group --\n" % number)
         lines += ["  " + line.replace("\n", "\n  ").rstrip(" ") for line in render(inner, traceback, depth + 1)]
+    return lines
+
+
+def last_lines(shown):
+    """What it says, under the name that its class goes by: some libraries give a class another name than its own."""
+    lines = list(shown.format_exception_only())
+    kind = shown.exc_type
+    name = getattr(kind, "__qualname__", "")
+    shown_as = "%s.%s" % (getattr(kind, "__module__", ""), name)
+    if lines and name.rpartition(".")[2] != kind.__name__ and lines[-1].startswith(shown_as):
+        lines[-1] = shown_as[: len(shown_as) - len(name)] + kind.__name__ + lines[-1][len(shown_as) :]
     return lines
 
 
@@ -236,7 +247,7 @@ def values_line(error):
         if is_own(entry.tb_frame.f_code.co_filename) and not entry.tb_frame.f_code.co_filename.startswith("<sandcell "):
             last = entry
         entry = entry.tb_next
-    if last is None or isinstance(error, (KeyboardInterrupt, RecursionError, AssertionError, ModuleNotFoundError)):
+    if last is None or isinstance(error, (RecursionError, ModuleNotFoundError)):
         return []
     frame, number = last.tb_frame, last.tb_lineno
     line = core.standard("linecache").getline(frame.f_code.co_filename, number)
@@ -272,10 +283,10 @@ def value_text(name, frame):
         return ""
     value = names[name]
     kind = type(value)
-    if kind in (type(sys), type(core.show), type(len), type) or isinstance(value, type):
+    if kind in (type(sys), type(core.show), type(len), type) or issubclass(kind, type):
         return ""
     variables = core.part("variables")
-    preview = variables.preview_of(value, kind)
+    preview = variables.columns_of(value) if variables.known(kind) == "pandas.DataFrame" else variables.preview_of(value, kind)
     if preview.startswith("<"):
         known = variables.known(kind)
         return "%s = %s" % (name, type.__getattribute__(kind, "__name__")) if known or type.__getattribute__(kind, "__module__") != "builtins" else ""
@@ -294,6 +305,9 @@ def explain(error):
         found = explain_one(error)
         if found != ("", ""):
             return found
+        hint = core.part("advice").of(error)
+        if hint:
+            return "", hint
         error = error.__cause__ or error.__context__
         seen += 1
     return "", ""
@@ -314,7 +328,7 @@ def explain_one(error):
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return "processes", ""
     if isinstance(error, SyntaxError) and error is core.session.syntax_error:
-        return "", syntax_hint(error)
+        return "", syntax_hint(error) or core.part("advice").syntax(error)
     if isinstance(error, NameError):
         return "", name_hint(error)
     if isinstance(error, AttributeError):
@@ -373,7 +387,8 @@ def want_of_network(command, code, said=""):
 
 def explain_command(error):
     """(class, hint) of a command that failed."""
-    command = error.cmd if isinstance(error.cmd, str) else " ".join([str(word) for word in list(error.cmd)[:50]])
+    command = error.cmd.decode("utf-8", "replace") if isinstance(error.cmd, bytes) else error.cmd
+    command = command if isinstance(command, str) else " ".join([str(word) for word in list(command)[:50]])
     said = ""
     for part in (error.stderr, error.output):
         said += part.decode("utf-8", "replace") if isinstance(part, bytes) else part if isinstance(part, str) else ""

@@ -153,21 +153,32 @@ def shell_program():
     return "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
 
 
-def expand(command, frame):
-    """`{expression}` and `$name` of the caller's variables; the text as it is where that does not work."""
-    names = {**frame.f_globals, **frame.f_locals}
+# `$name` or `$name.attribute` outside of single quotes; `$$name` is for the shell.
+DOLLAR = re.compile(r"\$(\$?[\w.]+)(?=(?:[^']*'[^']*')*[^']*$)")
 
-    def braces(match):
-        return str(eval(match.group(1), names))
+
+def expand(command, frame):
+    """`{expression}` and `$name` of the caller's variables. As in a notebook the text stays as it is where one of them
+    cannot be had: `$HOME` and the braces of `awk` are the shell's."""
+    if "{" not in command and "$" not in command:
+        return command
+    names = {**frame.f_globals, **frame.f_locals}
+    forms = core.standard("string").Formatter()
 
     def dollar(match):
-        return str(names[match.group(1)]) if match.group(1) in names else match.group(0)
+        name = match.group(1)
+        return name if name.startswith("$") else format(eval(name, names), "")
 
     try:
-        command = re.sub(r"(?<![{$])\{([^{}]+)\}(?!\})", braces, command).replace("{{", "{").replace("}}", "}")
+        parts = []
+        for literal, field, rest, conversion in forms.parse(command):
+            parts.append(DOLLAR.sub(dollar, literal))
+            if field is not None:
+                value = eval(field + ":" + rest if rest else field, names)
+                parts.append(format(forms.convert_field(value, conversion), ""))
+        return "".join(parts)
     except Exception:
         return command
-    return re.sub(r"(?<![\\$])\$([A-Za-z_]\w*)", dollar, command)
 
 
 class SList(list):
@@ -228,16 +239,15 @@ def run_shell(command, **options):
 
 
 def shell(command, frame=None):
-    """`!command`: its output goes where ours goes."""
+    """`!command`: its output goes where ours goes, what it says on stderr in its place among the rest, as in a notebook."""
     command = expand(command, frame or sys._getframe(1))
     command = packages().done(command)
     if command is None:
         return None
-    code = run_shell(command).returncode
+    code = run_shell(command, stderr=1).returncode
     core.NAMES["_exit_code"] = code
     if code:
-        why = ": this sandbox has no network" if core.part("errors").want_of_network(command, code) else ""
-        print("[exit status %d%s]" % (code, why), file=sys.stderr)
+        print("[exit status %d%s]" % (code, core.part("advice").of_command(command, code)), file=sys.stderr)
     return None
 
 
@@ -264,7 +274,12 @@ def line(name, arguments, frame=None):
         every = {**LINE, **core.part("moremagics").LINE}
         known = ", ".join(["%" + item for item in sorted(every) if every[item] is not nothing])
         raise UsageError("there is no magic %%%s here; there are %s" % (name, known))
-    return function(arguments.strip(), frame or sys._getframe(1))
+    frame = frame or sys._getframe(1)
+    return function((arguments if name in AS_WRITTEN else expand(arguments, frame)).strip(), frame)
+
+
+# Magics whose line is code, or is expanded where it is run.
+AS_WRITTEN = {"time", "timeit", "prun", "debug", "sx", "system", "macro", "alias"}
 
 
 def nothing(_arguments, _frame):
@@ -321,13 +336,13 @@ def run_module_pip(arguments):
 
 def alias(program):
     def run(arguments, frame):
-        run_shell(expand(program + " " + arguments, frame))
+        run_shell(program + " " + arguments, stderr=1)
 
     return run
 
 
 def seconds(value):
-    for unit, size in (("s", 1), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
+    for unit, size in (("s", 1), ("ms", 1e-3), ("μs", 1e-6), ("ns", 1e-9)):
         if value >= size or unit == "ns":
             return "%.3g %s" % (value / size, unit)
     return ""
@@ -489,6 +504,8 @@ def cell(text, name):
     if function is None:
         known = ", ".join(["%%" + item for item in sorted(CELL)])
         raise UsageError("there is no cell magic %%%%%s here; there are %s" % (magic, known))
+    if magic not in AS_WRITTEN:
+        arguments = expand(arguments, Main)
     return function(arguments.strip(), body, name)
 
 
@@ -511,7 +528,9 @@ def program(*words):
             core.NAMES[kept[name]] = getattr(done, name).decode("utf-8", "replace")
         core.NAMES["_exit_code"] = code
         if code and "no-raise" not in kept:
-            error = subprocess.CalledProcessError(code, argv[0])
+            # Named by its text, as in a notebook; a long one by its beginning.
+            named = body if body.endswith("\n") or len(body) >= 500 else body + "\n"
+            error = subprocess.CalledProcessError(code, named[:500].encode("utf-8", "surrogateescape"))
             error.script = body[:10000]
             raise error
         return core.NOTHING

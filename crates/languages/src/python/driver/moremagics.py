@@ -29,7 +29,9 @@ def magic_history(arguments, _frame):
     numbered, shows = "-n" in words, "-o" in words
     limit = int(words[words.index("-l") + 1]) if "-l" in words[:-1] else 0
     rest = [word for at, word in enumerate(words) if not word.startswith("-") and (not at or words[at - 1] not in ("-l", "-g", "-f"))]
-    found = cells_named(rest)[-limit:]
+    found = cells_named(rest)
+    if limit:  # not the one that asks
+        found = found[:-1][-limit:]
     for number, text in found:
         print(("%4d: " % number if numbered else "") + text)
         if shows and number in core.session.outputs:

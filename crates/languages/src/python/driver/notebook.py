@@ -84,7 +84,7 @@ class Shown:
     reads_files = False
 
     def __repr__(self):
-        return "<%s object>" % type(self).__name__
+        return "<IPython.core.display.%s object>" % type(self).__name__
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         text = self.data if isinstance(self.data, str) else repr(self)
@@ -157,10 +157,13 @@ class YouTubeVideo(IFrame):
 
 
 class FileLink(IFrame):
-    pass
+    def __repr__(self):
+        import os
+
+        return os.path.abspath(str(self.src))
 
 
-class FileLinks(IFrame):
+class FileLinks(FileLink):
     pass
 
 
@@ -176,7 +179,8 @@ class ProgressBar:
     update = display
 
     def __repr__(self):
-        return "<ProgressBar %d/%d>" % (self.progress, self.total)
+        filled = int(60 * self.progress / self.total) if self.total else 60
+        return "[%s] %d/%d" % (("=" * filled).ljust(60), self.progress, self.total)
 
     def __iter__(self):
         for number in range(self.total):
@@ -191,6 +195,9 @@ class Javascript(Shown):
 
 class Pretty(Shown):
     mime = "text/plain"
+
+    def _repr_pretty_(self, printer, cycle):
+        printer.text(self.data)
 
 
 class Image(Shown):

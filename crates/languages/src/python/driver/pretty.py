@@ -95,7 +95,7 @@ class Builder:
             self.inside.pop()
 
     def asked(self, value, method):
-        """What the value's own `_repr_pretty_` says; with its repr where that raises."""
+        """What the value's own `_repr_pretty_` says."""
         if len(self.inside) > 60:
             return "..."
         cycle = id(value) in self.inside
@@ -103,8 +103,6 @@ class Builder:
         printer = Printer(self)
         try:
             method(value, printer, cycle)
-        except Exception:
-            return repr(value)
         finally:
             self.inside.pop()
         return printer.groups[0]

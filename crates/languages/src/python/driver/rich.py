@@ -9,6 +9,7 @@ PICTURE_LIMIT = 4 << 20
 OTHER_LIMIT = 1 << 20
 TOTAL_LIMIT = 7 << 20
 
+JSON = "application/json"
 METHODS = (
     ("text/html", "_repr_html_"),
     ("text/markdown", "_repr_markdown_"),
@@ -16,14 +17,15 @@ METHODS = (
     ("image/png", "_repr_png_"),
     ("image/jpeg", "_repr_jpeg_"),
     ("text/latex", "_repr_latex_"),
-    ("application/json", "_repr_json_"),
+    (JSON, "_repr_json_"),
     ("application/javascript", "_repr_javascript_"),
     ("application/pdf", "_repr_pdf_"),
 )
 
 
 def bundle(value):
-    """[(mime, bytes)] of a value, `text/plain` first. None if the value has shown itself."""
+    """[(mime, bytes)] of a value, `text/plain` first. None if the value has shown itself. Raises what its `__repr__`
+    raises, unless something else shows it."""
     if type(value) is str and not core.session.formatted:
         return [("text/plain", core.clip(repr(value[: core.TEXT_LIMIT + 1])))]
     if type(value) is int and not core.session.formatted:
@@ -37,8 +39,43 @@ def bundle(value):
             found.update(core.part("shell").registered(value))
         asked(value, found)
     if not isinstance(found.get("text/plain"), str):
-        found["text/plain"] = plain(value)
+        try:
+            found["text/plain"] = plain(value)
+        except Exception as error:
+            if not [mime for mime in found if mime in dict(METHODS)]:
+                raise
+            tell(error)
+            kind = type(value)
+            found["text/plain"] = "<%s.%s object>" % (kind.__module__, kind.__qualname__)
     return checked(found)
+
+
+def displayed(value):
+    """The same of a value that is only displayed: what its `__repr__` raises is told, and ends nothing."""
+    try:
+        return bundle(value)
+    except Exception as error:
+        tell(error)
+        return None
+
+
+def result(value):
+    """(the same of a cell's value, what methods that show it have raised)"""
+    core.session.failed = failed = []
+    try:
+        return bundle(value), failed
+    finally:
+        core.session.failed = None
+
+
+def tell(error):
+    """A method that shows a value failed, which ends nothing: of the last value it is the cell's error, once that was
+    shown as well as it can be; of others it is said on stderr."""
+    if core.session.failed is not None:
+        core.session.failed.append(error)
+        return
+    core.flush_streams()
+    core.say(core.part("errors").describe(error)["traceback"] + "\n")
 
 
 def number_text(value):
@@ -59,7 +96,8 @@ def bundle_of_raw(data):
     """The same of a ready mapping from MIME type to str, bytes or JSON."""
     found = dict(data)
     if not isinstance(found.get("text/plain"), str):
-        found["text/plain"] = "<%s>" % ", ".join([str(mime) for mime in found])
+        texts = [found[mime] for mime in ("text/markdown", "text/latex", "text/html") if isinstance(found.get(mime), str)]
+        found["text/plain"] = texts[0] if texts else "<%s>" % ", ".join([str(mime) for mime in found])
     return checked(found)
 
 
@@ -69,13 +107,10 @@ def plain(value):
         if shell is not None and not shell.DISPLAY.formatters["text/plain"].pprint:
             return repr(value)
         return core.part("pretty").text_of(value)
-    except Exception as error:
+    except ValueError:
         if type(value) is int:
             return number_text(value)
-        described = core.part("errors").describe(error)
-        core.say(described["traceback"] + "\n")
-        kind = type(value)
-        return "<%s.%s object whose __repr__ raised %s>" % (kind.__module__, kind.__qualname__, described["name"])
+        raise
 
 
 def asked(value, found):
@@ -83,7 +118,7 @@ def asked(value, found):
     kind = type(value)
     method = getattr(kind, "_repr_mimebundle_", None)
     if method is not None:
-        data = attempt(lambda: method(value, include=None, exclude=None))
+        data = ask(lambda: method(value, include=None, exclude=None))
         if isinstance(data, tuple):
             data = data[0] if data else None
         if isinstance(data, dict):
@@ -93,11 +128,26 @@ def asked(value, found):
         if mime not in found:
             method = getattr(kind, name, None)
             if callable(method):
-                data = attempt(lambda: method(value))
+                data = ask(lambda: method(value))
                 if isinstance(data, tuple):
                     data = data[0] if data else None
-                if data is not None:
+                if data is None:
+                    continue
+                if isinstance(data, (str, bytes) if mime.startswith(("image/", "application/pdf")) else str) or mime == JSON:
                     found[mime] = data
+                else:
+                    core.say("FormatterWarning: %s gave no text but %s, which is not shown\n" % (name, type(data).__name__))
+
+
+def ask(method):
+    """What a method of a value gives; one that raises gives nothing, and that is said."""
+    try:
+        return method()
+    except NotImplementedError:
+        return None  # how a method says that it has nothing to show
+    except Exception as error:
+        tell(error)
+        return None
 
 
 def attempt(function):

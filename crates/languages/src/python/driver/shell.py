@@ -5,6 +5,8 @@ import sys
 
 builtins = core.standard("builtins")
 
+Coroutine = core.standard("types").CoroutineType
+
 # What `Out` may hold that is known to be large, in bytes: older values go first.
 HEAVY = 64 << 20
 
@@ -34,7 +36,10 @@ def weigh(value):
 
 def forget_output(cell):
     core.NAMES.pop("_%d" % cell, None)
-    core.session.outputs.pop(cell, None)
+    value = core.session.outputs.pop(cell, None)
+    if type(value) is Coroutine and sys.getrefcount(value) == 2:
+        # The cell that made it is long over: the warning that nobody awaited it would come in the middle of another one.
+        value.close()
 
 
 # ---------------------------------------------------------------- formatters
@@ -199,7 +204,7 @@ def attempt(function, *values):
     except NotImplementedError:
         return None
     except Exception as error:
-        core.say(core.part("errors").describe(error)["traceback"] + "\n")
+        core.part("rich").tell(error)
         return None
 
 

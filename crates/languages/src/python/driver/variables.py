@@ -66,6 +66,17 @@ def size_of(value, kind):
     return 0
 
 
+def columns_of(frame):
+    """The columns of a pandas data frame with their types, as far as a line holds them."""
+    text = "%d rows x %d columns: " % frame.shape
+    for number, (name, kind) in enumerate(zip(list(frame.columns)[:40], frame.dtypes)):
+        one = "%s %s" % (preview_of(name, type(name), 2), str(kind)[:30])
+        if len(text) + len(one) > 4 * PREVIEW:
+            return text + ", ..."
+        text += ", " * (number > 0) + one
+    return text
+
+
 def preview_of(value, kind, depth=0):
     """A short text, of plain values only; others are named by their type."""
     if kind in (int, bool, float, complex, type(None)):
