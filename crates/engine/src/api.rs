@@ -634,7 +634,7 @@ pub struct Expiry {
 }
 
 /// The longest time before a sandbox's end in which results speak of it.
-const WARN_WITHIN: Duration = Duration::from_secs(5 * 60);
+pub(crate) const WARN_WITHIN: Duration = Duration::from_secs(5 * 60);
 /// A sandbox that ends after so little time without a call says so with every result.
 const SHORT_IDLE: Duration = Duration::from_secs(2 * 60);
 

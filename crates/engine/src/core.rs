@@ -10,6 +10,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::executions::{Execution, error_line};
+use crate::expiring::Crier;
 use crate::floor::Floor;
 use crate::history::{Entry, History};
 use crate::ids::echo;
@@ -45,6 +46,7 @@ pub(crate) struct Core {
     pub(crate) history: Mutex<History>,
     pub(crate) pool: Pool,
     pub(crate) tally: Tally,
+    pub(crate) crier: Crier,
     pub(crate) floor: Arc<Floor>,
     pub(crate) processor: Processor,
     /// Fired when the engine is dropped: sandboxes end.

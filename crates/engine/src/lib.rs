@@ -15,6 +15,7 @@ mod cells;
 mod clock;
 mod core;
 mod executions;
+mod expiring;
 mod files;
 mod floor;
 mod history;
@@ -54,6 +55,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use api::*;
 pub use clock::rfc3339_millis as timestamp;
+pub use expiring::{Expires, Expiring, ExpiringSoon};
 pub use lasting::{Auditor, EventKind, Finished, Keeper, LastingView, SecurityEvent, Witnesses};
 pub use output::Progress;
 pub use passed::{AbsentBackend, PassedOver};
@@ -64,6 +66,7 @@ pub use watching::Watch;
 
 use crate::cells::Stay;
 use crate::core::Core;
+use crate::expiring::Crier;
 use crate::floor::Floor;
 use crate::history::History;
 use crate::kept::Executions;
@@ -126,6 +129,7 @@ impl Engine {
             history: Mutex::new(History::new(config.history_rows, config.history_age)),
             pool: Pool::new(&config.pool),
             tally: Tally::default(),
+            crier: Crier::default(),
             floor: Floor::new(config.executions, config.executions_per_caller),
             processor: Processor::new(&config.quota),
             down: CancellationToken::new(),
@@ -289,6 +293,13 @@ impl Engine {
             });
         }
         made
+    }
+
+    /// The caller's sandboxes that end soon, from now on: five minutes before, or where they live for less than 25 minutes
+    /// a fifth of that.
+    #[must_use]
+    pub fn expiring(&self, who: &Principal) -> ExpiringSoon {
+        self.core.crier.listen(who)
     }
 
     /// Closes a sandbox and everything in it.

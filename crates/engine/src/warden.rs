@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::core::Core;
+use crate::expiring::Told;
 use crate::lasting::EventKind;
 use crate::packages::Ground;
 use crate::packages::show;
@@ -154,10 +155,12 @@ impl Drop for Guard<'_> {
 }
 
 /// Waits until the sandbox has a reason to end.
-async fn watch(core: &Core, record: &Record, sandbox: &dyn Sandbox) -> Gone {
+async fn watch(core: &Core, record: &Arc<Record>, sandbox: &dyn Sandbox) -> Gone {
     let mut ended = pin!(sandbox.ended());
+    let mut told = Told::default();
     loop {
         let expiry = record.deadlines();
+        let word = told.tell(&core.crier, record, &expiry);
         let next = expiry
             .lifetime
             .map_or(expiry.idle, |lifetime| lifetime.min(expiry.idle));
@@ -166,6 +169,7 @@ async fn watch(core: &Core, record: &Record, sandbox: &dyn Sandbox) -> Gone {
             gone = record.closing() => return gone,
             ended = &mut ended => GoneWhy::Lost(ended.reason),
             () = core.down.cancelled() => GoneWhy::Shutdown,
+            () = at(word) => continue,
             () = sleep_until(next) => match expiry.lifetime {
                 Some(lifetime) if lifetime <= Instant::now() => GoneWhy::Lifetime,
                 Some(_) | None if expiry.busy => continue,
@@ -174,6 +178,14 @@ async fn watch(core: &Core, record: &Record, sandbox: &dyn Sandbox) -> Gone {
         };
         // A sandbox that somebody entered in this moment stays; the next round looks again.
         core.registry.depart(record, &Gone::now(why));
+    }
+}
+
+/// Waits for a moment, if there is one.
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -18,6 +18,7 @@ mod host;
 mod http;
 mod instructions;
 mod limits;
+mod log;
 mod prompts;
 mod resources;
 mod schema;

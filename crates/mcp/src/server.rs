@@ -1,4 +1,8 @@
 //! The MCP server: which tools and resources there are, and calling them so that every call gets an answer.
+#![expect(
+    deprecated,
+    reason = "MCP replaces log messages by nothing yet, and clients show them"
+)]
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -13,10 +17,10 @@ use rmcp::model::{
     CustomResult, ErrorCode, ErrorData, GetPromptRequestParams, GetPromptResponse, GetTaskParams, GetTaskResult,
     Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
     PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ProtocolVersion, ReadResourceRequestParams,
-    ReadResourceResponse, ServerCapabilities, ServerConfig, Tool as McpTool, UpdateTaskParams,
+    ReadResourceResponse, ServerCapabilities, ServerConfig, SetLevelRequestParams, Tool as McpTool, UpdateTaskParams,
 };
 use rmcp::service::{Peer, RequestContext};
-use sandcell_engine::{Principal, Progress, Watch};
+use sandcell_engine::{ExpiringSoon, Principal, Progress, Watch};
 use sandcell_sandbox::{Code, Failure, Mount};
 use tokio_util::sync::CancellationToken;
 
@@ -24,6 +28,7 @@ use crate::answer::{Answer, Block};
 use crate::content::execution;
 use crate::host::Host;
 use crate::limits::{BULK_ANSWER_BYTES, MAX_WAIT, PROGRESS_EVERY, PROGRESS_LEAVES};
+use crate::log::{self, Log};
 use crate::prompts::Prompt;
 use crate::resources::Address;
 use crate::stdio::ledger::Ledger;
@@ -57,7 +62,7 @@ pub struct UnknownTool {
 
 /// The server of one connection. Clones are cheap and share everything.
 #[derive(Clone)]
-pub(crate) struct Server(Arc<Inner>);
+pub(crate) struct Server(Arc<Inner>, Arc<Log>);
 
 struct Inner {
     host: Arc<dyn Host>,
@@ -69,6 +74,8 @@ struct Inner {
     gone: CancellationToken,
     ledger: Arc<Ledger>,
     tasks: Tasks,
+    /// What calls that ask for it are told of the caller's sandboxes.
+    soon: tokio::sync::Mutex<ExpiringSoon>,
 }
 
 impl Server {
@@ -90,7 +97,8 @@ impl Server {
             tools.retain(|tool| wanted.iter().any(|name| name == tool.name));
         }
         let instructions = options.toolset.instructions(&*host, &options.mounts);
-        Ok(Self(Arc::new(Inner {
+        let soon = tokio::sync::Mutex::new(host.expiring(&who));
+        let inner = Inner {
             host,
             tools,
             instructions,
@@ -99,7 +107,14 @@ impl Server {
             gone,
             ledger,
             tasks: Tasks::default(),
-        })))
+            soon,
+        };
+        Ok(Self(Arc::new(inner), Arc::default()))
+    }
+
+    /// The same server for another connection of the same caller.
+    pub(crate) fn connection(&self) -> Self {
+        Self(Arc::clone(&self.0), Arc::default())
     }
 
     /// Begins a call that runs by itself, until what it started has ended.
@@ -169,26 +184,24 @@ impl Server {
         let host = Arc::clone(&self.0.host);
         let call = tool.call(host, self.0.who.clone(), given, cancel.clone(), watch.clone());
         let mut call = std::pin::pin!(AssertUnwindSafe(call).catch_unwind());
-        let sending = AtomicBool::new(false);
-        let mut progress = std::pin::pin!(progress(context, &sending, &watch));
+        let (sending, telling) = (AtomicBool::new(false), AtomicBool::new(false));
+        let on_its_way = || sending.load(Ordering::Relaxed) || telling.load(Ordering::Relaxed);
+        let told = log::tell_call(context, &self.0.soon, |now| telling.store(now, Ordering::Relaxed));
+        let mut beside = std::pin::pin!(futures::future::join(progress(context, &sending, &watch), told));
         let outcome = loop {
             tokio::select! {
                 biased;
                 outcome = &mut call => break outcome,
                 () = context.ct.cancelled(), if !cancel.is_cancelled() => cancel.cancel(),
-                () = &mut progress => {}
+                ((), ()) = &mut beside => {}
             }
         };
         // A notification that is on its way must not come after the answer.
         let sent = std::future::poll_fn(|waker| {
-            let _ = progress.as_mut().poll(waker);
-            if sending.load(Ordering::Relaxed) {
-                Poll::Pending
-            } else {
-                Poll::Ready(())
-            }
+            let _ = beside.as_mut().poll(waker);
+            if on_its_way() { Poll::Pending } else { Poll::Ready(()) }
         });
-        if sending.load(Ordering::Relaxed) {
+        if on_its_way() {
             let _ = tokio::time::timeout(PROGRESS_LEAVES, sent).await;
         }
         outcome.unwrap_or_else(|_| Answer::failure(&panicked(tool.name)))
@@ -271,6 +284,7 @@ impl ServerHandler for Server {
             .enable_resources()
             .enable_prompts()
             .enable_completions()
+            .enable_logging()
             .enable_tasks()
             .build();
         if self.0.prompts.is_empty() {
@@ -403,6 +417,16 @@ impl ServerHandler for Server {
             Ok(content) => Ok(wire::resource(&request.uri, content).into()),
             Err(failure) => Err(wire::resource_error(&request.uri, &failure)),
         }
+    }
+
+    async fn set_level(
+        &self,
+        request: SetLevelRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let soon = || self.0.host.expiring(&self.0.who);
+        self.1.set_level(request.level, &context.peer, soon);
+        Ok(())
     }
 
     async fn get_task(

@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
-    BackendView, Counts, CreateRequest, Engine, EngineConfig, ExecuteRequest, ExecutionView, FileAnswer, HistoryView,
-    InstallRequest, KeptExecution, Principal, ResetView, RunRequest, RunningView, SandboxId, SandboxView,
+    BackendView, Counts, CreateRequest, Engine, EngineConfig, ExecuteRequest, ExecutionView, ExpiringSoon, FileAnswer,
+    HistoryView, InstallRequest, KeptExecution, Principal, ResetView, RunRequest, RunningView, SandboxId, SandboxView,
     SecurityEvent, StreamSlice, Watch,
 };
 use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, Listing, SandboxPath, WriteMode};
@@ -82,6 +82,10 @@ impl Host for EngineHost {
 
     async fn create(&self, who: &Principal, request: CreateRequest) -> Result<Vec<SandboxView>, Failure> {
         self.0.create(who, request).await
+    }
+
+    fn expiring(&self, who: &Principal) -> ExpiringSoon {
+        self.0.expiring(who)
     }
 
     async fn close(&self, who: &Principal, id: &str) -> Result<SandboxId, Failure> {

@@ -310,6 +310,10 @@ impl Host for FakeHost {
         Ok((0..request.count).map(|_| sandbox()).collect())
     }
 
+    fn expiring(&self, _: &Principal) -> sandcell_engine::ExpiringSoon {
+        sandcell_engine::ExpiringSoon::default()
+    }
+
     async fn close(&self, _: &Principal, id: &str) -> Result<SandboxId, Failure> {
         SandboxId::parse(id).ok_or_else(|| {
             Failure::new(

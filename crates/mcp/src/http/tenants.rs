@@ -155,7 +155,7 @@ impl Tenants {
             .with_max_request_body_bytes(MESSAGE_BYTES)
             .with_cancellation_token(end.clone());
         Ok(Tenant {
-            service: StreamableHttpService::new(move || Ok(server.clone()), Arc::clone(&sessions), config),
+            service: StreamableHttpService::new(move || Ok(server.connection()), Arc::clone(&sessions), config),
             sessions,
             requests: Arc::new(Semaphore::new(self.limits.requests_per_caller)),
             bulk: Arc::new(Semaphore::new(BULK_ANSWERS)),
