@@ -38,7 +38,7 @@ pub(crate) struct Core {
     pub(crate) config: Live<EngineConfig>,
     pub(crate) backends: Vec<Arc<dyn Backend>>,
     pub(crate) languages: Vec<Arc<dyn Language>>,
-    pub(crate) packages: Vec<Arc<dyn Packages>>,
+    pub(crate) packages: Live<Vec<Arc<dyn Packages>>>,
     pub(crate) network: Live<Option<Arc<dyn Network>>>,
     pub(crate) witnesses: Witnesses,
     pub(crate) registry: Registry,
@@ -61,7 +61,12 @@ impl Core {
 
     /// Puts other settings in force, for what is asked for from now on. Sandboxes that are there keep what they were made
     /// with.
-    pub(crate) fn change(&self, wanted: EngineConfig, network: Option<Arc<dyn Network>>) {
+    pub(crate) fn change(
+        &self,
+        wanted: EngineConfig,
+        network: Option<Arc<dyn Network>>,
+        packages: Vec<Arc<dyn Packages>>,
+    ) {
         let old = self.config();
         let mut config = EngineConfig {
             // What was found at the start, and what was made with it.
@@ -79,6 +84,7 @@ impl Core {
         let fresh = config.limits != old.limits || pool != old.pool;
         self.config.set(config);
         self.network.set(network);
+        self.packages.set(packages);
         if fresh {
             self.pool.change(&pool);
         }

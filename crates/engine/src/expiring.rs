@@ -9,9 +9,43 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::broadcast::{Receiver, Sender, channel, error::RecvError};
 use tokio::time::Instant;
 
-use crate::api::WARN_WITHIN;
 use crate::record::{Deadlines, Kind, Record};
 use crate::{Principal, SandboxId};
+
+/// When a sandbox ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expiry {
+    /// It ends when nothing was called for so long.
+    pub idle: Duration,
+    /// It ends at this time in any case, if at all.
+    pub ends: Option<SystemTime>,
+    /// The whole lifetime that it has then had.
+    pub lifetime: Option<Duration>,
+}
+
+/// The longest time before a sandbox's end in which results speak of it.
+const WARN_WITHIN: Duration = Duration::from_secs(5 * 60);
+/// A sandbox that ends after so little time without a call says so with every result.
+const SHORT_IDLE: Duration = Duration::from_secs(2 * 60);
+
+impl Expiry {
+    /// How long the sandbox has until it ends whatever is called, if that is near: in the last fifth of its lifetime, and
+    /// not more than five minutes before.
+    #[must_use]
+    pub fn ends_soon(&self) -> Option<Duration> {
+        let left = self.ends?.duration_since(SystemTime::now()).unwrap_or_default();
+        let near = self
+            .lifetime
+            .map_or(WARN_WITHIN, |lifetime| WARN_WITHIN.min(lifetime / 5));
+        (left <= near).then_some(left)
+    }
+
+    /// How long it has without a call, if that is so short that a pause ends it.
+    #[must_use]
+    pub fn idles_soon(&self) -> Option<Duration> {
+        (self.idle <= SHORT_IDLE).then_some(self.idle)
+    }
+}
 
 /// Words that wait for one listener; of more, the oldest are dropped.
 const WAITING: usize = 64;

@@ -112,6 +112,8 @@ pub enum EventKind {
     LimitHit,
     /// A caller that was not let in.
     AuthFailed,
+    /// The user was asked about what the operator leaves to the user.
+    UserAsked,
     /// A connection out of a sandbox that policy forbids.
     NetworkDenied,
     TokenCreated,
@@ -132,6 +134,7 @@ impl EventKind {
             Self::CallRefused => "call_refused",
             Self::LimitHit => "limit_hit",
             Self::AuthFailed => "auth_failed",
+            Self::UserAsked => "user_asked",
             Self::NetworkDenied => "network_denied",
             Self::TokenCreated => "token_created",
             Self::TokenRevoked => "token_revoked",

@@ -47,16 +47,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Backend, Failure, FileChunk, Language, LanguageInfo, Listing, Network, Packages, SandboxPath, SessionEvent,
-    WriteMode,
+    Backend, Failure, FileChunk, Language, LanguageInfo, LeftToUser, Listing, Network, Packages, SandboxPath,
+    SessionEvent, WriteMode,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use api::*;
 pub use clock::rfc3339_millis as timestamp;
-pub use expiring::{Expires, Expiring, ExpiringSoon};
+pub use expiring::{Expires, Expiring, ExpiringSoon, Expiry};
 pub use lasting::{Auditor, EventKind, Finished, Keeper, LastingView, SecurityEvent, Witnesses};
+pub use network::Reaching;
 pub use output::Progress;
 pub use passed::{AbsentBackend, PassedOver};
 pub use policy::{MAX_LIFETIME, MIN_MEMORY};
@@ -136,7 +137,7 @@ impl Engine {
             config: Live::new(config),
             backends,
             languages,
-            packages,
+            packages: Live::new(packages),
             network: Live::new(network),
             witnesses,
         });
@@ -150,10 +151,16 @@ impl Engine {
         self.core.config()
     }
 
-    /// Puts other settings in force for what is asked for from now on: limits, quotas, how much waits, what may be reached.
-    /// Sandboxes that are there keep what they were made with, and how long history is kept stays.
-    pub fn change(&self, config: EngineConfig, network: Option<Arc<dyn Network>>) {
-        self.core.change(config, network);
+    /// Puts other settings in force for what is asked for from now on: limits, quotas, how much waits, what may be reached and
+    /// installed. Sandboxes that are there keep what they were made with, and how long history is kept stays.
+    pub fn change(&self, config: EngineConfig, network: Option<Arc<dyn Network>>, packages: Vec<Arc<dyn Packages>>) {
+        self.core.change(config, network, packages);
+    }
+
+    /// Sandboxes that reach hosts, whoever's they are, oldest first: they were made with these and keep them.
+    #[must_use]
+    pub fn reaching(&self) -> Vec<Reaching> {
+        self.core.reaching()
     }
 
     /// The languages that code can be in.
@@ -268,7 +275,14 @@ impl Engine {
     #[must_use]
     pub fn package_languages(&self) -> Vec<String> {
         let name = |packages: &Arc<dyn Packages>| packages.language().to_owned();
-        self.core.packages.iter().map(name).collect()
+        self.core.packages.get().iter().map(name).collect()
+    }
+
+    /// What of a call the operator leaves to the user: without a yes in the request it is refused. Without a language,
+    /// packages are those of `create_sandbox`.
+    #[must_use]
+    pub fn left_to_user(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser {
+        self.core.left_to_user(language, packages, hosts)
     }
 
     /// The most that a sandbox may ask to reach; nothing where there is no network.

@@ -71,7 +71,7 @@ impl Core {
         policy::code(&self.config(), &req.code)?;
         policy::args(&req.args)?;
         policy::image(req.image.as_deref())?;
-        let network = self.network_rule(&req.network)?;
+        let network = self.network_rule(&req.network, &req.consent)?;
         let findings = policy::findings(
             &self.config(),
             language.as_ref(),
@@ -80,7 +80,7 @@ impl Core {
             &network,
         )?;
         policy::transfers(&self.config(), &req.files, &req.outputs)?;
-        self.check_packages(&language.info().name, &req.packages)?;
+        self.check_packages(&language.info().name, &req.packages, &req.consent)?;
         let timeout = policy::timeout(&self.config(), req.timeout)?;
         let limits = policy::limits(
             &self.config(),
@@ -111,6 +111,7 @@ impl Core {
             args: req.args,
             once: Once {
                 packages: req.packages,
+                consent: req.consent,
                 files: req.files,
                 outputs: req.outputs,
             },
@@ -172,7 +173,7 @@ impl ProgramJob {
             &record,
             sandbox.as_ref(),
             &self.language.info().name,
-            &self.once.packages,
+            (&self.once.packages, &self.once.consent),
             INSTALL,
             &progress,
         );

@@ -214,7 +214,7 @@ pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Made, Failure> {
 }
 
 /// The packages that it starts with: bases are made for the programs of ordinary sandboxes, which those of an image are not.
-fn bases_for<'a>(core: &'a Core, plan: &Plan) -> Result<Vec<Ground<'a>>, Failure> {
+fn bases_for(core: &Core, plan: &Plan) -> Result<Vec<Ground>, Failure> {
     if plan.spec.image.is_some() {
         return Ok(Vec::new());
     }

@@ -7,6 +7,7 @@
 
 mod answer;
 mod arguments;
+mod asking;
 mod auth;
 #[cfg(feature = "bridge")]
 mod bridge;
@@ -38,7 +39,9 @@ pub use bridge::{BridgeError, Wake, bridge_stdio};
 #[cfg(feature = "conformance")]
 pub use conformance::Fixture;
 pub use content::execution_object;
-pub use http::{Activity, HttpError, HttpLimits, HttpOptions, HttpServer, Page, TlsError, TlsFiles, WrongName};
+pub use http::{
+    Activity, HttpControl, HttpError, HttpLimits, HttpOptions, HttpServer, Page, TlsError, TlsFiles, WrongName,
+};
 pub use server::{ServerOptions, UnknownTool};
 pub use stdio::{ServeError, serve_stdio};
 pub use tools::{Interpreters, Toolset};

@@ -20,11 +20,13 @@ use rmcp::model::{
     ReadResourceResponse, ServerCapabilities, ServerConfig, SetLevelRequestParams, Tool as McpTool, UpdateTaskParams,
 };
 use rmcp::service::{Peer, RequestContext};
-use sandcell_engine::{ExpiringSoon, Principal, Progress, Watch};
-use sandcell_sandbox::{Code, Failure, Mount};
+use sandcell_engine::{EventKind, ExpiringSoon, Principal, Progress, SecurityEvent, Watch};
+use sandcell_sandbox::{Code, Consent, Failure, LeftToUser, Mount};
+use serde_json::Map;
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::{Answer, Block};
+use crate::asking::{Asked, Asking};
 use crate::content::execution;
 use crate::host::Host;
 use crate::limits::{BULK_ANSWER_BYTES, MAX_WAIT, PROGRESS_EVERY, PROGRESS_LEAVES};
@@ -76,6 +78,7 @@ struct Inner {
     tasks: Tasks,
     /// What calls that ask for it are told of the caller's sandboxes.
     soon: tokio::sync::Mutex<ExpiringSoon>,
+    asking: Asking,
 }
 
 impl Server {
@@ -108,6 +111,7 @@ impl Server {
             ledger,
             tasks: Tasks::default(),
             soon,
+            asking: Asking::default(),
         };
         Ok(Self(Arc::new(inner), Arc::default()))
     }
@@ -118,12 +122,12 @@ impl Server {
     }
 
     /// Begins a call that runs by itself, until what it started has ended.
-    fn begin(&self, tool: &Tool, request: CallToolRequestParams) -> Job {
+    fn begin(&self, tool: &Tool, request: CallToolRequestParams, consent: Consent) -> Job {
         let (cancel, watch) = (self.0.gone.child_token(), Watch::default());
         let (server, name) = (self.clone(), tool.name);
         let answer = {
             let (cancel, watch) = (cancel.clone(), watch.clone());
-            tokio::spawn(async move { server.to_the_end(name, request, cancel, watch).await })
+            tokio::spawn(async move { server.to_the_end(name, (request, consent), cancel, watch).await })
         };
         Job {
             answer,
@@ -136,7 +140,7 @@ impl Server {
     async fn to_the_end(
         &self,
         name: &str,
-        request: CallToolRequestParams,
+        (request, consent): (CallToolRequestParams, Consent),
         cancel: CancellationToken,
         watch: Watch,
     ) -> Answer {
@@ -146,7 +150,14 @@ impl Server {
         let given = request.arguments.unwrap_or_default();
         let (host, who) = (&self.0.host, &self.0.who);
         let mut answer = tool
-            .call(Arc::clone(host), who.clone(), given, cancel.clone(), watch.clone())
+            .call(
+                Arc::clone(host),
+                who.clone(),
+                given,
+                cancel.clone(),
+                watch.clone(),
+                consent,
+            )
             .await;
         while let Some(id) = answer.running() {
             let view = tokio::select! {
@@ -160,6 +171,21 @@ impl Server {
             };
         }
         answer
+    }
+
+    /// Writes down what the user was asked and said.
+    fn note_consent(&self, left: &LeftToUser, consent: &Consent) {
+        let said = match consent {
+            Consent::Given(_) => "allowed",
+            Consent::Declined => "did not allow",
+            Consent::NoAnswer => "was asked and did not answer about",
+            Consent::NotAsked | Consent::CannotAsk => return,
+        };
+        let wanted: Vec<&str> = left.packages.iter().chain(&left.hosts).map(String::as_str).collect();
+        self.0.host.note(SecurityEvent {
+            who: Some(self.0.who.clone()),
+            ..SecurityEvent::new(EventKind::UserAsked, format!("the user {said} {}", wanted.join(", ")))
+        });
     }
 
     fn tool(&self, name: &str) -> Option<&Tool> {
@@ -177,12 +203,17 @@ impl Server {
 
     /// Runs a call to its end: with progress for those who want it, stopped when it is taken back, and with an answer
     /// also when it panics (rmcp would leave the client waiting).
-    async fn run(&self, tool: &Tool, request: CallToolRequestParams, context: &RequestContext<RoleServer>) -> Answer {
+    async fn run(
+        &self,
+        tool: &Tool,
+        (request, consent): (CallToolRequestParams, Consent),
+        context: &RequestContext<RoleServer>,
+    ) -> Answer {
         let cancel = self.0.gone.child_token();
         let given = request.arguments.unwrap_or_default();
         let watch = Watch::default();
         let host = Arc::clone(&self.0.host);
-        let call = tool.call(host, self.0.who.clone(), given, cancel.clone(), watch.clone());
+        let call = tool.call(host, self.0.who.clone(), given, cancel.clone(), watch.clone(), consent);
         let mut call = std::pin::pin!(AssertUnwindSafe(call).catch_unwind());
         let (sending, telling) = (AtomicBool::new(false), AtomicBool::new(false));
         let on_its_way = || sending.load(Ordering::Relaxed) || telling.load(Ordering::Relaxed);
@@ -311,7 +342,7 @@ impl ServerHandler for Server {
 
     async fn call_tool(
         &self,
-        request: CallToolRequestParams,
+        mut request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let Some(tool) = self.tool(&request.name) else {
@@ -322,15 +353,26 @@ impl ServerHandler for Server {
             );
             return Err(ErrorData::invalid_params(message, None));
         };
+        let left = tool.left_to_user(&*self.0.host, request.arguments.as_ref().unwrap_or(&Map::new()));
+        let consent = match self
+            .0
+            .asking
+            .consent((tool, &left), &mut request, &context, &self.0.who)
+            .await?
+        {
+            Asked::Answered(consent) => consent,
+            Asked::Wants(input) => return Ok(input.into()),
+        };
+        self.note_consent(&left, &consent);
         if is_bulk(&request) {
             self.reserve(&context).await;
         }
         let knows_tasks = context.client_capabilities().is_some_and(|all| all.supports_tasks());
         if let Some(place) = knows_tasks.then(|| self.0.tasks.place(tool.name)).flatten() {
-            let job = self.begin(tool, request);
+            let job = self.begin(tool, request, consent);
             return Ok(self.0.tasks.follow(job, place, &context.ct).await);
         }
-        let answer = self.run(tool, request, &context).await;
+        let answer = self.run(tool, (request, consent), &context).await;
         tracing::debug!(
             tool = tool.name,
             failed = answer.failed,

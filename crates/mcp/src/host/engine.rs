@@ -10,7 +10,7 @@ use sandcell_engine::{
     HistoryView, InstallRequest, KeptExecution, Principal, ResetView, RunRequest, RunningView, SandboxId, SandboxView,
     SecurityEvent, StreamSlice, Watch,
 };
-use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, Listing, SandboxPath, WriteMode};
+use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, LeftToUser, Listing, SandboxPath, WriteMode};
 use tokio_util::sync::CancellationToken;
 
 use super::{Host, StreamPart};
@@ -65,6 +65,10 @@ impl Host for EngineHost {
 
     fn package_languages(&self) -> Vec<String> {
         self.0.package_languages()
+    }
+
+    fn left_to_user(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser {
+        self.0.left_to_user(language, packages, hosts)
     }
 
     fn network_allowed(&self) -> Vec<String> {

@@ -281,6 +281,14 @@ impl Host for FakeHost {
         vec!["python".into()]
     }
 
+    fn left_to_user(&self, _: Option<&str>, packages: &[String], hosts: &[String]) -> sandcell_sandbox::LeftToUser {
+        let asked = |all: &[String]| all.iter().filter(|one| one.starts_with("ask-")).cloned().collect();
+        sandcell_sandbox::LeftToUser {
+            packages: asked(packages),
+            hosts: asked(hosts),
+        }
+    }
+
     fn network_allowed(&self) -> Vec<String> {
         self.network.clone()
     }

@@ -14,7 +14,7 @@ use sandcell_engine::{
     HistoryView, InstallRequest, KeptExecution, Principal, ResetView, RunRequest, RunningView, SandboxId, SandboxView,
     SecurityEvent, StreamName, StreamSlice, Watch,
 };
-use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, Listing, SandboxPath, WriteMode};
+use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, LeftToUser, Listing, SandboxPath, WriteMode};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use engine::EngineHost;
@@ -57,6 +57,7 @@ pub(crate) trait Host: Send + Sync {
     ) -> Result<ExecutionView, Failure>;
     /// The languages that packages can be installed for.
     fn package_languages(&self) -> Vec<String>;
+    fn left_to_user(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser;
     /// The most that a sandbox may ask to reach.
     fn network_allowed(&self) -> Vec<String>;
     async fn install(

@@ -163,7 +163,7 @@ async fn serve(
         output::failure(problem);
     }
     let options = args.options(toolset, mounts);
-    let following = reloader.start(wired.engine.clone());
+    let following = reloader.start(wired.running());
     let ended = tokio::select! {
         served = sandcell_mcp::serve_stdio(wired.engine.clone(), options) => {
             served.map_err(failure)

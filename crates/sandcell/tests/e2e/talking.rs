@@ -2,12 +2,18 @@
 
 use std::process::{Command, Stdio};
 
+use crate::packages::{command, stocked};
 use crate::support::http::Server;
 use crate::support::place::Place;
 use crate::support::{begin, name_of, skip, sources};
 
 /// Runs the script about one topic against a server on standard input and output, or against the one at `address`.
 fn talk(test: &str, topic: &str, mode: &str, place: &Place, address: Option<&str>) {
+    talk_to(&place.command(&["serve"]), test, topic, mode, address);
+}
+
+/// The same with a server that is started by this command.
+fn talk_to(server: &Command, test: &str, topic: &str, mode: &str, address: Option<&str>) {
     let Some(python) = std::env::var_os("SANDCELL_TEST_MCP_PYTHON") else {
         skip(
             test,
@@ -15,7 +21,6 @@ fn talk(test: &str, topic: &str, mode: &str, place: &Place, address: Option<&str
         );
         return;
     };
-    let server = place.command(&["serve"]);
     let mut client = Command::new(python);
     client
         .args(["-I", "-B"])
@@ -23,7 +28,7 @@ fn talk(test: &str, topic: &str, mode: &str, place: &Place, address: Option<&str
         .args([topic, mode])
         .env_clear()
         .envs(server.get_envs().filter_map(|(name, value)| Some((name, value?))))
-        .current_dir(place.work())
+        .current_dir(server.get_current_dir().unwrap())
         .stdin(Stdio::null());
     match address {
         Some(address) => client.arg(address),
@@ -59,4 +64,59 @@ fn a_call_of_the_newest_protocol_that_asks_for_a_level_is_told_too() {
     let test = name_of(a_call_of_the_newest_protocol_that_asks_for_a_level_is_told_too);
     talk(&test, "expiry", "auto", &Place::new(), None);
     over_http(&test, "expiry", "auto", &Place::new());
+}
+
+/// A server whose operator leaves packages and hosts to the user.
+fn asked(test: &str, topic: &str, mode: &str) {
+    let index = stocked();
+    let place = Place::with_settings(
+        "[packages]\nask = [\"*\"]\nallow = [\"unrelated\"]\ndeny = [\"evil\"]\n\
+         [network]\nask = [\"*\"]\nallow = [\"allowed.example\"]\n",
+    );
+    talk_to(&command(&place, &index.url(), &["serve"]), test, topic, mode, None);
+    if topic == "asking" {
+        let server = Server::spawn(&mut command(&place, &index.url(), &["serve", "--http", "127.0.0.1:0"]));
+        let address = format!("http://{}/mcp", server.address);
+        talk(test, topic, mode, &place, Some(&address));
+    }
+}
+
+#[test]
+fn what_is_left_to_the_user_is_asked_in_a_session() {
+    let _turn = begin!();
+    asked(
+        &name_of(what_is_left_to_the_user_is_asked_in_a_session),
+        "asking",
+        "legacy",
+    );
+}
+
+#[test]
+fn what_is_left_to_the_user_is_asked_in_rounds_of_the_newest_protocol() {
+    let _turn = begin!();
+    asked(
+        &name_of(what_is_left_to_the_user_is_asked_in_rounds_of_the_newest_protocol),
+        "asking",
+        "auto",
+    );
+}
+
+#[test]
+fn a_user_who_does_not_answer_has_not_said_yes() {
+    let _turn = begin!();
+    asked(
+        &name_of(a_user_who_does_not_answer_has_not_said_yes),
+        "silence",
+        "legacy",
+    );
+}
+
+#[test]
+fn no_answer_is_taken_that_was_not_given_to_this_very_call() {
+    let _turn = begin!();
+    asked(
+        &name_of(no_answer_is_taken_that_was_not_given_to_this_very_call),
+        "forged",
+        "auto",
+    );
 }

@@ -83,7 +83,7 @@ impl Door {
             return Err(Refusal::ending());
         }
         let tenant = self.tenant(&admission.who)?;
-        tenant.may_send(&self.limits).map_err(Refusal::too_fast)?;
+        tenant.may_send().map_err(Refusal::too_fast)?;
         let ask = Ask::parse(request.uri().path()).ok_or_else(Refusal::no_such_address)?;
         let (method, allowed) = ask.method();
         if *request.method() != method {
