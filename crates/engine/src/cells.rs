@@ -17,6 +17,7 @@ use sandcell_sandbox::{
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::core::{Core, Finisher};
 use crate::executions::Execution;
@@ -29,6 +30,7 @@ use crate::policy;
 use crate::record::{Gone, GoneWhy, Record, Visit};
 use crate::registry::Target;
 use crate::sessions::{Held, Slot, Ticket};
+use crate::spans;
 use crate::verdict::{Ending, Facts, Verdict, judge};
 use crate::{ExecuteRequest, ExecutionView, Principal, RunRequest};
 
@@ -54,7 +56,7 @@ impl Core {
             Ok(job) => {
                 let execution = job.execution.clone();
                 watch.follow(&execution);
-                tokio::spawn(job.run());
+                tokio::spawn(job.run().instrument(spans::execution(&execution)));
                 self.answer(&execution, wait, cancel).await
             }
             Err(failure) => {
@@ -91,7 +93,7 @@ impl Core {
             Ok(job) => {
                 let execution = job.execution.clone();
                 watch.follow(&execution);
-                tokio::spawn(job.run());
+                tokio::spawn(job.run().instrument(spans::execution(&execution)));
                 self.answer(&execution, wait, cancel).await
             }
             Err(failure) => {

@@ -23,6 +23,7 @@ use crate::pool::Pool;
 use crate::quota::Processor;
 use crate::record::{Birth, Gone, GoneWhy, Kind, Record};
 use crate::registry::{Registry, Target};
+use crate::spans;
 use crate::sync::{Live, lock};
 use crate::tally::Tally;
 use crate::verdict::Verdict;
@@ -117,7 +118,8 @@ impl Core {
 
     /// Starts making the sandbox of a reserved record.
     pub(crate) fn make(self: &Arc<Self>, record: &Arc<Record>, plan: Plan) {
-        tokio::spawn(keep(self.clone(), record.clone(), plan));
+        let span = spans::making(record);
+        tokio::spawn(keep(self.clone(), record.clone(), plan, span));
     }
 
     /// The plan for a sandbox with nothing but limits.
@@ -230,6 +232,11 @@ impl Core {
             let cause = failure
                 .map(|failure| failure.code)
                 .or(view.cause.as_ref().map(|cause| cause.code));
+            spans::ended(
+                view.status.as_str(),
+                cause.map(sandcell_sandbox::Code::as_str),
+                view.cpu,
+            );
             self.tally.ended(view.status, cause, view.duration, view.cpu);
             self.processor.charge(&execution.owner, view.cpu);
         });

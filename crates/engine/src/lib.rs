@@ -36,6 +36,7 @@ mod record;
 mod registry;
 mod sandboxes;
 mod sessions;
+mod spans;
 mod sync;
 mod tally;
 mod verdict;

@@ -15,6 +15,7 @@ use sandcell_sandbox::{
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::cells::{arrive, never_ran, until_stopped};
 use crate::core::{Core, Finisher};
@@ -24,6 +25,7 @@ use crate::meter::Cost;
 use crate::network::Reached;
 use crate::policy;
 use crate::record::{Record, Visit};
+use crate::spans;
 use crate::sync::lock;
 use crate::verdict::{Ending, Facts, Verdict, judge};
 use crate::{ExecutionView, InHistory, InstallRequest, Principal};
@@ -58,7 +60,7 @@ impl Core {
         match self.admit_install(who, req, code.clone()) {
             Ok(job) => {
                 let execution = job.execution.clone();
-                tokio::spawn(job.run());
+                tokio::spawn(job.run().instrument(spans::execution(&execution)));
                 self.answer(&execution, wait, cancel).await
             }
             Err(failure) => {

@@ -14,6 +14,7 @@ use sandcell_sandbox::{
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::cells::{Once, Ran, arrive, end_of_sandbox, never_ran, put_files, until_stopped};
 use crate::core::{Core, Finisher};
@@ -26,6 +27,7 @@ use crate::packages::INSTALL;
 use crate::policy;
 use crate::record::{Record, Visit};
 use crate::registry::Target;
+use crate::spans;
 use crate::verdict::{Ending, Facts, Verdict, judge};
 use crate::{ExecutionView, Hints, Principal, ProgramRequest};
 
@@ -50,7 +52,7 @@ impl Core {
         match self.admit_program(who, req, stdin, output) {
             Ok(job) => {
                 let execution = job.execution.clone();
-                tokio::spawn(job.run());
+                tokio::spawn(job.run().instrument(spans::execution(&execution)));
                 self.answer(&execution, None, cancel).await
             }
             Err(failure) => {

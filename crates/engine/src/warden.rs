@@ -7,6 +7,7 @@ use std::time::Duration;
 use sandcell_sandbox::{Backend, Code, Failure, Sandbox, SandboxError, SandboxSpec};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{Instrument as _, Span};
 
 use crate::core::Core;
 use crate::expiring::Told;
@@ -36,7 +37,7 @@ pub(crate) struct Plan {
 
 /// Makes the sandbox of a record and keeps it to its end. Runs in a task of its own, so that no caller's leaving
 /// can leave one half made.
-pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
+pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan, span: Span) {
     // Should a back end panic, nobody waits for ever and the place is free again.
     let mut guard = Guard {
         core: &core,
@@ -45,8 +46,10 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
     };
     let made = match parked(&core, &record, &plan) {
         Some(made) => Ok(made),
-        None => in_turn(&core, &record, &plan).await,
+        None => in_turn(&core, &record, &plan).instrument(span.clone()).await,
     };
+    // It ends when the sandbox is there, not with it.
+    drop(span);
     let sandbox = match made {
         Ok((sandbox, passed)) => {
             record.passed_over(passed);

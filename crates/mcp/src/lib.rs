@@ -24,6 +24,7 @@ mod prompts;
 mod resources;
 mod schema;
 mod server;
+mod spans;
 mod stdio;
 mod tasks;
 #[cfg(test)]
@@ -43,6 +44,7 @@ pub use http::{
     Activity, HttpControl, HttpError, HttpLimits, HttpOptions, HttpServer, Page, TlsError, TlsFiles, WrongName,
 };
 pub use server::{ServerOptions, UnknownTool};
+pub use spans::TARGET as TRACE_TARGET;
 pub use stdio::{ServeError, serve_stdio};
 pub use tools::{Interpreters, Toolset};
 

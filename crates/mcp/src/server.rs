@@ -24,6 +24,7 @@ use sandcell_engine::{EventKind, ExpiringSoon, Principal, Progress, SecurityEven
 use sandcell_sandbox::{Code, Consent, Failure, LeftToUser, Mount};
 use serde_json::Map;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::answer::{Answer, Block};
 use crate::asking::{Asked, Asking};
@@ -36,7 +37,7 @@ use crate::resources::Address;
 use crate::stdio::ledger::Ledger;
 use crate::tasks::{Job, Tasks};
 use crate::tools::{Facts, Tool, Toolset};
-use crate::{completion, wire};
+use crate::{completion, spans, wire};
 
 /// How the server is set up.
 #[derive(Debug, Clone, Default)]
@@ -127,7 +128,8 @@ impl Server {
         let (server, name) = (self.clone(), tool.name);
         let answer = {
             let (cancel, watch) = (cancel.clone(), watch.clone());
-            tokio::spawn(async move { server.to_the_end(name, (request, consent), cancel, watch).await })
+            let call = async move { server.to_the_end(name, (request, consent), cancel, watch).await };
+            tokio::spawn(call.in_current_span())
         };
         Job {
             answer,
@@ -364,15 +366,20 @@ impl ServerHandler for Server {
             Asked::Wants(input) => return Ok(input.into()),
         };
         self.note_consent(&left, &consent);
+        let span = spans::of_call(tool.name, &context);
         if is_bulk(&request) {
             self.reserve(&context).await;
         }
         let knows_tasks = context.client_capabilities().is_some_and(|all| all.supports_tasks());
         if let Some(place) = knows_tasks.then(|| self.0.tasks.place(tool.name)).flatten() {
-            let job = self.begin(tool, request, consent);
+            let job = span.in_scope(|| self.begin(tool, request, consent));
             return Ok(self.0.tasks.follow(job, place, &context.ct).await);
         }
-        let answer = self.run(tool, (request, consent), &context).await;
+        let answer = self
+            .run(tool, (request, consent), &context)
+            .instrument(span.clone())
+            .await;
+        span.record("failed", answer.failed);
         tracing::debug!(
             tool = tool.name,
             failed = answer.failed,

@@ -84,6 +84,8 @@ pub(crate) struct Settings {
     pub(crate) e2b: E2bSettings,
     /// How `serve --http` is reached.
     pub(crate) http: HttpSettings,
+    /// Where traces are sent, if anywhere.
+    pub(crate) traces: Option<String>,
     /// Servers in the background.
     pub(crate) service: ServiceSettings,
     /// The history that lasts; none: it is kept in memory.
@@ -379,6 +381,7 @@ impl Settings {
             toolset: toolset(&get)?,
             e2b: E2bSettings::read(&get)?,
             http: http(&get)?,
+            traces: get.text("traces.endpoint")?,
             service: ServiceSettings {
                 on_demand: matches!(get.value("service.on_demand")?, Value::Flag(true)),
                 idle: Duration::from_secs(get.integer("service.idle_s")?),

@@ -651,6 +651,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "How long calls that are under way may take when the server is told to end, in seconds.",
     ),
     operator(
+        "traces.endpoint",
+        Kind::Text,
+        "",
+        "Where `serve` sends traces of calls and executions by OpenTelemetry's protocol over HTTP, such as `http://127.0.0.1:4318/v1/traces`; only in builds with the feature `otel`. Ids, tools, ends and times are in them, never code, output or results. Empty: nowhere.",
+    ),
+    operator(
         "auth.issuer",
         Kind::Text,
         "",
