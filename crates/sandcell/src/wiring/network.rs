@@ -21,14 +21,15 @@ pub(super) fn network(settings: &NetworkSettings) -> Result<Option<Arc<dyn Netwo
 
 /// The way to these hosts, with what else the settings say of the network; none where there are none.
 pub(super) fn reaching(hosts: &[String], settings: &NetworkSettings) -> Result<Option<Arc<dyn Network>>, Failure> {
-    Ok(to(hosts, &[], settings)?.map(|network| Arc::new(network) as Arc<dyn Network>))
+    let network = to(hosts, &[], settings)?;
+    Ok(network.map(|network| -> Arc<dyn Network> { Arc::new(network) }))
 }
 
 /// The most that can be reached, with a yes of the user's or without one.
 fn to(hosts: &[String], more: &[String], settings: &NetworkSettings) -> Result<Option<BrokerNetwork>, Failure> {
     let allowed: Vec<String> = hosts.iter().chain(more).cloned().collect();
     let rules = Arc::new(rules(&allowed, settings)?);
-    Ok((!allowed.is_empty()).then(|| BrokerNetwork {
+    Ok((!allowed.is_empty()).then_some(BrokerNetwork {
         rules,
         allowed,
         unasked: None,

@@ -49,8 +49,8 @@ pub(crate) struct Installers {
 impl Installers {
     /// As the engine knows them.
     pub(crate) fn list(&self) -> Vec<Arc<dyn Packages>> {
-        let python = self.python.clone().map(|one| one as Arc<dyn Packages>);
-        let npm = self.npm.clone().map(|one| one as Arc<dyn Packages>);
+        let python = self.python.clone().map(|one| -> Arc<dyn Packages> { one });
+        let npm = self.npm.clone().map(|one| -> Arc<dyn Packages> { one });
         python.into_iter().chain(npm).collect()
     }
 
