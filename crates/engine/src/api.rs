@@ -10,7 +10,7 @@ use sandcell_sandbox::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{AbsentBackend, Expiry, PassedOver, Quota, Watch};
+use crate::{AbsentBackend, Expiry, KeptPicture, PassedOver, Quota, Watch};
 
 /// Who calls. Everything belongs to a principal, and another's id answers like one that never existed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -725,6 +725,8 @@ pub struct KeptExecution {
     pub stdout_bytes: u64,
     /// Bytes that it wrote to standard error.
     pub stderr_bytes: u64,
+    /// The pictures that it showed.
+    pub pictures: Vec<KeptPicture>,
 }
 
 /// The caller's history, newest first.

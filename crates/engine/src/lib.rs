@@ -57,7 +57,7 @@ use tokio_util::sync::CancellationToken;
 pub use api::*;
 pub use clock::rfc3339_millis as timestamp;
 pub use expiring::{Expires, Expiring, ExpiringSoon, Expiry};
-pub use lasting::{Auditor, EventKind, Finished, Keeper, LastingView, SecurityEvent, Witnesses};
+pub use lasting::{Auditor, EventKind, Finished, Keeper, KeptPicture, LastingView, SecurityEvent, Witnesses};
 pub use network::Reaching;
 pub use output::Progress;
 pub use passed::{AbsentBackend, PassedOver};
@@ -350,7 +350,7 @@ impl Engine {
     }
 
     /// A finished execution of the caller's from the history that lasts, which has it longer than [`Engine::execution`];
-    /// pictures and files are not in it.
+    /// files are not in it.
     ///
     /// # Errors
     /// When the caller has no such execution there, or nobody keeps such a history.
