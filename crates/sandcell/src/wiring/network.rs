@@ -20,6 +20,7 @@ pub(super) fn network(settings: &NetworkSettings) -> Result<Option<Arc<dyn Netwo
 }
 
 /// The way to these hosts, with what else the settings say of the network; none where there are none.
+#[cfg(feature = "docker")]
 pub(super) fn reaching(hosts: &[String], settings: &NetworkSettings) -> Result<Option<Arc<dyn Network>>, Failure> {
     let network = to(hosts, &[], settings)?;
     Ok(network.map(|network| -> Arc<dyn Network> { Arc::new(network) }))
