@@ -23,8 +23,13 @@ pub fn run() -> Result<()> {
     // What is only there in builds that are never shipped must be as clean as the rest.
     for more in [
         &["--workspace"][..],
-        &["--package", "sandcell", "--features", "fault-injection,conformance"],
-        &["--package", "sandcell-mcp", "--features", "conformance"],
+        &[
+            "--package",
+            "sandcell",
+            "--features",
+            "fault-injection,conformance,otel",
+        ],
+        &["--package", "sandcell-mcp", "--features", "conformance,otel"],
     ] {
         let mut command = cargo();
         command.args(["clippy", "--all-targets", "--quiet"]).args(more);

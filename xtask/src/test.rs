@@ -14,12 +14,13 @@ const BINARY: &str = "SANDCELL_TEST_BIN";
 /// Where a test that cannot run on this machine writes `test: reason`.
 const SKIPS: &str = "SANDCELL_TEST_SKIPS";
 
-/// Tests of builds that are never shipped: those that can make single steps and layers fail or leave them out, and the one
-/// with the fixtures of the conformance suite. Package, features (the same for one package, so that it is built once), test.
-const SPECIAL: [(&str, &str, &str); 3] = [
+/// Tests of builds that are never shipped: those that can make single steps and layers fail or leave them out, the one
+/// with the fixtures of the conformance suite, and the one with traces. Package, features (the same for one package, so that it is built once), test.
+const SPECIAL: [(&str, &str, &str); 4] = [
     ("sandcell-jail", "fault-injection", "launch"),
-    ("sandcell", "fault-injection,conformance", "layers"),
-    ("sandcell", "fault-injection,conformance", "conformance"),
+    ("sandcell", "fault-injection,conformance,otel", "layers"),
+    ("sandcell", "fault-injection,conformance,otel", "conformance"),
+    ("sandcell", "fault-injection,conformance,otel", "traces"),
 ];
 
 pub fn run(filters: &[String]) -> Result<()> {

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use sandcell_sandbox::{ByteSize, Code, Cpus, Finding, Isolation, LayerReport, Limits, SandboxPath, Usage, Variable};
+use sandcell_sandbox::{
+    ByteSize, Code, Consent, Cpus, Finding, Isolation, LayerReport, Limits, SandboxPath, Usage, Variable,
+};
 use serde::{Deserialize, Serialize};
 
-use crate::{AbsentBackend, MemoryGrowth, MemoryUse, PassedOver, Quota, Watch};
+use crate::{AbsentBackend, Expiry, KeptPicture, MemoryGrowth, MemoryUse, PassedOver, Quota, Watch};
 
 /// Who calls. Everything belongs to a principal, and another's id answers like one that never existed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -323,6 +325,8 @@ pub struct RunRequest {
     pub memory: Option<ByteSize>,
     /// Hosts that it may reach, such as `api.example.com` or `*.example.org`; empty is no network.
     pub network: Vec<String>,
+    /// What the user said to what of it the operator leaves to the user.
+    pub consent: Consent,
 }
 
 /// Run a whole program in a fresh sandbox, its output streamed as it comes.
@@ -348,6 +352,8 @@ pub struct ProgramRequest {
     pub network: Vec<String>,
     /// A container image, whose programs it is run with.
     pub image: Option<String>,
+    /// What the user said to what of it the operator leaves to the user.
+    pub consent: Consent,
 }
 
 /// Whether something stands in its caller's view of the history. The operator's rows have it in any case.
@@ -374,6 +380,8 @@ pub struct InstallRequest {
     pub wait: Option<Duration>,
     /// Whether the installation counts among the caller's executions.
     pub in_history: InHistory,
+    /// What the user said to what of it the operator leaves to the user.
+    pub consent: Consent,
 }
 
 /// The answer of a file call, with the sandbox it was about.
@@ -419,6 +427,8 @@ pub struct CreateRequest {
     pub network: Vec<String>,
     /// Told what the sandboxes wait for.
     pub watch: Watch,
+    /// What the user said to what of it the operator leaves to the user.
+    pub consent: Consent,
 }
 
 /// A live sandbox, as its owner sees it.
@@ -624,41 +634,6 @@ pub struct ExecutionView {
     pub findings: Vec<Finding>,
 }
 
-/// When a sandbox ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Expiry {
-    /// It ends when nothing was called for so long.
-    pub idle: Duration,
-    /// It ends at this time in any case, if at all.
-    pub ends: Option<SystemTime>,
-    /// The whole lifetime that it has then had.
-    pub lifetime: Option<Duration>,
-}
-
-/// The longest time before a sandbox's end in which results speak of it.
-const WARN_WITHIN: Duration = Duration::from_secs(5 * 60);
-/// A sandbox that ends after so little time without a call says so with every result.
-const SHORT_IDLE: Duration = Duration::from_secs(2 * 60);
-
-impl Expiry {
-    /// How long the sandbox has until it ends whatever is called, if that is near: in the last fifth of its lifetime, and
-    /// not more than five minutes before.
-    #[must_use]
-    pub fn ends_soon(&self) -> Option<Duration> {
-        let left = self.ends?.duration_since(SystemTime::now()).unwrap_or_default();
-        let near = self
-            .lifetime
-            .map_or(WARN_WITHIN, |lifetime| WARN_WITHIN.min(lifetime / 5));
-        (left <= near).then_some(left)
-    }
-
-    /// How long it has without a call, if that is so short that a pause ends it.
-    #[must_use]
-    pub fn idles_soon(&self) -> Option<Duration> {
-        (self.idle <= SHORT_IDLE).then_some(self.idle)
-    }
-}
-
 /// What a session is after it was restored. Variables and imports are as they were then; files are as they are now;
 /// open files, sockets and event loops are closed, and child processes have ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -741,6 +716,8 @@ pub struct KeptExecution {
     pub stdout_bytes: u64,
     /// Bytes that it wrote to standard error.
     pub stderr_bytes: u64,
+    /// The pictures that it showed.
+    pub pictures: Vec<KeptPicture>,
 }
 
 /// The caller's history, newest first.

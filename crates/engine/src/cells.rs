@@ -11,12 +11,13 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use sandcell_sandbox::{
-    Aftermath, Cell, CellOutcome, CellStatus, Exit, Failure, Interrupter, Language, Sandbox, SandboxError, SandboxPath,
-    SessionError, SessionEvent, Usage, WriteMode,
+    Aftermath, Cell, CellOutcome, CellStatus, Consent, Exit, Failure, Interrupter, Language, Sandbox, SandboxError,
+    SandboxPath, SessionError, SessionEvent, Usage, WriteMode,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::core::{Core, Finisher};
 use crate::executions::Execution;
@@ -29,6 +30,7 @@ use crate::policy;
 use crate::record::{Gone, GoneWhy, Record, Visit};
 use crate::registry::Target;
 use crate::sessions::{Held, Slot, Ticket};
+use crate::spans;
 use crate::verdict::{Ending, Facts, Verdict, judge};
 use crate::{ExecuteRequest, ExecutionView, Principal, RunRequest};
 
@@ -54,7 +56,7 @@ impl Core {
             Ok(job) => {
                 let execution = job.execution.clone();
                 watch.follow(&execution);
-                tokio::spawn(job.run());
+                tokio::spawn(job.run().instrument(spans::execution(&execution)));
                 self.answer(&execution, wait, cancel).await
             }
             Err(failure) => {
@@ -91,7 +93,7 @@ impl Core {
             Ok(job) => {
                 let execution = job.execution.clone();
                 watch.follow(&execution);
-                tokio::spawn(job.run());
+                tokio::spawn(job.run().instrument(spans::execution(&execution)));
                 self.answer(&execution, wait, cancel).await
             }
             Err(failure) => {
@@ -106,10 +108,10 @@ impl Core {
         policy::code(&self.config(), &req.code)?;
         policy::stdin(&self.config(), req.stdin.as_deref())?;
         policy::transfers(&self.config(), &req.files, &req.outputs)?;
-        self.check_packages(&language.info().name, &req.packages)?;
+        self.check_packages(&language.info().name, &req.packages, &req.consent)?;
         let timeout = policy::timeout(&self.config(), req.timeout)?;
         let stdin = policy::Stdin::of(req.stdin.as_deref());
-        let network = self.network_rule(&req.network)?;
+        let network = self.network_rule(&req.network, &req.consent)?;
         let findings = policy::findings(&self.config(), language.as_ref(), &req.code, stdin, &network)?;
         let memory = policy::memory(&self.config(), req.memory, language.as_ref());
         let limits = policy::limits(&self.config(), memory, None, None)?;
@@ -117,6 +119,7 @@ impl Core {
         let record = target.record.clone();
         let once = Once {
             packages: req.packages,
+            consent: req.consent,
             files: req.files,
             outputs: req.outputs,
         };
@@ -167,6 +170,7 @@ pub(crate) enum Stay {
 /// The transfers of a run that keeps nothing.
 pub(crate) struct Once {
     pub(crate) packages: Vec<String>,
+    pub(crate) consent: Consent,
     pub(crate) files: Vec<(SandboxPath, Bytes)>,
     pub(crate) outputs: Vec<SandboxPath>,
 }
@@ -229,7 +233,7 @@ impl Job {
                 &self.record,
                 sandbox.as_ref(),
                 &self.language.info().name,
-                &once.packages,
+                (&once.packages, &once.consent),
                 INSTALL,
                 &progress,
             );
@@ -360,7 +364,8 @@ impl Job {
                 &self.record,
                 sandbox,
                 &self.language.info().name,
-                &packages,
+                // Nobody is asked about what code wants.
+                (&packages, &Consent::NotAsked),
                 INSTALL,
                 &progress,
             )

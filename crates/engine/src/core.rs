@@ -10,6 +10,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::executions::{Execution, error_line};
+use crate::expiring::Crier;
 use crate::floor::Floor;
 use crate::history::{Entry, History};
 use crate::ids::echo;
@@ -22,6 +23,7 @@ use crate::pool::Pool;
 use crate::quota::Processor;
 use crate::record::{Birth, Gone, GoneWhy, Kind, Record};
 use crate::registry::{Registry, Target};
+use crate::spans;
 use crate::sync::{Live, lock};
 use crate::tally::Tally;
 use crate::verdict::Verdict;
@@ -37,7 +39,7 @@ pub(crate) struct Core {
     pub(crate) config: Live<EngineConfig>,
     pub(crate) backends: Vec<Arc<dyn Backend>>,
     pub(crate) languages: Vec<Arc<dyn Language>>,
-    pub(crate) packages: Vec<Arc<dyn Packages>>,
+    pub(crate) packages: Live<Vec<Arc<dyn Packages>>>,
     pub(crate) network: Live<Option<Arc<dyn Network>>>,
     pub(crate) witnesses: Witnesses,
     pub(crate) registry: Registry,
@@ -45,6 +47,7 @@ pub(crate) struct Core {
     pub(crate) history: Mutex<History>,
     pub(crate) pool: Pool,
     pub(crate) tally: Tally,
+    pub(crate) crier: Crier,
     pub(crate) floor: Arc<Floor>,
     pub(crate) processor: Processor,
     /// Fired when the engine is dropped: sandboxes end.
@@ -59,7 +62,12 @@ impl Core {
 
     /// Puts other settings in force, for what is asked for from now on. Sandboxes that are there keep what they were made
     /// with.
-    pub(crate) fn change(&self, wanted: EngineConfig, network: Option<Arc<dyn Network>>) {
+    pub(crate) fn change(
+        &self,
+        wanted: EngineConfig,
+        network: Option<Arc<dyn Network>>,
+        packages: Vec<Arc<dyn Packages>>,
+    ) {
         let old = self.config();
         let mut config = EngineConfig {
             // What was found at the start, and what was made with it.
@@ -77,6 +85,7 @@ impl Core {
         let fresh = config.limits != old.limits || pool != old.pool;
         self.config.set(config);
         self.network.set(network);
+        self.packages.set(packages);
         if fresh {
             self.pool.change(&pool);
         }
@@ -109,7 +118,8 @@ impl Core {
 
     /// Starts making the sandbox of a reserved record.
     pub(crate) fn make(self: &Arc<Self>, record: &Arc<Record>, plan: Plan) {
-        tokio::spawn(keep(self.clone(), record.clone(), plan));
+        let span = spans::making(record);
+        tokio::spawn(keep(self.clone(), record.clone(), plan, span));
     }
 
     /// The plan for a sandbox with nothing but limits.
@@ -222,6 +232,11 @@ impl Core {
             let cause = failure
                 .map(|failure| failure.code)
                 .or(view.cause.as_ref().map(|cause| cause.code));
+            spans::ended(
+                view.status.as_str(),
+                cause.map(sandcell_sandbox::Code::as_str),
+                view.cpu,
+            );
             self.tally.ended(view.status, cause, view.duration, view.cpu);
             self.processor.charge(&execution.owner, view.cpu);
         });

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use sandcell_sandbox::{ByteSize, Code};
+use serde::Serialize;
 
 use crate::executions::Execution;
 use crate::record::Record;
-use crate::{Cause, ExecutionId, ExecutionView, HistoryRecord, KeptExecution, Principal, SandboxId};
+use crate::{Artifact, Cause, ExecutionId, ExecutionView, HistoryRecord, KeptExecution, Principal, SandboxId};
 
 /// An execution that is over, or code that was refused, as a history that lasts keeps it. What code was given on
 /// standard input and in its environment is not in it.
@@ -46,6 +48,38 @@ pub struct Finished {
     pub stdout_bytes: u64,
     /// Bytes that it wrote to standard error.
     pub stderr_bytes: u64,
+    /// The pictures that it showed.
+    pub pictures: Vec<KeptPicture>,
+}
+
+/// A picture that an execution showed, as a history that lasts keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KeptPicture {
+    /// Its number within the execution, as [`Artifact::number`].
+    pub number: u32,
+    /// A short name, such as `plot-1.png`.
+    pub name: String,
+    /// Its MIME type.
+    pub mime: String,
+    /// How many bytes it has.
+    pub size: u64,
+    /// Those.
+    #[serde(skip)]
+    pub bytes: Bytes,
+}
+
+impl KeptPicture {
+    /// What of an execution's files is a picture that its code showed.
+    fn of(artifact: &Artifact) -> Option<Self> {
+        let is_picture = artifact.shown && artifact.mime.starts_with("image/");
+        is_picture.then(|| Self {
+            number: artifact.number,
+            name: artifact.name.clone(),
+            mime: artifact.mime.clone(),
+            size: u64::try_from(artifact.bytes.len()).unwrap_or(u64::MAX),
+            bytes: artifact.bytes.clone(),
+        })
+    }
 }
 
 /// A caller's view of a history that lasts.
@@ -112,6 +146,8 @@ pub enum EventKind {
     LimitHit,
     /// A caller that was not let in.
     AuthFailed,
+    /// The user was asked about what the operator leaves to the user.
+    UserAsked,
     /// A connection out of a sandbox that policy forbids.
     NetworkDenied,
     TokenCreated,
@@ -132,6 +168,7 @@ impl EventKind {
             Self::CallRefused => "call_refused",
             Self::LimitHit => "limit_hit",
             Self::AuthFailed => "auth_failed",
+            Self::UserAsked => "user_asked",
             Self::NetworkDenied => "network_denied",
             Self::TokenCreated => "token_created",
             Self::TokenRevoked => "token_revoked",
@@ -238,6 +275,7 @@ impl Witnesses {
                 peak_memory: view.peak_memory,
                 stdout_bytes: view.stdout.total_bytes,
                 stderr_bytes: view.stderr.total_bytes,
+                pictures: view.artifacts.iter().filter_map(KeptPicture::of).collect(),
             });
         }
     }
@@ -278,6 +316,7 @@ impl Witnesses {
                 peak_memory: ByteSize::bytes(0),
                 stdout_bytes: 0,
                 stderr_bytes: 0,
+                pictures: Vec::new(),
             });
         }
     }

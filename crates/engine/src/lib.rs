@@ -15,6 +15,7 @@ mod cells;
 mod clock;
 mod core;
 mod executions;
+mod expiring;
 mod files;
 mod floor;
 mod history;
@@ -35,6 +36,7 @@ mod record;
 mod registry;
 mod sandboxes;
 mod sessions;
+mod spans;
 mod sync;
 mod tally;
 mod verdict;
@@ -46,16 +48,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Backend, Failure, FileChunk, Language, LanguageInfo, Listing, Network, Packages, SandboxPath, SessionEvent,
-    WriteMode,
+    Backend, Failure, FileChunk, Language, LanguageInfo, LeftToUser, Listing, Network, Packages, SandboxPath,
+    SessionEvent, WriteMode,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use api::*;
 pub use clock::rfc3339_millis as timestamp;
-pub use lasting::{Auditor, EventKind, Finished, Keeper, LastingView, SecurityEvent, Witnesses};
+pub use expiring::{Expires, Expiring, ExpiringSoon, Expiry};
+pub use lasting::{Auditor, EventKind, Finished, Keeper, KeptPicture, LastingView, SecurityEvent, Witnesses};
 pub use meter::{MemoryGrowth, MemoryUse};
+pub use network::Reaching;
 pub use output::Progress;
 pub use passed::{AbsentBackend, PassedOver};
 pub use policy::{MAX_LIFETIME, MIN_MEMORY};
@@ -65,6 +69,7 @@ pub use watching::Watch;
 
 use crate::cells::Stay;
 use crate::core::Core;
+use crate::expiring::Crier;
 use crate::floor::Floor;
 use crate::history::History;
 use crate::kept::Executions;
@@ -127,13 +132,14 @@ impl Engine {
             history: Mutex::new(History::new(config.history_rows, config.history_age)),
             pool: Pool::new(&config.pool),
             tally: Tally::default(),
+            crier: Crier::default(),
             floor: Floor::new(config.executions, config.executions_per_caller),
             processor: Processor::new(&config.quota),
             down: CancellationToken::new(),
             config: Live::new(config),
             backends,
             languages,
-            packages,
+            packages: Live::new(packages),
             network: Live::new(network),
             witnesses,
         });
@@ -147,10 +153,16 @@ impl Engine {
         self.core.config()
     }
 
-    /// Puts other settings in force for what is asked for from now on: limits, quotas, how much waits, what may be reached.
-    /// Sandboxes that are there keep what they were made with, and how long history is kept stays.
-    pub fn change(&self, config: EngineConfig, network: Option<Arc<dyn Network>>) {
-        self.core.change(config, network);
+    /// Puts other settings in force for what is asked for from now on: limits, quotas, how much waits, what may be reached and
+    /// installed. Sandboxes that are there keep what they were made with, and how long history is kept stays.
+    pub fn change(&self, config: EngineConfig, network: Option<Arc<dyn Network>>, packages: Vec<Arc<dyn Packages>>) {
+        self.core.change(config, network, packages);
+    }
+
+    /// Sandboxes that reach hosts, whoever's they are, oldest first: they were made with these and keep them.
+    #[must_use]
+    pub fn reaching(&self) -> Vec<Reaching> {
+        self.core.reaching()
     }
 
     /// The languages that code can be in.
@@ -265,7 +277,14 @@ impl Engine {
     #[must_use]
     pub fn package_languages(&self) -> Vec<String> {
         let name = |packages: &Arc<dyn Packages>| packages.language().to_owned();
-        self.core.packages.iter().map(name).collect()
+        self.core.packages.get().iter().map(name).collect()
+    }
+
+    /// What of a call the operator leaves to the user: without a yes in the request it is refused. Without a language,
+    /// packages are those of `create_sandbox`.
+    #[must_use]
+    pub fn left_to_user(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser {
+        self.core.left_to_user(language, packages, hosts)
     }
 
     /// The most that a sandbox may ask to reach; nothing where there is no network.
@@ -290,6 +309,13 @@ impl Engine {
             });
         }
         made
+    }
+
+    /// The caller's sandboxes that end soon, from now on: five minutes before, or where they live for less than 25 minutes
+    /// a fifth of that.
+    #[must_use]
+    pub fn expiring(&self, who: &Principal) -> ExpiringSoon {
+        self.core.crier.listen(who)
     }
 
     /// Closes a sandbox and everything in it.
@@ -325,7 +351,7 @@ impl Engine {
     }
 
     /// A finished execution of the caller's from the history that lasts, which has it longer than [`Engine::execution`];
-    /// pictures and files are not in it.
+    /// files are not in it.
     ///
     /// # Errors
     /// When the caller has no such execution there, or nobody keeps such a history.

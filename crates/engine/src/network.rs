@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sandcell_sandbox::{Code, Denied, Failure, NetworkRule, PROXY_PORT, Sandbox};
+use sandcell_sandbox::{Code, Consent, Denied, Failure, NetworkRule, PROXY_PORT, Sandbox};
 
 use crate::core::Core;
 use crate::record::Record;
@@ -14,13 +14,24 @@ use crate::record::Record;
 /// Denials of one execution that its result names.
 const TOLD: usize = 3;
 
+/// A sandbox that reaches hosts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reaching {
+    /// Which one.
+    pub sandbox_id: crate::SandboxId,
+    /// What it may reach until it ends.
+    pub hosts: Vec<String>,
+    /// Whether a sandbox that is made now might reach all of them.
+    pub still_allowed: bool,
+}
+
 impl Core {
     /// What a call may reach that asks for these hosts. Nothing asked for is no network; so is `none`.
-    pub(crate) fn network_rule(&self, hosts: &[String]) -> Result<NetworkRule, Failure> {
+    pub(crate) fn network_rule(&self, hosts: &[String], consent: &Consent) -> Result<NetworkRule, Failure> {
         match (hosts, self.network.get().as_ref()) {
             ([], _) => Ok(NetworkRule::None),
             ([one], _) if one == "none" => Ok(NetworkRule::None),
-            (hosts, Some(network)) => network.check(hosts),
+            (hosts, Some(network)) => network.check(hosts, consent),
             (_, None) => Err(Failure::new(
                 Code::NetworkDenied,
                 "the operator allows no network here",
@@ -38,14 +49,28 @@ impl Core {
         let network = self.network.get();
         let network = network.as_ref().as_ref().ok_or_else(|| {
             Failure::new(
-                Code::Internal,
-                "a sandbox with network was planned where there is none",
-                "make it without network",
+                Code::NetworkDenied,
+                "the operator has taken the network away while the sandbox was made",
+                "leave network out; the operator can allow hosts with network.allow in the settings",
             )
         })?;
         let forward = sandbox.forward(PROXY_PORT).await?;
         record.reach(network.open(rule, forward, record.id.as_str())?);
         Ok(())
+    }
+
+    /// Sandboxes that reach hosts, and whether they might if they were made now.
+    pub(crate) fn reaching(&self) -> Vec<Reaching> {
+        let reaching = |record: Arc<Record>| match &record.birth.network {
+            NetworkRule::None => None,
+            NetworkRule::Hosts(hosts) => Some(Reaching {
+                sandbox_id: record.id.clone(),
+                // The user's yes, where there was one, still holds for it.
+                still_allowed: self.network_rule(hosts, &Consent::Given(hosts.clone())).is_ok(),
+                hosts: hosts.clone(),
+            }),
+        };
+        self.registry.all().into_iter().filter_map(reaching).collect()
     }
 
     /// What the sandbox of a call may reach, as far as it is there already.

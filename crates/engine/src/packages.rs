@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcell_sandbox::{
-    CellStatus, Code, Command, Exit, Failure, HOME, Held, Installed, OutputStream, Packages, Sandbox, SessionEvent,
-    StdinMode, Usage, Wanted, gather, of_registry,
+    CellStatus, Code, Command, Consent, Exit, Failure, HOME, Held, Installed, LeftToUser, OutputStream, Packages,
+    Sandbox, SessionEvent, StdinMode, Usage, Wanted, gather, of_registry,
 };
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::cells::{arrive, never_ran, until_stopped};
 use crate::core::{Core, Finisher};
@@ -24,6 +25,7 @@ use crate::meter::Cost;
 use crate::network::Reached;
 use crate::policy;
 use crate::record::{Record, Visit};
+use crate::spans;
 use crate::sync::lock;
 use crate::verdict::{Ending, Facts, Verdict, judge};
 use crate::{ExecutionView, InHistory, InstallRequest, Principal};
@@ -37,13 +39,13 @@ const ARRANGE: Duration = Duration::from_secs(20);
 const ARRANGED_MAX: usize = 16 << 10;
 
 /// What of a list of packages is one installer's.
-struct Order<'a> {
-    installer: &'a Arc<dyn Packages>,
+struct Order {
+    installer: Arc<dyn Packages>,
     packages: Vec<String>,
 }
 
 /// What every sandbox starts with of one installer's packages.
-pub(crate) type Ground<'a> = (&'a Arc<dyn Packages>, Installed);
+pub(crate) type Ground = (Arc<dyn Packages>, Installed);
 
 impl Core {
     pub(crate) async fn install(
@@ -58,7 +60,7 @@ impl Core {
         match self.admit_install(who, req, code.clone()) {
             Ok(job) => {
                 let execution = job.execution.clone();
-                tokio::spawn(job.run());
+                tokio::spawn(job.run().instrument(spans::execution(&execution)));
                 self.answer(&execution, wait, cancel).await
             }
             Err(failure) => {
@@ -77,9 +79,9 @@ impl Core {
         let language = self.language(&req.language)?;
         let name = &language.info().name;
         if req.packages.is_empty() {
-            self.installer(name)?.check(&req.packages)?;
+            self.installer(name)?.check(&req.packages, &req.consent)?;
         }
-        self.check_packages(name, &req.packages)?;
+        self.check_packages(name, &req.packages, &req.consent)?;
         let timeout = match req.timeout {
             None => INSTALL,
             asked => policy::timeout(&self.config(), asked)?,
@@ -96,14 +98,16 @@ impl Core {
             record: target.record,
             visit: target.visit,
             packages: req.packages,
+            consent: req.consent,
             timeout,
         })
     }
 
     /// Whoever installs packages of a language.
-    pub(crate) fn installer(&self, language: &str) -> Result<&Arc<dyn Packages>, Failure> {
-        let installer = self.packages.iter().find(|packages| packages.serves(language));
-        installer.ok_or_else(|| {
+    pub(crate) fn installer(&self, language: &str) -> Result<Arc<dyn Packages>, Failure> {
+        let packages = self.packages.get();
+        let installer = packages.iter().find(|packages| packages.serves(language));
+        installer.cloned().ok_or_else(|| {
             Failure::new(
                 Code::InvalidArgument,
                 format!("packages of {language} cannot be installed here"),
@@ -113,18 +117,18 @@ impl Core {
     }
 
     /// Whose each of these packages is: the registry's that it names (`npm:zod`), else the language's own.
-    fn orders(&self, language: &str, packages: &[String]) -> Result<Vec<Order<'_>>, Failure> {
-        let mut orders: Vec<Order<'_>> = Vec::new();
+    fn orders(&self, language: &str, packages: &[String]) -> Result<Vec<Order>, Failure> {
+        let all = self.packages.get();
+        let mut orders: Vec<Order> = Vec::new();
         for text in packages {
-            let named = self
-                .packages
+            let named = all
                 .iter()
                 .find_map(|installer| Some((installer, of_registry(text, installer.registry())?)));
             let (installer, text) = match named {
-                Some(named) => named,
+                Some((installer, text)) => (installer.clone(), text),
                 None => (self.installer(language)?, text.as_str()),
             };
-            let same = |order: &&mut Order<'_>| order.installer.language() == installer.language();
+            let same = |order: &&mut Order| order.installer.language() == installer.language();
             match orders.iter_mut().find(same) {
                 Some(order) => order.packages.push(text.to_owned()),
                 None => orders.push(Order {
@@ -137,11 +141,36 @@ impl Core {
     }
 
     /// Refuses a list of packages that cannot be installed, before anything is made for it.
-    pub(crate) fn check_packages(&self, language: &str, packages: &[String]) -> Result<(), Failure> {
+    pub(crate) fn check_packages(&self, language: &str, packages: &[String], consent: &Consent) -> Result<(), Failure> {
         let orders = self.orders(language, packages)?;
         orders
             .iter()
-            .try_for_each(|order| order.installer.check(&order.packages))
+            .try_for_each(|order| order.installer.check(&order.packages, consent))
+    }
+
+    /// What of a call the operator leaves to the user. Without a language, packages are of the one that packages can be
+    /// installed for first of all.
+    pub(crate) fn left_to_user(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser {
+        let first = || {
+            let all = self.packages.get();
+            all.first().map(|installer| installer.language().to_owned())
+        };
+        let language = match language {
+            Some(name) => self.language(name).ok().map(|found| found.info().name.clone()),
+            None => first(),
+        };
+        let orders = language.and_then(|language| self.orders(&language, packages).ok());
+        let of_packages = orders.into_iter().flatten();
+        let network = self.network.get();
+        LeftToUser {
+            packages: of_packages
+                .flat_map(|order| order.installer.left_to_user(&order.packages))
+                .collect(),
+            hosts: network
+                .as_ref()
+                .as_ref()
+                .map_or_else(Vec::new, |network| network.left_to_user(hosts)),
+        }
     }
 
     /// Puts packages into a sandbox; none is nothing to do. Requests for one sandbox wait for each other.
@@ -150,7 +179,7 @@ impl Core {
         record: &Record,
         sandbox: &dyn Sandbox,
         language: &str,
-        packages: &[String],
+        (packages, consent): (&[String], &Consent),
         timeout: Duration,
         progress: &watch::Sender<String>,
     ) -> Result<Option<Installed>, Failure> {
@@ -173,6 +202,7 @@ impl Core {
                 packages,
                 held: record.packages(installer.language()),
                 timeout: left,
+                consent: consent.clone(),
             };
             let mut installed = installer.install(wanted, progress).await?;
             if let Some(folder) = &installed.folder {
@@ -189,10 +219,10 @@ impl Core {
     }
 
     /// What every sandbox starts with, and whose it is.
-    pub(crate) fn bases(&self) -> Result<Vec<Ground<'_>>, Failure> {
+    pub(crate) fn bases(&self) -> Result<Vec<Ground>, Failure> {
         let mut bases = Vec::new();
-        for installer in &self.packages {
-            bases.extend(installer.base()?.map(|base| (installer, base)));
+        for installer in self.packages.get().iter() {
+            bases.extend(installer.base()?.map(|base| (installer.clone(), base)));
         }
         Ok(bases)
     }
@@ -247,6 +277,7 @@ struct InstallJob {
     record: Arc<Record>,
     visit: Visit,
     packages: Vec<String>,
+    consent: Consent,
     timeout: Duration,
 }
 
@@ -280,7 +311,7 @@ impl InstallJob {
             &self.record,
             sandbox.as_ref(),
             &self.execution.language,
-            &self.packages,
+            (&self.packages, &self.consent),
             self.timeout,
             &progress,
         );

@@ -14,6 +14,7 @@ use sandcell_sandbox::{
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::cells::{Once, Ran, arrive, end_of_sandbox, never_ran, put_files, until_stopped};
 use crate::core::{Core, Finisher};
@@ -26,6 +27,7 @@ use crate::packages::INSTALL;
 use crate::policy;
 use crate::record::{Record, Visit};
 use crate::registry::Target;
+use crate::spans;
 use crate::verdict::{Ending, Facts, Verdict, judge};
 use crate::{ExecutionView, Hints, Principal, ProgramRequest};
 
@@ -50,7 +52,7 @@ impl Core {
         match self.admit_program(who, req, stdin, output) {
             Ok(job) => {
                 let execution = job.execution.clone();
-                tokio::spawn(job.run());
+                tokio::spawn(job.run().instrument(spans::execution(&execution)));
                 self.answer(&execution, None, cancel).await
             }
             Err(failure) => {
@@ -71,7 +73,7 @@ impl Core {
         policy::code(&self.config(), &req.code)?;
         policy::args(&req.args)?;
         policy::image(req.image.as_deref())?;
-        let network = self.network_rule(&req.network)?;
+        let network = self.network_rule(&req.network, &req.consent)?;
         let findings = policy::findings(
             &self.config(),
             language.as_ref(),
@@ -80,7 +82,7 @@ impl Core {
             &network,
         )?;
         policy::transfers(&self.config(), &req.files, &req.outputs)?;
-        self.check_packages(&language.info().name, &req.packages)?;
+        self.check_packages(&language.info().name, &req.packages, &req.consent)?;
         let timeout = policy::timeout(&self.config(), req.timeout)?;
         let limits = policy::limits(
             &self.config(),
@@ -111,6 +113,7 @@ impl Core {
             args: req.args,
             once: Once {
                 packages: req.packages,
+                consent: req.consent,
                 files: req.files,
                 outputs: req.outputs,
             },
@@ -172,7 +175,7 @@ impl ProgramJob {
             &record,
             sandbox.as_ref(),
             &self.language.info().name,
-            &self.once.packages,
+            (&self.once.packages, &self.once.consent),
             INSTALL,
             &progress,
         );

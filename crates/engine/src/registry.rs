@@ -251,6 +251,18 @@ impl Registry {
         own
     }
 
+    /// All sandboxes that take calls, oldest first.
+    pub(crate) fn all(&self) -> Vec<Arc<Record>> {
+        let mut all: Vec<Arc<Record>> = lock(&self.inner)
+            .live
+            .values()
+            .filter(|record| record.open())
+            .cloned()
+            .collect();
+        all.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
+        all
+    }
+
     /// Whether this is the caller's default sandbox.
     pub(crate) fn is_default(&self, record: &Record) -> bool {
         let inner = lock(&self.inner);

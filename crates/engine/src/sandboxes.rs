@@ -56,15 +56,16 @@ impl Core {
         }
         let limits = policy::create(&self.config(), &req, &names)?;
         let asked = req.key.is_some().then(|| Arc::new(req.clone()));
-        let packages = req.packages;
+        let (packages, consent) = (req.packages, req.consent);
         // They are of the language that packages can be installed for first of all.
         let language = self
             .packages
+            .get()
             .first()
             .map_or("python", |packages| packages.language())
             .to_owned();
-        self.check_packages(&language, &packages)?;
-        let network = self.network_rule(&req.network)?;
+        self.check_packages(&language, &packages, &consent)?;
+        let network = self.network_rule(&req.network, &consent)?;
         let planned = self.planned(req.backend.as_deref())?;
         let chosen = |b: &&Arc<dyn Backend>| req.backend.as_ref().is_none_or(|name| b.name() == name);
         req.watch.prepares(self.backends.clone(), req.image.clone());
@@ -105,8 +106,9 @@ impl Core {
         let made = made.into_iter().collect::<Result<Vec<_>, _>>()?;
         let progress = watch::Sender::new(String::new());
         let pairs = unclaimed.records.iter().zip(&made);
+        let wanted = (packages.as_slice(), &consent);
         let provided = pairs
-            .map(|(record, sandbox)| self.provide(record, sandbox.as_ref(), &language, &packages, INSTALL, &progress));
+            .map(|(record, sandbox)| self.provide(record, sandbox.as_ref(), &language, wanted, INSTALL, &progress));
         join_all(provided).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         let records = std::mem::take(&mut unclaimed.records);
         for record in &records {
@@ -150,6 +152,7 @@ impl Core {
     fn shown(&self, (language, held): &(String, Held)) -> String {
         let first = self
             .packages
+            .get()
             .first()
             .is_some_and(|packages| packages.language() == language);
         let of = if first { String::new() } else { format!(" ({language})") };

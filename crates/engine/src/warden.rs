@@ -7,8 +7,10 @@ use std::time::Duration;
 use sandcell_sandbox::{Backend, Code, Failure, Sandbox, SandboxError, SandboxSpec};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{Instrument as _, Span};
 
 use crate::core::Core;
+use crate::expiring::Told;
 use crate::lasting::EventKind;
 use crate::packages::Ground;
 use crate::packages::show;
@@ -35,7 +37,7 @@ pub(crate) struct Plan {
 
 /// Makes the sandbox of a record and keeps it to its end. Runs in a task of its own, so that no caller's leaving
 /// can leave one half made.
-pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
+pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan, span: Span) {
     // Should a back end panic, nobody waits for ever and the place is free again.
     let mut guard = Guard {
         core: &core,
@@ -44,8 +46,10 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan) {
     };
     let made = match parked(&core, &record, &plan) {
         Some(made) => Ok(made),
-        None => in_turn(&core, &record, &plan).await,
+        None => in_turn(&core, &record, &plan).instrument(span.clone()).await,
     };
+    // It ends when the sandbox is there, not with it.
+    drop(span);
     let sandbox = match made {
         Ok((sandbox, passed)) => {
             record.passed_over(passed);
@@ -154,10 +158,12 @@ impl Drop for Guard<'_> {
 }
 
 /// Waits until the sandbox has a reason to end.
-async fn watch(core: &Core, record: &Record, sandbox: &dyn Sandbox) -> Gone {
+async fn watch(core: &Core, record: &Arc<Record>, sandbox: &dyn Sandbox) -> Gone {
     let mut ended = pin!(sandbox.ended());
+    let mut told = Told::default();
     loop {
         let expiry = record.deadlines();
+        let word = told.tell(&core.crier, record, &expiry);
         let next = expiry
             .lifetime
             .map_or(expiry.idle, |lifetime| lifetime.min(expiry.idle));
@@ -166,6 +172,7 @@ async fn watch(core: &Core, record: &Record, sandbox: &dyn Sandbox) -> Gone {
             gone = record.closing() => return gone,
             ended = &mut ended => GoneWhy::Lost(ended.reason),
             () = core.down.cancelled() => GoneWhy::Shutdown,
+            () = at(word) => continue,
             () = sleep_until(next) => match expiry.lifetime {
                 Some(lifetime) if lifetime <= Instant::now() => GoneWhy::Lifetime,
                 Some(_) | None if expiry.busy => continue,
@@ -174,6 +181,14 @@ async fn watch(core: &Core, record: &Record, sandbox: &dyn Sandbox) -> Gone {
         };
         // A sandbox that somebody entered in this moment stays; the next round looks again.
         core.registry.depart(record, &Gone::now(why));
+    }
+}
+
+/// Waits for a moment, if there is one.
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -202,7 +217,7 @@ pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Made, Failure> {
 }
 
 /// The packages that it starts with: bases are made for the programs of ordinary sandboxes, which those of an image are not.
-fn bases_for<'a>(core: &'a Core, plan: &Plan) -> Result<Vec<Ground<'a>>, Failure> {
+fn bases_for(core: &Core, plan: &Plan) -> Result<Vec<Ground>, Failure> {
     if plan.spec.image.is_some() {
         return Ok(Vec::new());
     }

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Transaction, params};
-use sandcell_engine::LastingView;
+use sandcell_engine::{KeptPicture, LastingView};
 
 use crate::clock::{moment, now};
 use crate::row::{Row, status};
 
 /// The form of the tables; a database with a larger number is a newer sandcell's.
-const FORM: i64 = 1;
+const FORM: i64 = 2;
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 /// How long another process that writes is waited for.
@@ -53,6 +53,18 @@ const TABLES: &str = "
         after_seq INTEGER NOT NULL,
         total INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
+";
+
+/// What form 2 has more. Pictures go with their execution.
+const PICTURES: &str = "
+    CREATE TABLE IF NOT EXISTS pictures (
+        execution TEXT NOT NULL REFERENCES executions (id) ON DELETE CASCADE,
+        number INTEGER NOT NULL,
+        name TEXT NOT NULL,
+        mime TEXT NOT NULL,
+        bytes BLOB NOT NULL,
+        PRIMARY KEY (execution, number)
+    ) STRICT;
 ";
 
 const COLUMNS: &str = "id, owner, sandbox, language, status, started_ms, timestamp, duration_ms, cpu_ms, peak_bytes, \
@@ -180,6 +192,7 @@ impl Database {
             connection.busy_timeout(BUSY)?;
             // Foreign tables and triggers in a file that somebody else made are not trusted with functions.
             connection.pragma_update(None, "trusted_schema", false)?;
+            connection.pragma_update(None, "foreign_keys", true)?;
             Ok(connection)
         };
         let connection = open().map_err(|source| HistoryError::Sqlite {
@@ -226,10 +239,10 @@ impl Database {
         it.pragma_update(None, "secure_delete", "FAST")?;
         let pages = i64::try_from(bytes / PAGE).unwrap_or(i64::MAX).max(64);
         it.pragma_update(None, "max_page_count", pages)?;
-        if form == 0 {
+        if form < FORM {
             // Another process may do the same at this moment.
             it.execute_batch(&format!(
-                "BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {FORM}; COMMIT;"
+                "BEGIN IMMEDIATE; {TABLES} {PICTURES} PRAGMA user_version = {FORM}; COMMIT;"
             ))?;
         }
         Ok(())
@@ -248,6 +261,9 @@ impl Database {
             let mut count = it.prepare(
                 "INSERT INTO views (owner, began_ms, after_seq, total) VALUES (?1, ?2, 0, 1) \
                  ON CONFLICT (owner) DO UPDATE SET total = total + 1",
+            )?;
+            let mut picture = it.prepare(
+                "INSERT OR IGNORE INTO pictures (execution, number, name, mime, bytes) VALUES (?1, ?2, ?3, ?4, ?5)",
             )?;
             for row in rows {
                 let new = insert.execute(params![
@@ -276,6 +292,9 @@ impl Database {
                     row.traceback,
                     i64::try_from(row.weight()).unwrap_or(i64::MAX),
                 ])?;
+                for one in row.pictures.iter().filter(|_| new > 0) {
+                    picture.execute(params![row.execution_id, one.number, one.name, one.mime, &*one.bytes])?;
+                }
                 if new > 0 && row.shown {
                     count.execute(params![row.owner, began_ms])?;
                 }
@@ -360,7 +379,13 @@ impl Database {
                 params![filter.owner, filter.sandbox, filter.status, text, filter.most],
                 read,
             )?;
-            rows.collect()
+            let mut rows: Vec<Row> = rows.collect::<Result<_, _>>()?;
+            if whole {
+                for row in &mut rows {
+                    row.pictures = self.pictures(&row.execution_id)?;
+                }
+            }
+            Ok(rows)
         };
         self.told(ask())
     }
@@ -371,7 +396,35 @@ impl Database {
     /// [`HistoryError`].
     pub fn find(&self, id: &str) -> Result<Option<Row>, HistoryError> {
         let sql = format!("SELECT {COLUMNS} FROM executions WHERE id = ?1");
-        self.told(self.connection.query_row(&sql, [id], read).optional())
+        let ask = || {
+            let mut row = self.connection.query_row(&sql, [id], read).optional()?;
+            if let Some(row) = &mut row {
+                row.pictures = self.pictures(id)?;
+            }
+            Ok(row)
+        };
+        self.told(ask())
+    }
+
+    /// The pictures of an execution, in order. A file of the first form, which nobody has written to since, has none.
+    fn pictures(&self, id: &str) -> rusqlite::Result<Vec<KeptPicture>> {
+        if !self.connection.table_exists(None, "pictures")? {
+            return Ok(Vec::new());
+        }
+        let mut rows = self
+            .connection
+            .prepare("SELECT number, name, mime, bytes FROM pictures WHERE execution = ?1 ORDER BY number")?;
+        let rows = rows.query_map([id], |row| {
+            let bytes: Vec<u8> = row.get(3)?;
+            Ok(KeptPicture {
+                number: row.get(0)?,
+                name: row.get(1)?,
+                mime: row.get(2)?,
+                size: u64::try_from(bytes.len()).unwrap_or(u64::MAX),
+                bytes: bytes.into(),
+            })
+        })?;
+        rows.collect()
     }
 
     /// Deletes these rows, and says how many there were. What views count stays.
@@ -488,5 +541,6 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
         stderr: row.get(20)?,
         result: row.get(21)?,
         traceback: row.get(22)?,
+        pictures: Vec::new(),
     })
 }

@@ -1,6 +1,6 @@
 //! A row, as it is kept and read back.
 
-use sandcell_engine::{ExecutionId, Finished, HistoryRecord, KeptExecution, SandboxId, Status};
+use sandcell_engine::{ExecutionId, Finished, HistoryRecord, KeptExecution, KeptPicture, SandboxId, Status};
 use serde::Serialize;
 
 use crate::clock::millis;
@@ -9,6 +9,9 @@ use crate::clock::millis;
 const CODE: usize = 1 << 20;
 /// Bytes of each other text that are kept.
 const TEXT: usize = 256 << 10;
+/// Pictures of one execution that are kept, and their bytes together.
+const PICTURES: usize = 16;
+const PICTURE_BYTES: usize = 4 << 20;
 /// What tokens for HTTP begin with; their id and their secret follow.
 const TOKEN: &str = "sandcell_tk";
 /// What a row takes beside its texts.
@@ -55,6 +58,9 @@ pub struct Row {
     pub result: Option<String>,
     /// The error that the code raised.
     pub traceback: Option<String>,
+    /// The pictures that it showed; none where only short texts were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pictures: Vec<KeptPicture>,
     #[serde(skip)]
     pub(crate) code_preview: String,
     #[serde(skip)]
@@ -91,6 +97,7 @@ impl Row {
             traceback: done.traceback.map(|text| masked(cut(text, TEXT))),
             code_preview: masked(done.record.code_preview),
             stdout_preview: masked(done.record.stdout_preview),
+            pictures: bounded(done.pictures),
             started_ms: millis(done.started),
             shown: done.shown,
         }
@@ -112,7 +119,7 @@ impl Row {
     pub(crate) fn weight_of(done: &Finished) -> u64 {
         let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let texts = done.code.len() + done.stdout.len() + done.stderr.len();
-        let bytes = OVERHEAD + texts + optional(&done.result) + optional(&done.traceback);
+        let bytes = OVERHEAD + texts + optional(&done.result) + optional(&done.traceback) + pixels(&done.pictures);
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
@@ -125,6 +132,7 @@ impl Row {
             + self.stderr.len()
             + optional(&self.result)
             + optional(&self.traceback)
+            + pixels(&self.pictures)
     }
 
     /// The row as its owner sees it. None if its ids are none: somebody else wrote it.
@@ -163,8 +171,25 @@ impl Row {
             peak_memory_bytes: self.peak_memory_bytes,
             stdout_bytes: self.stdout_bytes,
             stderr_bytes: self.stderr_bytes,
+            pictures: self.pictures,
         })
     }
+}
+
+/// The first pictures, as far as they fit.
+fn bounded(pictures: Vec<KeptPicture>) -> Vec<KeptPicture> {
+    let mut left = PICTURE_BYTES;
+    let fits = |picture: &KeptPicture| {
+        let rest = left.checked_sub(picture.bytes.len());
+        left = rest.unwrap_or(left);
+        rest.is_some()
+    };
+    pictures.into_iter().filter(fits).take(PICTURES).collect()
+}
+
+fn pixels(pictures: &[KeptPicture]) -> usize {
+    let one = |picture: &KeptPicture| OVERHEAD / 4 + picture.name.len() + picture.bytes.len();
+    pictures.iter().map(one).sum()
 }
 
 fn cut(mut text: String, most: usize) -> String {

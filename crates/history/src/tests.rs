@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use sandcell_engine::{ExecutionId, Finished, HistoryRecord, Keeper as _, Principal, Status};
+use sandcell_engine::{ExecutionId, Finished, HistoryRecord, Keeper as _, KeptPicture, Principal, Status};
 use sandcell_sandbox::ByteSize;
 
 use crate::row::Row;
@@ -49,6 +49,7 @@ fn finished(number: u32, owner: &str, code: &str) -> Finished {
         peak_memory: ByteSize::mib(9),
         stdout_bytes: 7,
         stderr_bytes: 0,
+        pictures: Vec::new(),
     }
 }
 
@@ -312,4 +313,89 @@ async fn two_servers_share_a_database() {
         let (total, shown) = codes(writer, "a", 50).await.unwrap();
         assert_eq!((total, shown.len()), (200, 50));
     }
+}
+
+/// An execution that showed so many pictures of this size.
+fn painted(number: u32, owner: &str, pictures: u32, bytes: usize) -> Finished {
+    let picture = |number| KeptPicture {
+        number,
+        name: format!("plot-{number}.png"),
+        mime: "image/png".to_owned(),
+        size: u64::try_from(bytes).unwrap(),
+        bytes: vec![7; bytes].into(),
+    };
+    Finished {
+        pictures: (0..pictures).map(picture).collect(),
+        ..finished(number, owner, "plot()")
+    }
+}
+
+fn painted_rows(path: &Path) -> i64 {
+    let connection = rusqlite::Connection::open(path).unwrap();
+    connection
+        .query_row("SELECT count(*) FROM pictures", [], |row| row.get(0))
+        .unwrap()
+}
+
+#[tokio::test]
+async fn pictures_outlive_the_server_and_go_with_their_execution() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    writer.keep(painted(1, "ann", 2, 1000));
+    writer.close().await;
+    drop(writer);
+    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    let (ann, bob) = (Principal::new("ann"), Principal::new("bob"));
+    let kept = writer.find(&ann, &id(1)).await.unwrap();
+    assert_eq!(kept.pictures, painted(1, "ann", 2, 1000).pictures);
+    assert!(writer.find(&bob, &id(1)).await.is_none());
+    writer.close().await;
+    drop(writer);
+    let mut database = Database::open_existing(&file(&folder)).unwrap();
+    assert_eq!(database.forget(&[id(1)]).unwrap(), 1);
+    assert_eq!(painted_rows(&file(&folder)), 0);
+}
+
+#[tokio::test]
+async fn pictures_count_toward_the_size_and_those_of_one_execution_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let keep = Retention { bytes: 4 << 20, ..KEEP };
+    let writer = Writer::start(file(&folder), keep, Voice::Loud).unwrap();
+    for number in 0..10 {
+        writer.keep(painted(number, "ann", 1, 1 << 20));
+    }
+    writer.close().await;
+    drop(writer);
+    let left = painted_rows(&file(&folder));
+    assert!((1..=4).contains(&left), "{left}");
+    assert_eq!(rows(&file(&folder), "ann").len(), usize::try_from(left).unwrap());
+    let other = tempfile::tempdir().unwrap();
+    let writer = Writer::start(file(&other), KEEP, Voice::Loud).unwrap();
+    // One that is too large leaves room for those after it.
+    let mut many = painted(1, "ann", 40, 1000);
+    many.pictures[1] = painted(1, "ann", 1, 5 << 20).pictures.remove(0);
+    writer.keep(many);
+    let kept = writer.find(&Principal::new("ann"), &id(1)).await.unwrap();
+    let numbers: Vec<u32> = kept.pictures.iter().map(|picture| picture.number).collect();
+    assert_eq!((numbers.len(), numbers[0], numbers[1]), (16, 0, 2));
+}
+
+#[tokio::test]
+async fn a_file_without_pictures_is_read_as_it_is_and_takes_them_once_it_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    writer.keep(finished(1, "ann", "before"));
+    writer.close().await;
+    drop(writer);
+    let connection = rusqlite::Connection::open(file(&folder)).unwrap();
+    connection
+        .execute_batch("DROP TABLE pictures; PRAGMA user_version = 1;")
+        .unwrap();
+    drop(connection);
+    assert_eq!(rows(&file(&folder), "ann"), ["before"]);
+    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    writer.keep(painted(2, "ann", 1, 10));
+    let ann = Principal::new("ann");
+    assert_eq!(writer.find(&ann, &id(2)).await.unwrap().pictures.len(), 1);
+    assert_eq!(writer.find(&ann, &id(1)).await.unwrap().code, "before");
 }

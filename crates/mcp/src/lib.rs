@@ -7,6 +7,7 @@
 
 mod answer;
 mod arguments;
+mod asking;
 mod auth;
 #[cfg(feature = "bridge")]
 mod bridge;
@@ -18,10 +19,12 @@ mod host;
 mod http;
 mod instructions;
 mod limits;
+mod log;
 mod prompts;
 mod resources;
 mod schema;
 mod server;
+mod spans;
 mod stdio;
 mod tasks;
 #[cfg(test)]
@@ -37,8 +40,11 @@ pub use bridge::{BridgeError, Wake, bridge_stdio};
 #[cfg(feature = "conformance")]
 pub use conformance::Fixture;
 pub use content::execution_object;
-pub use http::{Activity, HttpError, HttpLimits, HttpOptions, HttpServer, Page, TlsError, TlsFiles, WrongName};
+pub use http::{
+    Activity, HttpControl, HttpError, HttpLimits, HttpOptions, HttpServer, Page, TlsError, TlsFiles, WrongName,
+};
 pub use server::{ServerOptions, UnknownTool};
+pub use spans::TARGET as TRACE_TARGET;
 pub use stdio::{ServeError, serve_stdio};
 pub use tools::{Interpreters, Toolset};
 

@@ -87,16 +87,28 @@ impl Address {
                 ))
             }
             Self::Artifact { execution, number } => {
-                let view = host.execution(who, execution, std::time::Duration::ZERO).await?;
-                let artifact = view.artifacts.iter().find(|artifact| artifact.number == *number);
-                let artifact = artifact.ok_or_else(|| {
+                let found = match host.execution(who, execution, std::time::Duration::ZERO).await {
+                    Ok(view) => {
+                        let all = view.artifacts.into_iter();
+                        all.map(|one| (one.number, one.mime, one.bytes))
+                            .find(|one| one.0 == *number)
+                    }
+                    // Pictures outlive the server in the history that lasts.
+                    Err(failure) => {
+                        let kept = host.kept(who, execution).await.map_err(|_| failure)?;
+                        let all = kept.pictures.into_iter();
+                        all.map(|one| (one.number, one.mime, one.bytes))
+                            .find(|one| one.0 == *number)
+                    }
+                };
+                let (_, mime, bytes) = found.ok_or_else(|| {
                     Failure::new(
                         Code::NotFound,
                         format!("execution {execution} has no file {number}"),
                         "use the links of its result",
                     )
                 })?;
-                Ok(content(&artifact.mime, &artifact.bytes))
+                Ok(content(&mime, &bytes))
             }
         }
     }

@@ -1,4 +1,8 @@
 //! The MCP server: which tools and resources there are, and calling them so that every call gets an answer.
+#![expect(
+    deprecated,
+    reason = "MCP replaces log messages by nothing yet, and clients show them"
+)]
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -13,23 +17,27 @@ use rmcp::model::{
     CustomResult, ErrorCode, ErrorData, GetPromptRequestParams, GetPromptResponse, GetTaskParams, GetTaskResult,
     Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
     PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ProtocolVersion, ReadResourceRequestParams,
-    ReadResourceResponse, ServerCapabilities, ServerConfig, Tool as McpTool, UpdateTaskParams,
+    ReadResourceResponse, ServerCapabilities, ServerConfig, SetLevelRequestParams, Tool as McpTool, UpdateTaskParams,
 };
 use rmcp::service::{Peer, RequestContext};
-use sandcell_engine::{Principal, Progress, Watch};
-use sandcell_sandbox::{Code, Failure, Mount};
+use sandcell_engine::{EventKind, ExpiringSoon, Principal, Progress, SecurityEvent, Watch};
+use sandcell_sandbox::{Code, Consent, Failure, LeftToUser, Mount};
+use serde_json::Map;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::answer::{Answer, Block};
+use crate::asking::{Asked, Asking};
 use crate::content::execution;
 use crate::host::Host;
 use crate::limits::{BULK_ANSWER_BYTES, MAX_WAIT, PROGRESS_EVERY, PROGRESS_LEAVES};
+use crate::log::{self, Log};
 use crate::prompts::Prompt;
 use crate::resources::Address;
 use crate::stdio::ledger::Ledger;
 use crate::tasks::{Job, Tasks};
 use crate::tools::{Facts, Tool, Toolset};
-use crate::{completion, wire};
+use crate::{completion, spans, wire};
 
 /// How the server is set up.
 #[derive(Debug, Clone, Default)]
@@ -57,7 +65,7 @@ pub struct UnknownTool {
 
 /// The server of one connection. Clones are cheap and share everything.
 #[derive(Clone)]
-pub(crate) struct Server(Arc<Inner>);
+pub(crate) struct Server(Arc<Inner>, Arc<Log>);
 
 struct Inner {
     host: Arc<dyn Host>,
@@ -69,6 +77,9 @@ struct Inner {
     gone: CancellationToken,
     ledger: Arc<Ledger>,
     tasks: Tasks,
+    /// What calls that ask for it are told of the caller's sandboxes.
+    soon: tokio::sync::Mutex<ExpiringSoon>,
+    asking: Asking,
 }
 
 impl Server {
@@ -90,7 +101,8 @@ impl Server {
             tools.retain(|tool| wanted.iter().any(|name| name == tool.name));
         }
         let instructions = options.toolset.instructions(&*host, &options.mounts);
-        Ok(Self(Arc::new(Inner {
+        let soon = tokio::sync::Mutex::new(host.expiring(&who));
+        let inner = Inner {
             host,
             tools,
             instructions,
@@ -99,16 +111,25 @@ impl Server {
             gone,
             ledger,
             tasks: Tasks::default(),
-        })))
+            soon,
+            asking: Asking::default(),
+        };
+        Ok(Self(Arc::new(inner), Arc::default()))
+    }
+
+    /// The same server for another connection of the same caller.
+    pub(crate) fn connection(&self) -> Self {
+        Self(Arc::clone(&self.0), Arc::default())
     }
 
     /// Begins a call that runs by itself, until what it started has ended.
-    fn begin(&self, tool: &Tool, request: CallToolRequestParams) -> Job {
+    fn begin(&self, tool: &Tool, request: CallToolRequestParams, consent: Consent) -> Job {
         let (cancel, watch) = (self.0.gone.child_token(), Watch::default());
         let (server, name) = (self.clone(), tool.name);
         let answer = {
             let (cancel, watch) = (cancel.clone(), watch.clone());
-            tokio::spawn(async move { server.to_the_end(name, request, cancel, watch).await })
+            let call = async move { server.to_the_end(name, (request, consent), cancel, watch).await };
+            tokio::spawn(call.in_current_span())
         };
         Job {
             answer,
@@ -121,7 +142,7 @@ impl Server {
     async fn to_the_end(
         &self,
         name: &str,
-        request: CallToolRequestParams,
+        (request, consent): (CallToolRequestParams, Consent),
         cancel: CancellationToken,
         watch: Watch,
     ) -> Answer {
@@ -131,7 +152,14 @@ impl Server {
         let given = request.arguments.unwrap_or_default();
         let (host, who) = (&self.0.host, &self.0.who);
         let mut answer = tool
-            .call(Arc::clone(host), who.clone(), given, cancel.clone(), watch.clone())
+            .call(
+                Arc::clone(host),
+                who.clone(),
+                given,
+                cancel.clone(),
+                watch.clone(),
+                consent,
+            )
             .await;
         while let Some(id) = answer.running() {
             let view = tokio::select! {
@@ -145,6 +173,21 @@ impl Server {
             };
         }
         answer
+    }
+
+    /// Writes down what the user was asked and said.
+    fn note_consent(&self, left: &LeftToUser, consent: &Consent) {
+        let said = match consent {
+            Consent::Given(_) => "allowed",
+            Consent::Declined => "did not allow",
+            Consent::NoAnswer => "was asked and did not answer about",
+            Consent::NotAsked | Consent::CannotAsk => return,
+        };
+        let wanted: Vec<&str> = left.packages.iter().chain(&left.hosts).map(String::as_str).collect();
+        self.0.host.note(SecurityEvent {
+            who: Some(self.0.who.clone()),
+            ..SecurityEvent::new(EventKind::UserAsked, format!("the user {said} {}", wanted.join(", ")))
+        });
     }
 
     fn tool(&self, name: &str) -> Option<&Tool> {
@@ -162,33 +205,36 @@ impl Server {
 
     /// Runs a call to its end: with progress for those who want it, stopped when it is taken back, and with an answer
     /// also when it panics (rmcp would leave the client waiting).
-    async fn run(&self, tool: &Tool, request: CallToolRequestParams, context: &RequestContext<RoleServer>) -> Answer {
+    async fn run(
+        &self,
+        tool: &Tool,
+        (request, consent): (CallToolRequestParams, Consent),
+        context: &RequestContext<RoleServer>,
+    ) -> Answer {
         let cancel = self.0.gone.child_token();
         let given = request.arguments.unwrap_or_default();
         let watch = Watch::default();
         let host = Arc::clone(&self.0.host);
-        let call = tool.call(host, self.0.who.clone(), given, cancel.clone(), watch.clone());
+        let call = tool.call(host, self.0.who.clone(), given, cancel.clone(), watch.clone(), consent);
         let mut call = std::pin::pin!(AssertUnwindSafe(call).catch_unwind());
-        let sending = AtomicBool::new(false);
-        let mut progress = std::pin::pin!(progress(context, &sending, &watch));
+        let (sending, telling) = (AtomicBool::new(false), AtomicBool::new(false));
+        let on_its_way = || sending.load(Ordering::Relaxed) || telling.load(Ordering::Relaxed);
+        let told = log::tell_call(context, &self.0.soon, |now| telling.store(now, Ordering::Relaxed));
+        let mut beside = std::pin::pin!(futures::future::join(progress(context, &sending, &watch), told));
         let outcome = loop {
             tokio::select! {
                 biased;
                 outcome = &mut call => break outcome,
                 () = context.ct.cancelled(), if !cancel.is_cancelled() => cancel.cancel(),
-                () = &mut progress => {}
+                ((), ()) = &mut beside => {}
             }
         };
         // A notification that is on its way must not come after the answer.
         let sent = std::future::poll_fn(|waker| {
-            let _ = progress.as_mut().poll(waker);
-            if sending.load(Ordering::Relaxed) {
-                Poll::Pending
-            } else {
-                Poll::Ready(())
-            }
+            let _ = beside.as_mut().poll(waker);
+            if on_its_way() { Poll::Pending } else { Poll::Ready(()) }
         });
-        if sending.load(Ordering::Relaxed) {
+        if on_its_way() {
             let _ = tokio::time::timeout(PROGRESS_LEAVES, sent).await;
         }
         outcome.unwrap_or_else(|_| Answer::failure(&panicked(tool.name)))
@@ -271,6 +317,7 @@ impl ServerHandler for Server {
             .enable_resources()
             .enable_prompts()
             .enable_completions()
+            .enable_logging()
             .enable_tasks()
             .build();
         if self.0.prompts.is_empty() {
@@ -297,7 +344,7 @@ impl ServerHandler for Server {
 
     async fn call_tool(
         &self,
-        request: CallToolRequestParams,
+        mut request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let Some(tool) = self.tool(&request.name) else {
@@ -308,15 +355,31 @@ impl ServerHandler for Server {
             );
             return Err(ErrorData::invalid_params(message, None));
         };
+        let left = tool.left_to_user(&*self.0.host, request.arguments.as_ref().unwrap_or(&Map::new()));
+        let consent = match self
+            .0
+            .asking
+            .consent((tool, &left), &mut request, &context, &self.0.who)
+            .await?
+        {
+            Asked::Answered(consent) => consent,
+            Asked::Wants(input) => return Ok(input.into()),
+        };
+        self.note_consent(&left, &consent);
+        let span = spans::of_call(tool.name, &context);
         if is_bulk(&request) {
             self.reserve(&context).await;
         }
         let knows_tasks = context.client_capabilities().is_some_and(|all| all.supports_tasks());
         if let Some(place) = knows_tasks.then(|| self.0.tasks.place(tool.name)).flatten() {
-            let job = self.begin(tool, request);
+            let job = span.in_scope(|| self.begin(tool, request, consent));
             return Ok(self.0.tasks.follow(job, place, &context.ct).await);
         }
-        let answer = self.run(tool, request, &context).await;
+        let answer = self
+            .run(tool, (request, consent), &context)
+            .instrument(span.clone())
+            .await;
+        span.record("failed", answer.failed);
         tracing::debug!(
             tool = tool.name,
             failed = answer.failed,
@@ -403,6 +466,16 @@ impl ServerHandler for Server {
             Ok(content) => Ok(wire::resource(&request.uri, content).into()),
             Err(failure) => Err(wire::resource_error(&request.uri, &failure)),
         }
+    }
+
+    async fn set_level(
+        &self,
+        request: SetLevelRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let soon = || self.0.host.expiring(&self.0.who);
+        self.1.set_level(request.level, &context.peer, soon);
+        Ok(())
     }
 
     async fn get_task(

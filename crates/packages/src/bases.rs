@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandcell_sandbox::{Code, Failure, Held, Installed, Packages as _, of_registry};
+use sandcell_sandbox::{Code, Consent, Failure, Held, Installed, Packages as _, of_registry};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -88,7 +88,8 @@ impl Bases {
         let work = async {
             // Nothing is fetched when one of the two cannot be had at all.
             if let (Some(npm), false) = (npm, for_npm.is_empty()) {
-                npm.check(&for_npm)?;
+                // The operator is who is asked.
+                npm.check(&for_npm, &Consent::Given(npm.left_to_user(&for_npm)))?;
             }
             let python = match (&exact, for_python.is_empty() && !for_npm.is_empty()) {
                 (None, true) => None,

@@ -30,8 +30,8 @@ pub(crate) struct Got {
 #[derive(Debug)]
 pub(crate) struct Desk {
     store: Option<Store>,
-    turns: Turns,
-    installers: Semaphore,
+    turns: Arc<Turns>,
+    installers: Arc<Semaphore>,
 }
 
 impl Desk {
@@ -43,8 +43,17 @@ impl Desk {
         }
         Self {
             store,
-            turns: Turns::default(),
-            installers: Semaphore::new(INSTALLERS),
+            turns: Arc::default(),
+            installers: Arc::new(Semaphore::new(INSTALLERS)),
+        }
+    }
+
+    /// The same desk, where so much is kept from now on.
+    pub(crate) fn keeping(&self, kept_max: KeptMax) -> Self {
+        Self {
+            store: self.store.as_ref().map(|store| store.keeping(kept_max)),
+            turns: Arc::clone(&self.turns),
+            installers: Arc::clone(&self.installers),
         }
     }
 
@@ -181,6 +190,7 @@ mod tests {
             packages: Vec::new(),
             held: held.to_vec(),
             timeout: Duration::ZERO,
+            consent: sandcell_sandbox::Consent::NotAsked,
         };
         let got = || Got {
             answer: Answer {

@@ -26,6 +26,6 @@ mod unpack;
 pub use bases::{BaseInfo, Bases};
 pub use npm::{NpmConfig, NpmEntry, NpmPackages, NpmPolicy, find_npm};
 pub use policy::{Entry, EntryError, Policy};
-pub use service::{Config, PythonPackages};
+pub use service::{Bounds, Config, PythonPackages};
 pub use store::KeptMax;
 pub use tool::{Tool, find_uv};

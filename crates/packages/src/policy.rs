@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use pep440_rs::{Operator, Version, VersionSpecifiers};
 use pep508_rs::{ExtraName, VersionOrUrl};
-use sandcell_sandbox::{Code, Failure};
+use sandcell_sandbox::{Code, Consent, Failure};
 
 use crate::lock::Locked;
 use crate::spec::Spec;
@@ -134,8 +134,10 @@ fn fits(parts: &[String], name: &str) -> bool {
 pub struct Policy {
     /// Empty: everything that is not denied.
     pub allow: Vec<Entry>,
-    /// Wins over `allow`.
+    /// Wins over `allow` and `ask`.
     pub deny: Vec<Entry>,
+    /// What no entry of `allow` is about, and may be installed when the user allows it.
+    pub ask: Vec<Entry>,
     /// Releases younger than this are not installed.
     pub min_age: Option<Duration>,
     /// Whether source distributions, whose build scripts run in the installer's sandbox, are taken too.
@@ -143,6 +145,49 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// Whether the user decides about this request. What is denied, or allowed anyway, is not the user's.
+    pub(crate) fn asks(&self, spec: &Spec) -> bool {
+        let about = |entry: &&Entry| entry.is_about(&spec.name);
+        let listed: Vec<&Entry> = self.allow.iter().filter(about).collect();
+        let allowed = match spec.versions.as_ref().and_then(exact) {
+            Some(version) => listed.iter().any(|entry| entry.allows(version)),
+            None => !listed.is_empty(),
+        };
+        let denied = self.deny.iter().any(|entry| about(&entry) && entry.versions.is_none());
+        !denied && !allowed && self.ask.iter().any(|entry| about(&entry))
+    }
+
+    /// Refuses what the user has not allowed.
+    pub(crate) fn check_consent(&self, specs: &[Spec], consent: &Consent) -> Result<(), Failure> {
+        match specs.iter().find(|spec| self.asks(spec) && !consent.covers(&spec.text)) {
+            Some(spec) => {
+                Err(consent.refusal(Code::PackageNotAllowed, &spec.text, "install_package", "packages.allow"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The rules of one installation, in which nothing is open any more. With the user's yes to one of the packages, all that
+    /// may be asked for is allowed, so that what they need comes with them; without one, nothing of it is.
+    pub(crate) fn settled(&self, specs: &[Spec]) -> Self {
+        let mut settled = self.clone();
+        if self.ask.is_empty() {
+            return settled;
+        }
+        if specs.iter().any(|spec| self.asks(spec)) {
+            settled.ask.clear();
+            if !settled.allow.is_empty() {
+                settled.allow.extend(self.ask.iter().cloned());
+                // With the extras that were asked for.
+                let asked = specs.iter().filter(|spec| self.asks(spec));
+                settled.allow.extend(asked.filter_map(|spec| spec.text.parse().ok()));
+            }
+        } else if settled.allow.is_empty() {
+            settled.deny.extend(self.ask.iter().cloned());
+        }
+        settled
+    }
+
     /// Whether this exact version may be installed.
     pub(crate) fn permits(&self, name: &str, version: &Version) -> bool {
         let denied = self
@@ -215,6 +260,14 @@ impl Policy {
 
     /// A refusal that says what would be allowed.
     pub(crate) fn refusal(&self, message: String, name: &str) -> Failure {
+        let denied = |entry: &Entry| entry.is_about(name) && !self.ask.contains(entry);
+        if self.ask.iter().any(|entry| entry.is_about(name)) && !self.deny.iter().any(denied) {
+            // The rules are settled, and nobody was asked about this one.
+            let remedy = format!(
+                "it is left to the user: name {name} among the packages of the call, so that the user is asked"
+            );
+            return Failure::new(Code::PackageNotAllowed, message, remedy);
+        }
         let texts = |entries: &mut dyn Iterator<Item = &Entry>| {
             entries
                 .take(SHOWN)
@@ -371,6 +424,61 @@ mod tests {
         assert!(policy.check(&parse("requests").unwrap()).is_ok());
         assert!(policy.check(&parse("requests[socks]").unwrap()).is_ok());
         assert!(policy.check(&parse("requests[security]").unwrap()).is_err());
+    }
+
+    #[test]
+    fn what_is_left_to_the_user_needs_a_yes_and_what_it_needs_comes_with_it() {
+        let read = |texts: &[&str]| texts.iter().map(|text| parse(text).unwrap()).collect::<Vec<_>>();
+        let yes = |texts: &[&str]| Consent::Given(texts.iter().map(|&text| text.to_owned()).collect());
+        let open = Policy {
+            ask: vec!["acme-*".parse().unwrap()],
+            ..policy(&[], &["acme-evil"])
+        };
+        let listed = Policy {
+            ask: vec!["*".parse().unwrap()],
+            ..policy(&["numpy<2"], &["evil"])
+        };
+        for (policy, text, asks) in [
+            (&open, "acme-x", true),
+            (&open, "Acme_X[more]>=1", true),
+            (&open, "acme-evil", false),
+            (&open, "six", false),
+            (&listed, "numpy", false),
+            (&listed, "numpy==1.26", false),
+            (&listed, "numpy==2.1", true),
+            (&listed, "requests[socks]", true),
+            (&listed, "evil", false),
+        ] {
+            let specs = read(&[text]);
+            assert_eq!(policy.asks(&specs[0]), asks, "{text}");
+            assert_eq!(
+                policy.check_consent(&specs, &Consent::NotAsked).is_err(),
+                asks,
+                "{text}"
+            );
+            assert_eq!(
+                policy.check_consent(&specs, &Consent::Declined).is_err(),
+                asks,
+                "{text}"
+            );
+            assert_eq!(policy.check_consent(&specs, &yes(&["other"])).is_err(), asks, "{text}");
+            assert!(policy.check_consent(&specs, &yes(&[&specs[0].text])).is_ok(), "{text}");
+        }
+        // A yes brings what is needed with it, and never what is denied.
+        let settled = listed.settled(&read(&["requests[socks]"]));
+        assert!(settled.check(&read(&["requests[socks]"])[0]).is_ok());
+        assert!(permits(&settled, "urllib3", "2.0") && permits(&settled, "numpy", "2.1"));
+        assert!(!permits(&settled, "evil", "1.0"));
+        // Without one nothing of it is there, and the refusal says how to be asked.
+        for (policy, wanted) in [(&open, "six"), (&listed, "numpy")] {
+            let settled = policy.settled(&read(&[wanted]));
+            let refused = settled.check_lock(&[Locked::new("acme-x", "1.0")]).unwrap_err();
+            assert!(refused.remedy.contains("name acme-x among"), "{refused}");
+        }
+        let denied = listed.settled(&read(&["evil"])).check(&read(&["evil"])[0]).unwrap_err();
+        assert!(denied.remedy.contains("denied is: evil"), "{denied}");
+        assert!(permits(&open.settled(&read(&["six"])), "seven", "1.0"));
+        assert!(!permits(&listed.settled(&read(&["numpy"])), "numpy", "2.1"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use sandcell_broker::{Client, Index, Machine, Rules, Trouble};
-use sandcell_sandbox::{Backend, Code, Failure, Held, Installed, Limits, Packages, Wanted};
+use sandcell_sandbox::{Backend, Code, Consent, Failure, Held, Installed, Limits, Packages, Wanted};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -49,6 +49,19 @@ pub struct Config {
     pub variable: fn(&str) -> Option<String>,
 }
 
+/// How much an installation may take.
+#[derive(Debug, Clone)]
+pub struct Bounds {
+    /// What one installation may use.
+    pub limits: Limits,
+    /// Bytes of one downloaded file.
+    pub file_max: u64,
+    /// Bytes of all downloaded files of one installation.
+    pub total_max: u64,
+    /// How much is kept.
+    pub kept_max: KeptMax,
+}
+
 impl std::fmt::Debug for Config {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Config")
@@ -75,6 +88,47 @@ impl PythonPackages {
             config,
             backend,
         })
+    }
+
+    /// The same with other rules and bounds, for what is asked for from now on. What is under way goes on with those that
+    /// it began with.
+    #[must_use]
+    pub fn under(&self, policy: Policy, bounds: Bounds) -> Arc<Self> {
+        Arc::new(Self {
+            desk: self.desk.keeping(bounds.kept_max),
+            config: Config {
+                policy,
+                limits: bounds.limits,
+                file_max: bounds.file_max,
+                total_max: bounds.total_max,
+                kept_max: bounds.kept_max,
+                ..self.config.clone()
+            },
+            backend: Arc::clone(&self.backend),
+        })
+    }
+
+    /// The same for one call, with rules in which nothing is left to the user any more.
+    fn settled(&self, specs: &[Spec], consent: &Consent) -> Result<Arc<Self>, Failure> {
+        let policy = self.config.policy.settled(specs);
+        specs.iter().try_for_each(|spec| policy.check(spec))?;
+        self.config.policy.check_consent(specs, consent)?;
+        let Config {
+            limits,
+            file_max,
+            total_max,
+            kept_max,
+            ..
+        } = self.config.clone();
+        Ok(self.under(
+            policy,
+            Bounds {
+                limits,
+                file_max,
+                total_max,
+                kept_max,
+            },
+        ))
     }
 
     /// What byte code and binary wheels depend on.
@@ -303,14 +357,18 @@ impl PythonPackages {
             Some(_) => Vec::new(),
             None => spec::parse_all(packages)?,
         };
-        specs.iter().try_for_each(|spec| self.config.policy.check(spec))?;
+        // The operator is who is asked.
+        let settled = match exact {
+            Some(_) => None,
+            None => Some(self.settled(&specs, &Consent::Given(self.left_to_user(packages)))?),
+        };
         let ask = Ask {
             owner: OPERATOR,
             specs: &specs,
             held: &[],
             exact,
         };
-        let got = self.get(ask, progress).await?;
+        let got = settled.as_deref().unwrap_or(self).get(ask, progress).await?;
         bases::part(self.desk.store()?, got.answer)
     }
 }
@@ -334,15 +392,26 @@ impl Packages for PythonPackages {
         "pypi"
     }
 
-    fn check(&self, packages: &[String]) -> Result<(), Failure> {
-        spec::parse_all(packages)?
-            .iter()
-            .try_for_each(|spec| self.config.policy.check(spec))
+    fn check(&self, packages: &[String], consent: &Consent) -> Result<(), Failure> {
+        self.settled(&spec::parse_all(packages)?, consent).map(drop)
+    }
+
+    fn left_to_user(&self, packages: &[String]) -> Vec<String> {
+        let Ok(specs) = spec::parse_all(packages) else {
+            return Vec::new();
+        };
+        let asked = specs.iter().filter(|spec| self.config.policy.asks(spec));
+        let asked: Vec<String> = asked.map(|spec| spec.text.clone()).collect();
+        // What is refused in any case is nothing to ask about.
+        match self.settled(&specs, &Consent::Given(asked.clone())) {
+            Ok(_) => asked,
+            Err(_) => Vec::new(),
+        }
     }
 
     async fn install(&self, wanted: Wanted, progress: &watch::Sender<String>) -> Result<Installed, Failure> {
         let specs = spec::parse_all(&wanted.packages)?;
-        specs.iter().try_for_each(|spec| self.config.policy.check(spec))?;
+        let settled = self.settled(&specs, &wanted.consent)?;
         let held = |spec: &Spec| wanted.held.iter().find(|held| spec.is_satisfied_by(held)).cloned();
         let present: Vec<Held> = specs.iter().filter_map(held).collect();
         if present.len() == specs.len() {
@@ -354,7 +423,7 @@ impl Packages for PythonPackages {
             held: &wanted.held,
             exact: None,
         };
-        let got = timeout(wanted.timeout, self.get(ask, progress)).await;
+        let got = timeout(wanted.timeout, settled.get(ask, progress)).await;
         let got = got.map_err(|_| too_long(wanted.timeout))??;
         let asked: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
         Ok(handed_over(got, &wanted, &asked, "imported"))

@@ -233,6 +233,11 @@ impl Store {
         }
     }
 
+    /// The same store, of which so much is kept from now on.
+    pub(crate) fn keeping(&self, most: KeptMax) -> Self {
+        Self { most, ..self.clone() }
+    }
+
     pub(crate) fn tools(&self) -> PathBuf {
         self.root.join("tools")
     }

@@ -7,6 +7,7 @@
 
 mod analysis;
 mod backend;
+mod consent;
 mod error;
 mod files;
 mod images;
@@ -23,6 +24,7 @@ pub use analysis::{Advice, Finding, Severity};
 pub use backend::{
     Backend, EndReason, Ended, Mount, MountMode, NetworkRule, Parent, Preparing, Sandbox, SandboxSpec, Usage,
 };
+pub use consent::{Consent, LeftToUser};
 pub use error::{Code, Failure, FileError, SandboxError, SessionError};
 pub use files::{Entry, EntryKind, FileChunk, Files, HOME, Listing, PathError, SandboxPath, WriteMode};
 pub use images::{Image, Images};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
-use crate::{Failure, NetworkRule};
+use crate::{Consent, Failure, NetworkRule};
 
 /// The port inside that leads to the proxy.
 pub const PROXY_PORT: u16 = 3128;
@@ -84,7 +84,10 @@ pub trait Network: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// `invalid_argument`, or `network_denied` for what the operator does not allow.
-    fn check(&self, hosts: &[String]) -> Result<NetworkRule, Failure>;
+    fn check(&self, hosts: &[String], consent: &Consent) -> Result<NetworkRule, Failure>;
+
+    /// Those of the hosts that the operator leaves to the user.
+    fn left_to_user(&self, hosts: &[String]) -> Vec<String>;
 
     /// Serves the connections of one sandbox, called by this name in the log. Call it inside a tokio runtime.
     ///

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::Failure;
+use crate::{Consent, Failure};
 
 /// Below this folder packages appear inside a sandbox, each set in a folder of its own: `0`, `1`, …
 pub const LAYERS: &str = "/opt/sandcell";
@@ -53,6 +53,8 @@ pub struct Wanted {
     pub held: Vec<Held>,
     /// How long it may take.
     pub timeout: Duration,
+    /// What the user said to those that are left to the user.
+    pub consent: Consent,
 }
 
 /// What came of it.
@@ -88,7 +90,11 @@ pub trait Packages: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// `invalid_argument` or `package_not_allowed`.
-    fn check(&self, packages: &[String]) -> Result<(), Failure>;
+    fn check(&self, packages: &[String], consent: &Consent) -> Result<(), Failure>;
+
+    /// Those of what is wanted that the operator leaves to the user. What cannot be read is left out: [`check`](Self::check)
+    /// says why.
+    fn left_to_user(&self, packages: &[String]) -> Vec<String>;
 
     /// Gets what is wanted. `progress` is told in a few words what is being done. Dropping the future gives up, and
     /// leaves nothing half done.

@@ -5,21 +5,26 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use sandcell_engine::Engine;
+use sandcell_engine::{Engine, Reaching};
 use sandcell_sandbox::Failure;
 
 use crate::config::{Layered, Settings, Surroundings, read};
 use crate::signals::{HangUps, OnHangUp};
-use crate::{telemetry, wiring};
+use crate::telemetry;
+use crate::wiring::Running;
 
 /// How often files are looked at.
 const LOOK: Duration = Duration::from_secs(2);
 /// Settings that a running server takes over, by their names or tables. Sandboxes that are there keep what they have.
-const LIVE: [&str; 22] = [
+const LIVE: [&str; 28] = [
     "analysis",
+    "http.connections",
+    "http.drain_s",
+    "http.requests_per_caller",
+    "http.requests_per_s",
+    "http.sessions_per_caller",
     "limits.cpus",
     "limits.disk_mb",
     "limits.executions",
@@ -36,12 +41,17 @@ const LIVE: [&str; 22] = [
     "limits.timeout_s",
     "log",
     "network.",
+    "packages.",
     "pool.memory_mb",
     "pool.parked",
     "preload",
     "quota.",
     "upload_from",
 ];
+
+/// Sandboxes, and hosts of each, that the log names.
+const SANDBOXES_TOLD: usize = 20;
+const HOSTS_TOLD: usize = 8;
 
 /// What tells a file from what it was.
 type Stamp = Option<(SystemTime, u64, u64)>;
@@ -87,12 +97,12 @@ impl Reloader {
     }
 
     /// Follows them in a task of its own, which ends with what is given back.
-    pub(crate) fn start(self, engine: Arc<Engine>) -> Following {
-        Following(tokio::spawn(self.follow(engine)))
+    pub(crate) fn start(self, running: Running) -> Following {
+        Following(tokio::spawn(self.follow(running)))
     }
 
     /// Puts changes in force when they come, for as long as it is polled.
-    async fn follow(mut self, engine: Arc<Engine>) {
+    async fn follow(mut self, running: Running) {
         let mut hang_ups = HangUps::listen(self.on_hang_up);
         loop {
             let asked = tokio::select! {
@@ -104,13 +114,16 @@ impl Reloader {
                 continue;
             }
             self.stamps = now;
-            match self.look(&engine) {
+            match self.look(&running) {
                 Ok(Outcome::Same) if asked => tracing::warn!("the settings were read again: nothing has changed"),
                 Ok(Outcome::Same) => {}
                 Ok(Outcome::Changed { taken, left }) => {
                     let words = |keys: &BTreeSet<&str>| keys.iter().copied().collect::<Vec<_>>().join(", ");
                     if !taken.is_empty() {
                         tracing::warn!("other settings are in force: {}", words(&taken));
+                        if taken.iter().any(|key| key.starts_with("network.")) {
+                            tell_what_stays(&running.engine);
+                        }
                     }
                     if !left.is_empty() {
                         tracing::warn!(
@@ -129,7 +142,7 @@ impl Reloader {
     }
 
     /// Reads all, checks all, and then puts all in force.
-    fn look(&mut self, engine: &Engine) -> Result<Outcome, Failure> {
+    fn look(&mut self, running: &Running) -> Result<Outcome, Failure> {
         let layered = read(&self.around)?;
         let changed: BTreeSet<&'static str> = layered
             .iter()
@@ -144,15 +157,14 @@ impl Reloader {
         if !taken.is_empty() {
             let mut settings = Settings::from_layers(&wanted)?;
             settings.suit_toolset();
-            let network = wiring::network_of(&settings)?;
-            let mut config = settings.engine;
-            if config.pool.parked.is_none() && engine.config().pool.parked == Some(0) && !taken.contains("pool.parked")
-            {
-                // None wait where each would have to be paid for.
-                config.pool.parked = Some(0);
+            let log = settings.log.clone();
+            let mut ready = running.prepare(settings)?;
+            let none_wait = running.engine.config().pool.parked == Some(0) && !taken.contains("pool.parked");
+            if ready.parked().is_none() && none_wait {
+                ready.park_none();
             }
-            engine.change(config, network);
-            telemetry::change(&settings.log);
+            running.take(ready);
+            telemetry::change(&log);
         }
         (self.seen, self.in_force) = (layered, wanted);
         Ok(if taken.is_empty() && left.is_empty() {
@@ -161,6 +173,35 @@ impl Reloader {
             Outcome::Changed { taken, left }
         })
     }
+}
+
+/// Says which sandboxes keep what they were allowed to reach when they were made.
+fn tell_what_stays(engine: &Engine) {
+    let all = engine.reaching();
+    if all.is_empty() {
+        return;
+    }
+    let told = |reaching: &Reaching| {
+        let (shown, more) = reaching
+            .hosts
+            .split_at_checked(HOSTS_TOLD)
+            .unwrap_or((&reaching.hosts, &[]));
+        let more = if more.is_empty() { "" } else { ", …" };
+        let word = if reaching.still_allowed {
+            ""
+        } else {
+            " (not allowed any more)"
+        };
+        format!("{} {}{more}{word}", reaching.sandbox_id, shown.join(", "))
+    };
+    let mut words: Vec<String> = all.iter().take(SANDBOXES_TOLD).map(told).collect();
+    if let Some(more) = all.len().checked_sub(SANDBOXES_TOLD).filter(|more| *more > 0) {
+        words.push(format!("and {more} more"));
+    }
+    tracing::warn!(
+        "sandboxes that are there keep the network that they were made with until they end: {}",
+        words.join("; ")
+    );
 }
 
 /// Ends with its handle.

@@ -1,8 +1,13 @@
 //! Logs: to stderr only, since stdout is data.
 
+#[cfg(feature = "otel")]
+mod traces;
+
 use std::io::IsTerminal;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use sandcell_sandbox::Failure;
+use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::Directive;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -27,19 +32,39 @@ pub(crate) fn start() {
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false);
+        .with_target(false)
+        .with_filter(filter);
+    let registry = tracing_subscriber::registry().with(lines);
+    #[cfg(feature = "otel")]
+    let registry = registry.with(traces::layer());
     // A second subscriber in one process is refused; the first one stays, which is what is wanted.
-    if tracing_subscriber::registry()
-        .with(filter)
-        .with(lines)
-        .try_init()
-        .is_ok()
-    {
+    if registry.try_init().is_ok() {
         let _first = FILTER.set((handle, Mutex::new(wanted.clone())));
     }
     if let Some(error) = complaint {
         tracing::warn!("{VARIABLE}={wanted:?} is not a filter ({error}); logging warnings");
     }
+}
+
+/// Begins to send traces where the settings say, if they do. Call it after the launcher was started: it makes threads.
+///
+/// # Errors
+/// The address cannot be used, or this build has no traces.
+pub(crate) fn trace(endpoint: Option<&str>) -> Result<(), Failure> {
+    let Some(endpoint) = endpoint else { return Ok(()) };
+    #[cfg(feature = "otel")]
+    return traces::start(endpoint);
+    #[cfg(not(feature = "otel"))]
+    Err(Failure::invalid(
+        format!("traces.endpoint = {endpoint:?}, and this build has no traces"),
+        "leave traces.endpoint out, or build sandcell with --features otel",
+    ))
+}
+
+/// Sends the last traces, for two seconds at most.
+pub(crate) fn finish() {
+    #[cfg(feature = "otel")]
+    traces::finish();
 }
 
 /// Logs by another filter from now on. One that does not parse changes nothing.

@@ -22,8 +22,9 @@ mod select;
 
 use std::sync::Arc;
 
-use sandcell_engine::{AbsentLanguage, Engine, EventKind, SecurityEvent, Witnesses};
+use sandcell_engine::{AbsentLanguage, Engine, EngineConfig, EventKind, SecurityEvent, Witnesses};
 use sandcell_languages::Detected;
+use sandcell_mcp::{HttpControl, HttpLimits};
 use sandcell_sandbox::{Backend, ByteSize, Code, Failure, Language, Level, Limits, SandboxSpec};
 
 use crate::config::Settings;
@@ -121,18 +122,91 @@ pub(crate) struct Wired {
     pub(crate) unready: Option<Failure>,
     /// The languages that are here.
     pub(crate) found: Detected,
+    /// Those who install packages.
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    pub(crate) installers: packages::Installers,
     /// The back end that makes sandboxes of images kept here, if it is the preferred one.
     #[cfg(all(target_os = "linux", feature = "native"))]
     pub(crate) images: Option<Arc<dyn Backend>>,
 }
 
 impl Wired {
+    /// What of it takes over other settings.
+    pub(crate) fn running(&self) -> Running {
+        Running {
+            engine: Arc::clone(&self.engine),
+            #[cfg(all(target_os = "linux", feature = "native"))]
+            installers: self.installers.clone(),
+            http: None,
+        }
+    }
+
     /// The level of the sandboxes that are made; `none` when none can be.
     pub(crate) fn level(&self) -> Level {
         self.backends
             .iter()
             .find_map(|backend| backend.level)
             .unwrap_or(Level::None)
+    }
+}
+
+/// A server that runs, as far as it takes over other settings.
+#[derive(Debug, Clone)]
+pub(crate) struct Running {
+    pub(crate) engine: Arc<Engine>,
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    installers: packages::Installers,
+    http: Option<HttpControl>,
+}
+
+/// Settings that were checked and can be put in force as a whole.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    config: EngineConfig,
+    network: Option<Arc<dyn sandcell_sandbox::Network>>,
+    packages: Vec<Arc<dyn sandcell_sandbox::Packages>>,
+    http: HttpLimits,
+}
+
+impl Running {
+    /// The same that is reached over HTTP.
+    pub(crate) fn reached_by(self, http: HttpControl) -> Self {
+        Self {
+            http: Some(http),
+            ..self
+        }
+    }
+
+    /// Makes all that these settings need, and changes nothing.
+    pub(crate) fn prepare(&self, settings: Settings) -> Result<Ready, Failure> {
+        Ok(Ready {
+            network: network_of(&settings)?,
+            #[cfg(all(target_os = "linux", feature = "native"))]
+            packages: self.installers.under(&settings)?.list(),
+            #[cfg(not(all(target_os = "linux", feature = "native")))]
+            packages: Vec::new(),
+            http: settings.http.limits,
+            config: settings.engine,
+        })
+    }
+
+    /// Puts it in force. Cannot fail.
+    pub(crate) fn take(&self, ready: Ready) {
+        self.engine.change(ready.config, ready.network, ready.packages);
+        if let Some(http) = &self.http {
+            http.change(ready.http);
+        }
+    }
+}
+
+impl Ready {
+    /// None wait, where each would have to be paid for.
+    pub(crate) const fn park_none(&mut self) {
+        self.config.pool.parked = Some(0);
+    }
+
+    pub(crate) const fn parked(&self) -> Option<usize> {
+        self.config.pool.parked
     }
 }
 
@@ -238,11 +312,13 @@ async fn wire_with(
         languages = sandcell_languages::with_images(languages, &wanted(&settings));
     }
     #[cfg(all(target_os = "linux", feature = "native"))]
-    let packages = {
+    let installers = {
         // Packages are put into sandboxes from here, which those elsewhere do not take.
         let here: Vec<Arc<dyn Backend>> = working.iter().filter(local).cloned().collect();
         packages::installers(&settings, &here, &found.languages(), &mut problems)
     };
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    let packages = installers.list();
     #[cfg(not(all(target_os = "linux", feature = "native")))]
     let packages = Vec::new();
     #[cfg(all(target_os = "linux", feature = "native"))]
@@ -258,6 +334,8 @@ async fn wire_with(
         backends,
         problems,
         unready,
+        #[cfg(all(target_os = "linux", feature = "native"))]
+        installers,
         #[cfg(all(target_os = "linux", feature = "native"))]
         images,
     }

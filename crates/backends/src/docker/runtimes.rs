@@ -16,7 +16,7 @@ use bollard::query_parameters::{
 };
 use sandcell_agent::client::AgentClient;
 use sandcell_sandbox::{
-    Channel, Command, Exit, Files, Network, NetworkRule, PROXY_PORT, Preparing, ProcessEvent, SandboxError,
+    Channel, Command, Consent, Exit, Files, Network, NetworkRule, PROXY_PORT, Preparing, ProcessEvent, SandboxError,
     SandboxPath, StdinMode,
 };
 use sha2::{Digest, Sha256};
@@ -323,7 +323,9 @@ impl Installation {
         // Whatever happens, also when nobody waits for this any more: the container goes.
         let _ending = Ending(Arc::clone(&container));
         let mirrors = self.mirrors.as_ref().ok_or("no mirrors are allowed")?;
-        let rule = mirrors.check(mirrors.allowed()).map_err(|failure| failure.message)?;
+        let rule = mirrors
+            .check(mirrors.allowed(), &Consent::NotAsked)
+            .map_err(|failure| failure.message)?;
         if rule == NetworkRule::None {
             return Err("docker.mirrors names no host".to_owned());
         }

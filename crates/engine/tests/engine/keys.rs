@@ -119,7 +119,7 @@ async fn other_settings_hold_for_what_is_asked_for_from_then_on() {
     config.sandboxes_per_caller = 2;
     config.limits.memory = ByteSize::mib(300);
     config.timeout = Duration::from_secs(7);
-    bench.engine.change(config, None);
+    bench.engine.change(config, None, Vec::new());
     let refused = bench.create(1).await.unwrap_err();
     assert_eq!(refused.code, Code::LimitReached);
     assert!(refused.message.contains("2 of 2"), "{refused}");

@@ -23,6 +23,7 @@ fn program(code: &str) -> ProgramRequest {
         timeout: None,
         memory: None,
         network: Vec::new(),
+        consent: sandcell_sandbox::Consent::NotAsked,
     }
 }
 

@@ -68,6 +68,14 @@ impl Handler {
         };
         Self { server, fixtures }
     }
+
+    /// The same for another connection.
+    pub(crate) fn connection(&self) -> Self {
+        Self {
+            server: self.server.connection(),
+            fixtures: self.fixtures.clone(),
+        }
+    }
 }
 
 impl Fixtures {

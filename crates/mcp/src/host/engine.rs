@@ -6,11 +6,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
-    BackendView, Counts, CreateRequest, Engine, EngineConfig, ExecuteRequest, ExecutionView, FileAnswer, HistoryView,
-    InstallRequest, KeptExecution, Principal, ResetView, RunRequest, RunningView, SandboxId, SandboxView,
+    BackendView, Counts, CreateRequest, Engine, EngineConfig, ExecuteRequest, ExecutionView, ExpiringSoon, FileAnswer,
+    HistoryView, InstallRequest, KeptExecution, Principal, ResetView, RunRequest, RunningView, SandboxId, SandboxView,
     SecurityEvent, StreamSlice, Watch,
 };
-use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, Listing, SandboxPath, WriteMode};
+use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, LeftToUser, Listing, SandboxPath, WriteMode};
 use tokio_util::sync::CancellationToken;
 
 use super::{Host, StreamPart};
@@ -67,6 +67,10 @@ impl Host for EngineHost {
         self.0.package_languages()
     }
 
+    fn left_to_user(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser {
+        self.0.left_to_user(language, packages, hosts)
+    }
+
     fn network_allowed(&self) -> Vec<String> {
         self.0.network_allowed()
     }
@@ -82,6 +86,10 @@ impl Host for EngineHost {
 
     async fn create(&self, who: &Principal, request: CreateRequest) -> Result<Vec<SandboxView>, Failure> {
         self.0.create(who, request).await
+    }
+
+    fn expiring(&self, who: &Principal) -> ExpiringSoon {
+        self.0.expiring(who)
     }
 
     async fn close(&self, who: &Principal, id: &str) -> Result<SandboxId, Failure> {

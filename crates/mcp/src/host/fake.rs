@@ -300,6 +300,14 @@ impl Host for FakeHost {
         vec!["python".into()]
     }
 
+    fn left_to_user(&self, _: Option<&str>, packages: &[String], hosts: &[String]) -> sandcell_sandbox::LeftToUser {
+        let asked = |all: &[String]| all.iter().filter(|one| one.starts_with("ask-")).cloned().collect();
+        sandcell_sandbox::LeftToUser {
+            packages: asked(packages),
+            hosts: asked(hosts),
+        }
+    }
+
     fn network_allowed(&self) -> Vec<String> {
         self.network.clone()
     }
@@ -327,6 +335,10 @@ impl Host for FakeHost {
     async fn create(&self, _: &Principal, request: CreateRequest) -> Result<Vec<SandboxView>, Failure> {
         self.ask(&request);
         Ok((0..request.count).map(|_| sandbox()).collect())
+    }
+
+    fn expiring(&self, _: &Principal) -> sandcell_engine::ExpiringSoon {
+        sandcell_engine::ExpiringSoon::default()
     }
 
     async fn close(&self, _: &Principal, id: &str) -> Result<SandboxId, Failure> {

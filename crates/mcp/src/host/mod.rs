@@ -10,11 +10,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
-    BackendView, Counts, CreateRequest, EngineConfig, ExecuteRequest, ExecutionView, FileAnswer, HistoryView,
-    InstallRequest, KeptExecution, Principal, ResetView, RunRequest, RunningView, SandboxId, SandboxView,
+    BackendView, Counts, CreateRequest, EngineConfig, ExecuteRequest, ExecutionView, ExpiringSoon, FileAnswer,
+    HistoryView, InstallRequest, KeptExecution, Principal, ResetView, RunRequest, RunningView, SandboxId, SandboxView,
     SecurityEvent, StreamName, StreamSlice, Watch,
 };
-use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, Listing, SandboxPath, WriteMode};
+use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, LeftToUser, Listing, SandboxPath, WriteMode};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use engine::EngineHost;
@@ -57,6 +57,7 @@ pub(crate) trait Host: Send + Sync {
     ) -> Result<ExecutionView, Failure>;
     /// The languages that packages can be installed for.
     fn package_languages(&self) -> Vec<String>;
+    fn left_to_user(&self, language: Option<&str>, packages: &[String], hosts: &[String]) -> LeftToUser;
     /// The most that a sandbox may ask to reach.
     fn network_allowed(&self) -> Vec<String>;
     async fn install(
@@ -66,6 +67,7 @@ pub(crate) trait Host: Send + Sync {
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure>;
     async fn create(&self, who: &Principal, request: CreateRequest) -> Result<Vec<SandboxView>, Failure>;
+    fn expiring(&self, who: &Principal) -> ExpiringSoon;
     async fn close(&self, who: &Principal, id: &str) -> Result<SandboxId, Failure>;
     async fn status(&self, who: &Principal, id: Option<&str>) -> Result<Vec<SandboxView>, Failure>;
     async fn execution(&self, who: &Principal, id: &str, wait: Duration) -> Result<ExecutionView, Failure>;

@@ -18,6 +18,7 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::door::{Door, From};
+use super::live::LiveLimits;
 use super::tls::Tls;
 
 /// The head of a request must be there in this time; it is also how long a connection may wait for its next one.
@@ -33,7 +34,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub(crate) struct Slots {
     open: Mutex<Table>,
-    most: usize,
+    limits: Arc<LiveLimits>,
 }
 
 #[derive(Debug, Default)]
@@ -64,10 +65,10 @@ impl Drop for Slot {
 }
 
 impl Slots {
-    pub(crate) fn new(most: usize) -> Arc<Self> {
+    pub(crate) fn new(limits: Arc<LiveLimits>) -> Arc<Self> {
         Arc::new(Self {
             open: Mutex::default(),
-            most,
+            limits,
         })
     }
 
@@ -82,9 +83,10 @@ impl Slots {
     /// Takes a place. When all are taken, the oldest connection of which no request was let in yet has to go; when
     /// there is none, the new one. So whoever only connects cannot keep out those who are let in.
     pub(crate) fn take(self: &Arc<Self>) -> (Option<Slot>, bool) {
+        let most = self.limits.get().connections;
         let mut table = self.table();
         let mut evicted = false;
-        if table.all.len() >= self.most {
+        if table.all.len() >= most {
             let stranger = table
                 .all
                 .iter()
@@ -274,10 +276,14 @@ mod tests {
     use tokio::io::AsyncWriteExt as _;
 
     use super::*;
+    use crate::http::HttpLimits;
 
     #[test]
     fn strangers_make_room_and_those_who_were_let_in_do_not() {
-        let slots = Slots::new(2);
+        let slots = Slots::new(LiveLimits::new(HttpLimits {
+            connections: 2,
+            ..HttpLimits::for_tests()
+        }));
         let (first, _) = slots.take();
         let (second, _) = slots.take();
         let (first, second) = (first.unwrap(), second.unwrap());

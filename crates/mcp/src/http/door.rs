@@ -21,15 +21,16 @@ use sandcell_engine::Principal;
 use tokio::sync::Semaphore;
 use tower_service::Service as _;
 
+use super::BODY_WITHIN;
 use super::body::{self, Body};
 use super::guesses::Guesses;
+use super::live::LiveLimits;
 use super::message::{self, Kind, Message};
 use super::metrics::Metrics;
 use super::names::{Names, only};
 use super::page::{self, Page};
 use super::refusal::Refusal;
 use super::tenants::{INCOMING_UNITS, Tenant, Tenants, UNIT};
-use super::{BODY_WITHIN, HttpLimits};
 use crate::auth::oauth::WELL_KNOWN;
 use crate::auth::{Admission, Denied, Gate, TokenUse};
 use crate::host::Host;
@@ -61,7 +62,7 @@ pub(crate) struct Door {
     pub(crate) gate: Gate,
     pub(crate) guesses: Guesses,
     pub(crate) tenants: Tenants,
-    pub(crate) limits: HttpLimits,
+    pub(crate) limits: Arc<LiveLimits>,
     pub(crate) metrics: Metrics,
     pub(crate) host: Arc<dyn Host>,
     page: Page,
@@ -102,7 +103,7 @@ impl Door {
         names: Names,
         gate: Gate,
         tenants: Tenants,
-        limits: HttpLimits,
+        limits: Arc<LiveLimits>,
         host: Arc<dyn Host>,
         page: Page,
     ) -> Self {
@@ -333,7 +334,7 @@ impl Door {
             return Err(Refusal::ending());
         }
         let tenant = self.tenant(&admission.who)?;
-        tenant.may_send(&self.limits).map_err(Refusal::too_fast)?;
+        tenant.may_send().map_err(Refusal::too_fast)?;
         match *request.method() {
             Method::POST => self.post(&tenant, request).await,
             Method::GET => get(&tenant, request).await,

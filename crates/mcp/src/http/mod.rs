@@ -12,6 +12,7 @@ mod connections;
 mod door;
 mod guesses;
 mod listen;
+mod live;
 mod message;
 mod metrics;
 mod names;
@@ -30,6 +31,7 @@ use sandcell_engine::Engine;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+pub use live::HttpControl;
 pub use names::WrongName;
 pub use page::Page;
 pub use tls::{TlsError, TlsFiles};
@@ -41,6 +43,7 @@ use crate::server::{ServerOptions, UnknownTool};
 use connections::Slots;
 use door::Door;
 use listen::{Arrival, Listening};
+use live::LiveLimits;
 use names::Names;
 use tenants::Tenants;
 use tls::Tls;
@@ -71,6 +74,20 @@ pub struct HttpLimits {
     pub session_idle: Duration,
     /// What calls that are under way may still take when the server ends.
     pub drain: Duration,
+}
+
+#[cfg(test)]
+impl HttpLimits {
+    fn for_tests() -> Self {
+        Self {
+            connections: 64,
+            requests_per_caller: 64,
+            requests_per_s: 1000,
+            sessions_per_caller: 64,
+            session_idle: Duration::from_secs(3600),
+            drain: Duration::from_secs(1),
+        }
+    }
 }
 
 /// How the server is reached.
@@ -220,12 +237,13 @@ impl HttpServer {
         }
         let tls = http.tls.map(Tls::new).transpose()?.map(Arc::new);
         let end = CancellationToken::new();
-        let tenants = Tenants::new(Arc::clone(&host), options, http.limits.clone(), end.clone());
+        let limits = LiveLimits::new(http.limits);
+        let tenants = Tenants::new(Arc::clone(&host), options, Arc::clone(&limits), end.clone());
         tenants.check()?;
         Ok(Self {
             listener,
-            slots: Slots::new(http.limits.connections),
-            door: Arc::new(Door::new(names, gate, tenants, http.limits, host, http.page)),
+            slots: Slots::new(Arc::clone(&limits)),
+            door: Arc::new(Door::new(names, gate, tenants, limits, host, http.page)),
             tls,
             end,
         })
@@ -243,6 +261,12 @@ impl HttpServer {
     #[must_use]
     pub fn activity(&self) -> Activity {
         Activity(Arc::clone(&self.door))
+    }
+
+    /// Changes from outside how much callers may have.
+    #[must_use]
+    pub fn control(&self) -> HttpControl {
+        HttpControl(Arc::clone(&self.door.limits))
     }
 
     /// Whether a token is needed now.
@@ -302,7 +326,7 @@ impl HttpServer {
         };
         tokio::select! {
             () = last_calls => {}
-            () = tokio::time::sleep(self.door.limits.drain) => {
+            () = tokio::time::sleep(self.door.limits.get().drain) => {
                 tracing::warn!(calls = self.door.calls(), "calls that did not end in time are broken off");
             }
             () = at_once => {}

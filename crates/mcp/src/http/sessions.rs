@@ -10,6 +10,8 @@ use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, LocalSessionManagerError};
 use rmcp::transport::streamable_http_server::session::{ServerSseMessage, SessionId, SessionManager};
 
+use super::live::LiveLimits;
+
 /// A session that was not used for so long may be ended to make room for a new one.
 const ABANDONED: Duration = Duration::from_secs(60);
 
@@ -18,7 +20,7 @@ const ABANDONED: Duration = Duration::from_secs(60);
 pub(crate) struct Sessions {
     inner: LocalSessionManager,
     seen: Mutex<HashMap<SessionId, Seen>>,
-    most: usize,
+    limits: Arc<LiveLimits>,
 }
 
 #[derive(Debug)]
@@ -45,14 +47,14 @@ impl Drop for Visit {
 }
 
 impl Sessions {
-    /// At most so many, each ending after so long without a message.
-    pub(crate) fn new(most: usize, idle: Duration) -> Self {
+    /// As many as the limits say at each time, each ending after so long without a message as they say now.
+    pub(crate) fn new(limits: Arc<LiveLimits>) -> Self {
         let mut inner = LocalSessionManager::default();
-        inner.session_config.keep_alive = Some(idle);
+        inner.session_config.keep_alive = Some(limits.get().session_idle);
         Self {
             inner,
             seen: Mutex::default(),
-            most,
+            limits,
         }
     }
 
@@ -82,7 +84,7 @@ impl Sessions {
 
     /// Makes room for one more, by ending the one that was abandoned longest ago if need be. False if all are in use.
     pub(crate) async fn make_room(&self) -> bool {
-        if self.count() < self.most {
+        if self.count() < self.limits.get().sessions_per_caller {
             return true;
         }
         let oldest = {
@@ -161,10 +163,14 @@ impl SessionManager for Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::HttpLimits;
 
     #[tokio::test]
     async fn sessions_are_bounded_and_those_in_use_are_not_ended() {
-        let sessions = Arc::new(Sessions::new(2, Duration::from_secs(3600)));
+        let sessions = Arc::new(Sessions::new(LiveLimits::new(HttpLimits {
+            sessions_per_caller: 2,
+            ..HttpLimits::for_tests()
+        })));
         let (first, _transport) = sessions.create_session().await.unwrap();
         assert!(sessions.make_room().await);
         let (second, _transport) = sessions.create_session().await.unwrap();

@@ -2,15 +2,16 @@
 //! is shared between callers, so that none can use up what another needs.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use sandcell_engine::Principal;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::HttpLimits;
+use super::live::LiveLimits;
 use super::sessions::Sessions;
 #[cfg(feature = "conformance")]
 use crate::conformance::Handler;
@@ -37,14 +38,14 @@ pub(crate) struct Tenant {
     pub(crate) service: StreamableHttpService<Handler, Sessions>,
     pub(crate) sessions: Arc<Sessions>,
     /// Requests under way.
-    pub(crate) requests: Arc<Semaphore>,
+    requests: Arc<AtomicUsize>,
     /// Large answers under way.
     pub(crate) bulk: Arc<Semaphore>,
     /// Kibibytes of messages that are coming in.
     pub(crate) incoming: Semaphore,
     /// One session is opened at a time, so that the bound holds.
     pub(crate) opening: tokio::sync::Mutex<()>,
-    most_requests: usize,
+    limits: Arc<LiveLimits>,
     rate: Mutex<Bucket>,
     /// Requests of sessions that are being answered: session and id.
     open: Arc<Mutex<HashSet<(String, String)>>>,
@@ -65,6 +66,15 @@ impl Drop for Open {
     }
 }
 
+/// A request that is under way.
+pub(crate) struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A full bucket lets a burst through; it fills at the rate that is allowed for long.
 #[derive(Debug)]
 struct Bucket {
@@ -74,8 +84,8 @@ struct Bucket {
 
 impl Tenant {
     /// Takes one request from what the caller may send; else says how long to wait.
-    pub(crate) fn may_send(&self, limits: &HttpLimits) -> Result<(), Duration> {
-        let per_second = f64::from(limits.requests_per_s);
+    pub(crate) fn may_send(&self) -> Result<(), Duration> {
+        let per_second = f64::from(self.limits.get().requests_per_s);
         let mut bucket = lock(&self.rate);
         let now = Instant::now();
         let gained = now.duration_since(bucket.filled).as_secs_f64() * per_second;
@@ -99,12 +109,17 @@ impl Tenant {
     }
 
     /// A place for one more request.
-    pub(crate) fn place(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.requests).try_acquire_owned().ok()
+    pub(crate) fn place(&self) -> Option<Place> {
+        let most = self.limits.get().requests_per_caller;
+        let one_more = |used: usize| (used < most).then_some(used + 1);
+        let taken = self
+            .requests
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        taken.is_ok().then(|| Place(Arc::clone(&self.requests)))
     }
 
     fn is_idle(&self) -> bool {
-        self.requests.available_permits() == self.most_requests
+        self.requests.load(Ordering::Relaxed) == 0
             && self.sessions.count() == 0
             && lock(&self.used).elapsed() >= FORGOTTEN
     }
@@ -114,13 +129,18 @@ impl Tenant {
 pub(crate) struct Tenants {
     host: Arc<dyn Host>,
     options: ServerOptions,
-    limits: HttpLimits,
+    limits: Arc<LiveLimits>,
     all: Mutex<HashMap<Principal, Arc<Tenant>>>,
     end: CancellationToken,
 }
 
 impl Tenants {
-    pub(crate) fn new(host: Arc<dyn Host>, options: ServerOptions, limits: HttpLimits, end: CancellationToken) -> Self {
+    pub(crate) fn new(
+        host: Arc<dyn Host>,
+        options: ServerOptions,
+        limits: Arc<LiveLimits>,
+        end: CancellationToken,
+    ) -> Self {
         Self {
             host,
             options,
@@ -143,7 +163,7 @@ impl Tenants {
 
     fn make(&self, who: &Principal) -> Result<Tenant, UnknownTool> {
         let end = self.end.child_token();
-        let sessions = Arc::new(Sessions::new(self.limits.sessions_per_caller, self.limits.session_idle));
+        let sessions = Arc::new(Sessions::new(Arc::clone(&self.limits)));
         let ledger = Arc::new(Ledger::default());
         let server = Server::new(Arc::clone(&self.host), &self.options, who.clone(), end.clone(), ledger)?;
         #[cfg(feature = "conformance")]
@@ -155,15 +175,15 @@ impl Tenants {
             .with_max_request_body_bytes(MESSAGE_BYTES)
             .with_cancellation_token(end.clone());
         Ok(Tenant {
-            service: StreamableHttpService::new(move || Ok(server.clone()), Arc::clone(&sessions), config),
+            service: StreamableHttpService::new(move || Ok(server.connection()), Arc::clone(&sessions), config),
             sessions,
-            requests: Arc::new(Semaphore::new(self.limits.requests_per_caller)),
+            requests: Arc::default(),
             bulk: Arc::new(Semaphore::new(BULK_ANSWERS)),
             incoming: Semaphore::new(INCOMING_UNITS),
             opening: tokio::sync::Mutex::default(),
-            most_requests: self.limits.requests_per_caller,
+            limits: Arc::clone(&self.limits),
             rate: Mutex::new(Bucket {
-                tokens: 2.0 * f64::from(self.limits.requests_per_s),
+                tokens: 2.0 * f64::from(self.limits.get().requests_per_s),
                 filled: Instant::now(),
             }),
             open: Arc::default(),

@@ -164,7 +164,7 @@ async fn the_handshake_names_the_server_and_tells_how_to_use_it() {
     assert_eq!(
         result["capabilities"],
         json!({
-            "completions": {}, "tools": {}, "resources": {}, "prompts": {},
+            "completions": {}, "logging": {}, "tools": {}, "resources": {}, "prompts": {},
             "extensions": {"io.modelcontextprotocol/tasks": {}},
         })
     );

@@ -141,6 +141,7 @@ async fn run_once(mut call: Call) -> Result<Answer, Failure> {
         watch: call.watch.clone(),
         memory: arguments.mebibytes("memory_mb"),
         network: arguments.texts("network"),
+        consent: call.consent,
     };
     let mut view = call.host.run_once(&call.who, request, call.cancel).await?;
     let object = execution::execution_object(&view);

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use sandcell_engine::{MIN_MEMORY, Principal, Watch};
-use sandcell_sandbox::Failure;
+use sandcell_sandbox::{Consent, Failure, LeftToUser};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -37,6 +37,8 @@ pub(crate) struct Call {
     pub(crate) cancel: CancellationToken,
     /// To be tied to the execution that the call waits for, so that its progress can be told.
     pub(crate) watch: Watch,
+    /// What the user said to what of it the operator leaves to the user.
+    pub(crate) consent: Consent,
 }
 
 /// What a tool's function gives back.
@@ -76,6 +78,33 @@ impl Tool {
         self
     }
 
+    /// Whether it has this argument.
+    pub(crate) fn takes(&self, name: &str) -> bool {
+        self.fields.iter().any(|field| field.name == name)
+    }
+
+    /// What of a call the operator leaves to the user. Nothing where the arguments are wrong: the call then says how.
+    pub(crate) fn left_to_user(&self, host: &dyn Host, given: &Map<String, Value>) -> LeftToUser {
+        if !["package", "packages", "network"]
+            .into_iter()
+            .any(|name| self.takes(name))
+        {
+            return LeftToUser::default();
+        }
+        let Ok(mut arguments) = Arguments::check(self.name, &self.fields, given.clone()) else {
+            return LeftToUser::default();
+        };
+        let mut packages = arguments.texts("packages");
+        packages.extend(arguments.text("package"));
+        let hosts = arguments.texts("network");
+        let of_code = || {
+            self.takes("code")
+                .then(|| Facts::of(host).default_language().to_owned())
+        };
+        let language = arguments.text("language").or_else(of_code);
+        host.left_to_user(language.as_deref(), &packages, &hosts)
+    }
+
     /// Checks the arguments and runs the tool.
     pub(crate) async fn call(
         &self,
@@ -84,6 +113,7 @@ impl Tool {
         given: Map<String, Value>,
         cancel: CancellationToken,
         watch: Watch,
+        consent: Consent,
     ) -> Answer {
         let checked = Arguments::check(self.name, &self.fields, given);
         let outcome = match checked {
@@ -94,6 +124,7 @@ impl Tool {
                     arguments,
                     cancel,
                     watch,
+                    consent,
                 })
                 .await
             }

@@ -73,6 +73,7 @@ async fn install(mut call: Call) -> Result<Answer, Failure> {
         timeout: arguments.seconds("timeout_s"),
         wait: Some(wait(arguments)),
         in_history: InHistory::Shown,
+        consent: call.consent,
     };
     let view = call.host.install(&call.who, request, call.cancel).await?;
     Ok(execution::answer(&view, call.host.config().output_inline, &[]).await)

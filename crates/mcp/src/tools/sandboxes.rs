@@ -104,6 +104,7 @@ async fn create(mut call: Call) -> Result<Answer, Failure> {
         image: arguments.text("image"),
         network: arguments.texts("network"),
         watch: call.watch.clone(),
+        consent: call.consent,
     };
     let views = call.host.create(&call.who, request).await?;
     let Some(first) = views.first() else {

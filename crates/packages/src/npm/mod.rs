@@ -15,7 +15,7 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use sandcell_broker::{Client, Machine, NpmIndex, NpmMachine, Rules, Trouble};
-use sandcell_sandbox::{Backend, Code, Failure, Held, Installed, Limits, Packages, Wanted};
+use sandcell_sandbox::{Backend, Code, Consent, Failure, Held, Installed, Limits, Packages, Wanted};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -23,7 +23,7 @@ pub use policy::{NpmEntry, NpmPolicy};
 
 use crate::bases::{self, OPERATOR};
 use crate::desk::{Desk, FRESH, Got, handed_over, nothing_new, too_long};
-use crate::service::rfc3339;
+use crate::service::{Bounds, rfc3339};
 use crate::store::{Answer, KeptMax, Layer, Part, Store, key};
 use installer::{Installer, Setup};
 use spec::Spec;
@@ -94,6 +94,47 @@ impl NpmPackages {
             config,
             backend,
         })
+    }
+
+    /// The same with other rules and bounds, for what is asked for from now on. What is under way goes on with those that
+    /// it began with.
+    #[must_use]
+    pub fn under(&self, policy: NpmPolicy, bounds: Bounds) -> Arc<Self> {
+        Arc::new(Self {
+            desk: self.desk.keeping(bounds.kept_max),
+            config: NpmConfig {
+                policy,
+                limits: bounds.limits,
+                file_max: bounds.file_max,
+                total_max: bounds.total_max,
+                kept_max: bounds.kept_max,
+                ..self.config.clone()
+            },
+            backend: Arc::clone(&self.backend),
+        })
+    }
+
+    /// The same for one call, with rules in which nothing is left to the user any more.
+    fn settled(&self, specs: &[Spec], consent: &Consent) -> Result<Arc<Self>, Failure> {
+        let policy = self.config.policy.settled(specs);
+        specs.iter().try_for_each(|spec| policy.check(spec))?;
+        self.config.policy.check_consent(specs, consent)?;
+        let NpmConfig {
+            limits,
+            file_max,
+            total_max,
+            kept_max,
+            ..
+        } = self.config.clone();
+        Ok(self.under(
+            policy,
+            Bounds {
+                limits,
+                file_max,
+                total_max,
+                kept_max,
+            },
+        ))
     }
 
     /// What packages that hold machine code depend on.
@@ -213,7 +254,10 @@ impl NpmPackages {
 
     /// A base's part of these packages.
     pub(crate) async fn part(&self, packages: &[String], progress: &watch::Sender<String>) -> Result<Part, Failure> {
-        let got = self.get(OPERATOR, &spec::parse_all(packages)?, progress).await?;
+        let specs = spec::parse_all(packages)?;
+        // The operator is who is asked.
+        let settled = self.settled(&specs, &Consent::Given(self.left_to_user(packages)))?;
+        let got = settled.get(OPERATOR, &specs, progress).await?;
         bases::part(self.desk.store()?, got.answer)
     }
 
@@ -282,21 +326,32 @@ impl Packages for NpmPackages {
         matches!(language, "javascript" | "typescript")
     }
 
-    fn check(&self, packages: &[String]) -> Result<(), Failure> {
-        spec::parse_all(packages)?
-            .iter()
-            .try_for_each(|spec| self.config.policy.check(spec))
+    fn check(&self, packages: &[String], consent: &Consent) -> Result<(), Failure> {
+        self.settled(&spec::parse_all(packages)?, consent).map(drop)
+    }
+
+    fn left_to_user(&self, packages: &[String]) -> Vec<String> {
+        let Ok(specs) = spec::parse_all(packages) else {
+            return Vec::new();
+        };
+        let asked = specs.iter().filter(|spec| self.config.policy.asks(spec));
+        let asked: Vec<String> = asked.map(Spec::shown).collect();
+        // What is refused in any case is nothing to ask about.
+        match self.settled(&specs, &Consent::Given(asked.clone())) {
+            Ok(_) => asked,
+            Err(_) => Vec::new(),
+        }
     }
 
     async fn install(&self, wanted: Wanted, progress: &watch::Sender<String>) -> Result<Installed, Failure> {
         let specs = spec::parse_all(&wanted.packages)?;
-        specs.iter().try_for_each(|spec| self.config.policy.check(spec))?;
+        let settled = self.settled(&specs, &wanted.consent)?;
         let held = |spec: &Spec| wanted.held.iter().find(|held| spec.is_satisfied_by(held)).cloned();
         let present: Vec<Held> = specs.iter().filter_map(held).collect();
         if present.len() == specs.len() {
             return Ok(nothing_new(present));
         }
-        let got = timeout(wanted.timeout, self.get(&wanted.owner, &specs, progress)).await;
+        let got = timeout(wanted.timeout, settled.get(&wanted.owner, &specs, progress)).await;
         let got = got.map_err(|_| too_long(wanted.timeout))??;
         let asked: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
         Ok(handed_over(got, &wanted, &asked, "loaded"))

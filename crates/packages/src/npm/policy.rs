@@ -6,7 +6,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use sandcell_sandbox::{Code, Failure};
+use sandcell_sandbox::{Code, Consent, Failure};
 
 use super::spec::Spec;
 use crate::lock::Locked;
@@ -85,6 +85,8 @@ pub struct NpmPolicy {
     pub allow: Vec<NpmEntry>,
     /// None of these may hold.
     pub deny: Vec<NpmEntry>,
+    /// What no entry of `allow` is about, and may be installed when the user allows it.
+    pub ask: Vec<NpmEntry>,
     /// Releases must be at least so old.
     pub min_age: Option<Duration>,
     /// Without an allow-list nothing is allowed: the operator restricts packages of another language.
@@ -92,6 +94,44 @@ pub struct NpmPolicy {
 }
 
 impl NpmPolicy {
+    /// Whether the user decides about this request. What is denied, or allowed anyway, is not the user's.
+    pub(crate) fn asks(&self, spec: &Spec) -> bool {
+        let about = |entry: &NpmEntry| entry.is_about(&spec.name);
+        let denied = self.deny.iter().any(|entry| about(entry) && entry.version.is_none());
+        !denied && !self.allow.iter().any(about) && self.ask.iter().any(about)
+    }
+
+    /// Refuses what the user has not allowed.
+    pub(crate) fn check_consent(&self, specs: &[Spec], consent: &Consent) -> Result<(), Failure> {
+        match specs
+            .iter()
+            .find(|spec| self.asks(spec) && !consent.covers(&spec.shown()))
+        {
+            Some(spec) => Err(consent.refusal(
+                Code::PackageNotAllowed,
+                &spec.shown(),
+                "install_package",
+                "packages.npm_allow",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The rules of one installation, in which nothing is open any more; as for Python.
+    pub(crate) fn settled(&self, specs: &[Spec]) -> Self {
+        let mut settled = self.clone();
+        let open = settled.allow.is_empty() && !settled.closed;
+        if specs.iter().any(|spec| self.asks(spec)) {
+            settled.ask.clear();
+            if !open {
+                settled.allow.extend(self.ask.iter().cloned());
+            }
+        } else if open {
+            settled.deny.extend(self.ask.iter().cloned());
+        }
+        settled
+    }
+
     /// Whether a version may be installed.
     pub(crate) fn offers(&self, name: &str, version: &str) -> bool {
         let holds = |entry: &NpmEntry| entry.holds(name, version);
@@ -120,8 +160,22 @@ impl NpmPolicy {
     pub(crate) fn check_lock(&self, locked: &[Locked]) -> Result<(), Failure> {
         match locked.iter().find(|one| !self.offers(&one.name, &one.version)) {
             None => Ok(()),
+            Some(one) if self.is_unasked(&one.name) => Err(Failure::new(
+                Code::PackageNotAllowed,
+                format!("it would install {} {}", one.name, one.version),
+                format!(
+                    "{} is left to the user: name it among the packages of the call, so that the user is asked",
+                    one.name
+                ),
+            )),
             Some(one) => Err(self.refusal(format!("{} {} may not be installed", one.name, one.version))),
         }
+    }
+
+    /// Whether it is only for want of a question that this is not allowed.
+    fn is_unasked(&self, name: &str) -> bool {
+        let denied = |entry: &NpmEntry| entry.is_about(name) && !self.ask.contains(entry);
+        self.ask.iter().any(|entry| entry.is_about(name)) && !self.deny.iter().any(denied)
     }
 
     pub(crate) fn refusal(&self, what: String) -> Failure {
@@ -181,5 +235,41 @@ mod tests {
         for bad in ["", "a b", "a@", "a@^1", "https://x"] {
             assert!(bad.parse::<NpmEntry>().is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn what_is_left_to_the_user_needs_a_yes_and_what_it_needs_comes_with_it() {
+        let spec = |text: &str| super::super::spec::parse_all(&[text.to_owned()]).unwrap();
+        let policy = NpmPolicy {
+            allow: entries(&["zod"]),
+            deny: entries(&["evil"]),
+            ask: entries(&["*"]),
+            min_age: None,
+            closed: true,
+        };
+        for (text, asks) in [("zod@3", false), ("lodash@^4", true), ("evil", false)] {
+            let specs = spec(text);
+            assert_eq!(policy.asks(&specs[0]), asks, "{text}");
+            assert_eq!(
+                policy.check_consent(&specs, &Consent::NotAsked).is_err(),
+                asks,
+                "{text}"
+            );
+            let yes = Consent::Given(vec![specs[0].shown()]);
+            assert!(policy.check_consent(&specs, &yes).is_ok(), "{text}");
+        }
+        let settled = policy.settled(&spec("lodash@^4"));
+        assert!(settled.offers("lodash", "4.0.0") && settled.offers("needed", "1.0.0"));
+        assert!(!settled.offers("evil", "1.0.0"));
+        let settled = policy.settled(&spec("zod"));
+        let refused = settled.check_lock(&[Locked::new("needed", "1.0.0")]).unwrap_err();
+        assert!(refused.remedy.contains("name it among"), "{refused}");
+        let open = NpmPolicy {
+            allow: Vec::new(),
+            closed: false,
+            ..policy
+        };
+        assert!(!open.settled(&spec("evil")).offers("lodash", "4.0.0"));
+        assert!(open.settled(&spec("lodash")).offers("lodash", "4.0.0"));
     }
 }

@@ -54,6 +54,14 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
+    /// As the user of a caller is asked about it.
+    pub(crate) fn shown(&self) -> String {
+        match self.range.as_str() {
+            "*" => format!("npm:{}", self.name),
+            range => format!("npm:{}@{range}", self.name),
+        }
+    }
+
     /// Whether a package that is there is surely what is asked for.
     pub(crate) fn is_satisfied_by(&self, held: &Held) -> bool {
         held.name == self.name && (self.range == "*" || self.range == held.version)

@@ -19,6 +19,7 @@ use super::{SandboxArgs, output};
 use crate::config::{FlagValue, Settings, Surroundings};
 use crate::reload::Reloader;
 use crate::signals::{self, OnHangUp};
+use crate::telemetry;
 use crate::wiring::{self, Launcher};
 
 /// Serves MCP on stdin and stdout until stdin is closed, or over HTTP
@@ -108,6 +109,7 @@ pub(super) fn run(
     launcher: Launcher,
 ) -> Result<ExitCode, Failure> {
     let runtime = wiring::runtime()?;
+    let _last = Traced::start(&settings)?;
     #[cfg(feature = "bridge")]
     if let Some(url) = &args.connect {
         // Nothing is isolated here.
@@ -147,6 +149,22 @@ pub(super) fn run(
     result
 }
 
+/// Traces that are being sent; the last ones leave when the server is done.
+struct Traced;
+
+impl Traced {
+    fn start(settings: &Settings) -> Result<Self, Failure> {
+        telemetry::trace(settings.traces.as_deref())?;
+        Ok(Self)
+    }
+}
+
+impl Drop for Traced {
+    fn drop(&mut self) {
+        telemetry::finish();
+    }
+}
+
 async fn serve(
     args: &ServeArgs,
     mut settings: Settings,
@@ -163,7 +181,7 @@ async fn serve(
         output::failure(problem);
     }
     let options = args.options(toolset, mounts);
-    let following = reloader.start(wired.engine.clone());
+    let following = reloader.start(wired.running());
     let ended = tokio::select! {
         served = sandcell_mcp::serve_stdio(wired.engine.clone(), options) => {
             served.map_err(failure)

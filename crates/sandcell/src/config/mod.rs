@@ -84,6 +84,8 @@ pub(crate) struct Settings {
     pub(crate) e2b: E2bSettings,
     /// How `serve --http` is reached.
     pub(crate) http: HttpSettings,
+    /// Where traces are sent, if anywhere.
+    pub(crate) traces: Option<String>,
     /// Servers in the background.
     pub(crate) service: ServiceSettings,
     /// The history that lasts; none: it is kept in memory.
@@ -117,10 +119,14 @@ pub(crate) struct PackageSettings {
     pub(crate) allow: Vec<String>,
     /// The same.
     pub(crate) deny: Vec<String>,
+    /// The same.
+    pub(crate) ask: Vec<String>,
     /// The same for packages of npm.
     pub(crate) npm_allow: Vec<String>,
     /// The same.
     pub(crate) npm_deny: Vec<String>,
+    /// The same.
+    pub(crate) npm_ask: Vec<String>,
     /// Releases must be at least so old.
     pub(crate) min_age: Duration,
     /// Whether source distributions are left alone.
@@ -144,6 +150,8 @@ pub(crate) struct PackageSettings {
 pub(crate) struct NetworkSettings {
     /// The most that a call may ask for.
     pub(crate) allow: Vec<String>,
+    /// What the user is asked about.
+    pub(crate) ask: Vec<String>,
     /// What is never reached.
     pub(crate) deny: Vec<String>,
     /// Addresses that are not public and may be reached.
@@ -312,8 +320,10 @@ impl Settings {
                 },
                 allow: get.requirements("packages.allow")?,
                 deny: get.requirements("packages.deny")?,
+                ask: get.requirements("packages.ask")?,
                 npm_allow: get.texts("packages.npm_allow")?,
                 npm_deny: get.texts("packages.npm_deny")?,
+                npm_ask: get.texts("packages.npm_ask")?,
                 min_age: Duration::from_secs(get.integer("packages.min_age_days")?.saturating_mul(86_400)),
                 only_binary: match get.value("packages.only_binary")? {
                     Value::Flag(flag) => *flag,
@@ -331,6 +341,7 @@ impl Settings {
             },
             network: NetworkSettings {
                 allow: get.texts("network.allow")?,
+                ask: get.texts("network.ask")?,
                 deny: get.texts("network.deny")?,
                 private: get.texts("network.private")?,
                 connections: get.count("network.connections")?,
@@ -370,6 +381,7 @@ impl Settings {
             toolset: toolset(&get)?,
             e2b: E2bSettings::read(&get)?,
             http: http(&get)?,
+            traces: get.text("traces.endpoint")?,
             service: ServiceSettings {
                 on_demand: matches!(get.value("service.on_demand")?, Value::Flag(true)),
                 idle: Duration::from_secs(get.integer("service.idle_s")?),

@@ -146,6 +146,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "Packages that may not be installed, written in the same way; wins over `packages.allow`.",
     ),
     operator(
+        "packages.ask",
+        Kind::Requirements,
+        "",
+        "Packages about which the user is asked (MCP elicitation), written in the same way, `*` for all: those that `packages.allow` does not name and `packages.deny` does not deny. The yes holds for one call and brings what the package needs along; without one they are refused, as always to code inside.",
+    ),
+    operator(
         "packages.min_age_days",
         whole(0, 3650),
         "0",
@@ -168,6 +174,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         Kind::Texts,
         "",
         "Packages of npm that may not be installed, written in the same way; wins over `packages.npm_allow`.",
+    ),
+    operator(
+        "packages.npm_ask",
+        Kind::Texts,
+        "",
+        "Packages of npm about which the user is asked, written in the same way. Empty: none, unless `packages.ask` has entries and `packages.npm_allow` has none: then all.",
     ),
     plain(
         "packages.disk_mb",
@@ -198,6 +210,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         Kind::Texts,
         "",
         "The most that a call may ask to reach: `api.example.com`, `*.example.org` (what lies below it), `*` (every name) or an address, each with `:PORT` or `:*`; without it ports 80 and 443 are meant. Empty: no network at all.",
+    ),
+    operator(
+        "network.ask",
+        Kind::Texts,
+        "",
+        "Hosts about which the user is asked when a sandbox is made that may reach them (MCP elicitation), written in the same way: those that `network.allow` does not name. Without a yes they are refused.",
     ),
     operator(
         "network.deny",
@@ -631,6 +649,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         whole(0, 3600),
         "10",
         "How long calls that are under way may take when the server is told to end, in seconds.",
+    ),
+    operator(
+        "traces.endpoint",
+        Kind::Text,
+        "",
+        "Where `serve` sends traces of calls and executions by OpenTelemetry's protocol over HTTP, such as `http://127.0.0.1:4318/v1/traces`; only in builds with the feature `otel`. Ids, tools, ends and times are in them, never code, output or results. Empty: nowhere.",
     ),
     operator(
         "auth.issuer",

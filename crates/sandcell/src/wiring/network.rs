@@ -3,41 +3,59 @@
 use std::sync::Arc;
 
 use sandcell_broker::{Denial, Egress, EgressLimits, EgressRules, Why};
-use sandcell_sandbox::{Code, Denied, Failure, Forward, Network, NetworkRule, Way};
+use sandcell_sandbox::{Code, Consent, Denied, Failure, Forward, Network, NetworkRule, Way};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::config::NetworkSettings;
 
 /// The network for an engine; none where the operator allows nothing.
 pub(super) fn network(settings: &NetworkSettings) -> Result<Option<Arc<dyn Network>>, Failure> {
-    reaching(&settings.allow, settings)
+    let Some(mut network) = to(&settings.allow, &settings.ask, settings)? else {
+        return Ok(None);
+    };
+    if !settings.ask.is_empty() {
+        network.unasked = Some(rules(&settings.allow, settings)?);
+    }
+    Ok(Some(Arc::new(network)))
 }
 
 /// The way to these hosts, with what else the settings say of the network; none where there are none.
+#[cfg(feature = "docker")]
 pub(super) fn reaching(hosts: &[String], settings: &NetworkSettings) -> Result<Option<Arc<dyn Network>>, Failure> {
+    let network = to(hosts, &[], settings)?;
+    Ok(network.map(|network| -> Arc<dyn Network> { Arc::new(network) }))
+}
+
+/// The most that can be reached, with a yes of the user's or without one.
+fn to(hosts: &[String], more: &[String], settings: &NetworkSettings) -> Result<Option<BrokerNetwork>, Failure> {
+    let allowed: Vec<String> = hosts.iter().chain(more).cloned().collect();
+    let rules = Arc::new(rules(&allowed, settings)?);
+    Ok((!allowed.is_empty()).then_some(BrokerNetwork {
+        rules,
+        allowed,
+        unasked: None,
+    }))
+}
+
+fn rules(hosts: &[String], settings: &NetworkSettings) -> Result<EgressRules, Failure> {
     let limits = EgressLimits {
         connections: settings.connections,
         bytes: settings.total.as_bytes(),
     };
-    let rules = EgressRules::read(hosts, &settings.deny, &settings.private, limits).map_err(|error| {
+    EgressRules::read(hosts, &settings.deny, &settings.private, limits).map_err(|error| {
         Failure::invalid(
             format!("the settings of [network]: {error}"),
-            "correct network.allow, network.deny and network.private",
+            "correct network.allow, network.ask, network.deny and network.private",
         )
-    })?;
-    if hosts.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(Arc::new(BrokerNetwork {
-        rules: Arc::new(rules),
-        allowed: hosts.to_vec(),
-    })))
+    })
 }
 
 #[derive(Debug)]
 struct BrokerNetwork {
     rules: Arc<EgressRules>,
     allowed: Vec<String>,
+    /// What is reached without asking the user; none: all of it.
+    unasked: Option<EgressRules>,
 }
 
 impl Network for BrokerNetwork {
@@ -45,7 +63,16 @@ impl Network for BrokerNetwork {
         &self.allowed
     }
 
-    fn check(&self, hosts: &[String]) -> Result<NetworkRule, Failure> {
+    fn left_to_user(&self, hosts: &[String]) -> Vec<String> {
+        // What is refused in any case is nothing to ask about.
+        let (Some(unasked), Ok(_)) = (&self.unasked, self.rules.asked(hosts)) else {
+            return Vec::new();
+        };
+        let asks = |host: &&String| unasked.asked(std::slice::from_ref(*host)).is_err();
+        hosts.iter().filter(asks).cloned().collect()
+    }
+
+    fn check(&self, hosts: &[String], consent: &Consent) -> Result<NetworkRule, Failure> {
         let asked = self.rules.asked(hosts).map_err(|denial| {
             let message = format!("network: {:?} {}", denial.what, denial.why);
             match denial.why {
@@ -57,6 +84,10 @@ impl Network for BrokerNetwork {
                 ),
             }
         })?;
+        if let Some(host) = self.left_to_user(hosts).iter().find(|host| !consent.covers(host)) {
+            let how = "create_sandbox or create_run_close with network";
+            return Err(consent.refusal(Code::NetworkDenied, host, how, "network.allow"));
+        }
         if asked.is_empty() {
             return Ok(NetworkRule::None);
         }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use sandcell_packages::{
-    Bases, Config, KeptMax, NpmConfig, NpmEntry, NpmPackages, NpmPolicy, Policy, PythonPackages, find_npm, find_uv,
+    Bases, Bounds, Config, KeptMax, NpmConfig, NpmEntry, NpmPackages, NpmPolicy, Policy, PythonPackages, find_npm,
+    find_uv,
 };
 use sandcell_sandbox::{Backend, ByteSize, Code, Cpus, Failure, Language, Limits, Packages};
 
@@ -22,21 +23,53 @@ pub(super) fn installers(
     backends: &[Arc<dyn Backend>],
     languages: &[Arc<dyn Language>],
     problems: &mut Vec<Failure>,
-) -> Vec<Arc<dyn Packages>> {
+) -> Installers {
+    let mut all = Installers::default();
     let Some(backend) = backends.first() else {
-        return Vec::new();
+        return all;
     };
-    let mut all: Vec<Arc<dyn Packages>> = Vec::new();
     match python_packages(settings, backend, languages) {
-        Ok(packages) => all.push(packages),
+        Ok(packages) => all.python = Some(packages),
         Err(failure) => tracing::warn!("packages cannot be installed: {failure}"),
     }
     match npm_packages(settings, backend, languages) {
-        Ok(Some(packages)) => all.push(packages),
-        Ok(None) => {}
+        Ok(packages) => all.npm = packages,
         Err(failure) => problems.push(failure),
     }
     all
+}
+
+/// Those who install packages.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Installers {
+    python: Option<Arc<PythonPackages>>,
+    npm: Option<Arc<NpmPackages>>,
+}
+
+impl Installers {
+    /// As the engine knows them.
+    pub(crate) fn list(&self) -> Vec<Arc<dyn Packages>> {
+        let python = self.python.clone().map(|one| -> Arc<dyn Packages> { one });
+        let npm = self.npm.clone().map(|one| -> Arc<dyn Packages> { one });
+        python.into_iter().chain(npm).collect()
+    }
+
+    /// The same under other settings. Who is there stays; what is under way goes on as it began.
+    pub(crate) fn under(&self, settings: &Settings) -> Result<Self, Failure> {
+        let own = &settings.packages;
+        // Lists have to be readable also where nobody installs by them.
+        let (python, npm) = (python_policy(own)?, npm_policy(own)?);
+        let bounds = || Bounds {
+            limits: limits(own.disk),
+            file_max: own.file.as_bytes(),
+            total_max: own.download.as_bytes(),
+            kept_max: kept(own),
+        };
+        Ok(Self {
+            python: self.python.as_ref().map(|one| one.under(python, bounds())),
+            npm: self.npm.as_ref().map(|one| one.under(npm, bounds())),
+        })
+    }
 }
 
 /// Packages of npm; none where there is no Node or no npm.
@@ -46,23 +79,7 @@ fn npm_packages(
     languages: &[Arc<dyn Language>],
 ) -> Result<Option<Arc<NpmPackages>>, Failure> {
     let own = &settings.packages;
-    let entries = |texts: &[String]| -> Result<Vec<NpmEntry>, Failure> {
-        let read = |text: &String| {
-            text.parse().map_err(|error| {
-                Failure::invalid(
-                    format!("{text:?}: {error}"),
-                    "correct packages.npm_allow and packages.npm_deny",
-                )
-            })
-        };
-        texts.iter().map(read).collect()
-    };
-    let policy = NpmPolicy {
-        allow: entries(&own.npm_allow)?,
-        deny: entries(&own.npm_deny)?,
-        min_age: Some(own.min_age).filter(|age| !age.is_zero()),
-        closed: !own.allow.is_empty(),
-    };
+    let policy = npm_policy(own)?;
     let Some(npm) = npm() else {
         return Ok(None);
     };
@@ -87,6 +104,56 @@ fn npm_packages(
         variable: |name| std::env::var(name).ok(),
     };
     Ok(Some(NpmPackages::new(config, backend.clone())))
+}
+
+/// What may be installed of npm.
+fn npm_policy(own: &PackageSettings) -> Result<NpmPolicy, Failure> {
+    let entries = |texts: &[String]| -> Result<Vec<NpmEntry>, Failure> {
+        let read = |text: &String| {
+            text.parse().map_err(|error| {
+                Failure::invalid(
+                    format!("{text:?}: {error}"),
+                    "correct packages.npm_allow, packages.npm_deny and packages.npm_ask",
+                )
+            })
+        };
+        texts.iter().map(read).collect()
+    };
+    // Who leaves packages to the user means those of npm, too, unless told otherwise.
+    let all = ["*".to_owned()];
+    let ask = match own.npm_ask.as_slice() {
+        [] if !own.ask.is_empty() && own.npm_allow.is_empty() => &all[..],
+        listed => listed,
+    };
+    Ok(NpmPolicy {
+        allow: entries(&own.npm_allow)?,
+        ask: entries(ask)?,
+        deny: entries(&own.npm_deny)?,
+        min_age: Some(own.min_age).filter(|age| !age.is_zero()),
+        closed: !own.allow.is_empty(),
+    })
+}
+
+/// What may be installed of Python's.
+fn python_policy(own: &PackageSettings) -> Result<Policy, Failure> {
+    let entries = |texts: &[String]| -> Result<Vec<sandcell_packages::Entry>, Failure> {
+        let read = |text: &String| {
+            text.parse().map_err(|error| {
+                Failure::invalid(
+                    format!("{text}: {error}"),
+                    "correct packages.allow, packages.deny and packages.ask",
+                )
+            })
+        };
+        texts.iter().map(read).collect()
+    };
+    Ok(Policy {
+        allow: entries(&own.allow)?,
+        deny: entries(&own.deny)?,
+        ask: entries(&own.ask)?,
+        min_age: Some(own.min_age).filter(|age| !age.is_zero()),
+        sources: !own.only_binary,
+    })
 }
 
 /// How much of what was installed is kept.
@@ -146,22 +213,9 @@ fn python_packages(
         .next()
         .ok_or_else(absent)?;
     let own = &settings.packages;
-    let entries = |texts: &[String]| -> Result<Vec<sandcell_packages::Entry>, Failure> {
-        let read = |text: &String| {
-            text.parse().map_err(|error| {
-                Failure::invalid(format!("{text}: {error}"), "correct packages.allow and packages.deny")
-            })
-        };
-        texts.iter().map(read).collect()
-    };
     let config = Config {
         data: settings.data_dir.clone(),
-        policy: Policy {
-            allow: entries(&own.allow)?,
-            deny: entries(&own.deny)?,
-            min_age: Some(own.min_age).filter(|age| !age.is_zero()),
-            sources: !own.only_binary,
-        },
+        policy: python_policy(own)?,
         python: executable,
         python_version: python.info().version.clone(),
         // One of another version behind the same name is told by the interpreter's, or by `docker.image` with a digest.

@@ -267,6 +267,81 @@ fn rows_are_kept_by_number() {
 }
 
 #[test]
+fn an_exported_notebook_has_the_pictures_also_after_a_restart() {
+    let _turn = begin!();
+    let place = Place::new();
+    let client = Client::start(&mut place.command(&["serve"]));
+    let png = "b'\\x89PNG\\r\\n\\x1a\\n' + bytes(20)";
+    client.run(&format!(
+        "class Plot:\n    def _repr_png_(self):\n        return {png}\n    def __repr__(self):\n        return 'a plot'"
+    ));
+    let shown = client.run("from IPython.display import display\nprint('drawn')\ndisplay(Plot())\nPlot()");
+    assert_eq!(
+        shown.of_kind("image").count() + shown.of_kind("resource_link").count(),
+        2,
+        "{shown:?}"
+    );
+    client.run("class Drawing:\n    def _repr_svg_(self):\n        return '<svg xmlns=\"http://www.w3.org/2000/svg\"/>'\nDrawing()");
+    client.call("get_execution_history", json!({}));
+    drop(client);
+    let file = place.path("work").join("plots.ipynb");
+    command(&place, &["history", "export", "--out", file.to_str().unwrap()]);
+    let notebook: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let pictures = |cell: usize, mime: &str| -> Vec<Value> {
+        let outputs = notebook["cells"][cell]["outputs"].as_array().unwrap();
+        let data = outputs.iter().map(|output| output["data"][mime].clone());
+        data.filter(|data| !data.is_null()).collect()
+    };
+    use base64::Engine as _;
+    let bytes = [b"\x89PNG\r\n\x1a\n".as_slice(), &[0; 20]].concat();
+    let encoded = json!(base64::engine::general_purpose::STANDARD.encode(bytes));
+    assert_eq!(pictures(1, "image/png"), [encoded.clone(), encoded], "{notebook:#}");
+    assert!(
+        pictures(2, "image/svg+xml")[0].to_string().contains("<svg"),
+        "{notebook:#}"
+    );
+    // One that is forgotten takes its pictures along.
+    let id = notebook["cells"][1]["id"].as_str().unwrap();
+    command(&place, &["history", "forget", id]);
+    let again: Value = serde_json::from_slice(&command(&place, &["history", "export"])).unwrap();
+    assert!(!again.to_string().contains("image/png"), "{again:#}");
+    let test = name_of(an_exported_notebook_has_the_pictures_also_after_a_restart);
+    let Some(kernel) = std::env::var_os("SANDCELL_TEST_JUPYTER_PYTHON") else {
+        skip(
+            &test,
+            "no Python with a Jupyter kernel (SANDCELL_TEST_JUPYTER_PYTHON names it)",
+        );
+        return;
+    };
+    let knows = Command::new(&kernel)
+        .args(["-I", "-c", "import nbclient"])
+        .stderr(Stdio::null())
+        .status();
+    if !knows.is_ok_and(|status| status.success()) {
+        skip(
+            &test,
+            "SANDCELL_TEST_JUPYTER_PYTHON has no nbclient (tests/notebooks/kernel.txt)",
+        );
+        return;
+    }
+    // Jupyter's own reader finds nothing wrong with it, and Jupyter's own runner runs it.
+    let output = Command::new(kernel)
+        .args(["-I", "-B"])
+        .arg(crate::support::sources().join("crates/sandcell/tests/notebooks/validate.py"))
+        .arg(&file)
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("HOME", place.path("home"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let ran: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(ran[1], json!(["stream", "image/png", "image/png"]), "{ran}");
+    assert_eq!(ran[2], json!(["image/svg+xml"]), "{ran}");
+}
+
+#[test]
 fn an_exported_notebook_runs_again_and_gives_the_same() {
     let _turn = begin!();
     let place = Place::new();

@@ -59,6 +59,8 @@ mod kills;
 mod reload;
 // The official MCP Inspector.
 mod inspector;
+// What the server says and asks while it works.
+mod talking;
 // Servers in the background, and the bridges to them.
 mod service;
 // Many one after the other.

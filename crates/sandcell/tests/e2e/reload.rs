@@ -1,5 +1,6 @@
 use serde_json::json;
 
+use crate::packages::{command, stocked};
 use crate::support::http::Server;
 use crate::support::place::Place;
 use crate::support::{PATIENCE, begin, until};
@@ -14,17 +15,110 @@ fn memory_of_a_new_sandbox(server: &Server) -> u64 {
     memory.unwrap_or_else(|| panic!("{}", made.all()))
 }
 
+/// As editors do: a new file in the place of the old one.
+fn rewrite(place: &Place, text: &str) {
+    let (file, new) = (place.path("config.toml"), place.path("config.new"));
+    std::fs::write(&new, text).unwrap();
+    std::fs::rename(&new, file).unwrap();
+}
+
+#[test]
+fn what_may_be_installed_and_reached_changes_while_the_server_runs() {
+    let _turn = begin!();
+    let index = stocked();
+    let network = "[network]\nallow = [\"a.example\", \"b.example\"]\n";
+    let place = Place::with_settings(&format!("[packages]\ndeny = [\"demo-one\"]\n{network}"));
+    let server = Server::spawn(&mut command(&place, &index.url(), &["serve", "--http", "127.0.0.1:0"]));
+    let logged = |words: &str| {
+        until(PATIENCE, words, || server.log().contains(words).then_some(()));
+    };
+    let caller = server.caller();
+    let install = |what: &str| caller.call("install_package", json!({"packages": [what]}));
+    let reach = |host: &str| caller.call("create_sandbox", json!({"network": [host]}));
+    install("demo-one==1.0").refused("package_not_allowed");
+    let before = reach("a.example");
+    let other = reach("b.example");
+    // A list that cannot be read changes nothing of the others.
+    rewrite(
+        &place,
+        "[packages]\ndeny = []\nnpm_deny = [\"not a name\"]\n[network]\nallow = []\n",
+    );
+    logged("those before stay in force");
+    install("demo-one==1.0").refused("package_not_allowed");
+    assert!(!reach("a.example").is_error());
+    rewrite(
+        &place,
+        "[packages]\ndeny = [\"helper-one==9\"]\n[network]\nallow = [\"b.example\"]\n",
+    );
+    logged("other settings are in force: network.allow, packages.deny");
+    let done = install("demo-one==1.0");
+    assert!(done.all().contains("demo-one 1.0"), "{}", done.all());
+    reach("a.example").refused("network_denied");
+    // What was made before keeps what it may reach, and the log says so.
+    let id = |made: &crate::support::client::Answer| made.data()["sandbox_id"].as_str().unwrap().to_owned();
+    logged(&format!("{} a.example (not allowed any more)", id(&before)));
+    logged(&format!("{} b.example;", id(&other)));
+    let kept = caller.call("get_sandbox_status", json!({"sandbox_id": id(&before)}));
+    assert!(kept.data().to_string().contains("a.example"), "{}", kept.all());
+    // And back again: an answer that is kept is no permission.
+    rewrite(&place, "[packages]\ndeny = [\"helper-one\"]\n");
+    until(PATIENCE, "the other rule", || {
+        let taken = server.log().matches("in force: network.allow, packages.deny").count();
+        (taken == 2).then_some(())
+    });
+    let refused = caller.call("create_sandbox", json!({"packages": ["demo-one==1.0"]}));
+    assert!(
+        refused.refused("package_not_allowed").contains("helper-one"),
+        "{}",
+        refused.all()
+    );
+}
+
+#[test]
+fn what_callers_may_have_at_once_changes_while_the_server_runs() {
+    let _turn = begin!();
+    let place = Place::with_settings("[http]\nrequests_per_caller = 64\n");
+    let server = Server::start(&place, &[]);
+    let caller = server.caller();
+    let slow = json!({"code": "import time\ntime.sleep(6)", "language": "python"});
+    let mut open: Vec<_> = (0..3)
+        .map(|_| caller.begin(&caller.tool("create_run_close", &slow), ""))
+        .collect();
+    until(PATIENCE, "three calls", || {
+        let all = caller.call("get_sandbox_status", json!({}));
+        (all.data()["sandboxes"].as_array().unwrap().len() == 3).then_some(())
+    });
+    rewrite(&place, "[http]\nrequests_per_caller = 2\nsession_idle_s = 77\n");
+    until(PATIENCE, "the other limit", || {
+        server
+            .log()
+            .contains("in force: http.requests_per_caller")
+            .then_some(())
+    });
+    assert!(
+        server.log().contains("http.session_idle_s; start it anew"),
+        "{}",
+        server.log()
+    );
+    // Those that are there go on; there is no place for one more until two of them are over.
+    let refused = caller.send(&caller.tool("get_sandbox_status", &json!({})), "");
+    refused.refused(429);
+    for stream in &mut open {
+        let reply = crate::support::http::Reply::read(stream).unwrap();
+        assert_eq!(reply.status, 200, "{reply:?}");
+    }
+    until(PATIENCE, "a place", || {
+        let reply = caller.send(&caller.tool("get_sandbox_status", &json!({})), "");
+        (reply.status == 200).then_some(())
+    });
+}
+
 #[test]
 fn a_file_that_changes_is_taken_over_a_broken_one_is_not_and_what_needs_a_start_is_named() {
     let _turn = begin!();
     let place = Place::with_settings("[limits]\nmemory_mb = 300\n");
     let server = Server::start(&place, &[]);
-    let write = |text: &str| {
-        // As editors do: a new file in the place of the old one.
-        let (file, new) = (place.path("config.toml"), place.path("config.new"));
-        std::fs::write(&new, text).unwrap();
-        std::fs::rename(&new, file).unwrap();
-    };
+    let write = |text: &str| rewrite(&place, text);
     let logged = |words: &str| {
         until(PATIENCE, words, || server.log().contains(words).then_some(()));
     };

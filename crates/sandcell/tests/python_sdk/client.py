@@ -149,4 +149,5 @@ async def main():
     print("all steps passed")
 
 
-anyio.run(main)
+if __name__ == "__main__":
+    anyio.run(main)

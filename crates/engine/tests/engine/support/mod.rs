@@ -123,5 +123,6 @@ pub(crate) fn run_of(code: &str) -> RunRequest {
         watch: sandcell_engine::Watch::default(),
         memory: None,
         network: Vec::new(),
+        consent: sandcell_sandbox::Consent::NotAsked,
     }
 }

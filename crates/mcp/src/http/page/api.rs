@@ -83,7 +83,7 @@ impl Door {
             return Err(Refusal::ending());
         }
         let tenant = self.tenant(&admission.who)?;
-        tenant.may_send(&self.limits).map_err(Refusal::too_fast)?;
+        tenant.may_send().map_err(Refusal::too_fast)?;
         let ask = Ask::parse(request.uri().path()).ok_or_else(Refusal::no_such_address)?;
         let (method, allowed) = ask.method();
         if *request.method() != method {
@@ -115,13 +115,22 @@ async fn answer(host: &dyn Host, who: &Principal, ask: Ask<'_>) -> Result<Respon
             json!(host.stream(who, id, part).await?)
         }
         Ask::File(id, number) => {
-            let view = host.execution(who, id, Duration::ZERO).await?;
-            let file = view.artifacts.into_iter().find(|file| file.number == number);
+            let file = match host.execution(who, id, Duration::ZERO).await {
+                Ok(view) => {
+                    let found = view.artifacts.into_iter().find(|file| file.number == number);
+                    found.map(|file| file.bytes)
+                }
+                Err(failure) => {
+                    let kept = host.kept(who, id).await.map_err(|_| failure)?;
+                    let found = kept.pictures.into_iter().find(|file| file.number == number);
+                    found.map(|file| file.bytes)
+                }
+            };
             let none = || {
                 let message = format!("the execution has no file {number}");
                 Failure::new(Code::NotFound, message, "use the links of its page")
             };
-            return Ok(bytes(file.ok_or_else(none)?.bytes));
+            return Ok(bytes(file.ok_or_else(none)?));
         }
         Ask::Cancel(id) => {
             let view = host.cancel(who, Some(id)).await?;
@@ -153,14 +162,19 @@ async fn overview(host: &dyn Host, who: &Principal) -> Result<Value, Failure> {
     }))
 }
 
-/// An execution as it stands; one that is only in the history that lasts has no pictures, and says so.
+/// An execution as it stands; one that is only in the history that lasts has no other files than pictures, and says so.
 async fn execution(host: &dyn Host, who: &Principal, id: &str) -> Result<Value, Failure> {
     let view = match host.execution(who, id, Duration::ZERO).await {
         Ok(view) => view,
         Err(failure) => {
             // Whichever of the two knows more about it says why it is not there.
             let kept = host.kept(who, id).await.map_err(|_| failure)?;
-            return Ok(json!({"kept": kept}));
+            let pictures: Vec<Value> = kept
+                .pictures
+                .iter()
+                .map(|file| json!({"number": file.number, "name": file.name, "size": file.size, "picture": picture(&file.bytes)}))
+                .collect();
+            return Ok(json!({"kept": kept, "files": pictures}));
         }
     };
     let part = StreamPart {

@@ -241,6 +241,7 @@ async fn install(mut call: Call) -> Result<Answer, Failure> {
         timeout: Some(INSTALL),
         wait: None,
         in_history: InHistory::Unshown,
+        consent: call.consent,
     };
     let (success, message) = match call.host.install(&call.who, request, call.cancel).await {
         Ok(view) if view.status == Status::Ok => (true, view.stdout.text.trim().replace('\n', "; ")),

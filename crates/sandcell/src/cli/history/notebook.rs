@@ -3,9 +3,15 @@
 //! Python is the notebook's language; Bash becomes `%%bash` cells. Code that Jupyter could not run, and code that never
 //! ran here, stands in the notebook as text, so that "run all" gives what was given here.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use sandcell_engine::Status;
 use sandcell_history::Row;
 use serde_json::{Value, json};
+
+const SVG: &str = "image/svg+xml";
+/// Types of pictures that every reader of notebooks knows.
+const IN_NOTEBOOKS: [&str; 4] = ["image/png", "image/jpeg", "image/gif", SVG];
 
 /// A notebook of these rows, in this order.
 pub(super) fn of(rows: &[Row]) -> Value {
@@ -96,6 +102,22 @@ fn outputs(row: &Row, count: u32) -> Vec<Value> {
         if !text.is_empty() {
             outputs.push(json!({"output_type": "stream", "name": name, "text": lines(text)}));
         }
+    }
+    for picture in row
+        .pictures
+        .iter()
+        .filter(|one| IN_NOTEBOOKS.contains(&one.mime.as_str()))
+    {
+        // A picture that is text stands as it is.
+        let data = match std::str::from_utf8(&picture.bytes) {
+            Ok(text) if picture.mime == SVG => json!(lines(text)),
+            _ => json!(STANDARD.encode(&picture.bytes)),
+        };
+        outputs.push(json!({
+            "output_type": "display_data",
+            "metadata": {},
+            "data": {picture.mime.as_str(): data, "text/plain": [format!("<{}>", picture.name)]},
+        }));
     }
     if let Some(result) = &row.result {
         outputs.push(json!({

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use sandcell_engine::{ExecutionView, Phase, Principal, ProgramRequest, Status};
 use sandcell_languages::table::{Ability, Proof, built_in_proof};
-use sandcell_sandbox::{Code, SandboxPath, SessionEvent};
+use sandcell_sandbox::{Code, Consent, SandboxPath, SessionEvent};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -63,6 +63,7 @@ async fn once(wired: &Wired, language: &str, code: &str, timeout: Duration) -> R
         timeout: Some(timeout),
         memory: None,
         network: Vec::new(),
+        consent: Consent::NotAsked,
     };
     let (stdin, from) = mpsc::channel(1);
     let (to, mut events) = mpsc::channel::<SessionEvent>(64);

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use clap::Args;
 use sandcell_engine::{Engine, ExecutionView, Hints, Principal, ProgramRequest, Status};
 use sandcell_languages::Detected;
-use sandcell_sandbox::{ByteSize, Code, Failure, MAX_TIMEOUT, SandboxPath};
+use sandcell_sandbox::{ByteSize, Code, Consent, Failure, MAX_TIMEOUT, SandboxPath};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -126,7 +126,7 @@ async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Resu
     settings.images.folders = vec![PathBuf::from("/")];
     let kept = settings.engine.output_kept;
     let found = wiring::languages(&settings);
-    let (request, outs) = request(args, &settings, &found)?;
+    let (mut request, outs) = request(args, &settings, &found)?;
     let own = settings.clone();
     let mut wired = wiring::wire_once(settings, launcher, found).await;
     let mut problem = wired.problems.drain(..).next();
@@ -148,6 +148,11 @@ async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Resu
     let who = Principal("cli".into());
     let mut signal = None;
     let view = {
+        // Who types the command is the user, and has said yes by naming them.
+        let left = wired
+            .engine
+            .left_to_user(Some(&request.language), &request.packages, &request.network);
+        request.consent = Consent::Given([left.packages, left.hosts].concat());
         let running = wired.engine.run_program(&who, request, stdin, events, cancel.clone());
         tokio::pin!(running);
         loop {
@@ -252,6 +257,7 @@ fn request(args: &RunArgs, settings: &Settings, found: &Detected) -> Result<(Pro
         memory: args.memory.map(ByteSize::mib),
         network: args.network.clone(),
         image: args.image.clone(),
+        consent: Consent::NotAsked,
     };
     Ok((request, outs))
 }

@@ -97,7 +97,7 @@ pub(super) async fn serve(
             second.cancel();
         }
     });
-    let following = reloader.start(engine.clone());
+    let following = reloader.start(wired.running().reached_by(server.control()));
     server.serve(first.cancelled(), second.cancelled()).await;
     drop(following);
     tokio::select! {

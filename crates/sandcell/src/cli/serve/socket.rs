@@ -64,7 +64,7 @@ pub(super) async fn serve(
             () = unneeded(&engine, &activity, idle) => tracing::info!("nobody needs this server any more"),
         }
     };
-    let following = reloader.start(engine.clone());
+    let following = reloader.start(wired.running().reached_by(server.control()));
     server.serve(first, second.cancelled()).await;
     drop(following);
     remove(socket, identity);

@@ -231,6 +231,9 @@ fn what_ran_before_a_restart_can_still_be_read() {
     let (_, ann) = token(&place, &["ann"]);
     let (_, bob) = token(&place, &["bob"]);
     let server = Server::start(&place, &["--page"]);
+    let paint = "class Plot:\n    def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n' + bytes(20)\nPlot()";
+    let painted = server.with_token(&ann).run(paint);
+    let painted = format!("/api/executions/{}", painted.meta()["execution_id"].as_str().unwrap());
     let hers = server.with_token(&ann).run("print('kept')\n1 / 0");
     let path = format!("/api/executions/{}", hers.meta()["execution_id"].as_str().unwrap());
     drop(server);
@@ -245,4 +248,16 @@ fn what_ran_before_a_restart_can_still_be_read() {
             .contains("ZeroDivisionError")
     );
     get(&server, &path, &server.with_token(&bob)).refused(404);
+    let detail = value(&get(&server, &painted, &server.with_token(&ann)));
+    assert_eq!(detail["files"][0]["picture"], "image/png", "{detail}");
+    let number = &detail["files"][0]["number"];
+    let file = get(&server, &format!("{painted}/files/{number}"), &server.with_token(&ann));
+    assert_eq!(
+        (file.status, detail["files"][0]["size"].as_u64()),
+        (200, Some(28)),
+        "{file:?}"
+    );
+    assert!(file.body.contains("PNG"), "{file:?}");
+    get(&server, &format!("{painted}/files/{number}"), &server.with_token(&bob)).refused(404);
+    get(&server, &format!("{painted}/files/99"), &server.with_token(&ann)).refused(404);
 }

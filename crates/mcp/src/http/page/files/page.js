@@ -400,6 +400,9 @@ const picture = (execution, file) => {
   return el("figure", {}, image, el("figcaption", {}, el("bdi", { text: `${file.name}, ${bytes(file.size)}` })));
 };
 
+const gallery = (execution, pictures) =>
+  pictures.length ? el("section", { "aria-label": "Pictures" }, el("h3", { text: "Pictures" }), el("div", { class: "pictures" }, ...pictures.map((file) => picture(execution, file)))) : null;
+
 /** The type is one of the server's own words for pictures, else bytes that no browser opens. */
 const load = async (address, kind) => {
   const known = ["image/png", "image/jpeg", "image/gif"].includes(kind) ? kind : "application/octet-stream";
@@ -441,7 +444,7 @@ const liveDetail = ({ live, code }) => {
     part("Value", text("result") ?? live.result, { copy: true, more: live.result_cut && text("result") === undefined ? whole("result") : null }),
     part("Table", live.result_note),
     part("Traceback", live.error, { bad: true, copy: true }),
-    pictures.length ? el("section", { "aria-label": "Pictures" }, el("h3", { text: "Pictures" }), el("div", { class: "pictures" }, ...pictures.map((file) => picture(about.execution_id, file)))) : null,
+    gallery(about.execution_id, pictures),
     others.length ? el("section", { "aria-label": "Files" }, el("h3", { text: "Files" }), el("ul", { class: "files" }, ...others.map((file) => el("li", {}, el("bdi", { text: file.name }), el("span", { class: "soft", text: bytes(file.size) }), el("button", { class: "quiet small", type: "button", "aria-label": `Save ${plain(file.name)}`, text: "Save", click: save(about.execution_id, file) }))))) : null,
     ...live.missing_outputs.map((note) => el("p", { class: "note", text: note })),
     el("details", {}, el("summary", { class: "soft", text: `${about.isolation.layers.length} layers of isolation` }),
@@ -450,10 +453,10 @@ const liveDetail = ({ live, code }) => {
   ];
 };
 
-const keptDetail = ({ kept }) => [
+const keptDetail = ({ kept, files }) => [
   detailHead(`${kept.language} execution`, kept.status, false),
   el("p", { class: "name soft", text: kept.execution_id }),
-  el("p", { class: "note", text: "From the history that lasts: pictures and files are not in it, and long output is cut." }),
+  el("p", { class: "note", text: "From the history that lasts: files other than pictures are not in it, and long output is cut." }),
   el("dl", { class: "facts" },
     fact("started", clock(kept.timestamp)), fact("ran", time(kept.duration_ms)), fact("processor", time(kept.cpu_ms)),
     fact("peak memory", kept.peak_memory_bytes ? bytes(kept.peak_memory_bytes) : null), fact("exit code", kept.exit_code), fact("cause", kept.cause),
@@ -463,6 +466,7 @@ const keptDetail = ({ kept }) => [
   part("Errors and warnings", kept.stderr, { copy: true }),
   part("Value", kept.result, { copy: true }),
   part("Traceback", kept.traceback ?? kept.error, { bad: true, copy: true }),
+  gallery(kept.execution_id, files.filter((file) => file.picture)),
 ];
 
 const lostDetail = ({ lost, record }) => [

@@ -1,0 +1,41 @@
+//! Spans for traces: which execution, in which sandbox, how it ended and what it cost. Nothing of code, output or results.
+
+use tracing::Span;
+use tracing::field::Empty;
+
+use crate::executions::Execution;
+use crate::record::Record;
+
+/// The target of all spans that are meant for traces.
+const TARGET: &str = "sandcell::trace";
+
+/// An execution, from the moment when it was admitted to its end.
+pub(crate) fn execution(execution: &Execution) -> Span {
+    tracing::info_span!(
+        target: TARGET,
+        "execution",
+        execution.id = execution.id.as_str(),
+        sandbox.id = execution.sandbox_id.as_str(),
+        language = execution.language.as_str(),
+        status = Empty,
+        cause = Empty,
+        cpu_ms = Empty,
+        otel.status_code = Empty,
+    )
+}
+
+/// Says how the execution of the current span ended.
+pub(crate) fn ended(status: &'static str, cause: Option<&'static str>, cpu: std::time::Duration) {
+    let span = Span::current();
+    span.record("status", status);
+    span.record("cpu_ms", u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX));
+    if let Some(cause) = cause {
+        span.record("cause", cause);
+        span.record("otel.status_code", "ERROR");
+    }
+}
+
+/// The making of a sandbox.
+pub(crate) fn making(record: &Record) -> Span {
+    tracing::info_span!(target: TARGET, "make sandbox", sandbox.id = record.id.as_str())
+}

@@ -1,0 +1,224 @@
+//! Asks the user of a client about what the operator leaves to the user, and brings the answer along with the call.
+//!
+//! In the protocols with a handshake the server asks while the call waits; in the newest one the call ends with the question
+//! and comes again with the answer, and with a seal that ties it to the very call that was asked about. Whatever is no plain
+//! yes is a no: what decides in the end is the engine, by the consent that comes out of here.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rmcp::RoleServer;
+use rmcp::model::{
+    CallToolRequestParams, ElicitRequestParams, ElicitResult, ElicitationAction, ErrorData, InputRequests,
+    InputRequiredResult, ProtocolVersion, RequestStateCodec, SealOptions,
+};
+use rmcp::service::{RequestContext, ServiceError};
+use sandcell_engine::Principal;
+use sandcell_sandbox::{Consent, LeftToUser};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::limits::{MAX_WAIT, WAIT};
+use crate::tools::Tool;
+
+/// How long a call waits for the user. Common clients give calls up after 60 s.
+const ANSWER_WITHIN: Duration = Duration::from_secs(50);
+/// How long a question of the newest protocol may be answered.
+const SEALED_FOR: Duration = Duration::from_secs(600);
+/// Answers that are remembered, so that each holds for one call only.
+const REMEMBERED: usize = 1024;
+/// Packages and hosts that one question names.
+const MOST: usize = 50;
+/// What the question is called, and the one thing that is asked.
+const QUESTION: &str = "consent";
+const ANSWER: &str = "allow";
+
+/// What becomes of a call before it is made.
+pub(crate) enum Asked {
+    /// It is made with this.
+    Answered(Consent),
+    /// It ends here, and comes again with an answer.
+    Wants(InputRequiredResult),
+}
+
+/// Who asks.
+pub(crate) struct Asking {
+    /// None when the system gave no key: then nobody is asked, and nothing allowed.
+    seal: Option<RequestStateCodec>,
+    /// Questions that were answered, and when that was.
+    answered: Mutex<HashMap<u64, Instant>>,
+}
+
+impl Default for Asking {
+    fn default() -> Self {
+        let mut key = vec![0; RequestStateCodec::MIN_KEY_LENGTH];
+        let key = getrandom::fill(&mut key).ok().map(|()| key);
+        Self {
+            seal: key.and_then(|key| RequestStateCodec::try_new(key).ok()),
+            answered: Mutex::default(),
+        }
+    }
+}
+
+impl Asking {
+    /// Finds out what the user says. A call that waited for it waits for less afterwards.
+    pub(crate) async fn consent(
+        &self,
+        (tool, left): (&Tool, &LeftToUser),
+        request: &mut CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+        who: &Principal,
+    ) -> Result<Asked, ErrorData> {
+        if left.is_empty() {
+            return Ok(Asked::Answered(Consent::NotAsked));
+        }
+        let knows_forms = context.client_capabilities().is_some_and(|all| {
+            let elicitation = all.elicitation.as_ref();
+            // A client that names no mode means forms.
+            elicitation.is_some_and(|modes| modes.form.is_some() || modes.url.is_none())
+        });
+        if !knows_forms || left.packages.len() + left.hosts.len() > MOST {
+            return Ok(Asked::Answered(Consent::CannotAsk));
+        }
+        if context.meta.protocol_version() >= Some(ProtocolVersion::V_2026_07_28) {
+            return self.in_rounds(left, request, who);
+        }
+        let began = Instant::now();
+        let consent = ask(left, context).await?;
+        if tool.takes("wait_s") {
+            leave_time(request, began.elapsed());
+        }
+        Ok(Asked::Answered(consent))
+    }
+
+    /// The way of the newest protocol.
+    fn in_rounds(
+        &self,
+        left: &LeftToUser,
+        request: &CallToolRequestParams,
+        who: &Principal,
+    ) -> Result<Asked, ErrorData> {
+        let Some(seal) = &self.seal else {
+            return Ok(Asked::Answered(Consent::CannotAsk));
+        };
+        let call = fingerprint(left, request, who);
+        let Some(state) = request.request_state.as_deref() else {
+            let number = getrandom::u64().map_err(internal)?;
+            let options = SealOptions::new().associated_data(&call).ttl(SEALED_FOR);
+            let state = seal.seal_json_with(&number, &options).map_err(internal)?;
+            let question = of(&json!({"method": "elicitation/create", "params": question(left)}))?;
+            let requests = InputRequests::from_iter([(QUESTION.to_owned(), question)]);
+            return Ok(Asked::Wants(InputRequiredResult::new(Some(requests), Some(state))));
+        };
+        let number: u64 = seal.open_json_with(state, &call).map_err(|_| {
+            ErrorData::invalid_params(
+                "the requestState is not of this call or too old; make the call without it, and the user is asked anew",
+                None,
+            )
+        })?;
+        if !self.is_first(number) {
+            return Err(ErrorData::invalid_params(
+                "this answer was used already; make the call without requestState, and the user is asked anew",
+                None,
+            ));
+        }
+        let answer = request.input_responses.as_ref().and_then(|all| all.get(QUESTION));
+        // Something else than an answer is none.
+        let answer = answer.and_then(|answer| of::<ElicitResult>(answer).ok());
+        Ok(Asked::Answered(
+            answer.map_or(Consent::NoAnswer, |answer| read(&answer, left)),
+        ))
+    }
+
+    /// Whether an answer comes for the first time. Those that are too old to be taken are forgotten.
+    fn is_first(&self, number: u64) -> bool {
+        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        answered.retain(|_, at| at.elapsed() <= SEALED_FOR);
+        answered.len() < REMEMBERED && answered.insert(number, Instant::now()).is_none()
+    }
+}
+
+/// The way of the protocols with a handshake.
+async fn ask(left: &LeftToUser, context: &RequestContext<RoleServer>) -> Result<Consent, ErrorData> {
+    let params: ElicitRequestParams = of(&question(left))?;
+    let asking = context
+        .peer
+        .create_elicitation_with_timeout(params, Some(ANSWER_WITHIN));
+    let answer = tokio::select! {
+        biased;
+        () = context.ct.cancelled() => return Ok(Consent::NoAnswer),
+        answer = asking => answer,
+    };
+    Ok(match answer {
+        Ok(answer) => read(&answer, left),
+        Err(ServiceError::Timeout { .. }) => Consent::NoAnswer,
+        Err(_) => Consent::CannotAsk,
+    })
+}
+
+/// A yes to all that was asked about, or a no.
+fn read(answer: &ElicitResult, left: &LeftToUser) -> Consent {
+    let ticked = answer.content.as_ref().and_then(|content| content.get(ANSWER));
+    match (&answer.action, ticked) {
+        (ElicitationAction::Accept, Some(Value::Bool(true))) => {
+            Consent::Given(left.packages.iter().chain(&left.hosts).cloned().collect())
+        }
+        // Whatever else a client may say one day is no yes, either.
+        _ => Consent::Declined,
+    }
+}
+
+/// What the user reads.
+fn question(left: &LeftToUser) -> Value {
+    let mut wants = Vec::new();
+    if !left.packages.is_empty() {
+        let packages = left.packages.join(", ");
+        wants.push(format!("install {packages} (with what it needs) for code in a sandbox"));
+    }
+    if !left.hosts.is_empty() {
+        wants.push(format!("let code in a sandbox reach {}", left.hosts.join(", ")));
+    }
+    json!({
+        "mode": "form",
+        "message": format!("sandcell: {}?", wants.join(", and ")),
+        "requestedSchema": {
+            "type": "object",
+            "properties": {
+                ANSWER: {"type": "boolean", "title": "Allow", "description": "Holds for this one call"},
+            },
+            "required": [ANSWER],
+        },
+    })
+}
+
+/// Common clients give a call up after a minute, whatever it waits for.
+fn leave_time(request: &mut CallToolRequestParams, gone: Duration) {
+    let Some(arguments) = &mut request.arguments else {
+        return;
+    };
+    let asked = arguments.get("wait_s").and_then(Value::as_f64);
+    let wait = asked.unwrap_or(WAIT.as_secs_f64());
+    let rest = MAX_WAIT.saturating_sub(gone).as_secs_f64().max(1.0);
+    if wait > rest {
+        arguments.insert("wait_s".to_owned(), json!(rest));
+    }
+}
+
+/// The call that an answer is for.
+fn fingerprint(left: &LeftToUser, request: &CallToolRequestParams, who: &Principal) -> Vec<u8> {
+    let arguments = request.arguments.clone().unwrap_or_default();
+    let all = json!([who.0, request.name, arguments, left.packages, left.hosts]);
+    Sha256::digest(all.to_string()).to_vec()
+}
+
+fn of<T: DeserializeOwned>(value: &impl Serialize) -> Result<T, ErrorData> {
+    let value = serde_json::to_value(value).map_err(internal)?;
+    serde_json::from_value(value).map_err(internal)
+}
+
+fn internal(error: impl std::fmt::Display) -> ErrorData {
+    ErrorData::internal_error(error.to_string(), None)
+}

@@ -1,0 +1,120 @@
+//! What a client is told beside answers: that a sandbox ends soon, as MCP's log messages.
+//!
+//! In the protocols with a handshake to those that have set a level, at any time; in the newest one to calls that ask for
+//! a level, while they are answered, since nothing else may be sent there.
+#![expect(
+    deprecated,
+    reason = "MCP replaces log messages by nothing yet, and clients show them"
+)]
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rmcp::RoleServer;
+use rmcp::model::{LoggingLevel, LoggingMessageNotificationParam};
+use rmcp::service::{Peer, RequestContext};
+use sandcell_engine::{Expires, Expiring, ExpiringSoon};
+use serde_json::json;
+use tokio::task::AbortHandle;
+
+use crate::time::{rfc3339, rough};
+
+/// What messages about ends are.
+const LEVEL: LoggingLevel = LoggingLevel::Warning;
+
+/// What one connection wants to be told, in the protocols with a handshake. Ends what it started.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    level: Arc<Mutex<Option<LoggingLevel>>>,
+    telling: Mutex<Option<AbortHandle>>,
+}
+
+impl Log {
+    /// The client wants messages of this level and above from now on.
+    pub(crate) fn set_level(&self, level: LoggingLevel, peer: &Peer<RoleServer>, soon: impl FnOnce() -> ExpiringSoon) {
+        *lock(&self.level) = Some(level);
+        let mut telling = lock(&self.telling);
+        if telling.is_none() {
+            let task = tokio::spawn(tell(peer.clone(), soon(), Arc::clone(&self.level)));
+            *telling = Some(task.abort_handle());
+        }
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        if let Some(task) = lock(&self.telling).take() {
+            task.abort();
+        }
+    }
+}
+
+/// Tells one connection, until it is gone.
+async fn tell(peer: Peer<RoleServer>, mut soon: ExpiringSoon, level: Arc<Mutex<Option<LoggingLevel>>>) {
+    loop {
+        let expiring = soon.next().await;
+        let wanted = lock(&level).is_some_and(is_wanted);
+        if wanted && peer.notify_logging_message(message(&expiring)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Tells a call of the newest protocol that asks for it, as long as it is polled. `sending` says around each message that it
+/// is on its way. Never ends.
+pub(crate) async fn tell_call(
+    context: &RequestContext<RoleServer>,
+    soon: &tokio::sync::Mutex<ExpiringSoon>,
+    sending: impl Fn(bool),
+) {
+    if context.meta.log_level().is_some_and(is_wanted) {
+        // What one call is told, others of the same client are not.
+        let mut soon = soon.lock().await;
+        loop {
+            let expiring = soon.next().await;
+            sending(true);
+            let sent = context.peer.notify_logging_message(message(&expiring)).await;
+            sending(false);
+            if sent.is_err() {
+                break;
+            }
+        }
+    }
+    std::future::pending().await
+}
+
+/// Whether this level lets messages about ends through.
+const fn is_wanted(level: LoggingLevel) -> bool {
+    match level {
+        LoggingLevel::Debug | LoggingLevel::Info | LoggingLevel::Notice | LoggingLevel::Warning => true,
+        LoggingLevel::Error | LoggingLevel::Critical | LoggingLevel::Alert | LoggingLevel::Emergency => false,
+    }
+}
+
+fn message(expiring: &Expiring) -> LoggingMessageNotificationParam {
+    let id = expiring.sandbox_id.as_str();
+    let named = match &expiring.label {
+        Some(label) => format!("{id} ({label})"),
+        None => id.to_owned(),
+    };
+    let (why, remedy) = match expiring.why {
+        Expires::Idle => ("nothing was called in it", "any call in it prolongs that"),
+        Expires::Lifetime => (
+            "its lifetime is over then, whatever is called",
+            "read_file saves what is needed; create_sandbox makes another with a longer lifetime_s",
+        ),
+    };
+    let left = rough(expiring.left);
+    let data = json!({
+        "code": "expires_soon",
+        "sandbox_id": id,
+        "ends_at": rfc3339(expiring.at),
+        "ends_in_s": expiring.left.as_secs(),
+        "message": format!("sandbox {named} ends in {left} with its variables and files: {why}"),
+        "remedy": remedy,
+    });
+    LoggingMessageNotificationParam::new(LEVEL, data).with_logger("sandcell")
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

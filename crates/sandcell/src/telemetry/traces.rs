@@ -1,0 +1,155 @@
+//! Traces, by OpenTelemetry's protocol over HTTP, to the collector that the settings name. Headers of the collector are
+//! `OTEL_EXPORTER_OTLP_HEADERS`, and JSON in place of protobuf is `OTEL_EXPORTER_OTLP_PROTOCOL=http/json`.
+//!
+//! Only spans that are made for traces go out: ids, names of tools, languages and back ends, ends and times. Lines of the
+//! log are not among them. Where to is known only after settings were read, and threads are allowed only after the
+//! launcher was started, so spans begin to be made when `start` is called.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use opentelemetry::trace::TracerProvider as _;
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithHttpConfig as _};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{BatchSpanProcessor, SdkTracerProvider, Span, SpanData, SpanProcessor};
+use sandcell_sandbox::Failure;
+use tracing::Subscriber;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::{FilterFn, LevelFilter};
+use tracing_subscriber::registry::LookupSpan;
+
+/// What the collector may take to answer.
+const SEND: Duration = Duration::from_secs(5);
+/// What the last spans may take to leave when the server ends.
+const FLUSH: Duration = Duration::from_secs(2);
+
+static WANTED: AtomicBool = AtomicBool::new(false);
+static PROCESSOR: OnceLock<BatchSpanProcessor> = OnceLock::new();
+
+/// The layer that makes spans of ours OpenTelemetry's, once they are wanted.
+pub(super) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> impl Layer<S> {
+    let provider = SdkTracerProvider::builder()
+        .with_resource(resource())
+        .with_span_processor(Late)
+        .build();
+    let for_traces = FilterFn::new(|meta| {
+        WANTED.load(Ordering::Relaxed) && meta.is_span() && meta.target() == sandcell_mcp::TRACE_TARGET
+    });
+    tracing_opentelemetry::layer()
+        .with_tracer(provider.tracer("sandcell"))
+        .with_location(false)
+        .with_threads(false)
+        .with_tracked_inactivity(false)
+        .with_target(false)
+        .with_filter(for_traces.with_max_level_hint(LevelFilter::INFO))
+}
+
+/// Begins to send spans to this address.
+pub(super) fn start(endpoint: &str) -> Result<(), Failure> {
+    let wrong = |why: &str| {
+        Failure::invalid(
+            format!("traces.endpoint = {endpoint:?} {why}"),
+            "name a collector's address for traces, such as http://127.0.0.1:4318/v1/traces",
+        )
+    };
+    let url: reqwest::Url = endpoint.parse().map_err(|_| wrong("is not an address"))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(wrong("must begin with http:// or https://"));
+    }
+    let exporter = SpanExporter::builder()
+        .with_http()
+        .with_http_client(Post(client().map_err(|error| wrong(&error))?))
+        .with_endpoint(endpoint)
+        .with_timeout(SEND)
+        .build()
+        .map_err(|error| wrong(&format!("cannot be used: {error}")))?;
+    let mut processor = BatchSpanProcessor::builder(exporter).build();
+    processor.set_resource(&resource());
+    if PROCESSOR.set(processor).is_ok() {
+        WANTED.store(true, Ordering::Relaxed);
+        tracing::callsite::rebuild_interest_cache();
+    }
+    Ok(())
+}
+
+/// Sends what is left, for so long at most.
+pub(super) fn finish() {
+    if let Some(processor) = PROCESSOR.get()
+        && let Err(error) = processor.shutdown_with_timeout(FLUSH)
+    {
+        tracing::warn!(%error, "the last traces could not be sent");
+    }
+}
+
+fn resource() -> Resource {
+    Resource::builder_empty()
+        .with_attributes([
+            KeyValue::new("service.name", "sandcell"),
+            KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+        ])
+        .build()
+}
+
+/// The client has a runtime of its own, which must not be made inside another.
+fn client() -> Result<reqwest::blocking::Client, String> {
+    let make = || {
+        reqwest::blocking::Client::builder()
+            .user_agent(concat!("sandcell/", env!("CARGO_PKG_VERSION")))
+            .timeout(SEND)
+            // Headers with keys go where the operator said, and nowhere else.
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|error| format!("cannot be used: {error}"))
+    };
+    let made = std::thread::spawn(make).join();
+    made.unwrap_or_else(|_| Err("cannot be used: no client could be made".to_owned()))
+}
+
+/// Sends from the thread that collects spans.
+#[derive(Debug)]
+struct Post(reqwest::blocking::Client);
+
+#[async_trait::async_trait]
+impl HttpClient for Post {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let response = self.0.execute(request.try_into()?)?;
+        let mut answer = Response::builder().status(response.status());
+        if let Some(headers) = answer.headers_mut() {
+            headers.extend(response.headers().clone());
+        }
+        // What a collector says beside its status is of no use here.
+        Ok(answer.body(Bytes::new())?)
+    }
+}
+
+/// Hands spans on as soon as there is somebody who takes them.
+#[derive(Debug)]
+struct Late;
+
+impl SpanProcessor for Late {
+    fn on_start(&self, span: &mut Span, context: &Context) {
+        if let Some(processor) = PROCESSOR.get() {
+            processor.on_start(span, context);
+        }
+    }
+
+    fn on_end(&self, span: SpanData) {
+        if let Some(processor) = PROCESSOR.get() {
+            processor.on_end(span);
+        }
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        PROCESSOR.get().map_or(Ok(()), SpanProcessor::force_flush)
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        PROCESSOR
+            .get()
+            .map_or(Ok(()), |processor| processor.shutdown_with_timeout(timeout))
+    }
+}
