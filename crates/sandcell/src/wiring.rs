@@ -4,9 +4,9 @@
 //! that does not work here is replaced by one that says why, and the reason is handed up as a problem.
 
 mod absent;
-#[cfg(all(target_os = "linux", feature = "docker"))]
+#[cfg(feature = "docker")]
 mod docker;
-#[cfg(all(target_os = "linux", feature = "e2b"))]
+#[cfg(feature = "e2b")]
 mod e2b;
 #[cfg(all(target_os = "linux", feature = "native"))]
 pub(crate) mod images;
@@ -14,7 +14,7 @@ pub(crate) mod lasting;
 mod list;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod native;
-#[cfg(all(target_os = "linux", feature = "native"))]
+#[cfg(any(feature = "docker", all(target_os = "linux", feature = "native")))]
 mod network;
 #[cfg(all(target_os = "linux", feature = "native"))]
 pub(crate) mod packages;
@@ -55,6 +55,9 @@ impl Launcher {
             started: native::start(),
         }
     }
+
+    /// Ends it: nothing here needs it.
+    pub(crate) fn end(self) {}
 
     /// None, for tests that need no jail.
     #[cfg(test)]
@@ -197,11 +200,11 @@ async fn wire_with(
         settings.engine.pool.parked = Some(0);
     }
     #[cfg_attr(
-        not(all(target_os = "linux", feature = "docker")),
+        not(feature = "docker"),
         expect(unused_mut, reason = "only containers have images that can be missing")
     )]
     let mut unready = None;
-    #[cfg(all(target_os = "linux", feature = "docker"))]
+    #[cfg(feature = "docker")]
     if let Some(first) = working.first().filter(|first| first.name() == docker::NAME) {
         (found, unready) = docker::languages(first.as_ref(), &settings).await;
     }
@@ -227,16 +230,17 @@ async fn wire_with(
     if let (Ask::Unknown, Some(backend)) = (ask, working.iter().find(local)) {
         ask_versions(backend.as_ref(), &settings, &mut found).await;
     }
-    let mut languages = all_languages(&found, own.into_iter().flatten().flatten(), elsewhere);
+    let languages = all_languages(&found, own.into_iter().flatten().flatten(), elsewhere);
     #[cfg(all(target_os = "linux", feature = "native"))]
     let images = working
         .first()
         .filter(|first| first.name() == "native" && first.knows_images())
         .cloned();
     #[cfg(all(target_os = "linux", feature = "native"))]
-    if images.is_some() {
-        languages = sandcell_languages::with_images(languages, &wanted(&settings));
-    }
+    let languages = match &images {
+        Some(_) => sandcell_languages::with_images(languages, &wanted(&settings)),
+        None => languages,
+    };
     #[cfg(all(target_os = "linux", feature = "native"))]
     let packages = {
         // Packages are put into sandboxes from here, which those elsewhere do not take.
@@ -245,12 +249,12 @@ async fn wire_with(
     };
     #[cfg(not(all(target_os = "linux", feature = "native")))]
     let packages = Vec::new();
-    #[cfg(all(target_os = "linux", feature = "native"))]
+    #[cfg(any(feature = "docker", all(target_os = "linux", feature = "native")))]
     let network = network::network(&settings.network).unwrap_or_else(|failure| {
         problems.push(failure);
         None
     });
-    #[cfg(not(all(target_os = "linux", feature = "native")))]
+    #[cfg(not(any(feature = "docker", all(target_os = "linux", feature = "native"))))]
     let network = None;
     Wired {
         engine: Engine::witnessed(settings.engine, working, languages, packages, network, witnesses),
@@ -265,9 +269,9 @@ async fn wire_with(
 
 /// What sandboxes may reach by these settings; none where the operator allows nothing.
 pub(crate) fn network_of(settings: &Settings) -> Result<Option<Arc<dyn sandcell_sandbox::Network>>, Failure> {
-    #[cfg(all(target_os = "linux", feature = "native"))]
+    #[cfg(any(feature = "docker", all(target_os = "linux", feature = "native")))]
     return network::network(&settings.network);
-    #[cfg(not(all(target_os = "linux", feature = "native")))]
+    #[cfg(not(any(feature = "docker", all(target_os = "linux", feature = "native"))))]
     {
         let _nothing_is_reached = settings;
         Ok(None)

@@ -15,6 +15,7 @@ use sandcell_sandbox::{Code, Failure, Language as _, LayerReport, LayerState, Le
 use serde_json::json;
 use std::sync::Arc;
 
+use super::install::{self, Configured};
 use super::output::{self, Printed, Style, safe};
 use crate::config::Settings;
 use crate::wiring::{self, Launcher};
@@ -51,6 +52,7 @@ struct Report {
     npm: Option<Result<std::path::PathBuf, ()>>,
     siege: Option<Siege>,
     host: Vec<Advice>,
+    clients: Vec<Configured>,
 }
 
 /// A back end of the settings.
@@ -101,6 +103,7 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
         level: wired.level(),
         floor,
         host: host::advice(situation(&layers)),
+        clients: install::configured(),
         layers,
         backends: wired
             .backends
@@ -247,6 +250,14 @@ fn as_json(report: &Report) -> serde_json::Value {
             "remedy": npm.is_err().then_some(GET_NPM),
         })),
         "host": report.host,
+        "clients": report.clients.iter().map(|row| json!({
+            "client": row.client,
+            "file": row.file,
+            "program": row.program,
+            "available": row.trouble.is_none(),
+            "reason": row.trouble.as_ref().map(|(reason, _)| reason),
+            "remedy": row.trouble.as_ref().map(|(_, remedy)| remedy),
+        })).collect::<Vec<_>>(),
     })
 }
 
@@ -305,11 +316,38 @@ fn as_text(report: &Report, style: Style) -> String {
             .unwrap_or_default(),
     );
     text.push_str(&host_text(&report.host, style));
-    text.push_str(&format!(
-        "\n{}\n  an entry for its MCP settings: command {}, arguments [\"serve\"]\n\n",
-        style.bold("Your client"),
-        std::env::current_exe().map_or_else(|_| "sandcell".to_owned(), |path| format!("\"{}\"", path.display())),
-    ));
+    text.push_str(&clients_text(&report.clients, style));
+    text
+}
+
+/// What the user's clients start, or what to give them.
+fn clients_text(clients: &[Configured], style: Style) -> String {
+    let mut text = format!("\n{}\n", style.bold("Your clients"));
+    for row in clients {
+        match (&row.trouble, &row.program) {
+            (None, program) => text.push_str(&format!(
+                "  {} {} starts {}\n",
+                style.green("✓"),
+                row.client,
+                safe(program.as_deref().unwrap_or_default())
+            )),
+            (Some((reason, remedy)), _) => text.push_str(&format!(
+                "  {} {} ({}): {}\n      {} {remedy}\n",
+                style.red("✗"),
+                row.client,
+                row.file.display(),
+                safe(reason),
+                style.bold("fix:")
+            )),
+        }
+    }
+    if clients.is_empty() {
+        text.push_str(&format!(
+            "  `sandcell install CLIENT`, or an entry in its MCP settings: command {}, arguments [\"serve\"]\n",
+            std::env::current_exe().map_or_else(|_| "sandcell".to_owned(), |path| format!("\"{}\"", path.display())),
+        ));
+    }
+    text.push('\n');
     text
 }
 
@@ -477,6 +515,7 @@ mod tests {
                 reason: "the log is open",
                 remedy: "sudo sysctl -w kernel.dmesg_restrict=1".to_owned(),
             }],
+            clients: Vec::new(),
         }
     }
 
