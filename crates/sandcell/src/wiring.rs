@@ -214,13 +214,11 @@ async fn wire_with(
     let here = found.python.is_some() || !found.table.is_empty() || elsewhere;
     let missing = found.missing.iter().filter(|missing| chosen(&missing.name) || !here);
     problems.extend(missing.take(1).map(|missing| missing.failure.clone()));
-    let absent = std::mem::take(&mut found.missing)
-        .into_iter()
-        .map(|missing| AbsentLanguage {
-            name: missing.name,
-            aliases: missing.aliases,
-            failure: missing.failure,
-        });
+    let absent = found.missing.iter().map(|missing| AbsentLanguage {
+        name: missing.name.clone(),
+        aliases: missing.aliases.clone(),
+        failure: missing.failure.clone(),
+    });
     settings.engine.absent = absent.collect();
     if working.is_empty() {
         problems.extend(backends.iter().filter_map(|backend| backend.failure.clone()));

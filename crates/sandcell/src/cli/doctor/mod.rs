@@ -51,6 +51,8 @@ struct Report {
     /// What installs packages of npm; none where there is no Node to use them.
     npm: Option<Result<std::path::PathBuf, ()>>,
     siege: Option<Siege>,
+    /// What else keeps code from being run: settings that cannot be read, a base that is not there.
+    problems: Vec<Failure>,
     host: Vec<Advice>,
     clients: Vec<Configured>,
 }
@@ -99,6 +101,23 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     let layers = layers(&wired.engine);
     let missing = layers.iter().filter(|layer| layer.state == LayerState::Missing);
     let absent: Vec<String> = missing.map(|layer| layer.name.clone()).collect();
+    let mut problems = wired.problems.clone();
+    let siege = if python.is_ok() && problems.is_empty() && wired.unready.is_none() {
+        siege::lay(&wired.engine, &absent)
+            .await
+            .map_err(|failure| problems.push(failure))
+            .ok()
+    } else {
+        None
+    };
+    // What has a line of its own is said once.
+    problems.retain(|problem| {
+        python.as_ref().err() != Some(problem)
+            && wired
+                .backends
+                .iter()
+                .all(|backend| backend.failure.as_ref() != Some(problem))
+    });
     let report = Report {
         level: wired.level(),
         floor,
@@ -121,10 +140,8 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
                 }),
             })
             .collect(),
-        siege: match (&python, wired.problems.is_empty()) {
-            (Ok(_), true) if wired.unready.is_none() => Some(siege::lay(&wired.engine, &absent).await),
-            _ => None,
-        },
+        siege,
+        problems,
         npm: wired
             .engine
             .languages()
@@ -196,7 +213,8 @@ fn python(found: &Detected) -> Result<String, Failure> {
             libraries => format!("{} with {}", info.version, libraries.join(", ")),
         });
     }
-    Err(found.missing.first().map_or_else(
+    let missing = found.missing.iter().find(|missing| missing.name == "python");
+    Err(missing.map_or_else(
         || {
             Failure::new(
                 Code::LanguageUnavailable,
@@ -237,6 +255,7 @@ fn as_json(report: &Report) -> serde_json::Value {
         },
         "backends": backends.collect::<Vec<_>>(),
         "python": python,
+        "problems": report.problems,
         "uv": {
             "available": report.uv.is_some(),
             "path": report.uv,
@@ -271,8 +290,13 @@ fn as_text(report: &Report, style: Style) -> String {
         }
     }
     match &report.python {
+        // Of an image that cannot be looked into it is only supposed to be there.
+        Ok(version) if version.is_empty() => {}
         Ok(version) => text.push_str(&format!("{} Python {version}\n", style.green("✓"))),
         Err(failure) => text.push_str(&trouble(style, "Python", failure)),
+    }
+    for problem in &report.problems {
+        text.push_str(&trouble(style, "sandboxes", problem));
     }
     match &report.uv {
         Some(path) => text.push_str(&format!(
@@ -366,6 +390,8 @@ fn verdict(report: &Report, style: Style) -> String {
         )
     } else if report.python.is_err() {
         "there is no interpreter to run code with".to_owned()
+    } else if report.siege.is_none() {
+        "no sandbox can be made with these settings".to_owned()
     } else {
         "an attack was not held; do not run code from strangers here".to_owned()
     };
@@ -509,6 +535,7 @@ mod tests {
             uv: None,
             npm: Some(Err(())),
             siege: None,
+            problems: Vec::new(),
             host: vec![Advice {
                 name: "kernel.dmesg_restrict",
                 now: "0".to_owned(),
