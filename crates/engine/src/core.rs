@@ -25,6 +25,7 @@ use crate::registry::{Registry, Target};
 use crate::sync::{Live, lock};
 use crate::tally::Tally;
 use crate::verdict::Verdict;
+use crate::wanted::Wanted;
 use crate::warden::{Plan, keep, no_backend};
 use crate::{AbsentLanguage, EngineConfig, ExecutionId, ExecutionView, Principal, Status};
 
@@ -47,6 +48,7 @@ pub(crate) struct Core {
     pub(crate) tally: Tally,
     pub(crate) floor: Arc<Floor>,
     pub(crate) processor: Processor,
+    pub(crate) wanted: Wanted,
     /// Fired when the engine is dropped: sandboxes end.
     pub(crate) down: CancellationToken,
 }

@@ -38,6 +38,7 @@ mod sessions;
 mod sync;
 mod tally;
 mod verdict;
+mod wanted;
 mod warden;
 mod watching;
 
@@ -128,6 +129,7 @@ impl Engine {
             tally: Tally::default(),
             floor: Floor::new(config.executions, config.executions_per_caller),
             processor: Processor::new(&config.quota),
+            wanted: wanted::Wanted::default(),
             down: CancellationToken::new(),
             config: Live::new(config),
             backends,

@@ -127,6 +127,8 @@ pub(crate) struct Wired {
     /// The back end that makes sandboxes of images kept here, if it is the preferred one.
     #[cfg(all(target_os = "linux", feature = "native"))]
     pub(crate) images: Option<Arc<dyn Backend>>,
+    /// The preferred back end of those that work.
+    pub(crate) preferred: Option<Arc<dyn Backend>>,
 }
 
 impl Wired {
@@ -220,6 +222,7 @@ async fn wire_with(
         failure: missing.failure.clone(),
     });
     settings.engine.absent = absent.collect();
+    let preferred = working.first().cloned();
     if working.is_empty() {
         problems.extend(backends.iter().filter_map(|backend| backend.failure.clone()));
         working = select::broken(&backends);
@@ -262,6 +265,7 @@ async fn wire_with(
         unready,
         #[cfg(all(target_os = "linux", feature = "native"))]
         images,
+        preferred,
     }
 }
 

@@ -232,6 +232,17 @@ impl Backend for DockerBackend {
         self.images.told(name).or_else(|| self.runtimes.told(name))
     }
 
+    async fn bring(&self, image: Option<&str>) -> Result<(), SandboxError> {
+        self.images.bring(image.unwrap_or(&self.image)).await
+    }
+
+    fn abandon(&self, image: &str) {
+        // The usual one is wanted by everybody who names none.
+        if image != self.image {
+            self.images.abandon(image);
+        }
+    }
+
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
         let made = match self.make(spec).await {
             // Somebody has removed the volume, and the daemon made an empty one in its place.

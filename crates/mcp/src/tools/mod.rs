@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use sandcell_engine::{MIN_MEMORY, Principal, Watch};
-use sandcell_sandbox::Failure;
+use sandcell_sandbox::{Code, Failure};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -37,6 +37,22 @@ pub(crate) struct Call {
     pub(crate) cancel: CancellationToken,
     /// To be tied to the execution that the call waits for, so that its progress can be told.
     pub(crate) watch: Watch,
+}
+
+/// Ends a wait when the call is taken back.
+async fn unless_cancelled<T>(
+    cancel: &CancellationToken,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    tokio::select! {
+        biased;
+        done = work => done,
+        () = cancel.cancelled() => Err(Failure::new(
+            Code::Cancelled,
+            "the call was taken back, and nothing was made",
+            "call again",
+        )),
+    }
 }
 
 /// What a tool's function gives back.

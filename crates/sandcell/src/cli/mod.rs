@@ -3,6 +3,7 @@
 
 #[cfg(unix)]
 mod audit;
+mod bar;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod base;
 mod check;
