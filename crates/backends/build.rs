@@ -1,10 +1,11 @@
 //! For the feature `docker`: builds the agent as a program that needs nothing of the image it is put into, so that it can
-//! be embedded.
+//! be embedded: one for each architecture that a daemon's machine may have, whatever this program runs on.
 //!
 //! The agent is a program of this workspace; cargo has no stable way to embed one in another, so it is called again, with
-//! a target folder of its own below the outer one's. Where the agent cannot be built (a foreign target without a linker)
-//! nothing is embedded, cargo says so, and the back end refuses to work. `SANDCELL_AGENT` names one that was built
-//! elsewhere.
+//! a target folder of its own beside the outer one's. It has no C in it, and Rust brings the C library of musl and a linker
+//! for it, so nothing of the target is needed but `rustup target add`. Where the agent for the target's own architecture
+//! cannot be built, cargo says so; for a daemon without an agent of its architecture the back end refuses to work.
+//! `SANDCELL_AGENT_X86_64` and `SANDCELL_AGENT_AARCH64` name ones that were built elsewhere.
 #![allow(
     clippy::expect_used,
     clippy::print_stdout,
@@ -15,15 +16,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const NAME: &str = "sandcell-agent";
+/// Those of daemons' machines.
+const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
+/// Linked statically, at a fixed place.
+const FLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static";
 
 fn main() {
-    println!("cargo::rerun-if-env-changed=SANDCELL_AGENT");
     if std::env::var_os("CARGO_FEATURE_DOCKER").is_none() {
         println!("cargo::rerun-if-changed=build.rs");
         return;
     }
     let out = PathBuf::from(variable("OUT_DIR"));
-    let embedded = out.join("agent");
     let crates = Path::new(&variable("CARGO_MANIFEST_DIR")).join("..");
     for watched in [
         "agent/src",
@@ -34,20 +37,49 @@ fn main() {
     ] {
         println!("cargo::rerun-if-changed={}", crates.join(watched).display());
     }
-    match std::env::var_os("SANDCELL_AGENT") {
-        Some(built) => {
-            println!("cargo::rerun-if-changed={}", Path::new(&built).display());
-            std::fs::copy(&built, &embedded).expect("SANDCELL_AGENT names a file that can be read");
+    let mut wanted = Vec::new();
+    for architecture in ARCHITECTURES {
+        let name = format!("SANDCELL_AGENT_{}", architecture.to_uppercase());
+        println!("cargo::rerun-if-env-changed={name}");
+        match std::env::var_os(&name) {
+            Some(built) => {
+                println!("cargo::rerun-if-changed={}", Path::new(&built).display());
+                embed(&out, architecture, Path::new(&built));
+            }
+            None => wanted.push((architecture, target(architecture))),
         }
-        None => match build(&crates, &out) {
-            Ok(built) => {
-                std::fs::copy(built, &embedded).expect("the agent that was built can be copied");
+    }
+    // Cargo builds for several targets at once, which is twice as fast as one after the other.
+    let musl: Vec<&str> = wanted
+        .iter()
+        .filter_map(|(_, target)| target.as_deref().ok())
+        .filter(|target| target.ends_with("musl"))
+        .collect();
+    let folder = folder(&out);
+    let all = build(
+        &crates,
+        &folder,
+        &musl,
+        &format!("{FLAGS} -C linker=rust-lld -C linker-flavor=ld.lld"),
+    );
+    for (architecture, target) in wanted {
+        let built = target.and_then(|target| {
+            if target.ends_with("musl") {
+                all.clone()?;
+            } else {
+                build(&crates, &folder, &[&target], FLAGS)?;
             }
+            Ok(folder.join(target).join("release").join(NAME))
+        });
+        match built {
+            Ok(built) => embed(&out, architecture, &built),
             Err(reason) => {
-                println!("cargo::warning=no agent for containers in this build: {reason}");
-                std::fs::write(&embedded, []).expect("the output folder is writable");
+                if architecture == variable("CARGO_CFG_TARGET_ARCH") {
+                    println!("cargo::warning=no agent for containers in this build: {reason}");
+                }
+                std::fs::write(embedded(&out, architecture), []).expect("the output folder is writable");
             }
-        },
+        }
     }
 }
 
@@ -55,22 +87,41 @@ fn variable(name: &str) -> String {
     std::env::var(name).expect("cargo sets its variables")
 }
 
-/// Builds the agent for the target's architecture, linked statically, and returns where it is.
-fn build(crates: &Path, out: &Path) -> Result<PathBuf, String> {
-    let arch = variable("CARGO_CFG_TARGET_ARCH");
-    // Rust brings its own C library for musl; the distribution's is enough where the target is the machine itself.
-    let musl = format!("{arch}-unknown-linux-musl");
-    let gnu = format!("{arch}-unknown-linux-gnu");
-    let target = if installed(&musl) {
-        musl
-    } else if variable("HOST") == gnu {
-        gnu
-    } else {
-        return Err(format!("the target {musl} is not installed (rustup target add {musl})"));
-    };
-    // One folder for all profiles: `target/[triple/]debug/build/<crate>/out` is below it.
+fn embedded(out: &Path, architecture: &str) -> PathBuf {
+    out.join(format!("agent-{architecture}"))
+}
+
+fn embed(out: &Path, architecture: &str, built: &Path) {
+    std::fs::copy(built, embedded(out, architecture)).expect("an agent that was built can be read and copied");
+}
+
+/// Where agents are built: one folder for all profiles and targets.
+fn folder(out: &Path) -> PathBuf {
+    // `target/[triple/]debug/build/<crate>/out` is below it.
     let outer = out.ancestors().nth(4).unwrap_or(out);
-    let folder = outer.join("agent");
+    let above = outer.parent().filter(|_| outer.ends_with(variable("TARGET")));
+    above.unwrap_or(outer).join("agent")
+}
+
+/// What the agent of an architecture is built for here.
+fn target(architecture: &str) -> Result<String, String> {
+    let musl = format!("{architecture}-unknown-linux-musl");
+    let gnu = format!("{architecture}-unknown-linux-gnu");
+    if installed(&musl) {
+        Ok(musl)
+    } else if variable("HOST") == gnu {
+        // The distribution's C library is enough where the target is the machine itself.
+        Ok(gnu)
+    } else {
+        Err(format!("the target {musl} is not installed (rustup target add {musl})"))
+    }
+}
+
+/// Builds the agent for these targets.
+fn build(crates: &Path, folder: &Path, targets: &[&str], flags: &str) -> Result<(), String> {
+    if targets.is_empty() {
+        return Ok(());
+    }
     let mut cargo = Command::new(variable("CARGO"));
     cargo
         .current_dir(crates)
@@ -84,8 +135,9 @@ fn build(crates: &Path, out: &Path) -> Result<PathBuf, String> {
             "--bin",
             NAME,
         ])
-        .args(["--no-default-features", "--target", &target, "--target-dir"])
-        .arg(&folder);
+        .args(["--no-default-features", "--target-dir"])
+        .arg(folder)
+        .args(targets.iter().flat_map(|target| ["--target", target]));
     // What the outer cargo, a linter or a coverage tool wants of its own build is not for this one.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -101,7 +153,7 @@ fn build(crates: &Path, out: &Path) -> Result<PathBuf, String> {
         }
     }
     cargo
-        .env("RUSTFLAGS", "-C target-feature=+crt-static -C relocation-model=static")
+        .env("RUSTFLAGS", flags)
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s")
         .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
@@ -114,7 +166,7 @@ fn build(crates: &Path, out: &Path) -> Result<PathBuf, String> {
         let last: Vec<&str> = said.lines().filter(|line| line.starts_with("error")).take(2).collect();
         return Err(format!("{}: {}", output.status, last.join("; ")));
     }
-    Ok(folder.join(target).join("release").join(NAME))
+    Ok(())
 }
 
 /// Whether the standard library for this target is here.

@@ -1,7 +1,7 @@
 //! The back ends, one folder and one feature each. This file is the list.
 #![forbid(unsafe_code)]
 
-#[cfg(all(target_os = "linux", feature = "docker"))]
+#[cfg(feature = "docker")]
 pub mod docker;
 #[cfg(all(target_os = "linux", feature = "native"))]
 pub mod native;

@@ -7,7 +7,6 @@
 //!
 //! *Absent on purpose:* sandboxes. A stream is whatever can be read and written.
 #![forbid(unsafe_code)]
-#![cfg(target_os = "linux")]
 
 mod address;
 mod counted;

@@ -27,6 +27,7 @@ use crate::spans;
 use crate::sync::{Live, lock};
 use crate::tally::Tally;
 use crate::verdict::Verdict;
+use crate::wanted::Wanted;
 use crate::warden::{Plan, keep, no_backend};
 use crate::{AbsentLanguage, EngineConfig, ExecutionId, ExecutionView, Principal, Status};
 
@@ -50,6 +51,7 @@ pub(crate) struct Core {
     pub(crate) crier: Crier,
     pub(crate) floor: Arc<Floor>,
     pub(crate) processor: Processor,
+    pub(crate) wanted: Wanted,
     /// Fired when the engine is dropped: sandboxes end.
     pub(crate) down: CancellationToken,
 }

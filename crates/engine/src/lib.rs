@@ -40,6 +40,7 @@ mod spans;
 mod sync;
 mod tally;
 mod verdict;
+mod wanted;
 mod warden;
 mod watching;
 
@@ -135,6 +136,7 @@ impl Engine {
             crier: Crier::default(),
             floor: Floor::new(config.executions, config.executions_per_caller),
             processor: Processor::new(&config.quota),
+            wanted: wanted::Wanted::default(),
             down: CancellationToken::new(),
             config: Live::new(config),
             backends,

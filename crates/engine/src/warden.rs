@@ -107,7 +107,7 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan, span:
 /// Makes it when it is its turn, unless nobody wants it any more by then.
 async fn in_turn(core: &Core, record: &Record, plan: &Plan) -> Result<Made, Failure> {
     let Some(turns) = &plan.turns else {
-        return create(core, plan).await;
+        return create_while_wanted(core, record, plan).await;
     };
     let turn = turns.acquire().await;
     if turn.is_err() || record.departed().is_some() {
@@ -117,7 +117,7 @@ async fn in_turn(core: &Core, record: &Record, plan: &Plan) -> Result<Made, Fail
             "the first failure of the call says why",
         ));
     }
-    let made = create(core, plan).await;
+    let made = create_while_wanted(core, record, plan).await;
     if made.is_err() {
         turns.close();
     }
@@ -155,6 +155,40 @@ impl Drop for Guard<'_> {
             ));
         }
     }
+}
+
+/// Makes it; where it may wait for an image that is brought here, only until nobody wants it any more. Without anybody who
+/// wants the image that ends, too.
+async fn create_while_wanted(core: &Core, record: &Record, plan: &Plan) -> Result<Made, Failure> {
+    let Some(image) = plan.spec.image.as_deref() else {
+        return create(core, plan).await;
+    };
+    core.wanted.wish(image, &record.owner);
+    let made = tokio::select! {
+        biased;
+        made = create(core, plan) => made,
+        _gone = record.closing() => {
+            if core.wanted.unwish(image, &record.owner) {
+                for backend in &plan.backends {
+                    backend.abandon(image);
+                }
+            }
+            return Err(Failure::new(
+                Code::Cancelled,
+                "the sandbox was given up before its image was there",
+                "call again; the image is brought anew unless others wait for it",
+            ));
+        }
+    };
+    // Whoever is told to come again goes on wanting it.
+    if plan
+        .backends
+        .iter()
+        .all(|backend| backend.preparing(Some(image)).is_none())
+    {
+        core.wanted.unwish(image, &record.owner);
+    }
+    made
 }
 
 /// Waits until the sandbox has a reason to end.

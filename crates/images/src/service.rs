@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandcell_sandbox::{Backend, Image, Images, SandboxError};
+use sandcell_sandbox::{Backend, Image, Images, Preparing, SandboxError};
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::error::ImageError;
@@ -65,7 +66,7 @@ pub struct Config {
 /// How far a pull is.
 #[derive(Debug, Clone)]
 enum Stage {
-    Pulling(String),
+    Pulling(Preparing),
     Done,
     Failed(ImageError),
 }
@@ -76,7 +77,50 @@ pub struct LocalImages {
     config: Config,
     store: Store,
     registries: Registries,
-    pulls: Mutex<HashMap<String, watch::Receiver<Stage>>>,
+    pulls: Mutex<HashMap<String, Pull>>,
+    next: AtomicU64,
+}
+
+/// A pull that is under way.
+#[derive(Debug)]
+struct Pull {
+    number: u64,
+    stage: watch::Sender<Stage>,
+    task: AbortHandle,
+}
+
+/// Takes a pull off the list, also when it is given up or panics.
+struct Entry {
+    images: Arc<LocalImages>,
+    key: String,
+    number: u64,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let mut pulls = self.images.pulls.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that was given up may have a successor of its name.
+        if pulls.get(&self.key).is_some_and(|one| one.number == self.number) {
+            pulls.remove(&self.key);
+        }
+    }
+}
+
+/// In one line, as a part of a sentence.
+fn shown(progress: &Preparing) -> String {
+    let (done, total) = (progress.done / 1_000_000, progress.total / 1_000_000);
+    match progress.total {
+        0 => progress.text.clone(),
+        _ => format!("{}, {done} of {total} MB so far", progress.text),
+    }
+}
+
+/// Progress without numbers.
+fn step(text: &str) -> Preparing {
+    Preparing {
+        text: text.to_owned(),
+        ..Preparing::default()
+    }
 }
 
 /// Where a layer's blob is.
@@ -116,6 +160,7 @@ impl LocalImages {
             registries,
             config,
             pulls: Mutex::default(),
+            next: AtomicU64::default(),
         })
     }
 
@@ -165,11 +210,11 @@ impl LocalImages {
         &self,
         name: &str,
         maker: &Arc<dyn Backend>,
-        progress: &watch::Sender<String>,
+        progress: &watch::Sender<Preparing>,
     ) -> Result<Kept, ImageError> {
         let parsed: ImageName = name.parse()?;
-        let told = |text: String| {
-            progress.send_replace(text);
+        let told = |at: Preparing| {
+            progress.send_replace(at);
         };
         timeout(PULL, self.fetch(&parsed, maker, &told))
             .await
@@ -244,7 +289,7 @@ impl LocalImages {
             Ok(Ok(Stage::Failed(error))) => Err(error),
             Ok(Err(_)) => Err(ImageError::GivenUp),
             Ok(Ok(Stage::Pulling(_))) | Err(_) => match stage.borrow().clone() {
-                Stage::Pulling(text) => Err(ImageError::Pulling(text)),
+                Stage::Pulling(at) => Err(ImageError::Pulling(shown(&at))),
                 Stage::Done => Ok(()),
                 Stage::Failed(error) => Err(error),
             },
@@ -254,19 +299,24 @@ impl LocalImages {
     fn join(self: &Arc<Self>, name: ImageName, maker: Arc<dyn Backend>) -> Result<watch::Receiver<Stage>, ImageError> {
         let key = name.to_string();
         let mut pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(stage) = pulls.get(&key) {
-            return Ok(stage.clone());
+        if let Some(one) = pulls.get(&key) {
+            return Ok(one.stage.subscribe());
         }
         if pulls.len() >= PULLS {
             return Err(ImageError::Busy(PULLS));
         }
-        let (sender, stage) = watch::channel(Stage::Pulling("the registry is being asked".to_owned()));
-        pulls.insert(key.clone(), stage.clone());
-        let images = Arc::clone(self);
-        tokio::spawn(async move {
-            tracing::info!(image = key, "pulling");
-            let told = |text: String| {
-                sender.send_replace(Stage::Pulling(text));
+        let (sender, stage) = watch::channel(Stage::Pulling(step("the registry is being asked")));
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let (images, known) = (Arc::clone(self), sender.clone());
+        let entry = Entry {
+            images: Arc::clone(self),
+            key: key.clone(),
+            number,
+        };
+        let task = tokio::spawn(async move {
+            tracing::info!(image = entry.key, "pulling");
+            let told = |at: Preparing| {
+                sender.send_replace(Stage::Pulling(at));
             };
             let end = match timeout(PULL, images.fetch(&name, &maker, &told)).await {
                 Ok(Ok(())) => Stage::Done,
@@ -274,9 +324,15 @@ impl LocalImages {
                 Err(_) => Stage::Failed(ImageError::Slow(PULL.as_secs())),
             };
             // The next call begins anew.
-            images.pulls.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+            drop(entry);
             sender.send_replace(end);
         });
+        let one = Pull {
+            number,
+            stage: known,
+            task: task.abort_handle(),
+        };
+        pulls.insert(key, one);
         Ok(stage)
     }
 
@@ -285,7 +341,7 @@ impl LocalImages {
         &self,
         name: &ImageName,
         maker: &Arc<dyn Backend>,
-        told: &(dyn Fn(String) + Send + Sync),
+        told: &(dyn Fn(Preparing) + Send + Sync),
     ) -> Result<(), ImageError> {
         let (store, program) = (self.store.clone(), self.config.program.clone());
         let (lock, tool) = off_the_loop(move || {
@@ -344,7 +400,7 @@ struct Work<'a> {
     images: &'a LocalImages,
     maker: &'a Arc<dyn Backend>,
     tool: &'a Path,
-    told: &'a (dyn Fn(String) + Send + Sync),
+    told: &'a (dyn Fn(Preparing) + Send + Sync),
 }
 
 impl Work<'_> {
@@ -424,7 +480,7 @@ impl Work<'_> {
             stream: archive(path)?,
             known: None,
         };
-        (self.told)("taking the archive apart".to_owned());
+        (self.told)(step("taking the archive apart"));
         let config = &self.images.config;
         let most = Most {
             bytes: config.unpacked_max,
@@ -482,8 +538,11 @@ impl Work<'_> {
             let count = found.layers.len();
             let fed = |more: u64| {
                 let done = done.fetch_add(more, Ordering::Relaxed).saturating_add(more);
-                let (done, total) = (done / 1_000_000, total / 1_000_000);
-                (self.told)(format!("layer {} of {count}, {done} of {total} MB so far", number + 1));
+                (self.told)(Preparing {
+                    text: format!("layer {} of {count}", number + 1),
+                    done,
+                    total,
+                });
             };
             let most = Most {
                 bytes: left.0,
@@ -563,7 +622,7 @@ impl Work<'_> {
         if self.store().tree(&key).is_some() {
             return Ok(());
         }
-        (self.told)("laying the layers over one another".to_owned());
+        (self.told)(step("laying the layers over one another"));
         let (store, digests, layers) = (self.store().clone(), digests.to_vec(), layers.to_vec());
         off_the_loop(move || {
             let draft = store.draft()?;
@@ -662,5 +721,29 @@ impl Images for LocalImages {
             .await
             .map_err(|error| error.of(name))?;
         self.kept(&parsed).ok_or_else(|| ImageError::NotHere.of(name))
+    }
+
+    fn preparing(&self, name: &str) -> Option<Preparing> {
+        let name = self.allowed(name).ok()?;
+        let pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*pulls.get(&name.to_string())?.stage.borrow() {
+            Stage::Pulling(at) => Some(Preparing {
+                text: format!("pulling {name}: {}", at.text),
+                ..at.clone()
+            }),
+            Stage::Done | Stage::Failed(_) => None,
+        }
+    }
+
+    fn abandon(&self, name: &str) {
+        let Ok(name) = self.allowed(name) else { return };
+        let key = name.to_string();
+        let mut pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
+        if pulls.get(&key).is_some_and(|one| one.stage.receiver_count() == 0)
+            && let Some(one) = pulls.remove(&key)
+        {
+            tracing::info!(image = key, "the pull was given up");
+            one.task.abort();
+        }
     }
 }

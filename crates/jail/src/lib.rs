@@ -3,22 +3,38 @@
 //! A jail is made by a small single-threaded process, the launcher, that holds no secret and has an empty
 //! environment. The first process of a jail is a fork of it, locked by every layer before it runs anything. The only
 //! crate with unsafe code, all of it in `sys`, one system call a function. It knows nothing of what runs inside.
-#![cfg(target_os = "linux")]
 
+#[cfg(target_os = "linux")]
 mod calls;
+#[cfg(target_os = "linux")]
 pub mod cgroup;
+#[cfg(target_os = "linux")]
 pub mod contained;
+#[cfg(target_os = "linux")]
 pub mod fence;
+#[cfg(target_os = "linux")]
 pub mod lane;
+#[cfg(target_os = "linux")]
 pub mod launcher;
+pub mod masked;
+#[cfg(target_os = "linux")]
 pub mod plan;
+#[cfg(target_os = "linux")]
 pub mod process_level;
+#[cfg(target_os = "linux")]
 pub mod seccomp;
+#[cfg(target_os = "linux")]
 pub mod spawn;
+#[cfg(target_os = "linux")]
 pub mod spec;
+#[cfg(target_os = "linux")]
 mod steps;
+#[cfg(target_os = "linux")]
 mod sys;
+#[cfg(target_os = "linux")]
 mod watch;
+#[cfg(target_os = "linux")]
 pub mod wire;
 
+#[cfg(target_os = "linux")]
 pub use sys::fd::adopt;

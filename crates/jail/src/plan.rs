@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use crate::masked::MASKED;
 use crate::spec::{INSIDE_ID, Request, Template};
 
 /// The launcher's own root: the host below one folder, what sandboxes are made of below another.
@@ -344,60 +345,11 @@ pub const LAYERS: [&str; 16] = [
     "seccomp",
 ];
 
-/// Files and folders of /proc that tell about the machine or other sandboxes, or that control it.
-pub const MASKED: [&str; 42] = [
-    "acpi",
-    "asound",
-    "buddyinfo",
-    "bus",
-    "cgroups",
-    "cmdline",
-    "config.gz",
-    "consoles",
-    "diskstats",
-    "driver",
-    "fs",
-    "interrupts",
-    "iomem",
-    "ioports",
-    "irq",
-    "kallsyms",
-    "kcore",
-    "key-users",
-    "keys",
-    "kmsg",
-    "kpagecgroup",
-    "kpagecount",
-    "kpageflags",
-    "latency_stats",
-    "locks",
-    "mdstat",
-    "modules",
-    "mtrr",
-    "pagetypeinfo",
-    "partitions",
-    "pressure",
-    "sched_debug",
-    "scsi",
-    "slabinfo",
-    "softirqs",
-    "swaps",
-    BOOT_ID,
-    "sys/kernel/pty",
-    "sysrq-trigger",
-    "timer_list",
-    "vmallocinfo",
-    "zoneinfo",
-];
-
 /// Inotify instances of a sandbox that shares its owner's; the usual limit of an owner is 128.
 const WATCHES: u32 = 8;
 
 /// Files and folders that such a sandbox may watch; the usual limit of an owner is 8192 at the least.
 const WATCHED: u32 = 1024;
-
-/// The machine's name for this boot.
-pub(crate) const BOOT_ID: &str = "sys/kernel/random/boot_id";
 
 /// A jail from nothing: what its first process does, in order, from right after it was cloned into its namespaces.
 #[must_use]

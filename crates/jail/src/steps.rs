@@ -15,7 +15,8 @@ use rustix::process::{Pid, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::fence;
-use crate::plan::{BOOT_ID, Resource, Step, Zeros, place};
+use crate::masked::BOOT_ID;
+use crate::plan::{Resource, Step, Zeros, place};
 use crate::seccomp;
 use crate::sys;
 use crate::sys::mount::Attributes;

@@ -92,6 +92,22 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// Brings the image here that sandboxes with this image (none: the usual one) are made of, for as long as it takes;
+    /// [`Backend::preparing`] tells meanwhile how far it is. For an operator's own command: calls are told to come again instead.
+    ///
+    /// # Errors
+    /// [`SandboxError::Image`] says why it cannot be had.
+    async fn bring(&self, image: Option<&str>) -> Result<(), SandboxError> {
+        let _ = image;
+        Ok(())
+    }
+
+    /// Nobody who asked for a sandbox of this image wants it any more: what is under way for it ends, unless somebody waits
+    /// for it at this moment.
+    fn abandon(&self, image: &str) {
+        let _ = image;
+    }
+
     /// Starts an interpreter that belongs to no sandbox, and whose children enter sandboxes of this back end
     /// ([`Sandbox::adopt`]). It sees what a fresh sandbox sees, and nobody's code may come into it. `argv` is the program with
     /// its arguments; it has a control channel, and neither environment nor output.

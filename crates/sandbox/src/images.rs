@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::{Backend, SandboxError};
+use crate::{Backend, Preparing, SandboxError};
 
 /// Finds images by their names.
 #[async_trait]
@@ -17,6 +17,12 @@ pub trait Images: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// The name is none, or not allowed; the image cannot be had, or is still on its way.
     async fn find(self: Arc<Self>, name: &str, maker: Arc<dyn Backend>) -> Result<Image, SandboxError>;
+
+    /// How far an image is that is being brought here.
+    fn preparing(&self, name: &str) -> Option<Preparing>;
+
+    /// Ends the bringing of an image, unless somebody waits for it.
+    fn abandon(&self, name: &str);
 }
 
 /// An image that sandboxes can be made of.

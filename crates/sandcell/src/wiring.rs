@@ -4,9 +4,9 @@
 //! that does not work here is replaced by one that says why, and the reason is handed up as a problem.
 
 mod absent;
-#[cfg(all(target_os = "linux", feature = "docker"))]
+#[cfg(feature = "docker")]
 mod docker;
-#[cfg(all(target_os = "linux", feature = "e2b"))]
+#[cfg(feature = "e2b")]
 mod e2b;
 #[cfg(all(target_os = "linux", feature = "native"))]
 pub(crate) mod images;
@@ -14,7 +14,7 @@ pub(crate) mod lasting;
 mod list;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod native;
-#[cfg(all(target_os = "linux", feature = "native"))]
+#[cfg(any(feature = "docker", all(target_os = "linux", feature = "native")))]
 mod network;
 #[cfg(all(target_os = "linux", feature = "native"))]
 pub(crate) mod packages;
@@ -56,6 +56,9 @@ impl Launcher {
             started: native::start(),
         }
     }
+
+    /// Ends it: nothing here needs it.
+    pub(crate) fn end(self) {}
 
     /// None, for tests that need no jail.
     #[cfg(test)]
@@ -128,6 +131,8 @@ pub(crate) struct Wired {
     /// The back end that makes sandboxes of images kept here, if it is the preferred one.
     #[cfg(all(target_os = "linux", feature = "native"))]
     pub(crate) images: Option<Arc<dyn Backend>>,
+    /// The preferred back end of those that work.
+    pub(crate) preferred: Option<Arc<dyn Backend>>,
 }
 
 impl Wired {
@@ -271,11 +276,11 @@ async fn wire_with(
         settings.engine.pool.parked = Some(0);
     }
     #[cfg_attr(
-        not(all(target_os = "linux", feature = "docker")),
+        not(feature = "docker"),
         expect(unused_mut, reason = "only containers have images that can be missing")
     )]
     let mut unready = None;
-    #[cfg(all(target_os = "linux", feature = "docker"))]
+    #[cfg(feature = "docker")]
     if let Some(first) = working.first().filter(|first| first.name() == docker::NAME) {
         (found, unready) = docker::languages(first.as_ref(), &settings).await;
     }
@@ -285,14 +290,13 @@ async fn wire_with(
     let here = found.python.is_some() || !found.table.is_empty() || elsewhere;
     let missing = found.missing.iter().filter(|missing| chosen(&missing.name) || !here);
     problems.extend(missing.take(1).map(|missing| missing.failure.clone()));
-    let absent = std::mem::take(&mut found.missing)
-        .into_iter()
-        .map(|missing| AbsentLanguage {
-            name: missing.name,
-            aliases: missing.aliases,
-            failure: missing.failure,
-        });
+    let absent = found.missing.iter().map(|missing| AbsentLanguage {
+        name: missing.name.clone(),
+        aliases: missing.aliases.clone(),
+        failure: missing.failure.clone(),
+    });
     settings.engine.absent = absent.collect();
+    let preferred = working.first().cloned();
     if working.is_empty() {
         problems.extend(backends.iter().filter_map(|backend| backend.failure.clone()));
         working = select::broken(&backends);
@@ -301,16 +305,17 @@ async fn wire_with(
     if let (Ask::Unknown, Some(backend)) = (ask, working.iter().find(local)) {
         ask_versions(backend.as_ref(), &settings, &mut found).await;
     }
-    let mut languages = all_languages(&found, own.into_iter().flatten().flatten(), elsewhere);
+    let languages = all_languages(&found, own.into_iter().flatten().flatten(), elsewhere);
     #[cfg(all(target_os = "linux", feature = "native"))]
     let images = working
         .first()
         .filter(|first| first.name() == "native" && first.knows_images())
         .cloned();
     #[cfg(all(target_os = "linux", feature = "native"))]
-    if images.is_some() {
-        languages = sandcell_languages::with_images(languages, &wanted(&settings));
-    }
+    let languages = match &images {
+        Some(_) => sandcell_languages::with_images(languages, &wanted(&settings)),
+        None => languages,
+    };
     #[cfg(all(target_os = "linux", feature = "native"))]
     let installers = {
         // Packages are put into sandboxes from here, which those elsewhere do not take.
@@ -321,12 +326,12 @@ async fn wire_with(
     let packages = installers.list();
     #[cfg(not(all(target_os = "linux", feature = "native")))]
     let packages = Vec::new();
-    #[cfg(all(target_os = "linux", feature = "native"))]
+    #[cfg(any(feature = "docker", all(target_os = "linux", feature = "native")))]
     let network = network::network(&settings.network).unwrap_or_else(|failure| {
         problems.push(failure);
         None
     });
-    #[cfg(not(all(target_os = "linux", feature = "native")))]
+    #[cfg(not(any(feature = "docker", all(target_os = "linux", feature = "native"))))]
     let network = None;
     Wired {
         engine: Engine::witnessed(settings.engine, working, languages, packages, network, witnesses),
@@ -338,14 +343,15 @@ async fn wire_with(
         installers,
         #[cfg(all(target_os = "linux", feature = "native"))]
         images,
+        preferred,
     }
 }
 
 /// What sandboxes may reach by these settings; none where the operator allows nothing.
 pub(crate) fn network_of(settings: &Settings) -> Result<Option<Arc<dyn sandcell_sandbox::Network>>, Failure> {
-    #[cfg(all(target_os = "linux", feature = "native"))]
+    #[cfg(any(feature = "docker", all(target_os = "linux", feature = "native")))]
     return network::network(&settings.network);
-    #[cfg(not(all(target_os = "linux", feature = "native")))]
+    #[cfg(not(any(feature = "docker", all(target_os = "linux", feature = "native"))))]
     {
         let _nothing_is_reached = settings;
         Ok(None)

@@ -13,7 +13,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::{Mutex, mpsc};
 
 use super::link::Link;
-use super::process::after_close;
+use super::process::{EVENTS, after_close};
 
 /// At most so many bytes are read at once, as much as a pipe holds.
 const PIECE: usize = 64 << 10;
@@ -60,9 +60,11 @@ impl Near {
         })
     }
 
-    /// Hands on what comes through the pipes, and in its place among that what the agent tells. The task ends with the
-    /// agent's channel or with whoever takes the events.
-    pub(super) fn carry(self, told: mpsc::Receiver<ProcessEvent>, events: mpsc::Sender<ProcessEvent>) -> Past {
+    /// Hands on what comes through the pipes, and in its place among that what the agent tells: `received` gives both
+    /// from then on. The task ends with the agent's channel or with whoever takes the events.
+    pub(super) fn carry(self, received: &mut mpsc::Receiver<ProcessEvent>) -> Past {
+        let (events, carried) = mpsc::channel(EVENTS);
+        let told = std::mem::replace(received, carried);
         let task = tokio::spawn(async move {
             // Nobody takes the events any more, or nobody makes any.
             let (Ok(()) | Err(Left)) = self.outward.run(told, events).await;
@@ -219,8 +221,7 @@ mod tests {
         for _ in 0..50 {
             let (near, far) = Lane::make().unwrap();
             let (near, far) = (Near::new(near).unwrap(), Arc::new(far));
-            let (_telling, told) = mpsc::channel(1);
-            let (events, mut seen) = mpsc::channel(8);
+            let (_telling, mut seen) = mpsc::channel(1);
             let (signal, signalled) = pipe::pipe().unwrap();
             let program = Arc::clone(&far);
             let writing = tokio::spawn(async move {
@@ -228,7 +229,7 @@ mod tests {
                 rustix::io::write(&program.stdout, b"42").unwrap();
                 rustix::io::write(&program.control_out, b"done").unwrap();
             });
-            let past = near.carry(told, events);
+            let past = near.carry(&mut seen);
             // Both wait now.
             for _ in 0..4 {
                 tokio::task::yield_now().await;

@@ -14,7 +14,7 @@ pub(super) enum Near {}
 pub(super) enum Past {}
 
 impl Near {
-    pub(super) fn carry(self, _: mpsc::Receiver<ProcessEvent>, _: mpsc::Sender<ProcessEvent>) -> Past {
+    pub(super) fn carry(self, _: &mut mpsc::Receiver<ProcessEvent>) -> Past {
         match self {}
     }
 }

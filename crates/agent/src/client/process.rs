@@ -15,7 +15,7 @@ use crate::protocol::{
 };
 
 /// Events that a program's channel holds. With what the windows allow beyond it, one program makes the host hold at most about 2 MiB.
-const EVENTS: usize = 16;
+pub(super) const EVENTS: usize = 16;
 
 pub(super) async fn spawn(link: &Arc<Link>, command: Command) -> Result<Process, SandboxError> {
     let program = command.argv.first().cloned().unwrap_or_default();
@@ -51,7 +51,7 @@ async fn begin(
     piped: bool,
     control: bool,
 ) -> Result<Process, AskError> {
-    let (events, received) = mpsc::channel(EVENTS);
+    let (events, mut received) = mpsc::channel(EVENTS);
     let (answer, answered) = oneshot::channel();
     let stdin = piped.then(Arc::<Credit>::default);
     let control = (control && lane.is_none()).then(Arc::<Credit>::default);
@@ -70,14 +70,7 @@ async fn begin(
     let open = open.map_err(AskError::Sandbox)?;
     let id = open.id;
     let _pid: SpawnReply = open.answer(answered, &request).await?;
-    let (received, past) = match lane {
-        Some(near) => {
-            let (events, carried) = mpsc::channel(EVENTS);
-            let past = near.carry(received, events);
-            (carried, Some(past))
-        }
-        None => (received, None),
-    };
+    let past = lane.map(|near| near.carry(&mut received));
     let handle = AgentProcess {
         link: Arc::clone(link),
         id,

@@ -13,31 +13,89 @@ use bollard::query_parameters::{
 };
 use bytes::Bytes;
 use futures::StreamExt;
+use sandcell_sandbox::SandboxError;
 use sha2::{Digest, Sha256};
 
+use super::connect::unavailable;
 use super::labels;
 use super::tar::{self, BLOCK};
 
-/// The agent of this build, linked statically; empty if it could not be built.
-pub(super) const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent"));
+/// The agent for one kind of machine.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Agent {
+    /// As Rust names it.
+    architecture: &'static str,
+    /// The same as daemons name it.
+    aliases: [&'static str; 2],
+    /// Linked statically; empty if it could not be built.
+    program: &'static [u8],
+}
+
+/// The agents of this build.
+static AGENTS: [Agent; 2] = [
+    Agent {
+        architecture: "x86_64",
+        aliases: ["x86_64", "amd64"],
+        program: include_bytes!(concat!(env!("OUT_DIR"), "/agent-x86_64")),
+    },
+    Agent {
+        architecture: "aarch64",
+        aliases: ["aarch64", "arm64"],
+        program: include_bytes!(concat!(env!("OUT_DIR"), "/agent-aarch64")),
+    },
+];
+
 /// Where the volume is mounted.
 pub(super) const FOLDER: &str = "/.sandcell";
 /// The program in it.
 pub(super) const PATH: &str = "/.sandcell/agent";
 const FILE: &str = "agent";
 
-/// The volume's name.
-pub(super) fn volume() -> String {
-    let digest = Sha256::digest(PROGRAM);
-    let hex: String = digest.iter().take(10).map(|byte| format!("{byte:02x}")).collect();
-    format!("sandcell-agent-{hex}")
+impl Agent {
+    /// The one for a daemon whose machine has this architecture.
+    pub(super) fn of(architecture: &str) -> Result<&'static Self, SandboxError> {
+        let Some(agent) = AGENTS.iter().find(|agent| agent.aliases.contains(&architecture)) else {
+            let known: Vec<&str> = AGENTS.iter().map(|agent| agent.architecture).collect();
+            return Err(unavailable(
+                format!(
+                    "the daemon's machine is {architecture}, and there are agents for {}",
+                    known.join(" and ")
+                ),
+                "use a daemon on a machine of one of these",
+            ));
+        };
+        if agent.program.is_empty() {
+            let name = agent.architecture;
+            return Err(unavailable(
+                format!("this build has no agent for containers on {name}"),
+                &format!("`rustup target add {name}-unknown-linux-musl`, and build sandcell again"),
+            ));
+        }
+        Ok(agent)
+    }
+
+    /// The volume's name.
+    fn volume(&self) -> String {
+        let digest = Sha256::digest(self.program);
+        let hex: String = digest.iter().take(10).map(|byte| format!("{byte:02x}")).collect();
+        format!("sandcell-agent-{hex}")
+    }
+
+    /// The volume as a mount.
+    pub(super) fn mount(&self, read_only: bool) -> Mount {
+        mount(self.volume(), read_only)
+    }
 }
 
-/// The volume as a mount.
-pub(super) fn mount(read_only: bool) -> Mount {
+/// Whether a volume is one with an agent of this build.
+pub(super) fn is_volume(name: &str) -> bool {
+    AGENTS.iter().any(|agent| agent.volume() == name)
+}
+
+fn mount(volume: String, read_only: bool) -> Mount {
     Mount {
         target: Some(FOLDER.to_owned()),
-        source: Some(volume()),
+        source: Some(volume),
         typ: Some(MountType::VOLUME),
         read_only: Some(read_only),
         volume_options: Some(MountVolumeOptions {
@@ -50,9 +108,9 @@ pub(super) fn mount(read_only: bool) -> Mount {
 }
 
 /// Makes sure that the volume holds the agent. The container that this takes is never started; any image will do.
-pub(super) async fn provide(docker: &Docker, image: &str) -> Result<(), Error> {
+pub(super) async fn provide(docker: &Docker, agent: &Agent, image: &str) -> Result<(), Error> {
     let create = VolumeCreateRequest {
-        name: Some(volume()),
+        name: Some(agent.volume()),
         labels: Some(labels::of_agent()),
         ..VolumeCreateRequest::default()
     };
@@ -65,49 +123,50 @@ pub(super) async fn provide(docker: &Docker, image: &str) -> Result<(), Error> {
         labels: Some(labels::of_container()),
         host_config: Some(HostConfig {
             network_mode: Some("none".to_owned()),
-            mounts: Some(vec![mount(false)]),
+            mounts: Some(vec![agent.mount(false)]),
             ..HostConfig::default()
         }),
         ..ContainerCreateBody::default()
     };
     let options = CreateContainerOptionsBuilder::default().name(&name).build();
     docker.create_container(Some(options), body).await?;
-    let put = put(docker, &name).await;
+    let put = put(docker, agent, &name).await;
     // `v` would only take anonymous volumes along, those that the image itself asks for.
     let remove = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
     let removed = docker.remove_container(&name, Some(remove)).await;
     put.and(removed)
 }
 
-async fn put(docker: &Docker, container: &str) -> Result<(), Error> {
-    if holds(docker, container).await {
+async fn put(docker: &Docker, agent: &Agent, container: &str) -> Result<(), Error> {
+    if holds(docker, agent, container).await {
         return Ok(());
     }
     let options = UploadToContainerOptionsBuilder::default().path(FOLDER).build();
-    let archive = bollard::body_full(Bytes::from(tar::of_program(FILE, PROGRAM)));
+    let archive = bollard::body_full(Bytes::from(tar::of_program(FILE, agent.program)));
     docker.upload_to_container(container, Some(options), archive).await?;
-    if holds(docker, container).await {
+    if holds(docker, agent, container).await {
         Ok(())
     } else {
         Err(Error::DockerResponseServerError {
             status_code: 500,
             message: format!(
                 "the agent that was put into the volume {} is not what is in it",
-                volume()
+                agent.volume()
             ),
         })
     }
 }
 
 /// Whether the volume holds this very program.
-async fn holds(docker: &Docker, container: &str) -> bool {
+async fn holds(docker: &Docker, agent: &Agent, container: &str) -> bool {
+    let program = agent.program;
     let options = DownloadFromContainerOptionsBuilder::default().path(PATH).build();
     let mut stream = docker.download_from_container(container, Some(options));
     let mut bytes = Vec::new();
     while let Some(piece) = stream.next().await {
         match piece {
             // Its own block, the padding and what ends an archive.
-            Ok(piece) if bytes.len() + piece.len() <= PROGRAM.len() + 64 * BLOCK => bytes.extend_from_slice(&piece),
+            Ok(piece) if bytes.len() + piece.len() <= program.len() + 64 * BLOCK => bytes.extend_from_slice(&piece),
             Ok(_) | Err(_) => return false,
         }
     }
@@ -115,7 +174,7 @@ async fn holds(docker: &Docker, container: &str) -> bool {
         return false;
     };
     let executable = head.get(100..107).is_some_and(|mode| mode.ends_with(b"755"));
-    executable && rest.get(..PROGRAM.len()) == Some(PROGRAM)
+    executable && rest.get(..program.len()) == Some(program)
 }
 
 #[cfg(test)]
@@ -123,11 +182,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_agent_of_this_build_is_a_static_program() {
-        assert!(PROGRAM.starts_with(b"\x7fELF"), "no agent was built");
-        assert!(PROGRAM.len() < 1_500_000, "{} bytes", PROGRAM.len());
-        let needle = b"ld-linux";
-        assert!(!PROGRAM.windows(needle.len()).any(|part| part == needle) || !has_interpreter(PROGRAM));
+    fn the_agents_of_this_build_are_static_programs_for_their_machines() {
+        // What ELF calls them.
+        for (architecture, machine) in [("x86_64", 62), ("aarch64", 183)] {
+            let program = match Agent::of(architecture) {
+                Ok(agent) => agent.program,
+                Err(error) if architecture != std::env::consts::ARCH => {
+                    println!("skipped: {error}");
+                    continue;
+                }
+                Err(error) => panic!("{error}"),
+            };
+            assert!(program.starts_with(b"\x7fELF"));
+            assert_eq!(program[18], machine);
+            assert!(program.len() < 1_500_000, "{} bytes", program.len());
+            assert!(!has_interpreter(program), "{architecture}");
+        }
+    }
+
+    #[test]
+    fn an_agent_is_found_by_the_names_that_daemons_give_machines() {
+        for (says, wanted) in [("amd64", "x86_64"), ("arm64", "aarch64"), ("aarch64", "aarch64")] {
+            match Agent::of(says) {
+                Ok(agent) => assert_eq!(agent.architecture, wanted),
+                Err(error) => assert!(error.to_string().contains(wanted), "{error}"),
+            }
+        }
+        let error = Agent::of("riscv64").unwrap_err().to_string();
+        assert!(
+            error.contains("riscv64") && error.contains("x86_64 and aarch64"),
+            "{error}"
+        );
     }
 
     /// Whether one of the program headers asks for a dynamic linker.

@@ -1,6 +1,6 @@
 //! Finding the daemon and talking to it, and what its refusals mean for people.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,20 +10,36 @@ use sandcell_sandbox::SandboxError;
 use tokio::time::timeout;
 
 use super::NAME;
+use super::places::{self, Candidate, Folders, System};
 
 /// How long the daemon may take for its first answer.
 const FIRST: Duration = Duration::from_secs(5);
 /// How long any request may take, in seconds. Pulling is not one.
 const REQUEST_S: u64 = 60;
 
-const START: &str = "start Docker (`sudo systemctl start docker`, Docker Desktop, Colima, or `podman system service`), or set `docker.host` or DOCKER_HOST to where it listens";
-const HOST: &str = "set `docker.host` or DOCKER_HOST to where the daemon listens, such as unix:///var/run/docker.sock or tcp://127.0.0.1:2375";
-const PERMISSION: &str = "add your user to the daemon's group (`sudo usermod -aG docker $USER`, then log in again), or use rootless Docker or Podman";
+const START: &str = System::of_this_machine().start();
+const HOST: &str = if cfg!(windows) {
+    "set `docker.host` or DOCKER_HOST to where the daemon listens, such as npipe:////./pipe/docker_engine or tcp://127.0.0.1:2375"
+} else {
+    "set `docker.host` or DOCKER_HOST to where the daemon listens, such as unix:///var/run/docker.sock or tcp://127.0.0.1:2375"
+};
+const PERMISSION: &str = if cfg!(windows) {
+    "add your user to the group docker-users and log in again"
+} else if cfg!(target_os = "macos") {
+    "look who owns the socket: it has to be this user's own (start Docker Desktop, OrbStack or Colima as this user)"
+} else {
+    "add your user to the daemon's group (`sudo usermod -aG docker $USER`, then log in again), or use rootless Docker or Podman"
+};
+/// What Windows says when all instances of a pipe are in use: somebody listens.
+#[cfg(windows)]
+const PIPE_BUSY: i32 = 231;
 
 /// Where a daemon listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Address {
     Unix(PathBuf),
+    /// A named pipe of Windows, such as `//./pipe/docker_engine`.
+    Pipe(PathBuf),
     /// Host and port, without encryption.
     Tcp(String),
     /// Host and port, and the folder with `ca.pem`, `cert.pem` and `key.pem`.
@@ -34,6 +50,7 @@ impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "unix://{}", path.display()),
+            Self::Pipe(path) => write!(f, "npipe://{}", path.display()),
             Self::Tcp(host) => write!(f, "tcp://{host}"),
             Self::Tls(host, _) => write!(f, "tcp://{host} (TLS)"),
         }
@@ -50,6 +67,17 @@ impl Address {
                 Ok(Self::Unix(path))
             } else {
                 Err(wrong(format!("'{text}' is no absolute path after unix://")))
+            };
+        }
+        if let Some(path) = text.strip_prefix("npipe://") {
+            return if !cfg!(windows) {
+                Err(wrong(format!("'{text}' is a named pipe, which only Windows has")))
+            } else if path.starts_with("//") {
+                Ok(Self::Pipe(PathBuf::from(path)))
+            } else {
+                Err(wrong(format!(
+                    "'{text}' is no pipe like npipe:////./pipe/docker_engine"
+                )))
             };
         }
         let encrypted = text.strip_prefix("https://");
@@ -75,22 +103,38 @@ impl Address {
         }
     }
 
-    /// Where daemons usually listen on this machine: the first that is there, else Docker's own place.
-    fn usual() -> Self {
-        let home = std::env::home_dir().unwrap_or_default();
-        let runtime = std::env::var_os("XDG_RUNTIME_DIR")
-            .map(PathBuf::from)
-            .unwrap_or_default();
-        let places = [
-            PathBuf::from("/var/run/docker.sock"),
-            runtime.join("docker.sock"),
-            home.join(".docker/run/docker.sock"),
-            home.join(".colima/default/docker.sock"),
-            runtime.join("podman/podman.sock"),
-            PathBuf::from("/run/podman/podman.sock"),
-        ];
-        let found = places.iter().find(|place| place.is_absolute() && place.exists());
-        Self::Unix(found.cloned().unwrap_or_else(|| PathBuf::from("/var/run/docker.sock")))
+    fn local(path: PathBuf) -> Self {
+        match System::of_this_machine() {
+            System::Linux | System::MacOs => Self::Unix(path),
+            System::Windows => Self::Pipe(path),
+        }
+    }
+
+    /// Of the places where daemons usually listen the first where one does.
+    fn usual(places: Vec<Candidate>) -> Result<Self, SandboxError> {
+        let first = places.first().map(|place| Self::local(place.path.clone()));
+        let mut closed = None;
+        for Candidate { of, path, start } in places {
+            match touch(&path) {
+                Ok(()) => return Ok(Self::local(path)),
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => {
+                    closed.get_or_insert_with(|| {
+                        let start = format!(
+                            "start {of} ({start}), or set `docker.host` or DOCKER_HOST to where another daemon listens"
+                        );
+                        unreachable(&Self::local(path), &error, &start)
+                    });
+                }
+            }
+        }
+        Err(closed.unwrap_or_else(|| {
+            let place = first.map(|address| format!(" at {address}, nor")).unwrap_or_default();
+            unavailable(
+                format!("there is no Docker daemon{place} where others usually listen"),
+                START,
+            )
+        }))
     }
 }
 
@@ -101,12 +145,15 @@ pub(super) async fn connect(
 ) -> Result<(Docker, Address), SandboxError> {
     let address = match host {
         Some(host) => Address::parse(host, certificates)?,
-        None => Address::usual(),
+        None => Address::usual(places::candidates(
+            System::of_this_machine(),
+            &Folders::of_this_process(),
+        ))?,
     };
     let client = match &address {
-        Address::Unix(path) => {
-            reachable(path)?;
-            Docker::connect_with_unix(&path.to_string_lossy(), REQUEST_S, API_DEFAULT_VERSION)
+        Address::Unix(path) | Address::Pipe(path) => {
+            touch(path).map_err(|error| unreachable(&address, &error, START))?;
+            local(path)
         }
         Address::Tls(host, folder) => {
             let file = |name: &str| readable(folder.join(name));
@@ -143,35 +190,49 @@ fn readable(path: PathBuf) -> Result<PathBuf, SandboxError> {
     }
 }
 
-/// Why a socket cannot be used, before the client hides it behind "connect failed".
-fn reachable(path: &Path) -> Result<(), SandboxError> {
-    let address = Address::Unix(path.to_owned());
-    #[cfg(unix)]
-    match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(match error.kind() {
-            ErrorKind::NotFound => unavailable(format!("there is no Docker daemon at {address}"), START),
-            ErrorKind::ConnectionRefused => {
-                unavailable(format!("the Docker daemon at {address} does not run any more"), START)
-            }
-            ErrorKind::PermissionDenied => unavailable(
-                format!("this user may not talk to the Docker daemon at {address}"),
-                PERMISSION,
-            ),
-            _ => unavailable(
-                format!("the Docker daemon at {address} cannot be reached: {error}"),
-                HOST,
-            ),
-        }),
+/// A client for a socket or a named pipe.
+#[cfg(unix)]
+fn local(path: &Path) -> Result<Docker, Error> {
+    Docker::connect_with_unix(&path.to_string_lossy(), REQUEST_S, API_DEFAULT_VERSION)
+}
+
+/// The same where there are pipes instead.
+#[cfg(windows)]
+fn local(path: &Path) -> Result<Docker, Error> {
+    Docker::connect_with_named_pipe(&path.to_string_lossy(), REQUEST_S, API_DEFAULT_VERSION)
+}
+
+/// Whether somebody listens there; the client would hide the reason behind "connect failed".
+#[cfg(unix)]
+fn touch(path: &Path) -> io::Result<()> {
+    std::os::unix::net::UnixStream::connect(path).map(drop)
+}
+
+/// Whether somebody listens there.
+#[cfg(windows)]
+fn touch(path: &Path) -> io::Result<()> {
+    match std::fs::OpenOptions::new().read(true).write(true).open(path) {
+        Err(error) if error.raw_os_error() != Some(PIPE_BUSY) => Err(error),
+        Ok(_) | Err(_) => Ok(()),
     }
-    #[cfg(not(unix))]
-    Err(unavailable(
-        format!(
-            "{address}: this system has no such sockets ({})",
-            ErrorKind::Unsupported
+}
+
+/// Why a socket or a pipe cannot be used.
+fn unreachable(address: &Address, error: &io::Error, start: &str) -> SandboxError {
+    match error.kind() {
+        ErrorKind::NotFound => unavailable(format!("there is no Docker daemon at {address}"), start),
+        ErrorKind::ConnectionRefused => {
+            unavailable(format!("the Docker daemon at {address} does not run any more"), start)
+        }
+        ErrorKind::PermissionDenied => unavailable(
+            format!("this user may not talk to the Docker daemon at {address}"),
+            PERMISSION,
         ),
-        HOST,
-    ))
+        _ => unavailable(
+            format!("the Docker daemon at {address} cannot be reached: {error}"),
+            HOST,
+        ),
+    }
 }
 
 pub(super) fn unavailable(reason: impl Into<String>, remedy: &str) -> SandboxError {
@@ -293,6 +354,7 @@ mod tests {
             "tcp://h:x",
             "ssh://h:22",
             "fd://",
+            "npipe:////./pipe/docker_engine",
         ] {
             let failure = Failure::from(Address::parse(wrong, None).unwrap_err());
             assert_eq!(failure.code, Code::BackendUnavailable, "{wrong}");
@@ -312,6 +374,32 @@ mod tests {
             assert!(failure.remedy.contains(remedy), "{failure}");
             assert!(failure.message.contains(said), "{failure}");
         }
+    }
+
+    #[test]
+    fn the_first_daemon_that_listens_is_used_and_one_that_does_not_run_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        let candidates = |names: &[&str]| -> Vec<Candidate> {
+            let one = |name: &&str| Candidate {
+                of: "Colima",
+                path: place(name),
+                start: "`colima start`",
+            };
+            names.iter().map(one).collect()
+        };
+        drop(std::os::unix::net::UnixListener::bind(place("dead")).unwrap());
+        let told = |names: &[&str]| Failure::from(Address::usual(candidates(names)).unwrap_err());
+        let none = told(&["none", "nothing"]);
+        assert!(none.message.contains("none, nor where others usually"), "{none}");
+        let dead = told(&["none", "dead"]);
+        assert!(dead.message.contains("dead does not run any more"), "{dead}");
+        assert!(dead.remedy.contains("`colima start`"), "{dead}");
+        let _listener = std::os::unix::net::UnixListener::bind(place("alive")).unwrap();
+        assert_eq!(
+            Address::usual(candidates(&["none", "dead", "alive"])).unwrap(),
+            Address::Unix(place("alive"))
+        );
     }
 
     #[tokio::test]

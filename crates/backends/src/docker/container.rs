@@ -6,10 +6,11 @@ use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, ImageInspect,
     Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType, MountVolumeOptions, ResourcesUlimits,
 };
-use sandcell_jail::plan::MASKED;
+use sandcell_jail::masked::MASKED;
 use sandcell_sandbox::{HOME, LAYERS, Limits, MountMode, SandboxSpec};
 
-use super::{agent, copies, labels};
+use super::agent::{self, Agent};
+use super::{copies, labels};
 
 /// Memory for the agent, and what the kernel needs for processes: not taken out of what programs may have.
 const AGENT: u64 = 8 << 20;
@@ -52,6 +53,8 @@ pub(super) struct Common {
     pub(super) runtime: Option<String>,
     /// The operator's folders.
     pub(super) mounts: Vec<sandcell_sandbox::Mount>,
+    /// What is put into each.
+    pub(super) agent: &'static Agent,
     /// Cores that the daemon's machine has, in thousandths.
     pub(super) cores_milli: u32,
 }
@@ -120,7 +123,7 @@ pub(super) fn installing(image: &Image, common: &Common, caches: &[&str]) -> Con
                 .map(|path| ((*path).to_owned(), format!("{cache},mode=0755"))),
         );
         host.tmpfs = Some(folders);
-        host.mounts = Some(vec![agent::mount(true)]);
+        host.mounts = Some(vec![common.agent.mount(true)]);
         host.readonly_rootfs = Some(false);
         host.cap_add = Some(INSTALLER_CAPABILITIES.map(str::to_owned).to_vec());
         host.memory = Some(INSTALLER_MEMORY);
@@ -279,11 +282,11 @@ fn layers() -> Mount {
 }
 
 fn mounts(common: &Common) -> Vec<Mount> {
-    let mut mounts = vec![agent::mount(true), layers()];
+    let mut mounts = vec![common.agent.mount(true), layers()];
     let seen = common.mounts.iter().filter(|mount| mount.mode == MountMode::Ro);
     mounts.extend(seen.map(|own| Mount {
         target: Some(own.sandbox.clone()),
-        source: Some(own.host.to_string_lossy().into_owned()),
+        source: Some(source(&own.host)),
         typ: Some(MountType::BIND),
         read_only: Some(true),
         bind_options: Some(MountBindOptions {
@@ -293,6 +296,12 @@ fn mounts(common: &Common) -> Vec<Mount> {
         ..Mount::default()
     }));
     mounts
+}
+
+/// A folder as the daemon is told it: what Windows puts before an absolute path no daemon understands.
+fn source(host: &std::path::Path) -> String {
+    let text = host.to_string_lossy();
+    text.strip_prefix(r"\\?\").unwrap_or(&text).to_owned()
 }
 
 /// The environment of every program inside: ours, the image's, then the caller's.
@@ -334,6 +343,7 @@ mod tests {
         Common {
             runtime: None,
             mounts: vec![],
+            agent: Agent::of(std::env::consts::ARCH).unwrap(),
             cores_milli: 2000,
         }
     }

@@ -98,12 +98,12 @@ async fn copy(client: &AgentClient, mount: &Mount) -> Result<(), SandboxError> {
 }
 
 /// Whether only what everybody may read is copied: root may read everything, and did not mean to hand that out.
-#[cfg(target_os = "linux")]
+#[cfg(unix)]
 fn everybodys() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(unix))]
 const fn everybodys() -> bool {
     false
 }

@@ -189,7 +189,7 @@ async fn sweep(docker: Docker) {
         .and_then(|list| list.volumes);
     for volume in volumes.unwrap_or_default() {
         // The daemon refuses those that a container has.
-        if volume.name != agent::volume()
+        if !agent::is_volume(&volume.name)
             && docker
                 .remove_volume(&volume.name, None::<RemoveVolumeOptions>)
                 .await

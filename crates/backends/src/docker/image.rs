@@ -59,6 +59,21 @@ impl Images {
         self.pulls.told(name)
     }
 
+    /// Ends the pull of an image that nobody waits for. The daemon stops it when it loses who asked for it.
+    pub(super) fn abandon(&self, name: &str) {
+        self.pulls.abandon(name);
+    }
+
+    /// Looks at the image, and pulls it if that is needed, for as long as it takes.
+    pub(super) async fn bring(self: &Arc<Self>, name: &str) -> Result<(), SandboxError> {
+        loop {
+            match self.find(name).await {
+                Err(SandboxError::Image { .. }) if self.told(name).is_some() => {}
+                found => return found.map(drop),
+            }
+        }
+    }
+
     /// Looks at the image, and pulls it if that is needed.
     pub(super) async fn find(self: &Arc<Self>, name: &str) -> Result<Image, SandboxError> {
         if let Some(found) = self.look(name).await? {

@@ -14,6 +14,7 @@ mod image;
 mod labels;
 mod line;
 mod logins;
+mod places;
 mod report;
 mod runtimes;
 mod sandbox;
@@ -94,12 +95,6 @@ impl DockerBackend {
     /// # Errors
     /// [`SandboxError::Unavailable`] says why there is no daemon, [`SandboxError::Isolation`] what it lacks.
     pub async fn start(config: DockerConfig) -> Result<Arc<Self>, SandboxError> {
-        if agent::PROGRAM.is_empty() {
-            return Err(connect::unavailable(
-                "this build has no agent to put into containers",
-                "build sandcell where the agent's target is installed (`rustup target add` and the name that the build's warning says)",
-            ));
-        }
         let (docker, address) = connect::connect(config.host.as_deref(), config.certificates.as_deref()).await?;
         let info = docker.info().await.map_err(|error| connect::failed(&address, &error))?;
         let found = report::Found::from_daemon(info, config.runtime.as_deref())?;
@@ -115,6 +110,7 @@ impl DockerBackend {
             common: Common {
                 runtime: config.runtime,
                 mounts: config.mounts,
+                agent: found.agent,
                 cores_milli: found.cores_milli,
             },
             isolation: report::isolation(&found, &layers),
@@ -127,7 +123,7 @@ impl DockerBackend {
     async fn provide(&self, image: &str) -> Result<(), SandboxError> {
         let mut there = self.agent.lock().await;
         if !*there {
-            agent::provide(&self.daemon.docker, image)
+            agent::provide(&self.daemon.docker, self.common.agent, image)
                 .await
                 .map_err(|error| connect::failed(&self.daemon.address, &error))?;
             *there = true;
@@ -234,6 +230,17 @@ impl Backend for DockerBackend {
     fn preparing(&self, image: Option<&str>) -> Option<Preparing> {
         let name = image.unwrap_or(&self.image);
         self.images.told(name).or_else(|| self.runtimes.told(name))
+    }
+
+    async fn bring(&self, image: Option<&str>) -> Result<(), SandboxError> {
+        self.images.bring(image.unwrap_or(&self.image)).await
+    }
+
+    fn abandon(&self, image: &str) {
+        // The usual one is wanted by everybody who names none.
+        if image != self.image {
+            self.images.abandon(image);
+        }
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {

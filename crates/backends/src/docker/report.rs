@@ -4,6 +4,7 @@ use bollard::models::SystemInfo;
 use sandcell_sandbox::{Degree, Isolation, LayerReport, LayerState, Level, SandboxError};
 
 use super::NAME;
+use super::agent::Agent;
 
 /// The layers of every container, as it is asked for here.
 const ALWAYS: [&str; 13] = [
@@ -30,6 +31,8 @@ pub(super) struct Found {
     level: Level,
     options: Vec<String>,
     missing: Vec<(&'static str, String)>,
+    /// For the daemon's machine.
+    pub(super) agent: &'static Agent,
     pub(super) cores_milli: u32,
 }
 
@@ -43,14 +46,7 @@ impl Found {
                 "switch it to Linux containers",
             ));
         }
-        let arch = info.architecture.unwrap_or_default();
-        let ours = std::env::consts::ARCH;
-        if !(arch == ours || matches!((arch.as_str(), ours), ("arm64", "aarch64") | ("amd64", "x86_64"))) {
-            return Err(super::connect::unavailable(
-                format!("the daemon's machine is {arch}, and this build has an agent for {ours}"),
-                "use a daemon on a machine of the same architecture",
-            ));
-        }
+        let agent = Agent::of(&info.architecture.unwrap_or_default())?;
         let runtimes = info.runtimes.unwrap_or_default();
         if let Some(wanted) = runtime.filter(|wanted| !runtimes.is_empty() && !runtimes.contains_key(*wanted)) {
             let mut known: Vec<&str> = runtimes.keys().map(String::as_str).collect();
@@ -86,6 +82,7 @@ impl Found {
             level: level(&runtime),
             options,
             missing,
+            agent,
             cores_milli: info
                 .ncpu
                 .and_then(|cores| u32::try_from(cores).ok())

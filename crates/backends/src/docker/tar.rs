@@ -2,6 +2,7 @@
 
 use std::io::{self, Read as _};
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -154,19 +155,19 @@ fn send(pieces: &mpsc::Sender<Bytes>, piece: Bytes) -> io::Result<()> {
 }
 
 fn add(path: &Path, name: Vec<u8>, depth: usize, which: Which, pieces: &mpsc::Sender<Bytes>) -> io::Result<()> {
-    use std::os::unix::ffi::OsStrExt as _;
-    use std::os::unix::fs::MetadataExt as _;
     if depth > DEPTH {
         return Err(io::Error::other("folders lie too deep in each other"));
     }
     let about = path.symlink_metadata()?;
-    let modified = u64::try_from(about.mtime()).unwrap_or(0);
+    let modified = about
+        .modified()?
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
     if about.is_symlink() && matches!(which, Which::Copy { .. }) {
         let to = path.read_link()?;
-        return send(pieces, link(&name, to.as_os_str().as_bytes(), modified).into());
+        return send(pieces, link(&name, &own::target(&to)?, modified).into());
     }
-    let needed = if about.is_dir() { 0o005 } else { 0o004 };
-    if which == (Which::Copy { everybodys: true }) && about.mode() & needed != needed {
+    if which == (Which::Copy { everybodys: true }) && !own::everybodys(&about) {
         return Ok(());
     }
     if about.is_dir() {
@@ -176,7 +177,7 @@ fn add(path: &Path, name: Vec<u8>, depth: usize, which: Which, pieces: &mpsc::Se
         for entry in entries {
             let mut below = name.clone();
             below.push(b'/');
-            below.extend_from_slice(entry.file_name().as_bytes());
+            below.extend_from_slice(&own::name(&entry.file_name())?);
             add(&entry.path(), below, depth + 1, which, pieces)?;
         }
         return Ok(());
@@ -184,7 +185,7 @@ fn add(path: &Path, name: Vec<u8>, depth: usize, which: Which, pieces: &mpsc::Se
     if !about.is_file() {
         return Ok(());
     }
-    let executable = about.mode() & 0o100 != 0;
+    let executable = own::executable(&about);
     let size = about.len();
     send(pieces, heads(&name, Kind::File { size, executable }, modified).into())?;
     let mut file = std::fs::File::open(path)?.take(size);
@@ -208,6 +209,64 @@ fn add(path: &Path, name: Vec<u8>, depth: usize, which: Which, pieces: &mpsc::Se
     match padding {
         0 => Ok(()),
         padding => send(pieces, vec![0; padding].into()),
+    }
+}
+
+/// What each system says of files in its own way.
+#[cfg(unix)]
+mod own {
+    use std::ffi::OsStr;
+    use std::fs::Metadata;
+    use std::io;
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::os::unix::fs::MetadataExt as _;
+    use std::path::Path;
+
+    pub(super) fn name(name: &OsStr) -> io::Result<Vec<u8>> {
+        Ok(name.as_bytes().to_vec())
+    }
+
+    /// Where a link leads.
+    pub(super) fn target(to: &Path) -> io::Result<Vec<u8>> {
+        name(to.as_os_str())
+    }
+
+    pub(super) fn everybodys(about: &Metadata) -> bool {
+        let needed = if about.is_dir() { 0o005 } else { 0o004 };
+        about.mode() & needed == needed
+    }
+
+    pub(super) fn executable(about: &Metadata) -> bool {
+        about.mode() & 0o100 != 0
+    }
+}
+
+/// The same where files have no such modes, and names are text.
+#[cfg(not(unix))]
+mod own {
+    use std::ffi::OsStr;
+    use std::fs::Metadata;
+    use std::io;
+    use std::path::Path;
+
+    pub(super) fn name(name: &OsStr) -> io::Result<Vec<u8>> {
+        let text = name.to_str().ok_or_else(|| io::Error::other("a name is not Unicode"))?;
+        Ok(text.as_bytes().to_vec())
+    }
+
+    /// Where a link leads, as a sandbox reads it.
+    pub(super) fn target(to: &Path) -> io::Result<Vec<u8>> {
+        let text = String::from_utf8(name(to.as_os_str())?).map_err(io::Error::other)?;
+        Ok(text.replace('\\', "/").into_bytes())
+    }
+
+    pub(super) const fn everybodys(_about: &Metadata) -> bool {
+        true
+    }
+
+    /// As Docker itself says of files from Windows: a script of the project can be started.
+    pub(super) const fn executable(_about: &Metadata) -> bool {
+        true
     }
 }
 

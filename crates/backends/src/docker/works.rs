@@ -4,11 +4,13 @@
 //! gives up so costs nothing of what was done.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sandcell_sandbox::Preparing;
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 /// How long one call waits.
@@ -44,10 +46,19 @@ impl Teller {
     }
 }
 
+/// A work that is under way.
+#[derive(Debug)]
+struct Running {
+    number: u64,
+    stage: watch::Sender<Stage>,
+    task: AbortHandle,
+}
+
 /// Works, each by a name.
 #[derive(Debug, Default)]
 pub(super) struct Works {
-    running: Mutex<HashMap<String, watch::Receiver<Stage>>>,
+    running: Mutex<HashMap<String, Running>>,
+    next: AtomicU64,
 }
 
 impl Works {
@@ -84,21 +95,22 @@ impl Works {
         W: Future<Output = Result<(), String>> + Send + 'static,
     {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(stage) = running.get(name) {
-            return Some(stage.clone());
+        if let Some(one) = running.get(name) {
+            return Some(one.stage.subscribe());
         }
         if running.len() >= WORKS {
             return None;
         }
         let (sender, stage) = watch::channel(Stage::Running(Preparing::default()));
-        running.insert(name.to_owned(), stage.clone());
-        drop(running);
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
         let work = work(Teller(sender.clone()));
         let entry = Entry {
             works: Arc::clone(self),
             name: name.to_owned(),
+            number,
         };
-        tokio::spawn(async move {
+        let known = sender.clone();
+        let task = tokio::spawn(async move {
             let end = match timeout(most, work).await {
                 Ok(Ok(())) => Stage::Done,
                 Ok(Err(reason)) => Stage::Failed(reason),
@@ -108,13 +120,30 @@ impl Works {
             drop(entry);
             sender.send_replace(end);
         });
+        let one = Running {
+            number,
+            stage: known,
+            task: task.abort_handle(),
+        };
+        running.insert(name.to_owned(), one);
         Some(stage)
+    }
+
+    /// Ends a work that nobody waits for.
+    pub(super) fn abandon(&self, name: &str) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if running.get(name).is_some_and(|one| one.stage.receiver_count() == 0)
+            && let Some(one) = running.remove(name)
+        {
+            tracing::info!(work = name, "given up");
+            one.task.abort();
+        }
     }
 
     /// How far a work is that is under way.
     pub(super) fn told(&self, name: &str) -> Option<Preparing> {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*running.get(name)?.borrow() {
+        match &*running.get(name)?.stage.borrow() {
             Stage::Running(progress) => Some(progress.clone()),
             Stage::Done | Stage::Failed(_) => None,
         }
@@ -125,12 +154,16 @@ impl Works {
 struct Entry {
     works: Arc<Works>,
     name: String,
+    number: u64,
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
         let mut running = self.works.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running.remove(&self.name);
+        // One that was given up may have a successor of its name.
+        if running.get(&self.name).is_some_and(|one| one.number == self.number) {
+            running.remove(&self.name);
+        }
     }
 }
 
@@ -176,6 +209,37 @@ mod tests {
         let broken = works.join("a", most, |_| async { panic!("on purpose") }).await;
         assert_eq!(broken, Found::Failed("it broke off".to_owned()));
         assert_eq!(works.join("a", most, |_| async { Ok(()) }).await, Found::Done);
+    }
+
+    /// Says when it is dropped.
+    struct Dropped(Option<tokio::sync::oneshot::Sender<()>>);
+
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            let _ = self.0.take().map(|told| told.send(()));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_work_that_is_given_up_ends_unless_somebody_waits_and_may_begin_again() {
+        let works = Arc::new(Works::default());
+        let most = Duration::from_secs(100);
+        let (told, gone) = tokio::sync::oneshot::channel();
+        let dropped = Dropped(Some(told));
+        let mut waiting = Box::pin(works.join("a", most, |_| async move {
+            let _dropped = dropped;
+            std::future::pending().await
+        }));
+        assert!(futures::poll!(&mut waiting).is_pending());
+        works.abandon("a");
+        assert!(works.told("a").is_some(), "somebody waits");
+        drop(waiting);
+        works.abandon("a");
+        assert_eq!(works.told("a"), None);
+        // Begun before the old one has noticed.
+        let again = works.join("a", most, |_| async { Ok(()) });
+        assert_eq!(again.await, Found::Done);
+        gone.await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

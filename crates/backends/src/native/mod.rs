@@ -22,8 +22,8 @@ use sandcell_jail::lane::Lane;
 use sandcell_jail::launcher::{self, Launcher};
 use sandcell_jail::spec::{Request, Template};
 use sandcell_sandbox::{
-    Backend, Degree, Image, Images, Isolation, LayerReport, Level, Limits, Mount, MountMode, Parent, Sandbox,
-    SandboxError, SandboxSpec,
+    Backend, Degree, Image, Images, Isolation, LayerReport, Level, Limits, Mount, MountMode, Parent, Preparing,
+    Sandbox, SandboxError, SandboxSpec,
 };
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
@@ -341,6 +341,16 @@ impl Backend for NativeBackend {
 
     fn layers(&self) -> &[LayerReport] {
         &self.layers
+    }
+
+    fn preparing(&self, image: Option<&str>) -> Option<Preparing> {
+        self.images.as_ref()?.preparing(image?)
+    }
+
+    fn abandon(&self, image: &str) {
+        if let Some(images) = &self.images {
+            images.abandon(image);
+        }
     }
 
     fn knows_images(&self) -> bool {

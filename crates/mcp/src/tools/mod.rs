@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use sandcell_engine::{MIN_MEMORY, Principal, Watch};
-use sandcell_sandbox::{Consent, Failure, LeftToUser};
+use sandcell_sandbox::{Code, Consent, Failure, LeftToUser};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -39,6 +39,22 @@ pub(crate) struct Call {
     pub(crate) watch: Watch,
     /// What the user said to what of it the operator leaves to the user.
     pub(crate) consent: Consent,
+}
+
+/// Ends a wait when the call is taken back.
+async fn unless_cancelled<T>(
+    cancel: &CancellationToken,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    tokio::select! {
+        biased;
+        done = work => done,
+        () = cancel.cancelled() => Err(Failure::new(
+            Code::Cancelled,
+            "the call was taken back, and nothing was made",
+            "call again",
+        )),
+    }
 }
 
 /// What a tool's function gives back.

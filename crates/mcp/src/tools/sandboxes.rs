@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 
 use super::executions::one_line;
 use super::packages::packages_field;
-use super::{Call, Effect, Facts, Tool, count_field, memory_field, network_field, sandbox_field, seconds_field};
+use super::{
+    Call, Effect, Facts, Tool, count_field, memory_field, network_field, sandbox_field, seconds_field, unless_cancelled,
+};
 use crate::answer::Answer;
 use crate::content::execution;
 use crate::content::text::shorten;
@@ -106,7 +108,7 @@ async fn create(mut call: Call) -> Result<Answer, Failure> {
         watch: call.watch.clone(),
         consent: call.consent,
     };
-    let views = call.host.create(&call.who, request).await?;
+    let views = unless_cancelled(&call.cancel, call.host.create(&call.who, request)).await?;
     let Some(first) = views.first() else {
         return Err(Failure::new(
             sandcell_sandbox::Code::Internal,

@@ -1,16 +1,17 @@
 //! `sandcell images`: container images that sandboxes are made of without a container daemon.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
 use sandcell_images::{Kept, Kind, LocalImages, Pruned};
-use sandcell_sandbox::{Backend, Code, Failure};
+use sandcell_sandbox::{Backend, Code, Failure, Preparing};
 use serde_json::json;
 use tokio::sync::watch;
 
+use super::bar::Bar;
 use super::output::{self, Style};
 use crate::config::Settings;
 use crate::signals::Stop;
@@ -135,48 +136,30 @@ pub(super) async fn pull(
     backend: &Arc<dyn Backend>,
     stop: &mut Stop,
 ) -> Result<Kept, Failure> {
-    let progress = watch::Sender::new("the registry is being asked".to_owned());
+    let progress = watch::Sender::new(Preparing {
+        text: "the registry is being asked".to_owned(),
+        ..Preparing::default()
+    });
     let mut steps = progress.subscribe();
-    let (began, mut told) = (Instant::now(), None);
+    let mut bar = Bar::new();
     let work = images.pull(name, backend, &progress);
     tokio::pin!(work);
     let mut tick = tokio::time::interval(Duration::from_millis(250));
     loop {
         tokio::select! {
             pulled = &mut work => {
-                clear_line();
+                bar.clear();
                 return pulled.map_err(|error| error.failure(name));
             }
             _ = tick.tick() => {
                 let step = steps.borrow_and_update().clone();
-                say_step(&step, began, &mut told);
+                bar.show(&step);
             }
             _ = stop.next() => {
-                clear_line();
+                bar.clear();
                 return Err(Failure::new(Code::Cancelled, "the image was not pulled; nothing of it is left", "run it again"));
             }
         }
-    }
-}
-
-/// One line that changes on a terminal; elsewhere a line now and then.
-fn say_step(step: &str, began: Instant, told: &mut Option<Instant>) {
-    const SELDOM: Duration = Duration::from_secs(5);
-    let mut err = io::stderr().lock();
-    // Progress that nobody can read is no reason to stop.
-    if err.is_terminal() {
-        let _nobody_listens = write!(err, "\r\u{1b}[K{:>3} s  {step}", began.elapsed().as_secs());
-    } else if told.is_none_or(|told| told.elapsed() > SELDOM) {
-        *told = Some(Instant::now());
-        let _nobody_listens = writeln!(err, "{step}");
-    }
-    let _nobody_listens = err.flush();
-}
-
-fn clear_line() {
-    let mut err = io::stderr().lock();
-    if err.is_terminal() {
-        let _nobody_listens = write!(err, "\r\u{1b}[K");
     }
 }
 

@@ -3,6 +3,7 @@
 
 #[cfg(unix)]
 mod audit;
+mod bar;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod base;
 mod check;
@@ -16,7 +17,7 @@ mod images;
 mod install;
 mod languages;
 mod output;
-#[cfg(all(target_os = "linux", feature = "docker"))]
+#[cfg(feature = "docker")]
 mod prepared;
 #[cfg(test)]
 mod reference;
@@ -71,7 +72,7 @@ enum Command {
     Service(service::ServiceArgs),
     #[cfg(all(target_os = "linux", feature = "native"))]
     Images(images::ImagesArgs),
-    #[cfg(all(target_os = "linux", feature = "docker"))]
+    #[cfg(feature = "docker")]
     Prepared(prepared::PreparedArgs),
     Token(token::TokenArgs),
     #[cfg(all(unix, feature = "history"))]
@@ -164,7 +165,7 @@ fn dispatch(cli: Cli) -> ExitCode {
         Command::Service(args) => ended(service::run(&args)),
         #[cfg(all(target_os = "linux", feature = "native"))]
         Command::Images(args) => images::main(&args, || load(file, Vec::new())),
-        #[cfg(all(target_os = "linux", feature = "docker"))]
+        #[cfg(feature = "docker")]
         Command::Prepared(args) => ended(load(file, Vec::new()).and_then(|settings| prepared::run(&args, &settings))),
         Command::Token(args) => ended(load(file, Vec::new()).and_then(|settings| token::run(&args, &settings))),
         #[cfg(all(unix, feature = "history"))]

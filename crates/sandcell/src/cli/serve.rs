@@ -113,7 +113,7 @@ pub(super) fn run(
     #[cfg(feature = "bridge")]
     if let Some(url) = &args.connect {
         // Nothing is isolated here.
-        drop(launcher);
+        launcher.end();
         let result = runtime.block_on(connect::serve(args, url));
         runtime.shutdown_background();
         return result;
@@ -126,7 +126,7 @@ pub(super) fn run(
     }
     if settings.service.on_demand && args.http.is_none() {
         // Nothing is isolated here, either.
-        drop(launcher);
+        launcher.end();
         #[cfg(all(unix, feature = "bridge"))]
         {
             let result = runtime.block_on(demand::serve(args, &settings));

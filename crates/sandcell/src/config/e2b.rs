@@ -8,10 +8,7 @@ use super::{ConfigError, Getter, Value, wrong};
 
 /// What the operator says about the E2B service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(
-    not(all(target_os = "linux", feature = "e2b")),
-    allow(dead_code, reason = "only the back end e2b looks at it")
-)]
+#[cfg_attr(not(feature = "e2b"), allow(dead_code, reason = "only the back end e2b looks at it"))]
 pub(crate) struct E2bSettings {
     pub(crate) key: Option<Secret>,
     pub(crate) domain: String,

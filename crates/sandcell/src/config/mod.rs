@@ -38,7 +38,7 @@ pub(crate) struct Settings {
     pub(crate) isolation_min: Level,
     /// Who must hold the limits on amounts.
     #[cfg_attr(
-        not(all(target_os = "linux", any(feature = "docker", feature = "native"))),
+        not(any(feature = "docker", all(target_os = "linux", feature = "native"))),
         expect(dead_code, reason = "only back ends that are here have degrees")
     )]
     pub(crate) limits_min: Degree,
@@ -60,13 +60,13 @@ pub(crate) struct Settings {
     pub(crate) packages: PackageSettings,
     /// What sandboxes may reach.
     #[cfg_attr(
-        not(all(target_os = "linux", feature = "native")),
-        expect(dead_code, reason = "only the native back end has network")
+        not(any(feature = "docker", all(target_os = "linux", feature = "native"))),
+        expect(dead_code, reason = "only back ends that are here have network")
     )]
     pub(crate) network: NetworkSettings,
     /// Where containers are made, and of what.
     #[cfg_attr(
-        not(all(target_os = "linux", any(feature = "docker", feature = "native"))),
+        not(any(feature = "docker", all(target_os = "linux", feature = "native"))),
         expect(dead_code, reason = "only the Docker back end makes containers")
     )]
     pub(crate) docker: DockerSettings,
@@ -78,7 +78,7 @@ pub(crate) struct Settings {
     pub(crate) toolset: Toolset,
     /// The E2B service.
     #[cfg_attr(
-        not(all(target_os = "linux", feature = "e2b")),
+        not(feature = "e2b"),
         expect(dead_code, reason = "only the back end e2b looks at it")
     )]
     pub(crate) e2b: E2bSettings,
@@ -183,10 +183,6 @@ pub(crate) struct DockerSettings {
 
 /// What the operator says about images that need no container daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(
-    not(all(target_os = "linux", feature = "native")),
-    expect(dead_code, reason = "only the native back end makes sandboxes of them")
-)]
 pub(crate) struct ImageSettings {
     /// What calls may name.
     pub(crate) allow: Vec<String>,
@@ -232,10 +228,6 @@ pub(crate) struct HistorySettings {
 
 /// Servers in the background.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(
-    not(all(unix, feature = "bridge")),
-    expect(dead_code, reason = "only bridges on Unix systems start them")
-)]
 pub(crate) struct ServiceSettings {
     /// Whether `serve` uses one.
     pub(crate) on_demand: bool,
@@ -752,7 +744,9 @@ fn default_language_tables() -> Vec<PathBuf> {
             .filter(|path| path.is_absolute())
     };
     folders.extend(
-        home("XDG_CONFIG_HOME", "sandcell/languages.d").or_else(|| home("HOME", ".config/sandcell/languages.d")),
+        home("XDG_CONFIG_HOME", "sandcell/languages.d")
+            .or_else(|| home("HOME", ".config/sandcell/languages.d"))
+            .or_else(|| home("APPDATA", "sandcell/languages.d")),
     );
     folders
 }

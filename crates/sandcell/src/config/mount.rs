@@ -26,7 +26,7 @@ pub(crate) fn from_flag(text: &str) -> Result<Mount, String> {
         Some((rest, "cow")) => (rest, MountMode::Cow),
         _ => (text, MountMode::Ro),
     };
-    let (host, sandbox) = match rest.split_once(':') {
+    let (host, sandbox) = match split(rest, drive(rest)) {
         Some((_, sandbox)) if !sandbox.starts_with('/') => {
             return Err(format!(
                 "{}: after the host's folder comes an absolute path inside the sandbox, then `ro` or `cow`",
@@ -37,6 +37,20 @@ pub(crate) fn from_flag(text: &str) -> Result<Mount, String> {
         None => (rest, None),
     };
     make(Path::new(host), sandbox, mode)
+}
+
+/// Bytes of the drive that a path of Windows begins with (`C:`).
+fn drive(path: &str) -> usize {
+    match path.as_bytes() {
+        [letter, b':', b'\\' | b'/', ..] if cfg!(windows) && letter.is_ascii_alphabetic() => 2,
+        _ => 0,
+    }
+}
+
+/// At the first colon from there on.
+fn split(text: &str, from: usize) -> Option<(&str, &str)> {
+    let at = from + text.get(from..)?.find(':')?;
+    Some((text.get(..at)?, text.get(at + 1..)?))
 }
 
 /// Reads one `[[mount]]` table.

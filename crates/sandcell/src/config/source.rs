@@ -90,12 +90,13 @@ impl Surroundings {
                 .map(|folder| PathBuf::from(folder).join(below))
                 .filter(|path| path.is_absolute())
         };
-        let user =
-            home("XDG_CONFIG_HOME", "sandcell/config.toml").or_else(|| home("HOME", ".config/sandcell/config.toml"));
+        let user = home("XDG_CONFIG_HOME", "sandcell/config.toml")
+            .or_else(|| home("HOME", ".config/sandcell/config.toml"))
+            .or_else(|| home("APPDATA", "sandcell/config.toml"));
+        // On Windows everybody may make such a folder.
+        let system = cfg!(unix).then(|| PathBuf::from("/etc/sandcell/config.toml"));
         Self {
-            files: std::iter::once(PathBuf::from("/etc/sandcell/config.toml"))
-                .chain(user)
-                .collect(),
+            files: system.into_iter().chain(user).collect(),
             named_file,
             dotenv: std::env::current_dir().ok().map(|folder| folder.join(".env")),
             env: std::env::vars_os().collect(),

@@ -58,8 +58,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
     plain(
         "backend",
         Kind::ListOf(&["native", "docker", "e2b"]),
-        "native",
-        "Back ends that make sandboxes, the preferred one first; the next one is used where the one before it cannot work or is below `isolation_min`. The flag is `--backend`; `INTERPRETER_TYPE` means the same.",
+        if cfg!(target_os = "linux") { "native" } else { "docker" },
+        "Back ends that make sandboxes, the preferred one first (`docker` where this is not Linux); the next one is used where the one before it cannot work or is below `isolation_min`. The flag is `--backend`; `INTERPRETER_TYPE` means the same.",
     ),
     operator(
         "isolation_min",
@@ -498,7 +498,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "docker.host",
         Kind::Text,
         "",
-        "Where the Docker daemon listens, such as `unix:///var/run/docker.sock` or `tcp://127.0.0.1:2375`; `DOCKER_HOST` means the same. Empty: the first of the usual places that is there (Docker, rootless Docker, Docker Desktop, Colima, Podman).",
+        "Where the Docker daemon listens, such as `unix:///var/run/docker.sock` or `tcp://127.0.0.1:2375`; `DOCKER_HOST` means the same. Empty: the first of the usual places where one answers (Docker, rootless Docker, Docker Desktop, OrbStack, Rancher Desktop, Colima, Podman); on Windows `npipe:////./pipe/docker_engine` and the like.",
     ),
     operator(
         "docker.cert_path",

@@ -46,15 +46,8 @@ pub(super) async fn backend(settings: &Settings) -> Result<Arc<dyn Backend>, Fai
 }
 
 /// The way to the hosts that system packages come from.
-#[cfg(feature = "native")]
 fn mirrors(settings: &Settings) -> Result<Option<Arc<dyn Network>>, Failure> {
     super::network::reaching(&settings.docker.mirrors, &settings.network)
-}
-
-/// A build without the broker installs nothing.
-#[cfg(not(feature = "native"))]
-fn mirrors(_settings: &Settings) -> Result<Option<Arc<dyn Network>>, Failure> {
-    Ok(None)
 }
 
 /// The languages of the image. Where no sandbox of it can be made now, Python is taken to be there: calls are told why

@@ -11,13 +11,13 @@ pub(super) const BACKENDS: &[Maker] = &[
         make: |ground| Box::pin(super::native::make(ground)),
         inside: Inside::ThisMachine,
     },
-    #[cfg(all(target_os = "linux", feature = "docker"))]
+    #[cfg(feature = "docker")]
     Maker {
         name: super::docker::NAME,
         make: |ground| Box::pin(super::docker::backend(ground.settings)),
         inside: Inside::ThisMachine,
     },
-    #[cfg(all(target_os = "linux", feature = "e2b"))]
+    #[cfg(feature = "e2b")]
     Maker {
         name: sandcell_backends::e2b::NAME,
         make: |ground| Box::pin(super::e2b::make(ground)),

@@ -152,7 +152,7 @@ pub(super) async fn make(list: &[Maker], name: &str, ground: Ground<'_>) -> Resu
 }
 
 pub(super) fn unknown(name: &str) -> Failure {
-    let (message, remedy) = if cfg!(target_os = "linux") {
+    let (message, remedy) = if cfg!(target_os = "linux") || name != "native" {
         (
             format!("back end {name} is not available: this build does not have it"),
             format!("build sandcell with the feature `{name}`, or choose another back end with --backend"),
@@ -163,7 +163,7 @@ pub(super) fn unknown(name: &str) -> Failure {
                 "back end {name} is not available: it needs Linux, and this is {}",
                 std::env::consts::OS
             ),
-            "run sandcell on a Linux machine, in a Linux virtual machine or in WSL 2".to_owned(),
+            "use --backend docker or --backend e2b, or run sandcell on a Linux machine, in a Linux virtual machine or in WSL 2".to_owned(),
         )
     };
     Failure::new(Code::BackendUnavailable, message, remedy)

@@ -578,3 +578,89 @@ fn the_doctor_says_that_the_image_cannot_be_had_and_attacks_nothing() {
         "{row}"
     );
 }
+
+/// A pull that never ends by itself; what the daemon's client does to it is seen as the end of its connection.
+fn endless(stream: &mut UnixStream) {
+    let _ = stream.write_all(HEAD);
+    for done in 1.. {
+        let step = format!(
+            r#"{{"id":"a","status":"Downloading","progressDetail":{{"current":{done}000000,"total":900000000}}}}"#
+        );
+        if write!(stream, "{:x}\r\n{step}\n\r\n", step.len() + 1).is_err() {
+            ENDED.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// How many of them somebody ended.
+static ENDED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+
+#[test]
+fn a_pull_ends_when_whoever_asked_for_it_takes_that_back() {
+    fn here() {}
+    let Some((host, _turn)) = daemon(&name_of(here)) else {
+        return;
+    };
+    let image = variable("SANDCELL_TEST_IMAGE").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let socket = between(folder.path(), &host, endless);
+    let place = Place::with_settings(&format!(
+        "backend = \"docker\"\n[docker]\nhost = \"{socket}\"\nimage = \"{image}\"\n[pool]\nparked = 0\n"
+    ));
+    let ended = || ENDED.load(std::sync::atomic::Ordering::SeqCst);
+    let server = Client::start(&mut place.command(&["serve"]));
+    let within = |what: &str, look: &dyn Fn() -> bool| until(Duration::from_secs(20), what, || look().then_some(()));
+    let pull = |name: &str, token: &str| {
+        let call = json!({"name": "create_sandbox", "arguments": {"image": name}, "_meta": {"progressToken": token}});
+        let id = server.fresh_id();
+        let line = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": call});
+        server.send_line(line.to_string().as_bytes());
+        within("the pull is told", &|| {
+            server
+                .told()
+                .iter()
+                .any(|note| note.to_string().contains(name) && note["params"]["progressToken"] == token)
+        });
+        id
+    };
+    let back = |id: u64| server.notify("notifications/cancelled", json!({"requestId": id}));
+    let one = pull("slow.example/a:1", "one");
+    back(one);
+    within("the daemon is left", &|| ended() == 1);
+    // Two who wait for the same: it goes on for the other.
+    let (two, three) = (pull("slow.example/b:1", "two"), pull("slow.example/b:1", "three"));
+    back(two);
+    assert_eq!(server.text("print(1)").trim(), "1");
+    assert_eq!(ended(), 1);
+    back(three);
+    within("the daemon is left", &|| ended() == 2);
+    drop(server);
+
+    // And Ctrl-C at a command that waits.
+    let program = place.write("main.py", "print(1)");
+    let mut command = place.command(&["run", "--image", "slow.example/c:1"]);
+    let mut child = command
+        .arg(&program)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("pulling slow.example/c:1") {
+        line.clear();
+        assert!(said.read_line(&mut line).unwrap() > 0, "it said nothing of the pull");
+    }
+    assert!(line.contains("of 900 MB"), "{line}");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    let status = child.wait().unwrap();
+    assert!(rest.contains("did not run"), "{rest}");
+    assert_eq!(status.code(), Some(125), "{rest}");
+    within("the daemon is left", &|| ended() == 3);
+}

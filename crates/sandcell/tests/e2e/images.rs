@@ -437,6 +437,43 @@ fn a_pull_that_is_given_up_or_killed_leaves_nothing() {
 }
 
 #[test]
+fn a_call_is_told_how_far_its_image_is_and_ends_the_pull_when_it_is_taken_back() {
+    let _turn = images!();
+    let image = Image::of(&[shell()]);
+    let registry = Registry::with(&image);
+    let whole = image.blobs[&image.layers[0]].clone();
+    registry.say(
+        &format!("blobs/{}", image.layers[0]),
+        Answer::Stalls(whole[..whole.len() - 1].to_vec()),
+    );
+    let place = open_place();
+    let server = Client::start(&mut place.command(&["serve"]));
+    let arguments = json!({"image": registry.name()});
+    let params = json!({"name": "create_sandbox", "arguments": arguments, "_meta": {"progressToken": "p"}});
+    let id = server.fresh_id();
+    let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
+    server.send_line(call.to_string().as_bytes());
+    until(PATIENCE, "the pull is told", || {
+        let told = server.told();
+        let mut notes = told
+            .iter()
+            .map(|note| note["params"]["message"].as_str().unwrap_or_default());
+        notes
+            .any(|said| said.contains("pulling") && said.contains("layer 1 of 1") && said.contains("MB"))
+            .then_some(())
+    });
+    until(PATIENCE, "the layer is being unpacked", || {
+        (!drafts(&place).is_empty()).then_some(())
+    });
+    server.notify("notifications/cancelled", json!({"requestId": id}));
+    until(PATIENCE, "the pull has ended", || {
+        drafts(&place).is_empty().then_some(())
+    });
+    nothing_is_left(&place);
+    assert_eq!(server.text("print(1)").trim(), "1");
+}
+
+#[test]
 fn a_real_registry_is_pulled_from_by_name_digest_and_login() {
     let _turn = images!();
     let has = |program: &str| {

@@ -102,6 +102,7 @@ mod e2b;
 #[path = "../../../backends/tests/e2b/fake.rs"]
 mod e2b_service;
 // The other two sets of tools.
+mod neighbours;
 mod toolsets;
 // Clients that we did not write.
 mod python_sdk;

@@ -10,7 +10,7 @@ use sandcell_engine::{CreateRequest, ExecuteRequest, Principal, SandboxView, Wat
 use sandcell_sandbox::{Code, Failure};
 use serde_json::json;
 
-use super::{Call, Effect, Facts, Tool};
+use super::{Call, Effect, Facts, Tool, unless_cancelled};
 use crate::answer::Answer;
 use crate::content::execution;
 use crate::host::Host;
@@ -78,7 +78,8 @@ fn initialize_sandbox() -> Tool {
 async fn initialize(mut call: Call) -> Result<Answer, Failure> {
     let asked = call.arguments.text("image").unwrap_or_else(|| IMAGE.to_owned());
     let before = current(&*call.host, &call.who).await?;
-    let (view, image) = create(&*call.host, &call.who, asked, &call.watch).await?;
+    let making = create(&*call.host, &call.who, asked, &call.watch);
+    let (view, image) = unless_cancelled(&call.cancel, making).await?;
     // Only now: when the new one cannot be had, the old one is still there.
     for old in &before {
         stop_one(&*call.host, &call.who, old).await?;

@@ -260,7 +260,19 @@ async fn read_history(mut call: Call) -> Result<Answer, Failure> {
     let last_n = u64::try_from(asked).unwrap_or(1).clamp(1, HISTORY_RECORDS);
     let last_n = usize::try_from(last_n).unwrap_or(1);
     let view = call.host.history(&call.who, last_n, None).await?;
-    Ok(same_as_text(serde_json::to_value(&view).unwrap_or_default()))
+    let mut data = serde_json::to_value(&view).unwrap_or_default();
+    // As in what a run answers: a text that is empty when all was well.
+    for record in data
+        .get_mut("records")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        if let Some(error) = record.get_mut("error").filter(|error| error.is_null()) {
+            *error = json!("");
+        }
+    }
+    Ok(same_as_text(data))
 }
 
 fn reset_session_state() -> Tool {

@@ -15,6 +15,7 @@ use sandcell_sandbox::{Code, Failure, Language as _, LayerReport, LayerState, Le
 use serde_json::json;
 use std::sync::Arc;
 
+use super::install::{self, Configured};
 use super::output::{self, Printed, Style, safe};
 use crate::config::Settings;
 use crate::wiring::{self, Launcher};
@@ -50,7 +51,10 @@ struct Report {
     /// What installs packages of npm; none where there is no Node to use them.
     npm: Option<Result<std::path::PathBuf, ()>>,
     siege: Option<Siege>,
+    /// What else keeps code from being run: settings that cannot be read, a base that is not there.
+    problems: Vec<Failure>,
     host: Vec<Advice>,
+    clients: Vec<Configured>,
 }
 
 /// A back end of the settings.
@@ -97,10 +101,28 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     let layers = layers(&wired.engine);
     let missing = layers.iter().filter(|layer| layer.state == LayerState::Missing);
     let absent: Vec<String> = missing.map(|layer| layer.name.clone()).collect();
+    let mut problems = wired.problems.clone();
+    let siege = if python.is_ok() && problems.is_empty() && wired.unready.is_none() {
+        siege::lay(&wired.engine, &absent)
+            .await
+            .map_err(|failure| problems.push(failure))
+            .ok()
+    } else {
+        None
+    };
+    // What has a line of its own is said once.
+    problems.retain(|problem| {
+        python.as_ref().err() != Some(problem)
+            && wired
+                .backends
+                .iter()
+                .all(|backend| backend.failure.as_ref() != Some(problem))
+    });
     let report = Report {
         level: wired.level(),
         floor,
         host: host::advice(situation(&layers)),
+        clients: install::configured(),
         layers,
         backends: wired
             .backends
@@ -118,10 +140,8 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
                 }),
             })
             .collect(),
-        siege: match (&python, wired.problems.is_empty()) {
-            (Ok(_), true) if wired.unready.is_none() => Some(siege::lay(&wired.engine, &absent).await),
-            _ => None,
-        },
+        siege,
+        problems,
         npm: wired
             .engine
             .languages()
@@ -193,7 +213,8 @@ fn python(found: &Detected) -> Result<String, Failure> {
             libraries => format!("{} with {}", info.version, libraries.join(", ")),
         });
     }
-    Err(found.missing.first().map_or_else(
+    let missing = found.missing.iter().find(|missing| missing.name == "python");
+    Err(missing.map_or_else(
         || {
             Failure::new(
                 Code::LanguageUnavailable,
@@ -234,6 +255,7 @@ fn as_json(report: &Report) -> serde_json::Value {
         },
         "backends": backends.collect::<Vec<_>>(),
         "python": python,
+        "problems": report.problems,
         "uv": {
             "available": report.uv.is_some(),
             "path": report.uv,
@@ -247,6 +269,14 @@ fn as_json(report: &Report) -> serde_json::Value {
             "remedy": npm.is_err().then_some(GET_NPM),
         })),
         "host": report.host,
+        "clients": report.clients.iter().map(|row| json!({
+            "client": row.client,
+            "file": row.file,
+            "program": row.program,
+            "available": row.trouble.is_none(),
+            "reason": row.trouble.as_ref().map(|(reason, _)| reason),
+            "remedy": row.trouble.as_ref().map(|(_, remedy)| remedy),
+        })).collect::<Vec<_>>(),
     })
 }
 
@@ -260,8 +290,13 @@ fn as_text(report: &Report, style: Style) -> String {
         }
     }
     match &report.python {
+        // Of an image that cannot be looked into it is only supposed to be there.
+        Ok(version) if version.is_empty() => {}
         Ok(version) => text.push_str(&format!("{} Python {version}\n", style.green("✓"))),
         Err(failure) => text.push_str(&trouble(style, "Python", failure)),
+    }
+    for problem in &report.problems {
+        text.push_str(&trouble(style, "sandboxes", problem));
     }
     match &report.uv {
         Some(path) => text.push_str(&format!(
@@ -305,11 +340,38 @@ fn as_text(report: &Report, style: Style) -> String {
             .unwrap_or_default(),
     );
     text.push_str(&host_text(&report.host, style));
-    text.push_str(&format!(
-        "\n{}\n  an entry for its MCP settings: command {}, arguments [\"serve\"]\n\n",
-        style.bold("Your client"),
-        std::env::current_exe().map_or_else(|_| "sandcell".to_owned(), |path| format!("\"{}\"", path.display())),
-    ));
+    text.push_str(&clients_text(&report.clients, style));
+    text
+}
+
+/// What the user's clients start, or what to give them.
+fn clients_text(clients: &[Configured], style: Style) -> String {
+    let mut text = format!("\n{}\n", style.bold("Your clients"));
+    for row in clients {
+        match (&row.trouble, &row.program) {
+            (None, program) => text.push_str(&format!(
+                "  {} {} starts {}\n",
+                style.green("✓"),
+                row.client,
+                safe(program.as_deref().unwrap_or_default())
+            )),
+            (Some((reason, remedy)), _) => text.push_str(&format!(
+                "  {} {} ({}): {}\n      {} {remedy}\n",
+                style.red("✗"),
+                row.client,
+                row.file.display(),
+                safe(reason),
+                style.bold("fix:")
+            )),
+        }
+    }
+    if clients.is_empty() {
+        text.push_str(&format!(
+            "  `sandcell install CLIENT`, or an entry in its MCP settings: command {}, arguments [\"serve\"]\n",
+            std::env::current_exe().map_or_else(|_| "sandcell".to_owned(), |path| format!("\"{}\"", path.display())),
+        ));
+    }
+    text.push('\n');
     text
 }
 
@@ -328,6 +390,8 @@ fn verdict(report: &Report, style: Style) -> String {
         )
     } else if report.python.is_err() {
         "there is no interpreter to run code with".to_owned()
+    } else if report.siege.is_none() {
+        "no sandbox can be made with these settings".to_owned()
     } else {
         "an attack was not held; do not run code from strangers here".to_owned()
     };
@@ -471,12 +535,14 @@ mod tests {
             uv: None,
             npm: Some(Err(())),
             siege: None,
+            problems: Vec::new(),
             host: vec![Advice {
                 name: "kernel.dmesg_restrict",
                 now: "0".to_owned(),
                 reason: "the log is open",
                 remedy: "sudo sysctl -w kernel.dmesg_restrict=1".to_owned(),
             }],
+            clients: Vec::new(),
         }
     }
 

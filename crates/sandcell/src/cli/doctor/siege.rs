@@ -47,8 +47,9 @@ impl Siege {
 const IN_PLACE: &str = "landlock, seccomp";
 
 /// Attacks two sandboxes: one of the usual kind, and a small one that is flooded. `absent` are the layers that this
-/// machine cannot give; without them a flood may end the sandbox, so each gets one of its own.
-pub(super) async fn lay(engine: &Arc<Engine>, absent: &[String]) -> Siege {
+/// machine cannot give; without them a flood may end the sandbox, so each gets one of its own. Where not even the first sandbox can
+/// be made nothing was attacked: the failure says why.
+pub(super) async fn lay(engine: &Arc<Engine>, absent: &[String]) -> Result<Siege, Failure> {
     let started = Instant::now();
     let mut results = Vec::new();
     let usual = CreateRequest {
@@ -66,6 +67,7 @@ pub(super) async fn lay(engine: &Arc<Engine>, absent: &[String]) -> Siege {
     for (request, attacks) in rounds {
         match Field::open(engine, request).await {
             Ok(field) => results.extend(field.fight(attacks, !absent.is_empty()).await),
+            Err(failure) if results.is_empty() => return Err(failure),
             Err(failure) => results.extend(attacks.iter().map(|attack| lost(attack, &failure))),
         }
     }
@@ -74,10 +76,10 @@ pub(super) async fn lay(engine: &Arc<Engine>, absent: &[String]) -> Siege {
             result.layer = IN_PLACE;
         }
     }
-    Siege {
+    Ok(Siege {
         results,
         took: started.elapsed(),
-    }
+    })
 }
 
 /// An attack that could not be made has shown nothing.

@@ -5,6 +5,14 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use sandcell_sandbox::{Code, Failure};
 
+/// All that are known.
+pub(super) const CLIENTS: [Client; 4] = [
+    Client::ClaudeDesktop,
+    Client::ClaudeCode,
+    Client::Cursor,
+    Client::Vscode,
+];
+
 /// An MCP client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Client {
@@ -114,6 +122,26 @@ impl Client {
             Self::Cursor => home.folder()?.join(".cursor/mcp.json"),
             Self::Vscode => home.settings(system)?.join("Code/User/mcp.json"),
         })
+    }
+
+    /// What its maker calls it.
+    pub(super) const fn title(self) -> &'static str {
+        match self {
+            Self::ClaudeDesktop => "Claude Desktop",
+            Self::ClaudeCode => "Claude Code",
+            Self::Cursor => "Cursor",
+            Self::Vscode => "VS Code",
+        }
+    }
+
+    /// As `sandcell install` takes it.
+    pub(super) const fn argument(self) -> &'static str {
+        match self {
+            Self::ClaudeDesktop => "claude-desktop",
+            Self::ClaudeCode => "claude-code",
+            Self::Cursor => "cursor",
+            Self::Vscode => "vscode",
+        }
     }
 
     /// The object that holds the servers.

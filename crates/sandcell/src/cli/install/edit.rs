@@ -107,6 +107,18 @@ impl Entry {
     }
 }
 
+/// Each server that these settings start: its name and the program.
+pub(super) fn programs(text: &str, servers: &str) -> Result<Vec<(String, String)>, Unreadable> {
+    let root = parse(text)?;
+    let Some(servers) = table(&root, servers)?.and_then(|servers| servers.to_serde_value()) else {
+        return Ok(Vec::new());
+    };
+    let all = servers.as_object().into_iter().flatten();
+    Ok(all
+        .filter_map(|(name, server)| Some((name.clone(), server.get("command")?.as_str()?.to_owned())))
+        .collect())
+}
+
 fn parse(text: &str) -> Result<CstRootNode, Unreadable> {
     // Some editors put a byte order mark first.
     let text = text.trim_start_matches('\u{feff}');

@@ -4,6 +4,7 @@
 //! change is kept beside it, so that `--undo` can give back the very bytes.
 
 mod client;
+mod configured;
 mod edit;
 
 use std::io;
@@ -15,6 +16,7 @@ use sandcell_sandbox::{Code, Failure};
 
 use super::output;
 use client::{Client, Home, System};
+pub(super) use configured::{Configured, configured};
 use edit::Entry;
 
 /// Writes the server into the settings of an MCP client

@@ -15,6 +15,7 @@ use sandcell_sandbox::{ByteSize, Code, Consent, Failure, MAX_TIMEOUT, SandboxPat
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use super::bar::Bar;
 use super::{RUN_FAILED, SandboxArgs, output};
 use crate::config::table::MOST_FILE_MB;
 use crate::config::{FlagValue, Settings};
@@ -186,7 +187,7 @@ async fn bring_image(
     stop: &mut signals::Stop,
 ) -> Result<(), Failure> {
     let (Some(name), Some(backend)) = (&args.image, &wired.images) else {
-        return Ok(());
+        return bring_of_daemon(args, wired, stop).await;
     };
     if let Some(images) = wiring::images::of(settings)?
         && settings.images.pull
@@ -198,8 +199,46 @@ async fn bring_image(
 }
 
 #[cfg(not(all(target_os = "linux", feature = "native")))]
-async fn bring_image(_: &RunArgs, _: &Settings, _: &wiring::Wired, _: &mut signals::Stop) -> Result<(), Failure> {
-    Ok(())
+async fn bring_image(
+    args: &RunArgs,
+    _: &Settings,
+    wired: &wiring::Wired,
+    stop: &mut signals::Stop,
+) -> Result<(), Failure> {
+    bring_of_daemon(args, wired, stop).await
+}
+
+/// The same where somebody else keeps the images. Given up when the user wants that.
+async fn bring_of_daemon(args: &RunArgs, wired: &wiring::Wired, stop: &mut signals::Stop) -> Result<(), Failure> {
+    let Some(backend) = &wired.preferred else {
+        return Ok(());
+    };
+    let image = args.image.as_deref();
+    let mut bar = Bar::new();
+    let mut tick = tokio::time::interval(Duration::from_millis(250));
+    let bringing = backend.bring(image);
+    tokio::pin!(bringing);
+    loop {
+        tokio::select! {
+            brought = &mut bringing => {
+                bar.clear();
+                return brought.map_err(Failure::from);
+            }
+            _ = tick.tick() => {
+                if let Some(preparing) = backend.preparing(image) {
+                    bar.show(&preparing);
+                }
+            }
+            _ = stop.next() => {
+                bar.clear();
+                return Err(Failure::new(
+                    Code::Cancelled,
+                    "the image was not brought here, so the program did not run",
+                    "run it again",
+                ));
+            }
+        }
+    }
 }
 
 /// Ends everything; a further signal does not wait for that.

@@ -1,0 +1,195 @@
+//! Where daemons listen when nobody says where, as data: which program, on which system, and how it is started.
+
+use std::path::PathBuf;
+
+/// A system that this program runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum System {
+    Linux,
+    MacOs,
+    Windows,
+}
+
+impl System {
+    pub(super) const fn of_this_machine() -> Self {
+        if cfg!(windows) {
+            Self::Windows
+        } else if cfg!(target_os = "macos") {
+            Self::MacOs
+        } else {
+            Self::Linux
+        }
+    }
+
+    /// How a daemon comes to be there at all.
+    pub(super) const fn start(self) -> &'static str {
+        match self {
+            Self::Linux => {
+                "start Docker (`sudo systemctl start docker`, Docker Desktop, Colima, or `podman system service`), or set `docker.host` or DOCKER_HOST to where it listens"
+            }
+            Self::MacOs => {
+                "start Docker Desktop (`open -a Docker`), OrbStack (`orb start`), Colima (`colima start`), Rancher Desktop or Podman (`podman machine start`), or set `docker.host` or DOCKER_HOST to where it listens"
+            }
+            Self::Windows => {
+                "start Docker Desktop, Rancher Desktop or Podman (`podman machine start`), or set `docker.host` or DOCKER_HOST to where it listens"
+            }
+        }
+    }
+}
+
+/// What a place is below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Below {
+    Root,
+    Home,
+    /// `XDG_RUNTIME_DIR`.
+    Runtime,
+    /// `XDG_CONFIG_HOME`, else `.config`.
+    Config,
+    /// `TMPDIR`, which is each user's own on macOS.
+    Temporary,
+    /// The system's named pipes.
+    Pipes,
+}
+
+/// A place, and what starts the daemon that listens there.
+struct Place(System, &'static str, Below, &'static str, &'static str);
+
+use Below::{Config, Home, Pipes, Root, Runtime, Temporary};
+use System::{Linux, MacOs, Windows};
+
+/// The order is the preference.
+#[rustfmt::skip]
+const PLACES: [Place; 20] = [
+    Place(Linux, "Docker", Root, "var/run/docker.sock", "`sudo systemctl start docker`"),
+    Place(Linux, "rootless Docker", Runtime, "docker.sock", "`systemctl --user start docker`"),
+    Place(Linux, "Docker Desktop", Home, ".docker/desktop/docker.sock", "`systemctl --user start docker-desktop`"),
+    Place(Linux, "rootless Docker", Home, ".docker/run/docker.sock", "`systemctl --user start docker`"),
+    Place(Linux, "Rancher Desktop", Home, ".rd/docker.sock", "start Rancher Desktop"),
+    Place(Linux, "Colima", Home, ".colima/default/docker.sock", "`colima start`"),
+    Place(Linux, "Colima", Config, "colima/default/docker.sock", "`colima start`"),
+    Place(Linux, "rootless Podman", Runtime, "podman/podman.sock", "`systemctl --user start podman.socket`"),
+    Place(Linux, "Podman", Root, "run/podman/podman.sock", "`sudo systemctl start podman.socket`"),
+    Place(MacOs, "Docker", Root, "var/run/docker.sock", "`open -a Docker`"),
+    Place(MacOs, "Docker Desktop", Home, ".docker/run/docker.sock", "`open -a Docker`"),
+    Place(MacOs, "OrbStack", Home, ".orbstack/run/docker.sock", "`orb start`"),
+    Place(MacOs, "Rancher Desktop", Home, ".rd/docker.sock", "`open -a 'Rancher Desktop'`"),
+    Place(MacOs, "Colima", Home, ".colima/default/docker.sock", "`colima start`"),
+    Place(MacOs, "Colima", Config, "colima/default/docker.sock", "`colima start`"),
+    Place(MacOs, "Podman", Temporary, "podman/podman-machine-default-api.sock", "`podman machine start`"),
+    Place(MacOs, "Podman", Home, ".local/share/containers/podman/machine/podman.sock", "`podman machine start`"),
+    Place(Windows, "Docker", Pipes, "docker_engine", "start Docker Desktop or Rancher Desktop"),
+    Place(Windows, "Docker Desktop", Pipes, "dockerDesktopLinuxEngine", "start Docker Desktop"),
+    Place(Windows, "Podman", Pipes, "podman-machine-default", "`podman machine start`"),
+];
+
+/// The user's folders, as far as they are known.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Folders {
+    pub(super) home: Option<PathBuf>,
+    pub(super) runtime: Option<PathBuf>,
+    pub(super) config: Option<PathBuf>,
+    pub(super) temporary: Option<PathBuf>,
+}
+
+impl Folders {
+    pub(super) fn of_this_process() -> Self {
+        let variable = |name| std::env::var_os(name).map(PathBuf::from);
+        Self {
+            home: std::env::home_dir(),
+            runtime: variable("XDG_RUNTIME_DIR"),
+            config: variable("XDG_CONFIG_HOME"),
+            temporary: variable("TMPDIR"),
+        }
+    }
+}
+
+/// Where a daemon may listen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Candidate {
+    /// The daemon's program.
+    pub(super) of: &'static str,
+    /// A socket, or a named pipe on Windows.
+    pub(super) path: PathBuf,
+    /// What starts it.
+    pub(super) start: &'static str,
+}
+
+/// The places of a system, the preferred one first. There is always one.
+pub(super) fn candidates(system: System, folders: &Folders) -> Vec<Candidate> {
+    let config = folders
+        .config
+        .clone()
+        .or_else(|| folders.home.as_ref().map(|home| home.join(".config")));
+    PLACES
+        .iter()
+        .filter(|place| place.0 == system)
+        .filter_map(|Place(_, of, below, path, start)| {
+            let path = match below {
+                Root => PathBuf::from("/").join(path),
+                Pipes => PathBuf::from(format!("//./pipe/{path}")),
+                Home => folders.home.as_ref().filter(|home| home.is_absolute())?.join(path),
+                Runtime => folders.runtime.as_ref().filter(|own| own.is_absolute())?.join(path),
+                Config => config.as_ref().filter(|own| own.is_absolute())?.join(path),
+                Temporary => folders.temporary.as_ref().filter(|own| own.is_absolute())?.join(path),
+            };
+            Some(Candidate { of, path, start })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(system: System, folders: &Folders) -> Vec<String> {
+        let all = candidates(system, folders);
+        all.iter().map(|one| one.path.display().to_string()).collect()
+    }
+
+    #[test]
+    fn the_programs_of_each_system_are_looked_for_where_they_listen() {
+        let folders = Folders {
+            home: Some("/Users/me".into()),
+            runtime: Some("/run/user/7".into()),
+            config: None,
+            temporary: Some("/var/folders/x/T".into()),
+        };
+        let mac = paths(System::MacOs, &folders);
+        for wanted in [
+            "/var/run/docker.sock",
+            "/Users/me/.docker/run/docker.sock",
+            "/Users/me/.orbstack/run/docker.sock",
+            "/Users/me/.colima/default/docker.sock",
+            "/Users/me/.config/colima/default/docker.sock",
+            "/Users/me/.rd/docker.sock",
+            "/var/folders/x/T/podman/podman-machine-default-api.sock",
+        ] {
+            assert!(mac.iter().any(|path| path == wanted), "{wanted}: {mac:?}");
+        }
+        let windows = paths(System::Windows, &folders);
+        assert!(windows.contains(&"//./pipe/docker_engine".to_owned()), "{windows:?}");
+        assert!(windows.iter().all(|path| path.starts_with("//./pipe/")), "{windows:?}");
+        let linux = paths(System::Linux, &folders);
+        assert_eq!(linux[0], "/var/run/docker.sock");
+        assert!(
+            linux.contains(&"/run/user/7/podman/podman.sock".to_owned()),
+            "{linux:?}"
+        );
+    }
+
+    #[test]
+    fn a_folder_that_is_unknown_or_relative_is_no_place() {
+        let folders = Folders {
+            home: Some("relative".into()),
+            ..Folders::default()
+        };
+        assert_eq!(
+            paths(System::Linux, &folders),
+            ["/var/run/docker.sock", "/run/podman/podman.sock"]
+        );
+        for system in [System::Linux, System::MacOs, System::Windows] {
+            assert!(!candidates(system, &Folders::default()).is_empty());
+        }
+    }
+}

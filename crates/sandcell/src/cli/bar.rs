@@ -1,0 +1,86 @@
+//! How far something is that a command waits for, on stderr: one line that changes on a terminal, elsewhere a line now and
+//! then.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
+
+use sandcell_sandbox::Preparing;
+
+use super::output::safe;
+
+/// The pause between lines where they stay.
+const SELDOM: Duration = Duration::from_secs(5);
+/// Characters of the bar.
+const WIDTH: u64 = 20;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Bar {
+    began: Instant,
+    told: Option<Instant>,
+}
+
+impl Bar {
+    pub(super) fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            told: None,
+        }
+    }
+
+    pub(super) fn show(&mut self, at: &Preparing) {
+        let step = text(at);
+        let mut err = io::stderr().lock();
+        // Progress that nobody can read is no reason to stop.
+        if err.is_terminal() {
+            let _nobody_listens = write!(err, "\r\u{1b}[K{:>3} s  {step}", self.began.elapsed().as_secs());
+        } else if self.told.is_none_or(|told| told.elapsed() > SELDOM) {
+            self.told = Some(Instant::now());
+            let _nobody_listens = writeln!(err, "{step}");
+        }
+        let _nobody_listens = err.flush();
+    }
+
+    pub(super) fn clear(&self) {
+        let mut err = io::stderr().lock();
+        if err.is_terminal() {
+            let _nobody_listens = write!(err, "\r\u{1b}[K");
+        }
+    }
+}
+
+/// `pulling alpine:3.20  ██████░░░░  12 of 40 MB`
+fn text(at: &Preparing) -> String {
+    // What somebody else says may hold anything.
+    let what: String = safe(&at.text).chars().filter(|one| *one != '\n').take(80).collect();
+    if at.total == 0 {
+        return what;
+    }
+    let full = at.done.min(at.total).saturating_mul(WIDTH) / at.total;
+    let bar: String = (0..WIDTH).map(|place| if place < full { '█' } else { '░' }).collect();
+    let (done, total) = (at.done / 1_000_000, at.total / 1_000_000);
+    format!("{what}  {bar}  {done} of {total} MB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_as_full_as_what_it_tells() {
+        let at = |done, total| Preparing {
+            text: "pulling a\u{1b}[2J".to_owned(),
+            done,
+            total,
+        };
+        assert_eq!(text(&at(0, 0)), "pulling a\\u{1b}[2J");
+        let half = text(&at(20_000_000, 40_000_000));
+        assert!(
+            half.contains(&format!("{}{}", "█".repeat(10), "░".repeat(10))),
+            "{half}"
+        );
+        assert!(half.ends_with("20 of 40 MB"), "{half}");
+        let over = text(&at(u64::MAX, 40_000_000));
+        assert!(over.contains(&"█".repeat(20)), "{over}");
+    }
+}

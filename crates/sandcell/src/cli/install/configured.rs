@@ -1,0 +1,142 @@
+//! Which clients of this user start sandcell, and whether they can: for the doctor.
+
+use std::path::{Path, PathBuf};
+
+use super::client::{CLIENTS, Client, Home, System};
+use super::{edit, read};
+
+/// An entry of a client's settings that is about sandcell, or settings that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::cli) struct Configured {
+    /// The client.
+    pub(in crate::cli) client: &'static str,
+    /// Its settings.
+    pub(in crate::cli) file: PathBuf,
+    /// What it starts.
+    pub(in crate::cli) program: Option<String>,
+    /// Why it cannot, and what mends that.
+    pub(in crate::cli) trouble: Option<(String, String)>,
+}
+
+/// What this user's clients say of sandcell.
+pub(in crate::cli) fn configured() -> Vec<Configured> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let (system, home) = (System::of_this_machine(), Home::of_this_process());
+    CLIENTS
+        .iter()
+        .filter_map(|client| Some((*client, client.file(system, &home, None).ok()?)))
+        .flat_map(|(client, file)| of_client(client, &file, &folders))
+        .collect()
+}
+
+fn of_client(client: Client, file: &Path, folders: &[PathBuf]) -> Vec<Configured> {
+    let row = |program, trouble| Configured {
+        client: client.title(),
+        file: file.to_owned(),
+        program,
+        trouble,
+    };
+    let text = match read(file) {
+        Ok(Some(text)) => text,
+        Ok(None) => return Vec::new(),
+        Err(failure) => return vec![row(None, Some((failure.message, failure.remedy)))],
+    };
+    let programs = match edit::programs(&text, client.table()) {
+        Ok(programs) => programs,
+        Err(error) => {
+            let remedy = "correct the file: the client reads none of its servers until then";
+            return vec![row(None, Some((error.to_string(), remedy.to_owned())))];
+        }
+    };
+    programs
+        .into_iter()
+        .filter(|(name, program)| name == "sandcell" || is_sandcell(program))
+        .map(|(name, program)| {
+            let trouble = missing(&program, folders).map(|reason| {
+                let option = if name == "sandcell" { String::new() } else { format!(" --name {name}") };
+                let remedy = format!(
+                    "`sandcell install {}{option}` with the program where it stays writes its path; then start the client anew",
+                    client.argument()
+                );
+                (reason, remedy)
+            });
+            row(Some(program), trouble)
+        })
+        .collect()
+}
+
+fn is_sandcell(program: &str) -> bool {
+    Path::new(program).file_stem().is_some_and(|stem| stem == "sandcell")
+}
+
+/// Why a client cannot start this program. Clients search the PATH of their own start, which is this one or a shorter one.
+fn missing(program: &str, folders: &[PathBuf]) -> Option<String> {
+    let path = Path::new(program);
+    if path.is_absolute() {
+        return (!is_program(path)).then(|| format!("it starts {program}, which is no program that is there"));
+    }
+    if path.components().count() > 1 {
+        return Some(format!("it starts {program}, which is not an absolute path"));
+    }
+    let name = format!("{program}{}", std::env::consts::EXE_SUFFIX);
+    let found = folders
+        .iter()
+        .any(|folder| is_program(&folder.join(program)) || is_program(&folder.join(&name)));
+    (!found).then(|| format!("it starts {program}, which is not on PATH"))
+}
+
+fn is_program(path: &Path) -> bool {
+    let Ok(found) = path.metadata() else { return false };
+    #[cfg(unix)]
+    let executable = std::os::unix::fs::PermissionsExt::mode(&found.permissions()) & 0o111 != 0;
+    #[cfg(not(unix))]
+    let executable = true;
+    found.is_file() && executable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(settings: &str) -> Vec<Configured> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("mcp.json");
+        std::fs::write(&file, settings).unwrap();
+        of_client(Client::Cursor, &file, &[folder.path().to_owned()])
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_told_and_one_that_is_has_no_trouble() {
+        let own = std::env::current_exe().unwrap();
+        let good = serde_json::json!({"mcpServers": {"sandcell": {"command": own, "args": ["serve"]}, "other": {"command": "x"}}});
+        let rows = told(&good.to_string());
+        assert_eq!(rows.len(), 1, "{rows:?}");
+        assert_eq!(rows[0].trouble, None);
+        for (program, reason) in [
+            ("/nowhere/sandcell", "no program that is there"),
+            ("./sandcell", "not an absolute path"),
+            ("sandcell", "not on PATH"),
+            ("/", "no program"),
+        ] {
+            let entry = serde_json::json!({"mcpServers": {"sandcell": {"command": program}}});
+            let (said, remedy) = told(&entry.to_string())[0].trouble.clone().unwrap();
+            assert!(said.contains(reason), "{program}: {said}");
+            assert!(remedy.contains("sandcell install cursor"), "{remedy}");
+        }
+        let renamed = told(r#"{"mcpServers": {"code": {"command": "/nowhere/sandcell"}}}"#);
+        assert!(
+            renamed[0].trouble.as_ref().unwrap().1.contains("--name code"),
+            "{renamed:?}"
+        );
+    }
+
+    #[test]
+    fn settings_that_cannot_be_read_are_told_and_those_of_others_are_not() {
+        let broken = told("{\"mcpServers\": {");
+        assert!(broken[0].trouble.as_ref().unwrap().0.contains("not JSON"), "{broken:?}");
+        assert_eq!(told("{}"), []);
+        assert_eq!(told(r#"{"mcpServers": {"x": {"command": "y"}}}"#), []);
+        assert_eq!(of_client(Client::Cursor, Path::new("/no/such"), &[]), []);
+    }
+}
