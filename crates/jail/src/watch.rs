@@ -6,9 +6,6 @@
 //! shares is then counted for whoever it shares it with, and bearing a copy's name gains no more than that little.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -17,6 +14,7 @@ use crate::cgroup::Group;
 use crate::plan::place;
 use crate::wire::Usage;
 
+mod held;
 mod locks;
 mod mappings;
 
@@ -36,23 +34,6 @@ const COPY: &str = "sandcell-copy";
 const COPY_FROM: u64 = 7;
 /// The part of the limit that a copy may cost from there on.
 const COPY_PART: u64 = 20;
-
-/// What one file watched by epoll counts as. It takes a fifth of that; but a user has so many for all programs together.
-const EPOLL_WATCH: u64 = 1024;
-const EPOLL: &str = "anon_inode:[eventpoll]";
-/// What a descriptor counts as that is on the way between two processes: nobody sees what it is.
-const ON_THE_WAY: u64 = 4 << 20;
-/// What an open report of the kernel's keeps of its text at the most.
-const REPORT: u64 = 256 << 10;
-/// Descriptors of a process that are not looked at.
-const FEW: u64 = 8;
-/// How often they are counted, which is dear, in sandboxes that could have many.
-const EPOLL_EVERY: Duration = Duration::from_millis(500);
-/// The same at the most where a process has so many descriptors that it could have very many.
-const EPOLL_SOON: Duration = Duration::from_millis(50);
-const MANY: u64 = 256;
-/// How many watches one core adds in a millisecond.
-const EPOLL_RATE: u64 = 2000;
 
 /// Sockets and descriptors that every sandbox may have without their being counted.
 const FREE: u64 = 64;
@@ -114,22 +95,13 @@ pub(crate) struct Record {
     pub(crate) peak: u64,
     /// When the next look is due; none: at once.
     pub(crate) due: Option<Instant>,
-    epoll: Epoll,
+    held: held::Held,
     locks: locks::Locks,
     mappings: mappings::Mappings,
     /// Whom we ended last, and when.
     ended: Option<(Pid, Instant)>,
     /// What the copy cost at the last look, and by what it can be told that this has not changed.
     copy: Option<(Mark, u64)>,
-}
-
-/// What is known of files watched by epoll.
-#[derive(Debug, Clone, Copy, Default)]
-struct Epoll {
-    bytes: u64,
-    counted: Option<Instant>,
-    /// How long a count holds.
-    holds: Duration,
 }
 
 /// What changes when memory that a copy shares is written to.
@@ -237,12 +209,12 @@ impl Record {
         self.events = self.kills;
         let now = Instant::now();
         let wait = pause(total, bounds, now - began);
-        self.due = Some(now + wait.min(self.epoll.holds));
+        self.due = Some(now + wait.min(self.held.holds));
     }
 
     /// Memory that is no process' own.
     fn outside(&mut self, first: Pid, processes: &[Seen], bounds: Bounds) -> u64 {
-        let outside = elsewhere(first, processes, bounds) + self.in_epoll(processes, bounds);
+        let outside = elsewhere(first, processes, bounds) + self.held.bytes(processes, bounds);
         if outside > bounds.memory {
             // Enough is known, and what grows is to be stopped before more is counted.
             return outside;
@@ -355,36 +327,10 @@ impl Record {
         }
     }
 
-    /// What epoll holds. More than the limit is not counted to its end: that takes the longer the more there is. It is
-    /// counted again before it can have grown to [`REACH`].
-    fn in_epoll(&mut self, processes: &[Seen], bounds: Bounds) -> u64 {
-        let most = bounds.memory / EPOLL_WATCH;
-        let many = processes.iter().any(|seen| descriptors(seen.living) > MANY);
-        self.epoll.holds = if many {
-            let room = (most / 100 * REACH).saturating_sub(self.epoll.bytes / EPOLL_WATCH);
-            Duration::from_millis(room / (EPOLL_RATE * bounds.cores.max(1))).clamp(SHORTEST, EPOLL_SOON)
-        } else {
-            EPOLL_EVERY
-        };
-        if self
-            .epoll
-            .counted
-            .is_none_or(|counted| counted.elapsed() >= self.epoll.holds)
-        {
-            let mut watches = 0_u64;
-            for seen in processes {
-                watches = watches.saturating_add(epoll_watches(seen.living, most.saturating_sub(watches)));
-            }
-            self.epoll.bytes = watches.saturating_mul(EPOLL_WATCH);
-            self.epoll.counted = Some(Instant::now());
-        }
-        self.epoll.bytes
-    }
-
     fn end(&mut self, pid: Pid) {
         self.locks.forget();
         self.mappings.forget(pid);
-        self.epoll = Epoll::default();
+        self.held = held::Held::default();
         if kill_process(pid, Signal::KILL).is_ok() {
             self.kills += 1;
             self.ended = Some((pid, Instant::now()));
@@ -643,61 +589,6 @@ fn in_open_sockets(pid: Pid) -> u64 {
 fn in_descriptors(processes: &[Seen]) -> u64 {
     let open: u64 = processes.iter().map(|seen| descriptors(seen.living)).sum();
     open.saturating_sub(FREE) * DESCRIPTOR
-}
-
-/// How many files a process watches by epoll, in units of [`EPOLL_WATCH`] and together with what else its descriptors hold
-/// that is charged to nobody; counted until there are more than `most`. One that could have more than `most` watches
-/// stands still meanwhile: it is faster than whoever counts.
-fn epoll_watches(pid: Pid, most: u64) -> u64 {
-    let open = descriptors(pid);
-    if open <= FEW {
-        return 0;
-    }
-    let proc = format!("{}/proc/{}", place::host(), pid.as_raw_nonzero());
-    let entries = std::fs::read_dir(format!("{proc}/fd"))
-        .into_iter()
-        .flatten()
-        .flatten()
-        .take(MOST);
-    let info = |name: &OsStr| std::fs::read_to_string(format!("{proc}/fdinfo/{}", name.display())).unwrap_or_default();
-    let (mut epolls, mut watches) = (Vec::new(), 0_u64);
-    for entry in entries {
-        match std::fs::read_link(entry.path()).unwrap_or_default() {
-            target if target.as_os_str() == EPOLL => epolls.push(entry.file_name()),
-            target if target.as_os_str().as_bytes().starts_with(b"socket:") => {
-                watches += number_of(&info(&entry.file_name()), "scm_fds:") * ON_THE_WAY / EPOLL_WATCH;
-            }
-            target if target.is_absolute() && is_of_proc(&entry.path()) => watches += REPORT / EPOLL_WATCH,
-            _ => {}
-        }
-    }
-    let could = u64::try_from(epolls.len()).unwrap_or(u64::MAX).saturating_mul(open);
-    let held = could > most && !is_stopped(pid) && kill_process(pid, Signal::STOP).is_ok();
-    for name in epolls {
-        if watches > most {
-            break;
-        }
-        let info = info(&name);
-        let lines = info.lines().map(|line| match line {
-            line if line.starts_with("tfd:") => 1,
-            line if line.starts_with("lock:") => locks::LOCK / EPOLL_WATCH,
-            _ => 0,
-        });
-        watches = watches.saturating_add(lines.sum());
-    }
-    if held {
-        let _ = kill_process(pid, Signal::CONT);
-    }
-    watches
-}
-
-fn is_of_proc(descriptor: &Path) -> bool {
-    const PROC: u64 = 0x9fa0;
-    rustix::fs::statfs(descriptor).is_ok_and(|found| u64::try_from(found.f_type) == Ok(PROC))
-}
-
-fn is_epoll(descriptor: &Path) -> bool {
-    std::fs::read_link(descriptor).is_ok_and(|target| target.as_os_str() == EPOLL)
 }
 
 /// How many descriptors a process has open; the size of their folder since Linux 6.2.

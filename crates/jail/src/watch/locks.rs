@@ -82,7 +82,7 @@ pub(super) fn besides_epoll(pid: Pid) -> u64 {
         return of(pid);
     }
     let folder = format!("{}/proc/{}/fd", place::host(), pid.as_raw_nonzero());
-    of_those(pid, |name| !super::is_epoll(&Path::new(&folder).join(name)))
+    of_those(pid, |name| !super::held::is_epoll(&Path::new(&folder).join(name)))
 }
 
 fn of_those(pid: Pid, counts: impl Fn(&OsStr) -> bool) -> u64 {

@@ -210,10 +210,8 @@ def say(text):
 
 
 def on_interrupt(_signal_number, frame):
-    """SIGINT: ignored between cells, one KeyboardInterrupt in the code of a cell.
-
-    When it hits `guarded` itself, whose handlers must run undisturbed, it also disarms: a second one cannot come out.
-    """
+    """SIGINT: ignored between cells, one KeyboardInterrupt in the code of a cell. When it hits `guarded` itself, whose
+    handlers must run undisturbed, it also disarms: a second one cannot come out."""
     if not session.armed:
         session.pending = session.nonce is not None
         return
