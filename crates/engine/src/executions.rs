@@ -368,6 +368,7 @@ impl Execution {
             result_cut: None,
             result_note: live.result_note.clone(),
             error: verdict.error.clone(),
+            hint: verdict.hint.clone(),
             cause: verdict.cause.clone(),
             artifacts: live.artifacts.all.clone(),
             missing_outputs: live.missing.clone(),

@@ -189,6 +189,8 @@ fn first_text(view: &ExecutionView, inline: usize, read_on: ReadOn) -> String {
     add("table", table, own(table), String::new());
     let error = view.error.as_deref().unwrap_or_default();
     add("error", error, own(error), String::new());
+    let hint = view.hint.as_deref().unwrap_or_default();
+    add("hint", hint, own(hint), String::new());
     let whole: usize = parts.iter().map(|part| part.text.len()).sum();
     // The engine has cut to its budget already; this holds whatever it may add.
     if whole > inline + MARKER_BYTES {
