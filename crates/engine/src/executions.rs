@@ -432,7 +432,8 @@ impl Execution {
     /// Bytes that keeping it costs.
     pub(crate) fn weight(&self) -> u64 {
         let live = lock(&self.live);
-        OVERHEAD + live.stdout.kept() + live.stderr.kept() + live.artifacts.bytes() + bytes_of(self.code.len())
+        let texts = bytes_of(live.result.as_ref().map_or(0, String::len));
+        OVERHEAD + live.stdout.kept() + live.stderr.kept() + live.artifacts.bytes() + texts + bytes_of(self.code.len())
     }
 
     /// A part of one of its texts.
