@@ -24,6 +24,7 @@ use crate::answer::Answer;
 use crate::arguments::Arguments;
 use crate::host::Host;
 use crate::schema::{Field, Kind};
+use crate::stdio::ledger::Room;
 
 pub(crate) use sandboxes::data as sandbox_data;
 pub use toolset::{Interpreters, Toolset};
@@ -37,6 +38,8 @@ pub(crate) struct Call {
     pub(crate) cancel: CancellationToken,
     /// To be tied to the execution that the call waits for, so that its progress can be told.
     pub(crate) watch: Watch,
+    /// Where room for a large answer is had, before it is made.
+    pub(crate) room: Room,
 }
 
 /// What a tool's function gives back.
@@ -84,6 +87,7 @@ impl Tool {
         given: Map<String, Value>,
         cancel: CancellationToken,
         watch: Watch,
+        room: Room,
     ) -> Answer {
         let checked = Arguments::check(self.name, &self.fields, given);
         let outcome = match checked {
@@ -94,6 +98,7 @@ impl Tool {
                     arguments,
                     cancel,
                     watch,
+                    room,
                 })
                 .await
             }

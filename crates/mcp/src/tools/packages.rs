@@ -75,5 +75,5 @@ async fn install(mut call: Call) -> Result<Answer, Failure> {
         in_history: InHistory::Shown,
     };
     let view = call.host.install(&call.who, request, call.cancel).await?;
-    Ok(execution::answer(&view, call.host.config().output_inline, &[]).await)
+    Ok(execution::answer(&view, call.host.config().output_inline, &[], &call.room).await)
 }
