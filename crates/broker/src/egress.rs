@@ -144,7 +144,7 @@ impl EgressRules {
             });
         }
         let read = |text: &String| {
-            let what = text.chars().filter(|c| !c.is_control()).take(100).collect();
+            let what = legible(text);
             let pattern = Pattern::parse(text).map_err(|why| Denial {
                 what,
                 why: Why::Unreadable(why),
@@ -351,10 +351,7 @@ impl Egress {
 
     /// Reads a target that somebody inside has named.
     pub(crate) fn read(&self, text: &str, default: Option<u16>) -> Result<Target, Refused> {
-        Target::parse(text, default).map_err(|why| {
-            let what = text.chars().filter(|c| !c.is_control()).take(100).collect();
-            self.deny(what, Why::Unreadable(why))
-        })
+        Target::parse(text, default).map_err(|why| self.deny(legible(text), Why::Unreadable(why)))
     }
 
     /// Connects to a target, if it is allowed.
@@ -473,6 +470,11 @@ impl Denial {
             }
         }
     }
+}
+
+/// Of what is no host, as much as can stand in a message: one short word of plain characters.
+pub(crate) fn legible(text: &str) -> String {
+    text.chars().filter(char::is_ascii_graphic).take(100).collect()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy_bidirectional};
 use tokio::time::timeout;
 
-use crate::egress::{Egress, Refused, Why};
+use crate::egress::{Egress, Refused, Why, legible};
 use crate::host::{Host, Target};
 
 /// How long the conversation before the connection may take.
@@ -106,8 +106,7 @@ async fn greet(
 fn read_name(egress: &Arc<Egress>, bytes: &[u8]) -> Result<Host, u8> {
     let text = std::str::from_utf8(bytes).unwrap_or("\u{fffd}");
     Host::parse(text).map_err(|why| {
-        let what = text.chars().filter(|c| !c.is_control()).take(100).collect();
-        drop(egress.deny(what, Why::Unreadable(why)));
+        drop(egress.deny(legible(text), Why::Unreadable(why)));
         code::NOT_ALLOWED
     })
 }

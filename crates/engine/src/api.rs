@@ -610,7 +610,9 @@ pub struct ExecutionView {
     pub result_note: Option<String>,
     /// The error that the code raised: a short traceback.
     pub error: Option<String>,
-    /// Why it was not ok.
+    /// A line that the code's session adds to the error: what to do, as it sees it. The code can forge it like the error.
+    pub hint: Option<String>,
+    /// Why it was not ok. The server's own words.
     pub cause: Option<Cause>,
     /// Plots and wanted files.
     pub artifacts: Vec<Artifact>,

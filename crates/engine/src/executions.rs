@@ -368,6 +368,7 @@ impl Execution {
             result_cut: None,
             result_note: live.result_note.clone(),
             error: verdict.error.clone(),
+            hint: verdict.hint.clone(),
             cause: verdict.cause.clone(),
             artifacts: live.artifacts.all.clone(),
             missing_outputs: live.missing.clone(),
@@ -431,7 +432,8 @@ impl Execution {
     /// Bytes that keeping it costs.
     pub(crate) fn weight(&self) -> u64 {
         let live = lock(&self.live);
-        OVERHEAD + live.stdout.kept() + live.stderr.kept() + live.artifacts.bytes() + bytes_of(self.code.len())
+        let texts = bytes_of(live.result.as_ref().map_or(0, String::len));
+        OVERHEAD + live.stdout.kept() + live.stderr.kept() + live.artifacts.bytes() + texts + bytes_of(self.code.len())
     }
 
     /// A part of one of its texts.

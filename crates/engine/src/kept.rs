@@ -11,8 +11,8 @@ use crate::{ExecutionId, Principal};
 
 /// Finished executions of one caller whose output is kept.
 const KEPT_EACH: usize = 256;
-/// Bytes of output and artifacts of one caller that are kept.
-const KEPT_BYTES_EACH: u64 = 24 << 20;
+/// Bytes of output and artifacts of one caller that are kept; the newest execution is, whatever it takes.
+const KEPT_BYTES_EACH: u64 = 8 << 20;
 /// Bytes of output and artifacts of all callers that are kept.
 const KEPT_BYTES: u64 = 1 << 30;
 /// Finished executions of all callers whose output is kept: the least that each takes adds up, too.

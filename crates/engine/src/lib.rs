@@ -34,6 +34,7 @@ mod program;
 mod quota;
 mod record;
 mod registry;
+mod said;
 mod sandboxes;
 mod sessions;
 mod spans;

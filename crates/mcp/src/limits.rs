@@ -10,10 +10,14 @@ pub(crate) const MESSAGE_DEPTH: u32 = 128;
 pub(crate) const REQUESTS_IN_FLIGHT: usize = 256;
 /// Answers that may wait for a client which does not read, before the server stops reading from it.
 pub(crate) const UNWRITTEN_ANSWERS: usize = 16;
-/// Bytes of large answers (files, resources) that exist at once on one connection.
-pub(crate) const BULK_BYTES: usize = 64 << 20;
+/// Bytes of large answers (files, resources, pictures) that exist at once on one connection, made or being made.
+pub(crate) const BULK_BYTES: usize = 32 << 20;
 /// What one of them is counted as: a file of 10 MiB in base64.
 pub(crate) const BULK_ANSWER_BYTES: usize = 16 << 20;
+/// What a result with pictures is counted as: [`RESULT_BYTES`], and the same again as a message.
+pub(crate) const PICTURES_ANSWER_BYTES: usize = 2 << 20;
+/// How long a result waits for room for its pictures: it holds the files all the while, and has links to them.
+pub(crate) const ROOM_WAIT: Duration = Duration::from_secs(2);
 /// What requests that were already sent may still take after the client closed its end.
 pub(crate) const GRACE_AFTER_EOF: Duration = Duration::from_millis(500);
 /// How long a connection may take to end after its client is gone.

@@ -34,7 +34,7 @@ use crate::limits::{BULK_ANSWER_BYTES, MAX_WAIT, PROGRESS_EVERY, PROGRESS_LEAVES
 use crate::log::{self, Log};
 use crate::prompts::Prompt;
 use crate::resources::Address;
-use crate::stdio::ledger::Ledger;
+use crate::stdio::ledger::{Ledger, Room};
 use crate::tasks::{Job, Tasks};
 use crate::tools::{Facts, Tool, Toolset};
 use crate::{completion, spans, wire};
@@ -158,7 +158,7 @@ impl Server {
                 given,
                 cancel.clone(),
                 watch.clone(),
-                consent,
+                (consent, Room::default()),
             )
             .await;
         while let Some(id) = answer.running() {
@@ -168,7 +168,7 @@ impl Server {
                 view = host.execution(who, &id, MAX_WAIT) => view,
             };
             answer = match view {
-                Ok(view) => execution::answer(&view, host.config().output_inline, &[]).await,
+                Ok(view) => execution::answer(&view, host.config().output_inline, &[], &Room::default()).await,
                 Err(failure) => Answer::failure(&failure),
             };
         }
@@ -194,13 +194,9 @@ impl Server {
         self.0.tools.iter().find(|tool| tool.name == name)
     }
 
-    /// Waits until there is room for an answer of the size of a file.
-    async fn reserve(&self, context: &RequestContext<RoleServer>) {
-        tokio::select! {
-            () = self.0.ledger.reserve(&context.id, BULK_ANSWER_BYTES) => {}
-            () = context.ct.cancelled() => {}
-            () = self.0.gone.cancelled() => {}
-        }
+    /// Where a request gets room for its answer.
+    fn room(&self, context: &RequestContext<RoleServer>) -> Room {
+        Room::new(&self.0.ledger, &context.id, [context.ct.clone(), self.0.gone.clone()])
     }
 
     /// Runs a call to its end: with progress for those who want it, stopped when it is taken back, and with an answer
@@ -210,12 +206,14 @@ impl Server {
         tool: &Tool,
         (request, consent): (CallToolRequestParams, Consent),
         context: &RequestContext<RoleServer>,
+        room: Room,
     ) -> Answer {
         let cancel = self.0.gone.child_token();
         let given = request.arguments.unwrap_or_default();
         let watch = Watch::default();
         let host = Arc::clone(&self.0.host);
-        let call = tool.call(host, self.0.who.clone(), given, cancel.clone(), watch.clone(), consent);
+        let allowed = (consent, room);
+        let call = tool.call(host, self.0.who.clone(), given, cancel.clone(), watch.clone(), allowed);
         let mut call = std::pin::pin!(AssertUnwindSafe(call).catch_unwind());
         let (sending, telling) = (AtomicBool::new(false), AtomicBool::new(false));
         let on_its_way = || sending.load(Ordering::Relaxed) || telling.load(Ordering::Relaxed);
@@ -367,8 +365,10 @@ impl ServerHandler for Server {
         };
         self.note_consent(&left, &consent);
         let span = spans::of_call(tool.name, &context);
+        let room = self.room(&context);
         if is_bulk(&request) {
-            self.reserve(&context).await;
+            // Whose room is not wanted any more is taken back or gone: the call itself notices that.
+            room.take(BULK_ANSWER_BYTES).await;
         }
         let knows_tasks = context.client_capabilities().is_some_and(|all| all.supports_tasks());
         if let Some(place) = knows_tasks.then(|| self.0.tasks.place(tool.name)).flatten() {
@@ -376,7 +376,7 @@ impl ServerHandler for Server {
             return Ok(self.0.tasks.follow(job, place, &context.ct).await);
         }
         let answer = self
-            .run(tool, (request, consent), &context)
+            .run(tool, (request, consent), &context, room)
             .instrument(span.clone())
             .await;
         span.record("failed", answer.failed);
@@ -456,7 +456,8 @@ impl ServerHandler for Server {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        self.reserve(&context).await;
+        let room = self.room(&context);
+        room.take(BULK_ANSWER_BYTES).await;
         let read = async {
             let address = Address::parse(&request.uri)?;
             address.read(&*self.0.host, &self.0.who).await

@@ -174,11 +174,12 @@ pub struct CellError {
     pub message: String,
     /// A short traceback that points at the caller's own lines; ends without a line feed.
     pub traceback: String,
-    /// What the driver can add: the package to install, why the network is closed. Empty if nothing.
+    /// What the driver can add: the package to install, where the file is. Empty if nothing. It is shown with the error, as
+    /// the code's own words.
     #[serde(default)]
     pub hint: String,
     /// A coarse class that the server maps to a cause: `memory`, `network`, `disk`, `processes`, `stdin`,
-    /// `package`, `compile` (it never ran), or empty.
+    /// `package`, or empty; only from the host also `no_stdin` (there can be none) and `compile` (it never ran).
     #[serde(default)]
     pub class: String,
 }

@@ -155,8 +155,8 @@ fn bundle(line: &Map<String, Value>) -> MimeBundle {
     MimeBundle(bundle)
 }
 
-/// What to do about the standard input that there is not.
-pub(super) const NO_STDIN: &str = "put the values into the code, or write them into a file and read that";
+/// The class of errors for want of the standard input that there is not.
+pub(super) const NO_STDIN: &str = "no_stdin";
 
 /// How a cell ended that raised this, or nothing.
 pub(super) fn status(raised: Option<CellError>) -> CellStatus {
@@ -173,8 +173,7 @@ pub(super) fn status(raised: Option<CellError>) -> CellStatus {
         }),
         "KeyboardInterrupt" => CellStatus::Interrupted(error),
         "StdinNotImplementedError" => CellStatus::Error(CellError {
-            class: "stdin".to_owned(),
-            hint: NO_STDIN.to_owned(),
+            class: NO_STDIN.to_owned(),
             ..error
         }),
         "MemoryError" => CellStatus::Error(CellError {

@@ -198,7 +198,7 @@ impl Session for E2bSession {
                 status: CellStatus::Error(CellError {
                     name: "Unsupported".to_owned(),
                     message: "sessions of the back end e2b have no standard input".to_owned(),
-                    hint: NO_STDIN.to_owned(),
+                    class: NO_STDIN.to_owned(),
                     ..CellError::default()
                 }),
             });

@@ -18,10 +18,10 @@ const STEP: usize = 1 << 20;
 pub(crate) struct Budget(AtomicUsize);
 
 impl Budget {
-    /// Room for one stream of this size and half of another.
+    /// Room for one stream of this size.
     pub(crate) fn new(kept: ByteSize) -> Arc<Self> {
         let kept = usize::try_from(kept.as_bytes()).unwrap_or(usize::MAX);
-        Arc::new(Self(AtomicUsize::new(kept.saturating_add(kept / 2))))
+        Arc::new(Self(AtomicUsize::new(kept)))
     }
 
     /// Takes up to so much; says how much it was.

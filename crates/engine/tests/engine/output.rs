@@ -150,3 +150,21 @@ async fn old_results_are_forgotten_and_say_so() {
     assert_eq!(failure.code, Code::Expired);
     assert!(bench.try_exec(code_of("cell")).await.is_ok());
 }
+
+#[tokio::test(start_paused = true)]
+async fn old_output_is_forgotten_when_it_weighs_too_much_and_the_newest_stays() {
+    let bench = Bench::new();
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(bench.exec("bytes 6000000").await.id);
+    }
+    let read = async |id: &sandcell_engine::ExecutionId| {
+        let part = bench
+            .engine
+            .stream(&bench.me, id.as_str(), StreamName::Stdout, -9, 9, None);
+        part.await.map(|slice| slice.text.len()).map_err(|failure| failure.code)
+    };
+    assert_eq!(read(&ids[0]).await, Err(Code::Expired));
+    assert_eq!(read(&ids[1]).await, Err(Code::Expired));
+    assert_eq!(read(&ids[2]).await, Ok(9));
+}

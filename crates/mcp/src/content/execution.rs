@@ -9,11 +9,13 @@ use std::time::Duration;
 use sandcell_engine::{Artifact, ExecutionView, Expiry, MemoryUse, PassedOver, Restored, Shown, Status};
 use sandcell_sandbox::{ByteSize, Code, Isolation};
 use serde_json::{Map, Value, json};
+use tokio::time::timeout;
 
 use super::pictures;
 use super::text::{Part, cut, fit, shorten};
 use crate::answer::{Answer, Block, Link, notice_lines};
-use crate::limits::{CHART_BYTES, LINKS, PICTURES, RESULT_BYTES};
+use crate::limits::{CHART_BYTES, LINKS, PICTURES, PICTURES_ANSWER_BYTES, RESULT_BYTES, ROOM_WAIT};
+use crate::stdio::ledger::Room;
 use crate::time::{rfc3339, rough, span};
 
 /// The MIME type of data that was taken from a chart.
@@ -30,8 +32,9 @@ const MEMORY_WARN_PERCENT: u64 = 75;
 const ADVICE_LINES: usize = 3;
 
 /// The answer to a call that ran code, or asks about it. `after` are further lines for the server's block.
-pub(crate) async fn answer(view: &ExecutionView, inline: ByteSize, after: &[String]) -> Answer {
-    answer_with(view, inline, after, read_on).await
+/// Pictures are only made where there is room for them.
+pub(crate) async fn answer(view: &ExecutionView, inline: ByteSize, after: &[String], room: &Room) -> Answer {
+    answer_with(view, inline, after, read_on, room).await
 }
 
 /// The call that reads on in a stream, with `{offset}` to be filled in by whoever cuts; empty where there is none.
@@ -43,7 +46,13 @@ pub(crate) fn nothing_reads_on(_: &ExecutionView, _: &str) -> String {
 }
 
 /// The same where another call reads on.
-pub(crate) async fn answer_with(view: &ExecutionView, inline: ByteSize, after: &[String], read_on: ReadOn) -> Answer {
+pub(crate) async fn answer_with(
+    view: &ExecutionView,
+    inline: ByteSize,
+    after: &[String],
+    read_on: ReadOn,
+    room: &Room,
+) -> Answer {
     let inline = usize::try_from(inline.as_bytes()).unwrap_or(usize::MAX);
     let mut blocks = Vec::new();
     let text = notice_lines(&view.notices) + &first_text(view, inline, read_on);
@@ -52,8 +61,14 @@ pub(crate) async fn answer_with(view: &ExecutionView, inline: ByteSize, after: &
     }
     let (links, more_links) = links(view);
     let mut notes = Vec::new();
-    let room = RESULT_BYTES.saturating_sub(FRAME_BYTES + encoded_len(&blocks) + encoded_len(&links));
-    blocks.extend(pictures(view, room, &mut notes).await);
+    let left = RESULT_BYTES.saturating_sub(FRAME_BYTES + encoded_len(&blocks) + encoded_len(&links));
+    if view.artifacts.iter().any(is_picture) {
+        match timeout(ROOM_WAIT, room.take(PICTURES_ANSWER_BYTES)).await {
+            Ok(true) => blocks.extend(pictures(view, left, &mut notes).await),
+            Ok(false) => {}
+            Err(_) => notes.push("pictures not shown, only linked: earlier answers were not read yet".to_owned()),
+        }
+    }
     blocks.extend(links);
     if more_links > 0 {
         notes.push(format!(
@@ -196,6 +211,8 @@ fn first_text(view: &ExecutionView, inline: usize, read_on: ReadOn) -> String {
     add("table", table, own(table), String::new());
     let error = view.error.as_deref().unwrap_or_default();
     add("error", error, own(error), String::new());
+    let hint = view.hint.as_deref().unwrap_or_default();
+    add("hint", hint, own(hint), String::new());
     let whole: usize = parts.iter().map(|part| part.text.len()).sum();
     // The engine has cut to its budget already; this holds whatever it may add.
     if whole > inline + MARKER_BYTES {

@@ -103,6 +103,7 @@ pub(crate) fn view() -> ExecutionView {
         result_cut: None,
         result_note: None,
         error: None,
+        hint: None,
         cause: None,
         artifacts: vec![],
         missing_outputs: vec![],

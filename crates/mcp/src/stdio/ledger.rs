@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rmcp::model::RequestId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::limits::{BULK_BYTES, REQUESTS_IN_FLIGHT, UNWRITTEN_ANSWERS};
 
@@ -17,6 +18,7 @@ pub(crate) struct Ledger {
     open: Mutex<HashMap<RequestId, Option<OwnedSemaphorePermit>>>,
     unwritten: watch::Sender<usize>,
     bulk: Arc<Semaphore>,
+    whole: Arc<Semaphore>,
 }
 
 /// Whether a request may be worked on.
@@ -49,6 +51,7 @@ impl Default for Ledger {
             open: Mutex::default(),
             unwritten: watch::Sender::new(0),
             bulk: Arc::new(Semaphore::new(BULK_BYTES / UNIT)),
+            whole: Arc::new(Semaphore::new(1)),
         }
     }
 }
@@ -86,13 +89,21 @@ impl Ledger {
         }
     }
 
-    /// Waits for room for a large answer. The room is free again when the answer has left or the request is closed.
-    pub(crate) async fn reserve(&self, id: &RequestId, bytes: usize) {
+    /// Waits for room for a large answer. The room is free again when the answer has left or the request is closed; a request
+    /// that is not in the books holds it itself.
+    async fn reserve(&self, id: &RequestId, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        // What waits for more while it has some could wait for another one that does the same.
+        if matches!(self.open().get(id), Some(Some(_))) {
+            return None;
+        }
         let units = u32::try_from(bytes.min(BULK_BYTES) / UNIT).unwrap_or(u32::MAX);
-        if let Ok(permit) = Arc::clone(&self.bulk).acquire_many_owned(units).await
-            && let Some(slot) = self.open().get_mut(id)
-        {
-            *slot = Some(permit);
+        let permit = Arc::clone(&self.bulk).acquire_many_owned(units).await.ok()?;
+        match self.open().get_mut(id) {
+            Some(slot) => {
+                *slot = Some(permit);
+                None
+            }
+            None => Some(permit),
         }
     }
 
@@ -104,6 +115,64 @@ impl Ledger {
             .subscribe()
             .wait_for(|count| *count < UNWRITTEN_ANSWERS)
             .await;
+    }
+}
+
+/// Where one request gets room for its answer, before it makes it.
+#[derive(Clone, Default)]
+pub(crate) struct Room(Option<Arc<Place>>);
+
+struct Place {
+    ledger: Arc<Ledger>,
+    id: RequestId,
+    /// Nobody wants the answer any more when one of them fires.
+    over: [CancellationToken; 2],
+    held: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
+impl Room {
+    /// Room in these books, until `over` for a request that nobody waits for.
+    pub(crate) fn new(ledger: &Arc<Ledger>, id: &RequestId, over: [CancellationToken; 2]) -> Self {
+        Self(Some(Arc::new(Place {
+            ledger: Arc::clone(ledger),
+            id: id.clone(),
+            over,
+            held: Mutex::default(),
+        })))
+    }
+
+    /// Waits for room for so many bytes, once for each request: what it takes later is within that. Without room the answer
+    /// must not be made.
+    pub(crate) async fn take(&self, bytes: usize) -> bool {
+        let Some(place) = &self.0 else { return true };
+        let taken = |place: &Place| place.held.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if taken(place) {
+            return true;
+        }
+        let permit = place.unless_over(place.ledger.reserve(&place.id, bytes)).await;
+        let granted = permit.is_some();
+        *place.held.lock().unwrap_or_else(PoisonError::into_inner) = permit.flatten();
+        granted
+    }
+
+    /// Waits until no other request of the connection has a whole file in memory that it only looks at. None when nobody
+    /// waits for the answer.
+    pub(crate) async fn whole_file(&self) -> Option<Option<OwnedSemaphorePermit>> {
+        let Some(place) = &self.0 else { return Some(None) };
+        let turn = Arc::clone(&place.ledger.whole).acquire_owned();
+        place.unless_over(turn).await.map(Result::ok)
+    }
+}
+
+impl Place {
+    async fn unless_over<T>(&self, wanted: impl Future<Output = T>) -> Option<T> {
+        let [one, other] = &self.over;
+        tokio::select! {
+            biased;
+            () = one.cancelled() => None,
+            () = other.cancelled() => None,
+            value = wanted => Some(value),
+        }
     }
 }
 
@@ -144,11 +213,30 @@ mod tests {
             ledger.reserve(id, BULK_BYTES / 4).await;
         }
         let ticket = ledger.answer(Some(&ids[0]));
+        // Who has room does not wait for more.
+        assert!(ledger.reserve(&ids[1], BULK_BYTES).await.is_none());
         let fifth = ledger.reserve(&ids[4], BULK_BYTES / 4);
         let mut fifth = std::pin::pin!(fifth);
         let waited = tokio::time::timeout(std::time::Duration::from_secs(1), &mut fifth).await;
         assert!(waited.is_err());
         drop(ticket);
         fifth.await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_taken_back_does_not_wait_for_room() {
+        let ledger = Arc::new(Ledger::default());
+        let ids: Vec<RequestId> = (0..2).map(RequestId::Number).collect();
+        for id in &ids {
+            ledger.begin(id);
+        }
+        let over = [CancellationToken::new(), CancellationToken::new()];
+        let room = |id| Room::new(&ledger, id, over.clone());
+        assert!(room(&ids[0]).take(BULK_BYTES).await);
+        let second = room(&ids[1]);
+        let waited = tokio::time::timeout(std::time::Duration::from_secs(1), second.take(1024)).await;
+        assert!(waited.is_err());
+        over[0].cancel();
+        assert!(!second.take(1024).await);
     }
 }

@@ -8,10 +8,11 @@ use super::*;
 use crate::answer::{Answer, Block};
 use crate::content::{execution, pictures};
 use crate::host::fake::{cause, isolation, shown, view};
+use crate::stdio::ledger::Room;
 use crate::wire;
 
 async fn result(view: &ExecutionView) -> Value {
-    let answer = execution::answer(view, ByteSize::kib(20), &[]).await;
+    let answer = execution::answer(view, ByteSize::kib(20), &[], &Room::default()).await;
     serde_json::to_value(wire::result(answer)).unwrap()
 }
 
@@ -236,6 +237,44 @@ async fn the_whole_result_stays_under_900_kb() {
     let size = result.to_string().len();
     assert!(size < 900_000, "{size}");
     assert!(blocks(&result).last().unwrap().contains("pictures made smaller: 4"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn pictures_that_there_is_no_room_for_are_linked() {
+    let ledger = std::sync::Arc::new(crate::stdio::ledger::Ledger::default());
+    let room = |id| {
+        let id = rmcp::model::RequestId::Number(id);
+        ledger.begin(&id);
+        Room::new(&ledger, &id, Default::default())
+    };
+    assert!(
+        room(1).take(crate::limits::BULK_BYTES).await,
+        "an answer that nobody reads"
+    );
+    let view = ExecutionView {
+        artifacts: vec![plot(0, pictures::tests::png_file(64, 64, false))],
+        ..view()
+    };
+    let answer = execution::answer(&view, ByteSize::kib(20), &[], &room(2)).await;
+    let images = |answer: &Answer| answer.blocks.iter().any(|block| matches!(block, Block::Image { .. }));
+    assert!(!images(&answer));
+    let links = answer
+        .blocks
+        .iter()
+        .filter(|block| matches!(block, Block::Link(_)))
+        .count();
+    assert_eq!(links, 1);
+    let Some(Block::Text(words)) = answer.blocks.last() else {
+        panic!()
+    };
+    assert!(
+        words.contains("pictures not shown, only linked: earlier answers were not read yet"),
+        "{words}"
+    );
+    drop(ledger.answer(Some(&rmcp::model::RequestId::Number(1))));
+    assert!(images(
+        &execution::answer(&view, ByteSize::kib(20), &[], &room(3)).await
+    ));
 }
 
 #[tokio::test]

@@ -82,7 +82,7 @@ async fn run_execute(mut call: Call) -> Result<Answer, Failure> {
         watch: call.watch.clone(),
     };
     let view = call.host.execute(&call.who, request, call.cancel).await?;
-    Ok(execution::answer(&view, call.host.config().output_inline, &[]).await)
+    Ok(execution::answer(&view, call.host.config().output_inline, &[], &call.room).await)
 }
 
 pub(super) fn language(arguments: &mut Arguments, host: &dyn Host) -> String {
@@ -147,6 +147,6 @@ async fn run_once(mut call: Call) -> Result<Answer, Failure> {
     let object = execution::execution_object(&view);
     // The text does not offer the id of a sandbox that is gone already.
     view.new_sandbox = false;
-    let answer = execution::answer(&view, call.host.config().output_inline, &[]).await;
+    let answer = execution::answer(&view, call.host.config().output_inline, &[], &call.room).await;
     Ok(answer.with_meta("sandcell/execution", Value::Object(object)))
 }

@@ -82,7 +82,7 @@ async fn get(mut call: Call) -> Result<Answer, Failure> {
     let total = view.stdout.total_bytes;
     let finished = view.status != Status::Running;
     let position = format!("stdout: total_bytes {total}, next_offset {total}, eof {finished}");
-    let answer = execution::answer(&view, call.host.config().output_inline, &[position]).await;
+    let answer = execution::answer(&view, call.host.config().output_inline, &[position], &call.room).await;
     Ok(answer.with_meta(
         "sandcell/stream",
         json!({"stream": "stdout", "offset": 0, "next_offset": total, "total_bytes": total, "eof": finished}),
@@ -156,7 +156,7 @@ pub(super) fn cancel_execution() -> Tool {
 async fn cancel(mut call: Call) -> Result<Answer, Failure> {
     let id = call.arguments.text("execution_id");
     let view = call.host.cancel(&call.who, id.as_deref()).await?;
-    Ok(execution::answer(&view, call.host.config().output_inline, &[]).await)
+    Ok(execution::answer(&view, call.host.config().output_inline, &[], &call.room).await)
 }
 
 pub(super) fn get_execution_history() -> Tool {

@@ -24,6 +24,7 @@ use crate::answer::Answer;
 use crate::arguments::Arguments;
 use crate::host::Host;
 use crate::schema::{Field, Kind};
+use crate::stdio::ledger::Room;
 
 pub(crate) use sandboxes::data as sandbox_data;
 pub use toolset::{Interpreters, Toolset};
@@ -39,6 +40,8 @@ pub(crate) struct Call {
     pub(crate) watch: Watch,
     /// What the user said to what of it the operator leaves to the user.
     pub(crate) consent: Consent,
+    /// Where room for a large answer is had, before it is made.
+    pub(crate) room: Room,
 }
 
 /// Ends a wait when the call is taken back.
@@ -129,7 +132,7 @@ impl Tool {
         given: Map<String, Value>,
         cancel: CancellationToken,
         watch: Watch,
-        consent: Consent,
+        (consent, room): (Consent, Room),
     ) -> Answer {
         let checked = Arguments::check(self.name, &self.fields, given);
         let outcome = match checked {
@@ -141,6 +144,7 @@ impl Tool {
                     cancel,
                     watch,
                     consent,
+                    room,
                 })
                 .await
             }

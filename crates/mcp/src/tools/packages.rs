@@ -76,5 +76,5 @@ async fn install(mut call: Call) -> Result<Answer, Failure> {
         consent: call.consent,
     };
     let view = call.host.install(&call.who, request, call.cancel).await?;
-    Ok(execution::answer(&view, call.host.config().output_inline, &[]).await)
+    Ok(execution::answer(&view, call.host.config().output_inline, &[], &call.room).await)
 }

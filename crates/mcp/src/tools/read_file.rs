@@ -4,14 +4,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt as _;
 use sandcell_engine::FileAnswer;
-use sandcell_sandbox::{Failure, FileChunk, SandboxPath};
+use sandcell_sandbox::{Code, Failure, FileChunk, SandboxPath};
 use serde_json::{Value, json};
 
 use super::files::{path_field, required_path};
 use super::{Call, Effect, Tool, count_field, sandbox_field};
 use crate::answer::{Answer, Block, Link, notice_lines};
 use crate::content::pictures;
-use crate::limits::{PICTURE_BYTES, READ_CHUNK_BYTES, READ_TEXT_BYTES};
+use crate::limits::{PICTURE_BYTES, PICTURES_ANSWER_BYTES, READ_CHUNK_BYTES, READ_TEXT_BYTES};
 use crate::resources::{file_uri, mime_of};
 use crate::schema::{Field, Kind};
 
@@ -74,6 +74,9 @@ async fn read(mut call: Call) -> Result<Answer, Failure> {
     if base64 {
         return bytes(&target).await;
     }
+    if !target.call.room.take(PICTURES_ANSWER_BYTES).await {
+        return Err(taken_back());
+    }
     let first = target.chunk(0, READ_CHUNK_BYTES.min(target.most())).await?;
     let head = first.value.bytes.get(..SNIFF).unwrap_or(&first.value.bytes);
     if pictures::is_picture(head) {
@@ -89,6 +92,14 @@ async fn read(mut call: Call) -> Result<Answer, Failure> {
         &format!("binary, {}", mime_of(target.path.as_str(), head)),
         true,
     ))
+}
+
+fn taken_back() -> Failure {
+    Failure::new(
+        Code::Cancelled,
+        "the call was taken back",
+        "call again if it is still wanted",
+    )
 }
 
 /// Text has no NUL, and hardly anything that is not UTF-8 (old encodings are shown with marks for what is not).
@@ -169,6 +180,7 @@ fn len(bytes: &[u8]) -> u64 {
 }
 
 async fn picture(target: &Target, first: FileAnswer<FileChunk>) -> Result<Answer, Failure> {
+    let _turn = target.call.room.whole_file().await.ok_or_else(taken_back)?;
     let whole = if len(&first.value.bytes) < first.value.total && first.value.total <= target.most() {
         target.chunk(0, target.most()).await?
     } else {

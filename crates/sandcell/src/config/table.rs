@@ -287,7 +287,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "limits.output_kept_mb",
         whole(1, 1024),
         "16",
-        "Output that is kept of each stream for later reading, in MiB.",
+        "Output that is kept of a stream for later reading, in MiB; streams of one sandbox that run at once share it.",
     ),
     plain(
         "limits.file_mb",

@@ -198,6 +198,7 @@ fn live(view: &ExecutionView) -> Value {
         "result_cut": view.result_cut.is_some(),
         "result_note": view.result_note,
         "error": view.error,
+        "hint": view.hint,
         "notices": view.notices,
         "missing_outputs": view.missing_outputs,
         "files": view.artifacts.iter().map(file).collect::<Vec<_>>(),

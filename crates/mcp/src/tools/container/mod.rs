@@ -211,7 +211,7 @@ async fn execute(mut call: Call) -> Result<Answer, Failure> {
     };
     let ran = call.host.execute(&call.who, request, call.cancel).await?;
     let inline = call.host.config().output_inline;
-    Ok(execution::answer_with(&ran, inline, &[], execution::nothing_reads_on).await)
+    Ok(execution::answer_with(&ran, inline, &[], execution::nothing_reads_on, &call.room).await)
 }
 
 fn stop_sandbox() -> Tool {

@@ -178,6 +178,11 @@ fn stderr(view: &ExecutionView) -> String {
         text.push_str(traceback);
         text.push('\n');
     }
+    if let Some(hint) = &view.hint {
+        text.push_str("hint: ");
+        text.push_str(hint);
+        text.push('\n');
+    }
     text
 }
 

@@ -444,6 +444,7 @@ const liveDetail = ({ live, code }) => {
     part("Value", text("result") ?? live.result, { copy: true, more: live.result_cut && text("result") === undefined ? whole("result") : null }),
     part("Table", live.result_note),
     part("Traceback", live.error, { bad: true, copy: true }),
+    part("Hint of the session", live.hint),
     gallery(about.execution_id, pictures),
     others.length ? el("section", { "aria-label": "Files" }, el("h3", { text: "Files" }), el("ul", { class: "files" }, ...others.map((file) => el("li", {}, el("bdi", { text: file.name }), el("span", { class: "soft", text: bytes(file.size) }), el("button", { class: "quiet small", type: "button", "aria-label": `Save ${plain(file.name)}`, text: "Save", click: save(about.execution_id, file) }))))) : null,
     ...live.missing_outputs.map((note) => el("p", { class: "note", text: note })),

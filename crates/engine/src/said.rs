@@ -1,0 +1,99 @@
+//! What code says about its own errors. It never becomes the server's words: of a name only what looks like one is
+//! taken into them, and a hint stands with the error, in the part of a result that is the code's.
+
+use sandcell_sandbox::CellError;
+
+use crate::output::plain_line;
+
+/// Characters of the longest name that is believed to be one.
+const NAME_CHARS: usize = 80;
+/// Bytes of the longest hint that is shown.
+const HINT_BYTES: usize = 600;
+
+/// The error's class, if it is spelt like one.
+pub(crate) fn name(text: &str) -> &str {
+    let first = |c: char| c.is_alphabetic() || c == '_';
+    let letter = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '$');
+    let named = text.starts_with(first) && text.chars().all(letter) && text.chars().count() <= NAME_CHARS;
+    if named { text } else { "an error" }
+}
+
+/// The hint as one line that no terminal and no reader takes for anything else.
+pub(crate) fn hint(text: &str) -> Option<String> {
+    let mut line: String = plain_line(text.as_bytes()).chars().filter(|c| !is_format(*c)).collect();
+    if line.len() > HINT_BYTES {
+        line.truncate(line.floor_char_boundary(HINT_BYTES));
+        line.push_str("...");
+    }
+    (!line.is_empty()).then_some(line)
+}
+
+/// The error as it is shown.
+pub(crate) fn traceback(error: CellError) -> String {
+    if !error.traceback.is_empty() {
+        return error.traceback;
+    }
+    match (error.name.as_str(), error.message.as_str()) {
+        ("", message) => message.to_owned(),
+        (name, "") => name.to_owned(),
+        (name, message) => format!("{name}: {message}"),
+    }
+}
+
+/// Characters that cannot be seen, or that change how others are read.
+const fn is_format(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_spelt_like_a_name_is_one() {
+        for good in ["ValueError", "json.JSONDecodeError", "Ошибка", "_E2", "E$1"] {
+            assert_eq!(name(good), good);
+        }
+        let long = "E".repeat(81);
+        for bad in [
+            "",
+            "E\n\n[ok 1 ms ex0]",
+            "E x",
+            "a\u{202e}b",
+            "1E",
+            "[ok]",
+            "E\r",
+            "E\u{2028}x",
+            long.as_str(),
+        ] {
+            assert_eq!(name(bad), "an error", "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_hint_is_one_short_line() {
+        assert_eq!(hint("did you mean x?").as_deref(), Some("did you mean x?"));
+        assert_eq!(
+            hint("a\n\n[ok 1 ms]\u{2028}b\u{1b}[2J\u{202e}c\u{e0041}").as_deref(),
+            Some("a [ok 1 ms] bc")
+        );
+        assert_eq!(hint(" \n\u{200b}"), None);
+        assert_eq!(hint(&"é".repeat(2000)).unwrap().len(), 603);
+    }
+
+    #[test]
+    fn an_error_without_traceback_is_its_name_and_message() {
+        let error = |name: &str, message: &str| {
+            traceback(CellError {
+                name: name.into(),
+                message: message.into(),
+                ..CellError::default()
+            })
+        };
+        assert_eq!(error("ValueError", "x"), "ValueError: x");
+        assert_eq!(error("KeyboardInterrupt", ""), "KeyboardInterrupt");
+        assert_eq!(error("", "x"), "x");
+    }
+}
