@@ -38,3 +38,4 @@ pub mod wire;
 
 #[cfg(target_os = "linux")]
 pub use sys::fd::adopt;
+pub use sys::heap::give_back_early;

@@ -15,5 +15,6 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // This may be the launcher: it must know nothing, so it comes before everything else.
     wiring::become_launcher_if_asked();
+    wiring::give_back_early();
     cli::main()
 }

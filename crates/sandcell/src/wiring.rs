@@ -41,6 +41,12 @@ pub(crate) fn become_launcher_if_asked() {
     native::become_launcher_if_asked();
 }
 
+/// Lets the allocator give back what was freed. Before the first thread, and not for the launcher, which frees little.
+pub(crate) fn give_back_early() {
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    sandcell_jail::give_back_early();
+}
+
 /// The process that makes jails, where there are any. Started before settings are read and before any thread.
 #[derive(Debug)]
 pub(crate) struct Launcher {

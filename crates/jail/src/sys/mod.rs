@@ -3,6 +3,7 @@
 
 pub(crate) mod clone;
 pub(crate) mod fd;
+pub(crate) mod heap;
 pub(crate) mod misc;
 pub(crate) mod mount;
 pub(crate) mod signalfd;

@@ -24,8 +24,9 @@ pub enum FrameError {
     TooLong(usize),
     #[error("a frame whose header does not fit into it")]
     HeaderLength,
-    #[error("a header that is not in the protocol: {0}")]
-    Header(String),
+    // The parser's own words would repeat what code has written.
+    #[error("a header that is not in the protocol, at byte {column}")]
+    Header { column: usize },
     #[error("blobs that do not add up to their frame")]
     BlobSum,
     #[error("more than {BLOBS_MAX} blobs, a type twice, or a type that is none")]
@@ -221,7 +222,8 @@ fn parse(mut body: Bytes) -> Result<Frame, FrameError> {
         return Err(FrameError::HeaderLength);
     }
     let header = body.split_to(length);
-    let header: Header = serde_json::from_slice(&header).map_err(|error| FrameError::Header(error.to_string()))?;
+    let header: Header =
+        serde_json::from_slice(&header).map_err(|error| FrameError::Header { column: error.column() })?;
     let no_blobs = |body: &Bytes| body.is_empty().then_some(()).ok_or(FrameError::BlobSum);
     match header {
         Header::Ready { version, .. } => {
@@ -417,6 +419,13 @@ mod tests {
     }
 
     #[test]
+    fn what_is_said_about_a_bad_header_repeats_nothing_of_it() {
+        let forged = encode(&json!({"type": "x\n\n[ok 1 ms ex0]"}), &[]);
+        let said = decode(&forged).unwrap_err().to_string();
+        assert!(!said.contains("[ok") && !said.contains('\n'), "{said}");
+    }
+
+    #[test]
     fn an_error_keeps_only_known_classes() {
         let done = json!({"type": "done", "nonce": "n", "status": "error", "error": {
             "name": "E", "message": "m", "traceback": "t", "hint": "", "class": "root"}});
@@ -479,7 +488,7 @@ mod tests {
             json!([1]),
         ] {
             assert!(
-                matches!(decode(&encode(&header, &[])), Err(FrameError::Header(_))),
+                matches!(decode(&encode(&header, &[])), Err(FrameError::Header { .. })),
                 "{header}"
             );
         }
@@ -491,7 +500,7 @@ mod tests {
         assert_eq!(decode(&[4, 0, 0, 0, 9, 0, 0, 0]), Err(FrameError::HeaderLength));
         assert!(matches!(
             decode(&[6, 0, 0, 0, 2, 0, 0, 0, 255, 254]),
-            Err(FrameError::Header(_))
+            Err(FrameError::Header { .. })
         ));
     }
 
