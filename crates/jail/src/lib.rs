@@ -38,4 +38,5 @@ pub mod wire;
 
 #[cfg(target_os = "linux")]
 pub use sys::fd::adopt;
+#[cfg(target_os = "linux")]
 pub use sys::heap::give_back_early;
