@@ -11,4 +11,4 @@ for fd in os.listdir("/proc/self/fd"):
         links.append(os.readlink("/proc/self/fd/" + fd))
     except OSError:
         pass
-finds(l for l in links if not l.startswith(("pipe:", "/dev/null", "/dev/urandom", "/dev/pts", "/proc/", "anon_inode:[event", "/home/user", "/tmp", "socket:", "anon_inode:inotify", "/dev/")))
+finds(l for l in links if not l.startswith(("pipe:", "/dev/null", "/dev/urandom", "/dev/pts", "/proc/", "anon_inode:[event", "/home/user", "/tmp", "socket:", "anon_inode:inotify", "/dev/", "/memfd:sandcell-fault")))
