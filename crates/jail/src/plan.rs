@@ -668,7 +668,9 @@ fn landlock(host: &Host, template: &Template, signals: Signals) -> Step {
     if host.shows == Shows::System {
         readable.extend(host.trees.iter().map(|(_, path)| path.clone()));
     }
-    let mut writable: Vec<String> = ["/home/user", "/tmp", "/var/tmp", "/dev"].map(str::to_owned).to_vec();
+    let mut writable: Vec<String> = ["/home/user", "/tmp", "/var/tmp", "/dev", "/proc"]
+        .map(str::to_owned)
+        .to_vec();
     for mount in &template.mounts {
         let list = if mount.copy_on_write {
             &mut writable

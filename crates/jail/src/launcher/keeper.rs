@@ -129,6 +129,11 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
     let _ = rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC);
     let _ = rustix::process::setsid();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    // Whoever has none may take an audit identity, and is numbered by the machine; so all take this one.
+    let identity = "/proc/self/loginuid";
+    if std::fs::read_to_string(identity).is_ok_and(|text| text.trim() == u32::MAX.to_string()) {
+        let _ = write_once(identity, &rustix::process::getuid().as_raw().to_string());
+    }
     // Each sandbox takes a handful of descriptors; its own limit is set inside.
     let mut files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     files.current = files.maximum;
