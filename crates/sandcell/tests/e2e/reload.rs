@@ -80,7 +80,7 @@ fn what_callers_may_have_at_once_changes_while_the_server_runs() {
     let place = Place::with_settings("[http]\nrequests_per_caller = 64\n");
     let server = Server::start(&place, &[]);
     let caller = server.caller();
-    let slow = json!({"code": "import time\ntime.sleep(6)", "language": "python"});
+    let slow = json!({"code": "import time\ntime.sleep(12)", "language": "python"});
     let mut open: Vec<_> = (0..3)
         .map(|_| caller.begin(&caller.tool("create_run_close", &slow), ""))
         .collect();

@@ -227,6 +227,8 @@ fn the_program_does_not_see_its_copy() {
     let _turn = begin!();
     let place = Place::new();
     let mut kept = Kept::start(&place);
+    // Before its first copy a session opens what a crash is noted in.
+    kept.text("1");
     kept.text(
         "import os, signal, random\nheard = []\nos.register_at_fork(before=lambda: heard.append('before'), \
          after_in_parent=lambda: heard.append('parent'))\nopen_before = sorted(os.listdir('/proc/self/fd'))",
