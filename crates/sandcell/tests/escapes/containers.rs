@@ -22,7 +22,7 @@ const USUAL: [&str; 9] = [
 const LONG: [&str; 4] = ["crosstalk", "protocol", "resources", "workspace"];
 
 /// Attacks that mean something else in a container.
-const OTHERWISE: [(&str, &str); 17] = [
+const OTHERWISE: [(&str, &str); 18] = [
     (
         "crosstalk/free_space_of_the_host",
         "the image's file system is the daemon's own; nothing in it can be written",
@@ -39,6 +39,10 @@ const OTHERWISE: [(&str, &str); 17] = [
     ),
     ("environment/user_namespace", "the same"),
     ("environment/user_names", "the image does not know the sandbox's user"),
+    (
+        "proc/audit_id",
+        "the daemon starts containers without one, and numbers whoever takes one",
+    ),
     (
         "proc/change_settings",
         "what is hidden is /dev/null, which takes every write and keeps none",
