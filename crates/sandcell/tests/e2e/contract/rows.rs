@@ -543,9 +543,9 @@ fn mounts(ground: &Ground, mode: &str) -> Found {
     let (place, server) = ground.server_with(|place| {
         std::fs::write(place.work().join("given.txt"), "given").unwrap();
         let work = place.work().display().to_string();
-        format!("mount = [{{ host = \"{work}\", sandbox = \"/mnt/work\", mode = \"{mode}\" }}]\n")
+        format!("mount = [{{ host = \"{work}\", sandbox = \"/mnt/given\", mode = \"{mode}\" }}]\n")
     });
-    let code = "try:\n    open('/mnt/work/new.txt', 'w').write('x'); wrote = True\nexcept OSError: wrote = False\nprint(open('/mnt/work/given.txt').read(), wrote)";
+    let code = "try:\n    open('/mnt/given/new.txt', 'w').write('x'); wrote = True\nexcept OSError: wrote = False\nprint(open('/mnt/given/given.txt').read(), wrote)";
     let ran = server.run(code);
     if ran.is_error() || ran.status() != "ok" {
         let text = ran.all();
