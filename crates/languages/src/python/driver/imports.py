@@ -123,22 +123,30 @@ def give_text(text):
 
 def run_awaitable(coroutine):
     """Top-level await: on a loop of the session's own that does not run between cells, so asyncio.run works too."""
-    asyncio = core.standard("asyncio")
-    loop = session_loop(asyncio)
-    task = loop.create_task(coroutine)
+    task = None
     try:
+        asyncio = core.standard("asyncio")
+        loop = session_loop(asyncio)
+        task = loop.create_task(coroutine)
         return loop.run_until_complete(task)
     except BaseException:
-        if not task.done():
+        if task is None:
+            coroutine.close()
+        elif not task.done():
             task.cancel()
             loop.run_until_complete(asyncio.wait({task}, timeout=1))
         raise
 
 
 def session_loop(asyncio):
-    """The session's own loop, made when it is first needed, and current."""
+    """The session's own loop, made when it is first needed, and current. An interrupt waits until it is whole: half a
+    loop would complain when it goes, in some later cell."""
     if core.session.loop is None or core.session.loop.is_closed():
-        core.session.loop = asyncio.new_event_loop()
+        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGINT])
+        try:
+            core.session.loop = asyncio.new_event_loop()
+        finally:
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
     asyncio.set_event_loop(core.session.loop)
     return core.session.loop
 
