@@ -14,15 +14,15 @@ use tokio::sync::oneshot;
 
 use crate::file::AuditFile;
 use crate::line::Entry;
-use crate::pace::Pace;
+use crate::pace::{Pace, WINDOW};
 
 /// Events that wait for the thread, and those that wait for the disk.
 const QUEUE: usize = 4096;
-/// How long events are gathered.
+/// How long events are gathered: what a server that is killed loses at most.
 const GATHER: Duration = Duration::from_millis(20);
 /// How soon a disk that refused is tried again.
 const AGAIN: Duration = Duration::from_secs(15);
-/// How often the disk is waited for.
+/// How long what was written may stand before the disk is waited for.
 const SYNC: Duration = Duration::from_secs(1);
 /// How long the end waits.
 const CLOSE: Duration = Duration::from_secs(2);
@@ -56,7 +56,7 @@ impl AuditDesk {
             pending: VecDeque::new(),
             lost: Arc::clone(&lost),
             failed: None,
-            dirty: false,
+            dirty: None,
         };
         thread::Builder::new()
             .name("audit".to_owned())
@@ -89,54 +89,62 @@ struct Work {
     lost: Arc<AtomicU64>,
     /// Since when it cannot be written.
     failed: Option<Instant>,
-    dirty: bool,
+    /// Since when there is something that the disk may not have.
+    dirty: Option<Instant>,
 }
 
 impl Work {
     fn run(&mut self, requests: &Receiver<Request>) {
         loop {
-            let wait = match (self.pending.is_empty(), self.failed) {
-                (true, _) => SYNC,
-                (false, None) => GATHER,
-                (false, Some(_)) => AGAIN,
-            };
-            match requests.recv_timeout(wait) {
-                Ok(Request::Note(entry)) => {
-                    self.take(*entry);
-                    // The rest of what is there comes along.
-                    if self.failed.is_none() && self.pending.len() == 1 {
+            let mut next = match requests.recv_timeout(self.wait()) {
+                Ok(request) => {
+                    // The rest of a burst comes along.
+                    if self.failed.is_none() {
                         thread::sleep(GATHER);
                     }
-                    if self.pending.len() >= BATCH {
-                        self.write();
-                    }
+                    Some(request)
                 }
-                Ok(Request::Flush(answer)) => {
-                    let left_out = self.pace.rest(Instant::now());
-                    self.pending.extend(left_out);
-                    self.write();
-                    self.sync();
-                    // Whoever asked may have left.
-                    let _nobody_waits = answer.send(());
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    let left_out = self.pace.told(Instant::now());
-                    self.pending.extend(left_out);
-                    self.write();
-                    self.sync();
-                }
+                Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => {
                     self.write();
                     self.sync();
                     return;
                 }
+            };
+            while let Some(request) = next {
+                match request {
+                    Request::Note(entry) => self.take(*entry),
+                    Request::Flush(answer) => {
+                        let left_out = self.pace.rest(Instant::now());
+                        self.pending.extend(left_out);
+                        self.write();
+                        self.sync();
+                        // Whoever asked may have left.
+                        let _nobody_waits = answer.send(());
+                    }
+                }
+                if self.pending.len() >= BATCH {
+                    break;
+                }
+                next = requests.try_recv().ok();
+            }
+            let left_out = self.pace.told(Instant::now());
+            self.pending.extend(left_out);
+            self.write();
+            if self.dirty.is_some_and(|since| since.elapsed() >= SYNC) {
+                self.sync();
             }
         }
     }
 
+    /// How long until something is to be done if no event comes.
+    fn wait(&self) -> Duration {
+        let failed = self.failed.map(|at| AGAIN.saturating_sub(at.elapsed()));
+        let dirty = self.dirty.map(|since| SYNC.saturating_sub(since.elapsed()));
+        [failed, dirty].into_iter().flatten().min().unwrap_or(WINDOW)
+    }
+
     fn take(&mut self, entry: Entry) {
-        let left_out = self.pace.told(Instant::now());
-        self.pending.extend(left_out);
         if !self.pace.admits(&entry) {
             return;
         }
@@ -167,7 +175,7 @@ impl Work {
                     if self.failed.take().is_some() {
                         tracing::warn!("the audit log is written again");
                     }
-                    self.dirty = true;
+                    self.dirty.get_or_insert_with(Instant::now);
                 }
                 Err(error) => {
                     entries
@@ -187,10 +195,9 @@ impl Work {
     }
 
     fn sync(&mut self) {
-        if !self.dirty {
+        if self.dirty.take().is_none() {
             return;
         }
-        self.dirty = false;
         if let Err(error) = self.file.sync() {
             tracing::warn!(%error, "the audit log may not be on the disk");
         }

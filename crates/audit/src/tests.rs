@@ -169,3 +169,18 @@ async fn a_log_that_cannot_be_written_holds_nobody_up() {
     desk.close().await;
     assert!(verify(&log(&folder), None).is_err());
 }
+
+#[test]
+fn events_without_a_pause_are_written_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = log(&folder);
+    let desk = AuditDesk::start(AuditFile::new(path.clone(), MOST)).unwrap();
+    // Fewer than are written together, and never a pause in which they would be.
+    for n in 0..150 {
+        desk.note(event(&n.to_string()));
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    // The desk still has its thread: nothing but time made it write.
+    assert!(verify(&path, None).unwrap().lines > 0);
+    drop(desk);
+}
