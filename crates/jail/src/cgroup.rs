@@ -341,7 +341,8 @@ impl Group {
     }
 
     /// Memory of the group's processes: their own, what they share beside the sandbox's private files, and what the kernel
-    /// holds for them beyond the usual.
+    /// holds for them beyond the usual. Where private files are not in memory the kernel holds names of the host's, too,
+    /// and they count as nobody's.
     #[must_use]
     pub fn process_memory(&self) -> u64 {
         let (own, shared, kernel) = match &self.kind {
@@ -360,7 +361,7 @@ impl Group {
             }
         };
         let Some(files) = self.private_files.as_ref().and_then(|folder| fstatvfs(folder).ok()) else {
-            return own;
+            return own + shared;
         };
         let stored = files
             .f_blocks
@@ -370,12 +371,16 @@ impl Group {
         own + shared.saturating_sub(stored) + kernel.saturating_sub(USUAL_KERNEL + inodes.saturating_mul(INODE))
     }
 
-    /// From now on the private files of the sandbox of this process are told from memory that its processes share. Called
-    /// before any code runs in it. Where the folder cannot be opened, shared memory is not counted.
-    pub(crate) fn keep_private_files(&mut self, first: u32) {
+    /// From now on the private files in memory of the sandbox of this process are told from memory that its processes
+    /// share. Called before any code runs in it.
+    ///
+    /// # Errors
+    /// When the folder cannot be opened.
+    pub(crate) fn keep_private_files(&mut self, first: u32) -> io::Result<()> {
         let path = format!("{}/proc/{first}/root/tmp", crate::plan::place::host());
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        self.private_files = rustix::fs::open(path, flags, Mode::empty()).ok();
+        self.private_files = Some(rustix::fs::open(path, flags, Mode::empty())?);
+        Ok(())
     }
 
     /// Everything charged to the group: a cheap upper bound of [`Self::process_memory`].

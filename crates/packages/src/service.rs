@@ -33,14 +33,8 @@ pub struct Config {
     pub python_version: String,
     /// The container image that it is of; none: this machine's own.
     pub image: Option<String>,
-    /// What one installation may use.
-    pub limits: Limits,
-    /// Bytes of one downloaded file.
-    pub file_max: u64,
-    /// Bytes of all downloaded files of one installation.
-    pub total_max: u64,
-    /// How much is kept.
-    pub kept_max: KeptMax,
+    /// How much an installation may take.
+    pub bounds: Bounds,
     /// uv, where it was found.
     pub uv: Option<PathBuf>,
     /// The base that every sandbox starts with.
@@ -84,7 +78,7 @@ impl PythonPackages {
     #[must_use]
     pub fn new(config: Config, backend: Arc<dyn Backend>) -> Arc<Self> {
         Arc::new(Self {
-            desk: Desk::new(config.data.clone(), config.kept_max),
+            desk: Desk::new(config.data.clone(), config.bounds.kept_max),
             config,
             backend,
         })
@@ -98,10 +92,7 @@ impl PythonPackages {
             desk: self.desk.keeping(bounds.kept_max),
             config: Config {
                 policy,
-                limits: bounds.limits,
-                file_max: bounds.file_max,
-                total_max: bounds.total_max,
-                kept_max: bounds.kept_max,
+                bounds,
                 ..self.config.clone()
             },
             backend: Arc::clone(&self.backend),
@@ -113,22 +104,7 @@ impl PythonPackages {
         let policy = self.config.policy.settled(specs);
         specs.iter().try_for_each(|spec| policy.check(spec))?;
         self.config.policy.check_consent(specs, consent)?;
-        let Config {
-            limits,
-            file_max,
-            total_max,
-            kept_max,
-            ..
-        } = self.config.clone();
-        Ok(self.under(
-            policy,
-            Bounds {
-                limits,
-                file_max,
-                total_max,
-                kept_max,
-            },
-        ))
+        Ok(self.under(policy, self.config.bounds.clone()))
     }
 
     /// What byte code and binary wheels depend on.
@@ -170,7 +146,7 @@ impl PythonPackages {
         Ok(Setup {
             backend: self.backend.clone(),
             python: self.config.python.clone(),
-            limits: self.config.limits.clone(),
+            limits: self.config.bounds.limits.clone(),
             tool: program.map_or(Tool::Pip, Tool::Uv),
             tool_folder: folder,
             sources: self.config.policy.sources,
@@ -193,8 +169,8 @@ impl PythonPackages {
             sources: policy.sources,
             newest,
             allows: Box::new(move |name, version| policy.offers(name, version)),
-            file_max: self.config.file_max,
-            total_max: self.config.total_max,
+            file_max: self.config.bounds.file_max,
+            total_max: self.config.bounds.total_max,
         };
         Ok(Index::new(Arc::new(client), rules))
     }
@@ -265,7 +241,7 @@ impl PythonPackages {
             });
         }
         let draft = store.draft()?;
-        let most = self.config.limits.disk.as_bytes();
+        let most = self.config.bounds.limits.disk.as_bytes();
         let unpacked = installer.build(&missing, &draft, most, progress).await?;
         let layer = Layer {
             python: self.platform(),

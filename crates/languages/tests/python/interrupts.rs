@@ -32,7 +32,11 @@ async fn blocking_code_yields_and_the_variables_stay() {
         assert_eq!(ran.interrupted().name, "KeyboardInterrupt", "{code}");
         assert_eq!(ran.stdout, "on\n", "{code}: {}", ran.stderr);
         // What asyncio says of a loop that the interrupt left half made belongs to no later cell.
-        assert_eq!(python.run("import gc; gc.collect(); x").await.ok().text(), "42", "{code}");
+        assert_eq!(
+            python.run("import gc; gc.collect(); x").await.ok().text(),
+            "42",
+            "{code}"
+        );
     }
 }
 
@@ -41,7 +45,10 @@ async fn an_interrupt_before_the_loop_of_an_await_is_made_leaves_nothing_that_co
     for _ in 0..20 {
         let mut python = python!();
         let code = format!("{READY}await __import__('asyncio').sleep(600)");
-        assert_eq!(python.run_interrupted(&code).await.interrupted().name, "KeyboardInterrupt");
+        assert_eq!(
+            python.run_interrupted(&code).await.interrupted().name,
+            "KeyboardInterrupt"
+        );
         let after = python.run("import gc; gc.collect(); 1").await.ok();
         assert_eq!((after.stdout.as_str(), after.stderr.as_str()), ("", ""));
     }

@@ -44,14 +44,8 @@ pub struct NpmConfig {
     pub node_version: String,
     /// npm's own program, where it was found.
     pub npm: Option<PathBuf>,
-    /// What one installation may use.
-    pub limits: Limits,
-    /// Bytes of one downloaded file.
-    pub file_max: u64,
-    /// Bytes of all downloaded files of one installation.
-    pub total_max: u64,
-    /// How much is kept.
-    pub kept_max: KeptMax,
+    /// How much an installation may take.
+    pub bounds: Bounds,
     /// The base that every sandbox starts with.
     pub base: Option<String>,
     /// Looks a variable of the environment up, for the machine's settings.
@@ -90,7 +84,7 @@ impl NpmPackages {
     #[must_use]
     pub fn new(config: NpmConfig, backend: Arc<dyn Backend>) -> Arc<Self> {
         Arc::new(Self {
-            desk: Desk::new(config.data.clone(), config.kept_max),
+            desk: Desk::new(config.data.clone(), config.bounds.kept_max),
             config,
             backend,
         })
@@ -104,10 +98,7 @@ impl NpmPackages {
             desk: self.desk.keeping(bounds.kept_max),
             config: NpmConfig {
                 policy,
-                limits: bounds.limits,
-                file_max: bounds.file_max,
-                total_max: bounds.total_max,
-                kept_max: bounds.kept_max,
+                bounds,
                 ..self.config.clone()
             },
             backend: Arc::clone(&self.backend),
@@ -119,22 +110,7 @@ impl NpmPackages {
         let policy = self.config.policy.settled(specs);
         specs.iter().try_for_each(|spec| policy.check(spec))?;
         self.config.policy.check_consent(specs, consent)?;
-        let NpmConfig {
-            limits,
-            file_max,
-            total_max,
-            kept_max,
-            ..
-        } = self.config.clone();
-        Ok(self.under(
-            policy,
-            Bounds {
-                limits,
-                file_max,
-                total_max,
-                kept_max,
-            },
-        ))
+        Ok(self.under(policy, self.config.bounds.clone()))
     }
 
     /// What packages that hold machine code depend on.
@@ -156,8 +132,8 @@ impl NpmPackages {
             sources: false,
             newest: policy.min_age.map(|age| rfc3339(SystemTime::now() - age)),
             allows: Box::new(move |name, version| version.is_some_and(|version| policy.offers(name, version))),
-            file_max: self.config.file_max,
-            total_max: self.config.total_max,
+            file_max: self.config.bounds.file_max,
+            total_max: self.config.bounds.total_max,
         };
         Ok(NpmIndex::new(Arc::new(client), self.machine()?, rules))
     }
@@ -201,7 +177,7 @@ impl NpmPackages {
             backend: self.backend.clone(),
             node: self.config.node.clone(),
             npm,
-            limits: self.config.limits.clone(),
+            limits: self.config.bounds.limits.clone(),
         };
         let installer = Installer::start(setup, index.clone()).await?;
         let result = self.with_installer(&installer, store, owner, specs, progress).await;
@@ -235,7 +211,12 @@ impl NpmPackages {
         }
         let draft = store.draft()?;
         let unpacked = installer
-            .build(&draft, self.config.limits.disk.as_bytes(), lock.all.len(), progress)
+            .build(
+                &draft,
+                self.config.bounds.limits.disk.as_bytes(),
+                lock.all.len(),
+                progress,
+            )
             .await?;
         let layer = Layer {
             python: self.platform(),

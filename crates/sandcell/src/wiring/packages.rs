@@ -59,16 +59,20 @@ impl Installers {
         let own = &settings.packages;
         // Lists have to be readable also where nobody installs by them.
         let (python, npm) = (python_policy(own)?, npm_policy(own)?);
-        let bounds = || Bounds {
-            limits: limits(own.disk),
-            file_max: own.file.as_bytes(),
-            total_max: own.download.as_bytes(),
-            kept_max: kept(own),
-        };
         Ok(Self {
-            python: self.python.as_ref().map(|one| one.under(python, bounds())),
-            npm: self.npm.as_ref().map(|one| one.under(npm, bounds())),
+            python: self.python.as_ref().map(|one| one.under(python, bounds(own))),
+            npm: self.npm.as_ref().map(|one| one.under(npm, bounds(own))),
         })
+    }
+}
+
+/// How much an installation may take.
+fn bounds(own: &PackageSettings) -> Bounds {
+    Bounds {
+        limits: limits(own.disk),
+        file_max: own.file.as_bytes(),
+        total_max: own.download.as_bytes(),
+        kept_max: kept(own),
     }
 }
 
@@ -96,10 +100,7 @@ fn npm_packages(
         node,
         node_version: javascript.info().version.clone(),
         npm: Some(npm),
-        limits: limits(own.disk),
-        file_max: own.file.as_bytes(),
-        total_max: own.download.as_bytes(),
-        kept_max: kept(own),
+        bounds: bounds(own),
         base: own.base.clone(),
         variable: |name| std::env::var(name).ok(),
     };
@@ -220,10 +221,7 @@ fn python_packages(
         python_version: python.info().version.clone(),
         // One of another version behind the same name is told by the interpreter's, or by `docker.image` with a digest.
         image: (backend.name() == "docker").then(|| settings.docker.image.clone()),
-        limits: limits(own.disk),
-        file_max: own.file.as_bytes(),
-        total_max: own.download.as_bytes(),
-        kept_max: kept(own),
+        bounds: bounds(own),
         uv: uv(settings),
         base: own.base.clone(),
         variable: |name| std::env::var(name).ok(),

@@ -404,9 +404,8 @@ fn drafts(place: &Place) -> Vec<PathBuf> {
     found.map(|entry| entry.path()).collect()
 }
 
-#[test]
-fn a_pull_that_is_given_up_or_killed_leaves_nothing() {
-    let _turn = images!();
+/// A registry whose image's layer comes but for its last byte.
+fn registry_that_stalls() -> Registry {
     let image = Image::of(&[shell()]);
     let registry = Registry::with(&image);
     let whole = image.blobs[&image.layers[0]].clone();
@@ -414,6 +413,13 @@ fn a_pull_that_is_given_up_or_killed_leaves_nothing() {
         &format!("blobs/{}", image.layers[0]),
         Answer::Stalls(whole[..whole.len() - 1].to_vec()),
     );
+    registry
+}
+
+#[test]
+fn a_pull_that_is_given_up_or_killed_leaves_nothing() {
+    let _turn = images!();
+    let registry = registry_that_stalls();
     let place = Place::new();
     for signal in [rustix::process::Signal::INT, rustix::process::Signal::KILL] {
         let mut command = place.command(&["images", "pull", &registry.name()]);
@@ -439,13 +445,7 @@ fn a_pull_that_is_given_up_or_killed_leaves_nothing() {
 #[test]
 fn a_call_is_told_how_far_its_image_is_and_ends_the_pull_when_it_is_taken_back() {
     let _turn = images!();
-    let image = Image::of(&[shell()]);
-    let registry = Registry::with(&image);
-    let whole = image.blobs[&image.layers[0]].clone();
-    registry.say(
-        &format!("blobs/{}", image.layers[0]),
-        Answer::Stalls(whole[..whole.len() - 1].to_vec()),
-    );
+    let registry = registry_that_stalls();
     let place = open_place();
     let server = Client::start(&mut place.command(&["serve"]));
     let arguments = json!({"image": registry.name()});

@@ -1,6 +1,9 @@
-use serde_json::json;
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::process::{Child, ChildStdout, Stdio};
 
-use crate::support::client::Client;
+use serde_json::{Value, json};
+
+use crate::support::client::{Client, PROTOCOL};
 use crate::support::place::Place;
 use crate::support::{begin, machine};
 
@@ -243,77 +246,93 @@ fn closing_or_replacing_the_streams_does_not_break_the_session() {
     }
 }
 
+/// A client that writes, and reads only what it is told to.
+struct Deaf {
+    server: Child,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+impl Deaf {
+    fn start(place: &Place) -> Self {
+        let mut server = place
+            .command(&["serve"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let answers = BufReader::new(server.stdout.take().unwrap()).lines();
+        let mut client = Self { server, answers };
+        let hello =
+            json!({"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": {"name": "deaf", "version": "1"}});
+        let initialize = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello});
+        client.send(&initialize).unwrap();
+        client
+            .send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+            .unwrap();
+        client
+    }
+
+    fn send(&mut self, message: &Value) -> std::io::Result<()> {
+        let mut stdin = self.server.stdin.as_ref().unwrap();
+        stdin.write_all(format!("{message}\n").as_bytes())
+    }
+
+    fn call(&mut self, id: u64, tool: &str, arguments: Value) -> std::io::Result<()> {
+        let params = json!({"name": tool, "arguments": arguments});
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}))
+    }
+
+    fn next(&mut self) -> Value {
+        serde_json::from_str(&self.answers.next().unwrap().unwrap()).unwrap()
+    }
+}
+
+impl Drop for Deaf {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
 #[test]
 fn a_client_that_does_not_read_costs_the_server_no_memory() {
     let _turn = begin!(alone);
     let place = Place::new();
-    let mut child = place
-        .command(&["serve"])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let pid = child.id();
-    let mut send =
-        |message: serde_json::Value| std::io::Write::write_all(&mut stdin, format!("{message}\n").as_bytes());
-    send(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": crate::support::client::PROTOCOL,
-        "capabilities": {}, "clientInfo": {"name": "deaf", "version": "1"}}}))
-    .unwrap();
-    send(json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).unwrap();
+    let mut client = Deaf::start(&place);
     for id in 1..=200 {
         // Not reading may at some point stop the server from reading, too; that is what it should do.
-        let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call",
-            "params": {"name": "execute_code", "arguments": {"code": "print('w' * 30000)"}}});
-        if send(call).is_err() {
+        if client
+            .call(id, "execute_code", json!({"code": "print('w' * 30000)"}))
+            .is_err()
+        {
             break;
         }
     }
-    let peak = machine::peak_memory(pid);
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let peak = machine::peak_memory(client.server.id());
     assert!(peak < 160 << 20, "{peak}");
 }
 
 #[test]
 fn pictures_that_nobody_reads_wait_outside_of_memory_and_come_when_they_are_read() {
-    use std::io::{BufRead as _, Write as _};
     const PICTURES: u64 = 200;
     let _turn = begin!(alone);
     let place = Place::new();
-    let mut child = place
-        .command(&["serve"])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let mut answers = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut next = || serde_json::from_str::<serde_json::Value>(&answers.next().unwrap().unwrap()).unwrap();
-    let pid = child.id();
-    let mut send = |message: serde_json::Value| stdin.write_all(format!("{message}\n").as_bytes()).unwrap();
-    send(
-        json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": crate::support::client::PROTOCOL,
-        "capabilities": {}, "clientInfo": {"name": "deaf", "version": "1"}}}),
-    );
-    send(json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    let mut client = Deaf::start(&place);
+    let pid = client.server.id();
     // A picture of noise: as it is, it is just small enough to be shown untouched.
     let code = "import os, struct, zlib\n\
         def chunk(kind, data): return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))\n\
         rows = zlib.compress(b''.join(b'\\0' + os.urandom(990) for _ in range(330)), 1)\n\
         head = struct.pack('>IIBBBBB', 330, 330, 8, 2, 0, 0, 0)\n\
         open('a.png', 'wb').write(b'\\x89PNG\\r\\n\\x1a\\n' + chunk(b'IHDR', head) + chunk(b'IDAT', rows) + chunk(b'IEND', b''))";
-    send(
-        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "execute_code", "arguments": {"code": code}}}),
-    );
-    assert_eq!(next()["id"], 0);
-    assert_eq!(next()["result"]["_meta"]["sandcell/execution"]["status"], "ok");
+    client.call(1, "execute_code", json!({"code": code})).unwrap();
+    assert_eq!(client.next()["id"], 0);
+    assert_eq!(client.next()["result"]["_meta"]["sandcell/execution"]["status"], "ok");
     let idle = machine::peak_memory(pid);
     for id in 2..2 + PICTURES {
-        send(json!({"jsonrpc": "2.0", "id": id, "method": "tools/call",
-            "params": {"name": "read_file", "arguments": {"path": "a.png"}}}));
+        client.call(id, "read_file", json!({"path": "a.png"})).unwrap();
     }
     // It has done what it will do when it uses no more processor time.
     let used = || {
@@ -336,7 +355,7 @@ fn pictures_that_nobody_reads_wait_outside_of_memory_and_come_when_they_are_read
     assert!(peak < idle + ROOM, "the server's memory went from {idle} to {peak}");
     let mut read: Vec<u64> = (0..PICTURES)
         .map(|_| {
-            let answer = next();
+            let answer = client.next();
             assert_eq!(
                 answer["result"]["content"][0]["type"],
                 "image",
@@ -348,8 +367,6 @@ fn pictures_that_nobody_reads_wait_outside_of_memory_and_come_when_they_are_read
         .collect();
     read.sort_unstable();
     assert_eq!(read, (2..2 + PICTURES).collect::<Vec<u64>>());
-    child.kill().unwrap();
-    child.wait().unwrap();
 }
 
 #[test]

@@ -51,11 +51,14 @@ impl Jail {
             }
             Ok(Some((FromCradle::Ready, _))) => {
                 let Some((pid, pidfd)) = first.take() else { return false };
-                if let Some(group) = &mut self.group {
-                    group.keep_private_files(pid);
+                let group = self.group.as_mut().filter(|_| self.folder.is_none());
+                match group.map_or(Ok(()), |group| group.keep_private_files(pid)) {
+                    Ok(()) => {
+                        self.run(pid, pidfd);
+                        return true;
+                    }
+                    Err(error) => StepError::new("find the sandbox's private files", None, &error),
                 }
-                self.run(pid, pidfd);
-                return true;
             }
             Ok(Some((FromCradle::Failed(error), _))) => error,
             Ok(Some((FromCradle::Full, _))) => return false,

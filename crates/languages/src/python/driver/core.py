@@ -496,7 +496,7 @@ def run_text(text, name):
     return NOTHING if last is None else run_code(last)
 
 
-def begin(header, name):
+def begin(header):
     """What a cell does first, already interruptible."""
     heal()
     keep_input(header["code"])
@@ -507,9 +507,6 @@ def begin(header, name):
     waiting, session.waiting = session.waiting, []
     for blobs in waiting:
         show(blobs)
-    if inbox.interrupt_waits(session.nonce):
-        raise KeyboardInterrupt
-    return execute(header["code"], name)
 
 
 def run_cell(header):
@@ -520,8 +517,11 @@ def run_cell(header):
     session.shown, session.dropped, session.captured, session.failed = 0, 0, None, None
     session.syntax_error = None
     session.packages = header.get("packages")
-    name = "<cell %d>" % header["cell"]
-    value, error = guarded(begin, header, name)
+    value, error = guarded(begin, header)
+    if error is None and inbox.interrupt_waits(session.nonce):
+        session.pending = True  # raised in the code: out of the reading it could lose half a frame
+    if error is None:
+        value, error = guarded(execute, header["code"], "<cell %d>" % header["cell"])
     if session.child or getpid() != PID:
         part("imports").end_child(error)
     if error is None and value is not NOTHING and value is not None:
