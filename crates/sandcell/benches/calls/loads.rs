@@ -163,10 +163,8 @@ fn ends(table: &mut Table) {
         id
     };
     let close = |id| {
-        assert_eq!(
-            server.call("close_sandbox", json!({"sandbox_id": id})).status(),
-            "closed"
-        )
+        let closed = server.call("close_sandbox", json!({"sandbox_id": id}));
+        assert!(!closed.is_error(), "{closed:?}");
     };
     let sleepers = "import subprocess\nall = [subprocess.Popen(['sleep', '600']) for _ in range(100)]";
     let (mut closing, mut gone) = (Vec::new(), Vec::new());
