@@ -169,13 +169,13 @@ fn ends(table: &mut Table) {
     let sleepers = "import subprocess\nall = [subprocess.Popen(['sleep', '600']) for _ in range(100)]";
     let (mut closing, mut gone) = (Vec::new(), Vec::new());
     for _ in 0..TIMES {
-        let before = machine::descendants(server.pid());
         let id = start("x = 1");
         closing.push(timed(|| close(id)).as_secs_f64() * 1000.0);
         let id = start(sleepers);
+        // Beside the sandbox's there are processes that the launcher keeps ready for the next one.
         let inside: BTreeSet<_> = machine::descendants(server.pid())
-            .difference(&before)
-            .cloned()
+            .into_iter()
+            .filter(|seen| namespace(&seen.pid.to_string()) != namespace("self"))
             .collect();
         assert!(inside.len() > 100, "{inside:?}");
         gone.push(timed(|| {
@@ -189,6 +189,11 @@ fn ends(table: &mut Table) {
     let gone: Vec<f64> = gone.iter().map(|time| time.as_secs_f64() * 1000.0).collect();
     let name = "closing a sandbox of 100 processes until none of them lives".to_owned();
     table.rows.push(row(name, &gone, "ms", Some(50.0)));
+}
+
+/// The process namespace of a process.
+fn namespace(pid: &str) -> Option<std::path::PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
 
 /// Calls that come at random, as of many people who know nothing of each other.
