@@ -341,10 +341,28 @@ impl Group {
     }
 
     /// Memory of the group's processes: their own, what they share beside the sandbox's private files, and what the kernel
-    /// holds for them beyond the usual. Where private files are not in memory the kernel holds names of the host's, too,
-    /// and they count as nobody's.
+    /// holds for them beyond the usual and cannot take back, where it tells (version 2). Where private files are not known,
+    /// those in memory count as shared.
     #[must_use]
     pub fn process_memory(&self) -> u64 {
+        let (memory, kernel) = self.told();
+        match &self.kind {
+            Groups::V1 { .. } => memory,
+            Groups::V2 { .. } => memory + kernel,
+        }
+    }
+
+    /// What the kernel holds for the group's processes beyond the usual, with what it could take back, such as names of
+    /// files that were looked at, where it does not tell the two apart (version 1).
+    pub(crate) fn kernel_memory(&self) -> u64 {
+        match &self.kind {
+            Groups::V1 { .. } => self.told().1,
+            Groups::V2 { .. } => 0,
+        }
+    }
+
+    /// Memory of processes, and of the kernel's for them.
+    fn told(&self) -> (u64, u64) {
         let (own, shared, kernel) = match &self.kind {
             Groups::V1 { memory, .. } => {
                 let stat = read(&format!("{memory}/memory.stat")).unwrap_or_default();
@@ -353,34 +371,26 @@ impl Group {
             }
             Groups::V2 { folder } => {
                 let stat = read(&format!("{folder}/memory.stat")).unwrap_or_default();
-                (
-                    field_of(&stat, "anon"),
-                    field_of(&stat, "shmem"),
-                    field_of(&stat, "kernel"),
-                )
+                let kernel = field_of(&stat, "kernel").saturating_sub(field_of(&stat, "slab_reclaimable"));
+                (field_of(&stat, "anon"), field_of(&stat, "shmem"), kernel)
             }
         };
-        let Some(files) = self.private_files.as_ref().and_then(|folder| fstatvfs(folder).ok()) else {
-            return own + shared;
-        };
-        let stored = files
-            .f_blocks
-            .saturating_sub(files.f_bfree)
-            .saturating_mul(files.f_frsize);
-        let inodes = files.f_files.saturating_sub(files.f_ffree);
-        own + shared.saturating_sub(stored) + kernel.saturating_sub(USUAL_KERNEL + inodes.saturating_mul(INODE))
+        let files = self.private_files.as_ref().and_then(|folder| fstatvfs(folder).ok());
+        let (stored, inodes) = files.map_or((0, 0), |files| {
+            let blocks = files.f_blocks.saturating_sub(files.f_bfree);
+            let inodes = files.f_files.saturating_sub(files.f_ffree);
+            (blocks.saturating_mul(files.f_frsize), inodes)
+        });
+        (
+            own + shared.saturating_sub(stored),
+            kernel.saturating_sub(USUAL_KERNEL + inodes.saturating_mul(INODE)),
+        )
     }
 
-    /// From now on the private files in memory of the sandbox of this process are told from memory that its processes
-    /// share. Called before any code runs in it.
-    ///
-    /// # Errors
-    /// When the folder cannot be opened.
-    pub(crate) fn keep_private_files(&mut self, first: u32) -> io::Result<()> {
-        let path = format!("{}/proc/{first}/root/tmp", crate::plan::place::host());
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        self.private_files = Some(rustix::fs::open(path, flags, Mode::empty())?);
-        Ok(())
+    /// From now on the files of this folder, which are in memory, are told from memory that processes share. Called before
+    /// any code runs in the sandbox.
+    pub(crate) fn keep_private_files(&mut self, folder: OwnedFd) {
+        self.private_files = Some(folder);
     }
 
     /// Everything charged to the group: a cheap upper bound of [`Self::process_memory`].

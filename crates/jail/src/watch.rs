@@ -98,8 +98,10 @@ pub(crate) struct Record {
     held: held::Held,
     locks: locks::Locks,
     mappings: mappings::Mappings,
-    /// Whom we ended last, and when.
-    ended: Option<(Pid, Instant)>,
+    /// Since when those who give memory back are waited for.
+    waited: Option<Instant>,
+    /// The processor time that the sandbox had used when there was little to be seen, in microseconds.
+    calm: Option<u64>,
     /// What the copy cost at the last look, and by what it can be told that this has not changed.
     copy: Option<(Mark, u64)>,
 }
@@ -132,52 +134,80 @@ impl Record {
     /// A sandbox with a control group: files and processes are charged together there, so processes are told apart here.
     /// A guardian is in the group and not of the sandbox.
     pub(crate) fn look_at_group(&mut self, group: &Group, first: Pid, guardian: Option<Pid>) {
+        self.due = Some(Instant::now() + EVERY);
+        let worked = group.cpu_us();
+        if self.calm == Some(worked) {
+            // Nothing ran since there was little.
+            return;
+        }
         let limit = group.memory_limit();
         let from = limit / 10 * COPY_FROM;
-        // What a socket received before somebody took it from its listener is charged to nobody.
-        let sockets = in_sockets(first);
+        let processes = || {
+            let candidates = group.pids().into_iter();
+            candidates.filter(|pid| *pid != first && Some(*pid) != guardian)
+        };
+        // Where there is a guardian no socket can be connected to.
+        let sockets = if guardian.is_some() { 0 } else { in_sockets(first) };
         let used = if group.charged() + sockets > from {
-            group.process_memory() + sockets
+            let unaccepted = if sockets > 0 { in_unaccepted(first) } else { 0 };
+            self.look_closer(group, first, unaccepted, worked, processes().collect())
         } else {
             0
         };
-        if used > from {
-            let candidates = group.pids().into_iter();
-            let candidates = candidates.filter(|pid| *pid != first && Some(*pid) != guardian);
-            let processes = one_copy(candidates.map(Seen::of).collect());
-            let uncounted = self.cost_of_copy(first, &processes, used, limit).min(limit / COPY_PART);
-            if used.saturating_sub(uncounted) > limit && !self.is_giving_back(&processes) {
-                self.peak = self.peak.max(used);
-                let weight = |seen: &Seen| {
-                    let beside = if sockets > 0 {
-                        descriptors(seen.living) * SOCKET_BUFFER
-                    } else {
-                        0
-                    };
-                    seen.bytes + beside
-                };
-                if let Some(seen) = programs(&processes).into_iter().max_by_key(weight) {
-                    self.end(seen.pid);
-                }
-            }
-        }
-        let locks = self.locks.bytes(group.cpu_us(), || group.pids());
+        let locks = self.locks.bytes(worked, || group.pids());
         if locks > limit / COPY_PART && locks + group.process_memory() > limit {
             self.peak = self.peak.max(locks + group.process_memory());
-            let candidates = group.pids().into_iter();
-            let candidates = candidates.filter(|pid| *pid != first && Some(*pid) != guardian);
-            if let Some(pid) = candidates.max_by_key(|pid| locks::of(*pid)) {
+            if let Some(pid) = processes().max_by_key(|pid| locks::of(*pid)) {
                 self.end(pid);
             }
         }
-        self.due = Some(Instant::now() + EVERY);
+        self.calm = (used <= from && locks == 0).then_some(worked);
     }
 
-    /// Whether one that was just ended still gives its memory back: nobody else is ended for that. One that takes its time,
-    /// or that ends by itself, is waited for by nobody.
-    fn is_giving_back(&self, processes: &[Seen]) -> bool {
-        let last = self.ended.filter(|(_, since)| since.elapsed() < GIVING_BACK);
-        last.is_some_and(|(pid, _)| processes.iter().any(|seen| seen.pid == pid && seen.dying))
+    /// A sandbox with a control group that may use much: says how much that is, and ends the largest program if it is too
+    /// much. `unaccepted` is what connections hold.
+    fn look_closer(&mut self, group: &Group, first: Pid, unaccepted: u64, worked: u64, pids: Vec<Pid>) -> u64 {
+        let limit = group.memory_limit();
+        let mut used = group.process_memory() + unaccepted;
+        let kernel = group.kernel_memory();
+        let by_kernel = used <= limit && used + kernel > limit;
+        if by_kernel {
+            // What programs made the kernel hold, rather than what it would give back.
+            let tables: u64 = pids.iter().map(|pid| tables_of(*pid)).sum();
+            let open: u64 = pids.iter().map(|pid| descriptors(*pid)).sum::<u64>() * DESCRIPTOR;
+            let mapped = self.mappings.bytes(worked, limit, || pids.clone());
+            used += kernel.min(tables + open + mapped);
+        }
+        if used <= limit / 10 * COPY_FROM {
+            return used;
+        }
+        let processes = one_copy(pids.into_iter().map(Seen::of).collect());
+        let uncounted = self.cost_of_copy(first, &processes, used, limit).min(limit / COPY_PART);
+        if used.saturating_sub(uncounted) > limit && !self.is_giving_back(&processes) {
+            self.peak = self.peak.max(used);
+            let weight = |seen: &Seen| {
+                let each = match (unaccepted > 0, by_kernel) {
+                    (true, _) => SOCKET_BUFFER,
+                    (false, true) => DESCRIPTOR,
+                    (false, false) => 0,
+                };
+                seen.bytes + self.mappings.of(seen.living) + each * if each > 0 { descriptors(seen.living) } else { 0 }
+            };
+            if let Some(seen) = programs(&processes).into_iter().max_by_key(weight) {
+                self.end(seen.pid);
+            }
+        }
+        used
+    }
+
+    /// Whether somebody who was ended still gives memory back: nobody else is ended for that. It is waited for once until
+    /// nobody does any more, or somebody is ended.
+    fn is_giving_back(&mut self, processes: &[Seen]) -> bool {
+        if !processes.iter().any(|seen| seen.dying) {
+            self.waited = None;
+            return false;
+        }
+        self.waited.get_or_insert_with(Instant::now).elapsed() < GIVING_BACK
     }
 
     /// A sandbox with a control group has ended, and its group is still there.
@@ -209,19 +239,19 @@ impl Record {
         self.events = self.kills;
         let now = Instant::now();
         let wait = pause(total, bounds, now - began);
-        self.due = Some(now + wait.min(self.held.holds));
+        self.due = Some(now + wait.min(self.held.holds()));
     }
 
     /// Memory that is no process' own.
     fn outside(&mut self, first: Pid, processes: &[Seen], bounds: Bounds) -> u64 {
-        let outside = elsewhere(first, processes, bounds) + self.held.bytes(processes, bounds);
+        let ticks: u64 = processes.iter().map(|seen| times(seen.pid).ticks).sum();
+        // A clock tick is 10 ms.
+        let used = ticks * 10_000;
+        let outside = elsewhere(first, processes, bounds) + self.held.bytes(used, processes, bounds);
         if outside > bounds.memory {
             // Enough is known, and what grows is to be stopped before more is counted.
             return outside;
         }
-        let ticks: u64 = processes.iter().map(|seen| times(seen.pid).ticks).sum();
-        // A clock tick is 10 ms.
-        let used = ticks * 10_000;
         let living = || processes.iter().map(|seen| seen.living).collect::<Vec<_>>();
         let mapped = self.mappings.bytes(used, bounds.memory, living);
         if mapped > bounds.memory {
@@ -330,10 +360,10 @@ impl Record {
     fn end(&mut self, pid: Pid) {
         self.locks.forget();
         self.mappings.forget(pid);
-        self.held = held::Held::default();
+        self.held.forget();
+        self.waited = None;
         if kill_process(pid, Signal::KILL).is_ok() {
             self.kills += 1;
-            self.ended = Some((pid, Instant::now()));
         }
     }
 }
@@ -519,6 +549,11 @@ fn small_file(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
+/// Page tables of a process, in bytes.
+fn tables_of(pid: Pid) -> u64 {
+    number_of(&status_of(pid).1, "VmPTE:") * 1024
+}
+
 fn private_memory_in(status: &str) -> u64 {
     ["RssAnon:", "RssShmem:", "VmPTE:", "VmSwap:"]
         .iter()
@@ -552,10 +587,30 @@ fn proportional_memory(pid: Pid) -> Option<u64> {
 /// What the sandbox's sockets may hold. Only their number is known, also of those that no process has open any more
 /// because they are on the way to another one.
 fn in_sockets(first: Pid) -> u64 {
-    let path = format!("{}/proc/{}/net/sockstat", place::host(), first.as_raw_nonzero());
-    let (all, tcp) = sockets(&std::fs::read_to_string(path).unwrap_or_default());
+    let (all, tcp) = sockets(&(net(first, "sockstat") + &net(first, "sockstat6")));
     // One of TCP holds what it received as well as what it sends.
     (all.saturating_sub(FREE) + tcp.saturating_sub(FREE)) * SOCKET_BUFFER
+}
+
+/// What connections may hold that have received something and that nobody has accepted yet: it is charged to nobody, also
+/// where there is a control group.
+fn in_unaccepted(first: Pid) -> u64 {
+    (unaccepted(&net(first, "tcp")) + unaccepted(&net(first, "tcp6"))) * SOCKET_BUFFER
+}
+
+fn unaccepted(text: &str) -> u64 {
+    let holds = |line: &&str| {
+        let mut words = line.split_whitespace();
+        let queues = words.nth(4).unwrap_or_default();
+        let received = queues.split_once(':').map_or("", |(_, received)| received);
+        words.nth(4) == Some("0") && received.contains(|digit| digit != '0')
+    };
+    u64::try_from(text.lines().skip(1).filter(holds).count()).unwrap_or(u64::MAX)
+}
+
+/// A report of the network namespace that a process is in.
+fn net(pid: Pid, name: &str) -> String {
+    std::fs::read_to_string(format!("{}/proc/{}/net/{name}", place::host(), pid.as_raw_nonzero())).unwrap_or_default()
 }
 
 fn sockets(text: &str) -> (u64, u64) {
@@ -568,7 +623,10 @@ fn sockets(text: &str) -> (u64, u64) {
         words.find(|found| *found == word);
         words.next().and_then(|number| number.parse().ok()).unwrap_or(0)
     };
-    (number("sockets:", "used"), number("TCP:", "inuse"))
+    (
+        number("sockets:", "used"),
+        number("TCP:", "inuse") + number("TCP6:", "inuse"),
+    )
 }
 
 /// The same by the descriptors of one process, where the sockets of a network namespace are not the sandbox's. Nothing can
@@ -647,7 +705,31 @@ mod tests {
     fn sockets_are_counted_whoever_has_them() {
         let text = "sockets: used 137\nTCP: inuse 12 orphan 0 tw 0 alloc 15 mem 0\nUDP: inuse 1 mem 0\n";
         assert_eq!(sockets(text), (137, 12));
+        assert_eq!(sockets(&format!("{text}TCP6: inuse 30\nUDP6: inuse 0\n")), (137, 42));
         assert_eq!(sockets(""), (0, 0));
+    }
+
+    #[test]
+    fn connections_that_nobody_accepted_are_told_from_others() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let told = || {
+            let own = net(rustix::process::getpid(), "tcp");
+            let end = format!(":{port:04X} ");
+            let (head, lines) = own.split_once('\n').unwrap();
+            let lines: Vec<&str> = lines.lines().filter(|line| line.contains(&end)).collect();
+            unaccepted(&format!("{head}\n{}", lines.join("\n")))
+        };
+        let mut clients: Vec<_> = (0..3)
+            .map(|_| std::net::TcpStream::connect(("127.0.0.1", port)).unwrap())
+            .collect();
+        assert_eq!(told(), 0);
+        for client in &mut clients {
+            std::io::Write::write_all(client, b"what nobody reads").unwrap();
+        }
+        assert_eq!(told(), 3);
+        let _accepted = listener.accept().unwrap();
+        assert_eq!(told(), 2);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::common;
@@ -45,6 +46,8 @@ pub(super) enum FromCradle {
     },
     /// The near ends of its lane come beside this, while nothing limits how many descriptors may be on the way.
     Lane,
+    /// The folder of its private files, which are told from its processes' memory, comes beside this.
+    Files,
     /// It is locked and runs its entry.
     Ready,
     /// It is not.
@@ -278,6 +281,12 @@ pub(super) fn first_process(
     exit_now(entry(input, output, far, folder, door))
 }
 
+fn hand_files_over(socket: &OwnedFd) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::open("/tmp", flags, Mode::empty())?;
+    send(socket.as_fd(), &FromCradle::Files, &[folder.as_fd()])
+}
+
 fn lock(prepared: &Prepared, request: &Request, steps: &[Step], socket: &OwnedFd) -> Result<(), StepError> {
     for (number, step) in steps.iter().enumerate() {
         let done = match faults::in_place_of(&prepared.template, step) {
@@ -285,6 +294,11 @@ fn lock(prepared: &Prepared, request: &Request, steps: &[Step], socket: &OwnedFd
             None => faults::step(&prepared.template, request, number, step).and_then(|()| crate::steps::run(step)),
         };
         done.map_err(|error| StepError::new(&step.name(), step.layer(), &error))?;
+        // Later the launcher may not look into its root, nor may it pass descriptors.
+        if *step == Step::Pivot && prepared.groups.is_some() {
+            hand_files_over(socket)
+                .map_err(|error| StepError::new("hand the private files over", Some("memory"), &error))?;
+        }
         // The launcher may have gone before its death could be signalled.
         if *step == Step::DieWithLauncher && hung_up(socket) {
             exit_now(0);

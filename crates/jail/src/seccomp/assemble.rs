@@ -93,7 +93,7 @@ fn ranges(entries: &[Entry]) -> Vec<Range> {
         }
         if all
             .last()
-            .is_none_or(|last| last.action != action || matches!(action, Action::AllowIf { .. }))
+            .is_none_or(|last| last.action != action || !matches!(action, Action::Allow | Action::Errno(_)))
         {
             all.push(Range { start, action });
         }
@@ -134,17 +134,21 @@ fn leaf(action: Action) -> Vec<Instruction> {
         Action::AllowIf { any, errno: number } => {
             let mut code = Vec::new();
             for tests in any {
-                code.extend(conjunction(tests));
+                code.extend(conjunction(tests, RET_ALLOW));
             }
             code.push(plain(RETURN, errno(number)));
             code
         }
+        Action::DoneIf { any, otherwise } => {
+            let done = any.iter().flat_map(|tests| conjunction(tests, errno(0)));
+            done.chain(leaf(*otherwise)).collect()
+        }
     }
 }
 
-/// Returns "allow" if all tests hold; else goes on with the instruction behind.
-fn conjunction(tests: &[Test]) -> Vec<Instruction> {
-    let mut code = vec![plain(RETURN, RET_ALLOW)];
+/// Returns `outcome` if all tests hold; else goes on with the instruction behind.
+fn conjunction(tests: &[Test], outcome: u32) -> Vec<Instruction> {
+    let mut code = vec![plain(RETURN, outcome)];
     for test in tests.iter().rev() {
         let behind = code.len();
         let mut checks = check(*test, behind);
@@ -237,18 +241,7 @@ mod tests {
                 libc::EPERM
             });
         };
-        match entry.action {
-            Action::Allow => RET_ALLOW,
-            Action::Errno(number) => errno(number),
-            Action::AllowIf { any, errno: number } => {
-                let holds = |test: &Test| (args[usize::from(test.argument)] & test.mask == test.value) == test.equal;
-                if any.iter().any(|tests| tests.iter().all(holds)) {
-                    RET_ALLOW
-                } else {
-                    errno(number)
-                }
-            }
-        }
+        entry.action.answer(args).map_or(RET_ALLOW, errno)
     }
 
     #[test]
@@ -335,5 +328,8 @@ mod tests {
             assert_eq!(set(6, buffer), RET_ALLOW);
         }
         assert_eq!(set(1, 2), RET_ALLOW);
+        for (level, option) in [(1, 26), (6, 14), (6, 32), (17, 100), (41, 32)] {
+            assert_eq!(set(level, option), errno(libc::EPERM), "{level} {option}");
+        }
     }
 }

@@ -32,6 +32,33 @@ pub enum Action {
         /// The error otherwise.
         errno: i32,
     },
+    /// It seems to be done and is not if all tests of any alternative hold; otherwise it is as it would be.
+    DoneIf {
+        /// Alternatives, each a conjunction.
+        any: &'static [&'static [Test]],
+        /// What happens otherwise.
+        otherwise: &'static Action,
+    },
+}
+
+impl Action {
+    /// What comes back for these arguments: an error number, 0 where it only seems to be done; none if it goes through.
+    #[must_use]
+    pub fn answer(&self, arguments: [u64; 6]) -> Option<i32> {
+        let holds = |tests: &&[Test]| {
+            tests.iter().all(|test| {
+                let argument = arguments.get(usize::from(test.argument)).copied().unwrap_or(0);
+                (argument & test.mask == test.value) == test.equal
+            })
+        };
+        match self {
+            Self::Allow => None,
+            Self::Errno(number) => Some(*number),
+            Self::AllowIf { any, errno } => (!any.iter().any(holds)).then_some(*errno),
+            Self::DoneIf { any, .. } if any.iter().any(holds) => Some(0),
+            Self::DoneIf { otherwise, .. } => otherwise.answer(arguments),
+        }
+    }
 }
 
 /// A test on one argument: `argument & mask` equals (or does not equal) `value`.
@@ -52,7 +79,7 @@ pub const POLICY: &[Entry] = include!(concat!(env!("OUT_DIR"), "/seccomp_table.r
 
 /// What is taken away where there is no control group: memory that belongs to no process would be charged to nobody, and
 /// the cores that hold processor time must stay as they were set.
-const UNCHARGED: [(i64, Action); 8] = [
+const UNCHARGED: [(i64, Action); 7] = [
     (libc::SYS_mmap, NO_SHARED_ANONYMOUS),
     (libc::SYS_memfd_create, Action::Errno(libc::ENOSYS)),
     (libc::SYS_shmget, Action::Errno(libc::ENOSYS)),
@@ -60,7 +87,6 @@ const UNCHARGED: [(i64, Action); 8] = [
     (libc::SYS_semget, Action::Errno(libc::ENOSYS)),
     (libc::SYS_landlock_create_ruleset, Action::Errno(libc::ENOSYS)),
     (libc::SYS_sched_setaffinity, Action::Errno(libc::EPERM)),
-    (libc::SYS_setsockopt, USUAL_BUFFERS),
 ];
 
 /// Memory that is shared without a file stays as long as one page of it is mapped somewhere, and no page need be: what
@@ -79,34 +105,11 @@ const SO_RCVBUF: u64 = 8;
 const LOW: u64 = 0xffff_ffff;
 
 /// Sockets keep the buffers that they have by default: asking for others is answered "done", as the kernel itself does
-/// with sizes above its limits. The watcher counts sockets and must know what one can hold. What the policy refuses
-/// everywhere is refused in the same way here, since a filter has one answer for a call.
-const USUAL_BUFFERS: Action = Action::AllowIf {
-    any: &[
-        &[is_not(1, SOL_SOCKET), is_not(1, IPPROTO_IPV6), is_not(1, IPPROTO_UDP)],
-        &[
-            is(1, LOW, SOL_SOCKET),
-            is_not(2, SO_SNDBUF),
-            is_not(2, SO_RCVBUF),
-            is_not(2, SO_ATTACH_FILTER),
-            is_not(2, SO_ATTACH_BPF),
-            is_not(2, SO_ATTACH_REUSEPORT_CBPF),
-            is_not(2, SO_ATTACH_REUSEPORT_EBPF),
-        ],
-        &[is(1, LOW, IPPROTO_IPV6), is_not(2, IPV6_FLOWLABEL_MGR)],
-        &[is(1, LOW, IPPROTO_UDP), is_not(2, UDP_ENCAP)],
-    ],
-    errno: 0,
-};
-
-const SO_ATTACH_FILTER: u64 = 26;
-const SO_ATTACH_BPF: u64 = 50;
-const SO_ATTACH_REUSEPORT_CBPF: u64 = 51;
-const SO_ATTACH_REUSEPORT_EBPF: u64 = 52;
-const IPPROTO_UDP: u64 = 17;
-const IPPROTO_IPV6: u64 = 41;
-const IPV6_FLOWLABEL_MGR: u64 = 32;
-const UDP_ENCAP: u64 = 100;
+/// with sizes above its limits. The watcher counts sockets and must know what one can hold.
+const OWN_BUFFERS: &[&[Test]] = &[
+    &[is(1, LOW, SOL_SOCKET), is(2, LOW, SO_SNDBUF)],
+    &[is(1, LOW, SOL_SOCKET), is(2, LOW, SO_RCVBUF)],
+];
 
 const fn is_not(argument: u8, value: u64) -> Test {
     Test {
@@ -304,15 +307,19 @@ pub fn policy_without_namespaces(memory_is_charged: bool) -> Vec<Entry> {
 /// The policy as it is in force.
 #[must_use]
 pub fn policy(memory_is_charged: bool) -> Vec<Entry> {
-    let mut entries: Vec<Entry> = POLICY.to_vec();
-    if !memory_is_charged {
-        for entry in &mut entries {
-            if let Some((_, action)) = UNCHARGED.iter().find(|(number, _)| *number == entry.number) {
-                entry.action = *action;
-            }
-        }
-    }
-    entries
+    let in_force = |entry: &'static Entry| {
+        let action = match UNCHARGED.iter().find(|(number, _)| *number == entry.number) {
+            _ if memory_is_charged => entry.action,
+            Some((_, action)) => *action,
+            None if entry.number == libc::SYS_setsockopt => Action::DoneIf {
+                any: OWN_BUFFERS,
+                otherwise: &entry.action,
+            },
+            None => entry.action,
+        };
+        Entry { action, ..*entry }
+    };
+    POLICY.iter().map(in_force).collect()
 }
 
 #[cfg(test)]
@@ -392,6 +399,45 @@ mod tests {
                     .any(|entry| entry.number == number && entry.action == action),
                 "{number}"
             );
+        }
+    }
+
+    /// Whatever takes the place of a line of the policy refuses at least what that line refuses.
+    #[test]
+    fn nothing_that_the_policy_refuses_goes_through_where_more_is_taken_away() {
+        let narrower = [
+            policy(false),
+            policy_without_namespaces(true),
+            policy_without_namespaces(false),
+        ];
+        for entry in POLICY {
+            let mut values = vec![0, 1, 2, 3, u64::MAX];
+            let tests = |action: &Action| match action {
+                Action::AllowIf { any, .. } | Action::DoneIf { any, .. } => any.concat(),
+                Action::Allow | Action::Errno(_) => Vec::new(),
+            };
+            values.extend(
+                tests(&entry.action)
+                    .iter()
+                    .flat_map(|test| [test.value, test.value ^ 1]),
+            );
+            values.sort_unstable();
+            values.dedup();
+            for other in &narrower {
+                let found = other.iter().find(|found| found.number == entry.number).unwrap();
+                for first in &values {
+                    for second in &values {
+                        for third in &values {
+                            let arguments = [*first, *second, *third, 0, 0, 0];
+                            assert!(
+                                entry.action.answer(arguments).is_none() || found.action.answer(arguments).is_some(),
+                                "{} {arguments:x?}",
+                                entry.name
+                            );
+                        }
+                    }
+                }
+            }
         }
     }
 

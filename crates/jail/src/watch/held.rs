@@ -1,6 +1,7 @@
 //! Descriptors of a sandbox without a control group: what they hold of the kernel's memory is charged to nobody.
 
 use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,13 +17,13 @@ const EPOLL: &str = "anon_inode:[eventpoll]";
 const ON_THE_WAY: u64 = 4 << 20;
 /// What an open report of the kernel's keeps of its text at the most.
 const REPORT: u64 = 256 << 10;
-/// Descriptors of a process that are not looked at.
-const FEW: u64 = 8;
-/// How often they are counted, which is dear, in sandboxes that could have many.
+/// How often they are counted, which is dear.
 const EVERY: Duration = Duration::from_millis(500);
-/// The same at the most where a process has so many descriptors that it could have very many.
+/// The same at the most where a process can add to what it watches, or has many descriptors.
 const SOON: Duration = Duration::from_millis(50);
 const MANY: u64 = 256;
+/// Without so much processor time since the last count there cannot be many more, in microseconds.
+const WORK: u64 = 20_000;
 /// How many watches one core adds in a millisecond.
 const RATE: u64 = 2000;
 
@@ -31,84 +32,120 @@ const RATE: u64 = 2000;
 pub(super) struct Held {
     bytes: u64,
     counted: Option<Instant>,
-    /// How long a count holds.
-    pub(super) holds: Duration,
+    /// The processor time that the sandbox had used then, in microseconds.
+    at: u64,
+    /// Whether anybody watched files by epoll then. How many is not bounded by the descriptors that are open.
+    watching: bool,
+    /// How long a count holds; none before the first.
+    holds: Option<Duration>,
 }
 
 impl Held {
     /// What files watched by epoll hold, and what else descriptors hold that is charged to nobody. More than the limit is not
     /// counted to its end: that takes the longer the more there is. It is counted again before it can have grown to
-    /// [`REACH`].
-    pub(super) fn bytes(&mut self, processes: &[Seen], bounds: Bounds) -> u64 {
+    /// [`REACH`]. `used` is the processor time that the sandbox has used.
+    pub(super) fn bytes(&mut self, used: u64, processes: &[Seen], bounds: Bounds) -> u64 {
         let most = bounds.memory / WATCH;
-        let many = processes.iter().any(|seen| descriptors(seen.living) > MANY);
-        self.holds = if many {
+        let soon = self.watching || processes.iter().any(|seen| descriptors(seen.living) > MANY);
+        let holds = if soon {
             let room = (most / 100 * REACH).saturating_sub(self.bytes / WATCH);
             Duration::from_millis(room / (RATE * bounds.cores.max(1))).clamp(SHORTEST, SOON)
         } else {
             EVERY
         };
-        if self.counted.is_none_or(|counted| counted.elapsed() >= self.holds) {
-            let mut watches = 0_u64;
+        self.holds = Some(holds);
+        let due = self.counted.is_none_or(|counted| counted.elapsed() >= holds);
+        if due && (self.counted.is_none() || used.abs_diff(self.at) >= WORK) {
+            // One that has many already is faster than whoever counts.
+            let hold = self.bytes / WATCH > most / 8;
+            let mut sum = Watched::default();
             for seen in processes {
-                watches = watches.saturating_add(watches_of(seen.living, most.saturating_sub(watches)));
+                sum.add(seen.living, most, hold);
             }
-            self.bytes = watches.saturating_mul(WATCH);
+            self.bytes = sum.count.saturating_mul(WATCH);
+            self.watching = sum.epolls > 0;
             self.counted = Some(Instant::now());
+            self.at = used;
         }
         self.bytes
     }
+
+    /// How long a count holds.
+    pub(super) fn holds(&self) -> Duration {
+        self.holds.unwrap_or(EVERY)
+    }
+
+    /// Somebody was ended; what is left is seen at the next count.
+    pub(super) fn forget(&mut self) {
+        self.bytes = 0;
+        self.counted = None;
+    }
 }
 
-/// How many files a process watches by epoll, in units of [`WATCH`] and together with what else its descriptors hold
-/// that is charged to nobody; counted until there are more than `most`. One that could have more than `most` watches
-/// stands still meanwhile: it is faster than whoever counts.
-fn watches_of(pid: Pid, most: u64) -> u64 {
-    let open = descriptors(pid);
-    if open <= FEW {
-        return 0;
-    }
-    let proc = format!("{}/proc/{}", place::host(), pid.as_raw_nonzero());
-    let entries = std::fs::read_dir(format!("{proc}/fd"))
-        .into_iter()
-        .flatten()
-        .flatten()
-        .take(MOST);
-    let info = |name: &OsStr| std::fs::read_to_string(format!("{proc}/fdinfo/{}", name.display())).unwrap_or_default();
-    let (mut epolls, mut watches) = (Vec::new(), 0_u64);
-    for entry in entries {
-        match std::fs::read_link(entry.path()).unwrap_or_default() {
-            target if target.as_os_str() == EPOLL => epolls.push(entry.file_name()),
-            target if target.as_os_str().as_bytes().starts_with(b"socket:") => {
-                watches += number_of(&info(&entry.file_name()), "scm_fds:") * ON_THE_WAY / WATCH;
+/// What is counted of several processes.
+#[derive(Default)]
+struct Watched {
+    /// In units of [`WATCH`].
+    count: u64,
+    epolls: u64,
+}
+
+impl Watched {
+    /// Adds what a process watches by epoll, and what else its descriptors hold that is charged to nobody, until there is
+    /// more than `most`. With `hold`, one that watches anything stands still meanwhile.
+    fn add(&mut self, pid: Pid, most: u64, hold: bool) {
+        let proc = format!("{}/proc/{}", place::host(), pid.as_raw_nonzero());
+        let entries = std::fs::read_dir(format!("{proc}/fd"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .take(MOST);
+        let info = |name: &OsStr| format!("{proc}/fdinfo/{}", name.display());
+        let mut epolls = Vec::new();
+        for entry in entries {
+            let target = std::fs::read_link(entry.path()).unwrap_or_default();
+            match target.as_os_str().as_bytes() {
+                name if name == EPOLL.as_bytes() => epolls.push(entry.file_name()),
+                name if name.starts_with(b"socket:") => {
+                    let text = std::fs::read_to_string(info(&entry.file_name())).unwrap_or_default();
+                    self.count += number_of(&text, "scm_fds:") * ON_THE_WAY / WATCH;
+                }
+                name if name.starts_with(b"/proc/") => self.count += REPORT / WATCH,
+                _ => {}
             }
-            target if target.is_absolute() && is_of_proc(&entry.path()) => watches += REPORT / WATCH,
-            _ => {}
+        }
+        let held = hold && !epolls.is_empty() && !is_stopped(pid) && kill_process(pid, Signal::STOP).is_ok();
+        for name in epolls {
+            self.epolls += 1;
+            let room = most.saturating_sub(self.count);
+            let Ok(file) = std::fs::File::open(info(&name)) else {
+                continue;
+            };
+            let mut seen = 0;
+            let more = |line: &[u8]| {
+                seen += match line {
+                    line if line.starts_with(b"tfd:") => 1,
+                    line if line.starts_with(b"lock:") => locks::LOCK / WATCH,
+                    _ => 0,
+                };
+                seen <= room
+            };
+            each_line(file, more);
+            self.count = self.count.saturating_add(seen);
+        }
+        if held {
+            let _ = kill_process(pid, Signal::CONT);
         }
     }
-    let could = u64::try_from(epolls.len()).unwrap_or(u64::MAX).saturating_mul(open);
-    let held = could > most && !is_stopped(pid) && kill_process(pid, Signal::STOP).is_ok();
-    for name in epolls {
-        if watches > most {
-            break;
-        }
-        let info = info(&name);
-        let lines = info.lines().map(|line| match line {
-            line if line.starts_with("tfd:") => 1,
-            line if line.starts_with("lock:") => locks::LOCK / WATCH,
-            _ => 0,
-        });
-        watches = watches.saturating_add(lines.sum());
-    }
-    if held {
-        let _ = kill_process(pid, Signal::CONT);
-    }
-    watches
 }
 
-fn is_of_proc(descriptor: &Path) -> bool {
-    const PROC: u64 = 0x9fa0;
-    rustix::fs::statfs(descriptor).is_ok_and(|found| u64::try_from(found.f_type) == Ok(PROC))
+/// Calls `more` with the beginning of each line until it says that it is enough. Nothing long is kept.
+fn each_line(file: impl Read, mut more: impl FnMut(&[u8]) -> bool) {
+    let mut lines = BufReader::with_capacity(16 << 10, file);
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) && more(&line) {
+        line.clear();
+    }
 }
 
 pub(super) fn is_epoll(descriptor: &Path) -> bool {

@@ -8,8 +8,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{is_stopped, place};
 
-/// What one takes at the most, in bytes.
-const MAPPING: u64 = 256;
+/// What one counts as, in bytes. It takes an eighth of that; but counting very many would be dear.
+const MAPPING: u64 = 2048;
 /// Those that any program has.
 const USUAL: u64 = 2000;
 /// More processes than these stand still meanwhile.
@@ -35,11 +35,12 @@ impl Mappings {
     pub(super) fn bytes(&mut self, used: u64, limit: u64, processes: impl FnOnce() -> Vec<Pid>) -> u64 {
         let due = self.counted.is_none_or(|counted| counted.elapsed() > EVERY);
         if due && used.abs_diff(self.at) >= WORK {
-            self.by_process.clear();
             let mut sum = 0;
             let processes = processes();
-            // Many are faster than whoever counts, and leave it no processor time.
-            let held: Vec<Pid> = if processes.len() > MANY {
+            // Many are faster than whoever counts, and leave it no processor time. Those of ordinary programs are let be.
+            let many = processes.len() > MANY && !self.by_process.is_empty();
+            self.by_process.clear();
+            let held: Vec<Pid> = if many {
                 let going = processes.iter().filter(|pid| !is_stopped(**pid));
                 going
                     .filter(|pid| kill_process(**pid, Signal::STOP).is_ok())
@@ -119,5 +120,22 @@ mod tests {
         );
         let mut mappings = Mappings::default();
         assert_eq!(mappings.bytes(1_000_000, 1 << 30, || vec![own]), 0);
+        let more = format!(
+            "import mmap\nall = [mmap.mmap(-1, 4096) for _ in range({USUAL} + 500)]\nprint(1, flush=True)\ninput()"
+        );
+        let mut program = std::process::Command::new("python3")
+            .args(["-I", "-S", "-c", &more])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::io::Read::read_exact(program.stdout.as_mut().unwrap(), &mut [0; 2]).unwrap();
+        let other = Pid::from_child(&program);
+        mappings.counted = None;
+        let counted = mappings.bytes(2_000_000, 1 << 30, || vec![own, other]);
+        assert!((500 * MAPPING..USUAL * MAPPING).contains(&counted), "{counted}");
+        assert_eq!(mappings.of(other), counted);
+        drop(program.stdin.take());
+        program.wait().unwrap();
     }
 }

@@ -48,6 +48,7 @@ mod packages;
 // Packages that mean harm, and a disk that is full.
 mod hostile_packages;
 // Packages of npm: a registry of our own, good and bad.
+mod memory;
 mod npm;
 // Hosts that a sandbox may reach, and all those that it may not.
 mod network;

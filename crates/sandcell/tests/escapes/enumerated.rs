@@ -24,18 +24,7 @@ fn refusal(policy: &[Entry], number: i64, args: [u64; 6]) -> Option<i32> {
             libc::EPERM
         });
     };
-    match entry.action {
-        Action::Allow => None,
-        Action::Errno(number) => Some(number),
-        Action::AllowIf { any, errno } => {
-            let holds = |tests: &&[sandcell_jail::seccomp::Test]| {
-                tests
-                    .iter()
-                    .all(|test| (args[usize::from(test.argument)] & test.mask == test.value) == test.equal)
-            };
-            if any.iter().any(holds) { None } else { Some(errno) }
-        }
-    }
+    entry.action.answer(args)
 }
 
 /// The policy in force on this server.
@@ -114,8 +103,13 @@ fn every_call_that_the_policy_refuses_is_refused_with_its_error() {
 fn conditional(policy: &[Entry]) -> Vec<Question> {
     let mut questions = Vec::new();
     for entry in policy {
-        let Action::AllowIf { any, .. } = entry.action else {
-            continue;
+        let any = match entry.action {
+            Action::AllowIf { any, .. } => any.to_vec(),
+            Action::DoneIf { any, otherwise } => match otherwise {
+                Action::AllowIf { any: others, .. } => [any, *others].concat(),
+                _ => any.to_vec(),
+            },
+            Action::Allow | Action::Errno(_) => continue,
         };
         let values: Vec<u64> = any
             .iter()

@@ -49,16 +49,16 @@ impl Jail {
                 self.lane = lane;
                 return false;
             }
+            Ok(Some((FromCradle::Files, mut folder))) => {
+                if let (Some(group), Some(folder)) = (&mut self.group, folder.pop()) {
+                    group.keep_private_files(folder);
+                }
+                return false;
+            }
             Ok(Some((FromCradle::Ready, _))) => {
                 let Some((pid, pidfd)) = first.take() else { return false };
-                let group = self.group.as_mut().filter(|_| self.folder.is_none());
-                match group.map_or(Ok(()), |group| group.keep_private_files(pid)) {
-                    Ok(()) => {
-                        self.run(pid, pidfd);
-                        return true;
-                    }
-                    Err(error) => StepError::new("find the sandbox's private files", None, &error),
-                }
+                self.run(pid, pidfd);
+                return true;
             }
             Ok(Some((FromCradle::Failed(error), _))) => error,
             Ok(Some((FromCradle::Full, _))) => return false,

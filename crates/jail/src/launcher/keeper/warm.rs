@@ -37,7 +37,11 @@ impl Entrances {
         };
         let mut others = vec![open("net")?, open("ipc")?, open("uts")?, open("cgroup")?];
         // Some kernels have none for time.
-        others.extend(open("time").ok());
+        match open("time") {
+            Ok(time) => others.push(time),
+            Err(rustix::io::Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
         Ok(Self {
             pid: open("pid")?,
             others,

@@ -1,0 +1,44 @@
+//! Ordinary programs that make the kernel hold much, within a small limit: nobody is ended for what is given back on
+//! demand, or is charged already.
+
+use serde_json::json;
+
+use crate::support::begin;
+use crate::support::client::Client;
+use crate::support::place::Place;
+
+#[test]
+fn names_of_files_that_were_looked_at_cost_nobody_its_life() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = Client::start(&mut place.command(&["serve"]));
+    let code = "import os\nkept = bytearray(40 << 20)\nlooked = 0\nfor _ in range(2):\n    \
+        for folder, _, names in os.walk('/usr'):\n        \
+        for name in names:\n            os.lstat(os.path.join(folder, name))\n            looked += 1\nlooked > 1000, len(kept)";
+    let answer = server.call(
+        "create_run_close",
+        json!({"code": code, "memory_mb": 128, "timeout_s": 100, "wait_s": 110}),
+    );
+    assert!(answer.all().contains("(True, 41943040)"), "{answer:?}");
+}
+
+#[test]
+fn a_program_may_have_many_connections() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = Client::start(&mut place.command(&["serve"]));
+    // Without control groups each socket counts as what it could hold.
+    let connections = if rustix::process::geteuid().is_root() {
+        1000
+    } else {
+        400
+    };
+    let code = format!(
+        "import resource, socket, time\nhard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\nresource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))\n\
+         listener = socket.create_server(('127.0.0.1', 0), backlog=1024)\npairs = []\nfor _ in range({connections}):\n    \
+         near = socket.create_connection(listener.getsockname())\n    pairs.append((near, listener.accept()[0]))\n\
+         for near, far in pairs:\n    near.sendall(b'x' * 1000)\ntime.sleep(0.5)\nsum(len(far.recv(2000)) for _, far in pairs)"
+    );
+    let answer = server.call("create_run_close", json!({"code": code}));
+    assert!(answer.all().contains(&format!("{}", connections * 1000)), "{answer:?}");
+}
