@@ -1,4 +1,4 @@
-//! The project's chores, the same on every machine: `cargo xtask check | test | soak | bench | dist | arch`.
+//! The project's chores, the same on every machine: `cargo xtask check | test | soak | bench | profile | dist | arch`.
 //!
 //! Not for users: whatever sandcell itself does lives in `crates/`. One decision here: a chore that a machine cannot
 //! do is named as skipped, and fails instead when `SANDCELL_TEST_REQUIRE=1` says that nothing may be skipped (CI).
@@ -10,6 +10,7 @@ mod check;
 mod command;
 mod dist;
 mod ordinary_user;
+mod profile;
 mod tally;
 mod test;
 
@@ -64,6 +65,18 @@ enum Chore {
         #[arg(long)]
         uv: Option<std::path::PathBuf>,
     },
+    /// A flame graph of where the time of calls goes, in the server and its sandboxes; needs perf
+    Profile {
+        /// What the client does
+        #[arg(value_enum, default_value = "fresh")]
+        calls: profile::Calls,
+        /// How long
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+        /// Where the picture goes; profile.svg in the target folder unless told otherwise
+        #[arg(long)]
+        out: Option<std::path::PathBuf>,
+    },
     /// What is handed out: a static binary, a wheel, an npm package, an MCP bundle, server.json, checksums and a list of
     /// what is inside; each package is installed offline from its file, and the demo is run from there
     Dist(dist::DistArguments),
@@ -94,6 +107,7 @@ fn main() -> ExitCode {
             data.as_deref().map(|folder| (folder, base.as_str())),
             uv.as_deref(),
         ),
+        Chore::Profile { calls, seconds, out } => profile::run(calls, std::time::Duration::from_secs(seconds), out),
         Chore::Dist(arguments) => dist::run(&arguments),
         Chore::Arch => arch::run(),
     };
