@@ -88,20 +88,21 @@ fn call(binary: &Path, calls: Calls, time: Duration, data: &Path) -> Result<u64>
     let mut answers = BufReader::new(server.stdout.take().context("no stdout")?).lines();
     let mut ask = |message: Value, answered: bool| -> Result<()> {
         writeln!(input, "{message}").context("the server does not listen")?;
-        while answered {
+        if !answered {
+            return Ok(());
+        }
+        loop {
             let line = answers
                 .next()
                 .context("the server ended (may perf look at it? see kernel.perf_event_paranoid)")??;
             let answer: Value = serde_json::from_str(&line).context("an answer is no JSON")?;
-            if answer["id"] != message["id"] {
-                continue;
-            }
             if answer["result"]["isError"] == true || answer["error"].is_object() {
                 bail!("a call failed: {answer}");
             }
-            return Ok(());
+            if answer["id"] == message["id"] {
+                return Ok(());
+            }
         }
-        Ok(())
     };
     let client =
         json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "profile", "version": "1"}});
