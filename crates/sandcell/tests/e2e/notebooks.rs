@@ -1,4 +1,5 @@
 use std::ffi::OsStr;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -9,10 +10,10 @@ use crate::support::{begin, name_of, skip, sources};
 /// Of a hundred cells, how many must give what Jupyter gives (see `tests/notebooks/compare.py` for what is compared).
 const EQUAL_PERCENT: u64 = 99;
 const PROGRAMS_LEAST: u64 = 200;
+const PARTS: usize = 8;
 
 #[test]
 fn notebooks_give_what_a_jupyter_kernel_gives() {
-    let _turn = begin!();
     let name = name_of(notebooks_give_what_a_jupyter_kernel_gives);
     let (Some(kernel), Some(data)) = (
         std::env::var_os("SANDCELL_TEST_JUPYTER_PYTHON"),
@@ -26,12 +27,50 @@ fn notebooks_give_what_a_jupyter_kernel_gives() {
         return;
     };
     // With frozen copies of sessions, as it is by default, and without.
-    for restore in [true, false] {
-        compared(&kernel, &data, restore);
+    let mut sums = [Sum::default(), Sum::default()];
+    for part in 0..PARTS {
+        // Others that wait to be alone come in between.
+        let _turn = begin!();
+        let folder = tempfile::tempdir().unwrap();
+        let kept = folder.path().join("jupyter");
+        for (restore, sum) in [true, false].into_iter().zip(&mut sums) {
+            sum.add(&compared(&kernel, &data, restore, part, &kept));
+        }
+    }
+    for (restore, sum) in [true, false].into_iter().zip(sums) {
+        let Sum {
+            programs, cells, equal, ..
+        } = sum;
+        println!("{equal} of {cells} cells of {programs} notebooks are equal (restore = {restore})");
+        assert!(programs >= PROGRAMS_LEAST);
+        assert!(
+            equal * 100 >= cells * EQUAL_PERCENT,
+            "{equal} of {cells}: {:#}",
+            Value::Array(sum.differences)
+        );
     }
 }
 
-fn compared(kernel: &OsStr, data: &OsStr, restore: bool) {
+#[derive(Default)]
+struct Sum {
+    programs: u64,
+    cells: u64,
+    equal: u64,
+    differences: Vec<Value>,
+}
+
+impl Sum {
+    fn add(&mut self, report: &Value) {
+        self.programs += report["programs"].as_u64().unwrap();
+        self.cells += report["cells"].as_u64().unwrap();
+        self.equal += report["equal"].as_u64().unwrap();
+        self.differences
+            .extend(report["differences"].as_array().unwrap().iter().cloned());
+    }
+}
+
+/// The report of one part of the programs. What the kernel gave is kept in a file for the next time.
+fn compared(kernel: &OsStr, data: &OsStr, restore: bool, part: usize, kept: &Path) -> Value {
     let settings = format!(
         "python = {:?}\n[sessions]\nrestore = {restore}\n",
         data.to_string_lossy()
@@ -43,6 +82,8 @@ fn compared(kernel: &OsStr, data: &OsStr, restore: bool) {
         .args(["-I", "-B"])
         .arg(folder.join("compare.py"))
         .arg(folder.join("programs"))
+        .args(["--part", &format!("{part}/{PARTS}"), "--kept"])
+        .arg(kept)
         .arg("--")
         .arg(server.get_program())
         .args(server.get_args())
@@ -53,21 +94,8 @@ fn compared(kernel: &OsStr, data: &OsStr, restore: bool) {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
-    let report: Value = said
-        .lines()
+    said.lines()
         .last()
         .and_then(|line| serde_json::from_str(line).ok())
-        .unwrap_or_else(|| panic!("no report: {said}\n{}", String::from_utf8_lossy(&output.stderr)));
-    let count = |name: &str| report[name].as_u64().unwrap();
-    let (cells, equal) = (count("cells"), count("equal"));
-    println!(
-        "{equal} of {cells} cells of {} notebooks are equal (restore = {restore})",
-        count("programs")
-    );
-    assert!(count("programs") >= PROGRAMS_LEAST);
-    assert!(
-        equal * 100 >= cells * EQUAL_PERCENT,
-        "{equal} of {cells}: {:#}",
-        report["differences"]
-    );
+        .unwrap_or_else(|| panic!("no report: {said}\n{}", String::from_utf8_lossy(&output.stderr)))
 }

@@ -1,6 +1,7 @@
 """Runs notebook programs cell by cell in a sandcell session and in a real Jupyter kernel, and prints what differs.
 
-Usage: compare.py PROGRAMS [--only TEXT] [--verbose] -- SERVER_COMMAND...
+Usage: compare.py PROGRAMS [--only TEXT] [--part 0/8] [--kept FILE] [--verbose] -- SERVER_COMMAND...
+With --kept, what the kernel gave is written to that file, or read from it if it is there.
 The last line on stdout is a JSON object: {"programs", "cells", "equal", "skipped", "differences": [{program, cell, what, jupyter, sandcell}]}.
 
 `PROGRAMS` is a folder of text files. A file holds programs, each after a line `#### name`, and a program holds cells, each
@@ -31,7 +32,9 @@ type and message, and the number of pictures. Deliberate differences, and what i
 """
 
 import json
+import os
 import pathlib
+import pickle
 import re
 import subprocess
 import sys
@@ -333,7 +336,9 @@ def main():
     at = sys.argv.index("--")
     options, command = sys.argv[1:at], sys.argv[at + 1 :]
     only = options[options.index("--only") + 1] if "--only" in options else ""
-    programs = [item for item in read_programs(options[0]) if only in item[0]]
+    part, parts = map(int, options[options.index("--part") + 1].split("/")) if "--part" in options else (0, 1)
+    programs = [item for item in read_programs(options[0]) if only in item[0]][part::parts]
+    kept = options[options.index("--kept") + 1] if "--kept" in options else ""
     theirs, ours = {}, {}
     failures = []
 
@@ -351,10 +356,18 @@ def main():
             raise
 
     with tempfile.TemporaryDirectory() as folder:
-        other = threading.Thread(target=run_all, args=(lambda: Jupyter(folder), theirs))
-        other.start()
-        run_all(lambda: Sandcell(command), ours)
-        other.join()
+        if os.path.exists(kept):
+            with open(kept, "rb") as file:
+                theirs = pickle.load(file)
+            run_all(lambda: Sandcell(command), ours)
+        else:
+            other = threading.Thread(target=run_all, args=(lambda: Jupyter(folder), theirs))
+            other.start()
+            run_all(lambda: Sandcell(command), ours)
+            other.join()
+            if kept and not failures:
+                with open(kept, "wb") as file:
+                    pickle.dump(theirs, file)
     if failures:
         sys.exit("one side broke off: %r" % failures)
     differences, cells = [], 0
