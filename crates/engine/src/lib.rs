@@ -366,6 +366,14 @@ impl Engine {
         found.ok_or_else(|| kept::unknown(id))
     }
 
+    /// One picture of an execution of the caller's from the history that lasts. None if there is none with that number.
+    pub async fn picture(&self, who: &Principal, id: &str, number: u32) -> Option<KeptPicture> {
+        match &self.core.witnesses.keeper {
+            Some(keeper) => keeper.picture(who, id, number).await,
+            None => None,
+        }
+    }
+
     /// Lets `watch` follow an execution of the caller's.
     ///
     /// # Errors

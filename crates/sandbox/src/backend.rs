@@ -119,7 +119,7 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         Err(SandboxError::Unsupported("warmed interpreters".to_owned()))
     }
 
-    /// Makes a sandbox. When it fails, nothing of it is left.
+    /// Makes a sandbox. When it fails, or the future is dropped, nothing of it is left.
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError>;
 
     /// Ends every sandbox and waits until nothing is left (bounded: 5 s).
