@@ -66,6 +66,7 @@ pub use output::Progress;
 pub use passed::{AbsentBackend, PassedOver};
 pub use policy::{MAX_LIFETIME, MIN_MEMORY};
 pub use quota::Quota;
+pub use spans::TRACE_TARGET;
 pub use tally::Counts;
 pub use watching::Watch;
 
@@ -182,6 +183,7 @@ impl Engine {
             isolation: backend.isolation().clone(),
             layers: backend.layers().to_vec(),
             knows_images: backend.knows_images(),
+            shows_host: backend.shows_host(),
         };
         self.core.backends.iter().map(view).collect()
     }

@@ -261,6 +261,7 @@ impl Host for FakeHost {
             isolation: isolation(&[]),
             layers: vec![],
             knows_images: false,
+            shows_host: true,
         }]
     }
 
