@@ -755,4 +755,6 @@ pub struct BackendView {
     pub layers: Vec<LayerReport>,
     /// Whether a request may name an image.
     pub knows_images: bool,
+    /// Whether a sandbox without an image shows the programs of this machine.
+    pub shows_host: bool,
 }

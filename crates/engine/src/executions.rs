@@ -180,6 +180,10 @@ impl Execution {
         self.delivered.store(true, Ordering::Relaxed);
     }
 
+    pub(crate) fn is_delivered(&self) -> bool {
+        self.delivered.load(Ordering::Relaxed)
+    }
+
     /// Whether that is so, for somebody who asks later without keeping all of it.
     pub(crate) fn delivery(&self) -> Arc<AtomicBool> {
         self.delivered.clone()

@@ -47,8 +47,9 @@ impl Expiry {
     }
 }
 
-/// Words that wait for one listener; of more, the oldest are dropped.
-const WAITING: usize = 64;
+/// Words that wait for one listener; of more, the oldest are dropped. All callers' words go through one channel, so these
+/// are many times the sandboxes that a server has by default (256): nobody's words push out another's. A word is small.
+const WAITING: usize = 1024;
 
 /// A sandbox that ends soon.
 #[derive(Debug, Clone, PartialEq, Eq)]

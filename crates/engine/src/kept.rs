@@ -11,8 +11,11 @@ use crate::{ExecutionId, Principal};
 
 /// Finished executions of one caller whose output is kept.
 const KEPT_EACH: usize = 256;
-/// Bytes of output and artifacts of one caller that are kept; the newest execution is, whatever it takes.
+/// Bytes of output and artifacts of one caller that are kept of what the caller has; the newest execution is, whatever it
+/// takes.
 const KEPT_BYTES_EACH: u64 = 8 << 20;
+/// The same in any case: what the caller does not have yet is kept up to here.
+const UNREAD_BYTES_EACH: u64 = 24 << 20;
 /// Bytes of output and artifacts of all callers that are kept.
 const KEPT_BYTES: u64 = 1 << 30;
 /// Finished executions of all callers whose output is kept: the least that each takes adds up, too.
@@ -110,9 +113,7 @@ impl Executions {
         shelf.touched = touched;
         store.finished += 1;
         store.bytes += weight;
-        let over =
-            |shelf: &Shelf| shelf.order.len() > KEPT_EACH || shelf.order.len() > 1 && shelf.bytes > KEPT_BYTES_EACH;
-        while store.shelves.get(&execution.owner).is_some_and(over) {
+        while store.is_over(&execution.owner) {
             store.forget(&execution.owner);
         }
         while store.bytes > KEPT_BYTES {
@@ -140,6 +141,20 @@ pub(crate) fn unknown(id: &str) -> Failure {
 }
 
 impl Store {
+    /// Whether a caller's oldest has to go.
+    fn is_over(&self, who: &Principal) -> bool {
+        let Some(shelf) = self.shelves.get(who) else {
+            return false;
+        };
+        let oldest = shelf.order.front().and_then(|(id, _)| self.by_id.get(id));
+        let most = if oldest.is_none_or(|(_, execution)| execution.is_delivered()) {
+            KEPT_BYTES_EACH
+        } else {
+            UNREAD_BYTES_EACH
+        };
+        shelf.order.len() > KEPT_EACH || shelf.order.len() > 1 && shelf.bytes > most
+    }
+
     fn longest_ago(&self) -> Option<Principal> {
         let oldest = self.shelves.iter().min_by_key(|(_, shelf)| shelf.touched);
         oldest.map(|(who, _)| who.clone())

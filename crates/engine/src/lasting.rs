@@ -111,6 +111,10 @@ pub trait Keeper: Debug + Send + Sync {
     /// Must be bounded in time.
     async fn find(&self, who: &Principal, id: &str) -> Option<KeptExecution>;
 
+    /// One picture of one of the caller's rows, alone. None if there is none of theirs with that number, or it cannot tell.
+    /// Must be bounded in time.
+    async fn picture(&self, who: &Principal, id: &str, number: u32) -> Option<KeptPicture>;
+
     /// Finishes what was handed over. Must be bounded in time.
     async fn close(&self);
 }

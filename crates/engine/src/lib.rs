@@ -66,6 +66,7 @@ pub use output::Progress;
 pub use passed::{AbsentBackend, PassedOver};
 pub use policy::{MAX_LIFETIME, MIN_MEMORY};
 pub use quota::Quota;
+pub use spans::TRACE_TARGET;
 pub use tally::Counts;
 pub use watching::Watch;
 
@@ -182,6 +183,7 @@ impl Engine {
             isolation: backend.isolation().clone(),
             layers: backend.layers().to_vec(),
             knows_images: backend.knows_images(),
+            shows_host: backend.shows_host(),
         };
         self.core.backends.iter().map(view).collect()
     }
@@ -364,6 +366,14 @@ impl Engine {
             None => None,
         };
         found.ok_or_else(|| kept::unknown(id))
+    }
+
+    /// One picture of an execution of the caller's from the history that lasts. None if there is none with that number.
+    pub async fn picture(&self, who: &Principal, id: &str, number: u32) -> Option<KeptPicture> {
+        match &self.core.witnesses.keeper {
+            Some(keeper) => keeper.picture(who, id, number).await,
+            None => None,
+        }
     }
 
     /// Lets `watch` follow an execution of the caller's.

@@ -137,11 +137,14 @@ impl Meter {
             after: ByteSize::bytes(after.memory),
             limit: record.birth.limits.memory,
         });
-        record.grew(MemoryGrowth {
-            execution_id: id.clone(),
-            memory: cost.memory,
-            peak: (cost.peak > before.memory_peak).then(|| ByteSize::bytes(cost.peak)),
-        });
+        // What could not be read is not said to have been too short for it; the next one's has what it added.
+        if cost.memory.is_some() {
+            record.grew(MemoryGrowth {
+                execution_id: id.clone(),
+                memory: cost.memory,
+                peak: (cost.peak > before.memory_peak).then(|| ByteSize::bytes(cost.peak)),
+            });
+        }
         (before, after, cost)
     }
 }

@@ -7,12 +7,12 @@ use crate::executions::Execution;
 use crate::record::Record;
 
 /// The target of all spans that are meant for traces.
-const TARGET: &str = "sandcell::trace";
+pub const TRACE_TARGET: &str = "sandcell::trace";
 
 /// An execution, from the moment when it was admitted to its end.
 pub(crate) fn execution(execution: &Execution) -> Span {
     tracing::info_span!(
-        target: TARGET,
+        target: TRACE_TARGET,
         "execution",
         execution.id = execution.id.as_str(),
         sandbox.id = execution.sandbox_id.as_str(),
@@ -37,5 +37,5 @@ pub(crate) fn ended(status: &'static str, cause: Option<&'static str>, cpu: std:
 
 /// The making of a sandbox.
 pub(crate) fn making(record: &Record) -> Span {
-    tracing::info_span!(target: TARGET, "make sandbox", sandbox.id = record.id.as_str())
+    tracing::info_span!(target: TRACE_TARGET, "make sandbox", sandbox.id = record.id.as_str())
 }

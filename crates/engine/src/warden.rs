@@ -35,8 +35,8 @@ pub(crate) struct Plan {
     pub(crate) turns: Option<Arc<Semaphore>>,
 }
 
-/// Makes the sandbox of a record and keeps it to its end. Runs in a task of its own, so that no caller's leaving
-/// can leave one half made.
+/// Makes the sandbox of a record and keeps it to its end. Runs in a task of its own: a caller that leaves breaks nothing off.
+/// Where making it is given up all the same (nobody wants its image any more), the back end leaves nothing of it.
 pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan, span: Span) {
     // Should a back end panic, nobody waits for ever and the place is free again.
     let mut guard = Guard {

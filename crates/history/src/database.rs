@@ -414,17 +414,27 @@ impl Database {
         let mut rows = self
             .connection
             .prepare("SELECT number, name, mime, bytes FROM pictures WHERE execution = ?1 ORDER BY number")?;
-        let rows = rows.query_map([id], |row| {
-            let bytes: Vec<u8> = row.get(3)?;
-            Ok(KeptPicture {
-                number: row.get(0)?,
-                name: row.get(1)?,
-                mime: row.get(2)?,
-                size: u64::try_from(bytes.len()).unwrap_or(u64::MAX),
-                bytes: bytes.into(),
-            })
-        })?;
-        rows.collect()
+        rows.query_map([id], picture)?.collect()
+    }
+
+    /// One picture of an execution, if that is this owner's and not older than this.
+    pub(crate) fn picture(
+        &self,
+        id: &str,
+        number: u32,
+        (owner, oldest): (&str, i64),
+    ) -> Result<Option<KeptPicture>, HistoryError> {
+        let ask = || {
+            if !self.connection.table_exists(None, "pictures")? {
+                return Ok(None);
+            }
+            let mut rows = self.connection.prepare(
+                "SELECT number, name, mime, bytes FROM pictures WHERE execution = ?1 AND number = ?2 \
+                 AND EXISTS (SELECT 1 FROM executions WHERE id = ?1 AND owner = ?3 AND started_ms >= ?4)",
+            )?;
+            rows.query_row(params![id, number, owner, oldest], picture).optional()
+        };
+        self.told(ask())
     }
 
     /// Deletes these rows, and says how many there were. What views count stays.
@@ -508,6 +518,17 @@ fn pattern(text: &str) -> String {
     }
     pattern.push('%');
     pattern
+}
+
+fn picture(row: &rusqlite::Row<'_>) -> rusqlite::Result<KeptPicture> {
+    let bytes: Vec<u8> = row.get(3)?;
+    Ok(KeptPicture {
+        number: row.get(0)?,
+        name: row.get(1)?,
+        mime: row.get(2)?,
+        size: u64::try_from(bytes.len()).unwrap_or(u64::MAX),
+        bytes: bytes.into(),
+    })
 }
 
 fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {

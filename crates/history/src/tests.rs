@@ -349,6 +349,11 @@ async fn pictures_outlive_the_server_and_go_with_their_execution() {
     let kept = writer.find(&ann, &id(1)).await.unwrap();
     assert_eq!(kept.pictures, painted(1, "ann", 2, 1000).pictures);
     assert!(writer.find(&bob, &id(1)).await.is_none());
+    let second = writer.picture(&ann, &id(1), 1).await;
+    assert_eq!(second.as_ref(), painted(1, "ann", 2, 1000).pictures.get(1));
+    assert_eq!(writer.picture(&ann, &id(1), 2).await, None);
+    assert_eq!(writer.picture(&ann, &id(2), 1).await, None);
+    assert_eq!(writer.picture(&bob, &id(1), 1).await, None);
     writer.close().await;
     drop(writer);
     let mut database = Database::open_existing(&file(&folder)).unwrap();

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
-use sandcell_engine::{Finished, Keeper, KeptExecution, LastingView, Principal};
+use sandcell_engine::{Finished, Keeper, KeptExecution, KeptPicture, LastingView, Principal};
 use tokio::sync::oneshot;
 
 use crate::clock::{millis, now};
@@ -81,6 +81,12 @@ enum Request {
         owner: String,
         id: String,
         answer: oneshot::Sender<Option<Box<KeptExecution>>>,
+    },
+    Picture {
+        owner: String,
+        id: String,
+        number: u32,
+        answer: oneshot::Sender<Option<KeptPicture>>,
     },
     Flush(oneshot::Sender<()>),
 }
@@ -197,6 +203,20 @@ impl Keeper for Writer {
         }
         let found = tokio::time::timeout(ANSWER, answered).await.ok()?.ok()?;
         found.map(|kept| *kept)
+    }
+
+    async fn picture(&self, who: &Principal, id: &str, number: u32) -> Option<KeptPicture> {
+        let (answer, answered) = oneshot::channel();
+        let request = Request::Picture {
+            owner: who.0.to_string(),
+            id: id.to_owned(),
+            number,
+            answer,
+        };
+        if !self.send(request) {
+            return None;
+        }
+        tokio::time::timeout(ANSWER, answered).await.ok()?.ok()?
     }
 
     async fn close(&self) {
@@ -316,6 +336,17 @@ impl Desk {
                 let row = self.with(|database, _| database.find(&id)).flatten();
                 let own = row.filter(|row| row.owner == owner && row.started_ms >= oldest);
                 let _nobody_waits = answer.send(own.and_then(Row::into_kept).map(Box::new));
+            }
+            Request::Picture {
+                owner,
+                id,
+                number,
+                answer,
+            } => {
+                self.write();
+                let oldest = Database::oldest(self.keep.age);
+                let found = self.with(|database, _| database.picture(&id, number, (&owner, oldest)));
+                let _nobody_waits = answer.send(found.flatten());
             }
             Request::Flush(answer) => {
                 self.write();

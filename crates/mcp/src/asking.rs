@@ -80,8 +80,12 @@ impl Asking {
             // A client that names no mode means forms.
             elicitation.is_some_and(|modes| modes.form.is_some() || modes.url.is_none())
         });
-        if !knows_forms || left.packages.len() + left.hosts.len() > MOST {
+        if !knows_forms {
             return Ok(Asked::Answered(Consent::CannotAsk));
+        }
+        if left.packages.len() + left.hosts.len() > MOST {
+            let message = format!("the user can be asked about {MOST} packages and hosts in one call; name fewer");
+            return Err(ErrorData::invalid_params(message, None));
         }
         if context.meta.protocol_version() >= Some(ProtocolVersion::V_2026_07_28) {
             return self.in_rounds(left, request, who);

@@ -44,7 +44,6 @@ pub use http::{
     Activity, HttpControl, HttpError, HttpLimits, HttpOptions, HttpServer, Page, TlsError, TlsFiles, WrongName,
 };
 pub use server::{ServerOptions, UnknownTool};
-pub use spans::TARGET as TRACE_TARGET;
 pub use stdio::{ServeError, serve_stdio};
 pub use tools::{Interpreters, Toolset};
 

@@ -9,7 +9,7 @@ use sandcell_engine::Principal;
 use sandcell_sandbox::{Code, Failure, SandboxPath};
 
 use crate::arguments::{echo, sandbox_path};
-use crate::host::Host;
+use crate::host::{Host, artifact};
 
 const SCHEME: &str = "sandcell://";
 
@@ -87,21 +87,8 @@ impl Address {
                 ))
             }
             Self::Artifact { execution, number } => {
-                let found = match host.execution(who, execution, std::time::Duration::ZERO).await {
-                    Ok(view) => {
-                        let all = view.artifacts.into_iter();
-                        all.map(|one| (one.number, one.mime, one.bytes))
-                            .find(|one| one.0 == *number)
-                    }
-                    // Pictures outlive the server in the history that lasts.
-                    Err(failure) => {
-                        let kept = host.kept(who, execution).await.map_err(|_| failure)?;
-                        let all = kept.pictures.into_iter();
-                        all.map(|one| (one.number, one.mime, one.bytes))
-                            .find(|one| one.0 == *number)
-                    }
-                };
-                let (_, mime, bytes) = found.ok_or_else(|| {
+                let found = artifact(host, who, execution, *number).await?;
+                let (mime, bytes) = found.ok_or_else(|| {
                     Failure::new(
                         Code::NotFound,
                         format!("execution {execution} has no file {number}"),

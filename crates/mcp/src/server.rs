@@ -36,7 +36,7 @@ use crate::prompts::Prompt;
 use crate::resources::Address;
 use crate::stdio::ledger::{Ledger, Room};
 use crate::tasks::{Job, Tasks};
-use crate::tools::{Facts, Tool, Toolset};
+use crate::tools::{self, Facts, Tool, Toolset};
 use crate::{completion, spans, wire};
 
 /// How the server is set up.
@@ -366,9 +366,8 @@ impl ServerHandler for Server {
         self.note_consent(&left, &consent);
         let span = spans::of_call(tool.name, &context);
         let room = self.room(&context);
-        if is_bulk(&request) {
-            // Whose room is not wanted any more is taken back or gone: the call itself notices that.
-            room.take(BULK_ANSWER_BYTES).await;
+        if is_bulk(&request) && !room.take(BULK_ANSWER_BYTES).await {
+            return Ok(wire::result(Answer::failure(&tools::taken_back())).into());
         }
         let knows_tasks = context.client_capabilities().is_some_and(|all| all.supports_tasks());
         if let Some(place) = knows_tasks.then(|| self.0.tasks.place(tool.name)).flatten() {
@@ -457,7 +456,9 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let room = self.room(&context);
-        room.take(BULK_ANSWER_BYTES).await;
+        if !room.take(BULK_ANSWER_BYTES).await {
+            return Err(ErrorData::invalid_request("the request was taken back", None));
+        }
         let read = async {
             let address = Address::parse(&request.uri)?;
             address.read(&*self.0.host, &self.0.who).await

@@ -2,16 +2,14 @@
 
 use rmcp::RoleServer;
 use rmcp::service::RequestContext;
+use sandcell_engine::TRACE_TARGET;
 use tracing::Span;
 use tracing::field::Empty;
-
-/// The target of all spans that are meant for traces.
-pub const TARGET: &str = "sandcell::trace";
 
 /// The span of one call, in the trace that the client names.
 pub(crate) fn of_call(tool: &'static str, context: &RequestContext<RoleServer>) -> Span {
     let span = tracing::info_span!(
-        target: TARGET,
+        target: TRACE_TARGET,
         "call",
         otel.kind = "server",
         otel.name = tool,

@@ -85,6 +85,11 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         false
     }
 
+    /// Whether a sandbox without an image shows the programs of this machine.
+    fn shows_host(&self) -> bool {
+        false
+    }
+
     /// How far the image is made ready that sandboxes with this image (none: the usual one) wait for. None: nothing is under
     /// way for it. Cheap: it is asked again and again while a call waits.
     fn preparing(&self, image: Option<&str>) -> Option<Preparing> {
@@ -119,7 +124,7 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         Err(SandboxError::Unsupported("warmed interpreters".to_owned()))
     }
 
-    /// Makes a sandbox. When it fails, nothing of it is left.
+    /// Makes a sandbox. When it fails, or the future is dropped, nothing of it is left.
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError>;
 
     /// Ends every sandbox and waits until nothing is left (bounded: 5 s).

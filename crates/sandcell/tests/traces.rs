@@ -263,3 +263,15 @@ fn a_collector_that_is_not_there_costs_no_call_and_no_end_and_an_address_that_is
         "{said}"
     );
 }
+
+#[test]
+fn a_server_that_only_passes_on_sends_no_traces() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["--connect", "http://127.0.0.1:1/mcp"];
+    // Where the exporter was begun, this address would be refused.
+    let output = command(folder.path(), "file:///tmp/x", &arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -357,6 +357,10 @@ impl Backend for NativeBackend {
         self.images.is_some() && self.isolation.level.satisfies(Level::Namespace)
     }
 
+    fn shows_host(&self) -> bool {
+        true
+    }
+
     async fn warm(&self, argv: &[String]) -> Result<Parent, SandboxError> {
         if !self.enterable {
             return Err(SandboxError::Unsupported("warmed interpreters".to_owned()));

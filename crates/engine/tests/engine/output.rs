@@ -168,3 +168,35 @@ async fn old_output_is_forgotten_when_it_weighs_too_much_and_the_newest_stays() 
     assert_eq!(read(&ids[1]).await, Err(Code::Expired));
     assert_eq!(read(&ids[2]).await, Ok(9));
 }
+
+#[tokio::test(start_paused = true)]
+async fn output_that_nobody_has_yet_is_kept_longer_but_not_without_end() {
+    let bench = Bench::new();
+    let id = bench.start("note runs\nbytes 10000000", "runs").await.id;
+    bench.exec("bytes 3000000").await;
+    bench.exec("bytes 3000000").await;
+    let read = async || {
+        let whole = bench.engine.execution(&bench.me, id.as_str(), Duration::ZERO).await;
+        whole
+            .map(|view| view.stdout.total_bytes)
+            .map_err(|failure| failure.code)
+    };
+    assert_eq!(read().await, Ok(10_020_000));
+    // Now the caller has it, and what comes next takes its place.
+    bench.exec("print next").await;
+    assert_eq!(read().await, Err(Code::Expired));
+    let mut unread = Vec::new();
+    for _ in 0..3 {
+        unread.push(bench.start("note runs\nbytes 10000000", "runs").await.id);
+    }
+    bench.exec("print last").await;
+    let states = unread
+        .iter()
+        .map(|id| bench.engine.execution(&bench.me, id.as_str(), Duration::ZERO));
+    let states: Vec<bool> = futures::future::join_all(states)
+        .await
+        .iter()
+        .map(Result::is_ok)
+        .collect();
+    assert_eq!(states, [false, true, true]);
+}

@@ -225,3 +225,21 @@ async fn a_session_that_panics_ends_with_an_answer_and_the_next_call_works() {
     assert_eq!(failure.code, Code::Internal);
     assert_eq!(bench.exec("cell").await.stdout.text, "1\n");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_cell_whose_memory_could_not_be_read_is_not_said_to_have_been_short() {
+    let bench = Bench::new();
+    let first = bench.exec("sleep 1000").await;
+    bench.world.usage_hangs.store(true, Ordering::SeqCst);
+    let unread = bench.exec("sleep 20000").await;
+    assert_eq!((unread.status, unread.memory), (Status::Ok, None));
+    bench.world.usage_hangs.store(false, Ordering::SeqCst);
+    let last = bench.exec("sleep 1000").await;
+    let status = bench
+        .engine
+        .status(&bench.me, Some(first.sandbox_id.as_str()))
+        .await
+        .unwrap();
+    let measured: Vec<_> = status[0].growth.iter().map(|one| one.execution_id.clone()).collect();
+    assert_eq!(measured, [first.id, last.id]);
+}

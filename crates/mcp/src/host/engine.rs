@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
     BackendView, Counts, CreateRequest, Engine, EngineConfig, ExecuteRequest, ExecutionView, ExpiringSoon, FileAnswer,
-    HistoryView, InstallRequest, KeptExecution, Principal, ResetView, RunRequest, RunningView, SandboxId, SandboxView,
-    SecurityEvent, StreamSlice, Watch,
+    HistoryView, InstallRequest, KeptExecution, KeptPicture, Principal, ResetView, RunRequest, RunningView, SandboxId,
+    SandboxView, SecurityEvent, StreamSlice, Watch,
 };
 use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, LeftToUser, Listing, SandboxPath, WriteMode};
 use tokio_util::sync::CancellationToken;
@@ -110,6 +110,10 @@ impl Host for EngineHost {
 
     async fn kept(&self, who: &Principal, id: &str) -> Result<KeptExecution, Failure> {
         self.0.kept(who, id).await
+    }
+
+    async fn picture(&self, who: &Principal, id: &str, number: u32) -> Option<KeptPicture> {
+        self.0.picture(who, id, number).await
     }
 
     fn watch(&self, who: &Principal, id: &str, watch: &Watch) -> Result<(), Failure> {

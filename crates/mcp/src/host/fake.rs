@@ -8,8 +8,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
     Artifact, BackendView, Cause, CreateRequest, EngineConfig, ExecuteRequest, ExecutionId, ExecutionView, FileAnswer,
-    HistoryRecord, HistoryView, InstallRequest, KeptExecution, MemoryGrowth, MemoryUse, Principal, ResetView,
-    RunRequest, RunningView, SandboxId, SandboxView, SecurityEvent, SessionView, Shown, Status, StreamSlice, Watch,
+    HistoryRecord, HistoryView, InstallRequest, KeptExecution, KeptPicture, MemoryGrowth, MemoryUse, Principal,
+    ResetView, RunRequest, RunningView, SandboxId, SandboxView, SecurityEvent, SessionView, Shown, Status, StreamSlice,
+    Watch,
 };
 use sandcell_sandbox::{
     ByteSize, Code, Entry, EntryKind, Failure, FileChunk, FileError, Isolation, LanguageInfo, Level, Limits, Listing,
@@ -260,6 +261,7 @@ impl Host for FakeHost {
             isolation: isolation(&[]),
             layers: vec![],
             knows_images: false,
+            shows_host: true,
         }]
     }
 
@@ -387,6 +389,10 @@ impl Host for FakeHost {
         ))
     }
 
+    async fn picture(&self, _: &Principal, _: &str, _: u32) -> Option<KeptPicture> {
+        None
+    }
+
     fn watch(&self, _who: &Principal, _id: &str, _watch: &Watch) -> Result<(), Failure> {
         Ok(())
     }
@@ -448,6 +454,7 @@ impl Host for FakeHost {
         offset: u64,
         len: u64,
     ) -> Result<FileAnswer<FileChunk>, Failure> {
+        self.ask(("read_file", path.as_str(), offset));
         assert!(len <= self.config.file_bytes.as_bytes(), "one call moves {len} bytes");
         let file = self.file(path)?;
         let start = usize::try_from(offset).unwrap().min(file.len());

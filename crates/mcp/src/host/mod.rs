@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
     BackendView, Counts, CreateRequest, EngineConfig, ExecuteRequest, ExecutionView, ExpiringSoon, FileAnswer,
-    HistoryView, InstallRequest, KeptExecution, Principal, ResetView, RunRequest, RunningView, SandboxId, SandboxView,
-    SecurityEvent, StreamName, StreamSlice, Watch,
+    HistoryView, InstallRequest, KeptExecution, KeptPicture, Principal, ResetView, RunRequest, RunningView, SandboxId,
+    SandboxView, SecurityEvent, StreamName, StreamSlice, Watch,
 };
 use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, LeftToUser, Listing, SandboxPath, WriteMode};
 use tokio_util::sync::CancellationToken;
@@ -73,6 +73,7 @@ pub(crate) trait Host: Send + Sync {
     async fn execution(&self, who: &Principal, id: &str, wait: Duration) -> Result<ExecutionView, Failure>;
     fn running(&self, who: &Principal) -> Vec<RunningView>;
     async fn kept(&self, who: &Principal, id: &str) -> Result<KeptExecution, Failure>;
+    async fn picture(&self, who: &Principal, id: &str, number: u32) -> Option<KeptPicture>;
     fn watch(&self, who: &Principal, id: &str, watch: &Watch) -> Result<(), Failure>;
     async fn stream(&self, who: &Principal, id: &str, part: StreamPart) -> Result<StreamSlice, Failure>;
     async fn cancel(&self, who: &Principal, id: Option<&str>) -> Result<ExecutionView, Failure>;
@@ -105,4 +106,26 @@ pub(crate) trait Host: Send + Sync {
     async fn history(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Result<HistoryView, Failure>;
     async fn reset(&self, who: &Principal, sandbox: Option<&str>, language: Option<&str>)
     -> Result<ResetView, Failure>;
+}
+
+/// A file of an execution, with its type: one that can still be asked about has all of its own, the history that lasts has
+/// pictures. None if there is none with this number.
+pub(crate) async fn artifact(
+    host: &dyn Host,
+    who: &Principal,
+    id: &str,
+    number: u32,
+) -> Result<Option<(String, Bytes)>, Failure> {
+    let failure = match host.execution(who, id, Duration::ZERO).await {
+        Ok(view) => {
+            let found = view.artifacts.into_iter().find(|file| file.number == number);
+            return Ok(found.map(|file| (file.mime, file.bytes)));
+        }
+        Err(failure) => failure,
+    };
+    if let Some(picture) = host.picture(who, id, number).await {
+        return Ok(Some((picture.mime, picture.bytes)));
+    }
+    // Whichever of the two knows more about it says why it is not there.
+    host.kept(who, id).await.map(|_| None).map_err(|_| failure)
 }

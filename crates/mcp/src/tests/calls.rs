@@ -346,3 +346,24 @@ async fn resources_are_read_by_their_address() {
     let listed = client.request("resources/list", json!({})).await;
     assert_eq!(listed["result"]["resources"], json!([]));
 }
+
+#[tokio::test]
+async fn more_than_a_user_can_be_asked_about_is_refused_as_such() {
+    let mut client = Client::connect(Arc::default());
+    let hello = json!({
+        "protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}},
+        "clientInfo": {"name": "test", "version": "1"},
+    });
+    client.request("initialize", hello).await;
+    let packages = |count: usize| json!({"packages": (0..count).map(|n| format!("ask-{n}")).collect::<Vec<_>>()});
+    let refused = client
+        .request(
+            "tools/call",
+            json!({"name": "install_package", "arguments": packages(51)}),
+        )
+        .await;
+    let text = "the user can be asked about 50 packages and hosts in one call; name fewer";
+    assert_eq!(refused["error"]["message"], text, "{refused}");
+    client.start_call("install_package", packages(50)).await;
+    assert_eq!(client.receive().await["method"], "elicitation/create");
+}

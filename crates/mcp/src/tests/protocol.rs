@@ -37,6 +37,45 @@ async fn taking_back_works_without_a_handshake_too() {
     client.leave().await.unwrap();
 }
 
+#[tokio::test]
+async fn large_reads_that_are_taken_back_while_they_wait_for_room_read_nothing() {
+    let host = Arc::new(FakeHost::default());
+    let file = vec![7; 10 << 20];
+    host.files.lock().unwrap().insert("/home/user/big".to_owned(), file);
+    let mut client = Client::ready(Arc::clone(&host)).await;
+    let whole = json!({"path": "big", "base64": true});
+    // There is room for two that nobody reads.
+    let first = client.start_call("read_file", whole.clone()).await;
+    let second = client.start_call("read_file", whole.clone()).await;
+    wait_until(|| host.asked.lock().unwrap().len() == 2).await;
+    let mut waiting = Vec::new();
+    for _ in 0..4 {
+        waiting.push(client.start_call("read_file", whole.clone()).await);
+        let uri = format!("sandcell://{}/home/user/big", crate::host::fake::SANDBOX);
+        waiting.push(client.start("resources/read", json!({"uri": uri})).await);
+    }
+    for id in waiting {
+        let params = json!({"requestId": id, "reason": "no longer wanted"});
+        client
+            .send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}))
+            .await;
+    }
+    let answers = [client.receive().await, client.receive().await];
+    assert!(
+        answers
+            .iter()
+            .all(|answer| answer["id"] == first || answer["id"] == second)
+    );
+    client.works().await;
+    let asked = host.asked.lock().unwrap().clone();
+    assert_eq!(
+        asked.iter().filter(|asked| asked.contains("read_file")).count(),
+        2,
+        "{asked:?}"
+    );
+    client.leave().await.unwrap();
+}
+
 async fn wait_until(what: impl Fn() -> bool) {
     let done = async {
         while !what() {

@@ -60,6 +60,15 @@ async fn unless_cancelled<T>(
     }
 }
 
+/// What a call that nobody waits for ends with.
+pub(crate) fn taken_back() -> Failure {
+    Failure::new(
+        Code::Cancelled,
+        "the call was taken back",
+        "call again if it is still wanted",
+    )
+}
+
 /// What a tool's function gives back.
 pub(crate) type Outcome = BoxFuture<'static, Result<Answer, Failure>>;
 
@@ -104,9 +113,10 @@ impl Tool {
 
     /// What of a call the operator leaves to the user. Nothing where the arguments are wrong: the call then says how.
     pub(crate) fn left_to_user(&self, host: &dyn Host, given: &Map<String, Value>) -> LeftToUser {
+        // Most calls have nothing of it: then nothing is copied and checked a second time.
         if !["package", "packages", "network"]
-            .into_iter()
-            .any(|name| self.takes(name))
+            .iter()
+            .any(|name| given.contains_key(*name))
         {
             return LeftToUser::default();
         }

@@ -4,11 +4,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt as _;
 use sandcell_engine::FileAnswer;
-use sandcell_sandbox::{Code, Failure, FileChunk, SandboxPath};
+use sandcell_sandbox::{Failure, FileChunk, SandboxPath};
 use serde_json::{Value, json};
 
 use super::files::{path_field, required_path};
-use super::{Call, Effect, Tool, count_field, sandbox_field};
+use super::{Call, Effect, Tool, count_field, sandbox_field, taken_back};
 use crate::answer::{Answer, Block, Link, notice_lines};
 use crate::content::pictures;
 use crate::limits::{PICTURE_BYTES, PICTURES_ANSWER_BYTES, READ_CHUNK_BYTES, READ_TEXT_BYTES};
@@ -92,14 +92,6 @@ async fn read(mut call: Call) -> Result<Answer, Failure> {
         &format!("binary, {}", mime_of(target.path.as_str(), head)),
         true,
     ))
-}
-
-fn taken_back() -> Failure {
-    Failure::new(
-        Code::Cancelled,
-        "the call was taken back",
-        "call again if it is still wanted",
-    )
 }
 
 /// Text has no NUL, and hardly anything that is not UTF-8 (old encodings are shown with marks for what is not).

@@ -1,5 +1,5 @@
-//! How far something is that a command waits for, on stderr: one line that changes on a terminal, elsewhere a line now and
-//! then.
+//! How far something is that a command waits for, on stderr: one line that changes on a terminal, elsewhere a line for each
+//! step, and now and then.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
@@ -17,7 +17,8 @@ const WIDTH: u64 = 20;
 #[derive(Debug)]
 pub(super) struct Bar {
     began: Instant,
-    told: Option<Instant>,
+    /// What was said last where lines stay, and when.
+    told: Option<(String, Instant)>,
 }
 
 impl Bar {
@@ -34,8 +35,8 @@ impl Bar {
         // Progress that nobody can read is no reason to stop.
         if err.is_terminal() {
             let _nobody_listens = write!(err, "\r\u{1b}[K{:>3} s  {step}", self.began.elapsed().as_secs());
-        } else if self.told.is_none_or(|told| told.elapsed() > SELDOM) {
-            self.told = Some(Instant::now());
+        } else if is_new(self.told.as_ref(), &at.text) {
+            self.told = Some((at.text.clone(), Instant::now()));
             let _nobody_listens = writeln!(err, "{step}");
         }
         let _nobody_listens = err.flush();
@@ -47,6 +48,11 @@ impl Bar {
             let _nobody_listens = write!(err, "\r\u{1b}[K");
         }
     }
+}
+
+/// Whether a line about this step is worth it where lines stay.
+fn is_new(told: Option<&(String, Instant)>, step: &str) -> bool {
+    told.is_none_or(|(last, at)| last != step || at.elapsed() > SELDOM)
 }
 
 /// `pulling alpine:3.20  ██████░░░░  12 of 40 MB`
@@ -65,6 +71,15 @@ fn text(at: &Preparing) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_that_stay_are_said_for_each_step_and_seldom_else() {
+        let told = ("downloading".to_owned(), Instant::now());
+        assert!(is_new(None, "downloading") && is_new(Some(&told), "storing"));
+        assert!(!is_new(Some(&told), "downloading"));
+        let long_ago = Instant::now().checked_sub(2 * SELDOM);
+        assert!(is_new(Some(&(told.0, long_ago.unwrap())), "downloading"));
+    }
 
     #[test]
     fn a_bar_is_as_full_as_what_it_tells() {

@@ -1,16 +1,16 @@
 //! `sandcell base`: prepared sets of packages that sandboxes start with.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
 
 use clap::{Args, Subcommand};
 use sandcell_packages::{BaseInfo, Bases};
-use sandcell_sandbox::{Code, Failure};
+use sandcell_sandbox::{Code, Failure, Preparing};
 use serde_json::json;
 use tokio::sync::watch;
 
+use super::bar::Bar;
 use super::output::{self, Style};
 use crate::config::Settings;
 use crate::signals;
@@ -106,47 +106,30 @@ async fn build(bases: &Bases, name: &str, wanted: &[String], lock: Option<&str>)
     let mut stop = signals::Stop::listen()?;
     let progress = watch::Sender::new(String::new());
     let mut steps = progress.subscribe();
-    let began = Instant::now();
+    let mut bar = Bar::new();
+    let at = |step: &watch::Ref<'_, String>| Preparing {
+        text: step.to_string(),
+        ..Preparing::default()
+    };
     let work = bases.build(name, wanted, lock, &progress);
     tokio::pin!(work);
     loop {
         tokio::select! {
             built = &mut work => {
-                clear_line();
+                bar.clear();
                 return built;
             }
             Ok(()) = steps.changed() => {
-                let step = steps.borrow_and_update().clone();
-                say_step(&step, began);
+                bar.show(&at(&steps.borrow_and_update()));
             }
             () = tokio::time::sleep(std::time::Duration::from_secs(1)), if io::stderr().is_terminal() => {
-                let step = steps.borrow().clone();
-                say_step(&step, began);
+                bar.show(&at(&steps.borrow()));
             }
             _ = stop.next() => {
-                clear_line();
+                bar.clear();
                 return Err(Failure::new(Code::Cancelled, "the base was not built; nothing of it is left", "run it again"));
             }
         }
-    }
-}
-
-/// One line that changes on a terminal; a line for each step elsewhere.
-fn say_step(step: &str, began: Instant) {
-    let mut err = io::stderr().lock();
-    // Progress that nobody can read is no reason to stop.
-    let _nobody_listens = if err.is_terminal() {
-        write!(err, "\r\u{1b}[K{:>3} s  {step}", began.elapsed().as_secs())
-    } else {
-        writeln!(err, "{step}")
-    };
-    let _nobody_listens = err.flush();
-}
-
-fn clear_line() {
-    let mut err = io::stderr().lock();
-    if err.is_terminal() {
-        let _nobody_listens = write!(err, "\r\u{1b}[K");
     }
 }
 

@@ -109,7 +109,6 @@ pub(super) fn run(
     launcher: Launcher,
 ) -> Result<ExitCode, Failure> {
     let runtime = wiring::runtime()?;
-    let _last = Traced::start(&settings)?;
     #[cfg(feature = "bridge")]
     if let Some(url) = &args.connect {
         // Nothing is isolated here.
@@ -120,6 +119,7 @@ pub(super) fn run(
     }
     #[cfg(unix)]
     if let Some(socket) = &args.socket {
+        let _last = Traced::start(&settings)?;
         let result = runtime.block_on(socket::serve(args, socket, settings, around, launcher));
         runtime.shutdown_background();
         return result;
@@ -140,6 +140,7 @@ pub(super) fn run(
             "set service.on_demand = false",
         ));
     }
+    let _last = Traced::start(&settings)?;
     let result = match args.http {
         None => runtime.block_on(serve(args, settings, around, launcher)),
         Some(listen) => runtime.block_on(http::serve(args, listen, settings, around, launcher)),
@@ -149,7 +150,7 @@ pub(super) fn run(
     result
 }
 
-/// Traces that are being sent; the last ones leave when the server is done.
+/// Traces that are being sent, where there is an engine; the last ones leave when the server is done.
 struct Traced;
 
 impl Traced {

@@ -37,7 +37,7 @@ pub(super) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> impl Layer<S> {
         .with_span_processor(Late)
         .build();
     let for_traces = FilterFn::new(|meta| {
-        WANTED.load(Ordering::Relaxed) && meta.is_span() && meta.target() == sandcell_mcp::TRACE_TARGET
+        WANTED.load(Ordering::Relaxed) && meta.is_span() && meta.target() == sandcell_engine::TRACE_TARGET
     });
     tracing_opentelemetry::layer()
         .with_tracer(provider.tracer("sandcell"))

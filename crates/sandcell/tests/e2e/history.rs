@@ -284,6 +284,16 @@ fn an_exported_notebook_has_the_pictures_also_after_a_restart() {
     client.run("class Drawing:\n    def _repr_svg_(self):\n        return '<svg xmlns=\"http://www.w3.org/2000/svg\"/>'\nDrawing()");
     client.call("get_execution_history", json!({}));
     drop(client);
+    let drawn = shown.meta()["execution_id"].as_str().unwrap();
+    let row: Value = serde_json::from_slice(&command(&place, &["history", "show", drawn, "--json"])).unwrap();
+    assert_eq!(row["pictures"][1]["size"], 28, "{row:#}");
+    assert!(row["pictures"][1].get("bytes").is_none(), "{row:#}");
+    let told = String::from_utf8(command(&place, &["history", "show", drawn])).unwrap();
+    let pictures = told.lines().find(|line| line.starts_with("pictures: ")).unwrap();
+    assert!(
+        pictures.contains("plot-1.png (1 KB), ") && pictures.ends_with("`sandcell history export` has them"),
+        "{told}"
+    );
     let file = place.path("work").join("plots.ipynb");
     command(&place, &["history", "export", "--out", file.to_str().unwrap()]);
     let notebook: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();

@@ -22,6 +22,8 @@ pub(crate) struct World {
     pub(crate) made: AtomicUsize,
     /// Readings of usage that were asked for.
     pub(crate) usage_asked: AtomicUsize,
+    /// No reading comes in time.
+    pub(crate) usage_hangs: AtomicBool,
     /// Interpreters that were opened, and those that are still there.
     pub(crate) opened: AtomicUsize,
     pub(crate) interpreters: AtomicUsize,
@@ -51,6 +53,7 @@ impl Default for World {
             live: AtomicUsize::new(0),
             made: AtomicUsize::new(0),
             usage_asked: AtomicUsize::new(0),
+            usage_hangs: AtomicBool::new(false),
             opened: AtomicUsize::new(0),
             interpreters: AtomicUsize::new(0),
             create_delay: Mutex::default(),
@@ -302,6 +305,9 @@ impl Sandbox for FakeSandbox {
 
     async fn usage(&self) -> Result<Usage, SandboxError> {
         self.inside.world.usage_asked.fetch_add(1, Ordering::SeqCst);
+        if self.inside.world.usage_hangs.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
         self.inside.check()?;
         Ok(*self.inside.usage.lock().unwrap())
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
-use sandcell_engine::{Artifact, ExecutionView, Principal, StreamName};
+use sandcell_engine::{ExecutionView, Principal, StreamName};
 use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ use super::super::refusal::Refusal;
 use super::{asked_by_the_page, bytes, data, failed, picture};
 use crate::auth::TokenUse;
 use crate::content::execution_object;
-use crate::host::{Host, StreamPart};
+use crate::host::{Host, StreamPart, artifact};
 use crate::tools::sandbox_data;
 
 /// Rows of the history that are shown.
@@ -115,22 +115,13 @@ async fn answer(host: &dyn Host, who: &Principal, ask: Ask<'_>) -> Result<Respon
             json!(host.stream(who, id, part).await?)
         }
         Ask::File(id, number) => {
-            let file = match host.execution(who, id, Duration::ZERO).await {
-                Ok(view) => {
-                    let found = view.artifacts.into_iter().find(|file| file.number == number);
-                    found.map(|file| file.bytes)
-                }
-                Err(failure) => {
-                    let kept = host.kept(who, id).await.map_err(|_| failure)?;
-                    let found = kept.pictures.into_iter().find(|file| file.number == number);
-                    found.map(|file| file.bytes)
-                }
-            };
+            let file = artifact(host, who, id, number).await?;
             let none = || {
                 let message = format!("the execution has no file {number}");
                 Failure::new(Code::NotFound, message, "use the links of its page")
             };
-            return Ok(bytes(file.ok_or_else(none)?));
+            let (_, found) = file.ok_or_else(none)?;
+            return Ok(bytes(found));
         }
         Ask::Cancel(id) => {
             let view = host.cancel(who, Some(id)).await?;
@@ -172,7 +163,7 @@ async fn execution(host: &dyn Host, who: &Principal, id: &str) -> Result<Value, 
             let pictures: Vec<Value> = kept
                 .pictures
                 .iter()
-                .map(|file| json!({"number": file.number, "name": file.name, "size": file.size, "picture": picture(&file.bytes)}))
+                .map(|one| file(one.number, &one.name, &one.bytes))
                 .collect();
             return Ok(json!({"kept": kept, "files": pictures}));
         }
@@ -201,17 +192,12 @@ fn live(view: &ExecutionView) -> Value {
         "hint": view.hint,
         "notices": view.notices,
         "missing_outputs": view.missing_outputs,
-        "files": view.artifacts.iter().map(file).collect::<Vec<_>>(),
+        "files": view.artifacts.iter().map(|one| file(one.number, &one.name, &one.bytes)).collect::<Vec<_>>(),
     })
 }
 
-fn file(artifact: &Artifact) -> Value {
-    json!({
-        "number": artifact.number,
-        "name": artifact.name,
-        "size": artifact.bytes.len(),
-        "picture": picture(&artifact.bytes),
-    })
+fn file(number: u32, name: &str, bytes: &[u8]) -> Value {
+    json!({"number": number, "name": name, "size": bytes.len(), "picture": picture(bytes)})
 }
 
 #[cfg(test)]

@@ -93,7 +93,11 @@ async fn initialize(mut call: Call) -> Result<Answer, Failure> {
             let _ = write!(text, ", image {image}");
         }
         None => {
-            let _ = write!(text, "\nno image: the sandbox shows the programs of this machine");
+            let _ = write!(
+                text,
+                "\nno image: the sandbox has the programs of back end {}",
+                view.isolation.backend
+            );
         }
     }
     let replaced: Vec<&str> = before.iter().map(|old| old.id.as_str()).collect();
@@ -130,7 +134,7 @@ async fn create(
         ..CreateRequest::default()
     };
     let default = image == IMAGE;
-    if default && host.backends().first().is_some_and(|first| first.name == "native") {
+    if default && host.backends().first().is_some_and(|first| first.shows_host) {
         let views = host.create(who, request(None)).await?;
         return Ok((first(views)?, None));
     }

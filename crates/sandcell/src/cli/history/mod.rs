@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
-use sandcell_engine::{EventKind, SecurityEvent};
+use sandcell_engine::{EventKind, KeptPicture, SecurityEvent};
 use sandcell_history::{Database, Filter, HistoryError, Row};
 use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
@@ -277,6 +277,7 @@ fn whole(row: &Row) -> Value {
             ("stderr".to_owned(), json!(row.stderr)),
             ("result".to_owned(), json!(row.result)),
             ("traceback".to_owned(), json!(row.traceback)),
+            ("pictures".to_owned(), json!(row.pictures)),
         ]);
     }
     value
@@ -335,6 +336,12 @@ fn story(row: &Row) -> String {
             continue;
         };
         text.push_str(&format!("\n{name}:\n{}\n", output::safe(part.trim_end_matches('\n'))));
+    }
+    let picture = |one: &KeptPicture| format!("{} ({} KB)", output::safe(&one.name), one.size.div_ceil(1024));
+    let pictures: Vec<String> = row.pictures.iter().map(picture).collect();
+    if !pictures.is_empty() {
+        let pictures = pictures.join(", ");
+        text.push_str(&format!("\npictures: {pictures}: `sandcell history export` has them\n"));
     }
     text
 }

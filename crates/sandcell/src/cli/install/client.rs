@@ -5,14 +5,6 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use sandcell_sandbox::{Code, Failure};
 
-/// All that are known.
-pub(super) const CLIENTS: [Client; 4] = [
-    Client::ClaudeDesktop,
-    Client::ClaudeCode,
-    Client::Cursor,
-    Client::Vscode,
-];
-
 /// An MCP client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Client {
@@ -135,13 +127,9 @@ impl Client {
     }
 
     /// As `sandcell install` takes it.
-    pub(super) const fn argument(self) -> &'static str {
-        match self {
-            Self::ClaudeDesktop => "claude-desktop",
-            Self::ClaudeCode => "claude-code",
-            Self::Cursor => "cursor",
-            Self::Vscode => "vscode",
-        }
+    pub(super) fn argument(self) -> String {
+        let word = self.to_possible_value();
+        word.map(|word| word.get_name().to_owned()).unwrap_or_default()
     }
 
     /// The object that holds the servers.

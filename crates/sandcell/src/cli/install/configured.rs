@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::client::{CLIENTS, Client, Home, System};
+use clap::ValueEnum as _;
+
+use super::client::{Client, Home, System};
 use super::{edit, read};
 
 /// An entry of a client's settings that is about sandcell, or settings that cannot be read.
@@ -23,7 +25,7 @@ pub(in crate::cli) fn configured() -> Vec<Configured> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let (system, home) = (System::of_this_machine(), Home::of_this_process());
-    CLIENTS
+    Client::value_variants()
         .iter()
         .filter_map(|client| Some((*client, client.file(system, &home, None).ok()?)))
         .flat_map(|(client, file)| of_client(client, &file, &folders))
