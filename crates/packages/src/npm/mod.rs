@@ -15,7 +15,7 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use sandcell_broker::{Client, Machine, NpmIndex, NpmMachine, Rules, Trouble};
-use sandcell_sandbox::{Backend, Code, Consent, Failure, Held, Installed, Limits, Packages, Wanted};
+use sandcell_sandbox::{Backend, Code, Consent, Failure, Held, Installed, Packages, Wanted};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -24,7 +24,7 @@ pub use policy::{NpmEntry, NpmPolicy};
 use crate::bases::{self, OPERATOR};
 use crate::desk::{Desk, FRESH, Got, handed_over, nothing_new, too_long};
 use crate::service::{Bounds, rfc3339};
-use crate::store::{Answer, KeptMax, Layer, Part, Store, key};
+use crate::store::{Answer, Layer, Part, Store, key};
 use installer::{Installer, Setup};
 use spec::Spec;
 
