@@ -110,9 +110,12 @@ impl Images {
 
     async fn pulled(self: &Arc<Self>, name: &str, patience: Patience) -> Result<(), SandboxError> {
         let (images, own) = (Arc::clone(self), name.to_owned());
-        let found = self.pulls.join(name, patience, PULL, |teller| async move {
-            images.run(&own, &teller).await
-        });
+        let found = self.pulls.join(
+            name,
+            patience,
+            PULL,
+            |teller| async move { images.run(&own, &teller).await },
+        );
         let (reason, remedy) = match found.await {
             Found::Done => return Ok(()),
             Found::Running(progress) => (

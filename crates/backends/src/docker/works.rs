@@ -226,13 +226,20 @@ mod tests {
     async fn failures_time_outs_and_panics_end_a_work_and_the_next_call_begins_anew() {
         let works = Arc::new(Works::default());
         let most = Duration::from_secs(5);
-        let failed = works.join("a", Patience::Call, most, |_| async { Err("no".to_owned()) }).await;
+        let failed = works
+            .join("a", Patience::Call, most, |_| async { Err("no".to_owned()) })
+            .await;
         assert_eq!(failed, Found::Failed("no".to_owned()));
         let slow = works.join("a", Patience::Call, most, |_| std::future::pending()).await;
         assert_eq!(slow, Found::Failed("it took more than 5 s".to_owned()));
-        let broken = works.join("a", Patience::Call, most, |_| async { panic!("on purpose") }).await;
+        let broken = works
+            .join("a", Patience::Call, most, |_| async { panic!("on purpose") })
+            .await;
         assert_eq!(broken, Found::Failed("it broke off".to_owned()));
-        assert_eq!(works.join("a", Patience::Call, most, |_| async { Ok(()) }).await, Found::Done);
+        assert_eq!(
+            works.join("a", Patience::Call, most, |_| async { Ok(()) }).await,
+            Found::Done
+        );
     }
 
     /// Says when it is dropped.
@@ -302,7 +309,8 @@ mod tests {
             let _entered = handle.enter();
             let works = Arc::new(Works::default());
             let stage = works.begin("a", Duration::from_secs(5), |_| std::future::pending());
-            told.send((stage.unwrap().has_changed().is_err(), works.told("a"))).unwrap();
+            told.send((stage.unwrap().has_changed().is_err(), works.told("a")))
+                .unwrap();
         });
         assert_eq!(seen.recv_timeout(Duration::from_secs(20)), Ok((true, None)));
     }

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::client::{CLIENTS, Client, Home, System};
+use sandcell_sandbox::System;
+
+use super::client::{CLIENTS, Client, Home};
 use super::{edit, read};
 
 /// An entry of a client's settings that is about sandcell, or settings that cannot be read.
