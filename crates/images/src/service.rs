@@ -653,7 +653,13 @@ impl Work<'_> {
             return Ok(());
         }
         (self.told)(step("laying the layers over one another"));
-        lay(self.store().clone(), Arc::clone(self.held), digests.to_vec(), layers.to_vec()).await
+        lay(
+            self.store().clone(),
+            Arc::clone(self.held),
+            digests.to_vec(),
+            layers.to_vec(),
+        )
+        .await
     }
 }
 

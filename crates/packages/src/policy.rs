@@ -529,8 +529,14 @@ mod tests {
         // Whatever the caller wrote: the yes is to what the operator left to the user.
         for text in ["numpy", "numpy<2", "numpy>=1", "numpy[extra]==2.1"] {
             let settled = listed.settled(&[spec(text)]);
-            assert!(settled.check(&spec(text)).is_ok() && permits(&settled, "numpy", "2.1"), "{text}");
-            assert!(!permits(&settled, "numpy", "1.26") && !permits(&settled, "numpy", "3.0"), "{text}");
+            assert!(
+                settled.check(&spec(text)).is_ok() && permits(&settled, "numpy", "2.1"),
+                "{text}"
+            );
+            assert!(
+                !permits(&settled, "numpy", "1.26") && !permits(&settled, "numpy", "3.0"),
+                "{text}"
+            );
         }
         let refused = listed.settled(&[spec("numpy==1.26")]).check(&spec("numpy==1.26"));
         assert!(refused.unwrap_err().remedy.contains("left to the user is numpy>=2,<3"));
@@ -562,7 +568,12 @@ mod tests {
         let settled = listed.of_the_operator();
         let lock = |name: &str, version: &str| settled.check_lock(&[Locked::new(name, version)]);
         assert!(lock("six", "1.0").is_ok() && lock("numpy", "2.1").is_ok());
-        assert!(lock("numpy", "1.26").unwrap_err().remedy.contains("allowed is: numpy>=2,<3"));
+        assert!(
+            lock("numpy", "1.26")
+                .unwrap_err()
+                .remedy
+                .contains("allowed is: numpy>=2,<3")
+        );
         assert!(lock("evil", "1.0").is_err() && lock("other", "1.0").is_err());
         let open = Policy {
             ask: vec!["*".parse().unwrap()],

@@ -306,7 +306,10 @@ mod tests {
         }
         for text in ["zod", "zod@^4", "zod@3.1.0"] {
             let settled = policy.settled(&spec(text));
-            assert!(settled.offers("zod", "3.1.0") && !settled.offers("zod", "4.0.0"), "{text}");
+            assert!(
+                settled.offers("zod", "3.1.0") && !settled.offers("zod", "4.0.0"),
+                "{text}"
+            );
         }
     }
 }
