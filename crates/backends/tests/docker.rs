@@ -26,7 +26,7 @@ fn main() {
         println!("skipped: no SANDCELL_TEST_IMAGE");
         return;
     }
-    contract::run("docker", || async {
+    contract::run("docker", &[], || async {
         let config = DockerConfig {
             host: Some(std::env::var("SANDCELL_TEST_DOCKER_HOST").unwrap()),
             certificates: None,

@@ -18,7 +18,7 @@ fn main() {
     use std::sync::Arc;
 
     become_launcher_if_asked();
-    contract::run("native", || async {
+    contract::run("native", &[], || async {
         let config = NativeConfig {
             warm: true,
             trees: vec![],

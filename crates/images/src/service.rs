@@ -4,6 +4,7 @@
 //! same image waits on. Who gives a pull up itself ([`LocalImages::pull`] dropped) leaves nothing.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,8 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sandcell_sandbox::{Backend, Image, Images, Preparing, SandboxError};
-use tokio::sync::watch;
-use tokio::task::AbortHandle;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::error::ImageError;
@@ -78,6 +78,8 @@ pub struct LocalImages {
     store: Store,
     registries: Registries,
     pulls: Mutex<HashMap<String, Pull>>,
+    /// Also of those that were given up and are not over.
+    places: Arc<Semaphore>,
     next: AtomicU64,
 }
 
@@ -86,7 +88,16 @@ pub struct LocalImages {
 struct Pull {
     number: u64,
     stage: watch::Sender<Stage>,
-    task: AbortHandle,
+    stop: Arc<Notify>,
+}
+
+/// What a pull has while anything of it goes on: threads that write are not over when the pull is given up.
+#[derive(Debug)]
+struct Held {
+    /// Nothing is removed from the store.
+    _lock: File,
+    /// One of [`PULLS`].
+    _place: OwnedSemaphorePermit,
 }
 
 /// Takes a pull off the list, also when it is given up or panics.
@@ -160,6 +171,7 @@ impl LocalImages {
             registries,
             config,
             pulls: Mutex::default(),
+            places: Arc::new(Semaphore::new(PULLS)),
             next: AtomicU64::default(),
         })
     }
@@ -307,18 +319,30 @@ impl LocalImages {
         }
         let (sender, stage) = watch::channel(Stage::Pulling(step("the registry is being asked")));
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let (images, known) = (Arc::clone(self), sender.clone());
+        let (images, stop) = (Arc::clone(self), Arc::new(Notify::new()));
         let entry = Entry {
             images: Arc::clone(self),
             key: key.clone(),
             number,
         };
-        let task = tokio::spawn(async move {
+        let one = Pull {
+            number,
+            stage: sender.clone(),
+            stop: Arc::clone(&stop),
+        };
+        pulls.insert(key, one);
+        // A runtime that shuts down drops the task, and with it the entry, before it returns from here.
+        drop(pulls);
+        tokio::spawn(async move {
             tracing::info!(image = entry.key, "pulling");
             let told = |at: Preparing| {
                 sender.send_replace(Stage::Pulling(at));
             };
-            let end = match timeout(PULL, images.fetch(&name, &maker, &told)).await {
+            let end = tokio::select! {
+                end = timeout(PULL, images.fetch(&name, &maker, &told)) => end,
+                () = stop.notified() => return,
+            };
+            let end = match end {
                 Ok(Ok(())) => Stage::Done,
                 Ok(Err(error)) => Stage::Failed(error),
                 Err(_) => Stage::Failed(ImageError::Slow(PULL.as_secs())),
@@ -327,12 +351,6 @@ impl LocalImages {
             drop(entry);
             sender.send_replace(end);
         });
-        let one = Pull {
-            number,
-            stage: known,
-            task: task.abort_handle(),
-        };
-        pulls.insert(key, one);
         Ok(stage)
     }
 
@@ -344,9 +362,15 @@ impl LocalImages {
         told: &(dyn Fn(Preparing) + Send + Sync),
     ) -> Result<(), ImageError> {
         let (store, program) = (self.store.clone(), self.config.program.clone());
-        let (lock, tool) = off_the_loop(move || {
+        let place = Arc::clone(&self.places).acquire_owned().await;
+        let place = place.map_err(|_| ImageError::GivenUp)?;
+        let (held, tool) = off_the_loop(move || {
             store.prepare()?;
-            Ok((store.at_work()?, store.tool(&program)?))
+            let held = Held {
+                _lock: store.at_work()?,
+                _place: place,
+            };
+            Ok((Arc::new(held), store.tool(&program)?))
         })
         .await?;
         let work = Work {
@@ -354,6 +378,7 @@ impl LocalImages {
             maker,
             tool: &tool,
             told,
+            held: &held,
         };
         match name {
             ImageName::Registry(reference) => work.bring_registry(name, reference).await?,
@@ -365,7 +390,7 @@ impl LocalImages {
             }
             ImageName::Archive(path, inner) => work.bring_archive(name, path, inner.as_deref()).await?,
         }
-        drop(lock);
+        drop(held);
         let (store, most, name) = (self.store.clone(), self.config.kept_max, name.to_string());
         off_the_loop(move || {
             store.make_room(most, &name);
@@ -401,6 +426,7 @@ struct Work<'a> {
     maker: &'a Arc<dyn Backend>,
     tool: &'a Path,
     told: &'a (dyn Fn(Preparing) + Send + Sync),
+    held: &'a Arc<Held>,
 }
 
 impl Work<'_> {
@@ -613,24 +639,39 @@ impl Work<'_> {
         let written = self.unpacker(most).run(Kind::Layer, blob, &draft, fed).await?;
         let layer = layer_of(written);
         let (store, digest, kept) = (self.store().clone(), one.digest.clone(), layer.clone());
-        off_the_loop(move || store.publish_layer(&draft, &digest, &kept)).await?;
+        let held = Arc::clone(self.held);
+        off_the_loop(move || {
+            let _held = held;
+            store.publish_layer(&draft, &digest, &kept)
+        })
+        .await?;
         Ok(layer)
     }
 
     async fn make_tree(&self, digests: &[Digest], layers: &[Layer]) -> Result<(), ImageError> {
-        let key = tree_key(digests);
-        if self.store().tree(&key).is_some() {
+        if self.store().tree(&tree_key(digests)).is_some() {
             return Ok(());
         }
         (self.told)(step("laying the layers over one another"));
-        let (store, digests, layers) = (self.store().clone(), digests.to_vec(), layers.to_vec());
-        off_the_loop(move || {
-            let draft = store.draft()?;
-            build(&store, &draft, &digests, &layers)?;
-            store.publish_tree(&draft, &key)
-        })
+        lay(
+            self.store().clone(),
+            Arc::clone(self.held),
+            digests.to_vec(),
+            layers.to_vec(),
+        )
         .await
     }
+}
+
+/// Makes a tree of layers that stay while it is made, also when nobody waits for it any more.
+async fn lay(store: Store, held: Arc<Held>, digests: Vec<Digest>, layers: Vec<Layer>) -> Result<(), ImageError> {
+    off_the_loop(move || {
+        let _held = held;
+        let draft = store.draft()?;
+        build(&store, &draft, &digests, &layers)?;
+        store.publish_tree(&draft, &tree_key(&digests))
+    })
+    .await
 }
 
 /// Work with many files, on a thread of its own.
@@ -743,7 +784,11 @@ impl Images for LocalImages {
             && let Some(one) = pulls.remove(&key)
         {
             tracing::info!(image = key, "the pull was given up");
-            one.task.abort();
+            one.stop.notify_one();
         }
     }
 }
+
+#[cfg(test)]
+#[path = "service_tests.rs"]
+mod tests;

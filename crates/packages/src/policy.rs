@@ -154,7 +154,13 @@ impl Policy {
             None => !listed.is_empty(),
         };
         let denied = self.deny.iter().any(|entry| about(&entry) && entry.versions.is_none());
-        !denied && !allowed && self.ask.iter().any(|entry| about(&entry))
+        let left = |entry: &Entry| match spec.versions.as_ref().and_then(exact) {
+            // As in [`Self::settled`]: without an allow-list the entry denies until there is a yes.
+            Some(version) if self.allow.is_empty() => entry.denies(version),
+            Some(version) => entry.allows(version),
+            None => true,
+        };
+        !denied && !allowed && self.ask.iter().any(|entry| about(&entry) && left(entry))
     }
 
     /// Refuses what the user has not allowed.
@@ -178,12 +184,28 @@ impl Policy {
             settled.ask.clear();
             if !settled.allow.is_empty() {
                 settled.allow.extend(self.ask.iter().cloned());
-                // With the extras that were asked for.
-                let asked = specs.iter().filter(|spec| self.asks(spec));
-                settled.allow.extend(asked.filter_map(|spec| spec.text.parse().ok()));
+                // With the extras that were asked for; the versions stay the operator's.
+                for spec in specs.iter().filter(|spec| self.asks(spec)) {
+                    let about = self.ask.iter().filter(|entry| entry.is_about(&spec.name));
+                    settled.allow.extend(about.map(|entry| Entry {
+                        name: Pattern::Name(spec.name.clone()),
+                        extras: spec.extras.clone(),
+                        ..entry.clone()
+                    }));
+                }
             }
         } else if settled.allow.is_empty() {
             settled.deny.extend(self.ask.iter().cloned());
+        }
+        settled
+    }
+
+    /// The rules of one installation that the operator began: who is to be asked has said yes.
+    pub(crate) fn of_the_operator(&self) -> Self {
+        let mut settled = self.clone();
+        settled.ask.clear();
+        if !settled.allow.is_empty() {
+            settled.allow.extend(self.ask.iter().cloned());
         }
         settled
     }
@@ -261,13 +283,6 @@ impl Policy {
     /// A refusal that says what would be allowed.
     pub(crate) fn refusal(&self, message: String, name: &str) -> Failure {
         let denied = |entry: &Entry| entry.is_about(name) && !self.ask.contains(entry);
-        if self.ask.iter().any(|entry| entry.is_about(name)) && !self.deny.iter().any(denied) {
-            // The rules are settled, and nobody was asked about this one.
-            let remedy = format!(
-                "it is left to the user: name {name} among the packages of the call, so that the user is asked"
-            );
-            return Failure::new(Code::PackageNotAllowed, message, remedy);
-        }
         let texts = |entries: &mut dyn Iterator<Item = &Entry>| {
             entries
                 .take(SHOWN)
@@ -275,6 +290,19 @@ impl Policy {
                 .collect::<Vec<_>>()
                 .join(", ")
         };
+        let left: Vec<&Entry> = self.ask.iter().filter(|entry| entry.is_about(name)).collect();
+        if !left.is_empty() && !self.deny.iter().any(denied) {
+            // The rules are settled, and nobody was asked about this one.
+            let remedy = if left.iter().all(|entry| entry.versions.is_some()) {
+                format!(
+                    "left to the user is {}: name {name} with such a version among the packages of the call, so that the user is asked",
+                    texts(&mut left.into_iter())
+                )
+            } else {
+                format!("it is left to the user: name {name} among the packages of the call, so that the user is asked")
+            };
+            return Failure::new(Code::PackageNotAllowed, message, remedy);
+        }
         let about = texts(&mut self.allow.iter().filter(|entry| entry.is_about(name)));
         let denied = texts(&mut self.deny.iter().filter(|entry| entry.is_about(name)));
         let remedy = if !about.is_empty() && denied.is_empty() {
@@ -479,6 +507,80 @@ mod tests {
         assert!(denied.remedy.contains("denied is: evil"), "{denied}");
         assert!(permits(&open.settled(&read(&["six"])), "seven", "1.0"));
         assert!(!permits(&listed.settled(&read(&["numpy"])), "numpy", "2.1"));
+    }
+
+    #[test]
+    fn the_versions_of_what_is_left_to_the_user_are_the_operators() {
+        let spec = |text: &str| parse(text).unwrap();
+        let listed = Policy {
+            ask: vec!["numpy>=2,<3".parse().unwrap()],
+            ..policy(&["six"], &[])
+        };
+        for (text, asks) in [
+            ("numpy", true),
+            ("numpy==2.1", true),
+            ("numpy[extra]<2", true),
+            ("numpy==1.26", false),
+            ("numpy==3.0", false),
+            ("numpy==2.1rc1", false),
+        ] {
+            assert_eq!(listed.asks(&spec(text)), asks, "{text}");
+        }
+        // Whatever the caller wrote: the yes is to what the operator left to the user.
+        for text in ["numpy", "numpy<2", "numpy>=1", "numpy[extra]==2.1"] {
+            let settled = listed.settled(&[spec(text)]);
+            assert!(
+                settled.check(&spec(text)).is_ok() && permits(&settled, "numpy", "2.1"),
+                "{text}"
+            );
+            assert!(
+                !permits(&settled, "numpy", "1.26") && !permits(&settled, "numpy", "3.0"),
+                "{text}"
+            );
+        }
+        let refused = listed.settled(&[spec("numpy==1.26")]).check(&spec("numpy==1.26"));
+        assert!(refused.unwrap_err().remedy.contains("left to the user is numpy>=2,<3"));
+        // The extras are those of the package that was asked about.
+        let all = Policy {
+            ask: vec!["*".parse().unwrap()],
+            ..policy(&["six"], &[])
+        };
+        let settled = all.settled(&[spec("requests[socks]")]);
+        assert!(settled.check(&spec("requests[socks]")).is_ok());
+        assert!(settled.check(&spec("six[socks]")).is_err());
+        // Where all is allowed, the user decides about these versions only.
+        let open = Policy {
+            ask: listed.ask.clone(),
+            ..policy(&[], &[])
+        };
+        assert!(open.asks(&spec("numpy==2.1")) && open.asks(&spec("numpy==2.1rc1")));
+        assert!(!open.asks(&spec("numpy==1.26")));
+        let settled = open.settled(&[spec("numpy==1.26")]);
+        assert!(permits(&settled, "numpy", "1.26") && !permits(&settled, "numpy", "2.1"));
+    }
+
+    #[test]
+    fn the_operator_need_not_be_asked_about_exact_versions() {
+        let listed = Policy {
+            ask: vec!["numpy>=2,<3".parse().unwrap()],
+            ..policy(&["six"], &["evil"])
+        };
+        let settled = listed.of_the_operator();
+        let lock = |name: &str, version: &str| settled.check_lock(&[Locked::new(name, version)]);
+        assert!(lock("six", "1.0").is_ok() && lock("numpy", "2.1").is_ok());
+        assert!(
+            lock("numpy", "1.26")
+                .unwrap_err()
+                .remedy
+                .contains("allowed is: numpy>=2,<3")
+        );
+        assert!(lock("evil", "1.0").is_err() && lock("other", "1.0").is_err());
+        let open = Policy {
+            ask: vec!["*".parse().unwrap()],
+            ..policy(&[], &["evil"])
+        };
+        let settled = open.of_the_operator();
+        assert!(permits(&settled, "numpy", "2.1rc1") && !permits(&settled, "evil", "1.0"));
     }
 
     #[test]

@@ -335,8 +335,8 @@ impl PythonPackages {
         };
         // The operator is who is asked.
         let settled = match exact {
-            Some(_) => None,
-            None => Some(self.settled(&specs, &Consent::Given(self.left_to_user(packages)))?),
+            Some(_) => self.under(self.config.policy.of_the_operator(), self.config.bounds.clone()),
+            None => self.settled(&specs, &Consent::Given(self.left_to_user(packages)))?,
         };
         let ask = Ask {
             owner: OPERATOR,
@@ -344,7 +344,7 @@ impl PythonPackages {
             held: &[],
             exact,
         };
-        let got = settled.as_deref().unwrap_or(self).get(ask, progress).await?;
+        let got = settled.get(ask, progress).await?;
         bases::part(self.desk.store()?, got.answer)
     }
 }

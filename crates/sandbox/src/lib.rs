@@ -19,6 +19,7 @@ mod process;
 mod python;
 mod secret;
 mod session;
+mod system;
 
 pub use analysis::{Advice, Finding, Severity};
 pub use backend::{
@@ -42,3 +43,4 @@ pub use session::{
     Aftermath, Cell, CellError, CellOutcome, CellStatus, Interrupter, Language, LanguageInfo, MimeBundle, NotLoaded,
     OutputStream, Session, SessionEvent, SessionFeatures, Variable,
 };
+pub use system::System;

@@ -1,4 +1,4 @@
-//! A back end in one file, to show what one takes: its "sandboxes" are plain processes of this machine.
+//! A back end in two files, to show what one takes: its "sandboxes" are plain processes of this machine.
 //!
 //! **It isolates nothing.** Code runs with all the rights of whoever started it, in a folder that only looks like a home. So it
 //! says level `none`, and does not start unless the operator accepts that; it is in no build of sandcell. What makes it

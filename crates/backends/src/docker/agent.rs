@@ -4,6 +4,8 @@
 //! because that is refused where the root is read-only and would cost each start. Volumes are named after the agent's
 //! digest; what is in one is compared before it is used, since whoever may use the daemon could have written to it.
 
+use std::sync::OnceLock;
+
 use bollard::Docker;
 use bollard::errors::Error;
 use bollard::models::{ContainerCreateBody, HostConfig, Mount, MountType, MountVolumeOptions, VolumeCreateRequest};
@@ -29,6 +31,8 @@ pub(super) struct Agent {
     aliases: [&'static str; 2],
     /// Linked statically; empty if it could not be built.
     program: &'static [u8],
+    /// The name of its volume, once it was wanted.
+    volume: OnceLock<String>,
 }
 
 /// The agents of this build.
@@ -37,11 +41,13 @@ static AGENTS: [Agent; 2] = [
         architecture: "x86_64",
         aliases: ["x86_64", "amd64"],
         program: include_bytes!(concat!(env!("OUT_DIR"), "/agent-x86_64")),
+        volume: OnceLock::new(),
     },
     Agent {
         architecture: "aarch64",
         aliases: ["aarch64", "arm64"],
         program: include_bytes!(concat!(env!("OUT_DIR"), "/agent-aarch64")),
+        volume: OnceLock::new(),
     },
 ];
 
@@ -75,15 +81,28 @@ impl Agent {
     }
 
     /// The volume's name.
-    fn volume(&self) -> String {
-        let digest = Sha256::digest(self.program);
-        let hex: String = digest.iter().take(10).map(|byte| format!("{byte:02x}")).collect();
-        format!("sandcell-agent-{hex}")
+    fn volume(&self) -> &str {
+        self.volume.get_or_init(|| {
+            let digest = Sha256::digest(self.program);
+            let hex: String = digest.iter().take(10).map(|byte| format!("{byte:02x}")).collect();
+            format!("sandcell-agent-{hex}")
+        })
     }
 
     /// The volume as a mount.
     pub(super) fn mount(&self, read_only: bool) -> Mount {
-        mount(self.volume(), read_only)
+        Mount {
+            target: Some(FOLDER.to_owned()),
+            source: Some(self.volume().to_owned()),
+            typ: Some(MountType::VOLUME),
+            read_only: Some(read_only),
+            volume_options: Some(MountVolumeOptions {
+                no_copy: Some(true),
+                labels: Some(labels::of_agent()),
+                ..MountVolumeOptions::default()
+            }),
+            ..Mount::default()
+        }
     }
 }
 
@@ -92,25 +111,10 @@ pub(super) fn is_volume(name: &str) -> bool {
     AGENTS.iter().any(|agent| agent.volume() == name)
 }
 
-fn mount(volume: String, read_only: bool) -> Mount {
-    Mount {
-        target: Some(FOLDER.to_owned()),
-        source: Some(volume),
-        typ: Some(MountType::VOLUME),
-        read_only: Some(read_only),
-        volume_options: Some(MountVolumeOptions {
-            no_copy: Some(true),
-            labels: Some(labels::of_agent()),
-            ..MountVolumeOptions::default()
-        }),
-        ..Mount::default()
-    }
-}
-
 /// Makes sure that the volume holds the agent. The container that this takes is never started; any image will do.
 pub(super) async fn provide(docker: &Docker, agent: &Agent, image: &str) -> Result<(), Error> {
     let create = VolumeCreateRequest {
-        name: Some(agent.volume()),
+        name: Some(agent.volume().to_owned()),
         labels: Some(labels::of_agent()),
         ..VolumeCreateRequest::default()
     };

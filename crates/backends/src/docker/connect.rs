@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use bollard::errors::Error;
 use bollard::{API_DEFAULT_VERSION, Docker};
-use sandcell_sandbox::SandboxError;
+use sandcell_sandbox::{SandboxError, System};
 use tokio::time::timeout;
 
 use super::NAME;
-use super::places::{self, Candidate, Folders, System};
+use super::places::{self, Candidate, Folders};
 
 /// How long the daemon may take for its first answer.
 const FIRST: Duration = Duration::from_secs(5);
 /// How long any request may take, in seconds. Pulling is not one.
 const REQUEST_S: u64 = 60;
 
-const START: &str = System::of_this_machine().start();
+const START: &str = places::start(System::of_this_machine());
 const HOST: &str = if cfg!(windows) {
     "set `docker.host` or DOCKER_HOST to where the daemon listens, such as npipe:////./pipe/docker_engine or tcp://127.0.0.1:2375"
 } else {
@@ -144,17 +144,21 @@ pub(super) async fn connect(
     certificates: Option<&Path>,
 ) -> Result<(Docker, Address), SandboxError> {
     let address = match host {
-        Some(host) => Address::parse(host, certificates)?,
+        Some(host) => {
+            let address = Address::parse(host, certificates)?;
+            if let Address::Unix(path) | Address::Pipe(path) = &address {
+                touch(path).map_err(|error| unreachable(&address, &error, START))?;
+            }
+            address
+        }
+        // Somebody listens there.
         None => Address::usual(places::candidates(
             System::of_this_machine(),
             &Folders::of_this_process(),
         ))?,
     };
     let client = match &address {
-        Address::Unix(path) | Address::Pipe(path) => {
-            touch(path).map_err(|error| unreachable(&address, &error, START))?;
-            local(path)
-        }
+        Address::Unix(path) | Address::Pipe(path) => local(path),
         Address::Tls(host, folder) => {
             let file = |name: &str| readable(folder.join(name));
             Docker::connect_with_ssl(

@@ -17,7 +17,7 @@ use sandcell_sandbox::{Preparing, SandboxError};
 use super::connect::{Address, failed, one_line};
 use super::container::Image;
 use super::logins::Logins;
-use super::works::{Found, Teller, Works};
+use super::works::{Found, Patience, Teller, Works};
 
 /// How long a pull may take.
 const PULL: Duration = Duration::from_secs(1800);
@@ -66,16 +66,15 @@ impl Images {
 
     /// Looks at the image, and pulls it if that is needed, for as long as it takes.
     pub(super) async fn bring(self: &Arc<Self>, name: &str) -> Result<(), SandboxError> {
-        loop {
-            match self.find(name).await {
-                Err(SandboxError::Image { .. }) if self.told(name).is_some() => {}
-                found => return found.map(drop),
-            }
-        }
+        self.found(name, Patience::UntilDone).await.map(drop)
     }
 
     /// Looks at the image, and pulls it if that is needed.
     pub(super) async fn find(self: &Arc<Self>, name: &str) -> Result<Image, SandboxError> {
+        self.found(name, Patience::Call).await
+    }
+
+    async fn found(self: &Arc<Self>, name: &str, patience: Patience) -> Result<Image, SandboxError> {
         if let Some(found) = self.look(name).await? {
             return Ok(found);
         }
@@ -86,7 +85,7 @@ impl Images {
                 remedy: format!("`docker pull {name}` on the daemon's machine, or choose an image that it has"),
             });
         }
-        self.pulled(name).await?;
+        self.pulled(name, patience).await?;
         self.look(name).await?.ok_or_else(|| SandboxError::Image {
             image: name.to_owned(),
             reason: "it was pulled, and is gone again".to_owned(),
@@ -109,11 +108,14 @@ impl Images {
         }
     }
 
-    async fn pulled(self: &Arc<Self>, name: &str) -> Result<(), SandboxError> {
+    async fn pulled(self: &Arc<Self>, name: &str, patience: Patience) -> Result<(), SandboxError> {
         let (images, own) = (Arc::clone(self), name.to_owned());
-        let found = self
-            .pulls
-            .join(name, PULL, |teller| async move { images.run(&own, &teller).await });
+        let found = self.pulls.join(
+            name,
+            patience,
+            PULL,
+            |teller| async move { images.run(&own, &teller).await },
+        );
         let (reason, remedy) = match found.await {
             Found::Done => return Ok(()),
             Found::Running(progress) => (

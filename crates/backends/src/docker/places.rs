@@ -2,37 +2,19 @@
 
 use std::path::PathBuf;
 
-/// A system that this program runs on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum System {
-    Linux,
-    MacOs,
-    Windows,
-}
+use sandcell_sandbox::System;
 
-impl System {
-    pub(super) const fn of_this_machine() -> Self {
-        if cfg!(windows) {
-            Self::Windows
-        } else if cfg!(target_os = "macos") {
-            Self::MacOs
-        } else {
-            Self::Linux
+/// How a daemon comes to be there at all.
+pub(super) const fn start(system: System) -> &'static str {
+    match system {
+        Linux => {
+            "start Docker (`sudo systemctl start docker`, Docker Desktop, Colima, or `podman system service`), or set `docker.host` or DOCKER_HOST to where it listens"
         }
-    }
-
-    /// How a daemon comes to be there at all.
-    pub(super) const fn start(self) -> &'static str {
-        match self {
-            Self::Linux => {
-                "start Docker (`sudo systemctl start docker`, Docker Desktop, Colima, or `podman system service`), or set `docker.host` or DOCKER_HOST to where it listens"
-            }
-            Self::MacOs => {
-                "start Docker Desktop (`open -a Docker`), OrbStack (`orb start`), Colima (`colima start`), Rancher Desktop or Podman (`podman machine start`), or set `docker.host` or DOCKER_HOST to where it listens"
-            }
-            Self::Windows => {
-                "start Docker Desktop, Rancher Desktop or Podman (`podman machine start`), or set `docker.host` or DOCKER_HOST to where it listens"
-            }
+        MacOs => {
+            "start Docker Desktop (`open -a Docker`), OrbStack (`orb start`), Colima (`colima start`), Rancher Desktop or Podman (`podman machine start`), or set `docker.host` or DOCKER_HOST to where it listens"
+        }
+        Windows => {
+            "start Docker Desktop, Rancher Desktop or Podman (`podman machine start`), or set `docker.host` or DOCKER_HOST to where it listens"
         }
     }
 }

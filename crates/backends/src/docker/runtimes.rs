@@ -27,7 +27,7 @@ use super::container::{self, Common, Image};
 use super::daemon::Daemon;
 use super::labels;
 use super::sandbox;
-use super::works::{Found, Teller, Works};
+use super::works::{Found, Patience, Teller, Works};
 
 /// The repository of images with what was added.
 pub(super) const REPOSITORY: &str = "sandcell-prepared";
@@ -203,7 +203,7 @@ impl Runtimes {
         };
         let languages = lack.languages();
         let work = |teller: Teller| async move { installation.run(&teller).await };
-        match self.works.join(name, INSTALL, work).await {
+        match self.works.join(name, Patience::Call, INSTALL, work).await {
             Found::Done => {}
             Found::Running(progress) => {
                 return Err(failed(

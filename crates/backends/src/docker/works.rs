@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sandcell_sandbox::Preparing;
-use tokio::sync::watch;
-use tokio::task::AbortHandle;
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 /// How long one call waits.
@@ -23,6 +22,14 @@ enum Stage {
     Running(Preparing),
     Done,
     Failed(String),
+}
+
+/// How long somebody waits for a work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// As long as one call does.
+    Call,
+    UntilDone,
 }
 
 /// How a call found a work.
@@ -51,7 +58,7 @@ impl Teller {
 struct Running {
     number: u64,
     stage: watch::Sender<Stage>,
-    task: AbortHandle,
+    stop: Arc<Notify>,
 }
 
 /// Works, each by a name.
@@ -62,9 +69,15 @@ pub(super) struct Works {
 }
 
 impl Works {
-    /// Begins a work that may take so long, or joins those who wait for it; waits for it for some seconds. In a task of
-    /// its own: whoever waits may leave. What a work makes half it removes itself.
-    pub(super) async fn join<W>(self: &Arc<Self>, name: &str, most: Duration, work: impl FnOnce(Teller) -> W) -> Found
+    /// Begins a work that may take so long, or joins those who wait for it; waits for it. In a task of its own: whoever
+    /// waits may leave. What a work makes half it removes itself.
+    pub(super) async fn join<W>(
+        self: &Arc<Self>,
+        name: &str,
+        patience: Patience,
+        most: Duration,
+        work: impl FnOnce(Teller) -> W,
+    ) -> Found
     where
         W: Future<Output = Result<(), String>> + Send + 'static,
     {
@@ -72,7 +85,12 @@ impl Works {
             return Found::TooMany(WORKS);
         };
         let over = stage.wait_for(|stage| !matches!(stage, Stage::Running(_)));
-        let over = timeout(WAIT, over).await.map(|over| over.map(|stage| stage.clone()));
+        let over = match patience {
+            Patience::Call => timeout(WAIT, over).await,
+            // The work itself has its end.
+            Patience::UntilDone => Ok(over.await),
+        };
+        let over = over.map(|over| over.map(|stage| stage.clone()));
         let seen = match over {
             Ok(Ok(stage)) => stage,
             Ok(Err(_)) => Stage::Failed("it broke off".to_owned()),
@@ -109,9 +127,21 @@ impl Works {
             name: name.to_owned(),
             number,
         };
-        let known = sender.clone();
-        let task = tokio::spawn(async move {
-            let end = match timeout(most, work).await {
+        let stop = Arc::new(Notify::new());
+        let one = Running {
+            number,
+            stage: sender.clone(),
+            stop: Arc::clone(&stop),
+        };
+        running.insert(name.to_owned(), one);
+        // A runtime that shuts down drops the task, and with it the entry, before it returns from here.
+        drop(running);
+        tokio::spawn(async move {
+            let end = tokio::select! {
+                end = timeout(most, work) => end,
+                () = stop.notified() => return,
+            };
+            let end = match end {
                 Ok(Ok(())) => Stage::Done,
                 Ok(Err(reason)) => Stage::Failed(reason),
                 Err(_) => Stage::Failed(format!("it took more than {} s", most.as_secs())),
@@ -120,12 +150,6 @@ impl Works {
             drop(entry);
             sender.send_replace(end);
         });
-        let one = Running {
-            number,
-            stage: known,
-            task: task.abort_handle(),
-        };
-        running.insert(name.to_owned(), one);
         Some(stage)
     }
 
@@ -136,7 +160,7 @@ impl Works {
             && let Some(one) = running.remove(name)
         {
             tracing::info!(work = name, "given up");
-            one.task.abort();
+            one.stop.notify_one();
         }
     }
 
@@ -183,14 +207,14 @@ mod tests {
     async fn a_long_work_is_joined_and_its_waiters_are_told_how_far_it_is() {
         let works = Arc::new(Works::default());
         let (go, gone) = tokio::sync::oneshot::channel::<()>();
-        let first = works.join("a", Duration::from_secs(100), |teller| async move {
+        let first = works.join("a", Patience::Call, Duration::from_secs(100), |teller| async move {
             teller.say(at(3));
             gone.await.map_err(|_| "left".to_owned())
         });
         assert_eq!(first.await, Found::Running(at(3)));
         assert_eq!(works.told("a"), Some(at(3)));
         assert_eq!(works.told("b"), None);
-        let second = works.join("a", Duration::from_secs(100), |_| async {
+        let second = works.join("a", Patience::Call, Duration::from_secs(100), |_| async {
             Err("began twice".to_owned())
         });
         go.send(()).unwrap();
@@ -202,13 +226,20 @@ mod tests {
     async fn failures_time_outs_and_panics_end_a_work_and_the_next_call_begins_anew() {
         let works = Arc::new(Works::default());
         let most = Duration::from_secs(5);
-        let failed = works.join("a", most, |_| async { Err("no".to_owned()) }).await;
+        let failed = works
+            .join("a", Patience::Call, most, |_| async { Err("no".to_owned()) })
+            .await;
         assert_eq!(failed, Found::Failed("no".to_owned()));
-        let slow = works.join("a", most, |_| std::future::pending()).await;
+        let slow = works.join("a", Patience::Call, most, |_| std::future::pending()).await;
         assert_eq!(slow, Found::Failed("it took more than 5 s".to_owned()));
-        let broken = works.join("a", most, |_| async { panic!("on purpose") }).await;
+        let broken = works
+            .join("a", Patience::Call, most, |_| async { panic!("on purpose") })
+            .await;
         assert_eq!(broken, Found::Failed("it broke off".to_owned()));
-        assert_eq!(works.join("a", most, |_| async { Ok(()) }).await, Found::Done);
+        assert_eq!(
+            works.join("a", Patience::Call, most, |_| async { Ok(()) }).await,
+            Found::Done
+        );
     }
 
     /// Says when it is dropped.
@@ -226,7 +257,7 @@ mod tests {
         let most = Duration::from_secs(100);
         let (told, gone) = tokio::sync::oneshot::channel();
         let dropped = Dropped(Some(told));
-        let mut waiting = Box::pin(works.join("a", most, |_| async move {
+        let mut waiting = Box::pin(works.join("a", Patience::Call, most, |_| async move {
             let _dropped = dropped;
             std::future::pending().await
         }));
@@ -237,7 +268,7 @@ mod tests {
         works.abandon("a");
         assert_eq!(works.told("a"), None);
         // Begun before the old one has noticed.
-        let again = works.join("a", most, |_| async { Ok(()) });
+        let again = works.join("a", Patience::Call, most, |_| async { Ok(()) });
         assert_eq!(again.await, Found::Done);
         gone.await.unwrap();
     }
@@ -250,7 +281,37 @@ mod tests {
             let begun = works.begin(&number.to_string(), most, |_| std::future::pending());
             assert!(begun.is_some());
         }
-        let more = works.join("more", most, |_| async { Ok(()) }).await;
+        let more = works.join("more", Patience::Call, most, |_| async { Ok(()) }).await;
         assert_eq!(more, Found::TooMany(WORKS));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_the_time_waits_until_it_is_done() {
+        let works = Arc::new(Works::default());
+        let most = Duration::from_secs(1000);
+        let work = |_| async {
+            tokio::time::sleep(WAIT * 5).await;
+            Ok(())
+        };
+        assert_eq!(works.join("a", Patience::UntilDone, most, work).await, Found::Done);
+        let never = |_| std::future::pending();
+        let found = works.join("a", Patience::UntilDone, most, never).await;
+        assert_eq!(found, Found::Failed("it took more than 1000 s".to_owned()));
+    }
+
+    #[test]
+    fn a_runtime_that_shuts_down_holds_nobody_up() {
+        let (told, seen) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let handle = runtime.handle().clone();
+            drop(runtime);
+            let _entered = handle.enter();
+            let works = Arc::new(Works::default());
+            let stage = works.begin("a", Duration::from_secs(5), |_| std::future::pending());
+            told.send((stage.unwrap().has_changed().is_err(), works.told("a")))
+                .unwrap();
+        });
+        assert_eq!(seen.recv_timeout(Duration::from_secs(20)), Ok((true, None)));
     }
 }

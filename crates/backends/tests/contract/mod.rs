@@ -22,19 +22,8 @@ const DEADLINE: Duration = Duration::from_secs(15);
 type Making = Pin<Box<dyn Future<Output = Arc<dyn Backend>>>>;
 type Case = fn(Arc<dyn Backend>) -> Pin<Box<dyn Future<Output = ()>>>;
 
-/// Runs the suite and exits.
-#[allow(dead_code, reason = "each back end uses one of the two ways")]
-pub(crate) fn run<F, R>(name: &'static str, make: F)
-where
-    F: Fn() -> R + Send + Sync + Copy + 'static,
-    R: Future<Output = Arc<dyn Backend>> + 'static,
-{
-    run_without(name, &[], make);
-}
-
-/// The same for a back end that cannot keep all of it: the cases that do not apply, each with the reason.
-#[allow(dead_code, reason = "each back end uses one of the two ways")]
-pub(crate) fn run_without<F, R>(name: &'static str, without: &[(&str, &str)], make: F)
+/// Runs the suite and exits; without the cases that do not apply to a back end, each with the reason.
+pub(crate) fn run<F, R>(name: &'static str, without: &[(&str, &str)], make: F)
 where
     F: Fn() -> R + Send + Sync + Copy + 'static,
     R: Future<Output = Arc<dyn Backend>> + 'static,

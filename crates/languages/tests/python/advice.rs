@@ -70,6 +70,11 @@ const LESSONS: &[(&str, &str)] = &[
         "db.cursor().execute('select nme from users')",
         "the tables are users (id, name)",
     ),
+    (
+        "def mine(*_):\n    raise SystemExit('called')\ndb.text_factory = db.row_factory = mine\n\
+         db.execute('select * from user')",
+        "the tables are users (id, name)",
+    ),
 ];
 
 #[tokio::test]

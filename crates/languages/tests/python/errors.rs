@@ -243,3 +243,17 @@ async fn a_warning_is_shown_once_for_each_place() {
         2
     );
 }
+
+#[tokio::test]
+async fn errors_are_told_also_where_every_warning_is_one() {
+    let mut python = python!();
+    let strict = "import warnings\nwarnings.simplefilter('error')\n{}['k']";
+    let (traceback, ..) = failure(&mut python, strict).await;
+    assert!(
+        traceback.ends_with("KeyError: 'k'") && traceback.contains("line 3"),
+        "{traceback}"
+    );
+    let renamed = "class E(Exception): pass\nE.__name__, E.__module__ = 'Other', 'lib'\nraise E('x')";
+    let (traceback, ..) = failure(&mut python, renamed).await;
+    assert!(traceback.ends_with("lib.Other: x"), "{traceback}");
+}

@@ -29,9 +29,14 @@ async fn the_history_is_bounded() {
     let mut python = python!();
     python.run("import weakref\nclass C: pass\nc = C(); c").await.ok();
     python.run("w = weakref.ref(c); del c").await.ok();
-    for number in 0..110 {
-        python.run(&format!("{number}")).await.ok();
+    // One coroutine that is still wanted, and one that only `Out` holds.
+    let coroutines = "async def f(): return 7\nh = f(); h";
+    python.run(coroutines).await.ok();
+    python.run("[f()][0]").await.ok();
+    for number in 0..108 {
+        assert_eq!(python.run(&format!("{number}")).await.ok().stderr, "");
     }
+    assert_eq!(python.run("await h").await.ok().text(), "7");
     assert_eq!(
         python
             .run("w() is None, len(Out) <= 100, '_1' in globals()")
@@ -42,11 +47,11 @@ async fn the_history_is_bounded() {
     );
     assert_eq!(
         python
-            .run("print(*[name for name in ('_i1', '_i113') if name in globals()])")
+            .run("print(*[name for name in ('_i1', '_i114') if name in globals()])")
             .await
             .ok()
             .stdout,
-        "_i113\n"
+        "_i114\n"
     );
 }
 

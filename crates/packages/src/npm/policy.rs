@@ -97,8 +97,12 @@ impl NpmPolicy {
     /// Whether the user decides about this request. What is denied, or allowed anyway, is not the user's.
     pub(crate) fn asks(&self, spec: &Spec) -> bool {
         let about = |entry: &NpmEntry| entry.is_about(&spec.name);
+        let holds = |entry: &NpmEntry| match exact(&spec.range) {
+            Some(version) => entry.holds(&spec.name, version),
+            None => about(entry),
+        };
         let denied = self.deny.iter().any(|entry| about(entry) && entry.version.is_none());
-        !denied && !self.allow.iter().any(about) && self.ask.iter().any(about)
+        !denied && !self.allow.iter().any(holds) && self.ask.iter().any(holds)
     }
 
     /// Refuses what the user has not allowed.
@@ -192,6 +196,14 @@ impl NpmPolicy {
     }
 }
 
+/// The one version that a range is, if it is one.
+fn exact(range: &str) -> Option<&str> {
+    let core = range.split(['-', '+']).next().unwrap_or_default();
+    let number = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit());
+    let one = core.split('.').count() == 3 && core.split('.').all(number) && !range.contains(char::is_whitespace);
+    one.then_some(range)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -271,5 +283,33 @@ mod tests {
         };
         assert!(!open.settled(&spec("evil")).offers("lodash", "4.0.0"));
         assert!(open.settled(&spec("lodash")).offers("lodash", "4.0.0"));
+    }
+    #[test]
+    fn the_user_is_asked_about_the_versions_that_the_operator_left_open() {
+        let spec = |text: &str| super::super::spec::parse_all(&[text.to_owned()]).unwrap();
+        let policy = NpmPolicy {
+            allow: entries(&["lodash@4"]),
+            ask: entries(&["zod@3", "lodash@3"]),
+            ..NpmPolicy::default()
+        };
+        for (text, asks) in [
+            ("zod", true),
+            ("zod@^4", true),
+            ("zod@3.1.0", true),
+            ("zod@4.0.0", false),
+            ("zod@3.0.0 - 4.0.0", true),
+            ("lodash", false),
+            ("lodash@4.17.21", false),
+            ("lodash@3.0.0", true),
+        ] {
+            assert_eq!(policy.asks(&spec(text)[0]), asks, "{text}");
+        }
+        for text in ["zod", "zod@^4", "zod@3.1.0"] {
+            let settled = policy.settled(&spec(text));
+            assert!(
+                settled.offers("zod", "3.1.0") && !settled.offers("zod", "4.0.0"),
+                "{text}"
+            );
+        }
     }
 }

@@ -1,20 +1,20 @@
 //! Sandboxes in containers. Needs a daemon and images that `.ci/docker` makes.
 
-use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::doctor::{ill, says};
 use crate::packages;
 use crate::support::client::Client;
+use crate::support::docker::{self, Daemon, variable};
 use crate::support::place::{Place, SECRET, SECRET_NAME};
-use crate::support::{is_root, name_of, skip, turns::Turn, until};
+use crate::support::{name_of, skip, turns::Turn, until};
 
 /// A daemon, and images that it has.
 struct Docker {
-    host: String,
-    image: String,
+    daemon: Daemon,
     /// One with a static shell as /sh and nothing else.
     bare: String,
     _turn: Turn,
@@ -33,32 +33,11 @@ macro_rules! docker {
 
 impl Docker {
     fn find(test: &str) -> Option<Self> {
-        let get = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let (Some(host), Some(image), Some(bare)) = (
-            get("SANDCELL_TEST_DOCKER_HOST"),
-            get("SANDCELL_TEST_IMAGE"),
-            get("SANDCELL_TEST_BARE_IMAGE"),
-        ) else {
-            skip(test, "no Docker daemon for tests (eval \"$(.ci/docker)\")");
-            return None;
-        };
-        let docker = Self {
-            host,
-            image,
-            bare,
+        Some(Self {
+            daemon: Daemon::find(test)?,
+            bare: variable("SANDCELL_TEST_BARE_IMAGE").expect(".ci/docker names the image"),
             _turn: Turn::shared(),
-        };
-        if !docker.is_open() {
-            assert!(!is_root(), "root may talk to every daemon");
-            println!("{test}: not for a user who may not talk to the daemon");
-            return None;
-        }
-        Some(docker)
-    }
-
-    fn is_open(&self) -> bool {
-        let path = self.host.strip_prefix("unix://").expect("a socket");
-        UnixStream::connect(path).is_ok()
+        })
     }
 
     fn place(&self) -> Place {
@@ -69,38 +48,8 @@ impl Docker {
     fn place_with(&self, tables: &str) -> Place {
         Place::with_settings(&format!(
             "backend = \"docker\"\n{tables}\n[docker]\nhost = \"{}\"\nimage = \"{}\"\npull = \"never\"\n",
-            self.host, self.image
+            self.daemon.host, self.daemon.image
         ))
-    }
-
-    /// The command line of the daemon.
-    fn say(&self, arguments: &[&str]) -> String {
-        let output = Command::new("docker")
-            .env("DOCKER_HOST", &self.host)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
-    }
-
-    /// The containers of a server.
-    fn containers(&self, server: u32) -> Vec<String> {
-        let format = "{{.Names}} {{.Label \"dev.sandcell.server\"}}";
-        let all = self.say(&[
-            "ps",
-            "--all",
-            "--filter",
-            "label=dev.sandcell=sandbox",
-            "--format",
-            format,
-        ]);
-        let of = format!("/{server}/");
-        let own = all.lines().filter(|line| line.contains(&of));
-        own.filter_map(|line| line.split(' ').next())
-            .map(str::to_owned)
-            .collect()
     }
 }
 
@@ -290,11 +239,11 @@ fn nothing_is_left_however_the_server_ends() {
         let mut server = server(&place);
         let pid = server.pid();
         server.text("import subprocess; p = subprocess.Popen(['sleep', '1000'])");
-        let own = docker.containers(pid);
+        let own = docker.daemon.containers(pid);
         assert!(!own.is_empty());
         let mut inspect = vec!["inspect", "--format", "{{range .Mounts}}{{.Name}} {{end}}"];
         inspect.extend(own.iter().map(String::as_str));
-        let mounts = docker.say(&inspect);
+        let mounts = docker.daemon.say(&inspect);
         let volumes: Vec<&str> = mounts
             .split_whitespace()
             .filter(|name| !name.starts_with("sandcell-"))
@@ -308,10 +257,10 @@ fn nothing_is_left_however_the_server_ends() {
         }
         server.wait(Duration::from_secs(20));
         until(Duration::from_secs(20), "its containers go", || {
-            docker.containers(pid).is_empty().then_some(())
+            docker.daemon.containers(pid).is_empty().then_some(())
         });
         until(Duration::from_secs(10), "their volumes go", || {
-            let all = docker.say(&["volume", "ls", "--quiet"]);
+            let all = docker.daemon.say(&["volume", "ls", "--quiet"]);
             (!volumes.iter().any(|name| all.contains(name))).then_some(())
         });
     }
@@ -324,15 +273,15 @@ fn what_a_killed_server_could_not_remove_goes_at_the_next_start() {
     let first = server(&place);
     first.text("1");
     let label = "dev.sandcell.server";
-    let name = docker.containers(first.pid()).pop().unwrap();
+    let name = docker.daemon.containers(first.pid()).pop().unwrap();
     let inspect = format!("{{{{index .Config.Labels \"{label}\"}}}}");
-    let alive = docker.say(&["inspect", "--format", &inspect, &name]);
+    let alive = docker.daemon.say(&["inspect", "--format", &inspect, &name]);
     // One that was made and never started, by a process of this machine that is gone, and one of a living server.
     let gone = alive.replacen(&format!("/{}/", first.pid()), "/4194303/", 1);
     assert_ne!(gone, alive);
     let make = |owner: &str| {
         let labels = [format!("{label}={owner}"), "dev.sandcell=sandbox".to_owned()];
-        docker.say(&[
+        docker.daemon.say(&[
             "create",
             "--label",
             &labels[0],
@@ -347,6 +296,7 @@ fn what_a_killed_server_could_not_remove_goes_at_the_next_start() {
     second.text("1");
     let there = |id: &str| {
         docker
+            .daemon
             .say(&["ps", "--all", "--quiet", "--no-trunc"])
             .lines()
             .any(|line| line == id)
@@ -355,7 +305,7 @@ fn what_a_killed_server_could_not_remove_goes_at_the_next_start() {
         (!there(&left)).then_some(())
     });
     assert!(there(&kept), "a living server's container was removed");
-    docker.say(&["rm", "--force", &kept]);
+    docker.daemon.say(&["rm", "--force", &kept]);
     assert_eq!(first.text("print(2)").trim(), "2");
 }
 
@@ -365,8 +315,8 @@ fn a_container_that_somebody_removes_is_a_lost_sandbox_and_no_more() {
     let place = docker.place_with("[pool]\nparked = 0");
     let server = server(&place);
     server.text("x = 1");
-    for name in docker.containers(server.pid()) {
-        docker.say(&["rm", "--force", &name]);
+    for name in docker.daemon.containers(server.pid()) {
+        docker.daemon.say(&["rm", "--force", &name]);
     }
     let next = until(Duration::from_secs(10), "the loss is noticed", || {
         let next = server.run("print('x' in globals())");
@@ -504,7 +454,7 @@ fn a_daemon_behind_a_port_is_used_with_certificates_only() {
             ("SANDCELL_BACKEND", "docker"),
             ("DOCKER_HOST", port.as_str()),
             ("DOCKER_CERT_PATH", certificates),
-            ("SANDCELL_DOCKER__IMAGE", docker.image.as_str()),
+            ("SANDCELL_DOCKER__IMAGE", docker.daemon.image.as_str()),
         ]);
         command.output().unwrap()
     };
@@ -520,19 +470,17 @@ fn a_daemon_behind_a_port_is_used_with_certificates_only() {
 #[test]
 fn a_runtime_that_the_daemon_lacks_is_told() {
     let docker = docker!();
-    let (said, _) = without(&format!("host = \"{}\"\nruntime = \"no-such\"", docker.host));
+    let (said, _) = without(&format!("host = \"{}\"\nruntime = \"no-such\"", docker.daemon.host));
     assert!(said.contains("no-such") && said.contains("docker.runtime"), "{said}");
 }
 
 #[test]
 fn somebody_who_may_not_talk_to_the_daemon_is_told_how_he_may() {
     fn here() {}
-    let Ok(host) = std::env::var("SANDCELL_TEST_DOCKER_HOST") else {
-        skip(&name_of(here), "no Docker daemon for tests (eval \"$(.ci/docker)\")");
+    let Some(host) = docker::host(&name_of(here)) else {
         return;
     };
-    let path = host.strip_prefix("unix://").unwrap();
-    if UnixStream::connect(path).is_ok() {
+    if docker::is_open(&host) {
         println!("not for a user who may talk to the daemon");
         return;
     }
@@ -541,4 +489,17 @@ fn somebody_who_may_not_talk_to_the_daemon_is_told_how_he_may() {
         said.contains("may not talk") && said.contains("usermod -aG docker"),
         "{said}"
     );
+}
+
+#[test]
+fn the_doctor_names_the_language_that_the_image_lacks() {
+    let docker = docker!();
+    let told = ill(&Place::new(), &|command| {
+        command.envs([
+            ("SANDCELL_BACKEND", "docker"),
+            ("DOCKER_HOST", docker.daemon.host.as_str()),
+            ("SANDCELL_DOCKER__IMAGE", docker.bare.as_str()),
+        ]);
+    });
+    says(&told, &told.0["python"], "python is not in the image", "docker.image");
 }

@@ -13,35 +13,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::client::Client;
+use crate::support::docker::{Daemon, variable};
 use crate::support::place::Place;
 use crate::support::{name_of, skip, turns::Turn, until};
 
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-/// The daemon for tests, if this user may talk to it.
-fn daemon(test: &str) -> Option<(String, Turn)> {
-    let Some(host) = variable("SANDCELL_TEST_DOCKER_HOST") else {
-        skip(test, "no Docker daemon for tests (eval \"$(.ci/docker)\")");
-        return None;
-    };
-    if UnixStream::connect(host.strip_prefix("unix://").expect("a socket")).is_err() {
-        println!("{test}: not for a user who may not talk to the daemon");
-        return None;
-    }
-    Some((host, Turn::shared()))
-}
-
-fn docker(host: &str, arguments: &[&str]) -> String {
-    let output = Command::new("docker")
-        .env("DOCKER_HOST", host)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{arguments:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+/// The daemon for tests, and a turn beside other tests.
+fn daemon(test: &str) -> Option<(Daemon, Turn)> {
+    Some((Daemon::find(test)?, Turn::shared()))
 }
 
 /// Hands out the files of a folder; remembers what was asked for.
@@ -96,21 +74,18 @@ fn answer(mut stream: TcpStream, folder: &Path, noted: &Mutex<Vec<String>>) -> O
 }
 
 /// An image whose package manager asks this port, and is called by this name.
-fn image_of_mirror(host: &str, base: &str, port: u16, name: &str) {
+fn image_of_mirror(daemon: &Daemon, base: &str, port: u16, name: &str) {
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("sources.list");
     std::fs::write(&list, format!("deb [trusted=yes] http://127.0.0.1:{port} ./\n")).unwrap();
-    let id = docker(host, &["create", base, "/bin/sh"]);
-    docker(
-        host,
-        &[
-            "cp",
-            &list.display().to_string(),
-            &format!("{id}:/etc/apt/sources.list"),
-        ],
-    );
-    docker(host, &["commit", &id, name]);
-    docker(host, &["rm", &id]);
+    let id = daemon.say(&["create", base, "/bin/sh"]);
+    daemon.say(&[
+        "cp",
+        &list.display().to_string(),
+        &format!("{id}:/etc/apt/sources.list"),
+    ]);
+    daemon.say(&["commit", &id, name]);
+    daemon.say(&["rm", &id]);
 }
 
 /// The images that something was installed into, of this one.
@@ -125,7 +100,8 @@ fn prepared(place: &Place, of: &str) -> Vec<Value> {
 fn python_is_installed_once_into_an_image_without_it_and_then_runs_as_locked_as_ever() {
     fn here() {}
     let test = name_of(here);
-    let Some((host, _turn)) = daemon(&test) else { return };
+    let Some((daemon, _turn)) = daemon(&test) else { return };
+    let host = &daemon.host;
     let (Some(base), Some(folder)) = (
         variable("SANDCELL_TEST_APT_IMAGE"),
         variable("SANDCELL_TEST_APT_MIRROR"),
@@ -135,7 +111,7 @@ fn python_is_installed_once_into_an_image_without_it_and_then_runs_as_locked_as_
     };
     let mirror = Mirror::serve(Path::new(&folder));
     let name = format!("sandcell-test/apt:{}", std::process::id());
-    image_of_mirror(&host, &base, mirror.port, &name);
+    image_of_mirror(&daemon, &base, mirror.port, &name);
     let settings = |mirrors: &str| {
         Place::with_settings(&format!(
             "backend = \"docker\"\ntoolset = \"container\"\n[network]\nprivate = [\"127.0.0.1\"]\n[docker]\nhost = \"{host}\"\n\
@@ -189,7 +165,8 @@ fn python_is_installed_once_into_an_image_without_it_and_then_runs_as_locked_as_
     assert_eq!(own[0]["adds"], "python", "{own:?}");
     // What was installed with is gone, and its lists were not kept.
     assert!(
-        docker(&host, &["ps", "--all", "--format", "{{.Command}}", "--no-trunc"])
+        daemon
+            .say(&["ps", "--all", "--format", "{{.Command}}", "--no-trunc"])
             .lines()
             .all(|line| !line.contains("installing"))
     );
@@ -213,14 +190,15 @@ fn python_is_installed_once_into_an_image_without_it_and_then_runs_as_locked_as_
             prepared(&place, &name).is_empty().then_some(())
         },
     );
-    docker(&host, &["rmi", "--force", &name]);
+    daemon.say(&["rmi", "--force", &name]);
 }
 
 #[test]
 fn an_installation_that_fails_says_what_the_package_manager_said_and_leaves_nothing() {
     fn here() {}
     let test = name_of(here);
-    let Some((host, _turn)) = daemon(&test) else { return };
+    let Some((daemon, _turn)) = daemon(&test) else { return };
+    let host = &daemon.host;
     let Some(base) = variable("SANDCELL_TEST_APT_IMAGE") else {
         skip(&test, "no image with apt-get (eval \"$(.ci/docker)\")");
         return;
@@ -229,7 +207,7 @@ fn an_installation_that_fails_says_what_the_package_manager_said_and_leaves_noth
     std::fs::write(empty.path().join("Packages"), "").unwrap();
     let mirror = Mirror::serve(empty.path());
     let name = format!("sandcell-test/apt-empty:{}", std::process::id());
-    image_of_mirror(&host, &base, mirror.port, &name);
+    image_of_mirror(&daemon, &base, mirror.port, &name);
     let place = Place::with_settings(&format!(
         "backend = \"docker\"\n[network]\nprivate = [\"127.0.0.1\"]\n[docker]\nhost = \"{host}\"\nimage = \"{name}\"\npull = \"never\"\n\
          mirrors = [\"127.0.0.1:{}\"]\n[pool]\nparked = 0\n",
@@ -240,14 +218,11 @@ fn an_installation_that_fails_says_what_the_package_manager_said_and_leaves_noth
     assert!(said.contains("python") && said.contains("E: "), "{said}");
     let pid = format!("/{}/", server.pid());
     until(Duration::from_secs(20), "its containers go", || {
-        let all = docker(
-            &host,
-            &["ps", "--all", "--format", "{{.Label \"dev.sandcell.server\"}}"],
-        );
+        let all = daemon.say(&["ps", "--all", "--format", "{{.Label \"dev.sandcell.server\"}}"]);
         (!all.contains(&pid)).then_some(())
     });
     drop(server);
-    docker(&host, &["rmi", "--force", &name]);
+    daemon.say(&["rmi", "--force", &name]);
 }
 
 /// Debian's registry with one user, on loopback.
@@ -313,7 +288,8 @@ fn login(folder: &Path, text: &Value) -> PathBuf {
 fn private_images_are_pulled_with_the_logins_that_docker_login_keeps() {
     fn here() {}
     let test = name_of(here);
-    let Some((host, _turn)) = daemon(&test) else { return };
+    let Some((daemon, _turn)) = daemon(&test) else { return };
+    let (host, image) = (&daemon.host, &daemon.image);
     let Some(registry) = Registry::start() else {
         skip(&test, "no docker-registry (Debian's package of that name)");
         return;
@@ -324,11 +300,10 @@ fn private_images_are_pulled_with_the_logins_that_docker_login_keeps() {
     // `robot:hunter2`
     let known = json!({"auths": {&at: {"auth": "cm9ib3Q6aHVudGVyMg=="}}});
     let with = login(&folder.path().join("with"), &known);
-    let image = variable("SANDCELL_TEST_IMAGE").unwrap();
-    docker(&host, &["tag", &image, &name]);
+    daemon.say(&["tag", image, &name]);
     let config = with.display().to_string();
-    docker(&host, &["--config", &config, "push", "--quiet", &name]);
-    docker(&host, &["rmi", &name]);
+    daemon.say(&["--config", &config, "push", "--quiet", &name]);
+    daemon.say(&["rmi", &name]);
     let place = Place::with_settings(&format!(
         "backend = \"docker\"\n[docker]\nhost = \"{host}\"\nimage = \"{name}\"\n[pool]\nparked = 0\n"
     ));
@@ -377,7 +352,7 @@ fn private_images_are_pulled_with_the_logins_that_docker_login_keeps() {
     let (made, log) = ask(&helper, Some(&path));
     assert!(!made.is_error(), "{made:?}\n{log}");
     assert!(!log.contains("hunter2"), "{log}");
-    docker(&host, &["rmi", "--force", &name]);
+    daemon.say(&["rmi", "--force", &name]);
     // Kept in the file.
     let (made, log) = ask(&with, None);
     assert!(!made.is_error(), "{made:?}");
@@ -388,7 +363,7 @@ fn private_images_are_pulled_with_the_logins_that_docker_login_keeps() {
     let said = missing.refused("image_unavailable");
     assert!(said.contains("check the name"), "{said}");
     drop(server);
-    docker(&host, &["rmi", "--force", &name]);
+    daemon.say(&["rmi", "--force", &name]);
 }
 
 /// A daemon that lets everything through to the real one, but for pulls: those it answers itself.
@@ -431,13 +406,13 @@ const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTrans
 #[test]
 fn a_slow_pull_is_progress_and_one_that_breaks_off_or_fills_the_disk_is_told() {
     fn here() {}
-    let Some((host, _turn)) = daemon(&name_of(here)) else {
+    let Some((daemon, _turn)) = daemon(&name_of(here)) else {
         return;
     };
-    let image = variable("SANDCELL_TEST_IMAGE").unwrap();
+    let (host, image) = (&daemon.host, &daemon.image);
     let started = |pull: fn(&mut UnixStream)| {
         let folder = tempfile::tempdir().unwrap();
-        let socket = between(folder.path(), &host, pull);
+        let socket = between(folder.path(), host, pull);
         let place = Place::with_settings(&format!(
             "backend = \"docker\"\n[docker]\nhost = \"{socket}\"\nimage = \"{image}\"\n[pool]\nparked = 0\n"
         ));
@@ -488,10 +463,10 @@ fn a_slow_pull_is_progress_and_one_that_breaks_off_or_fills_the_disk_is_told() {
 #[test]
 fn a_folder_mounted_copy_on_write_is_the_sandboxs_own() {
     fn here() {}
-    let Some((host, _turn)) = daemon(&name_of(here)) else {
+    let Some((daemon, _turn)) = daemon(&name_of(here)) else {
         return;
     };
-    let image = variable("SANDCELL_TEST_IMAGE").unwrap();
+    let (host, image) = (&daemon.host, &daemon.image);
     let project = tempfile::tempdir().unwrap();
     let at = |name: &str| project.path().join(name);
     std::fs::create_dir_all(at("deep/er")).unwrap();
@@ -549,9 +524,10 @@ fn a_folder_mounted_copy_on_write_is_the_sandboxs_own() {
 #[test]
 fn the_doctor_says_that_the_image_cannot_be_had_and_attacks_nothing() {
     fn here() {}
-    let Some((host, _turn)) = daemon(&name_of(here)) else {
+    let Some((daemon, _turn)) = daemon(&name_of(here)) else {
         return;
     };
+    let host = &daemon.host;
     let place = Place::with_settings(&format!(
         "backend = \"docker\"\n[docker]\nhost = \"{host}\"\nimage = \"127.0.0.1:9/none:1\"\n"
     ));
@@ -600,12 +576,12 @@ static ENDED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::n
 #[test]
 fn a_pull_ends_when_whoever_asked_for_it_takes_that_back() {
     fn here() {}
-    let Some((host, _turn)) = daemon(&name_of(here)) else {
+    let Some((daemon, _turn)) = daemon(&name_of(here)) else {
         return;
     };
-    let image = variable("SANDCELL_TEST_IMAGE").unwrap();
+    let (host, image) = (&daemon.host, &daemon.image);
     let folder = tempfile::tempdir().unwrap();
-    let socket = between(folder.path(), &host, endless);
+    let socket = between(folder.path(), host, endless);
     let place = Place::with_settings(&format!(
         "backend = \"docker\"\n[docker]\nhost = \"{socket}\"\nimage = \"{image}\"\n[pool]\nparked = 0\n"
     ));
@@ -614,9 +590,7 @@ fn a_pull_ends_when_whoever_asked_for_it_takes_that_back() {
     let within = |what: &str, look: &dyn Fn() -> bool| until(Duration::from_secs(20), what, || look().then_some(()));
     let pull = |name: &str, token: &str| {
         let call = json!({"name": "create_sandbox", "arguments": {"image": name}, "_meta": {"progressToken": token}});
-        let id = server.fresh_id();
-        let line = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": call});
-        server.send_line(line.to_string().as_bytes());
+        let id = server.begin("tools/call", call).id;
         within("the pull is told", &|| {
             server
                 .told()

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::support::client::Client;
+use crate::support::docker::Daemon;
 use crate::support::oci::{Answer, Entry, Image, Registry, digest, gzip, layer, shell};
 use crate::support::place::{Place, SECRET};
 use crate::support::{PATIENCE, begin, name_of, skip, until};
@@ -450,9 +451,7 @@ fn a_call_is_told_how_far_its_image_is_and_ends_the_pull_when_it_is_taken_back()
     let server = Client::start(&mut place.command(&["serve"]));
     let arguments = json!({"image": registry.name()});
     let params = json!({"name": "create_sandbox", "arguments": arguments, "_meta": {"progressToken": "p"}});
-    let id = server.fresh_id();
-    let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
-    server.send_line(call.to_string().as_bytes());
+    let id = server.begin("tools/call", params).id;
     until(PATIENCE, "the pull is told", || {
         let told = server.told();
         let mut notes = told
@@ -546,27 +545,13 @@ fn a_real_registry_is_pulled_from_by_name_digest_and_login() {
 #[test]
 fn a_saved_image_with_python_keeps_variables() {
     let _turn = images!();
-    let get = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let (Some(host), Some(image)) = (get("SANDCELL_TEST_DOCKER_HOST"), get("SANDCELL_TEST_IMAGE")) else {
-        skip(
-            "images::a_saved_image",
-            "no Docker daemon for tests (eval \"$(.ci/docker)\")",
-        );
+    fn here() {}
+    let Some(daemon) = Daemon::find(&name_of(here)) else {
         return;
     };
     let place = Place::new();
     let archive = place.path("work/python.tar");
-    let saved = Command::new("docker")
-        .env("DOCKER_HOST", host)
-        .args(["save", "-o"])
-        .arg(&archive)
-        .arg(image)
-        .output();
-    if !saved.is_ok_and(|saved| saved.status.success()) {
-        // Somebody else than the daemon's owner.
-        crate::support::not_required("images::a_saved_image", "the daemon is not ours to talk to");
-        return;
-    }
+    daemon.say(&["save", "-o", &archive.display().to_string(), &daemon.image]);
     let place = Place::with_settings(&format!("upload_from = [\"{}\"]\n", place.work().display()));
     let server = Client::start(&mut place.command(&["serve"]));
     let name = format!("docker-archive:{}", archive.display());

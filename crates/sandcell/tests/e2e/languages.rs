@@ -37,7 +37,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// Whether a program is here that a test needs; else the test is skipped by name.
-fn has<F>(program: &str, here: F) -> bool {
+pub(crate) fn has<F>(program: &str, here: F) -> bool {
     let found = ["/usr/bin", "/bin"]
         .iter()
         .any(|folder| PathBuf::from(folder).join(program).exists());

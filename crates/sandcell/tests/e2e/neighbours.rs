@@ -1,13 +1,11 @@
 //! What people know from other servers that run code: their own examples and test scripts, as calls of the three sets of tools.
 //! The same names, fields, booleans, outputs and counts come back.
 
-use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
-
 use serde_json::{Value, json};
 
 use crate::packages::{command, stocked};
 use crate::support::client::Client;
+use crate::support::docker::Daemon;
 use crate::support::place::Place;
 use crate::support::{begin, name_of, skip, turns::Turn};
 
@@ -219,22 +217,16 @@ fn the_known_tools_of_sandboxes_do_what_their_names_say() {
 #[test]
 fn the_known_tools_of_containers_start_use_and_remove_one() {
     fn here() {}
-    let get = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let (Some(host), Some(image)) = (get("SANDCELL_TEST_DOCKER_HOST"), get("SANDCELL_TEST_IMAGE")) else {
-        skip(&name_of(here), "no Docker daemon for tests (eval \"$(.ci/docker)\")");
+    let Some(daemon) = Daemon::find(&name_of(here)) else {
         return;
     };
-    if UnixStream::connect(host.strip_prefix("unix://").expect("a socket")).is_err() {
-        println!("not for a user who may not talk to the daemon");
-        return;
-    }
     let _turn = Turn::shared();
     let place = Place::new();
     let mut command = place.command(&["serve", "--toolset", "container"]);
     // A server that has to pull an image for the languages that it announces would only wait.
     let server = Client::start(command.envs([
-        ("DOCKER_HOST", host.as_str()),
-        ("SANDCELL_DOCKER__IMAGE", image.as_str()),
+        ("DOCKER_HOST", daemon.host.as_str()),
+        ("SANDCELL_DOCKER__IMAGE", daemon.image.as_str()),
         ("SANDCELL_POOL__PARKED", "0"),
     ]));
     let listed = server.request("tools/list", json!({}));
@@ -246,25 +238,10 @@ fn the_known_tools_of_containers_start_use_and_remove_one() {
     assert_eq!(field("initialize_sandbox", "image"), "alpine:latest");
     assert_eq!(field("execute_code", "language"), "python");
 
-    let started = server.call("initialize_sandbox", json!({"image": image}));
+    let started = server.call("initialize_sandbox", json!({"image": daemon.image}));
     assert!(!started.is_error(), "{started:?}\n{}", server.log());
     assert_eq!(started.data()["isolation"]["backend"], "docker", "{started:?}");
-    let containers = || {
-        let output = Command::new("docker")
-            .env("DOCKER_HOST", &host)
-            .args(["ps", "--all", "--filter", "label=dev.sandcell=sandbox", "--format"])
-            .arg("{{.Label \"dev.sandcell.server\"}}")
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        let of = format!("/{}/", server.pid());
-        String::from_utf8(output.stdout)
-            .unwrap()
-            .lines()
-            .filter(|line| line.contains(&of))
-            .count()
-    };
-    assert!(containers() >= 1);
+    assert!(!daemon.containers(server.pid()).is_empty());
     let ran = server.run("import sys\nprint('out')\nprint('err', file=sys.stderr)");
     assert!(ran.all().contains("out") && ran.all().contains("err"), "{ran:?}");
     // No network, no rights, and no more processor and memory than the limits say.
@@ -280,5 +257,5 @@ fn the_known_tools_of_containers_start_use_and_remove_one() {
     assert!(unknown.is_error() && unknown.all().contains("python"), "{unknown:?}");
     let stopped = server.call("stop_sandbox", json!({}));
     assert!(!stopped.is_error(), "{stopped:?}");
-    assert_eq!(containers(), 0);
+    assert!(daemon.containers(server.pid()).is_empty());
 }

@@ -3,7 +3,8 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use crate::support::{binary, is_root, name_of, not_required, skip, sources};
+use crate::support::docker::Daemon;
+use crate::support::{binary, is_root, name_of, not_required, sources};
 
 #[test]
 fn the_units_are_what_systemd_understands() {
@@ -71,15 +72,13 @@ fn documented_options(recipe: &str) -> Vec<String> {
 fn the_container_recipe_builds_and_runs_code_as_it_is_documented() {
     let _turn = crate::support::begin!();
     fn here() {}
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let (Some(host), Some(base)) = (variable("SANDCELL_TEST_DOCKER_HOST"), variable("SANDCELL_TEST_IMAGE")) else {
-        skip(&name_of(here), "no Docker daemon for tests (eval \"$(.ci/docker)\")");
-        return;
-    };
     if !is_root() {
         println!("{}: root has made this image already", name_of(here));
         return;
     }
+    let Some(daemon) = Daemon::find(&name_of(here)) else {
+        return;
+    };
     let file = sources().join("packaging/container/Containerfile");
     let recipe = std::fs::read_to_string(&file).unwrap();
     let guide = std::fs::read_to_string(sources().join("docs/guides/service.md")).unwrap();
@@ -91,14 +90,11 @@ fn the_container_recipe_builds_and_runs_code_as_it_is_documented() {
     std::fs::copy(binary(), folder.path().join("sandcell")).unwrap();
     let tag = format!("sandcell-recipe-{}", std::process::id());
     let docker = |arguments: &[&str]| {
-        let mut command = Command::new("docker");
-        command
-            .env("DOCKER_HOST", &host)
-            .env("DOCKER_BUILDKIT", "0")
-            .args(arguments);
+        let mut command = daemon.command(arguments);
+        command.env("DOCKER_BUILDKIT", "0");
         command
     };
-    let base = format!("BASE={base}");
+    let base = format!("BASE={}", daemon.image);
     let built = docker(&["build", "--network", "none", "--build-arg", &base, "-t", &tag, "-f"])
         .arg(&file)
         .arg(folder.path())

@@ -1,36 +1,38 @@
+use std::ffi::{OsStr, OsString};
 use std::process::{Command, Stdio};
 
 use crate::support::place::Place;
 use crate::support::{begin, name_of, skip, sources};
 
-/// The script that uses the official SDK.
-pub fn script() -> std::path::PathBuf {
-    sources().join("crates/sandcell/tests/python_sdk/client.py")
-}
-
-/// Runs the script with the official SDK, in one of its modes.
-fn client(test: &str, mode: &str) {
-    let Some(python) = std::env::var_os("SANDCELL_TEST_MCP_PYTHON") else {
+/// The Python that has the official SDK; skips the test where there is none.
+pub fn sdk(test: &str) -> Option<OsString> {
+    let python = std::env::var_os("SANDCELL_TEST_MCP_PYTHON");
+    if python.is_none() {
         skip(
             test,
             "no Python with the official MCP SDK (see CONTRIBUTING.md; SANDCELL_TEST_MCP_PYTHON names it)",
         );
-        return;
-    };
-    let place = Place::new();
-    let server = place.command(&["serve"]);
-    let output = Command::new(python)
+    }
+    python
+}
+
+/// Runs a script of `tests/python_sdk` with these words, against a server on standard input and output that this command
+/// starts, or against the one at `address`.
+pub fn drive(python: &OsStr, script: &str, words: &[&str], server: &Command, address: Option<&str>) {
+    let mut client = Command::new(python);
+    client
         .args(["-I", "-B"])
-        .arg(script())
-        .arg(mode)
-        .arg(server.get_program())
-        .args(server.get_args())
+        .arg(sources().join("crates/sandcell/tests/python_sdk").join(script))
+        .args(words)
         .env_clear()
         .envs(server.get_envs().filter_map(|(name, value)| Some((name, value?))))
-        .current_dir(place.work())
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
+        .current_dir(server.get_current_dir().unwrap())
+        .stdin(Stdio::null());
+    match address {
+        Some(address) => client.arg(address),
+        None => client.arg(server.get_program()).args(server.get_args()),
+    };
+    let output = client.output().unwrap();
     let said = format!(
         "{}{}",
         String::from_utf8_lossy(&output.stdout),
@@ -38,6 +40,12 @@ fn client(test: &str, mode: &str) {
     );
     assert!(output.status.success(), "{said}");
     assert!(said.contains("all steps passed"), "{said}");
+}
+
+/// Runs the script with the official SDK, in one of its modes.
+fn client(test: &str, mode: &str) {
+    let Some(python) = sdk(test) else { return };
+    drive(&python, "client.py", &[mode], &Place::new().command(&["serve"]), None);
 }
 
 #[test]

@@ -89,6 +89,7 @@ fn what_callers_may_have_at_once_changes_while_the_server_runs() {
         (all.data()["sandboxes"].as_array().unwrap().len() == 3).then_some(())
     });
     rewrite(&place, "[http]\nrequests_per_caller = 2\nsession_idle_s = 77\n");
+    server.signal("-HUP");
     until(PATIENCE, "the other limit", || {
         server
             .log()

@@ -1,5 +1,6 @@
 """What to do about errors whose words do not say it: the ones that code written by models raises most, and what they stand for
-here. Only plain values and well-known tables are looked into; nothing of the caller's is called."""
+here. Only plain values and well-known tables are looked into; nothing of the caller's is called but what watches the
+statements of a database connection."""
 
 import sys
 
@@ -268,12 +269,14 @@ def database(error):
         value = value.connection if type(value) is sqlite.Cursor else value
         if type(value) is not sqlite.Connection:
             continue
+        # As bytes, with a cursor of its own: the caller's factories for text and rows stay out of it.
         cursor = sqlite.Cursor(value)
-        rows = cursor.execute("select name from sqlite_master where type in ('table', 'view') limit 20").fetchall()
-        names = [str(tuple(row)[0]) for row in rows]
+        listing = "select cast(name as blob) from sqlite_master where type in ('table', 'view') limit 20"
+        names = [name.decode("utf-8", "replace") for name, in cursor.execute(listing).fetchall()]
         listed = []
         for name in names[:5]:
-            columns = [str(tuple(row)[1]) for row in cursor.execute('pragma table_info("%s")' % name.replace('"', '""')).fetchall()]
+            rows = cursor.execute("select cast(name as blob) from pragma_table_info(?)", (name,)).fetchall()
+            columns = [column.decode("utf-8", "replace") for column, in rows]
             listed.append("%s (%s)" % (name, ", ".join(columns[:20])))
         return "the tables are " + ", ".join(listed + names[5:]) if names else "the database has no tables yet"
     return ""

@@ -164,7 +164,10 @@ def render(shown, traceback, depth, values=()):
 def last_lines(shown):
     """What it says, under the name that its class goes by: some libraries give a class another name than its own."""
     lines = list(shown.format_exception_only())
-    kind = shown.exc_type
+    # Its public name is a property in newer versions, which warns.
+    kind = shown.__dict__.get("_exc_type") or shown.__dict__.get("exc_type")
+    if kind is None:
+        return lines
     name = getattr(kind, "__qualname__", "")
     shown_as = "%s.%s" % (getattr(kind, "__module__", ""), name)
     if lines and name.rpartition(".")[2] != kind.__name__ and lines[-1].startswith(shown_as):

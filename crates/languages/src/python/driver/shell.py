@@ -34,10 +34,19 @@ def weigh(value):
         del sizes[cell]
 
 
+def alone():
+    """What `sys.getrefcount` says of a value that one name of a function holds: versions of Python differ."""
+    value = object()
+    return sys.getrefcount(value)
+
+
+ALONE = alone()
+
+
 def forget_output(cell):
     core.NAMES.pop("_%d" % cell, None)
     value = core.session.outputs.pop(cell, None)
-    if type(value) is Coroutine and sys.getrefcount(value) == 2:
+    if type(value) is Coroutine and sys.getrefcount(value) == ALONE:
         # The cell that made it is long over: the warning that nobody awaited it would come in the middle of another one.
         value.close()
 

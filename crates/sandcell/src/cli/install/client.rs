@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use sandcell_sandbox::{Code, Failure};
+use sandcell_sandbox::{Code, Failure, System};
 
 /// An MCP client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -12,26 +12,6 @@ pub(super) enum Client {
     ClaudeCode,
     Cursor,
     Vscode,
-}
-
-/// What decides where settings are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum System {
-    Linux,
-    MacOs,
-    Windows,
-}
-
-impl System {
-    pub(super) const fn of_this_machine() -> Self {
-        if cfg!(windows) {
-            Self::Windows
-        } else if cfg!(target_os = "macos") {
-            Self::MacOs
-        } else {
-            Self::Linux
-        }
-    }
 }
 
 /// The user's folders.

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum as _;
+use sandcell_sandbox::System;
 
-use super::client::{Client, Home, System};
+use super::client::{Client, Home};
 use super::{edit, read};
 
 /// An entry of a client's settings that is about sandcell, or settings that cannot be read.

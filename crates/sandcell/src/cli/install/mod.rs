@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use sandcell_sandbox::{Code, Failure};
+use sandcell_sandbox::{Code, Failure, System};
 
 use super::output;
-use client::{Client, Home, System};
+use client::{Client, Home};
 pub(super) use configured::{Configured, configured};
 use edit::Entry;
 

@@ -1,29 +1,36 @@
 //! A back end to run the suite on.
 
 use std::cell::OnceCell;
-use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use crate::e2b_service::{Fake, KEY};
 use crate::packages;
 use crate::support::client::Client;
+use crate::support::docker::Daemon;
 use crate::support::index::Index;
-use crate::support::is_root;
+use crate::support::machine;
+use crate::support::oci::{Image, Registry, shell};
 use crate::support::place::Place;
+
+/// An image other than the usual one, and code that gives `other` only in it.
+pub(super) struct OtherImage {
+    pub(super) name: String,
+    pub(super) language: &'static str,
+    pub(super) code: &'static str,
+    /// What it comes from, for as long as it is wanted.
+    _from: Option<Registry>,
+}
 
 pub(super) struct Ground {
     pub(super) name: &'static str,
     place: Place,
     index: Index,
     fake: Option<Fake>,
+    daemon: Option<Daemon>,
     server: OnceCell<Client>,
     /// Lines of `config.toml`: those at the top, and tables.
     top: String,
     tables: String,
-}
-
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 impl Ground {
@@ -34,6 +41,7 @@ impl Ground {
             place: Place::with_settings(&format!("{top}{tables}")),
             index: packages::stocked(),
             fake,
+            daemon: None,
             server: OnceCell::new(),
             top,
             tables,
@@ -41,24 +49,19 @@ impl Ground {
     }
 
     pub(super) fn native() -> Self {
-        Self::new("native", None, String::new())
+        Self::new("native", None, "[images]\nallow = [\"*\"]\n".to_owned())
     }
 
     pub(super) fn e2b() -> Self {
         Self::new("e2b", Some(Fake::start()), String::new())
     }
 
-    pub(super) fn docker() -> Option<Self> {
-        let (host, image) = (variable("SANDCELL_TEST_DOCKER_HOST")?, variable("SANDCELL_TEST_IMAGE")?);
+    pub(super) fn docker(daemon: Daemon) -> Self {
+        let (host, image) = (&daemon.host, &daemon.image);
         let tables = format!("[docker]\nhost = \"{host}\"\nimage = \"{image}\"\npull = \"never\"\n");
-        Some(Self::new("docker", None, tables))
-    }
-
-    /// Whether there is a daemon, and it is not this user's to talk to.
-    pub(super) fn docker_is_closed() -> bool {
-        let host = variable("SANDCELL_TEST_DOCKER_HOST");
-        let socket = host.as_deref().and_then(|host| host.strip_prefix("unix://"));
-        !is_root() && socket.is_some_and(|socket| UnixStream::connect(socket).is_err())
+        let mut ground = Self::new("docker", None, tables);
+        ground.daemon = Some(daemon);
+        ground
     }
 
     fn serve(&self, place: &Place) -> Client {
@@ -91,35 +94,55 @@ impl Ground {
         (place, server)
     }
 
-    /// An image other than the usual one.
-    pub(super) fn other_image() -> String {
-        variable("SANDCELL_TEST_IMAGE").unwrap_or_else(|| "python:3.13-slim".to_owned())
+    /// An image other than the usual one; where there are none, a name that should be refused.
+    pub(super) fn other_image(&self) -> OtherImage {
+        match &self.daemon {
+            Some(daemon) => {
+                let name = Self::name_of_other_image();
+                let id = daemon.say(&["create", &daemon.image, "/bin/sh"]);
+                daemon.say(&["commit", "--change", "ENV WHICH=other", &id, &name]);
+                daemon.say(&["rm", &id]);
+                OtherImage {
+                    name,
+                    language: "python",
+                    code: "import os\nprint(os.environ.get('WHICH'))",
+                    _from: None,
+                }
+            }
+            None => {
+                let registry = Registry::with(&Image::of(&[shell()]));
+                OtherImage {
+                    name: registry.name(),
+                    language: "bash",
+                    code: ". /etc/os-release; [ $ID = of-the-image ] && echo other",
+                    _from: Some(registry),
+                }
+            }
+        }
     }
 
-    /// How many sandboxes there are, as the machine or the service sees it.
+    fn name_of_other_image() -> String {
+        format!("sandcell-test/other:{}", std::process::id())
+    }
+
+    /// What there is of sandboxes, as the machine or the service sees it.
     pub(super) fn left(&self, server: u32) -> usize {
-        match (&self.fake, self.name) {
+        match (&self.fake, &self.daemon) {
             (Some(fake), _) => fake.ids().len(),
-            (None, "docker") => {
-                let host = variable("SANDCELL_TEST_DOCKER_HOST").unwrap();
-                let format = "{{.Label \"dev.sandcell.server\"}}";
-                let filter = "label=dev.sandcell=sandbox";
-                let output = Command::new("docker")
-                    .env("DOCKER_HOST", host)
-                    .args(["ps", "--all", "--filter", filter, "--format", format])
-                    .output()
-                    .unwrap();
-                assert!(output.status.success(), "{output:?}");
-                let all = String::from_utf8(output.stdout).unwrap();
-                all.lines().filter(|line| line.contains(&format!("/{server}/"))).count()
-            }
-            (None, _) => crate::support::machine::descendants(server).len(),
+            (None, Some(daemon)) => daemon.containers(server).len(),
+            (None, None) => machine::descendants(server).len(),
         }
     }
 }
 
 impl Drop for Ground {
     fn drop(&mut self) {
+        if let Some(daemon) = &self.daemon {
+            // It may not have been made.
+            let _ = daemon
+                .command(&["rmi", "--force", &Self::name_of_other_image()])
+                .output();
+        }
         if let Some(fake) = self.fake.as_ref().filter(|_| !std::thread::panicking()) {
             fake.had_no_faults();
         }

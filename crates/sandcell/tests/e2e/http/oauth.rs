@@ -2,9 +2,10 @@ use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
+use crate::python_sdk::sdk;
 use crate::support::http::Server;
 use crate::support::place::Place;
-use crate::support::{begin, name_of, skip, sources};
+use crate::support::{begin, name_of, sources};
 
 /// An authorization server that is not ours. Ended when dropped.
 struct Issuer {
@@ -47,13 +48,8 @@ pub fn free_port() -> u16 {
 #[test]
 fn the_official_client_finds_the_issuer_and_gets_in_with_its_tokens() {
     let _turn = begin!();
-    let Some(python) = std::env::var_os("SANDCELL_TEST_MCP_PYTHON") else {
-        skip(
-            &name_of(the_official_client_finds_the_issuer_and_gets_in_with_its_tokens),
-            "no Python with the official MCP SDK and Authlib (see CONTRIBUTING.md; SANDCELL_TEST_MCP_PYTHON names it)",
-        );
-        return;
-    };
+    let test = name_of(the_official_client_finds_the_issuer_and_gets_in_with_its_tokens);
+    let Some(python) = sdk(&test) else { return };
     let issuer = Issuer::start(&python);
     let port = free_port();
     let url = format!("http://127.0.0.1:{port}/mcp");

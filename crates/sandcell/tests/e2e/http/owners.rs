@@ -1,14 +1,14 @@
 use std::collections::BTreeSet;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
 use serde_json::{Value, json};
 
+use crate::python_sdk::{drive, sdk};
 use crate::support::http::{Caller, Reply, Server, command, token};
 use crate::support::place::Place;
-use crate::support::{begin, name_of, skip, until};
+use crate::support::{begin, name_of, until};
 
 /// A server and two callers who do not trust each other.
 fn two(place: &Place) -> (Server, Caller, Caller) {
@@ -334,31 +334,14 @@ fn a_flood_and_a_trickle_get_the_same_share() {
 
 /// Runs the script with the official SDK against a running server, in one of its modes.
 fn official_client(test: &str, mode: &str) {
-    let Some(python) = std::env::var_os("SANDCELL_TEST_MCP_PYTHON") else {
-        skip(
-            test,
-            "no Python with the official MCP SDK (see CONTRIBUTING.md; SANDCELL_TEST_MCP_PYTHON names it)",
-        );
-        return;
-    };
+    let Some(python) = sdk(test) else { return };
     let place = Place::new();
     let (_, secret) = token(&place, &["sdk"]);
     let server = Server::start(&place, &[]);
-    let output = Command::new(python)
-        .args(["-I", "-B"])
-        .arg(crate::python_sdk::script())
-        .args([mode, &format!("http://{}/mcp", server.address)])
-        .env("TOKEN", secret)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let said = format!(
-        "{}{}\n{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-        server.log()
-    );
-    assert!(output.status.success() && said.contains("all steps passed"), "{said}");
+    let mut command = place.command(&[]);
+    command.env("TOKEN", secret);
+    let address = format!("http://{}/mcp", server.address);
+    drive(&python, "client.py", &[mode], &command, Some(&address));
 }
 
 #[test]

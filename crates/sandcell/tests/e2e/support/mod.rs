@@ -2,6 +2,7 @@
 
 pub mod browser;
 pub mod client;
+pub mod docker;
 pub mod http;
 pub mod index;
 pub mod machine;
