@@ -711,6 +711,7 @@ mod tests {
 
     #[test]
     fn connections_that_nobody_accepted_are_told_from_others() {
+        place::host_is_as_it_is();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let told = || {

@@ -111,11 +111,12 @@ mod tests {
 
     #[test]
     fn mappings_beyond_the_usual_are_counted() {
+        place::host_is_as_it_is();
         let own = rustix::process::getpid();
         let lines = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
         let counted = count(own, 1 << 20);
         assert!(
-            counted.abs_diff(u64::try_from(lines).unwrap()) < 50,
+            counted > 0 && counted.abs_diff(u64::try_from(lines).unwrap()) < 50,
             "{counted} {lines}"
         );
         let mut mappings = Mappings::default();
