@@ -124,6 +124,8 @@ fn as_ordinary_user(binary: &Path, filters: &[String], tally: &mut Tally) -> Res
     command
         .args(filters)
         .args(["--color=never", "--test-threads=2"])
+        // What Python gives in a notebook does not depend on who runs it, and takes minutes.
+        .args(["--skip", "notebooks::"])
         .env(BINARY, stage.binary())
         .env(SKIPS, &skips)
         .env("INSTA_UPDATE", "no")
