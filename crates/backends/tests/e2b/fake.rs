@@ -398,10 +398,13 @@ impl Fake {
                         .get_mut(id)
                         .and_then(|one| one.contexts.remove(*context))
                 });
-                Some(if gone.is_some() {
-                    Answer::empty(204)
-                } else {
-                    Answer::error(404, "Context not found")
+                Some(match gone {
+                    Some(context) => {
+                        // Whoever waits for its cell holds it, too.
+                        context.child.lock().unwrap().kill().unwrap();
+                        Answer::empty(204)
+                    }
+                    None => Answer::error(404, "Context not found"),
                 })
             }
             (INTERPRETER, "POST", ["execute"]) => self.execute(id, request, writer),
