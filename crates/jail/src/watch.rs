@@ -136,7 +136,8 @@ impl Record {
     pub(crate) fn look_at_group(&mut self, group: &Group, first: Pid, guardian: Option<Pid>) {
         self.due = Some(Instant::now() + EVERY);
         let worked = group.cpu_us();
-        if self.calm == Some(worked) {
+        // Whoever runs has used some time; none was told where it cannot be read.
+        if worked > 0 && self.calm == Some(worked) {
             // Nothing ran since there was little.
             return;
         }

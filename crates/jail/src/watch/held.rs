@@ -22,7 +22,7 @@ const EVERY: Duration = Duration::from_millis(500);
 /// The same at the most where a process can add to what it watches, or has many descriptors.
 const SOON: Duration = Duration::from_millis(50);
 const MANY: u64 = 256;
-/// Without so much processor time since the last count there cannot be many more, in microseconds.
+/// Without so much processor time since the last count there is no hurry, in microseconds.
 const WORK: u64 = 20_000;
 /// How many watches one core adds in a millisecond.
 const RATE: u64 = 2000;
@@ -54,8 +54,12 @@ impl Held {
             EVERY
         };
         self.holds = Some(holds);
-        let due = self.counted.is_none_or(|counted| counted.elapsed() >= holds);
-        if due && (self.counted.is_none() || used.abs_diff(self.at) >= WORK) {
+        // Processor time of children that nobody waits for vanishes with them: it only makes a count come sooner.
+        let due = self.counted.is_none_or(|counted| {
+            let worked = used.abs_diff(self.at) >= WORK;
+            counted.elapsed() >= if worked { holds } else { EVERY }
+        });
+        if due {
             // One that has many already is faster than whoever counts.
             let hold = self.bytes / WATCH > most / 8;
             let mut sum = Watched::default();
