@@ -74,7 +74,7 @@ impl Core {
         let stdin = policy::Stdin::of(req.stdin.as_deref());
         let network = self.network_of(who, req.sandbox_id.as_deref());
         let findings = policy::findings(&self.config(), language.as_ref(), &req.code, stdin, &network)?;
-        let target = self.target(who, req.sandbox_id.as_deref())?;
+        let target = self.target(who, req.sandbox_id.as_deref()).await?;
         let mut job = self.job(target, language, req.code, req.stdin, timeout, None).await?;
         job.stay = stay;
         job.execution.noticed(findings);
@@ -115,7 +115,7 @@ impl Core {
         let findings = policy::findings(&self.config(), language.as_ref(), &req.code, stdin, &network)?;
         let memory = policy::memory(&self.config(), req.memory, language.as_ref());
         let limits = policy::limits(&self.config(), memory, None, None)?;
-        let target = self.throwaway(who, "create_run_close", limits, network, None)?;
+        let target = self.throwaway(who, "create_run_close", limits, network, None).await?;
         let record = target.record.clone();
         let once = Once {
             packages: req.packages,

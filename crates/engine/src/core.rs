@@ -143,12 +143,14 @@ impl Core {
     }
 
     /// The sandbox that a call is about: the named one, or the default one, which is made when needed.
-    pub(crate) fn target(self: &Arc<Self>, who: &Principal, id: Option<&str>) -> Result<Target, Failure> {
+    pub(crate) async fn target(self: &Arc<Self>, who: &Principal, id: Option<&str>) -> Result<Target, Failure> {
         if let Some(id) = id {
             return self.registry.find(who, id);
         }
         let limits = self.config().limits.clone();
-        let target = self.registry.default(who, self.birth(Kind::Default, limits.clone())?)?;
+        let birth = self.birth(Kind::Default, limits.clone())?;
+        let default = |registry: &Registry| registry.default(who, birth.clone());
+        let target = self.registry.when_free(who, default).await?;
         if target.new {
             self.make(&target.record, self.plain_plan(limits));
         }
@@ -156,7 +158,7 @@ impl Core {
     }
 
     /// A sandbox for one run.
-    pub(crate) fn throwaway(
+    pub(crate) async fn throwaway(
         self: &Arc<Self>,
         who: &Principal,
         label: &str,
@@ -169,7 +171,8 @@ impl Core {
             network: network.clone(),
             ..self.birth(Kind::Throwaway, limits.clone())?
         };
-        let mut records = self.registry.reserve(who, 1, &birth)?;
+        let place = |registry: &Registry| registry.reserve(who, 1, &birth);
+        let mut records = self.registry.when_free(who, place).await?;
         let record = records
             .pop()
             .ok_or_else(|| Failure::new(Code::Internal, "no place was reserved", "try again"))?;

@@ -29,7 +29,7 @@ impl Core {
         recursive: bool,
         max: usize,
     ) -> Result<FileAnswer<Listing>, Failure> {
-        let target = self.target(who, sandbox)?;
+        let target = self.target(who, sandbox).await?;
         let max = max.clamp(1, MOST_ENTRIES);
         let (target, live) = ready(target).await?;
         let listing = in_time(live.files().list(path, recursive, max)).await?;
@@ -44,7 +44,7 @@ impl Core {
         offset: u64,
         len: u64,
     ) -> Result<FileAnswer<FileChunk>, Failure> {
-        let target = self.target(who, sandbox)?;
+        let target = self.target(who, sandbox).await?;
         let len = len.min(self.config().file_bytes.as_bytes());
         let (target, live) = ready(target).await?;
         let chunk = in_time(read(live.files(), path, offset, len)).await?;
@@ -60,7 +60,7 @@ impl Core {
         mode: WriteMode,
     ) -> Result<FileAnswer<u64>, Failure> {
         file_size(&self.config(), path, bytes.len())?;
-        let target = self.target(who, sandbox)?;
+        let target = self.target(who, sandbox).await?;
         let (target, live) = ready(target).await?;
         let size = in_time(live.files().write(path, bytes, mode)).await?;
         Ok(answer(&target, size))

@@ -83,6 +83,8 @@ use crate::registry::Registry;
 use crate::sync::Live;
 use crate::tally::Tally;
 
+/// The language of calls that name none.
+const PYTHON: &str = "python";
 /// The bytes that one part of a stream has at most.
 const MOST_SLICE: u64 = 1 << 20;
 /// The longest text that a stream is searched for.
@@ -173,6 +175,14 @@ impl Engine {
     #[must_use]
     pub fn languages(&self) -> Vec<LanguageInfo> {
         self.core.languages.iter().map(|l| l.info().clone()).collect()
+    }
+
+    /// The language of calls that name none: Python, or the first where that is not here.
+    #[must_use]
+    pub fn default_language(&self) -> &str {
+        let mut names = self.core.languages.iter().map(|l| l.info().name.as_str());
+        let first = names.clone().next();
+        names.find(|name| *name == PYTHON).or(first).unwrap_or(PYTHON)
     }
 
     /// The back ends, in the order in which they are tried.

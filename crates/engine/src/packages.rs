@@ -57,7 +57,7 @@ impl Core {
         let wait = req.wait;
         let code = format!("install_package(packages={:?})", req.packages);
         let (language, listed) = (req.language.clone(), req.in_history == InHistory::Shown);
-        match self.admit_install(who, req, code.clone()) {
+        match self.admit_install(who, req, code.clone()).await {
             Ok(job) => {
                 let execution = job.execution.clone();
                 tokio::spawn(job.run().instrument(spans::execution(&execution)));
@@ -70,7 +70,7 @@ impl Core {
         }
     }
 
-    fn admit_install(
+    async fn admit_install(
         self: &Arc<Self>,
         who: &Principal,
         req: InstallRequest,
@@ -86,7 +86,7 @@ impl Core {
             None => INSTALL,
             asked => policy::timeout(&self.config(), asked)?,
         };
-        let target = self.target(who, req.sandbox_id.as_deref())?;
+        let target = self.target(who, req.sandbox_id.as_deref()).await?;
         let execution = Execution::new(&self.config(), &target.record, name, code, target.new)?;
         if req.in_history == InHistory::Unshown {
             execution.unlist();

@@ -49,7 +49,7 @@ impl Core {
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
         let (language, code) = (req.language.clone(), req.code.clone());
-        match self.admit_program(who, req, stdin, output) {
+        match self.admit_program(who, req, stdin, output).await {
             Ok(job) => {
                 let execution = job.execution.clone();
                 tokio::spawn(job.run().instrument(spans::execution(&execution)));
@@ -62,7 +62,7 @@ impl Core {
         }
     }
 
-    fn admit_program(
+    async fn admit_program(
         self: &Arc<Self>,
         who: &Principal,
         req: ProgramRequest,
@@ -99,7 +99,7 @@ impl Core {
                 ));
             }
         }
-        let Target { record, visit, .. } = self.throwaway(who, "run", limits, network, req.image)?;
+        let Target { record, visit, .. } = self.throwaway(who, "run", limits, network, req.image).await?;
         let execution = Execution::new(&self.config(), &record, &language.info().name, req.code, true)
             .inspect_err(|_| self.discard(&record))?;
         self.executions.add(&execution);

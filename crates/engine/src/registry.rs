@@ -1,10 +1,14 @@
 //! Which sandboxes there are, whose they are, and which ones are remembered after their end.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use sandcell_sandbox::{Code, Failure};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
 
 use crate::record::{Birth, Gone, GoneWhy, Kind, Record, Visit, no_sandbox};
 use crate::sync::lock;
@@ -14,11 +18,15 @@ use crate::{EngineConfig, Principal, Quota, SandboxId, policy};
 const REMEMBERED: usize = 64;
 /// Callers without a sandbox that something is remembered about.
 const CALLERS: usize = 4096;
+/// How long a call waits for the places of sandboxes that are on their way out.
+const LEAVING: Duration = Duration::from_secs(2);
 
 /// All sandboxes of the engine.
 #[derive(Debug)]
 pub(crate) struct Registry {
     inner: Mutex<Inner>,
+    /// A place has become free.
+    freed: Notify,
 }
 
 #[derive(Debug)]
@@ -82,7 +90,35 @@ impl Registry {
                 live: HashMap::new(),
                 callers: HashMap::new(),
             }),
+            freed: Notify::new(),
         }
+    }
+
+    /// Asks again while the bounds are reached only for sandboxes that are on their way out: whoever was told that one is
+    /// closed has its place.
+    pub(crate) async fn when_free<T>(
+        &self,
+        who: &Principal,
+        ask: impl Fn(&Self) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let until = Instant::now() + LEAVING;
+        loop {
+            let mut freed = pin!(self.freed.notified());
+            freed.as_mut().enable();
+            let answer = ask(self);
+            let full = matches!(&answer, Err(failure) if failure.code == Code::LimitReached);
+            if !full || !self.leaving(who) || timeout_at(until, freed).await.is_err() {
+                return answer;
+            }
+        }
+    }
+
+    /// Whether places that this caller lacks will be free in a moment.
+    fn leaving(&self, who: &Principal) -> bool {
+        let inner = lock(&self.inner);
+        let full = inner.live.len() >= inner.bounds.in_all;
+        let mut missed = inner.live.values().filter(|record| full || record.owner == *who);
+        missed.any(|record| record.departed().is_some())
     }
 
     /// Takes other bounds for sandboxes that are asked for from now on.
@@ -286,6 +322,8 @@ impl Registry {
             caller.default = None;
             caller.lost = caller.lost.take().or_else(|| record.birth.replaces.clone());
         }
+        drop(inner);
+        self.freed.notify_waiters();
     }
 
     /// Live sandboxes, and callers that have one.

@@ -17,7 +17,7 @@ use crate::meter::read_usage;
 use crate::network::with_proxy;
 use crate::packages::INSTALL;
 use crate::record::{Birth, Gone, GoneWhy, Kind, Record};
-use crate::registry::Place;
+use crate::registry::{Place, Registry};
 use crate::sessions::Slot;
 use crate::sync::lock;
 use crate::warden::{CLOSE, Plan};
@@ -91,7 +91,8 @@ impl Core {
             replaces: None,
         };
         let count = usize::try_from(req.count).unwrap_or(usize::MAX);
-        let (records, made_now) = match self.registry.join_or_reserve(who, count, &birth)? {
+        let place = |registry: &Registry| registry.join_or_reserve(who, count, &birth);
+        let (records, made_now) = match self.registry.when_free(who, place).await? {
             Place::Joined(record) => (vec![record], false),
             Place::Reserved(records) => (records, true),
         };

@@ -58,15 +58,31 @@ async fn a_run_gets_its_files_gives_back_its_outputs_and_leaves_no_sandbox() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_answer_does_not_wait_for_the_sandbox_to_close_but_the_place_is_taken_until_then() {
+async fn the_answer_does_not_wait_for_the_sandbox_to_close_but_the_next_one_waits_for_its_place() {
     let bench = Bench::with(|config| config.sandboxes_per_caller = 1);
-    *bench.world.close_delay.lock().unwrap() = Duration::from_secs(3);
+    *bench.world.close_delay.lock().unwrap() = Duration::from_secs(1);
     let began = tokio::time::Instant::now();
     bench.once(run_of("cell")).await.unwrap();
-    assert!(began.elapsed() < Duration::from_secs(1));
+    assert!(began.elapsed() < Duration::from_millis(500));
     assert_eq!(bench.world.live(), 1);
+    bench.once(run_of("cell")).await.unwrap();
+    assert!(began.elapsed() >= Duration::from_secs(1));
+    // A default sandbox, whose place is not on its way out.
+    bench.exec("cell").await;
+    let before = tokio::time::Instant::now();
     assert_eq!(bench.once(run_of("cell")).await.unwrap_err().code, Code::LimitReached);
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(before.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_that_is_not_free_in_time_is_told() {
+    let bench = Bench::with(|config| config.sandboxes_per_caller = 1);
+    *bench.world.close_delay.lock().unwrap() = Duration::from_secs(4);
+    bench.once(run_of("cell")).await.unwrap();
+    let before = tokio::time::Instant::now();
+    assert_eq!(bench.once(run_of("cell")).await.unwrap_err().code, Code::LimitReached);
+    assert_eq!(before.elapsed(), Duration::from_secs(2));
+    tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(bench.once(run_of("cell")).await.is_ok());
 }
 

@@ -369,7 +369,7 @@ impl DriverSession {
                     return Err(SessionError::Protocol("its control channel was closed".to_owned()));
                 }
                 // Most cells are over sooner than a processor that sleeps is woken.
-                () = tokio::task::yield_now(), if alone.is_alone() && begun.elapsed() < WATCHED => {}
+                () = look_again(), if alone.is_alone() && begun.elapsed() < WATCHED => {}
                 event = self.events.recv() => match event {
                     Some(ProcessEvent::Output { channel, bytes }) => {
                         if let Some(status) = self.output(nonce, channel, bytes, shown, to).await? {
@@ -538,6 +538,12 @@ impl Drop for Alone {
     fn drop(&mut self) {
         RUNNING.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// Lets the interpreter run first, should it wait for this very processor, and the other tasks.
+async fn look_again() {
+    std::thread::yield_now();
+    tokio::task::yield_now().await;
 }
 
 /// Hands an event to the caller. One who no longer listens does not stop the cell.

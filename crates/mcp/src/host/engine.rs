@@ -28,6 +28,10 @@ impl Host for EngineHost {
         self.0.languages()
     }
 
+    fn default_language(&self) -> &str {
+        self.0.default_language()
+    }
+
     fn backends(&self) -> Vec<BackendView> {
         self.0.backends()
     }

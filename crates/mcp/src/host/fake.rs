@@ -251,6 +251,14 @@ impl Host for FakeHost {
         self.languages.clone()
     }
 
+    fn default_language(&self) -> &str {
+        let names = || self.languages.iter().map(|language| language.name.as_str());
+        names()
+            .find(|name| *name == "python")
+            .or(names().next())
+            .unwrap_or("python")
+    }
+
     fn counts(&self) -> sandcell_engine::Counts {
         sandcell_engine::Counts::default()
     }

@@ -35,6 +35,8 @@ pub(crate) struct StreamPart {
 pub(crate) trait Host: Send + Sync {
     fn config(&self) -> Arc<EngineConfig>;
     fn languages(&self) -> Vec<LanguageInfo>;
+    /// The language of calls that name none.
+    fn default_language(&self) -> &str;
     fn backends(&self) -> Vec<BackendView>;
     fn counts(&self) -> Counts;
     async fn execute(

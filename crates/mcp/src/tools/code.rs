@@ -88,7 +88,7 @@ async fn run_execute(mut call: Call) -> Result<Answer, Failure> {
 pub(super) fn language(arguments: &mut Arguments, host: &dyn Host) -> String {
     arguments
         .text("language")
-        .unwrap_or_else(|| Facts::of(host).default_language().to_owned())
+        .unwrap_or_else(|| host.default_language().to_owned())
 }
 
 pub(super) fn create_run_close(facts: &Facts) -> Tool {

@@ -126,10 +126,7 @@ impl Tool {
         let mut packages = arguments.texts("packages");
         packages.extend(arguments.text("package"));
         let hosts = arguments.texts("network");
-        let of_code = || {
-            self.takes("code")
-                .then(|| Facts::of(host).default_language().to_owned())
-        };
+        let of_code = || self.takes("code").then(|| host.default_language().to_owned());
         let language = arguments.text("language").or_else(of_code);
         host.left_to_user(language.as_deref(), &packages, &hosts)
     }
@@ -186,8 +183,8 @@ pub(crate) struct Facts {
 impl Facts {
     pub(crate) fn of(host: &dyn Host) -> Self {
         let mut languages: Vec<String> = host.languages().into_iter().map(|language| language.name).collect();
-        if let Some(python) = languages.iter().position(|name| name == "python") {
-            languages.swap(0, python);
+        if let Some(default) = languages.iter().position(|name| name == host.default_language()) {
+            languages.swap(0, default);
         }
         Self {
             languages,

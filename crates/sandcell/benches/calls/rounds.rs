@@ -16,6 +16,8 @@ use crate::support::python;
 
 /// A pause before calls that people make one at a time.
 const PAUSE: Duration = Duration::from_millis(30);
+/// Calls that come right after each other, as from a loop.
+const IN_A_ROW: u32 = 50;
 
 /// A row of the table.
 pub struct Row {
@@ -31,6 +33,7 @@ pub struct Row {
 
 pub const BARE: &str = "a bare interpreter";
 pub const EMPTY: &str = "an empty tool";
+const EMPTY_IN_A_ROW: &str = "an empty tool in a row";
 const UV: &str = "`uv venv` and `uv pip install --offline` of numpy, pandas, matplotlib and scikit-learn";
 
 /// What has been measured, and what later measurements compare with.
@@ -63,7 +66,11 @@ pub fn all(rounds: usize) -> Table {
     let mut measured = vec![
         Measured::new("`python3 -I -S -c 'print(1)'`, bare", None, None, || timed(bare)),
         Measured::new("an empty tool of a bare MCP server", None, None, || {
+            std::thread::sleep(PAUSE);
             timed(|| drop(floor.call("empty", json!({}))))
+        }),
+        Measured::new(EMPTY_IN_A_ROW, None, None, || {
+            each_of(IN_A_ROW, || drop(floor.call("empty", json!({}))))
         }),
         Measured::new("a line through a pipe and back (`cat`)", None, None, || {
             timed(|| echo.once())
@@ -95,7 +102,11 @@ pub fn all(rounds: usize) -> Table {
                 timed(|| assert_eq!(server.run("x += 1").status(), "ok"))
             },
         ),
+        Measured::new("the same in a row", Some(EMPTY_IN_A_ROW), Some(2.0), || {
+            each_of(IN_A_ROW, || assert_eq!(server.run("x += 1").status(), "ok"))
+        }),
         Measured::new("`tools/list`", Some(EMPTY), None, || {
+            std::thread::sleep(PAUSE);
             timed(|| drop(server.request("tools/list", json!({}))))
         }),
         Measured::new(
@@ -235,6 +246,11 @@ pub fn timed(work: impl FnOnce()) -> Duration {
     let start = Instant::now();
     work();
     start.elapsed()
+}
+
+/// What each takes of so many in a row.
+fn each_of(count: u32, mut work: impl FnMut()) -> Duration {
+    timed(|| (0..count).for_each(|_| work())) / count
 }
 
 pub fn bare() {
