@@ -629,7 +629,7 @@ pub struct ExecutionView {
     /// Sentences that the result must begin with ("new sandbox: the previous one expired at …").
     pub notices: Vec<String>,
     /// What isolated it.
-    pub isolation: Isolation,
+    pub isolation: Arc<Isolation>,
     /// Back ends that were preferred and could not make its sandbox.
     pub passed_over: Vec<PassedOver>,
     /// What was noticed about the code before it ran.

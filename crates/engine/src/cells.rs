@@ -224,7 +224,8 @@ impl Job {
         let sandbox = arrive(&self.execution, &self.record)
             .await
             .map_err(|why| why.map(|stop| self.never_ran(stop)))?;
-        self.execution.isolated_by(sandbox.isolation(), self.record.passed());
+        self.execution
+            .isolated_by(self.record.isolation(sandbox.as_ref()), self.record.passed());
         if let Some(once) = &self.once {
             let put = put_files(sandbox.as_ref(), &once.files);
             self.reach(None, put).await?.map_err(Err)?;

@@ -112,10 +112,10 @@ impl Core {
     }
 
     /// What a sandbox will be isolated by if the first back end can make it.
-    pub(crate) fn planned(&self, backend: Option<&str>) -> Result<Isolation, Failure> {
+    pub(crate) fn planned(&self, backend: Option<&str>) -> Result<Arc<Isolation>, Failure> {
         let fits = |b: &&Arc<dyn Backend>| backend.is_none_or(|name| b.name() == name);
         let first = self.backends.iter().find(fits).ok_or_else(no_backend)?;
-        Ok(first.isolation().clone())
+        Ok(Arc::new(first.isolation().clone()))
     }
 
     /// Starts making the sandbox of a reserved record.

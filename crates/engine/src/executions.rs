@@ -1,13 +1,13 @@
 //! Executions: what is known of each while it runs and afterwards, and how long that is kept.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use sandcell_sandbox::{ByteSize, Failure, Finding, Isolation, OutputStream, SessionEvent};
-use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::artifacts::Artifacts;
 use crate::history::CODE_PREVIEW;
@@ -49,8 +49,9 @@ pub(crate) struct Execution {
     new_sandbox: bool,
     expiry: Option<Expiry>,
     limits: Shape,
-    stop: watch::Sender<Option<Stop>>,
-    done: watch::Sender<bool>,
+    stop: OnceLock<Stop>,
+    stopping: CancellationToken,
+    done: CancellationToken,
     delivered: Arc<AtomicBool>,
     unshown: AtomicBool,
     live: Mutex<Live>,
@@ -77,11 +78,17 @@ struct Live {
     missing: Vec<String>,
     notices: Vec<String>,
     state_lost: bool,
-    isolation: Isolation,
+    isolation: Arc<Isolation>,
     passed_over: Vec<PassedOver>,
     findings: Vec<Finding>,
-    outcome: Option<Result<ExecutionView, Failure>>,
+    end: Option<Result<End, Failure>>,
+    /// The view of its end, for the first who asks; it is drawn anew for others. Thousands of executions are kept, and a
+    /// view has all that they show a second time.
+    drawn: Option<Box<ExecutionView>>,
 }
+
+/// How it ended, and what it cost.
+type End = Arc<(Verdict, Cost)>;
 
 impl Execution {
     pub(crate) fn new(
@@ -111,8 +118,9 @@ impl Execution {
                 read_rest: config.hints.read_rest.clone(),
                 printed: config.output_kept.as_bytes().saturating_mul(PRINTED_PER_KEPT),
             },
-            stop: watch::Sender::new(None),
-            done: watch::Sender::new(false),
+            stop: OnceLock::new(),
+            stopping: CancellationToken::new(),
+            done: CancellationToken::new(),
             delivered: Arc::default(),
             unshown: AtomicBool::new(false),
             live: Mutex::new(Live {
@@ -129,50 +137,41 @@ impl Execution {
                 isolation: record.birth.planned.clone(),
                 passed_over: Vec::new(),
                 findings: Vec::new(),
-                outcome: None,
+                end: None,
+                drawn: None,
             }),
         }))
     }
 
     /// Ends it from outside. The first reason stays.
     pub(crate) fn stop(&self, stop: Stop) {
-        self.stop.send_if_modified(|current| {
-            let first = current.is_none();
-            if first {
-                *current = Some(stop);
-            }
-            first
-        });
+        if self.stop.set(stop).is_ok() {
+            self.stopping.cancel();
+        }
     }
 
     /// Waits until somebody wants it to end.
     pub(crate) async fn stopped(&self) -> Stop {
-        let mut stops = self.stop.subscribe();
-        loop {
-            if let Some(stop) = stops.borrow_and_update().clone() {
-                return stop;
-            }
-            if stops.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
+        self.stopping.cancelled().await;
+        match self.stop.get() {
+            Some(stop) => stop.clone(),
+            // It is set before that is told.
+            None => std::future::pending().await,
         }
     }
 
     /// Whether somebody wants it to end already.
     pub(crate) fn stop_requested(&self) -> Option<Stop> {
-        self.stop.borrow().clone()
+        self.stop.get().cloned()
     }
 
     /// Waits until it is finished.
     pub(crate) async fn finished(&self) {
-        let mut done = self.done.subscribe();
-        if done.wait_for(|done| *done).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        self.done.cancelled().await;
     }
 
     pub(crate) fn is_finished(&self) -> bool {
-        *self.done.borrow()
+        self.done.is_cancelled()
     }
 
     /// The caller has its end.
@@ -205,9 +204,9 @@ impl Execution {
         live.began = Some(Instant::now());
     }
 
-    pub(crate) fn isolated_by(&self, isolation: &Isolation, passed_over: Vec<PassedOver>) {
+    pub(crate) fn isolated_by(&self, isolation: Arc<Isolation>, passed_over: Vec<PassedOver>) {
         let mut live = lock(&self.live);
-        live.isolation = isolation.clone();
+        live.isolation = isolation;
         live.passed_over = passed_over;
     }
 
@@ -269,28 +268,25 @@ impl Execution {
         end: Result<(Verdict, Cost), Failure>,
         record: impl FnOnce(&ExecutionView, Option<&Failure>),
     ) -> bool {
-        let outcome = match end {
+        let (view, failure) = match &end {
             Ok((verdict, cost)) => {
-                self.settle(&verdict);
-                Ok(self.draw(Some((verdict, cost))))
+                self.settle(verdict);
+                (self.draw(verdict, Some(*cost)), None)
             }
-            Err(failure) => Err(failure),
+            Err(failure) => (self.draw_refused(failure.clone()), Some(failure.clone())),
         };
         {
             let mut live = lock(&self.live);
-            if live.outcome.is_some() {
+            if live.end.is_some() {
                 return false;
             }
-            live.outcome = Some(outcome.clone());
+            live.end = Some(end.map(Arc::new));
         }
-        match outcome {
-            Ok(view) => record(&view, None),
-            Err(failure) => record(
-                &self.draw(Some((Verdict::refused(failure.clone()), Cost::default()))),
-                Some(&failure),
-            ),
+        record(&view, failure.as_ref());
+        if failure.is_none() {
+            lock(&self.live).drawn = Some(Box::new(view));
         }
-        self.done.send_replace(true);
+        self.done.cancel();
         true
     }
 
@@ -305,26 +301,36 @@ impl Execution {
 
     /// Its end, or how it stands.
     pub(crate) fn outcome(&self) -> Result<ExecutionView, Failure> {
-        let outcome = lock(&self.live).outcome.clone();
-        outcome.unwrap_or_else(|| Ok(self.draw(None)))
+        let mut live = lock(&self.live);
+        if let Some(drawn) = live.drawn.take() {
+            return Ok(*drawn);
+        }
+        let end = live.end.clone().transpose()?;
+        drop(live);
+        Ok(match end.as_deref() {
+            Some((verdict, cost)) => self.draw(verdict, Some(*cost)),
+            None => self.draw(&Verdict::running(), None),
+        })
     }
 
     /// The same for somebody who asks later: a call that could not be done is then an execution that failed.
     pub(crate) fn view(&self) -> ExecutionView {
         match self.outcome() {
             Ok(view) => view,
-            Err(failure) => self.draw(Some((Verdict::refused(failure), Cost::default()))),
+            Err(failure) => self.draw_refused(failure),
         }
     }
 
+    fn draw_refused(&self, failure: Failure) -> ExecutionView {
+        self.draw(&Verdict::refused(failure), Some(Cost::default()))
+    }
+
     /// Makes the view. Whatever is slow happens without the lock.
-    fn draw(&self, end: Option<(Verdict, Cost)>) -> ExecutionView {
-        let (verdict, cost) = end.map_or((None, None), |(verdict, cost)| (Some(verdict), Some(cost)));
-        let verdict = verdict.unwrap_or_else(Verdict::running);
+    fn draw(&self, verdict: &Verdict, cost: Option<Cost>) -> ExecutionView {
         let (mut view, ends) = {
             let live = lock(&self.live);
             (
-                self.sketch(&live, &verdict, cost),
+                self.sketch(&live, verdict, cost),
                 (live.stdout.ends(WINDOW), live.stderr.ends(WINDOW)),
             )
         };

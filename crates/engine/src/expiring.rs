@@ -197,12 +197,12 @@ mod tests {
             lifetime,
             idle: Duration::from_secs(1800),
             network: NetworkRule::None,
-            planned: Isolation {
+            planned: Arc::new(Isolation {
                 backend: "none".to_owned(),
                 level: Level::None,
                 layers: Vec::new(),
                 degraded: Vec::new(),
-            },
+            }),
             replaces: None,
         };
         Record::new(SandboxId::random().unwrap(), Principal::new(who), birth)

@@ -1,6 +1,7 @@
 //! The executions that can still be asked about: all that run, and the newest of those that are finished.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex};
 
 use sandcell_sandbox::{Code, Failure};
@@ -16,13 +17,13 @@ const KEPT_EACH: usize = 256;
 const KEPT_BYTES_EACH: u64 = 8 << 20;
 /// The same in any case: what the caller does not have yet is kept up to here.
 const UNREAD_BYTES_EACH: u64 = 24 << 20;
-/// Bytes of output and artifacts of all callers that are kept.
-const KEPT_BYTES: u64 = 1 << 30;
+/// Bytes of output and artifacts of all callers that are kept; the oldest of the caller that has most go first.
+const KEPT_BYTES: u64 = 128 << 20;
 /// Finished executions of all callers whose output is kept: the least that each takes adds up, too.
 const KEPT: usize = 4096;
 /// Callers whose executions are kept; beyond that, those who ran something longest ago are forgotten.
 const CALLERS: usize = 1024;
-/// Ids of one caller that are remembered when their output is not kept any more.
+/// Executions of one caller that are remembered when their output is not kept any more.
 const REMEMBERED: usize = 1024;
 /// All executions that can still be asked about.
 #[derive(Debug, Default)]
@@ -33,6 +34,8 @@ pub(crate) struct Executions {
 #[derive(Debug, Default)]
 struct Store {
     by_id: HashMap<ExecutionId, (u64, Arc<Execution>)>,
+    /// Makes numbers of ids that were forgotten.
+    marks: RandomState,
     shelves: BTreeMap<Principal, Shelf>,
     next: u64,
     finished: usize,
@@ -44,7 +47,8 @@ struct Store {
 struct Shelf {
     order: VecDeque<(ExecutionId, u64)>,
     bytes: u64,
-    forgotten: VecDeque<ExecutionId>,
+    /// Marks of their ids: there can be many, and an id has six times as many bytes.
+    forgotten: VecDeque<u64>,
     /// When the last one was put on it, as a number that grows.
     touched: u64,
 }
@@ -66,7 +70,7 @@ impl Executions {
         if store
             .shelves
             .get(who)
-            .is_some_and(|shelf| shelf.forgotten.contains(&key))
+            .is_some_and(|shelf| shelf.forgotten.contains(&store.marks.hash_one(&key)))
         {
             return Err(Failure::new(
                 Code::Expired,
@@ -186,7 +190,7 @@ impl Store {
         if shelf.forgotten.len() >= REMEMBERED {
             shelf.forgotten.pop_front();
         }
-        shelf.forgotten.push_back(id.clone());
+        shelf.forgotten.push_back(self.marks.hash_one(&id));
         self.bytes = self.bytes.saturating_sub(weight);
         self.finished = self.finished.saturating_sub(1);
         self.by_id.remove(&id);

@@ -89,6 +89,8 @@ const PYTHON: &str = "python";
 const MOST_SLICE: u64 = 1 << 20;
 /// The longest text that a stream is searched for.
 const MOST_FIND: usize = 1000;
+/// Rows of the history that memory has where a keeper has them all: enough to answer with while its disk is slow.
+const KEPT_TWICE: usize = 2048;
 
 /// Runs code in sandboxes for many callers.
 #[derive(Debug)]
@@ -134,7 +136,13 @@ impl Engine {
         let core = Arc::new(Core {
             registry: Registry::new(&config),
             executions: Executions::default(),
-            history: Mutex::new(History::new(config.history_rows, config.history_age)),
+            history: Mutex::new(History::new(
+                match witnesses.keeper {
+                    Some(_) => config.history_rows.min(KEPT_TWICE),
+                    None => config.history_rows,
+                },
+                config.history_age,
+            )),
             pool: Pool::new(&config.pool),
             tally: Tally::default(),
             crier: Crier::default(),

@@ -304,7 +304,8 @@ impl InstallJob {
 
     async fn work(&self) -> Result<Verdict, Result<Stop, Failure>> {
         let sandbox = arrive(&self.execution, &self.record).await?;
-        self.execution.isolated_by(sandbox.isolation(), self.record.passed());
+        self.execution
+            .isolated_by(self.record.isolation(sandbox.as_ref()), self.record.passed());
         self.execution.begin();
         let progress = watch::Sender::new(String::new());
         let work = self.core.provide(

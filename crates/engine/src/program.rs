@@ -158,7 +158,7 @@ impl ProgramJob {
     async fn work(&mut self) -> Result<(Verdict, Cost), Result<Stop, Failure>> {
         let (execution, record) = (self.execution.clone(), self.record.clone());
         let sandbox = arrive(&execution, &record).await?;
-        execution.isolated_by(sandbox.isolation(), record.passed());
+        execution.isolated_by(record.isolation(sandbox.as_ref()), record.passed());
         if let Some(language) = self.language.inside(sandbox.as_ref()).await.map_err(Err)? {
             self.language = language;
         }

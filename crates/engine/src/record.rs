@@ -151,7 +151,7 @@ pub(crate) struct Birth {
     /// What it may reach.
     pub(crate) network: NetworkRule,
     /// What it will be isolated by, as far as is known before it is there.
-    pub(crate) planned: Isolation,
+    pub(crate) planned: Arc<Isolation>,
     /// The default sandbox that it stands in for.
     pub(crate) replaces: Option<Gone>,
 }
@@ -175,6 +175,8 @@ pub(crate) struct Record {
     pub(crate) output: OnceLock<Arc<Budget>>,
     /// Its way to the hosts that it may reach.
     pub(crate) way: OnceLock<Arc<dyn Way>>,
+    /// What it is isolated by, once for all its executions.
+    isolation: OnceLock<Arc<Isolation>>,
     passed: Mutex<Vec<PassedOver>>,
     growth: Mutex<VecDeque<MemoryGrowth>>,
     /// Calls that asked for it and have no answer yet. Changed under the registry's lock only.
@@ -210,6 +212,7 @@ impl Record {
             held: Mutex::default(),
             output: OnceLock::new(),
             way: OnceLock::new(),
+            isolation: OnceLock::new(),
             passed: Mutex::default(),
             growth: Mutex::default(),
             claims: AtomicUsize::new(1),
@@ -300,6 +303,12 @@ impl Record {
     /// Those.
     pub(crate) fn passed(&self) -> Vec<PassedOver> {
         lock(&self.passed).clone()
+    }
+
+    /// What its sandbox says that it is isolated by.
+    pub(crate) fn isolation(&self, sandbox: &dyn Sandbox) -> Arc<Isolation> {
+        let isolation = || Arc::new(sandbox.isolation().clone());
+        self.isolation.get_or_init(isolation).clone()
     }
 
     /// What it is called in status answers.
@@ -466,12 +475,12 @@ mod tests {
             lifetime: None,
             idle,
             network: NetworkRule::None,
-            planned: Isolation {
+            planned: Arc::new(Isolation {
                 backend: "none".to_owned(),
                 level: Level::None,
                 layers: Vec::new(),
                 degraded: Vec::new(),
-            },
+            }),
             replaces: None,
         };
         Record::new(SandboxId::random().unwrap(), Principal::new("me"), birth)

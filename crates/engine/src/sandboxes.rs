@@ -170,7 +170,7 @@ impl Core {
 
     fn view(&self, record: &Record, usage: Option<Usage>) -> SandboxView {
         let live = record.live();
-        let isolation = live.map_or_else(|| record.birth.planned.clone(), |live| live.isolation().clone());
+        let isolation = live.map_or_else(|| (*record.birth.planned).clone(), |live| live.isolation().clone());
         let sessions = lock(&record.slots).values().filter_map(|slot| slot.view()).collect();
         let now = Instant::now();
         let expiry = record.deadlines();

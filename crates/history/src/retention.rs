@@ -62,21 +62,24 @@ impl Database {
                 "DELETE FROM views WHERE began_ms < ?1 AND owner NOT IN (SELECT owner FROM executions)",
                 [oldest],
             )?;
-            let mut held = holding(it)?;
-            while held.rows > most.rows && held.rows > 0 {
-                let (owner, own, next) = heaviest(it, "count(*)")?;
-                // Down to where the next one has more, or to what is asked for.
-                let surplus = (held.rows - most.rows).min((own - next).max(1));
-                drop_oldest(it, &owner, surplus)?;
-                held = holding(it)?;
+            let held = holding(it)?;
+            if held.rows > most.rows {
+                for (owner, rows) in surplus(shares(it, "count(*)")?, held.rows - most.rows) {
+                    drop_oldest(it, &owner, rows)?;
+                }
             }
-            while held.bytes > most.bytes && held.rows > 0 {
-                let (owner, own, next) = heaviest(it, "sum(weight)")?;
-                let surplus = (held.bytes - most.bytes).min((own - next).max(1));
-                drop_weight(it, &owner, surplus)?;
-                held = holding(it)?;
+            let held = holding(it)?;
+            if held.bytes > most.bytes {
+                let mut over = held.bytes - most.bytes;
+                // Rows go as wholes, so it may be enough before everybody has given.
+                for (owner, bytes) in surplus(shares(it, "sum(weight)")?, over) {
+                    over = over.saturating_sub(drop_weight(it, &owner, bytes.min(over))?);
+                    if over == 0 {
+                        break;
+                    }
+                }
             }
-            Ok(held)
+            holding(it)
         });
         let held = result.map_err(|error| self.failed(error))?;
         let given_back = self.connection().execute_batch("PRAGMA incremental_vacuum(2000)");
@@ -95,20 +98,35 @@ fn holding(it: &Transaction<'_>) -> rusqlite::Result<Holding> {
         })
 }
 
-/// The caller that has most of something, how much that is, and how much the next one has.
-fn heaviest(it: &Transaction<'_>, what: &str) -> rusqlite::Result<(String, u64, u64)> {
-    let sql = format!("SELECT owner, {what} AS own FROM executions GROUP BY owner ORDER BY own DESC LIMIT 2");
+/// What each caller has of something, most first.
+fn shares(it: &Transaction<'_>, what: &str) -> rusqlite::Result<Vec<(String, u64)>> {
+    let sql = format!("SELECT owner, {what} AS own FROM executions GROUP BY owner ORDER BY own DESC, owner");
     let mut question = it.prepare(&sql)?;
-    let mut rows = question.query([])?;
-    let Some(first) = rows.next()? else {
-        return Err(rusqlite::Error::QueryReturnedNoRows);
-    };
-    let (owner, own) = (first.get(0)?, positive(first.get(1)?));
-    let next = match rows.next()? {
-        Some(second) => positive(second.get(1)?),
-        None => 0,
-    };
-    Ok((owner, own, next))
+    let shares = question.query_map([], |row| Ok((row.get(0)?, positive(row.get(1)?))))?;
+    shares.collect()
+}
+
+/// What each of those who have most gives, so that they have equally much afterwards and it is `over` together. Each look at
+/// the table costs a look at every row, so it is all found out at once: hundreds of callers that have equally much are usual.
+fn surplus(shares: Vec<(String, u64)>, over: u64) -> Vec<(String, u64)> {
+    let nexts = shares.iter().skip(1).map(|(_, own)| *own).chain([0]);
+    let (mut givers, mut given) = (0, 0);
+    let mut level = 0;
+    for ((_, own), next) in shares.iter().zip(nexts) {
+        (givers, given, level) = (givers + 1, given + (own - next) * (givers + 1), next);
+        if given >= over {
+            break;
+        }
+    }
+    // What would be too much stays with them, one more with the last of them where it is not even.
+    let spare = given.saturating_sub(over);
+    level += spare / givers.max(1);
+    let even = givers - spare % givers.max(1);
+    let gives = shares.into_iter().zip(0..givers).map(|((owner, own), number)| {
+        let keeps = level + u64::from(number >= even);
+        (owner, own.saturating_sub(keeps))
+    });
+    gives.filter(|(_, gives)| *gives > 0).collect()
 }
 
 fn drop_oldest(it: &Transaction<'_>, owner: &str, rows: u64) -> rusqlite::Result<()> {
@@ -120,17 +138,40 @@ fn drop_oldest(it: &Transaction<'_>, owner: &str, rows: u64) -> rusqlite::Result
     Ok(())
 }
 
-/// Deletes the oldest rows until so many bytes are gone: at least one.
-fn drop_weight(it: &Transaction<'_>, owner: &str, bytes: u64) -> rusqlite::Result<()> {
+/// Deletes the oldest rows until so many bytes are gone, at least one row, and says how many bytes it was.
+fn drop_weight(it: &Transaction<'_>, owner: &str, bytes: u64) -> rusqlite::Result<u64> {
     let mut delete = it.prepare(
         "DELETE FROM executions WHERE seq IN (SELECT seq FROM \
          (SELECT seq, sum(weight) OVER (ORDER BY seq) - weight AS before FROM executions WHERE owner = ?1) \
-         WHERE before < ?2)",
+         WHERE before < ?2) RETURNING weight",
     )?;
-    delete.execute(params![owner, i64::try_from(bytes).unwrap_or(i64::MAX)])?;
-    Ok(())
+    let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+    let gone = delete.query_map(params![owner, bytes], |row| Ok(positive(row.get(0)?)))?;
+    gone.sum()
 }
 
 fn positive(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(shares: &[u64], over: u64) -> Vec<u64> {
+        let named = shares.iter().enumerate();
+        let given = surplus(named.map(|(n, own)| (n.to_string(), *own)).collect(), over);
+        given.into_iter().map(|(_, gives)| gives).collect()
+    }
+
+    #[test]
+    fn those_who_have_most_give_until_all_have_equally_much() {
+        assert_eq!(given(&[10, 3, 1], 4), [4]);
+        assert_eq!(given(&[10, 8, 1], 6), [4, 2]);
+        assert_eq!(given(&[5, 5, 5], 4), [2, 1, 1]);
+        assert_eq!(given(&[5, 5, 5], 1), [1]);
+        assert_eq!(given(&[2, 1], 3), [2, 1]);
+        assert_eq!(given(&[2, 1], 9), [2, 1], "there is no more");
+        assert_eq!(given(&[], 1), [0; 0]);
+    }
 }

@@ -39,4 +39,4 @@ pub mod wire;
 #[cfg(target_os = "linux")]
 pub use sys::fd::adopt;
 #[cfg(target_os = "linux")]
-pub use sys::heap::give_back_early;
+pub use sys::heap::{give_back, give_back_early};

@@ -18,12 +18,13 @@ use crate::wiring::Running;
 /// How often files are looked at.
 const LOOK: Duration = Duration::from_secs(2);
 /// Settings that a running server takes over, by their names or tables. Sandboxes that are there keep what they have.
-const LIVE: [&str; 28] = [
+const LIVE: [&str; 29] = [
     "analysis",
     "http.connections",
     "http.drain_s",
     "http.requests_per_caller",
     "http.requests_per_s",
+    "http.session_idle_s",
     "http.sessions_per_caller",
     "limits.cpus",
     "limits.disk_mb",

@@ -47,6 +47,12 @@ pub(crate) fn give_back_early() {
     sandcell_jail::give_back_early();
 }
 
+/// Gives back now what was freed and could not go by itself, at a moment when nobody waits for an answer.
+pub(crate) fn give_back() {
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    sandcell_jail::give_back();
+}
+
 /// The process that makes jails, where there are any. Started before settings are read and before any thread.
 #[derive(Debug)]
 pub(crate) struct Launcher {

@@ -92,9 +92,12 @@ impl Drop for Capture {
     }
 }
 
-/// Makes room by a step at a time, not by doubling.
+/// Makes room by doubling while it is little, then by a step at a time. Most streams are a line: what is kept of thousands
+/// must not begin as a large piece of memory each, which is then cut and cannot be used as one again.
 fn reserve(head: &mut Vec<u8>, more: usize) {
-    if head.capacity() - head.len() < more {
+    if head.len() + more <= FREE {
+        head.reserve(more);
+    } else if head.capacity() - head.len() < more {
         head.reserve_exact(more.next_multiple_of(if head.len() < STEP { FREE } else { STEP }));
     }
 }

@@ -14,3 +14,13 @@ pub fn give_back_early() {
         unsafe { libc::mallopt(what, value) };
     }
 }
+
+/// Makes glibc give back what is free between pieces that are in use, too. Takes milliseconds, in which others of the process
+/// wait for memory.
+pub fn give_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim takes a number, locks each arena while it looks through it, and gives back free pages only.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}

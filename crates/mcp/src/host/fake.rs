@@ -113,7 +113,7 @@ pub(crate) fn view() -> ExecutionView {
         new_sandbox: false,
         expiry: None,
         notices: vec![],
-        isolation: isolation(&[]),
+        isolation: isolation(&[]).into(),
         passed_over: vec![],
     }
 }

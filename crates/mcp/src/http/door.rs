@@ -30,6 +30,7 @@ use super::metrics::Metrics;
 use super::names::{Names, only};
 use super::page::{self, Page};
 use super::refusal::Refusal;
+use super::sessions::Use;
 use super::tenants::{INCOMING_UNITS, Tenant, Tenants, UNIT};
 use crate::auth::oauth::WELL_KNOWN;
 use crate::auth::{Admission, Denied, Gate, TokenUse};
@@ -362,7 +363,7 @@ impl Door {
         let message = message::look(&bytes)?;
         let about = |refusal: Refusal| refusal.about(message.id.clone());
         let session = only(&parts.headers, SESSION)?.map(str::to_owned);
-        let visit = session.as_deref().and_then(|id| tenant.sessions.enter(id));
+        let visit = session.as_deref().and_then(|id| tenant.sessions.enter(id, Use::Call));
         let open = match (&session, &visit, &message.id) {
             (Some(session), Some(_), Some(id)) => Some(
                 tenant
@@ -530,7 +531,7 @@ async fn get(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Result<Respons
     let Some(id) = only(request.headers(), SESSION)? else {
         return Err(Refusal::stream_without_session());
     };
-    let visit = tenant.sessions.enter(id).ok_or_else(Refusal::no_session)?;
+    let visit = tenant.sessions.enter(id, Use::Stream).ok_or_else(Refusal::no_session)?;
     let response = serve(tenant, request.map(|_| Full::default())).await;
     let response = in_our_words(response, &Message::none()).await;
     Ok(response.map(|body| body::holding(body, (place, visit))))
@@ -541,7 +542,7 @@ async fn delete(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Result<Resp
     let Some(id) = only(request.headers(), SESSION)? else {
         return Err(Refusal::method("POST"));
     };
-    let _visit = tenant.sessions.enter(id).ok_or_else(Refusal::no_session)?;
+    let _visit = tenant.sessions.enter(id, Use::Call).ok_or_else(Refusal::no_session)?;
     let mut response = in_our_words(serve(tenant, request.map(|_| Full::default())).await, &Message::none()).await;
     if response.status() == StatusCode::ACCEPTED {
         // It has ended: nothing is pending.

@@ -28,7 +28,7 @@ impl LiveLimits {
 pub struct HttpControl(pub(super) Arc<LiveLimits>);
 
 impl HttpControl {
-    /// Puts other limits in force. How long sessions may be idle stays as it was when their caller came.
+    /// Puts other limits in force.
     pub fn change(&self, limits: HttpLimits) {
         self.0.set(limits);
     }

@@ -26,8 +26,26 @@ pub(crate) struct Sessions {
 #[derive(Debug)]
 struct Seen {
     last: Instant,
-    /// Requests and streams that are open.
-    open: usize,
+    /// Requests that are open.
+    calls: usize,
+    /// Streams for what the server has to say that are open. One that nothing comes through does not keep a session.
+    streams: usize,
+}
+
+impl Seen {
+    const fn open(&mut self, what: Use) -> &mut usize {
+        match what {
+            Use::Call => &mut self.calls,
+            Use::Stream => &mut self.streams,
+        }
+    }
+}
+
+/// What of a session is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    Call,
+    Stream,
 }
 
 /// A request or stream of a session that is under way; not abandoned while this exists.
@@ -35,22 +53,25 @@ struct Seen {
 pub(crate) struct Visit {
     sessions: Arc<Sessions>,
     id: SessionId,
+    what: Use,
 }
 
 impl Drop for Visit {
     fn drop(&mut self) {
         if let Some(seen) = self.sessions.seen().get_mut(&self.id) {
-            seen.open = seen.open.saturating_sub(1);
+            let open = seen.open(self.what);
+            *open = open.saturating_sub(1);
             seen.last = Instant::now();
         }
     }
 }
 
 impl Sessions {
-    /// As many as the limits say at each time, each ending after so long without a message as they say now.
+    /// As many as the limits say at each time, each ending after so long without a message as they say then.
     pub(crate) fn new(limits: Arc<LiveLimits>) -> Self {
         let mut inner = LocalSessionManager::default();
-        inner.session_config.keep_alive = Some(limits.get().session_idle);
+        // rmcp would keep to what is said when a session begins.
+        inner.session_config.keep_alive = None;
         Self {
             inner,
             seen: Mutex::default(),
@@ -67,18 +88,19 @@ impl Sessions {
         self.seen().len()
     }
 
-    /// Begins a request of a session; none if this caller has no such session.
-    pub(crate) fn enter(self: &Arc<Self>, id: &str) -> Option<Visit> {
+    /// Begins a request or a stream of a session; none if this caller has no such session.
+    pub(crate) fn enter(self: &Arc<Self>, id: &str, what: Use) -> Option<Visit> {
         let mut all = self.seen();
         let (id, seen) = all.get_key_value(id).map(|(id, _)| id.clone()).and_then(|id| {
             let seen = all.get_mut(&id)?;
             Some((id, seen))
         })?;
-        seen.open += 1;
+        *seen.open(what) += 1;
         seen.last = Instant::now();
         Some(Visit {
             sessions: Arc::clone(self),
             id,
+            what,
         })
     }
 
@@ -91,12 +113,35 @@ impl Sessions {
             let seen = self.seen();
             let abandoned = seen
                 .iter()
-                .filter(|(_, seen)| seen.open == 0 && seen.last.elapsed() >= ABANDONED);
+                .filter(|(_, seen)| seen.calls + seen.streams == 0 && seen.last.elapsed() >= ABANDONED);
             abandoned.min_by_key(|(_, seen)| seen.last).map(|(id, _)| id.clone())
         };
         match oldest {
             Some(id) => self.close_session(&id).await.is_ok(),
             None => false,
+        }
+    }
+}
+
+impl Sessions {
+    fn idle(&self) -> Vec<SessionId> {
+        let most = self.limits.get().session_idle;
+        let seen = self.seen();
+        let idle = seen
+            .iter()
+            .filter(|(_, seen)| seen.calls == 0 && seen.last.elapsed() >= most);
+        idle.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Ends those that had no message for so long as the limits say now, beside whoever asks for it.
+    pub(crate) fn end_idle(self: &Arc<Self>) {
+        for id in self.idle() {
+            let sessions = Arc::clone(self);
+            tokio::spawn(async move {
+                if let Err(error) = sessions.close_session(&id).await {
+                    tracing::debug!(%error, "an idle session");
+                }
+            });
         }
     }
 }
@@ -109,7 +154,8 @@ impl SessionManager for Sessions {
         let (id, transport) = self.inner.create_session().await?;
         let seen = Seen {
             last: Instant::now(),
-            open: 0,
+            calls: 0,
+            streams: 0,
         };
         self.seen().insert(id.clone(), seen);
         Ok((id, transport))
@@ -179,12 +225,32 @@ mod tests {
         for seen in sessions.seen().values_mut() {
             seen.last = long_ago;
         }
-        let visit = sessions.enter(&first).unwrap();
+        let visit = sessions.enter(&first, Use::Call).unwrap();
         assert!(sessions.make_room().await);
-        assert!(sessions.enter(&first).is_some());
-        assert!(sessions.enter(&second).is_none(), "it made room");
+        assert!(sessions.enter(&first, Use::Stream).is_some());
+        assert!(sessions.enter(&second, Use::Call).is_none(), "it made room");
         drop(visit);
-        assert!(sessions.enter("no such session").is_none());
+        assert!(sessions.enter("no such session", Use::Call).is_none());
         assert_eq!(sessions.count(), 1);
+    }
+    #[tokio::test]
+    async fn idle_sessions_end_by_the_limits_of_the_moment_unless_a_call_is_under_way() {
+        let limits = LiveLimits::new(HttpLimits::for_tests());
+        let sessions = Arc::new(Sessions::new(Arc::clone(&limits)));
+        let (called, _transport) = sessions.create_session().await.unwrap();
+        let (heard, _transport) = sessions.create_session().await.unwrap();
+        let _call = sessions.enter(&called, Use::Call).unwrap();
+        let _stream = sessions.enter(&heard, Use::Stream).unwrap();
+        assert!(sessions.idle().is_empty());
+        limits.set(HttpLimits {
+            session_idle: Duration::ZERO,
+            ..HttpLimits::for_tests()
+        });
+        assert_eq!(sessions.idle(), [heard]);
+        sessions.end_idle();
+        while sessions.count() > 1 {
+            tokio::task::yield_now().await;
+        }
+        assert!(sessions.has_session(&called).await.unwrap());
     }
 }

@@ -197,13 +197,15 @@ impl Tenants {
         self.make(&Principal::new("nobody")).map(drop)
     }
 
-    /// Ends the sessions and streams of callers that may not be here any more, and forgets those that left.
+    /// Ends the sessions and streams of callers that may not be here any more and sessions that were idle for too long, and
+    /// forgets callers that left.
     pub(crate) fn sweep(&self, may_stay: impl Fn(&Principal) -> bool) {
         lock(&self.all).retain(|who, tenant| {
             if !may_stay(who) {
                 tenant.end.cancel();
                 return false;
             }
+            tenant.sessions.end_idle();
             !tenant.is_idle()
         });
     }

@@ -44,7 +44,7 @@ async fn every_part_has_its_label_and_stdout_stays_as_it_is() {
         stderr: shown("a warning\n"),
         result: Some("   a  b\n0  1  2".into()),
         new_sandbox: true,
-        isolation: isolation(&["cgroup: not delegated"]),
+        isolation: isolation(&["cgroup: not delegated"]).into(),
         ..view()
     };
     insta::assert_snapshot!(shown_as(&view).await);
@@ -107,7 +107,7 @@ async fn the_time_was_up() {
             "the code ran longer than 30 s and was interrupted",
             "give a larger timeout_s (at most 3600) or do less at once; variables are still there",
         ),
-        isolation: isolation(&["cgroup: not delegated"]),
+        isolation: isolation(&["cgroup: not delegated"]).into(),
         ..view()
     };
     insta::assert_snapshot!(shown_as(&view).await);

@@ -88,19 +88,19 @@ fn what_callers_may_have_at_once_changes_while_the_server_runs() {
         let all = caller.call("get_sandbox_status", json!({}));
         (all.data()["sandboxes"].as_array().unwrap().len() == 3).then_some(())
     });
-    rewrite(&place, "[http]\nrequests_per_caller = 2\nsession_idle_s = 77\n");
+    rewrite(
+        &place,
+        "[http]\nrequests_per_caller = 2\nsession_idle_s = 77\npage = true\n",
+    );
     server.signal("-HUP");
     until(PATIENCE, "the other limit", || {
         server
             .log()
-            .contains("in force: http.requests_per_caller")
+            .contains("in force: http.requests_per_caller, http.session_idle_s")
             .then_some(())
     });
     until(PATIENCE, "what needs another start", || {
-        server
-            .log()
-            .contains("http.session_idle_s; start it anew")
-            .then_some(())
+        server.log().contains("http.page; start it anew").then_some(())
     });
     // Those that are there go on; there is no place for one more until two of them are over.
     let refused = caller.send(&caller.tool("get_sandbox_status", &json!({})), "");

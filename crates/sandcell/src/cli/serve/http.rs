@@ -4,8 +4,9 @@ use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::time::Duration;
 
-use sandcell_mcp::{Anonymous, HttpError, HttpOptions, HttpServer, Page, TlsFiles, TokenStore};
+use sandcell_mcp::{Activity, Anonymous, HttpError, HttpOptions, HttpServer, Page, TlsFiles, TokenStore};
 use sandcell_sandbox::{Code, Failure};
 use tokio_util::sync::CancellationToken;
 
@@ -14,6 +15,9 @@ use crate::config::{Settings, Surroundings};
 use crate::reload::Reloader;
 use crate::signals::{self, OnHangUp};
 use crate::wiring::{self, Launcher};
+
+/// How often it is looked whether all calls are over.
+const QUIET_LOOK: Duration = Duration::from_secs(10);
 
 /// Where to listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,14 +102,29 @@ pub(super) async fn serve(
         }
     });
     let following = reloader.start(wired.running().reached_by(server.control()));
+    let giving = tokio::spawn(give_back_when_quiet(server.activity()));
     server.serve(first.cancelled(), second.cancelled()).await;
     drop(following);
+    giving.abort();
     tokio::select! {
         () = engine.shutdown() => {}
         () = second.cancelled() => {}
     }
     signals.abort();
     Ok(ExitCode::SUCCESS)
+}
+
+/// Gives the memory back that calls have freed, whenever none is under way.
+pub(super) async fn give_back_when_quiet(activity: Activity) {
+    let mut given = activity.begun();
+    loop {
+        tokio::time::sleep(QUIET_LOOK).await;
+        let begun = activity.begun();
+        if begun != given && activity.calls() == 0 {
+            wiring::give_back();
+            given = begun;
+        }
+    }
 }
 
 /// Says where it listens and who may come; programs read the first line.

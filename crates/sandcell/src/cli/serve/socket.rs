@@ -65,8 +65,10 @@ pub(super) async fn serve(
         }
     };
     let following = reloader.start(wired.running().reached_by(server.control()));
+    let giving = tokio::spawn(http::give_back_when_quiet(server.activity()));
     server.serve(first, second.cancelled()).await;
     drop(following);
+    giving.abort();
     remove(socket, identity);
     tokio::select! {
         () = engine.shutdown() => {}
