@@ -79,7 +79,7 @@ fn clean_line(line: &[u8], start: u64, end: u64) -> Vec<Piece> {
     let untouched = visible == 0 && segment.len() + usize::from(ended) == line.len();
     let mut writer = Writer::new(start);
     match std::str::from_utf8(segment) {
-        Ok(text) if untouched && !text.chars().any(needs_care) => writer.exact(text),
+        Ok(text) if untouched && (is_plain(segment) || !text.chars().any(needs_care)) => writer.exact(text),
         _ => writer.careful(segment, start + bytes_of(visible)),
     }
     writer.end(ended, end)
@@ -88,6 +88,14 @@ fn clean_line(line: &[u8], start: u64, end: u64) -> Vec<Piece> {
 /// Control characters, but not the tab; line feeds never get here.
 const fn needs_care(c: char) -> bool {
     c.is_ascii_control() && c != '\t' || (c >= '\u{80}' && c <= '\u{9f}')
+}
+
+/// Whether no character can need care. Bytes are looked at, which is much faster than characters: 0xC2 begins those from
+/// U+0080 to U+009F, among others.
+fn is_plain(text: &[u8]) -> bool {
+    !text
+        .iter()
+        .any(|byte| (*byte < b' ' && *byte != b'\t') || matches!(*byte, 0x7f | 0xc2))
 }
 
 /// Cuts the text of one line into pieces.
