@@ -406,3 +406,29 @@ async fn pictures_frames_and_pages_are_shown_as_what_they_are() {
     assert_eq!(ran.text(), "   a\n0  1\n1  2");
     assert!(ran.result.unwrap().get("text/html").is_some());
 }
+
+#[tokio::test]
+async fn errors_of_tables_say_what_is_in_them() {
+    let Some(mut python) = data_python().await else { return };
+    for (code, hint) in [
+        (
+            "import pandas as pd, io\ndf = pd.read_csv(io.StringIO('item;price\\na;1'))\ndf['price']",
+            "the file seems to be separated by ';': read it again with sep=';'",
+        ),
+        (
+            "df = pd.DataFrame({'first': ['A', 'B'], 'last': ['X', None]})\n[r['first'] + ' ' + r['last'] for _, r in df.iterrows()]",
+            "df['last'] has missing values",
+        ),
+        (
+            "df = pd.DataFrame({'team': ['a', 'b'], 'player': ['x', 'y'], 'score': ['1', '2']})\ndf.groupby('team').mean()['score']",
+            "df['score'] holds text: pd.to_numeric(",
+        ),
+        (
+            "df.groupby('team').mean()",
+            "text columns: 'team', 'player', 'score'; leave them out",
+        ),
+    ] {
+        let ran = python.run(code).await;
+        assert!(ran.error().hint.contains(hint), "{code}: {}", ran.error().hint);
+    }
+}

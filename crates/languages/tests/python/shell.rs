@@ -252,6 +252,16 @@ async fn hints_name_what_there_is() {
             "did you mean 'alpha'? the keys of d are 'alpha', 'beta'",
         ),
         ("d = {1: 'a'}; d['1']", "d has the key 1 (int), not '1'"),
+        (
+            "d = {'users': {'Bob': {'age': 4}}}; d['users']['bob']['age']",
+            "did you mean 'Bob'? the keys of d['users'] are 'Bob'",
+        ),
+        (
+            "d = {'results': {'users': [{'contact': {'mail': 'a@x'}}, {}]}}; d['users']",
+            "the keys of d are 'results'; there is d['results']['users']: list of 2, the first {'contact': {'mail': 'a@x'}}",
+        ),
+        ("d = [{'a': 1}]\ni = 0\nd[i]['b']", "the keys of d[0] are 'a'"),
+        ("'abc'.fnd('a')", "did you mean find, "),
         ("l = [1, 2]\nl[7]", "l has 2 items: valid positions are 0 to 1"),
         (
             "class A:\n    def f(): pass\nA().f()",

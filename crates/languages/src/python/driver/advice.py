@@ -162,12 +162,20 @@ def tables(error):
 def table_text(error):
     """Which columns of a table hold text where numbers are wanted."""
     _, line = failing(error)
+    said = str(error)
     for name, frame in tables(error):
         kinds = {str(column): str(kind) for column, kind in zip(list(frame.columns)[:200], frame.dtypes)}
         text = [column for column, kind in kinds.items() if kind in ("str", "object", "string")]
         used = [column for column in text if repr(column) in line or '"%s"' % column in line] or text
-        if "groupby" in line or (".mean()" in line and "[" not in line):
+        wanted = [column for column in used if used is not text and repr(column) in line.partition("groupby")[2].partition(")")[2]]
+        if not wanted and ("groupby" in line or (".mean()" in line and "[" not in line)):
             return "text columns: %s; leave them out with numeric_only=True" % ", ".join(map(repr, text[:10])) if text else ""
+        used = wanted or used
+        missing = [column for column in used if "float" in said and frame[column].isna().any()]
+        if missing:
+            return "%s[%r] has missing values, which are floats (NaN): fill them with .fillna('') or leave them out with .dropna()" % (
+                name, missing[0],
+            )
         if used:
             return "%s[%r] holds text: pd.to_numeric(%s[%r].str.replace(',', ''), errors='coerce') makes numbers of it" % (
                 name, used[0], name, used[0],

@@ -617,7 +617,7 @@ def attribute_hint(error):
     else:
         names = [item for base in kind.__mro__[:20] for item in vars(base)]
         names += list(getattr(value, "__dict__", {}) if kind.__getattribute__ is object.__getattribute__ else {})
-    names = [item for item in names[:5000] if isinstance(item, str) and not item.startswith("_")]
+    names = {item for item in names[:5000] if isinstance(item, str) and not item.startswith("_")}
     near = core.standard("difflib").get_close_matches(name, names, 3, 0.7)
     if near:
         return "did you mean %s?" % ", ".join(near)

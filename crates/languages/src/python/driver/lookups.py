@@ -34,29 +34,78 @@ def key_hint(error):
     text += " and %d more" % (total - 20) if total > 20 else ""
     if rows and columns is not None and asked in list(columns):
         return text + "; %r is a column: df[%r]" % (asked, asked)
+    for mark in (";", "\t", "|"):
+        if not rows and total == 1 and mark in str(labels[0]):
+            return text + "; the file seems to be separated by %r: read it again with sep=%r" % (mark, mark)
     return text + ("; did you mean %r?" % near[0] if near else "")
 
 
 def dict_hint(error, asked):
-    """Keys like the one that a plain dict on the failing line does not have."""
+    """Keys like the one that a plain dict on the failing line, or one inside of it, does not have."""
     last = errors.innermost(error)
-    if last is None:
+    if last is None or not isinstance(asked, (str, int, float, tuple)):
         return ""
     line = core.standard("linecache").getline(last.f_code.co_filename, last.f_lineno)
     for name in errors.names_in(line):
-        value = last.f_locals.get(name, last.f_globals.get(name))
-        if type(value) is not dict or not value or asked is None or not isinstance(asked, (str, int, float, tuple)):
+        place, value = without(line, name, last, asked)
+        if value is None:
             continue
         keys = [key for key in list(value)[:1000] if type(key) in (str, int, float, bool)]
-        if any([type(key) is type(asked) and key == asked for key in keys]):
-            continue
         other = [key for key in keys if str(key) == str(asked)]
         if other:
-            return "%s has the key %r (%s), not %r" % (name, other[0], type(other[0]).__name__, asked)
+            return "%s has the key %r (%s), not %r" % (place, other[0], type(other[0]).__name__, asked)
         near = close_to(str(asked), [key for key in keys if type(key) is str])
         listed = ", ".join([repr(key)[:40] for key in keys[:10]]) + (" and %d more" % (len(value) - 10) if len(value) > 10 else "")
-        return ("did you mean %r? " % near[0] if near else "") + "the keys of %s are %s" % (name, listed)
+        hint = ("did you mean %r? " % near[0] if near else "") + "the keys of %s are %s" % (place, listed)
+        deeper = inside(place, value, asked, 3)
+        return hint + ("; there is %s: %s" % (deeper[0], outline(deeper[1], 3)) if deeper else "")
     return ""
+
+
+def without(line, name, frame, asked):
+    """How the plain dict that lacks the key is written on the line, and the dict; (name, None) if `name` leads to none."""
+    every = {**frame.f_globals, **frame.f_locals}
+    whole = value = every.get(name)
+    place = name
+    found = core.standard("re").search(r"\b%s((?:\[(?:'[^']*'|\"[^\"]*\"|\w+)\])+)" % name, line)
+    for step in found.group(1)[1:-1].split("][") if found else ():
+        key = step[1:-1] if step[0] in "'\"" else int(step) if step.isdecimal() else every.get(step)
+        if type(value) not in (dict, list, tuple) or type(key) not in (str, int, bool):
+            break
+        if type(value) is dict and key == asked and key not in value:
+            return place, value
+        try:
+            value = value[key]
+        except (LookupError, TypeError):
+            break
+        place += "[%r]" % (key,)
+    return name, whole if type(whole) is dict and whole and asked not in whole else None
+
+
+def inside(place, value, asked, depth):
+    """(how it is written, the value) of a key that stands further inside."""
+    for key, item in list(value.items())[:50]:
+        if type(key) not in (str, int) or type(item) is not dict:
+            continue
+        here = "%s[%r]" % (place, key)
+        if asked in item:
+            return "%s[%r]" % (here, asked), item[asked]
+        found = inside(here, item, asked, depth - 1) if depth > 1 else None
+        if found:
+            return found
+    return None
+
+
+def outline(value, depth):
+    """What plain data is made of, in a line."""
+    kind = type(value)
+    if kind is dict:
+        items = ["%s: %s" % (repr(key)[:40], outline(item, depth - 1) if depth else "...") for key, item in list(value.items())[:8]]
+        return "{%s}" % ", ".join(items + ["..."] * (len(value) > 8))
+    if kind in (list, tuple):
+        first = ", the first " + outline(value[0], depth) if value and depth else ""
+        return "%s of %d%s" % (kind.__name__, len(value), first)
+    return core.part("variables").preview_of(value, kind, 2)
 
 
 def index_hint(error):
