@@ -27,6 +27,8 @@ use crate::passed::PassedOver;
 use crate::sync::lock;
 use crate::warden::{CLOSE, Plan, create};
 
+/// How soon after sandboxes can no longer be made it is known that the server is ending.
+const ENDING: Duration = Duration::from_millis(500);
 /// Nothing is made ahead in the first moment, which belongs to the client's handshake.
 const SETTLE: Duration = Duration::from_millis(50);
 /// How long an interpreter may take to be ready before the sandbox is given up.
@@ -318,6 +320,8 @@ pub(crate) async fn fill(core: Arc<Core>) {
                         }
                     }
                     Err(reason) => {
+                        // A server that is ending ends those that it makes, too, and has no need to say so.
+                        sleep(ENDING).await;
                         tracing::warn!("no sandbox could be made ahead: {reason}");
                         sleep(PAUSE).await;
                     }
