@@ -261,7 +261,8 @@ fn those_who_ask_and_do_not_read_cost_little() {
 #[test]
 fn connections_that_break_off_anywhere_leave_the_server_as_it_was() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    // What is made ahead has descriptors, too.
+    let place = Place::with_settings("[pool]\nparked = 0\n");
     let server = Server::start(&place, &[]);
     let caller = server.caller();
     caller.text("x = 1");
