@@ -11,6 +11,8 @@ use crate::tally::Tally;
 
 /// Where the end-to-end tests find the binary that they drive.
 const BINARY: &str = "SANDCELL_TEST_BIN";
+/// How many tests run at once. Those that run again have the machine to themselves.
+const THREADS: &str = "RUST_TEST_THREADS";
 /// Where a test that cannot run on this machine writes `test: reason`.
 const SKIPS: &str = "SANDCELL_TEST_SKIPS";
 
@@ -83,6 +85,7 @@ fn everything(binary: &Path, skips: &Path, filters: &[String], tally: &mut Tally
         ]);
         command
             .args(&again)
+            .env(THREADS, "1")
             .env(BINARY, binary)
             .env(SKIPS, skips)
             .env("INSTA_UPDATE", "no");
@@ -123,7 +126,8 @@ fn as_ordinary_user(binary: &Path, filters: &[String], tally: &mut Tally) -> Res
     let mut command = stage.command();
     command
         .args(filters)
-        .args(["--color=never", "--test-threads=2"])
+        .arg("--color=never")
+        .env(THREADS, "2")
         // What Python gives in a notebook does not depend on who runs it, and takes minutes.
         .args(["--skip", "notebooks::"])
         .env(BINARY, stage.binary())
@@ -133,7 +137,7 @@ fn as_ordinary_user(binary: &Path, filters: &[String], tally: &mut Tally) -> Res
     let mut good = watched(&mut command, |line| tally.see(line))?;
     if !good {
         let again = tally.take_second_chances();
-        command.arg("--exact").args(&again);
+        command.arg("--exact").args(&again).env(THREADS, "1");
         good = passes_again(&mut command, again, " (ordinary user)", tally)?;
     }
     tally.skip(" (ordinary user)", &std::fs::read_to_string(&skips).unwrap_or_default());
