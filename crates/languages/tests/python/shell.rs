@@ -261,6 +261,11 @@ async fn hints_name_what_there_is() {
             "the keys of d are 'results'; there is d['results']['users']: list of 2, the first {'contact': {'mail': 'a@x'}}",
         ),
         ("d = [{'a': 1}]\ni = 0\nd[i]['b']", "the keys of d[0] are 'a'"),
+        (
+            "class K:\n    def __hash__(self): return hash('z')\n    def __eq__(self, other): print('asked'); return False\n\
+             l = []; l.append(l)\nd = {K(): 1, 'a': {'b': l}}\nd['b']",
+            "the keys of d are 'a'; there is d['a']['b']: list of 1, the first list of 1",
+        ),
         ("'abc'.fnd('a')", "did you mean find, "),
         ("l = [1, 2]\nl[7]", "l has 2 items: valid positions are 0 to 1"),
         (

@@ -258,11 +258,11 @@ def make():
 def rehearse():
     """Does what every cell does, for nothing: the pages that this writes to are the copy's, too, and had better be copied
     now than while somebody waits for the next cell."""
-    if sys.gettrace() or sys.getprofile():
-        return  # the program watches what runs
-    flags = core.TOP_LEVEL_AWAIT | session.future
-    header, _ = core.scan('{"type":"run","cell":1,"nonce":"sandcell-1","code":"x += 1","stdin":null}', 0)
     try:
+        if sys.gettrace() or sys.getprofile():
+            return  # the program watches what runs
+        flags = core.TOP_LEVEL_AWAIT | session.future
+        header, _ = core.scan('{"type":"run","cell":1,"nonce":"sandcell-1","code":"x += 1","stdin":null}', 0)
         tree = compile(header["code"], "<sandcell rehearsal>", "exec", core.ONLY_AST | flags, True)
         eval(compile(tree, "<sandcell rehearsal>", "exec", flags, True), {"x": 0})
         core.dump({"type": "done", "nonce": header["nonce"], "status": "ok"}).encode("ascii")

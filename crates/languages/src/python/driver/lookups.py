@@ -43,7 +43,7 @@ def key_hint(error):
 def dict_hint(error, asked):
     """Keys like the one that a plain dict on the failing line, or one inside of it, does not have."""
     last = errors.innermost(error)
-    if last is None or not isinstance(asked, (str, int, float, tuple)):
+    if last is None or type(asked) not in (str, int, float, bool):
         return ""
     line = core.standard("linecache").getline(last.f_code.co_filename, last.f_lineno)
     for name in errors.names_in(line):
@@ -57,42 +57,50 @@ def dict_hint(error, asked):
         near = close_to(str(asked), [key for key in keys if type(key) is str])
         listed = ", ".join([repr(key)[:40] for key in keys[:10]]) + (" and %d more" % (len(value) - 10) if len(value) > 10 else "")
         hint = ("did you mean %r? " % near[0] if near else "") + "the keys of %s are %s" % (place, listed)
-        deeper = inside(place, value, asked, 3)
-        return hint + ("; there is %s: %s" % (deeper[0], outline(deeper[1], 3)) if deeper else "")
+        deeper = inside(place, value, asked)
+        return hint + ("; there is %s: %s" % (deeper[0], outline(deeper[1], 3)[:400]) if deeper else "")
     return ""
+
+
+def picked(value, asked):
+    """[the item] of a plain key of a plain dict, or []; keys of other kinds could run code when they are compared."""
+    return [item for key, item in list(value.items())[:1000] if type(key) is type(asked) and key == asked][:1]
 
 
 def without(line, name, frame, asked):
     """How the plain dict that lacks the key is written on the line, and the dict; (name, None) if `name` leads to none."""
-    every = {**frame.f_globals, **frame.f_locals}
-    whole = value = every.get(name)
+    whole = value = frame.f_locals.get(name, frame.f_globals.get(name))
     place = name
     found = core.standard("re").search(r"\b%s((?:\[(?:'[^']*'|\"[^\"]*\"|\w+)\])+)" % name, line)
     for step in found.group(1)[1:-1].split("][") if found else ():
-        key = step[1:-1] if step[0] in "'\"" else int(step) if step.isdecimal() else every.get(step)
-        if type(value) not in (dict, list, tuple) or type(key) not in (str, int, bool):
+        key = step[1:-1] if step[0] in "'\"" else int(step) if step.isdecimal() else frame.f_locals.get(step, frame.f_globals.get(step))
+        if type(value) is dict and type(key) in (str, int, bool):
+            items = picked(value, key)
+            if not items and type(key) is type(asked) and key == asked:
+                return place, value
+        elif type(value) in (list, tuple) and type(key) is int:
+            items = value[key : key + 1]
+        else:
             break
-        if type(value) is dict and key == asked and key not in value:
-            return place, value
-        try:
-            value = value[key]
-        except (LookupError, TypeError):
+        if not items:
             break
+        value = items[0]
         place += "[%r]" % (key,)
-    return name, whole if type(whole) is dict and whole and asked not in whole else None
+    return name, whole if type(whole) is dict and whole and not picked(whole, asked) else None
 
 
-def inside(place, value, asked, depth):
-    """(how it is written, the value) of a key that stands further inside."""
-    for key, item in list(value.items())[:50]:
-        if type(key) not in (str, int) or type(item) is not dict:
-            continue
-        here = "%s[%r]" % (place, key)
-        if asked in item:
-            return "%s[%r]" % (here, asked), item[asked]
-        found = inside(here, item, asked, depth - 1) if depth > 1 else None
-        if found:
-            return found
+def inside(place, value, asked):
+    """(how it is written, the value) of a key that stands further inside; the nearest, of so many dicts."""
+    waiting = [(place, value)]
+    for place, value in waiting:
+        for key, item in list(value.items())[:50]:
+            if type(key) not in (str, int) or type(item) is not dict or len(waiting) > 200:
+                continue
+            here = "%s[%r]" % (place, key)
+            found = picked(item, asked)
+            if found:
+                return "%s[%r]" % (here, asked), found[0]
+            waiting.append((here, item))
     return None
 
 
@@ -103,7 +111,7 @@ def outline(value, depth):
         items = ["%s: %s" % (repr(key)[:40], outline(item, depth - 1) if depth else "...") for key, item in list(value.items())[:8]]
         return "{%s}" % ", ".join(items + ["..."] * (len(value) > 8))
     if kind in (list, tuple):
-        first = ", the first " + outline(value[0], depth) if value and depth else ""
+        first = ", the first " + outline(value[0], depth - 1) if value and depth else ""
         return "%s of %d%s" % (kind.__name__, len(value), first)
     return core.part("variables").preview_of(value, kind, 2)
 
