@@ -171,7 +171,8 @@ def table_text(error):
         if not wanted and ("groupby" in line or (".mean()" in line and "[" not in line)):
             return "text columns: %s; leave them out with numeric_only=True" % ", ".join(map(repr, text[:10])) if text else ""
         used = wanted or used
-        missing = [column for column in used if "float" in said and frame[column].isna().any()]
+        plain = [column for column in used if "float" in said and frame.columns.is_unique and column in frame.columns]
+        missing = [column for column in plain if frame[column].isna().any()]
         if missing:
             return "%s[%r] has missing values, which are floats (NaN): fill them with .fillna('') or leave them out with .dropna()" % (
                 name, missing[0],
