@@ -380,11 +380,12 @@ impl Program {
         }
     }
 
-    /// Signals the program and its group.
+    /// Signals the program and its group, each process once: a second interrupt finds a shell that hands its state on
+    /// after the first where it cannot hold one back.
     pub(super) fn signal_group(&self, signal: Signal) {
-        tree::group(self.pid, signal);
+        let reached = tree::group(self.pid, signal);
         // A child that has not led its own group yet is found by its id; one that was reaped is not asked for again.
-        if self.is_alive() {
+        if !reached && self.is_alive() {
             tree::one(self.pid, signal);
         }
     }

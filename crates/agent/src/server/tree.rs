@@ -143,11 +143,9 @@ impl Tree<'_> {
     }
 }
 
-/// Sends a signal to a program's group. Nobody left in it is no error.
-pub(super) fn group(program: Pid, signal: Signal) {
-    if program != Pid::INIT {
-        let _gone = kill_process_group(program, signal);
-    }
+/// Sends a signal to a program's group, which may have nobody left. Whether somebody was there.
+pub(super) fn group(program: Pid, signal: Signal) -> bool {
+    program != Pid::INIT && kill_process_group(program, signal).is_ok()
 }
 
 /// Sends a signal to one process. One that has just ended is no error.

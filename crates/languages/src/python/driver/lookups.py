@@ -50,6 +50,8 @@ def dict_hint(error, asked):
         place, value = without(line, name, last, asked)
         if value is None:
             continue
+        if not value:
+            return "%s is empty" % place
         keys = [key for key in list(value)[:1000] if type(key) in (str, int, float, bool)]
         other = [key for key in keys if str(key) == str(asked)]
         if other:
