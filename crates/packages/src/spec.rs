@@ -3,7 +3,10 @@
 //! Everything else that pip would take (options, files, folders, addresses, version control) is refused with the reason, so
 //! that a requirement can never make the installer read or fetch something else than a project of the index.
 
-use pep508_rs::{ExtraName, Requirement, VersionOrUrl};
+use std::fmt;
+use std::path::Path;
+
+use pep508_rs::{ExtraName, Pep508Url, Requirement, VersionOrUrl};
 use sandcell_sandbox::{Failure, is_named_like_standard_module, of_registry};
 
 use crate::names;
@@ -102,7 +105,7 @@ pub(crate) fn parse(text: &str) -> Result<Spec, Failure> {
 
 /// Reads a requirement by the standard's grammar. The reader panics at names that end with a dot, a dash or a line below
 /// and are followed by something, so these are looked at before; and what else it may panic at is refused as well.
-pub(crate) fn requirement(text: &str) -> Result<Requirement, String> {
+pub(crate) fn requirement(text: &str) -> Result<Requirement<Address>, String> {
     let in_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     let name = text.trim_start().split(|c| !in_name(c)).next().unwrap_or_default();
     let extras = text
@@ -114,9 +117,28 @@ pub(crate) fn requirement(text: &str) -> Result<Requirement, String> {
             return Err(format!("{word:?} does not end with a letter or a digit"));
         }
     }
-    match std::panic::catch_unwind(|| text.parse::<Requirement>()) {
+    match std::panic::catch_unwind(|| text.parse::<Requirement<Address>>()) {
         Ok(parsed) => parsed.map_err(|error: pep508_rs::Pep508Error<_>| error.message.to_string()),
         Err(_) => Err("it cannot be read".to_owned()),
+    }
+}
+
+/// An address in place of versions, which is always refused, so nothing of it is read. The library's own type would put
+/// variables of our environment into it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Address;
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an address")
+    }
+}
+
+impl Pep508Url for Address {
+    type Err = std::convert::Infallible;
+
+    fn parse_url(_url: &str, _folder: Option<&Path>) -> Result<Self, Self::Err> {
+        Ok(Self)
     }
 }
 
