@@ -8,10 +8,10 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use sandcell_sandbox::Failure;
 use tracing_subscriber::Layer as _;
-use tracing_subscriber::filter::Directive;
+use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Registry, reload};
+use tracing_subscriber::{Registry, reload};
 
 /// The variable that says what is logged, also before settings are read.
 const VARIABLE: &str = "SANDCELL_LOG";
@@ -19,14 +19,14 @@ const VARIABLE: &str = "SANDCELL_LOG";
 const USUAL: &str = "warn";
 
 /// The filter in force, and what it was made of.
-static FILTER: OnceLock<(reload::Handle<EnvFilter, Registry>, Mutex<String>)> = OnceLock::new();
+static FILTER: OnceLock<(reload::Handle<Targets, Registry>, Mutex<String>)> = OnceLock::new();
 
 /// Starts logging. A filter that does not parse is said once and the default is used: logs are a convenience.
 pub(crate) fn start() {
     let wanted = std::env::var(VARIABLE).unwrap_or_default();
     let (filter, complaint) = match filter(&wanted) {
         Ok(filter) => (filter, None),
-        Err(error) => (filter(USUAL).unwrap_or_else(|_| EnvFilter::new("off")), Some(error)),
+        Err(error) => (Targets::new().with_default(LevelFilter::WARN), Some(error)),
     };
     let (filter, handle) = reload::Layer::new(filter);
     let lines = tracing_subscriber::fmt::layer()
@@ -85,9 +85,9 @@ pub(crate) fn change(wanted: &str) {
     }
 }
 
-fn filter(wanted: &str) -> Result<EnvFilter, tracing_subscriber::filter::ParseError> {
-    let filter = EnvFilter::builder().parse(if wanted.is_empty() { USUAL } else { wanted })?;
+/// Levels by target. What else filters may ask of spans takes tables of regular expressions, half a megabyte.
+fn filter(wanted: &str) -> Result<Targets, ParseError> {
+    let wanted = if wanted.is_empty() { USUAL } else { wanted };
     // The MCP library logs whole requests, which hold code and secrets.
-    let quiet: Directive = sandcell_mcp::LOG_DIRECTIVE.parse()?;
-    Ok(filter.add_directive(quiet))
+    format!("{wanted},{}", sandcell_mcp::LOG_DIRECTIVE).parse()
 }

@@ -1,8 +1,8 @@
-//! `cargo xtask dist`: one static binary, and the packages that it is handed out in.
+//! `cargo xtask dist`: a static binary for each processor, and the packages that they are handed out in.
 //!
 //! Everything is made from files of this workspace and of the build, with fixed times and in a fixed order, so the same
-//! binary gives the same packages. Each package is then installed from its file alone, without a network and without
-//! anything of the developer's environment, and the demo is run from there.
+//! binary gives the same packages. Each package for this machine is then installed from its file alone, without a network
+//! and without anything of the developer's environment, and the demo is run from there.
 
 mod archive;
 mod build;
@@ -13,20 +13,47 @@ mod trial;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use sha2::{Digest as _, Sha256};
 
 use crate::command::{cargo, output, root};
 
-/// The target of what is handed out.
-pub(super) const TARGET: &str = "x86_64-unknown-linux-musl";
-/// Bytes that the binary may have.
-const MOST: usize = 15 << 20;
+/// A kind of machine that binaries are made for.
+pub(super) struct Machine {
+    /// As Rust, ELF's tools, Python and `uname -m` name its processor.
+    pub(super) name: &'static str,
+    /// As Node does.
+    pub(super) node: &'static str,
+    /// What `readelf` calls it.
+    elf: &'static str,
+    pub(super) target: &'static str,
+}
+
+const MACHINES: [Machine; 2] = [
+    Machine {
+        name: "x86_64",
+        node: "x64",
+        elf: "X86-64",
+        target: "x86_64-unknown-linux-musl",
+    },
+    Machine {
+        name: "aarch64",
+        node: "arm64",
+        elf: "AArch64",
+        target: "aarch64-unknown-linux-musl",
+    },
+];
+
+impl Machine {
+    fn is_this(&self) -> bool {
+        self.name == std::env::consts::ARCH
+    }
+}
 
 #[derive(Args)]
 pub struct DistArguments {
-    /// Packs this binary instead of building one
+    /// Packs this binary, made for this machine, instead of building one for each processor
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
     /// Where the packages go
@@ -45,14 +72,22 @@ pub(super) struct Release {
     pub(super) version: String,
     pub(super) name: String,
     pub(super) url: Option<String>,
-    pub(super) binary: Vec<u8>,
     pub(super) licence: Vec<u8>,
     pub(super) readme: String,
     pub(super) manual: Vec<u8>,
-    /// Licences of what is inside.
-    pub(super) notices: Vec<u8>,
+    pub(super) builds: Vec<Build>,
     /// Name and description of each tool.
     pub(super) tools: Vec<(String, String)>,
+}
+
+/// A binary, and what goes with it.
+pub(super) struct Build {
+    pub(super) machine: &'static Machine,
+    pub(super) binary: Vec<u8>,
+    /// Licences of what is inside.
+    pub(super) notices: Vec<u8>,
+    /// The list of what is inside.
+    pub(super) contents: Vec<u8>,
 }
 
 pub fn run(arguments: &DistArguments) -> Result<()> {
@@ -61,33 +96,39 @@ pub fn run(arguments: &DistArguments) -> Result<()> {
         fs::remove_dir_all(&out).with_context(|| format!("{} cannot be emptied", out.display()))?;
     }
     fs::create_dir_all(&out)?;
-    let path = match &arguments.binary {
-        Some(path) => fs::canonicalize(path)?,
-        None => build::static_binary()?,
-    };
-    println!("dist: {}", path.display());
-    let binary = fs::read(&path)?;
-    if arguments.binary.is_none() {
-        build::is_static(&path)?;
-        if binary.len() > MOST {
-            bail!("the binary has {} bytes, and {MOST} are what it may have", binary.len());
+    let mut builds = Vec::new();
+    let mut own = None;
+    for machine in &MACHINES {
+        let path = match &arguments.binary {
+            Some(_) if !machine.is_this() => continue,
+            Some(path) => fs::canonicalize(path)?,
+            None => build::static_binary(machine)?,
+        };
+        let binary = fs::read(&path)?;
+        println!("dist: {} ({} bytes)", path.display(), binary.len());
+        let metadata = sbom::metadata(machine)?;
+        builds.push(Build {
+            machine,
+            binary,
+            notices: sbom::notices(&metadata)?,
+            contents: sbom::document(&metadata)?,
+        });
+        if machine.is_this() {
+            own = Some(path);
         }
     }
-    println!("dist: {} bytes", binary.len());
-    let metadata = sbom::metadata()?;
+    let own = own.context("nothing is made for machines such as this one")?;
     let release = Release {
         version: version()?,
         name: arguments.name.clone(),
         url: arguments.url.clone(),
-        binary,
         licence: fs::read(root().join("LICENSE"))?,
         readme: fs::read_to_string(root().join("README.md"))?,
-        notices: sbom::notices(&metadata)?,
-        manual: trial::manual(&path)?,
-        tools: trial::tools(&path)?,
+        manual: trial::manual(&own)?,
+        builds,
+        tools: trial::tools(&own)?,
     };
-    let mut files = packages::make(&release, &out)?;
-    files.push(sbom::make(&metadata, &release.version, &out)?);
+    let files = packages::make(&release, &out)?;
     sums(&out, &files)?;
     trial::all(&release, &out)?;
     println!("dist: all is in {}", out.display());

@@ -9,27 +9,31 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::archive::{Member, tar_gz, zip};
-use super::{Release, digest};
+use super::{Build, Machine, Release, digest};
 
 const SUMMARY: &str = "Runs code that AI agents write in a strict sandbox: an MCP server and a command line";
-/// The C libraries whose systems a static binary runs on: all of them.
-const PLATFORMS: &str = "py3-none-manylinux2014_x86_64.musllinux_1_1_x86_64";
+/// The C libraries whose systems a static binary runs on, as Python names them: all of them.
+const LIBRARIES: [&str; 2] = ["manylinux2014", "musllinux_1_1"];
+/// Starts the binary for the machine's processor, which lies beside it.
+const CHOICE: &str = "#!/bin/sh\nexec \"$(dirname \"$(readlink -f \"$0\")\")/sandcell-$(uname -m)\" \"$@\"\n";
 /// The licences of what is inside.
 const NOTICES: &str = "THIRD-PARTY-NOTICES.txt";
 const KEYWORDS: [&str; 5] = ["mcp", "sandbox", "code-execution", "agents", "isolation"];
 
 pub(super) fn make(release: &Release, out: &Path) -> Result<Vec<PathBuf>> {
-    let bundle = mcpb(release)?;
-    let files = [
-        (
-            format!("sandcell-{}-x86_64-linux.tar.gz", release.version),
-            tarball(release)?,
-        ),
-        (format!("sandcell-{}-{PLATFORMS}.whl", release.version), wheel(release)?),
-        (format!("sandcell-{}.tgz", release.version), npm(release)?),
-        ("server.json".to_owned(), server_json(release, &bundle)?),
-        (bundle_name(release), bundle),
-    ];
+    let mut files = Vec::new();
+    let mut bundles = Vec::new();
+    for build in &release.builds {
+        let machine = build.machine;
+        let contents = format!("sandcell-{}-{}-linux.cdx.json", release.version, machine.name);
+        files.push((contents, build.contents.clone()));
+        files.push((tarball_name(release, machine), tarball(release, build)?));
+        files.push((wheel_name(release, machine), wheel(release, build)?));
+        bundles.push((bundle_name(release, machine), mcpb(release, build)?));
+    }
+    files.push((npm_name(release), npm(release)?));
+    files.push(("server.json".to_owned(), server_json(release, &bundles)?));
+    files.extend(bundles);
     let mut paths = Vec::new();
     for (name, bytes) in files {
         let path = out.join(name);
@@ -39,8 +43,21 @@ pub(super) fn make(release: &Release, out: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-fn bundle_name(release: &Release) -> String {
-    format!("sandcell-mcp-{}-x86_64-linux.mcpb", release.version)
+pub(super) fn tarball_name(release: &Release, machine: &Machine) -> String {
+    format!("sandcell-{}-{}-linux.tar.gz", release.version, machine.name)
+}
+
+pub(super) fn wheel_name(release: &Release, machine: &Machine) -> String {
+    let platforms: Vec<String> = platforms(machine).collect();
+    format!("sandcell-{}-py3-none-{}.whl", release.version, platforms.join("."))
+}
+
+pub(super) fn npm_name(release: &Release) -> String {
+    format!("sandcell-{}.tgz", release.version)
+}
+
+pub(super) fn bundle_name(release: &Release, machine: &Machine) -> String {
+    format!("sandcell-mcp-{}-{}-linux.mcpb", release.version, machine.name)
 }
 
 /// The readme, with the line by which registries of MCP servers see that a package is the server's own.
@@ -48,19 +65,19 @@ fn readme(release: &Release) -> String {
     format!("{}\n<!-- mcp-name: {} -->\n", release.readme, release.name)
 }
 
-fn tarball(release: &Release) -> Result<Vec<u8>> {
+fn tarball(release: &Release, build: &Build) -> Result<Vec<u8>> {
     let folder = format!("sandcell-{}", release.version);
     tar_gz(&[
-        Member::program(format!("{folder}/sandcell"), &release.binary),
+        Member::program(format!("{folder}/sandcell"), &build.binary),
         Member::text(format!("{folder}/sandcell.1"), release.manual.clone()),
         Member::text(format!("{folder}/LICENSE"), release.licence.clone()),
-        Member::text(format!("{folder}/{NOTICES}"), release.notices.clone()),
+        Member::text(format!("{folder}/{NOTICES}"), build.notices.clone()),
         Member::text(format!("{folder}/README.md"), release.readme.clone()),
     ])
 }
 
 /// A wheel whose only content is the program: `pip install` and `uvx` put it on PATH.
-fn wheel(release: &Release) -> Result<Vec<u8>> {
+fn wheel(release: &Release, build: &Build) -> Result<Vec<u8>> {
     let version = &release.version;
     let info = format!("sandcell-{version}.dist-info");
     let metadata = format!(
@@ -70,11 +87,13 @@ fn wheel(release: &Release) -> Result<Vec<u8>> {
         KEYWORDS.join(","),
         readme(release)
     );
-    let tags: String = platform_tags().map(|tag| format!("Tag: {tag}\n")).collect();
+    let tags: String = platforms(build.machine)
+        .map(|platform| format!("Tag: py3-none-{platform}\n"))
+        .collect();
     let mut members = vec![
-        Member::program(format!("sandcell-{version}.data/scripts/sandcell"), &release.binary),
+        Member::program(format!("sandcell-{version}.data/scripts/sandcell"), &build.binary),
         Member::text(format!("{info}/licenses/LICENSE"), release.licence.clone()),
-        Member::text(format!("{info}/licenses/{NOTICES}"), release.notices.clone()),
+        Member::text(format!("{info}/licenses/{NOTICES}"), build.notices.clone()),
         Member::text(format!("{info}/METADATA"), metadata),
         Member::text(
             format!("{info}/WHEEL"),
@@ -91,12 +110,13 @@ fn wheel(release: &Release) -> Result<Vec<u8>> {
     zip(&members)
 }
 
-/// Each platform of the file's name, as the list inside has them.
-fn platform_tags() -> impl Iterator<Item = String> {
-    let platforms = PLATFORMS.rsplit('-').next().unwrap_or_default();
-    platforms.split('.').map(|platform| format!("py3-none-{platform}"))
+fn platforms(machine: &Machine) -> impl Iterator<Item = String> {
+    LIBRARIES
+        .into_iter()
+        .map(move |library| format!("{library}_{}", machine.name))
 }
 
+/// One package with the binaries for all processors: a second name for each would be one more to look after.
 fn npm(release: &Release) -> Result<Vec<u8>> {
     let package = json!({
         "name": "sandcell",
@@ -106,17 +126,22 @@ fn npm(release: &Release) -> Result<Vec<u8>> {
         "keywords": KEYWORDS,
         "mcpName": release.name,
         "os": ["linux"],
-        "cpu": ["x64"],
+        "cpu": release.builds.iter().map(|build| build.machine.node).collect::<Vec<_>>(),
         "bin": {"sandcell": "bin/sandcell"},
-        "files": ["bin/sandcell", NOTICES],
+        "files": ["bin", NOTICES],
     });
-    tar_gz(&[
+    let mut members = vec![
         Member::text("package/package.json", pretty(&package)?),
-        Member::program("package/bin/sandcell", &release.binary),
+        Member::program("package/bin/sandcell", CHOICE.as_bytes()),
         Member::text("package/LICENSE", release.licence.clone()),
-        Member::text(format!("package/{NOTICES}"), release.notices.clone()),
         Member::text("package/README.md", readme(release)),
-    ])
+    ];
+    for build in &release.builds {
+        let name = build.machine.name;
+        members.push(Member::program(format!("package/bin/sandcell-{name}"), &build.binary));
+        members.push(Member::text(format!("package/{name}-{NOTICES}"), build.notices.clone()));
+    }
+    tar_gz(&members)
 }
 
 /// The manifest of an MCP bundle.
@@ -145,18 +170,18 @@ pub(super) fn manifest(release: &Release) -> Value {
     })
 }
 
-fn mcpb(release: &Release) -> Result<Vec<u8>> {
+fn mcpb(release: &Release, build: &Build) -> Result<Vec<u8>> {
     zip(&[
         Member::text("manifest.json", pretty(&manifest(release))?),
-        Member::program("server/sandcell", &release.binary),
+        Member::program("server/sandcell", &build.binary),
         Member::text("LICENSE", release.licence.clone()),
-        Member::text(NOTICES, release.notices.clone()),
+        Member::text(NOTICES, build.notices.clone()),
         Member::text("README.md", release.readme.clone()),
     ])
 }
 
 /// What registries of MCP servers are told.
-fn server_json(release: &Release, bundle: &[u8]) -> Result<Vec<u8>> {
+fn server_json(release: &Release, bundles: &[(String, Vec<u8>)]) -> Result<Vec<u8>> {
     let serve = json!([{"type": "positional", "value": "serve"}]);
     let mut packages = vec![
         json!({
@@ -177,11 +202,13 @@ fn server_json(release: &Release, bundle: &[u8]) -> Result<Vec<u8>> {
         }),
     ];
     if let Some(url) = &release.url {
-        packages.push(json!({
-            "registryType": "mcpb",
-            "identifier": format!("{}/{}", url.trim_end_matches('/'), bundle_name(release)),
-            "fileSha256": digest(bundle),
-            "transport": {"type": "stdio"},
+        packages.extend(bundles.iter().map(|(file, bytes)| {
+            json!({
+                "registryType": "mcpb",
+                "identifier": format!("{}/{file}", url.trim_end_matches('/')),
+                "fileSha256": digest(bytes),
+                "transport": {"type": "stdio"},
+            })
         }));
     }
     pretty(&json!({

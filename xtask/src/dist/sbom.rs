@@ -2,32 +2,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use super::TARGET;
+use super::Machine;
 use crate::command::{cargo, output, root};
 
 /// What cargo knows of the crates, for the target of the binary.
-pub(super) fn metadata() -> Result<Value> {
+pub(super) fn metadata(machine: &Machine) -> Result<Value> {
     let text = output(cargo().args([
         "metadata",
         "--format-version",
         "1",
         "--quiet",
         "--filter-platform",
-        TARGET,
+        machine.target,
     ]))?;
     Ok(serde_json::from_str(&text)?)
-}
-
-pub(super) fn make(metadata: &Value, version: &str, out: &Path) -> Result<PathBuf> {
-    let document = document(metadata, &checksums()?)?;
-    let path = out.join(format!("sandcell-{version}.cdx.json"));
-    fs::write(&path, serde_json::to_vec_pretty(&document)?)?;
-    Ok(path)
 }
 
 /// Checksums of the lock file, by name and version.
@@ -119,7 +112,8 @@ pub(super) fn notices(metadata: &Value) -> Result<Vec<u8>> {
     Ok(document.into_bytes())
 }
 
-fn document(metadata: &Value, checksums: &BTreeMap<(String, String), String>) -> Result<Value> {
+pub(super) fn document(metadata: &Value) -> Result<Vec<u8>> {
+    let checksums = checksums()?;
     let packages = inside(metadata)?;
     let nodes = needs(metadata);
     let ours = packages
@@ -155,7 +149,7 @@ fn document(metadata: &Value, checksums: &BTreeMap<(String, String), String>) ->
             "hashes": hashes,
         }));
     }
-    Ok(json!({
+    let document = json!({
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
         "version": 1,
@@ -168,5 +162,6 @@ fn document(metadata: &Value, checksums: &BTreeMap<(String, String), String>) ->
         }},
         "components": components,
         "dependencies": edges,
-    }))
+    });
+    Ok(serde_json::to_vec_pretty(&document)?)
 }

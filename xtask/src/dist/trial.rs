@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use super::Release;
+use super::{Release, packages};
 use crate::command::{must, nothing_may_be_skipped, works};
 
 /// From nothing to what the first call prints.
@@ -38,12 +38,11 @@ pub(super) fn tools(binary: &Path) -> Result<Vec<(String, String)>> {
 }
 
 pub(super) fn all(release: &Release, out: &Path) -> Result<()> {
-    let file = |end: &str| -> Result<PathBuf> {
-        let mut names = std::fs::read_dir(out)?.flatten().map(|entry| entry.path());
-        names
-            .find(|path| path.to_string_lossy().ends_with(end))
-            .with_context(|| format!("there is no file *{end}"))
-    };
+    let mut machines = release.builds.iter().map(|build| build.machine);
+    let machine = machines
+        .find(|machine| machine.is_this())
+        .context("no build for this machine")?;
+    let wheel = out.join(packages::wheel_name(release, machine));
     must(
         Command::new("sha256sum")
             .args(["--check", "--quiet", "SHA256SUMS"])
@@ -53,7 +52,7 @@ pub(super) fn all(release: &Release, out: &Path) -> Result<()> {
         must(
             Command::new("tar")
                 .arg("xzf")
-                .arg(file(".tar.gz")?)
+                .arg(out.join(packages::tarball_name(release, machine)))
                 .arg("-C")
                 .arg(folder),
         )?;
@@ -71,7 +70,7 @@ pub(super) fn all(release: &Release, out: &Path) -> Result<()> {
             "--no-index",
             "--disable-pip-version-check",
         ]);
-        must(install.arg(file(".whl")?))?;
+        must(install.arg(&wheel))?;
         Ok(vec![folder.join("venv/bin/sandcell")])
     })?;
     let uvx = std::env::var_os("SANDCELL_TEST_UV").map(|uv| PathBuf::from(uv).with_file_name("uvx"));
@@ -80,7 +79,7 @@ pub(super) fn all(release: &Release, out: &Path) -> Result<()> {
         trial("the wheel by uvx", |_| {
             let mut words = vec![uvx.clone()];
             words.extend(["--offline", "--from"].map(PathBuf::from));
-            words.extend([file(".whl")?, PathBuf::from("sandcell")]);
+            words.extend([wheel.clone(), PathBuf::from("sandcell")]);
             Ok(words)
         })?;
     }
@@ -95,7 +94,7 @@ pub(super) fn all(release: &Release, out: &Path) -> Result<()> {
                 "--loglevel=error",
                 "--prefix",
             ]);
-            must(install.arg(folder).arg(file(".tgz")?))?;
+            must(install.arg(folder).arg(out.join(packages::npm_name(release))))?;
             Ok(vec![folder.join("node_modules/.bin/sandcell")])
         })?;
     }
@@ -104,7 +103,7 @@ pub(super) fn all(release: &Release, out: &Path) -> Result<()> {
         must(
             Command::new("python3")
                 .args(["-m", "zipfile", "-e"])
-                .arg(file(".mcpb")?)
+                .arg(out.join(packages::bundle_name(release, machine)))
                 .arg(folder),
         )?;
         let manifest: Value = serde_json::from_slice(&std::fs::read(folder.join("manifest.json"))?)?;

@@ -4,7 +4,7 @@
 //! because that is refused where the root is read-only and would cost each start. Volumes are named after the agent's
 //! digest; what is in one is compared before it is used, since whoever may use the daemon could have written to it.
 
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 
 use bollard::Docker;
 use bollard::errors::Error;
@@ -23,16 +23,30 @@ use super::labels;
 use super::tar::{self, BLOCK};
 
 /// The agent for one kind of machine.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Agent {
     /// As Rust names it.
     architecture: &'static str,
     /// The same as daemons name it.
     aliases: [&'static str; 2],
-    /// Linked statically; empty if it could not be built.
-    program: &'static [u8],
+    /// Linked statically; empty if it could not be built. Unpacked when it is first wanted.
+    program: LazyLock<Vec<u8>>,
     /// The name of its volume, once it was wanted.
     volume: OnceLock<String>,
+}
+
+/// There is one for each architecture.
+impl PartialEq for Agent {
+    fn eq(&self, other: &Self) -> bool {
+        self.architecture == other.architecture
+    }
+}
+
+impl Eq for Agent {}
+
+/// What the build packed; no bytes for what it could not build.
+fn unpacked(packed: &[u8]) -> Vec<u8> {
+    miniz_oxide::inflate::decompress_to_vec_with_limit(packed, PROGRAM_MAX).unwrap_or_default()
 }
 
 /// The agents of this build.
@@ -40,17 +54,19 @@ static AGENTS: [Agent; 2] = [
     Agent {
         architecture: "x86_64",
         aliases: ["x86_64", "amd64"],
-        program: include_bytes!(concat!(env!("OUT_DIR"), "/agent-x86_64")),
+        program: LazyLock::new(|| unpacked(include_bytes!(concat!(env!("OUT_DIR"), "/agent-x86_64")))),
         volume: OnceLock::new(),
     },
     Agent {
         architecture: "aarch64",
         aliases: ["aarch64", "arm64"],
-        program: include_bytes!(concat!(env!("OUT_DIR"), "/agent-aarch64")),
+        program: LazyLock::new(|| unpacked(include_bytes!(concat!(env!("OUT_DIR"), "/agent-aarch64")))),
         volume: OnceLock::new(),
     },
 ];
 
+/// More than an agent has.
+const PROGRAM_MAX: usize = 1_500_000;
 /// Where the volume is mounted.
 pub(super) const FOLDER: &str = "/.sandcell";
 /// The program in it.
@@ -83,7 +99,7 @@ impl Agent {
     /// The volume's name.
     fn volume(&self) -> &str {
         self.volume.get_or_init(|| {
-            let digest = Sha256::digest(self.program);
+            let digest = Sha256::digest(self.program.as_slice());
             let hex: String = digest.iter().take(10).map(|byte| format!("{byte:02x}")).collect();
             format!("sandcell-agent-{hex}")
         })
@@ -146,7 +162,7 @@ async fn put(docker: &Docker, agent: &Agent, container: &str) -> Result<(), Erro
         return Ok(());
     }
     let options = UploadToContainerOptionsBuilder::default().path(FOLDER).build();
-    let archive = bollard::body_full(Bytes::from(tar::of_program(FILE, agent.program)));
+    let archive = bollard::body_full(Bytes::from(tar::of_program(FILE, &agent.program)));
     docker.upload_to_container(container, Some(options), archive).await?;
     if holds(docker, agent, container).await {
         Ok(())
@@ -163,7 +179,7 @@ async fn put(docker: &Docker, agent: &Agent, container: &str) -> Result<(), Erro
 
 /// Whether the volume holds this very program.
 async fn holds(docker: &Docker, agent: &Agent, container: &str) -> bool {
-    let program = agent.program;
+    let program = agent.program.as_slice();
     let options = DownloadFromContainerOptionsBuilder::default().path(PATH).build();
     let mut stream = docker.download_from_container(container, Some(options));
     let mut bytes = Vec::new();
@@ -190,7 +206,7 @@ mod tests {
         // What ELF calls them.
         for (architecture, machine) in [("x86_64", 62), ("aarch64", 183)] {
             let program = match Agent::of(architecture) {
-                Ok(agent) => agent.program,
+                Ok(agent) => agent.program.as_slice(),
                 Err(error) if architecture != std::env::consts::ARCH => {
                     println!("skipped: {error}");
                     continue;
@@ -199,7 +215,7 @@ mod tests {
             };
             assert!(program.starts_with(b"\x7fELF"));
             assert_eq!(program[18], machine);
-            assert!(program.len() < 1_500_000, "{} bytes", program.len());
+            assert!(program.len() < PROGRAM_MAX, "{} bytes", program.len());
             assert!(!has_interpreter(program), "{architecture}");
         }
     }
