@@ -248,6 +248,7 @@ impl Core {
         if first {
             self.executions.shelve(execution);
         }
+        self.pool.call_ended();
     }
 
     /// Waits for the end of an execution as its caller does: for so long at most, and not when cancelled.

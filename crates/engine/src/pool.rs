@@ -35,6 +35,8 @@ const SETTLE: Duration = Duration::from_millis(50);
 const OPEN: Duration = Duration::from_secs(30);
 /// How long to wait after a sandbox could not be made.
 const PAUSE: Duration = Duration::from_secs(5);
+/// How long making the next one waits for the call that took one: making takes a processor, and a call needs two.
+const AFTER_CALL: Duration = Duration::from_millis(10);
 /// With so long a time without a miss fewer sandboxes wait.
 const QUIET: Duration = Duration::from_secs(60);
 /// What one waiting sandbox with an interpreter costs at least, and what it is taken to cost until one was measured.
@@ -65,6 +67,8 @@ pub(crate) struct Parked {
 pub(crate) struct Pool {
     state: Mutex<State>,
     wake: Notify,
+    /// A call has ended.
+    answered: Notify,
 }
 
 #[derive(Debug)]
@@ -115,6 +119,7 @@ impl Pool {
         Self {
             state: Mutex::new(state),
             wake: Notify::new(),
+            answered: Notify::new(),
         }
     }
 
@@ -177,6 +182,11 @@ impl Pool {
                 return Some(parked);
             }
         }
+    }
+
+    /// A call has ended, so the processors are free for making the next one.
+    pub(crate) fn call_ended(&self) {
+        self.answered.notify_waiters();
     }
 
     /// Whether another one should be made now.
@@ -329,6 +339,7 @@ pub(crate) async fn fill(core: Arc<Core>) {
             }
             join_all(core.pool.surplus().into_iter().map(end)).await;
             let _ = timeout(QUIET, core.pool.wake.notified()).await;
+            let _ = timeout(AFTER_CALL, core.pool.answered.notified()).await;
         }
     };
     tokio::select! {

@@ -369,10 +369,14 @@ impl Record {
         self.changed.send_replace(());
     }
 
+    pub(crate) fn is_for_one_run(&self) -> bool {
+        self.birth.kind == Kind::Throwaway
+    }
+
     /// When it ends, as callers are told; none if it is for one run.
     pub(crate) fn expiry(&self) -> Option<crate::Expiry> {
         let lifetime = self.birth.lifetime;
-        (self.birth.kind != Kind::Throwaway).then(|| crate::Expiry {
+        (!self.is_for_one_run()).then(|| crate::Expiry {
             idle: self.birth.idle,
             ends: lifetime.map(|lifetime| self.created + lifetime),
             lifetime,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sandcell_sandbox::{Backend, Code, Failure, Sandbox, SandboxError, SandboxSpec};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{Instrument as _, Span};
 
 use crate::core::Core;
@@ -25,6 +25,9 @@ const CREATE: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(25);
 /// How long a sandbox may take to close, before it is dropped instead.
 pub(crate) const CLOSE: Duration = Duration::from_secs(5);
+
+/// How long a sandbox for one run is left alone after its run, whose answer is on its way.
+const AFTER_ANSWER: Duration = Duration::from_millis(2);
 
 /// What to make, and who may make it, in this order.
 #[derive(Debug, Clone)]
@@ -91,6 +94,10 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan, span:
     // When it was closed while it was made, it is closed now.
     record.born(sandbox.clone());
     let gone = watch(&core, &record, sandbox.as_ref()).await;
+    if record.is_for_one_run() {
+        // Ending many processes takes the processors that the answer still needs.
+        sleep(AFTER_ANSWER).await;
+    }
     core.witnesses
         .sandbox(EventKind::SandboxClosed, &record, || gone.story());
     tracing::debug!(sandbox = %record.id, "the sandbox {}", gone.story());
