@@ -6,6 +6,13 @@ use std::time::Duration;
 pub(crate) const MESSAGE_BYTES: usize = 24 << 20;
 /// Levels of brackets in a message; the JSON parser refuses more as well, but without an answer.
 pub(crate) const MESSAGE_DEPTH: u32 = 128;
+/// Brackets, commas and colons of a message. Each value takes hundreds of bytes of memory once it is read, and much longer
+/// to read than a byte of a string; calls have some dozens.
+pub(crate) const MESSAGE_MARKS: u32 = 10_000;
+/// Bytes of a message that is no call of a tool: no other carries files or code.
+pub(crate) const PLAIN_MESSAGE_BYTES: usize = 256 << 10;
+/// Bytes of what a client says about a request (`_meta`) and of a request's id: both are kept as long as it is worked on.
+pub(crate) const ABOUT_BYTES: usize = 16 << 10;
 /// Requests of one connection that are worked on at once; more are refused.
 pub(crate) const REQUESTS_IN_FLIGHT: usize = 256;
 /// Answers that may wait for a client which does not read, before the server stops reading from it.

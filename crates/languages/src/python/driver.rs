@@ -26,7 +26,7 @@ pub struct DriverFile {
 
 const BOOT: &str = include_str!("driver/boot.py");
 
-static FILES: LazyLock<[DriverFile; 17]> = LazyLock::new(|| {
+static FILES: LazyLock<[DriverFile; 18]> = LazyLock::new(|| {
     [
         file("core", include_bytes!(concat!(env!("OUT_DIR"), "/core"))),
         file("imports", include_bytes!(concat!(env!("OUT_DIR"), "/imports"))),
@@ -43,6 +43,7 @@ static FILES: LazyLock<[DriverFile; 17]> = LazyLock::new(|| {
         file("notebook", include_bytes!(concat!(env!("OUT_DIR"), "/notebook"))),
         file("shell", include_bytes!(concat!(env!("OUT_DIR"), "/shell"))),
         file("packages", include_bytes!(concat!(env!("OUT_DIR"), "/packages"))),
+        file("reloads", include_bytes!(concat!(env!("OUT_DIR"), "/reloads"))),
         file("variables", include_bytes!(concat!(env!("OUT_DIR"), "/variables"))),
         file("parent", include_bytes!(concat!(env!("OUT_DIR"), "/parent"))),
     ]

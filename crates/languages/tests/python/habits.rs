@@ -178,10 +178,70 @@ async fn line_magics_do_their_work() {
     );
     let ran = python.run("%nothing_like_this").await;
     assert!(
-        ran.error().message.contains("there are %alias_magic, %cat, %cd"),
+        ran.error()
+            .message
+            .contains("there are %alias_magic, %autoreload, %cat, %cd"),
         "{}",
         ran.error().message
     );
+}
+
+#[tokio::test]
+async fn a_file_is_written_as_it_stands() {
+    let mut python = python!();
+    python.run("%%writefile w.txt\n\nx\n\ny\n").await.ok();
+    python.run("%%writefile -a w.txt\n\nz").await.ok();
+    let text = std::fs::read_to_string(python.sandbox.home().join("w.txt")).unwrap();
+    assert_eq!(text, "\nx\n\ny\n\nz\n");
+}
+
+#[tokio::test]
+async fn forgetting_the_past_keeps_variables() {
+    let mut python = python!();
+    python.run("kept = 'v'").await.ok();
+    python.run("%reset -f in").await.ok();
+    python.run("%reset -f out").await.ok();
+    assert_eq!(python.run("kept, len(Out)").await.ok().text(), "('v', 0)");
+    python.run("%reset -f").await.ok();
+    assert_eq!(python.run("kept").await.error().name, "NameError");
+}
+
+#[tokio::test]
+async fn a_picture_that_is_not_there_is_an_error() {
+    let mut python = python!();
+    let ran = python
+        .run("from IPython.display import Image, Audio\nImage('nosuch.png')")
+        .await;
+    assert_eq!(ran.error().name, "FileNotFoundError");
+    assert_eq!(
+        python.run("Audio('nosuch.wav')").await.error().name,
+        "FileNotFoundError"
+    );
+}
+
+#[tokio::test]
+async fn modules_that_changed_are_loaded_again() {
+    let mut python = python!();
+    python.run("%load_ext autoreload\n%autoreload 2").await.ok();
+    let first = "def v():\n    return 1\nclass C:\n    def m(self):\n        return 'old'\n";
+    python.run(&format!("%%writefile armod.py\n{first}")).await.ok();
+    let ran = python
+        .run("import armod\nfrom armod import v\nc = armod.C()\nv(), c.m()")
+        .await;
+    assert_eq!(ran.ok().text(), "(1, 'old')");
+    let second = first.replace("return 1", "return 2222").replace("old", "new");
+    python.run(&format!("%%writefile armod.py\n{second}")).await.ok();
+    assert_eq!(
+        python.run("armod.v(), v(), c.m()").await.ok().text(),
+        "(2222, 2222, 'new')"
+    );
+    python.run("%%writefile armod.py\ndef v(:").await.ok();
+    let ran = python.run("v()").await.ok();
+    assert!(ran.stderr.contains("autoreload of armod failed"), "{}", ran.stderr);
+    assert_eq!(ran.text(), "2222");
+    python.run("%autoreload 0").await.ok();
+    python.run(&format!("%%writefile armod.py\n{first}")).await.ok();
+    assert_eq!(python.run("v()").await.ok().text(), "2222");
 }
 
 #[tokio::test]

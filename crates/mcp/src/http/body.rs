@@ -20,8 +20,13 @@ pub(crate) type Body = BoxBody<Bytes, Infallible>;
 /// Pieces of an answer on their way from the session to the connection.
 const PIECES: usize = 4;
 
-/// Reads a body of at most so many bytes, in at most this time.
-pub(crate) async fn read(mut body: Incoming, most: usize, within: Duration) -> Result<Bytes, Refusal> {
+/// Reads a body of at most so many bytes, in at most this time; `grow` is asked for room for all that has come.
+pub(crate) async fn read(
+    mut body: Incoming,
+    most: usize,
+    within: Duration,
+    mut grow: impl FnMut(usize) -> Result<(), Refusal>,
+) -> Result<Bytes, Refusal> {
     let mut bytes = BytesMut::new();
     let all = async {
         while let Some(frame) = body.frame().await {
@@ -30,6 +35,7 @@ pub(crate) async fn read(mut body: Incoming, most: usize, within: Duration) -> R
             if bytes.len() + piece.len() > most {
                 return Err(Refusal::too_large(most));
             }
+            grow(bytes.len() + piece.len())?;
             bytes.extend_from_slice(&piece);
         }
         Ok(())

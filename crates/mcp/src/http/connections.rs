@@ -4,19 +4,21 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use sandcell_engine::Principal;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::body;
 use super::door::{Door, From};
 use super::live::LiveLimits;
 use super::tls::Tls;
@@ -45,8 +47,59 @@ struct Table {
 
 #[derive(Debug)]
 struct Entry {
-    trusted: Arc<AtomicBool>,
+    occupant: Arc<Occupant>,
     end: CancellationToken,
+}
+
+/// Who has a place, and whether it is needed right now.
+#[derive(Debug, Default)]
+pub(crate) struct Occupant {
+    /// The caller whose request was let in first; none for strangers.
+    caller: OnceLock<Arc<str>>,
+    /// Requests that are being answered.
+    busy: AtomicUsize,
+}
+
+impl Occupant {
+    /// A request of this caller was let in.
+    pub(crate) fn let_in(&self, who: &Principal) {
+        self.caller.get_or_init(|| Arc::clone(&who.0));
+    }
+
+    /// Until the guard goes, a request is being answered.
+    fn begin(self: &Arc<Self>) -> Busy {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        Busy(Arc::clone(self))
+    }
+
+    fn is_idle(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) == 0
+    }
+}
+
+struct Busy(Arc<Occupant>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Table {
+    /// The place that a new connection may have when all are taken: the oldest of which no request was let in yet; else
+    /// the oldest that waits for its next request, of the caller who has most. So nobody keeps others out by connecting.
+    fn to_give_up(&self) -> Option<u64> {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for (number, entry) in &self.all {
+            match entry.occupant.caller.get() {
+                None => return Some(*number),
+                Some(caller) => *counts.entry(caller).or_default() += 1,
+            }
+        }
+        let idle = self.all.iter().rev().filter(|(_, entry)| entry.occupant.is_idle());
+        let places = |entry: &Entry| Some(counts.get(entry.occupant.caller.get()?.as_ref()).copied());
+        idle.max_by_key(|(_, entry)| places(entry)).map(|(number, _)| *number)
+    }
 }
 
 /// A place that is taken.
@@ -54,7 +107,7 @@ struct Entry {
 pub(crate) struct Slot {
     slots: Arc<Slots>,
     number: u64,
-    trusted: Arc<AtomicBool>,
+    occupant: Arc<Occupant>,
     end: CancellationToken,
 }
 
@@ -80,18 +133,13 @@ impl Slots {
         self.table().all.len()
     }
 
-    /// Takes a place. When all are taken, the oldest connection of which no request was let in yet has to go; when
-    /// there is none, the new one. So whoever only connects cannot keep out those who are let in.
+    /// Takes a place, of another connection when all are taken and one can be given up.
     pub(crate) fn take(self: &Arc<Self>) -> (Option<Slot>, bool) {
         let most = self.limits.get().connections;
         let mut table = self.table();
         let mut evicted = false;
         if table.all.len() >= most {
-            let stranger = table
-                .all
-                .iter()
-                .find(|(_, entry)| !entry.trusted.load(Ordering::Relaxed));
-            let Some(number) = stranger.map(|(number, _)| *number) else {
+            let Some(number) = table.to_give_up() else {
                 return (None, false);
             };
             if let Some(entry) = table.all.remove(&number) {
@@ -101,16 +149,16 @@ impl Slots {
         }
         let number = table.next;
         table.next += 1;
-        let (trusted, end) = (Arc::new(AtomicBool::new(false)), CancellationToken::new());
+        let (occupant, end) = (Arc::<Occupant>::default(), CancellationToken::new());
         let entry = Entry {
-            trusted: Arc::clone(&trusted),
+            occupant: Arc::clone(&occupant),
             end: end.clone(),
         };
         table.all.insert(number, entry);
         let slot = Slot {
             slots: Arc::clone(self),
             number,
-            trusted,
+            occupant,
             end,
         };
         (Some(slot), evicted)
@@ -132,7 +180,7 @@ pub(crate) async fn serve(
         here,
         secure: tls.is_some(),
         local: false,
-        trusted: Arc::clone(&slot.trusted),
+        occupant: Arc::clone(&slot.occupant),
     };
     // Without these the connection is slower or outlives its peer longer, which is no reason to refuse it.
     let _as_it_is = stream.set_nodelay(true);
@@ -165,7 +213,7 @@ pub(crate) async fn serve_local(stream: tokio::net::UnixStream, slot: Slot, door
         here: (here, 80).into(),
         secure: false,
         local: true,
-        trusted: Arc::clone(&slot.trusted),
+        occupant: Arc::clone(&slot.occupant),
     };
     let end = slot.end.clone();
     tokio::select! {
@@ -178,7 +226,11 @@ async fn speak<S>(stream: S, door: &Arc<Door>, from: &From, drain: CancellationT
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(|request| async { Ok::<_, std::convert::Infallible>(door.answer(request, from).await) });
+    let service = service_fn(|request| async {
+        let busy = from.occupant.begin();
+        let response = door.answer(request, from).await;
+        Ok::<_, std::convert::Infallible>(response.map(|body| body::holding(body, busy)))
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_WITHIN)
@@ -279,22 +331,30 @@ mod tests {
     use crate::http::HttpLimits;
 
     #[test]
-    fn strangers_make_room_and_those_who_were_let_in_do_not() {
+    fn strangers_make_room_and_then_whoever_has_most() {
         let slots = Slots::new(LiveLimits::new(HttpLimits {
-            connections: 2,
+            connections: 3,
             ..HttpLimits::for_tests()
         }));
-        let (first, _) = slots.take();
-        let (second, _) = slots.take();
-        let (first, second) = (first.unwrap(), second.unwrap());
-        first.trusted.store(true, Ordering::Relaxed);
+        let [greedy, modest] = ["greedy", "modest"].map(|name| Principal(name.into()));
+        let [first, second, stranger] = [(); 3].map(|()| slots.take().0.unwrap());
+        first.occupant.let_in(&modest);
+        second.occupant.let_in(&greedy);
         let (third, evicted) = slots.take();
-        assert!(evicted && second.end.is_cancelled() && !first.end.is_cancelled());
+        assert!(evicted && stranger.end.is_cancelled());
         let third = third.unwrap();
-        third.trusted.store(true, Ordering::Relaxed);
+        third.occupant.let_in(&greedy);
+        // The older one of the caller with two has a request under way, so the other one goes.
+        let busy = second.occupant.begin();
+        let (fourth, evicted) = slots.take();
+        assert!(evicted && third.end.is_cancelled() && !first.end.is_cancelled() && !second.end.is_cancelled());
+        let fourth = fourth.unwrap();
+        fourth.occupant.let_in(&greedy);
+        // With requests under way everywhere the new one has to go.
+        let _all = [first.occupant.begin(), fourth.occupant.begin()];
         assert!(slots.take().0.is_none());
-        drop((second, first));
-        assert!(slots.take().0.is_some());
+        drop(busy);
+        assert!(slots.take().1 && second.end.is_cancelled());
     }
 
     #[tokio::test(start_paused = true)]

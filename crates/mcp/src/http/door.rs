@@ -18,11 +18,12 @@ use hyper::header::{
 };
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use sandcell_engine::Principal;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tower_service::Service as _;
 
 use super::BODY_WITHIN;
 use super::body::{self, Body};
+use super::connections::Occupant;
 use super::guesses::Guesses;
 use super::live::LiveLimits;
 use super::message::{self, Kind, Message};
@@ -86,8 +87,8 @@ pub(crate) struct From {
     pub(crate) secure: bool,
     /// Whether it came from a program of the same user, by a socket of the file system.
     pub(crate) local: bool,
-    /// Set once a request of the connection was let in: such a connection is not given up for a new one.
-    pub(crate) trusted: Arc<AtomicBool>,
+    /// Who has the connection's place.
+    pub(crate) occupant: Arc<Occupant>,
 }
 
 /// A call that is being answered, for the drain at the end.
@@ -262,20 +263,20 @@ impl Door {
                 Denied::Scope => Refusal::scope_missing(),
                 Denied::Unreachable => Refusal::issuer_unreachable(),
                 Denied::Full => Refusal::server_full(),
-                Denied::Wrong => {
-                    tracing::warn!(peer = %from.peer, "a request with a wrong token");
-                    match self.guesses.wrong(from.peer) {
-                        Ok(()) => Refusal::wrong_token(),
-                        Err(wait) => Refusal::guessing(wait),
+                Denied::Wrong => match self.guesses.wrong(from.peer) {
+                    Ok(()) => {
+                        tracing::warn!(peer = %from.peer, "a request with a wrong token");
+                        Refusal::wrong_token()
                     }
-                }
+                    Err(wait) => Refusal::guessing(wait),
+                },
             };
             refusal.pointing_to(self.gate.signpost())
         })?;
         if admission.only.is_some_and(|only| only != wanted) {
             return Err(Refusal::token_for_other_use());
         }
-        from.trusted.store(true, Ordering::Relaxed);
+        from.occupant.let_in(&admission.who);
         Ok(admission)
     }
 
@@ -406,17 +407,18 @@ impl Door {
             Some(Ok(length)) => length,
             Some(Err(_)) | None => MESSAGE_BYTES,
         };
-        let units = u32::try_from(most / UNIT + 1).unwrap_or(u32::MAX);
         // Held while it is read; what is made of it counts as a call.
-        let full = |_| Refusal::server_full();
-        let _own = tenant.incoming.try_acquire_many(units).map_err(full)?;
-        // Ordinary messages never wait for what other callers announce and do not send.
-        let _all = if most > SMALL_MESSAGE {
-            Some(self.incoming.try_acquire_many(units).map_err(full)?)
-        } else {
-            None
+        let mut room = Room {
+            own: &tenant.incoming,
+            all: &self.incoming,
+            units: [0; 2],
+            held: Vec::new(),
         };
-        body::read(incoming, most, BODY_WITHIN).await
+        if length.is_some() {
+            room.grow(most)?;
+        }
+        // Of a length that nobody told, only what came is counted.
+        body::read(incoming, most, BODY_WITHIN, |bytes| room.grow(bytes)).await
     }
 
     /// Takes room for an answer that can have the size of a file.
@@ -442,6 +444,35 @@ impl Door {
             Ok(Some(places)) => Ok(places),
             Ok(None) | Err(_) => Err(Refusal::server_full()),
         }
+    }
+}
+
+/// What a body that is being read takes of the room for bodies, of its caller's and of all callers'.
+struct Room<'a> {
+    own: &'a Semaphore,
+    all: &'a Semaphore,
+    /// What was taken of both.
+    units: [u32; 2],
+    held: Vec<SemaphorePermit<'a>>,
+}
+
+impl Room<'_> {
+    /// Takes what so many bytes need, all in all.
+    fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
+        let wanted = u32::try_from(bytes / UNIT + 1).unwrap_or(u32::MAX);
+        // Ordinary messages never wait for what other callers announce and do not send.
+        let of_all = if bytes > SMALL_MESSAGE { wanted } else { 0 };
+        for (place, (units, wanted)) in [self.own, self.all]
+            .into_iter()
+            .zip(self.units.iter_mut().zip([wanted, of_all]))
+        {
+            if wanted > *units {
+                let more = place.try_acquire_many(wanted - *units);
+                self.held.push(more.map_err(|_| Refusal::server_full())?);
+                *units = wanted;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -63,3 +63,44 @@ fn kind(message: &ClientJsonRpcMessage) -> Kind {
         _ => Kind::Other,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_would_be_kept_without_need_is_refused() {
+        let long = "x".repeat(300 << 10);
+        let many = vec![json!({"": 0}); 10_000];
+        let meta = |meta: Value| json!({"name": "execute_code", "arguments": {"code": long}, "_meta": meta});
+        for (id, method, params, taken) in [
+            (json!(1), "tools/call", meta(json!({})), true),
+            (
+                json!("x".repeat(1000)),
+                "tools/call",
+                meta(json!({"progressToken": "t"})),
+                true,
+            ),
+            (json!(1), "ping", json!({"_meta": {"x": "x".repeat(10_000)}}), true),
+            (json!(1), "tools/call", meta(json!({"progressToken": long})), false),
+            (json!(1), "tools/call", meta(json!({"x": {"y": long}})), false),
+            (
+                json!(1),
+                "tools/call",
+                json!({"name": "x", "arguments": {"x": many}}),
+                false,
+            ),
+            (json!(long), "tools/call", json!({"name": "x"}), false),
+            (json!(1), "ping", json!({"x": long}), false),
+            (json!(1), "no/such/method", json!({"x": long}), false),
+        ] {
+            let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+            let seen = look(message.to_string().as_bytes());
+            assert_eq!(seen.is_ok(), taken, "{method} {:?}", seen.err());
+        }
+        let note = json!({"jsonrpc": "2.0", "method": "notifications/x", "params": {"x": long}});
+        assert!(look(note.to_string().as_bytes()).is_err());
+    }
+}

@@ -11,6 +11,8 @@ const TOKEN_BYTES: usize = 300;
 pub(crate) struct Scanner {
     depth: u32,
     deepest: u32,
+    /// Brackets, commas and colons: as many as there are values, or more.
+    marks: u32,
     in_string: bool,
     escaped: bool,
     /// The string, number or word at the top level that is being read, as it stands.
@@ -40,6 +42,11 @@ impl Scanner {
         self.deepest
     }
 
+    /// How many values there are at the most, those in a map counted with their keys.
+    pub(crate) fn marks(&self) -> u32 {
+        self.marks
+    }
+
     /// The request's id, if it is a string or a whole number.
     pub(crate) fn id(&self) -> Option<&Value> {
         self.id.as_ref()
@@ -66,6 +73,9 @@ impl Scanner {
     }
 
     fn plain_byte(&mut self, byte: u8) {
+        if matches!(byte, b'{' | b'[' | b',' | b':') {
+            self.marks = self.marks.saturating_add(1);
+        }
         match byte {
             b'"' => {
                 self.in_string = true;
@@ -163,6 +173,12 @@ mod tests {
         assert_eq!(scan(r#"{"a":[["[[[["]]}"#).deepest(), 3);
         assert_eq!(scan(&"[".repeat(200_000)).deepest(), 200_000);
         assert_eq!(scan(r#""\"[""#).deepest(), 0);
+    }
+
+    #[test]
+    fn values_are_counted_outside_of_strings() {
+        assert_eq!(scan(r#"{"a":[1,2,{"b":"[,:{"}]}"#).marks(), 7);
+        assert_eq!(scan(&"{\"\":0},".repeat(1000)).marks(), 3000);
     }
 
     #[test]

@@ -7,7 +7,10 @@ use std::io;
 use std::sync::Arc;
 
 use rmcp::RoleServer;
-use rmcp::model::{ClientJsonRpcMessage, ClientNotification, JsonRpcMessage, RequestId, ServerJsonRpcMessage};
+use rmcp::model::{
+    ClientJsonRpcMessage, ClientNotification, ClientRequest, GetMeta as _, JsonRpcMessage, RequestId,
+    ServerJsonRpcMessage,
+};
 use rmcp::transport::Transport;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
@@ -17,7 +20,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::ledger::{Entry, Ledger, Ticket};
 use super::scanner::Scanner;
-use crate::limits::{FLUSH, GRACE_AFTER_EOF, MESSAGE_BYTES, MESSAGE_DEPTH, REQUESTS_IN_FLIGHT};
+use crate::limits::{
+    ABOUT_BYTES, FLUSH, GRACE_AFTER_EOF, MESSAGE_BYTES, MESSAGE_DEPTH, MESSAGE_MARKS, PLAIN_MESSAGE_BYTES,
+    REQUESTS_IN_FLIGHT,
+};
 
 /// Answers that the writer holds at once.
 const WRITER_QUEUE: usize = 4;
@@ -249,14 +255,55 @@ pub(crate) fn parse(line: &[u8], scanner: &Scanner) -> Result<Option<ClientJsonR
             "lists of messages are not taken; send one message a line".into(),
         ));
     }
+    if scanner.marks() > MESSAGE_MARKS {
+        let text = format!(
+            "the message has more than {MESSAGE_MARKS} values; send large data as text, or as a file by write_file"
+        );
+        return Err((INVALID_REQUEST, text));
+    }
     match serde_json::from_slice(line) {
-        Ok(message) => Ok(Some(message)),
+        Ok(message) => within_bounds(&message, line.len()).map(|()| Some(message)),
         Err(error) if matches!(error.classify(), serde_json::error::Category::Data) => Err((
             INVALID_REQUEST,
             "this is not a message of MCP: jsonrpc, method or id is missing or wrong".into(),
         )),
         Err(error) => Err((PARSE_ERROR, format!("the message is not JSON: {error}"))),
     }
+}
+
+/// Refuses what would be kept, or copied into answers, without anybody needing so much of it.
+fn within_bounds(message: &ClientJsonRpcMessage, bytes: usize) -> Result<(), Refusal> {
+    let JsonRpcMessage::Request(request) = message else {
+        return plain_size(bytes);
+    };
+    if !matches!(request.request, ClientRequest::CallToolRequest(_)) {
+        plain_size(bytes)?;
+    }
+    let id = match &request.id {
+        RequestId::String(id) => id.len(),
+        RequestId::Number(_) => 0,
+    };
+    // Nothing of a message that is no longer can be longer.
+    let about = if bytes > ABOUT_BYTES {
+        id.max(serde_json::to_string(request.request.get_meta()).map_or(0, |text| text.len()))
+    } else {
+        0
+    };
+    if about > ABOUT_BYTES {
+        let text = format!("the request's id or _meta has {about} bytes; at most {ABOUT_BYTES} are taken");
+        return Err((INVALID_REQUEST, text));
+    }
+    Ok(())
+}
+
+fn plain_size(bytes: usize) -> Result<(), Refusal> {
+    if bytes <= PLAIN_MESSAGE_BYTES {
+        return Ok(());
+    }
+    let text = format!(
+        "the message has {bytes} bytes; at most {PLAIN_MESSAGE_BYTES} are taken of one that is no call of a tool"
+    );
+    Err((INVALID_REQUEST, text))
 }
 
 /// Writes until the channel closes. A client that cannot be written to is gone.

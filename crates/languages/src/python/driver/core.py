@@ -70,6 +70,7 @@ class session:
     captured = None  # where displays go instead, while something captures them
     failed = None  # what methods that show the last value have raised, while they are asked
     formatted = False  # functions are registered that show values
+    reloads = False  # modules that have changed are loaded again before each cell
     inputs = []  # `In`
     outputs = {}  # `Out`
     last = ("", "", "")  # `_`, `__` and `___`
@@ -484,6 +485,8 @@ def run_code(code):
 def execute(text, name):
     """Runs a cell's text; returns the last expression's value or NOTHING."""
     remember(name, text)
+    if session.reloads:
+        part("reloads").load_changed()
     if text.lstrip().startswith("%%"):
         return part("magics").cell(text, name)
     return run_text(text, name)

@@ -279,6 +279,8 @@ def line(name, arguments, frame=None):
 
 
 # Magics whose line is code, or is expanded where it is run.
+# Cell magics whose body is text, not code with numbers of lines.
+AS_TEXT = {"writefile", "file"}
 AS_WRITTEN = {"time", "timeit", "prun", "debug", "sx", "system", "macro", "alias"}
 
 
@@ -454,7 +456,22 @@ def magic_whos(arguments, _frame):
         print("%-20s %-12s %-10s %s" % (item["name"], item["type"], item["shape"], item["preview"]))
 
 
-def magic_reset(_arguments, _frame):
+def magic_reset(arguments, _frame):
+    """Forgets all names; with `in`, `out` or `dhist` those of the session's past only, as in a notebook."""
+    only = [word for word in arguments.split() if not word.startswith("-")]
+    for word in only:
+        if word not in ("in", "out", "dhist", "array"):
+            raise UsageError("%%reset knows in, out, dhist and array, not %r" % word)
+        if word == "in":
+            core.session.inputs[:] = [""] * len(core.session.inputs)
+        elif word == "out":
+            for number in list(core.session.outputs):
+                core.part("shell").forget_output(number)
+        elif word == "array":
+            for item in those("ndarray numpy.ndarray"):
+                core.NAMES.pop(item["name"], None)
+    if only:
+        return
     for name in [name for name in core.NAMES if not name.startswith("__")]:
         del core.NAMES[name]
 
@@ -484,7 +501,7 @@ LINE.update(
     {
         name: nothing
         for name in (
-            "matplotlib", "unload_ext", "autoreload", "config",
+            "matplotlib", "unload_ext", "config",
             "colors", "automagic", "aimport", "pdb", "logstart", "logstop", "alias", "gui", "autosave",
         )
     }
@@ -499,7 +516,7 @@ def cell(text, name):
     before, _, rest = text.partition("%%")
     head, _, tail = rest.partition("\n")
     magic, _, arguments = head.strip().partition(" ")
-    body = "\n" * (before.count("\n") + 1) + tail
+    body = tail if magic in AS_TEXT else "\n" * (before.count("\n") + 1) + tail
     function = CELL.get(magic) or core.part("moremagics").CELL.get(magic)
     if function is None:
         known = ", ".join(["%%" + item for item in sorted(CELL)])
@@ -561,7 +578,6 @@ def cell_writefile(arguments, body, _name):
         raise UsageError("%%writefile needs the name of one file")
     path = os.path.expanduser(words[0])
     verb = "Appending to" if append else ("Overwriting" if os.path.exists(path) else "Writing")
-    body = body.lstrip("\n")
     with open(path, "a" if append else "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(body if body.endswith("\n") else body + "\n")
     print(verb, path)

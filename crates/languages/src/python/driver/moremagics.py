@@ -245,6 +245,7 @@ LINE = {
     "pdoc": magic_pdoc, "pdef": magic_pdef, "pycat": magic_pycat, "pfile": magic_psource, "load": magic_load,
     "tb": magic_tb, "debug": magic_debug, "psearch": magic_psearch, "prun": magic_prun, "load_ext": magic_load_ext,
     "reload_ext": magic_load_ext, "alias_magic": magic_alias_magic, "pylab": magic_pylab, "pprint": magic_pprint,
-    "xmode": magic_xmode, "dhist": magic_dhist, "reset_selective": magic_reset_selective,
+    "xmode": magic_xmode, "dhist": magic_dhist, "autoreload": lambda arguments, frame: core.part("reloads").magic_autoreload(arguments, frame),
+    "reset_selective": magic_reset_selective,
 }
 CELL = {"prun": cell_prun, "sx": cell_sx, "system": cell_sx, "!": cell_sx}

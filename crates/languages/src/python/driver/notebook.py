@@ -74,14 +74,16 @@ class Shown:
         import os
 
         self.url = url
-        if filename is None and isinstance(data, str) and self.reads_files and os.path.exists(data[:1000]):
-            filename = data
+        if filename is None and isinstance(data, str) and self.reads_files:
+            named = os.path.splitext(data[:1000])[1].lower() in self.endings and not data.startswith(("http://", "https://"))
+            filename = data if named or os.path.exists(data[:1000]) else None
         if filename is not None:
             with open(filename, "rb") as file:
                 data = file.read()
         self.data = data
 
     reads_files = False
+    endings = ()  # those of names of files
 
     def __repr__(self):
         return "<IPython.core.display.%s object>" % type(self).__name__
@@ -204,6 +206,7 @@ class Image(Shown):
     """A picture from bytes or a file."""
 
     reads_files = True
+    endings = (".png", ".jpg", ".jpeg", ".gif")
 
     @property
     def mime(self):
@@ -230,6 +233,7 @@ class Audio(Shown):
 
     mime = "audio/wav"
     reads_files = True
+    endings = (".wav", ".mp3", ".ogg", ".flac")
 
     def __init__(self, data=None, filename=None, url=None, rate=None, **_options):
         if data is not None and not isinstance(data, (str, bytes)) and rate:

@@ -1,0 +1,71 @@
+"""`%autoreload`: modules whose files have changed since are loaded again before the next cell."""
+
+import os
+import sys
+
+Function, Module = type(lambda: None), type(sys)
+# What belongs to a function itself, beside its name.
+OF_FUNCTION = ("__code__", "__defaults__", "__kwdefaults__", "__doc__", "__dict__")
+OF_CLASS = ("__dict__", "__weakref__", "__module__", "__qualname__")
+# Where nothing changes.
+FIXED = tuple({os.path.join(folder, "") for folder in (sys.prefix, sys.base_prefix, sys.exec_prefix)})
+
+
+class seen:
+    """When the files of modules were last changed, by the modules' names."""
+
+    times = {}
+
+
+def magic_autoreload(arguments, _frame):
+    """`%autoreload 2` (or `1`, `3`): before each cell; `%autoreload 0`: no more; `%autoreload`: once, now."""
+    mode = (arguments.split() or ["now"])[0].lower()
+    if mode not in ("now", "0", "off", "1", "explicit", "2", "all", "3", "complete"):
+        raise core.part("magics").UsageError("%%autoreload takes 0, 1, 2 or 3, not %r" % mode)
+    if mode != "now":
+        core.session.reloads = mode not in ("0", "off")
+    load_changed()
+
+
+def load_changed():
+    for name, module in list(sys.modules.items()):
+        path = vars(module).get("__file__") if type(module) is Module else None
+        if name == "__main__" or type(path) is not str or path.startswith(FIXED) or not path.endswith(".py"):
+            continue
+        try:
+            time = os.stat(path).st_mtime_ns
+        except OSError:
+            continue
+        before = seen.times.setdefault(name, time)
+        if before != time:
+            seen.times[name] = time
+            load(name, module)
+
+
+def load(name, module):
+    old = dict(vars(module))
+    try:
+        core.standard("importlib").reload(module)
+    except Exception as error:
+        print("[autoreload of %s failed: %s: %s]" % (name, type(error).__name__, error), file=sys.stderr)
+        return
+    for key, value in old.items():
+        renew(value, vars(module).get(key), name)
+
+
+def renew(old, new, name):
+    """Makes what others hold of the old module do what the new one does."""
+    if old is new or getattr(old, "__module__", None) != name:
+        return
+    if type(old) is type(new) is Function:
+        for part in OF_FUNCTION:
+            try:
+                setattr(old, part, getattr(new, part))
+            except ValueError:  # other closures
+                return
+    elif type(old) is type(new) is type:
+        for key in [key for key in vars(old) if key not in vars(new)]:
+            delattr(old, key)
+        for key, value in list(vars(new).items()):
+            if key not in OF_CLASS:
+                setattr(old, key, value)
