@@ -618,7 +618,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "http.connections",
         whole(4, 65_536),
         "1024",
-        "Connections of all callers together. When all are taken, the oldest that was not let in yet makes room.",
+        "Connections of all callers together. When all are taken, the oldest that was not let in yet makes room, or one of whoever has most that waits for its next request.",
     ),
     operator(
         "http.requests_per_caller",
