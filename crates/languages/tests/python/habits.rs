@@ -207,6 +207,48 @@ async fn forgetting_the_past_keeps_variables() {
 }
 
 #[tokio::test]
+async fn commands_see_the_names_of_the_function_that_runs_them() {
+    let mut python = python!();
+    let code =
+        "def f():\n    loc = 'inner'\n    r = %sx echo $loc\n    return r, get_ipython().getoutput('echo {loc}')\nf()";
+    assert_eq!(python.run(code).await.ok().text(), "(['inner'], ['inner'])");
+    python.run("gone = 1\n%xdel gone").await.ok();
+    assert_eq!(python.run("gone").await.error().name, "NameError");
+}
+
+#[tokio::test]
+async fn every_expression_is_shown_where_that_is_asked_for() {
+    let mut python = python!();
+    python
+        .run("%config InteractiveShell.ast_node_interactivity = 'all'")
+        .await
+        .ok();
+    let ran = python.run("1\n2").await.ok();
+    assert_eq!((ran.displays.len(), ran.text().as_str()), (1, "2"));
+}
+
+#[tokio::test]
+async fn classes_made_from_the_librarys_are_shown_like_those() {
+    let mut python = python!();
+    python
+        .run("from collections import *\nfrom types import SimpleNamespace")
+        .await
+        .ok();
+    for (made, shown) in [
+        (
+            "class D(Counter): pass\nD({(i, i): 0.123456 for i in range(8)})",
+            "D({(0, 0): 0.123456,\n   (1, 1): 0.123456,",
+        ),
+        ("class E(defaultdict): pass\nE(list)", "E(list, {})"),
+        ("class F(SimpleNamespace): pass\nF(a=1)", "F(a=1)"),
+        ("class G(deque):\n    def __repr__(self): return 'own'\nG()", "own"),
+    ] {
+        let text = python.run(made).await.ok().text();
+        assert!(text.starts_with(shown), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn a_picture_that_is_not_there_is_an_error() {
     let mut python = python!();
     let ran = python

@@ -493,15 +493,17 @@ LINE = {
     "whos": magic_whos,
     "reset": magic_reset,
     "precision": lambda arguments, frame: core.part("shell").set_precision(arguments),
-    "sx": lambda arguments, frame: capture(arguments),
-    "system": lambda arguments, frame: capture(arguments),
+    "sx": lambda arguments, frame: capture(arguments, frame),
+    "system": lambda arguments, frame: capture(arguments, frame),
+    "xdel": lambda arguments, frame: core.NAMES.pop(arguments.split()[-1], None) and None,
+    "config": lambda arguments, frame: core.part("shell").configure(arguments),
 }
 LINE.update({name: alias(name) for name in ("ls", "cat", "mkdir", "rm", "cp", "mv", "rmdir", "head", "tail")})
 LINE.update(
     {
         name: nothing
         for name in (
-            "matplotlib", "unload_ext", "config",
+            "matplotlib", "unload_ext",
             "colors", "automagic", "aimport", "pdb", "logstart", "logstop", "alias", "gui", "autosave",
         )
     }

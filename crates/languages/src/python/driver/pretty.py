@@ -61,9 +61,12 @@ class Builder:
             return function_text(value)
         if isinstance(value, BaseException) and kind.__repr__ is BaseException.__repr__:
             return self.call(kind.__qualname__ if kind.__module__ == "builtins" else dotted(kind), value.args)
-        known = CALLS.get((kind.__module__, kind.__name__))
-        if known is not None:
-            return self.known(value, kind, known)
+        for base in kind.__mro__:
+            known = CALLS.get((base.__module__, base.__name__))
+            if known is not None:
+                return self.known(value, kind, known, base is kind)
+            if "__repr__" in base.__dict__:
+                break
         if kind.__repr__ is object.__repr__:
             return "<%s at %#x>" % (dotted(kind), id(value))
         if kind is str:
@@ -82,9 +85,9 @@ class Builder:
             group.append(line)
         return group
 
-    def known(self, value, kind, known):
-        """A value of the standard library's as the call that makes it."""
-        name = known[0] or kind.__name__
+    def known(self, value, kind, known, itself):
+        """A value of the standard library's, or of a class made from it, as the call that makes it."""
+        name = known[0] if itself and known[0] else kind.__name__
         if id(value) in self.inside:
             return name + "(...)"
         self.inside.append(id(value))

@@ -145,6 +145,14 @@ class PlainFormatter(Formatter):
         set_precision(str(wanted))
 
 
+def configure(wanted):
+    """`%config InteractiveShell.ast_node_interactivity = 'all'`: which expressions of a cell are shown. What else notebooks set
+    this way (formats of pictures, colours) is decided elsewhere."""
+    name, _, value = wanted.partition("=")
+    if name.strip().endswith("InteractiveShell.ast_node_interactivity") and value:
+        SHELL.ast_node_interactivity = core.standard("ast").literal_eval(value.strip())
+
+
 def set_precision(wanted):
     """`%precision`: how floats are shown. Empty: as Python does."""
     plain = DISPLAY.formatters["text/plain"]
@@ -298,7 +306,7 @@ class InteractiveShell:
         return core.session.cell
 
     def run_line_magic(self, magic_name, line="", _stack_depth=1):
-        return magics().line(magic_name, line, magics().Main)
+        return magics().line(magic_name, line, sys._getframe(_stack_depth))
 
     def run_cell_magic(self, magic_name, line, cell):
         value = magics().cell("%%%%%s %s\n%s" % (magic_name, line, cell), "<cell>")
@@ -306,15 +314,15 @@ class InteractiveShell:
 
     def magic(self, text):
         name, _, rest = text.lstrip("%").partition(" ")
-        return self.run_line_magic(name, rest)
+        return self.run_line_magic(name, rest, 2)
 
     def system(self, command):
-        magics().shell(command, magics().Main)
+        magics().shell(command, sys._getframe(1))
 
     system_raw = system_piped = system
 
     def getoutput(self, command, split=True, depth=0):
-        lines = magics().capture(command, magics().Main)
+        lines = magics().capture(command, sys._getframe(1))
         return lines if split else lines.n
 
     def run_cell(self, raw_cell, store_history=False, silent=False, shell_futures=True, cell_id=None):
