@@ -4,7 +4,7 @@
 //! second, which is on its way meanwhile, what most never need.
 
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -26,41 +26,32 @@ pub struct DriverFile {
 
 const BOOT: &str = include_str!("driver/boot.py");
 
-static FILES: LazyLock<[DriverFile; 18]> = LazyLock::new(|| {
-    [
-        file("core", include_bytes!(concat!(env!("OUT_DIR"), "/core"))),
-        file("imports", include_bytes!(concat!(env!("OUT_DIR"), "/imports"))),
-        file("copies", include_bytes!(concat!(env!("OUT_DIR"), "/copies"))),
-        file("errors", include_bytes!(concat!(env!("OUT_DIR"), "/errors"))),
-        file("advice", include_bytes!(concat!(env!("OUT_DIR"), "/advice"))),
-        file("lookups", include_bytes!(concat!(env!("OUT_DIR"), "/lookups"))),
-        file("pretty", include_bytes!(concat!(env!("OUT_DIR"), "/pretty"))),
-        file("rich", include_bytes!(concat!(env!("OUT_DIR"), "/rich"))),
-        file("charts", include_bytes!(concat!(env!("OUT_DIR"), "/charts"))),
-        file("chartdata", include_bytes!(concat!(env!("OUT_DIR"), "/chartdata"))),
-        file("magics", include_bytes!(concat!(env!("OUT_DIR"), "/magics"))),
-        file("moremagics", include_bytes!(concat!(env!("OUT_DIR"), "/moremagics"))),
-        file("notebook", include_bytes!(concat!(env!("OUT_DIR"), "/notebook"))),
-        file("shell", include_bytes!(concat!(env!("OUT_DIR"), "/shell"))),
-        file("packages", include_bytes!(concat!(env!("OUT_DIR"), "/packages"))),
-        file("reloads", include_bytes!(concat!(env!("OUT_DIR"), "/reloads"))),
-        file("variables", include_bytes!(concat!(env!("OUT_DIR"), "/variables"))),
-        file("parent", include_bytes!(concat!(env!("OUT_DIR"), "/parent"))),
-    ]
-});
+const FILES: [DriverFile; 18] = [
+    file("core", include_str!("driver/core.py")),
+    file("imports", include_str!("driver/imports.py")),
+    file("copies", include_str!("driver/copies.py")),
+    file("errors", include_str!("driver/errors.py")),
+    file("advice", include_str!("driver/advice.py")),
+    file("lookups", include_str!("driver/lookups.py")),
+    file("pretty", include_str!("driver/pretty.py")),
+    file("rich", include_str!("driver/rich.py")),
+    file("charts", include_str!("driver/charts.py")),
+    file("chartdata", include_str!("driver/chartdata.py")),
+    file("magics", include_str!("driver/magics.py")),
+    file("moremagics", include_str!("driver/moremagics.py")),
+    file("notebook", include_str!("driver/notebook.py")),
+    file("shell", include_str!("driver/shell.py")),
+    file("packages", include_str!("driver/packages.py")),
+    file("reloads", include_str!("driver/reloads.py")),
+    file("variables", include_str!("driver/variables.py")),
+    file("parent", include_str!("driver/parent.py")),
+];
 
-/// More bytes than a file has.
-const SOURCE_MAX: usize = 1 << 20;
 /// So many of them, from the first one on, are in the first frame.
 const AT_START: usize = 2;
 
-/// A file that the build packed; it is unpacked once.
-fn file(name: &'static str, packed: &[u8]) -> DriverFile {
-    let source = miniz_oxide::inflate::decompress_to_vec_with_limit(packed, SOURCE_MAX).unwrap_or_default();
-    DriverFile {
-        name,
-        source: String::from_utf8(source).unwrap_or_default().leak(),
-    }
+const fn file(name: &'static str, source: &'static str) -> DriverFile {
+    DriverFile { name, source }
 }
 
 /// Reads `name length` pairs and sources; writes the magic number, pairs and code objects. The same order. All but the
@@ -86,7 +77,7 @@ sys.stdout.buffer.write(" ".join(out).encode() + b"\n" + b"".join(codes))
 /// The files of the driver that runs inside a session, the first one being its start.
 #[must_use]
 pub fn driver_sources() -> &'static [DriverFile] {
-    &*FILES
+    &FILES
 }
 
 /// How the driver is started, and what it reads first.
@@ -181,7 +172,7 @@ fn compile(executable: &std::path::Path, site: &serde_json::Value) -> Option<Byt
         .map(|file| format!("{} {}", file.name, file.source.len()))
         .collect();
     let mut input = (head.join(" ") + "\n").into_bytes();
-    for file in FILES.iter() {
+    for file in &FILES {
         input.extend_from_slice(file.source.as_bytes());
     }
     let output = run_python(executable, COMPILE, &input, Duration::from_secs(20)).ok()?;
