@@ -212,7 +212,13 @@ async fn commands_see_the_names_of_the_function_that_runs_them() {
     let code =
         "def f():\n    loc = 'inner'\n    r = %sx echo $loc\n    return r, get_ipython().getoutput('echo {loc}')\nf()";
     assert_eq!(python.run(code).await.ok().text(), "(['inner'], ['inner'])");
-    python.run("gone = 1\n%xdel gone").await.ok();
+    // Nothing of a value is asked.
+    python
+        .run("class V:\n    def __bool__(self): raise ValueError\ngone = V()\n%xdel gone")
+        .await
+        .ok();
+    assert_eq!(python.run("%xdel").await.error().name, "UsageError");
+    python.run("%reset -f dhist").await.ok();
     assert_eq!(python.run("gone").await.error().name, "NameError");
 }
 

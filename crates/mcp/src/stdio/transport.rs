@@ -273,6 +273,9 @@ pub(crate) fn parse(line: &[u8], scanner: &Scanner) -> Result<Option<ClientJsonR
 
 /// Refuses what would be kept, or copied into answers, without anybody needing so much of it.
 fn within_bounds(message: &ClientJsonRpcMessage, bytes: usize) -> Result<(), Refusal> {
+    if bytes <= ABOUT_BYTES {
+        return Ok(());
+    }
     let JsonRpcMessage::Request(request) = message else {
         return plain_size(bytes);
     };
@@ -283,12 +286,7 @@ fn within_bounds(message: &ClientJsonRpcMessage, bytes: usize) -> Result<(), Ref
         RequestId::String(id) => id.len(),
         RequestId::Number(_) => 0,
     };
-    // Nothing of a message that is no longer can be longer.
-    let about = if bytes > ABOUT_BYTES {
-        id.max(serde_json::to_string(request.request.get_meta()).map_or(0, |text| text.len()))
-    } else {
-        0
-    };
+    let about = id.max(serde_json::to_string(request.request.get_meta()).map_or(0, |text| text.len()));
     if about > ABOUT_BYTES {
         let text = format!("the request's id or _meta has {about} bytes; at most {ABOUT_BYTES} are taken");
         return Err((INVALID_REQUEST, text));

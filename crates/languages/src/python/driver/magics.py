@@ -456,6 +456,13 @@ def magic_whos(arguments, _frame):
         print("%-20s %-12s %-10s %s" % (item["name"], item["type"], item["shape"], item["preview"]))
 
 
+def magic_xdel(arguments, _frame):
+    words = [word for word in arguments.split() if not word.startswith("-")]
+    if len(words) != 1 or words[0] not in core.NAMES:
+        raise UsageError("%xdel needs the name of one variable")
+    del core.NAMES[words[0]]
+
+
 def magic_reset(arguments, _frame):
     """Forgets all names; with `in`, `out` or `dhist` those of the session's past only, as in a notebook."""
     only = [word for word in arguments.split() if not word.startswith("-")]
@@ -467,6 +474,8 @@ def magic_reset(arguments, _frame):
         elif word == "out":
             for number in list(core.session.outputs):
                 core.part("shell").forget_output(number)
+        elif word == "dhist":
+            folders.clear()
         elif word == "array":
             for item in those("ndarray numpy.ndarray"):
                 core.NAMES.pop(item["name"], None)
@@ -495,7 +504,7 @@ LINE = {
     "precision": lambda arguments, frame: core.part("shell").set_precision(arguments),
     "sx": lambda arguments, frame: capture(arguments, frame),
     "system": lambda arguments, frame: capture(arguments, frame),
-    "xdel": lambda arguments, frame: core.NAMES.pop(arguments.split()[-1], None) and None,
+    "xdel": magic_xdel,
     "config": lambda arguments, frame: core.part("shell").configure(arguments),
 }
 LINE.update({name: alias(name) for name in ("ls", "cat", "mkdir", "rm", "cp", "mv", "rmdir", "head", "tail")})

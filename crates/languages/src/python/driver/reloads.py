@@ -55,17 +55,18 @@ def load(name, module):
 
 def renew(old, new, name):
     """Makes what others hold of the old module do what the new one does."""
-    if old is new or getattr(old, "__module__", None) != name:
+    kind = type(old)
+    if old is new or kind is not type(new) or kind not in (Function, type) or old.__module__ != name:
         return
-    if type(old) is type(new) is Function:
-        for part in OF_FUNCTION:
-            try:
+    try:
+        if kind is Function:
+            for part in OF_FUNCTION:
                 setattr(old, part, getattr(new, part))
-            except ValueError:  # other closures
-                return
-    elif type(old) is type(new) is type:
-        for key in [key for key in vars(old) if key not in vars(new)]:
+            return
+        for key in [key for key in vars(old) if key not in vars(new) and key not in OF_CLASS]:
             delattr(old, key)
         for key, value in list(vars(new).items()):
             if key not in OF_CLASS:
                 setattr(old, key, value)
+    except (AttributeError, TypeError, ValueError):
+        pass  # other closures or slots: what was made before stays as it was
