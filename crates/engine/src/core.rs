@@ -9,6 +9,7 @@ use sandcell_sandbox::{
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::callers::Callers;
 use crate::executions::{Execution, error_line};
 use crate::expiring::Crier;
 use crate::floor::Floor;
@@ -50,6 +51,7 @@ pub(crate) struct Core {
     pub(crate) tally: Tally,
     pub(crate) crier: Crier,
     pub(crate) floor: Arc<Floor>,
+    pub(crate) callers: Callers,
     pub(crate) processor: Processor,
     pub(crate) wanted: Wanted,
     /// Fired when the engine is dropped: sandboxes end.
@@ -136,6 +138,7 @@ impl Core {
                 env: with_proxy(&network, std::collections::BTreeMap::new()),
                 network,
                 image: None,
+                caller: None,
             },
             backends: self.backends.clone(),
             turns: None,

@@ -11,6 +11,7 @@
 pub mod api;
 
 mod artifacts;
+mod callers;
 mod cells;
 mod clock;
 mod core;
@@ -70,6 +71,7 @@ pub use spans::TRACE_TARGET;
 pub use tally::Counts;
 pub use watching::Watch;
 
+use crate::callers::Callers;
 use crate::cells::Stay;
 use crate::core::Core;
 use crate::expiring::Crier;
@@ -147,6 +149,7 @@ impl Engine {
             tally: Tally::default(),
             crier: Crier::default(),
             floor: Floor::new(config.executions, config.executions_per_caller),
+            callers: Callers::default(),
             processor: Processor::new(&config.quota),
             wanted: wanted::Wanted::default(),
             down: CancellationToken::new(),

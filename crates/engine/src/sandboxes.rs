@@ -76,6 +76,7 @@ impl Core {
                 env: with_proxy(&network, req.env),
                 network: network.clone(),
                 image: req.image,
+                caller: None,
             },
             turns: Some(Arc::new(Semaphore::new(TOGETHER))),
         };

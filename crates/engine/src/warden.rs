@@ -40,16 +40,25 @@ pub(crate) struct Plan {
 
 /// Makes the sandbox of a record and keeps it to its end. Runs in a task of its own: a caller that leaves breaks nothing off.
 /// Where making it is given up all the same (nobody wants its image any more), the back end leaves nothing of it.
-pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, plan: Plan, span: Span) {
+pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, mut plan: Plan, span: Span) {
     // Should a back end panic, nobody waits for ever and the place is free again.
     let mut guard = Guard {
         core: &core,
         record: &record,
         over: false,
     };
+    let caller = core.callers.number(&record.owner);
     let made = match parked(&core, &record, &plan) {
-        Some(made) => Ok(made),
-        None => in_turn(&core, &record, &plan).instrument(span.clone()).await,
+        Some((sandbox, passed)) => {
+            if let Some(caller) = caller {
+                sandbox.belongs_to(caller);
+            }
+            Ok((sandbox, passed))
+        }
+        None => {
+            plan.spec.caller = caller;
+            in_turn(&core, &record, &plan).instrument(span.clone()).await
+        }
     };
     // It ends when the sandbox is there, not with it.
     drop(span);

@@ -125,7 +125,7 @@ pub(crate) fn entrance(
             } => lock.extend(landlock(writable, readable)?),
             Step::SystemCalls { memory_is_charged } => {
                 lock.push(call(libc::SYS_close_range, &[FIRST_FREE, i64::from(u32::MAX), 0]));
-                lock.push(install(&seccomp::filter(*memory_is_charged)));
+                lock.push(install(seccomp::filter(*memory_is_charged)));
             }
             // Nothing else is in the plan; a step that cannot be written down is no way in.
             _ => return Err(io::ErrorKind::Unsupported.into()),

@@ -273,6 +273,24 @@ impl Group {
         }
     }
 
+    /// Its part of the processors when they are wanted by more than there are, in thousandths of what a group has by default.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub(crate) fn weigh(&self, thousandths: u32) -> io::Result<()> {
+        // By default 1024 on version 1 (at least 2), 100 on version 2 (at least 1).
+        match &self.kind {
+            Groups::V1 { cpu, .. } => {
+                let shares = (u64::from(thousandths) * 1024 / 1000).max(2);
+                write_once(&format!("{cpu}/cpu.shares"), &shares.to_string())
+            }
+            Groups::V2 { folder } => {
+                let weight = (u64::from(thousandths) / 10).max(1);
+                write_once(&format!("{folder}/cpu.weight"), &weight.to_string())
+            }
+        }
+    }
+
     /// Moves a process into the group (version 1; version 2 is entered when the process is cloned).
     ///
     /// # Errors

@@ -68,7 +68,7 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
         Step::NotDumpable => Ok(rustix::process::set_dumpable_behavior(
             rustix::process::DumpableBehavior::NotDumpable,
         )?),
-        Step::SystemCalls { memory_is_charged } => sys::misc::install_filter(&seccomp::filter(*memory_is_charged)),
+        Step::SystemCalls { memory_is_charged } => sys::misc::install_filter(seccomp::filter(*memory_is_charged)),
         Step::FewerSystemCalls { memory_is_charged } => {
             sys::misc::install_filter(&seccomp::filter_without_namespaces(*memory_is_charged))
         }

@@ -64,6 +64,13 @@ pub enum ToLauncher {
         /// The parent.
         parent: u64,
     },
+    /// The sandbox works for this caller from now on: callers get alike of the processors.
+    Belongs {
+        /// The sandbox.
+        id: u64,
+        /// The caller's number; sandboxes that nobody speaks of belong to number 0.
+        caller: u64,
+    },
     /// Show a folder of the host in a running sandbox, read-only.
     Attach {
         /// Which sandbox.
@@ -277,7 +284,16 @@ pub fn receive<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
     buffer: &mut Vec<u8>,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    buffer.resize(MAX_MESSAGE, 0);
     take(socket, buffer, ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+}
+
+/// The same for a process that hears little: room is made for this message alone, since fresh memory costs a process that was
+/// just forked more than asking how much is needed.
+pub(crate) fn receive_one<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let (_, length) = rustix::net::recv(socket, &mut [0_u8; 1][..], RecvFlags::PEEK | RecvFlags::TRUNC)?;
+    let mut buffer = vec![0; length.clamp(1, MAX_MESSAGE)];
+    take(socket, &mut buffer, ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
 }
 
 /// The same for a process that can do without the descriptors: when it has no room for them they are left out.
@@ -288,15 +304,15 @@ pub fn receive_what_fits<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
     buffer: &mut Vec<u8>,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    buffer.resize(MAX_MESSAGE, 0);
     take(socket, buffer, ReturnFlags::TRUNC)
 }
 
 fn take<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
-    buffer: &mut Vec<u8>,
+    buffer: &mut [u8],
     broken: ReturnFlags,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    buffer.resize(MAX_MESSAGE, 0);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::net::recvmsg(

@@ -2,7 +2,7 @@
 //! what its Python is. Nothing of this machine counts.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -19,15 +19,29 @@ use crate::{Detected, Missing, Settings};
 const FOLDERS_MAX: usize = 16;
 const PROGRAMS_MAX: usize = 10_000;
 
-/// Finds the languages of the image that this sandbox is made of. Without a sandbox Python is assumed to be there, and
-/// nothing else.
-pub async fn detect_in(sandbox: Option<&dyn Sandbox>, image: &str, settings: &Settings) -> Detected {
+/// Finds the languages of the image that this sandbox is made of.
+pub async fn detect_in(sandbox: &dyn Sandbox, image: &str, settings: &Settings) -> Detected {
+    let programs = programs(sandbox).await;
+    let python = python(sandbox, &programs).await;
+    describe(&programs, python, image, settings)
+}
+
+/// The languages of an image that nobody has looked into: Python is taken to be there, and nothing else.
+#[must_use]
+pub fn suppose(image: &str, settings: &Settings) -> Detected {
+    const PYTHON: &str = "python3";
+    let programs = BTreeMap::from([(PYTHON.to_owned(), PathBuf::from(PYTHON))]);
+    describe(&programs, Some(unasked(PYTHON)), image, settings)
+}
+
+fn describe(
+    programs: &BTreeMap<String, PathBuf>,
+    python: Option<PythonRuntime>,
+    image: &str,
+    settings: &Settings,
+) -> Detected {
     let mut detected = Detected::default();
-    let programs = match sandbox {
-        Some(sandbox) => programs(sandbox).await,
-        None => BTreeMap::from([("python3".to_owned(), PathBuf::from("python3"))]),
-    };
-    match python(sandbox, &programs).await {
+    match python {
         Some(runtime) => {
             detected.python = Some(Arc::new(PythonLanguage::new(runtime).with_copies(!settings.forgetful)));
         }
@@ -40,7 +54,7 @@ pub async fn detect_in(sandbox: Option<&dyn Sandbox>, image: &str, settings: &Se
         }),
     }
     match Table::load(&settings.tables) {
-        Ok(table) => table.detect(&Finder::of_image(&programs), None, &mut detected),
+        Ok(table) => table.detect(&Finder::of_image(programs), None, &mut detected),
         Err(failure) => detected.problems.push(failure),
     }
     for missing in &mut detected.missing {
@@ -60,19 +74,14 @@ fn absent(language: &str, image: &str) -> Failure {
     )
 }
 
-async fn python(sandbox: Option<&dyn Sandbox>, programs: &BTreeMap<String, PathBuf>) -> Option<PythonRuntime> {
+async fn python(sandbox: &dyn Sandbox, programs: &BTreeMap<String, PathBuf>) -> Option<PythonRuntime> {
     for name in ["python3", "python"] {
         if !programs.contains_key(name) {
             continue;
         }
-        match sandbox {
-            Some(sandbox) => match runtime_inside(name, sandbox).await {
-                Some(runtime) => return Some(runtime),
-                None => tracing::debug!(name, "an interpreter of the image does not answer or is too old"),
-            },
-            None => {
-                return Some(unasked(name));
-            }
+        match runtime_inside(name, sandbox).await {
+            Some(runtime) => return Some(runtime),
+            None => tracing::debug!(name, "an interpreter of the image does not answer or is too old"),
         }
     }
     None
@@ -93,12 +102,18 @@ async fn programs(sandbox: &dyn Sandbox) -> BTreeMap<String, PathBuf> {
         let listing = sandbox.files().list(&place, false, PROGRAMS_MAX).await;
         for entry in listing.map(|listing| listing.entries).unwrap_or_default() {
             if matches!(entry.kind, EntryKind::File | EntryKind::Link) {
-                let path = Path::new(folder).join(&entry.name);
-                found.entry(entry.name).or_insert(path);
+                found
+                    .entry(entry.name.clone())
+                    .or_insert_with(|| within(&place, &entry.name));
             }
         }
     }
     found
+}
+
+/// A program of a folder inside, as the sandbox writes it whatever this machine's separator is.
+fn within(folder: &SandboxPath, name: &str) -> PathBuf {
+    PathBuf::from(format!("{}/{name}", folder.as_str().trim_end_matches('/')))
 }
 
 /// Languages of this machine that are looked for again in sandboxes of an image.
@@ -178,5 +193,27 @@ fn unasked(name: &str) -> PythonRuntime {
         site: Vec::new(),
         venv: None,
         libraries: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_an_image_have_the_sandboxs_paths_on_every_system() {
+        for (folder, path) in [("/usr/bin/", "/usr/bin/node"), ("/", "/node")] {
+            let folder = SandboxPath::parse(folder).unwrap();
+            assert_eq!(within(&folder, "node").to_str(), Some(path));
+        }
+    }
+
+    #[test]
+    fn of_an_image_that_nobody_looked_into_only_python_is_supposed() {
+        let found = suppose("some/image", &Settings::default());
+        assert!(found.python.is_some() && found.table.is_empty());
+        assert!(found.problems.is_empty(), "{:?}", found.problems);
+        let ruby = found.missing.iter().find(|missing| missing.name == "ruby").unwrap();
+        assert!(ruby.failure.message.contains("some/image"), "{}", ruby.failure);
     }
 }

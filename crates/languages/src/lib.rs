@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use sandcell_sandbox::{Code, Failure, Language, SandboxPath};
 
-pub use inside::{detect_in, with_images};
+pub use inside::{detect_in, suppose, with_images};
 pub use system::{SYSTEM_PACKAGES, SystemPackages};
 use table::{Finder, Table, TableLanguage};
 

@@ -328,9 +328,10 @@ impl ServerHandler for Server {
 
     async fn list_tools(
         &self,
-        _: Option<PaginatedRequestParams>,
+        page: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
+        wire::whole_list(page.as_ref())?;
         Ok(ListToolsResult::with_all_items(
             self.0.tools.iter().map(wire::tool).collect(),
         ))
@@ -346,12 +347,9 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let Some(tool) = self.tool(&request.name) else {
-            let message = format!(
-                "there is no tool {}; the tools are {}",
-                crate::arguments::echo(&request.name),
-                names(&self.0.tools)
-            );
-            return Err(ErrorData::invalid_params(message, None));
+            let message = format!("there is no tool {}", crate::arguments::echo(&request.name));
+            let remedy = format!("the tools are {}", names(&self.0.tools));
+            return Err(wire::misuse(ErrorCode::INVALID_PARAMS, &message, &remedy));
         };
         let left = tool.left_to_user(&*self.0.host, request.arguments.as_ref().unwrap_or(&Map::new()));
         let consent = match self
@@ -390,9 +388,10 @@ impl ServerHandler for Server {
 
     async fn list_prompts(
         &self,
-        _: Option<PaginatedRequestParams>,
+        page: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
+        wire::whole_list(page.as_ref())?;
         Ok(ListPromptsResult::with_all_items(
             self.0.prompts.iter().map(wire::prompt).collect(),
         ))
@@ -406,16 +405,18 @@ impl ServerHandler for Server {
         let Some(prompt) = self.0.prompts.iter().find(|prompt| prompt.name == request.name) else {
             let names: Vec<&str> = self.0.prompts.iter().map(|prompt| prompt.name).collect();
             let name = crate::arguments::echo(&request.name);
-            let message = format!("there is no prompt {name}; the prompts are {}", names.join(", "));
-            return Err(ErrorData::invalid_params(message, None));
+            let message = format!("there is no prompt {name}");
+            let remedy = format!("the prompts are {}", names.join(", "));
+            return Err(wire::misuse(ErrorCode::INVALID_PARAMS, &message, &remedy));
         };
         let given = request.arguments.unwrap_or_default();
         let value = |name: &str| given.get(name).and_then(|value| value.as_str()).map(str::to_owned);
         match prompt.text(&value) {
             Ok(text) => Ok(wire::prompt_text(prompt, text).into()),
             Err(missing) => {
-                let message = format!("the prompt {} needs a text for {missing}", prompt.name);
-                Err(ErrorData::invalid_params(message, None))
+                let message = format!("the prompt {} lacks an argument", prompt.name);
+                let remedy = format!("give a text for {missing}");
+                Err(wire::misuse(ErrorCode::INVALID_PARAMS, &message, &remedy))
             }
         }
     }
@@ -436,17 +437,19 @@ impl ServerHandler for Server {
 
     async fn list_resources(
         &self,
-        _: Option<PaginatedRequestParams>,
+        page: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
+        wire::whole_list(page.as_ref())?;
         Ok(ListResourcesResult::default())
     }
 
     async fn list_resource_templates(
         &self,
-        _: Option<PaginatedRequestParams>,
+        page: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        wire::whole_list(page.as_ref())?;
         Ok(ListResourceTemplatesResult::with_all_items(wire::resource_templates()))
     }
 
@@ -514,14 +517,12 @@ impl ServerHandler for Server {
         let no_handshake = context.meta.protocol_version() >= Some(ProtocolVersion::V_2026_07_28);
         let unknown = no_handshake && request.method == "initialize";
         Err(if KNOWN.contains(&request.method.as_str()) && !unknown {
-            let message = format!("the params of {method} have the wrong shape; arguments must be an object");
-            ErrorData::invalid_params(message, None)
+            let message = format!("the params of {method} have the wrong shape");
+            wire::misuse(ErrorCode::INVALID_PARAMS, &message, "arguments must be an object")
         } else {
-            ErrorData::new(
-                ErrorCode::METHOD_NOT_FOUND,
-                format!("there is no method {method}"),
-                None,
-            )
+            let message = format!("there is no method {method}");
+            let remedy = "tools/list says what can be called by tools/call; `initialize` or `server/discover` says what else there is";
+            wire::misuse(ErrorCode::METHOD_NOT_FOUND, &message, remedy)
         })
     }
 }

@@ -1,9 +1,10 @@
 //! Our own words as rmcp's types. Together with `server` and `stdio::transport`, the only code that names them.
 
 use rmcp::model::{
-    CallToolResult, CompleteRequestParams, CompleteResult, CompletionInfo, ContentBlock, ErrorData, GetPromptResult,
-    MetaObject, Prompt as McpPrompt, PromptArgument, PromptMessage, ReadResourceResult, Reference, Resource,
-    ResourceContents, ResourceTemplate, Role, Tool as McpTool, ToolAnnotations,
+    CallToolResult, CompleteRequestParams, CompleteResult, CompletionInfo, ContentBlock, ErrorCode, ErrorData,
+    GetPromptResult, MetaObject, PaginatedRequestParams, Prompt as McpPrompt, PromptArgument, PromptMessage,
+    ReadResourceResult, Reference, Resource, ResourceContents, ResourceTemplate, Role, Tool as McpTool,
+    ToolAnnotations,
 };
 use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
@@ -124,6 +125,24 @@ pub(crate) fn completed(completed: Completed) -> CompleteResult {
     let total = u32::try_from(completed.total).ok();
     // As many as there may be at most were kept.
     CompleteResult::new(CompletionInfo::with_pagination(completed.values, total, more).unwrap_or_default())
+}
+
+/// A request that cannot be answered as it is, for the model and for whoever writes a client.
+pub(crate) fn misuse(code: ErrorCode, message: &str, remedy: &str) -> ErrorData {
+    let data = json!({"code": Code::InvalidArgument, "message": message, "remedy": remedy});
+    ErrorData::new(code, format!("{message}; {remedy}"), Some(data))
+}
+
+/// Lists are given whole, so that no cursor was ever given.
+pub(crate) fn whole_list(page: Option<&PaginatedRequestParams>) -> Result<(), ErrorData> {
+    if page.is_none_or(|page| page.cursor.is_none()) {
+        return Ok(());
+    }
+    Err(misuse(
+        ErrorCode::INVALID_PARAMS,
+        "this cursor was not given by this server",
+        "ask without a cursor: the list comes whole",
+    ))
 }
 
 /// A mistake of the server outside of tools.

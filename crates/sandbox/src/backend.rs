@@ -22,6 +22,8 @@ pub struct SandboxSpec {
     pub env: BTreeMap<String, String>,
     /// A container image, where the back end knows images.
     pub image: Option<String>,
+    /// For whom it is made, as [`Sandbox::belongs_to`] has it.
+    pub caller: Option<u64>,
 }
 
 /// What a sandbox may reach over the network.
@@ -148,6 +150,12 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
 
     /// The environment its programs start with.
     fn base_env(&self) -> &BTreeMap<String, String>;
+
+    /// It works for the caller of this number from now on: where the back end can, callers get alike of the processors, however
+    /// many sandboxes each keeps busy. Sandboxes for which this is not called are taken to be of number 0. Cheap.
+    fn belongs_to(&self, caller: u64) {
+        let _ = caller;
+    }
 
     /// Starts a program inside.
     async fn spawn(&self, command: Command) -> Result<Process, SandboxError>;

@@ -43,4 +43,4 @@ pub use session::{
     Aftermath, Cell, CellError, CellOutcome, CellStatus, Interrupter, Language, LanguageInfo, MimeBundle, NotLoaded,
     OutputStream, Session, SessionEvent, SessionFeatures, Variable,
 };
-pub use system::System;
+pub use system::{System, plain_path};

@@ -4,6 +4,7 @@
 mod cli;
 mod config;
 mod reload;
+mod screen;
 #[cfg(unix)]
 mod service;
 mod signals;

@@ -58,6 +58,8 @@ pub(crate) fn folder() -> Result<PathBuf, Failure> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let folder = match runtime.filter(|path| path.is_absolute()) {
         Some(path) => path.join("sandcell"),
+        // macOS has no /run.
+        None if own.is_root() && cfg!(not(target_os = "linux")) => PathBuf::from("/var/run/sandcell"),
         None if own.is_root() => PathBuf::from("/run/sandcell"),
         None => PathBuf::from(format!("/tmp/sandcell-{}", own.as_raw())),
     };

@@ -12,6 +12,15 @@ pub(crate) struct Stop {
     /// Where it asks the process to stop.
     #[cfg(unix)]
     hangup: Option<tokio::signal::unix::Signal>,
+    #[cfg(windows)]
+    interrupt: tokio::signal::windows::CtrlC,
+    #[cfg(windows)]
+    pause: tokio::signal::windows::CtrlBreak,
+    /// The console's window is closed: some seconds are left.
+    #[cfg(windows)]
+    close: tokio::signal::windows::CtrlClose,
+    #[cfg(windows)]
+    shutdown: tokio::signal::windows::CtrlShutdown,
 }
 
 /// What a hang-up signal is for.
@@ -86,10 +95,15 @@ impl Stop {
         })
     }
 
-    #[cfg(not(unix))]
-    #[expect(clippy::unnecessary_wraps, reason = "the other systems can fail here")]
+    #[cfg(windows)]
     fn start(_: OnHangUp) -> std::io::Result<Self> {
-        Ok(Self {})
+        use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close, ctrl_shutdown};
+        Ok(Self {
+            interrupt: ctrl_c()?,
+            pause: ctrl_break()?,
+            close: ctrl_close()?,
+            shutdown: ctrl_shutdown()?,
+        })
     }
 
     /// Waits for the next one and says its number.
@@ -108,12 +122,14 @@ impl Stop {
         }
     }
 
-    /// Waits for the next one and says its number.
-    #[cfg(not(unix))]
+    /// Waits for the next one and says the number of the signal that means the same elsewhere.
+    #[cfg(windows)]
     pub(crate) async fn next(&mut self) -> u8 {
-        match tokio::signal::ctrl_c().await {
-            Ok(()) => 2,
-            Err(_) => std::future::pending().await,
+        tokio::select! {
+            _ = self.interrupt.recv() => 2,
+            _ = self.pause.recv() => 2,
+            _ = self.close.recv() => 1,
+            _ = self.shutdown.recv() => 15,
         }
     }
 }

@@ -3,7 +3,6 @@
 #[cfg(feature = "otel")]
 mod traces;
 
-use std::io::IsTerminal;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use sandcell_sandbox::Failure;
@@ -12,6 +11,8 @@ use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Registry, reload};
+
+use crate::screen::is_screen;
 
 /// The variable that says what is logged, also before settings are read.
 const VARIABLE: &str = "SANDCELL_LOG";
@@ -31,7 +32,7 @@ pub(crate) fn start() {
     let (filter, handle) = reload::Layer::new(filter);
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(is_screen(&std::io::stderr()))
         .with_target(false)
         .with_filter(filter);
     let registry = tracing_subscriber::registry().with(lines);

@@ -99,8 +99,16 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 }
 
 /// Finds the languages of this machine. Runs each interpreter once, for some milliseconds, unless it is remembered.
+#[cfg(any(not(feature = "docker"), all(target_os = "linux", feature = "native")))]
 pub(crate) fn languages(settings: &Settings) -> Detected {
     sandcell_languages::detect(&wanted(settings))
+}
+
+/// Where no sandbox ever runs this machine's programs, they are not asked, nor missed: on macOS `python3` may be a
+/// stand-in that opens a window. What the usual image has is found out with the back end.
+#[cfg(all(feature = "docker", not(all(target_os = "linux", feature = "native"))))]
+pub(crate) fn languages(settings: &Settings) -> Detected {
+    sandcell_languages::suppose(&settings.docker.image, &wanted(settings))
 }
 
 fn wanted(settings: &Settings) -> sandcell_languages::Settings {

@@ -10,7 +10,8 @@ pub const MAX_FRAME: usize = 8 << 20;
 /// Kind and stream id, which the length field counts.
 const HEAD: usize = 5;
 
-/// How much room the decoder offers to a read at the least.
+/// How much room the decoder offers to a read at the least: at first, and where reads fill what they are offered.
+const FIRST_ROOM: usize = 4 << 10;
 const READ_ROOM: usize = 64 << 10;
 
 /// A decoder or buffer that has grown beyond this gives its memory back when it is empty.
@@ -111,11 +112,24 @@ impl<'a> Frame<'a> {
 }
 
 /// Cuts a byte stream into frames. Holds at most one frame and what one read brought behind it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Decoder {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
+    /// How much is read at once: the more, the more there was to read. Most sandboxes never hear of more than little frames.
+    usual: usize,
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self {
+            bytes: Vec::new(),
+            start: 0,
+            end: 0,
+            usual: FIRST_ROOM,
+        }
+    }
 }
 
 impl Decoder {
@@ -145,11 +159,14 @@ impl Decoder {
     fn wanted(&self) -> usize {
         let have = self.end - self.start;
         let missing = self.head().map_or(0, |(length, _)| (length + 4).saturating_sub(have));
-        missing.clamp(READ_ROOM, have.max(READ_ROOM))
+        missing.clamp(self.usual, have.max(self.usual))
     }
 
     /// Says that `count` bytes of the room were filled.
     pub fn filled(&mut self, count: usize) {
+        if count >= self.usual {
+            self.usual = (2 * self.usual).min(READ_ROOM);
+        }
         self.end = self.end.saturating_add(count).min(self.bytes.len());
     }
 
@@ -349,6 +366,20 @@ mod tests {
             let bytes = [5, 0, 0, 0, kind, 1, 0, 0, 0];
             assert!(feed(&mut Decoder::default(), &bytes, 100).is_err(), "{kind}");
         }
+    }
+
+    #[test]
+    fn little_frames_take_little_memory_and_full_reads_get_more_room() {
+        let mut decoder = Decoder::default();
+        for _ in 0..1000 {
+            decoder.room();
+            assert!(decoder.bytes.len() <= FIRST_ROOM);
+            decoder.filled(0);
+        }
+        let mut out = OutBuffer::default();
+        out.data(1, 1, &vec![7; 256 << 10]);
+        feed(&mut decoder, out.pending(), usize::MAX).unwrap();
+        assert!(decoder.room().len() >= READ_ROOM);
     }
 
     #[test]

@@ -60,17 +60,25 @@ impl std::fmt::Display for Address {
 impl Address {
     /// As it is written in `docker.host` and `DOCKER_HOST`; with certificates TCP is encrypted.
     pub(super) fn parse(text: &str, certificates: Option<&Path>) -> Result<Self, SandboxError> {
+        Self::parse_on(System::of_this_machine(), text, certificates)
+    }
+
+    fn parse_on(system: System, text: &str, certificates: Option<&Path>) -> Result<Self, SandboxError> {
         let wrong = |reason: String| unavailable(reason, HOST);
         if let Some(path) = text.strip_prefix("unix://") {
             let path = PathBuf::from(path);
-            return if path.is_absolute() {
+            return if system == System::Windows {
+                Err(wrong(format!(
+                    "'{text}' is a socket, and on Windows daemons listen at named pipes"
+                )))
+            } else if path.is_absolute() {
                 Ok(Self::Unix(path))
             } else {
                 Err(wrong(format!("'{text}' is no absolute path after unix://")))
             };
         }
         if let Some(path) = text.strip_prefix("npipe://") {
-            return if !cfg!(windows) {
+            return if system != System::Windows {
                 Err(wrong(format!("'{text}' is a named pipe, which only Windows has")))
             } else if path.starts_with("//") {
                 Ok(Self::Pipe(PathBuf::from(path)))
@@ -364,6 +372,19 @@ mod tests {
             assert_eq!(failure.code, Code::BackendUnavailable, "{wrong}");
             assert!(failure.remedy.contains("DOCKER_HOST"), "{failure}");
         }
+    }
+
+    #[test]
+    fn windows_has_pipes_and_no_sockets() {
+        let on_windows = |text| Address::parse_on(System::Windows, text, None);
+        assert_eq!(
+            on_windows("npipe:////./pipe/docker_engine").unwrap(),
+            Address::Pipe("//./pipe/docker_engine".into())
+        );
+        assert!(on_windows("npipe://docker_engine").is_err());
+        let socket = Failure::from(on_windows("unix:///var/run/docker.sock").unwrap_err());
+        assert!(socket.message.contains("named pipes"), "{socket}");
+        assert!(on_windows("tcp://127.0.0.1:2375").is_ok());
     }
 
     #[test]

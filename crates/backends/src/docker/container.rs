@@ -286,7 +286,7 @@ fn mounts(common: &Common) -> Vec<Mount> {
     let seen = common.mounts.iter().filter(|mount| mount.mode == MountMode::Ro);
     mounts.extend(seen.map(|own| Mount {
         target: Some(own.sandbox.clone()),
-        source: Some(source(&own.host)),
+        source: Some(own.host.to_string_lossy().into_owned()),
         typ: Some(MountType::BIND),
         read_only: Some(true),
         bind_options: Some(MountBindOptions {
@@ -296,12 +296,6 @@ fn mounts(common: &Common) -> Vec<Mount> {
         ..Mount::default()
     }));
     mounts
-}
-
-/// A folder as the daemon is told it: what Windows puts before an absolute path no daemon understands.
-fn source(host: &std::path::Path) -> String {
-    let text = host.to_string_lossy();
-    text.strip_prefix(r"\\?\").unwrap_or(&text).to_owned()
 }
 
 /// The environment of every program inside: ours, the image's, then the caller's.

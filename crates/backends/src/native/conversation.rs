@@ -346,6 +346,12 @@ impl Jail {
         self.conversation.send(&ToLauncher::Kill { id: self.id }, &[]).await
     }
 
+    /// Says for which caller it works. A launcher that is too busy to hear it learns it never, which is no more than unfair.
+    pub(super) fn belongs_to(&self, caller: u64) {
+        let message = ToLauncher::Belongs { id: self.id, caller };
+        let _ = wire::send(self.conversation.socket.as_fd(), &message, &[]);
+    }
+
     /// Shows a folder of the host at one of the prepared mount points, read-only. The path has no symbolic link.
     pub(super) async fn attach(&self, number: usize, folder: PathBuf) -> Result<(), SandboxError> {
         let gone = || SandboxError::Gone(self.has_ended().map_or(EndReason::LauncherLost, |ended| ended.reason));

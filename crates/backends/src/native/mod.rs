@@ -395,6 +395,9 @@ impl Backend for NativeBackend {
                 [their_input, their_output],
             )
             .await?;
+        if let Some(caller) = spec.caller {
+            jail.belongs_to(caller);
+        }
         let folder = match timeout(CREATE_DEADLINE, jail.made()).await {
             Ok(Answer::Made(folder)) => folder,
             Ok(Answer::Failed(error)) => return Err(report::step_failed(error)),

@@ -75,6 +75,10 @@ impl Sandbox for NativeSandbox {
         &self.env
     }
 
+    fn belongs_to(&self, caller: u64) {
+        self.jail.belongs_to(caller);
+    }
+
     async fn spawn(&self, command: Command) -> Result<Process, SandboxError> {
         self.check_alive()?;
         self.client.spawn(command).await

@@ -3,8 +3,9 @@
 //! Copies, because they are small, and because a mount for each would cost every sandbox what copying costs once. Only
 //! what everybody may read on the host is taken.
 
-use std::io;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::plan::place;
@@ -20,7 +21,7 @@ struct Budget {
     bytes: u64,
 }
 
-/// Copies these files and folders of the host's /etc into the stub.
+/// Copies these files and folders of the host's /etc into the stub. The process' mask for new files is 022.
 pub(super) fn copy(wanted: &[PathBuf]) -> io::Result<()> {
     let mut budget = Budget {
         entries: ENTRIES_MAX,
@@ -62,8 +63,7 @@ fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Resul
         return symlink(from.read_link()?, to);
     }
     if found.is_dir() && mode & 0o005 == 0o005 && depth > 0 {
-        std::fs::create_dir(to)?;
-        std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o755))?;
+        DirBuilder::new().mode(0o755).create(to)?;
         for child in std::fs::read_dir(from)?.take(ENTRIES_MAX) {
             let name = child?.file_name();
             entry(&from.join(&name), &to.join(&name), depth - 1, budget)?;
@@ -73,11 +73,11 @@ fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Resul
             return Ok(());
         };
         budget.bytes = bytes;
-        std::fs::copy(from, to)?;
-        std::fs::set_permissions(
-            to,
-            std::fs::Permissions::from_mode(if mode & 0o001 == 0 { 0o644 } else { 0o755 }),
-        )?;
+        let mut content = Vec::new();
+        std::fs::File::open(from)?.take(found.len()).read_to_end(&mut content)?;
+        let mode = if mode & 0o001 == 0 { 0o644 } else { 0o755 };
+        let mut copy = OpenOptions::new().write(true).create_new(true).mode(mode).open(to)?;
+        copy.write_all(&content)?;
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use crate::lane::Lane;
 use crate::plan::{Host, Shows, Step, Zeros};
 use crate::spec::Request;
 use crate::sys::clone::{Forked, exit_now, fork};
-use crate::wire::{StepError, hung_up, receive, send};
+use crate::wire::{StepError, hung_up, receive_one, send};
 use crate::{plan, sys};
 
 /// What a jail's first process runs once it is locked: it reads requests from the first descriptor and answers on the
@@ -85,8 +85,7 @@ pub(super) fn live(prepared: &Prepared, socket: OwnedFd, group: Option<&Group>, 
         exit_now(0);
     }
     let ready = get_ready(prepared, group, host_id);
-    let mut buffer = Vec::new();
-    let Ok(Some((ToCradle::Make(request, image), descriptors))) = receive(socket.as_fd(), &mut buffer) else {
+    let Ok(Some((ToCradle::Make(request, image), descriptors))) = receive_one(socket.as_fd()) else {
         exit_now(0)
     };
     let result = match &prepared.bare {
@@ -250,11 +249,9 @@ pub(super) fn first_process(
     folder: Option<&str>,
     entry: Entry,
 ) -> ! {
-    let mut buffer = Vec::new();
-    let Ok(Some((ToCradle::Mapped, _))) = receive(socket.as_fd(), &mut buffer) else {
+    let Ok(Some((ToCradle::Mapped, _))) = receive_one(socket.as_fd()) else {
         exit_now(0)
     };
-    drop(buffer);
     // A sandbox without namespaces may not pass descriptors; without a lane everything goes through the agent.
     let lane = if folder.is_none() { Lane::make().ok() } else { None };
     let (near, far) = lane.unzip();

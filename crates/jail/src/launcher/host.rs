@@ -10,7 +10,6 @@ use rustix::mount::{MountAttrFlags, MountPropagationFlags, OpenTreeFlags, mount_
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use super::bare::Bare;
-use super::config;
 use super::faults;
 use crate::cgroup::Groups;
 use crate::fence::WITH_SCOPES;
@@ -100,11 +99,6 @@ pub(super) fn prepare(template: Template) -> Result<Prepared, StepError> {
     step("prepare the devices", Some("private_root"), devices(root))?;
     step("prepare /etc", Some("private_root"), etc())?;
     step(
-        "copy configuration",
-        Some("private_root"),
-        config::copy(&template.config),
-    )?;
-    step(
         "prepare the system's files",
         Some("private_root"),
         trees(&mut host, &template),
@@ -119,6 +113,8 @@ pub(super) fn prepare(template: Template) -> Result<Prepared, StepError> {
         )?;
         host.mounts.push((source, mount.sandbox.clone(), mount.copy_on_write));
     }
+    // Here, once: each sandbox's first process is a fork of this one.
+    let _filter = crate::seccomp::filter(found.is_ok());
     let landlock_abi = sys::misc::landlock_abi();
     let mut template = template;
     template.enterable &= landlock_abi >= WITH_SCOPES && !faults::any_skipped(&template, &ENTERED);

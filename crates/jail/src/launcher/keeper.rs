@@ -1,5 +1,6 @@
 //! The launcher's loop: takes requests, maps ids, watches memory, reaps, removes.
 
+mod fair;
 mod jail;
 mod ready;
 mod warm;
@@ -16,11 +17,13 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, wai
 use super::attach::{self, Namespaces};
 use super::bare;
 use super::common;
+use super::config;
 use super::cradle::{self, Entry, FromCradle, ToCradle};
 use super::faults;
 use super::folder;
 use super::host::{Prepared, prepare};
 use super::parent::Parent;
+use fair::{Balance, Load};
 use jail::readable;
 use ready::{Ready, Token};
 use warm::{Entrances, Visitor};
@@ -72,6 +75,8 @@ struct Jail {
     request: Request,
     asked: bool,
     watched: watch::Record,
+    /// Its part of the processors.
+    load: Load,
     /// Where folders are attached; none before it is cloned.
     namespaces: Option<Namespaces>,
     /// The near ends of its lane, on their way to the server.
@@ -119,6 +124,9 @@ struct Keeper {
     parents: BTreeMap<u64, Parent>,
     /// There may be children that nobody knows.
     strays: bool,
+    /// Why no sandbox can be made after all.
+    broken: Option<StepError>,
+    balance: Balance,
     next_number: u64,
     id_block: u32,
     buffer: Vec<u8>,
@@ -171,6 +179,8 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
         jails: BTreeMap::new(),
         parents: BTreeMap::new(),
         strays: false,
+        broken: None,
+        balance: Balance::new(),
         next_number: 0,
         buffer,
     };
@@ -178,6 +188,7 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
         .tell(&FromLauncher::Configured(keeper.prepared.report.clone()))
         .is_ok()
     {
+        keeper.complete();
         keeper.serve();
     }
     keeper.end_everything();
@@ -187,6 +198,15 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
 impl Keeper {
     fn tell(&self, message: &FromLauncher) -> io::Result<()> {
         send(self.socket.as_fd(), message, &[])
+    }
+
+    /// What takes milliseconds and nobody waits for but the first sandbox: the server can answer its client meanwhile.
+    fn complete(&mut self) {
+        if self.prepared.bare.is_none()
+            && let Err(error) = config::copy(&self.prepared.template.config)
+        {
+            self.broken = Some(StepError::new("copy configuration", Some("private_root"), &error));
+        }
     }
 
     /// Until the server goes.
@@ -313,12 +333,19 @@ impl Keeper {
                 true
             }
             Ok(Some((ToLauncher::Enter { id, parent }, _))) => self.enter(id, parent),
+            Ok(Some((ToLauncher::Belongs { id, caller }, _))) => {
+                self.belongs(id, caller);
+                true
+            }
             Ok(Some((ToLauncher::Configure(_), _))) => true,
             Ok(None) | Err(_) => false,
         }
     }
 
     fn make(&mut self, id: u64, request: Request, image: Option<PathBuf>, descriptors: &[OwnedFd]) -> bool {
+        if let Some(error) = self.broken.clone() {
+            return self.tell(&FromLauncher::Failed { id, error }).is_ok();
+        }
         match self.start(request, image, descriptors) {
             Ok(jail) => {
                 self.jails.insert(id, jail);
@@ -380,6 +407,7 @@ impl Keeper {
                         request,
                         asked: false,
                         watched,
+                        load: Load::default(),
                         namespaces: None,
                         lane: Vec::new(),
                         entrances: None,
@@ -520,6 +548,7 @@ impl Keeper {
                 jail.watch();
             }
         }
+        self.balance(now);
         self.tend_visitors();
         self.remove_leftovers();
         let alone = self.prepared.bare.is_none() || !bare::kill_walk(&|child| self.knows(child));

@@ -278,7 +278,7 @@ mod tests {
                 .iter()
                 .any(|entry| entry.number == number && matches!(entry.action, Action::AllowIf { .. }))
             {
-                let verdict = run(&filter, AUDIT_ARCH, u32::try_from(number).unwrap(), [0; 6]);
+                let verdict = run(filter, AUDIT_ARCH, u32::try_from(number).unwrap(), [0; 6]);
                 assert_eq!(verdict, expected(number, [0; 6]), "call {number}");
                 continue;
             }
@@ -286,7 +286,7 @@ mod tests {
                 for second in values {
                     for third in [0, 6, 17, 0x8000, 0x2000] {
                         let args = [first, second, third, 0, 0, 0];
-                        let verdict = run(&filter, AUDIT_ARCH, u32::try_from(number).unwrap(), args);
+                        let verdict = run(filter, AUDIT_ARCH, u32::try_from(number).unwrap(), args);
                         assert_eq!(verdict, expected(number, args), "call {number} {args:x?}");
                     }
                 }
@@ -296,8 +296,8 @@ mod tests {
 
     #[test]
     fn another_architecture_is_killed_and_x32_is_unknown() {
-        assert_eq!(run(&filter(true), 0x4000_0003, 1, [0; 6]), RET_KILL_PROCESS);
-        assert_eq!(run(&filter(true), AUDIT_ARCH, 0x4000_0000, [0; 6]), errno(libc::ENOSYS));
+        assert_eq!(run(filter(true), 0x4000_0003, 1, [0; 6]), RET_KILL_PROCESS);
+        assert_eq!(run(filter(true), AUDIT_ARCH, 0x4000_0000, [0; 6]), errno(libc::ENOSYS));
     }
 
     #[test]
@@ -314,14 +314,14 @@ mod tests {
     #[test]
     fn what_nothing_charges_is_taken_away_where_memory_is_watched() {
         let number = u32::try_from(libc::SYS_memfd_create).unwrap();
-        assert_eq!(run(&filter(false), AUDIT_ARCH, number, [0; 6]), errno(libc::ENOSYS));
-        assert_eq!(run(&filter(true), AUDIT_ARCH, number, [0; 6]), RET_ALLOW);
+        assert_eq!(run(filter(false), AUDIT_ARCH, number, [0; 6]), errno(libc::ENOSYS));
+        assert_eq!(run(filter(true), AUDIT_ARCH, number, [0; 6]), RET_ALLOW);
     }
 
     #[test]
     fn where_memory_is_watched_buffers_of_sockets_seem_to_be_set_and_are_not() {
         let number = u32::try_from(libc::SYS_setsockopt).unwrap();
-        let set = |level, option| run(&filter(false), AUDIT_ARCH, number, [3, level, option, 0, 4, 0]);
+        let set = |level, option| run(filter(false), AUDIT_ARCH, number, [3, level, option, 0, 4, 0]);
         for buffer in [7, 8] {
             assert_eq!(set(1, buffer), errno(0));
             assert_eq!(set(1 | 1 << 32, buffer | 1 << 40), errno(0));

@@ -5,6 +5,8 @@
 
 mod assemble;
 
+use std::sync::OnceLock;
+
 pub use assemble::{Filter, Instruction};
 
 /// One line of the policy.
@@ -121,10 +123,12 @@ const fn is_not(argument: u8, value: u64) -> Test {
 }
 
 /// The filter for this architecture. `memory_is_charged` says whether a control group counts memory that belongs to
-/// no process.
-#[must_use]
-pub fn filter(memory_is_charged: bool) -> Filter {
-    assemble::assemble(&mut policy(memory_is_charged))
+/// no process. It is assembled once: what a launcher has asked for is there in all processes that it forks.
+pub fn filter(memory_is_charged: bool) -> &'static Filter {
+    static FILTERS: [OnceLock<Filter>; 2] = [const { OnceLock::new() }; 2];
+    let [uncharged, charged] = &FILTERS;
+    let kept = if memory_is_charged { charged } else { uncharged };
+    kept.get_or_init(|| assemble::assemble(&mut policy(memory_is_charged)))
 }
 
 /// What is taken away where no namespace stands behind the filter. Landlock does not look at the calls that change a

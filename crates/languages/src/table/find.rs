@@ -187,7 +187,8 @@ pub(crate) fn may_be_shown(folder: &Path) -> bool {
     let at_home = home
         .as_ref()
         .is_some_and(|home| folder == home || *folder == home.join(".local"));
-    let plain = folder.is_absolute() && folder.components().all(|part| part.as_os_str() != "..");
+    // It may be a path of sandboxes alone, which Windows does not call absolute.
+    let plain = folder.has_root() && folder.components().all(|part| part.as_os_str() != "..");
     let private = ["/etc", "/proc", "/sys", "/dev", "/run", "/boot"]
         .iter()
         .any(|root| folder.starts_with(root));

@@ -1,12 +1,13 @@
 //! How far something is that a command waits for, on stderr: one line that changes on a terminal, elsewhere a line for each
 //! step, and now and then.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
 
 use sandcell_sandbox::Preparing;
 
 use super::output::safe;
+use crate::screen::is_screen;
 
 /// The pause between lines where they stay.
 const SELDOM: Duration = Duration::from_secs(5);
@@ -33,7 +34,7 @@ impl Bar {
         let step = text(at);
         let mut err = io::stderr().lock();
         // Progress that nobody can read is no reason to stop.
-        if err.is_terminal() {
+        if is_screen(&err) {
             let _nobody_listens = write!(err, "\r\u{1b}[K{:>3} s  {step}", self.began.elapsed().as_secs());
         } else if is_new(self.told.as_ref(), &at.text) {
             self.told = Some((at.text.clone(), Instant::now()));
@@ -44,7 +45,7 @@ impl Bar {
 
     pub(super) fn clear(&self) {
         let mut err = io::stderr().lock();
-        if err.is_terminal() {
+        if is_screen(&err) {
             let _nobody_listens = write!(err, "\r\u{1b}[K");
         }
     }

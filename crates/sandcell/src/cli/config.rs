@@ -12,9 +12,9 @@ use crate::config::{Layered, Origin, Value};
 
 /// Prints the settings in force and where each came from
 ///
-/// Settings come from, the later winning: defaults, /etc/sandcell/config.toml, ~/.config/sandcell/config.toml,
-/// `--config FILE`, `.env` in the working folder, environment variables (SANDCELL_ and the key in capitals, `__`
-/// between table and key), flags. The output without `--json` is itself valid TOML.
+/// Settings come from, the later winning: defaults, /etc/sandcell/config.toml, ~/.config/sandcell/config.toml
+/// (%APPDATA%\sandcell\config.toml on Windows), `--config FILE`, `.env` in the working folder, environment variables
+/// (SANDCELL_ and the key in capitals, `__` between table and key), flags. The output without `--json` is itself valid TOML.
 #[derive(Debug, Args)]
 pub(super) struct ConfigArgs {
     /// Prints a list of {key, value, origin, env, doc}

@@ -70,7 +70,11 @@ async fn rows(args: &LanguagesArgs, settings: Settings, launcher: Launcher) -> i
     if let Some(problem) = found.problems.first() {
         output::failure(problem);
     }
+    let told = !found.problems.is_empty();
     let wired = wiring::wire_briefly(settings, launcher, found, Ask::Unknown).await;
+    if let (None, false, Some(problem)) = (&wired.preferred, told, wired.problems.first()) {
+        output::failure(problem);
+    }
     let here = wired.found.languages();
     let mut rows: Vec<Row> = here.iter().map(|language| present(language.info())).collect();
     rows.extend(absent(&wired.found));

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use sandcell_sandbox::Failure;
 
+use crate::screen::is_screen;
+
 /// How a command that printed data ends.
 pub(crate) type Printed = io::Result<ExitCode>;
 
@@ -51,7 +53,7 @@ impl Style {
     pub(crate) fn of(stream: &impl IsTerminal) -> Self {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self {
-            on: stream.is_terminal() && !refused,
+            on: !refused && is_screen(stream),
         }
     }
 

@@ -49,8 +49,8 @@ fn tidy(help: &str) -> String {
 fn settings() -> String {
     let mut page = String::from(
         "# Settings\n\nGenerated from the table of settings by `UPDATE_REFERENCE=1 cargo test -p sandcell reference`.\n\n\
-         From weakest to strongest: defaults, `/etc/sandcell/config.toml`, `~/.config/sandcell/config.toml`, \
-         `--config FILE`, `.env` in the working folder, environment, flags. `sandcell config` prints what is in force \
+         From weakest to strongest: defaults, `/etc/sandcell/config.toml`, `~/.config/sandcell/config.toml` \
+         (on Windows `%APPDATA%\\sandcell\\config.toml`), `--config FILE`, `.env` in the working folder, environment, flags. `sandcell config` prints what is in force \
          and where it came from. An unknown key is an error that names the nearest known one.\n\n\
          In a file, `limits.cpus` is `cpus` in the table `[limits]`. In the environment, lists are separated by commas. \
          `.env` may come with a stranger's project, so settings marked *operator* are refused there.\n\n\

@@ -96,7 +96,8 @@ impl From<ConfigError> for Failure {
             ConfigError::Invalid { .. } => "correct the value, or remove it for the default".to_owned(),
             ConfigError::Flag { flag, .. } => format!("correct {flag}, or leave it out"),
             ConfigError::NotFromProject { key, .. } => format!(
-                "put it in ~/.config/sandcell/config.toml or set {key} in the environment, and remove it from .env"
+                "put it in {} or set {key} in the environment, and remove it from .env",
+                super::USERS_FILE
             ),
         };
         Self::invalid(message, remedy)

@@ -3,6 +3,7 @@
 mod dotenv;
 mod e2b;
 mod error;
+mod folders;
 mod mount;
 mod source;
 pub(crate) mod table;
@@ -13,13 +14,20 @@ use std::time::Duration;
 
 use sandcell_engine::{Analysis, EngineConfig, PoolConfig, Quota};
 use sandcell_mcp::{HttpLimits, Interpreters, OauthOptions, Page, Toolset};
-use sandcell_sandbox::{ByteSize, Cpus, Degree, Level, Limits, MAX_TIMEOUT, Mount};
+use sandcell_sandbox::{ByteSize, Cpus, Degree, Level, Limits, MAX_TIMEOUT, Mount, System};
 use sha2::{Digest as _, Sha256};
 
 pub(crate) use e2b::E2bSettings;
 pub(crate) use error::ConfigError;
 pub(crate) use source::{FlagValue, Layered, Origin, Surroundings, read};
 pub(crate) use value::Value;
+
+/// The user's own settings, as people write the place.
+pub(crate) const USERS_FILE: &str = if cfg!(windows) {
+    r"%APPDATA%\sandcell\config.toml"
+} else {
+    "~/.config/sandcell/config.toml"
+};
 
 /// Modules that `preload` may name.
 const MOST_MODULES: usize = 64;
@@ -738,16 +746,8 @@ fn default_language_tables() -> Vec<PathBuf> {
     if cfg!(unix) {
         folders.push(PathBuf::from("/etc/sandcell/languages.d"));
     }
-    let home = |name: &str, rest: &str| {
-        std::env::var_os(name)
-            .map(|folder| PathBuf::from(folder).join(rest))
-            .filter(|path| path.is_absolute())
-    };
-    folders.extend(
-        home("XDG_CONFIG_HOME", "sandcell/languages.d")
-            .or_else(|| home("HOME", ".config/sandcell/languages.d"))
-            .or_else(|| home("APPDATA", "sandcell/languages.d")),
-    );
+    let own = folders::settings(System::of_this_machine(), |name| std::env::var_os(name));
+    folders.extend(own.map(|folder| folder.join("languages.d")));
     folders
 }
 
@@ -756,14 +756,7 @@ fn default_data_dir() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Some(PathBuf::from("/var/lib/sandcell"));
     }
-    let below = |name: &str, rest: &str| {
-        std::env::var_os(name)
-            .map(|folder| PathBuf::from(folder).join(rest))
-            .filter(|path| path.is_absolute())
-    };
-    below("XDG_DATA_HOME", "sandcell")
-        .or_else(|| below("HOME", ".local/share/sandcell"))
-        .or_else(|| below("LOCALAPPDATA", "sandcell"))
+    folders::data(System::of_this_machine(), |name| std::env::var_os(name))
 }
 
 #[cfg(test)]

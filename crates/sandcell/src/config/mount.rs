@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sandcell_sandbox::{HOME, Mount, MountMode, SandboxPath};
+use sandcell_sandbox::{HOME, Mount, MountMode, SandboxPath, System, plain_path};
 
 use super::value::shown;
 
@@ -26,7 +26,7 @@ pub(crate) fn from_flag(text: &str) -> Result<Mount, String> {
         Some((rest, "cow")) => (rest, MountMode::Cow),
         _ => (text, MountMode::Ro),
     };
-    let (host, sandbox) = match split(rest, drive(rest)) {
+    let (host, sandbox) = match split(rest, drive(System::of_this_machine(), rest)) {
         Some((_, sandbox)) if !sandbox.starts_with('/') => {
             return Err(format!(
                 "{}: after the host's folder comes an absolute path inside the sandbox, then `ro` or `cow`",
@@ -39,10 +39,13 @@ pub(crate) fn from_flag(text: &str) -> Result<Mount, String> {
     make(Path::new(host), sandbox, mode)
 }
 
-/// Bytes of the drive that a path of Windows begins with (`C:`).
-fn drive(path: &str) -> usize {
-    match path.as_bytes() {
-        [letter, b':', b'\\' | b'/', ..] if cfg!(windows) && letter.is_ascii_alphabetic() => 2,
+/// Bytes of what a path of Windows begins with up to its drive's colon (`C:`, `\\?\C:`).
+fn drive(system: System, path: &str) -> usize {
+    let before = if path.starts_with(r"\\?\") { 4 } else { 0 };
+    match path.as_bytes().get(before..) {
+        Some([letter, b':', b'\\' | b'/', ..]) if system == System::Windows && letter.is_ascii_alphabetic() => {
+            before + 2
+        }
         _ => 0,
     }
 }
@@ -127,11 +130,14 @@ fn existing_folder(host: &Path) -> Result<PathBuf, String> {
     }
     let real = host
         .canonicalize()
+        .map(plain_path)
         .map_err(|error| format!("{}: the host's folder cannot be opened: {error}", host.display()))?;
     if !real.is_dir() {
         return Err(format!("{} is not a folder", host.display()));
     }
-    if NOT_FROM.iter().any(|path| real == Path::new(path))
+    // Of a drive of Windows all is as much as of `/`.
+    if real.parent().is_none()
+        || NOT_FROM.iter().any(|path| real == Path::new(path))
         || ["/dev", "/proc", "/sys"].iter().any(|p| real.starts_with(p))
     {
         return Err(format!(
@@ -185,6 +191,20 @@ mod tests {
         ] {
             let mount = from_flag(&text).unwrap();
             assert_eq!((mount.sandbox, mount.mode), (sandbox, mode), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_colon_of_a_drive_parts_nothing() {
+        for (text, bytes) in [
+            (r"C:\data:/mnt/d:ro", 2),
+            ("C:/data:cow", 2),
+            (r"\\?\C:\data:/mnt/d", 6),
+            (r"\\server\share:/mnt/d", 0),
+            (r"data:/mnt/d", 0),
+        ] {
+            assert_eq!(drive(System::Windows, text), bytes, "{text}");
+            assert_eq!(drive(System::Linux, text), 0, "{text}");
         }
     }
 

@@ -1,13 +1,17 @@
 //! Where settings come from, and which one wins: defaults < `/etc/sandcell/config.toml` <
-//! `~/.config/sandcell/config.toml` < `--config` < `.env` in the working folder < environment < flags.
+//! `~/.config/sandcell/config.toml` (`%APPDATA%\sandcell\config.toml` on Windows) < `--config` < `.env` in the working
+//! folder < environment < flags.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use sandcell_sandbox::System;
+
 use super::dotenv;
 use super::error::ConfigError;
+use super::folders;
 use super::table::{self, Setting};
 use super::value::{Kind, Value};
 
@@ -85,14 +89,8 @@ pub(crate) struct Surroundings {
 impl Surroundings {
     /// Those of this process.
     pub(crate) fn of_this_process(named_file: Option<PathBuf>, flags: Vec<FlagValue>) -> Self {
-        let home = |name: &str, below: &str| {
-            std::env::var_os(name)
-                .map(|folder| PathBuf::from(folder).join(below))
-                .filter(|path| path.is_absolute())
-        };
-        let user = home("XDG_CONFIG_HOME", "sandcell/config.toml")
-            .or_else(|| home("HOME", ".config/sandcell/config.toml"))
-            .or_else(|| home("APPDATA", "sandcell/config.toml"));
+        let user = folders::settings(System::of_this_machine(), |name| std::env::var_os(name))
+            .map(|folder| folder.join("config.toml"));
         // On Windows everybody may make such a folder.
         let system = cfg!(unix).then(|| PathBuf::from("/etc/sandcell/config.toml"));
         Self {

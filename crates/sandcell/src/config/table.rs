@@ -95,7 +95,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "languages",
         Kind::Paths,
         "",
-        "Folders whose `.toml` files add languages or replace built-in ones. Empty: `/etc/sandcell/languages.d` and `~/.config/sandcell/languages.d`.",
+        "Folders whose `.toml` files add languages or replace built-in ones. Empty: `/etc/sandcell/languages.d` and `~/.config/sandcell/languages.d` (on Windows `%APPDATA%\\sandcell\\languages.d`).",
     ),
     operator(
         "upload_from",
@@ -107,7 +107,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "data_dir",
         Kind::Path,
         "",
-        "Where sandcell keeps what outlives a server, such as what it knows of the machine's Python. Empty: `/var/lib/sandcell` for root, else `$XDG_DATA_HOME/sandcell` (`~/.local/share/sandcell`).",
+        "Where sandcell keeps what outlives a server, such as what it knows of the machine's Python. Empty: `/var/lib/sandcell` for root, else `$XDG_DATA_HOME/sandcell` (`~/.local/share/sandcell`, on Windows `%LOCALAPPDATA%\\sandcell`).",
     ),
     operator(
         "log",
@@ -318,7 +318,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "limits.executions",
         whole(1, 100_000),
         "256",
-        "Executions of all callers that run at once. Who has none running does not wait; further places go to the caller with the fewest. Where callers share a machine, as many as it has cores shares them evenly.",
+        "Executions of all callers that run at once. Who has none running does not wait; further places go to the caller with the fewest. Processor time is shared by caller where sandboxes have control groups; elsewhere as many places as the machine has cores share it evenly.",
     ),
     plain(
         "limits.idle_s",

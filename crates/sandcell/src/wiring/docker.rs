@@ -72,7 +72,10 @@ pub(super) async fn languages(backend: &dyn Backend, settings: &Settings) -> (De
         Ok(sandbox) => (Some(sandbox), None),
         Err(failure) => (None, Some(failure)),
     };
-    let found = sandcell_languages::detect_in(sandbox.as_deref(), image, &wanted).await;
+    let found = match &sandbox {
+        Some(sandbox) => sandcell_languages::detect_in(sandbox.as_ref(), image, &wanted).await,
+        None => sandcell_languages::suppose(image, &wanted),
+    };
     if let Some(sandbox) = sandbox
         && let Err(error) = sandbox.close().await
     {

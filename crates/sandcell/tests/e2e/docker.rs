@@ -503,3 +503,22 @@ fn the_doctor_names_the_language_that_the_image_lacks() {
     });
     says(&told, &told.0["python"], "python is not in the image", "docker.image");
 }
+
+#[test]
+fn a_machine_whose_containers_isolate_is_ready_for_the_doctor() {
+    let docker = docker!();
+    let place = Place::new();
+    let doctor = place
+        .command(&["doctor", "--json"])
+        .envs([
+            ("SANDCELL_BACKEND", "docker"),
+            ("DOCKER_HOST", docker.daemon.host.as_str()),
+            ("SANDCELL_DOCKER__IMAGE", docker.daemon.image.as_str()),
+        ])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&doctor.stdout).unwrap();
+    assert!(doctor.status.success(), "{report:#}");
+    assert!(report["attacks"]["tried"].as_u64().unwrap() > 50, "{report:#}");
+}

@@ -38,6 +38,8 @@ pub struct Attack {
     pub beside: Vec<String>,
     /// Why taking the layer away does not let the attack through here.
     pub unproven: Option<String>,
+    /// What holds instead in a container, where it means something else.
+    pub otherwise: Option<String>,
     pub expect: Expect,
     pub needs: Option<Needs>,
     /// Whether only a server that is root can show that the layer matters.
@@ -132,6 +134,7 @@ impl Attack {
             layer: must("layer"),
             beside: list("beside"),
             unproven: get("unproven"),
+            otherwise: get("containers"),
             expect: expect(&must("expect")),
             needs: get("needs").map(|needs| match needs.as_str() {
                 "root" => Needs::Root,
@@ -151,9 +154,22 @@ impl Attack {
     }
 }
 
-const KEYS: [&str; 14] = [
-    "attack", "class", "layer", "expect", "beside", "unproven", "needs", "limits", "raised", "fresh", "timeout",
-    "outside", "quick", "proof",
+const KEYS: [&str; 15] = [
+    "attack",
+    "class",
+    "layer",
+    "expect",
+    "beside",
+    "unproven",
+    "needs",
+    "limits",
+    "raised",
+    "fresh",
+    "timeout",
+    "outside",
+    "quick",
+    "proof",
+    "containers",
 ];
 
 fn expect(text: &str) -> Expect {

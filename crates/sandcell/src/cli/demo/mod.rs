@@ -16,6 +16,7 @@ use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
 
 use super::output::{self, Style, safe};
+use crate::config::USERS_FILE;
 use client::{Answer, Client, ClientError};
 use scenes::Scene;
 
@@ -307,21 +308,36 @@ fn next_steps(style: Style, program: &Path) -> String {
         "{{\"mcpServers\": {{\"sandcell\": {{\"command\": {}, \"args\": [\"serve\"]}}}}}}",
         json!(program.to_string())
     );
+    // Each shell of Windows quotes JSON in its own way.
+    let vscode = if cfg!(windows) {
+        format!("\"{program}\" install vscode")
+    } else {
+        format!("code --add-mcp '{{\"name\":\"sandcell\",\"command\":\"{program}\",\"args\":[\"serve\"]}}'")
+    };
     let mut text = format!(
         "\n{}\n{}\n",
         style.bold("Data libraries"),
         style.dim(&"─".repeat(WIDTH))
     );
+    text.push_str(&if cfg!(all(target_os = "linux", feature = "native")) {
+        format!(
+            "  The demo used what Python has. Models get more with install_package. To give every sandbox\n  \
+             pandas and plots from the start:\n\n    \
+             sandcell base build data numpy pandas matplotlib\n\n  \
+             and at the top of {USERS_FILE}:\n\n    \
+             base = \"data\"\n\n"
+        )
+    } else {
+        format!(
+            "  The demo used what the image has. Another image has more, at the end of {USERS_FILE}:\n\n    \
+             [docker]\n    image = \"an/image:with-pandas\"\n\n"
+        )
+    });
     let _infallible = write!(
         text,
-        "  The demo used what Python has. Models get more with install_package. To give every sandbox\n  \
-         pandas and plots from the start:\n\n    \
-         sandcell base build data numpy pandas matplotlib\n\n  \
-         and at the top of ~/.config/sandcell/config.toml:\n\n    \
-         base = \"data\"\n\n\
-         {}\n{}\n  Claude Desktop, Cursor and others take this in their MCP settings:\n\n    {}\n\n  \
+        "{}\n{}\n  Claude Desktop, Cursor and others take this in their MCP settings:\n\n    {}\n\n  \
          Claude Code:  claude mcp add sandcell -- {program} serve\n  \
-         VS Code:      code --add-mcp '{{\"name\":\"sandcell\",\"command\":\"{program}\",\"args\":[\"serve\"]}}'\n\n  \
+         VS Code:      {vscode}\n\n  \
          {} says what this machine isolates, and attacks itself.\n\n",
         style.bold("Your client"),
         style.dim(&"─".repeat(WIDTH)),

@@ -29,6 +29,8 @@ pub(super) struct Attack {
     pub(super) code: &'static str,
     /// What must come back.
     pub(super) expect: Expect,
+    /// Whether it means the same in a container, which shows its image and its daemon's mounts.
+    pub(super) everywhere: bool,
 }
 
 /// What every attack may use.
@@ -119,6 +121,7 @@ fn read(name: &'static str, text: &'static str) -> Attack {
         layer: value("layer").unwrap_or("unknown"),
         code: text,
         expect: Expect::Held,
+        everywhere: value("containers").is_none(),
     }
 }
 
@@ -144,6 +147,7 @@ for child in children:
 print(verdict)"#,
         // Where memory is watched from outside, that may be over first.
         expect: Expect::HeldOr(&[Code::ProcessLimit, Code::OutOfMemory]),
+        everywhere: true,
     },
     Attack {
         name: "fill the disk",
@@ -159,12 +163,14 @@ except OSError as error:
     print('HELD after', written >> 20, 'MiB', errno.errorcode[error.errno])
 os.unlink(fill)"#,
         expect: Expect::HeldOr(&[Code::DiskFull]),
+        everywhere: true,
     },
     Attack {
         name: "loop for ever",
         layer: "time_limit",
         code: "while True: pass",
         expect: Expect::HeldOr(&[Code::Timeout]),
+        everywhere: true,
     },
     Attack {
         name: "take all memory",
@@ -179,12 +185,14 @@ except MemoryError:
     blocks.clear()
     print('HELD after', taken, 'MiB')"#,
         expect: Expect::HeldOr(&[Code::OutOfMemory]),
+        everywhere: true,
     },
     Attack {
         name: "print without end",
         layer: "output_limit",
         code: "for _ in range(64):\n    print('x' * (1 << 18))\nprint('HELD')",
         expect: Expect::HeldOr(&[Code::OutputLimit]),
+        everywhere: true,
     },
 ];
 

@@ -46,9 +46,9 @@ struct Report {
     layers: Vec<LayerReport>,
     backends: Vec<BackendRow>,
     python: Result<String, Failure>,
-    /// What installs packages: uv's path, or nothing where pip has to do.
-    uv: Option<std::path::PathBuf>,
-    /// What installs packages of npm; none where there is no Node to use them.
+    /// What installs packages: uv's path, or nothing where pip has to do; none where this build installs none.
+    uv: Option<Result<std::path::PathBuf, ()>>,
+    /// What installs packages of npm; none where there is no Node to use them, or this build installs none.
     npm: Option<Result<std::path::PathBuf, ()>>,
     siege: Option<Siege>,
     /// What else keeps code from being run: settings that cannot be read, a base that is not there.
@@ -94,7 +94,6 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     // A look at the machine is not bound by how little its sandboxes get.
     settings.engine.limits.processes = settings.engine.limits.processes.max(32);
     let uv = uv(&settings);
-    let npm = npm();
     let found = wiring::languages(&settings);
     let wired = wiring::wire_briefly(settings, launcher, found, wiring::Ask::Nobody).await;
     let python = python(&wired.found);
@@ -142,12 +141,7 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
             .collect(),
         siege,
         problems,
-        npm: wired
-            .engine
-            .languages()
-            .iter()
-            .any(|language| language.name == "javascript")
-            .then(|| npm.ok_or(())),
+        npm: npm(&wired.engine),
         python,
         uv,
     };
@@ -156,22 +150,23 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
 }
 
 #[cfg(all(target_os = "linux", feature = "native"))]
-fn uv(settings: &Settings) -> Option<std::path::PathBuf> {
-    wiring::packages::uv(settings)
+fn uv(settings: &Settings) -> Option<Result<std::path::PathBuf, ()>> {
+    Some(wiring::packages::uv(settings).ok_or(()))
 }
 
 #[cfg(all(target_os = "linux", feature = "native"))]
-fn npm() -> Option<std::path::PathBuf> {
-    wiring::packages::npm()
+fn npm(engine: &Engine) -> Option<Result<std::path::PathBuf, ()>> {
+    let has_node = engine.languages().iter().any(|language| language.name == "javascript");
+    has_node.then(|| wiring::packages::npm().ok_or(()))
 }
 
 #[cfg(not(all(target_os = "linux", feature = "native")))]
-fn npm() -> Option<std::path::PathBuf> {
+const fn uv(_settings: &Settings) -> Option<Result<std::path::PathBuf, ()>> {
     None
 }
 
 #[cfg(not(all(target_os = "linux", feature = "native")))]
-fn uv(_settings: &Settings) -> Option<std::path::PathBuf> {
+const fn npm(_engine: &Engine) -> Option<Result<std::path::PathBuf, ()>> {
     None
 }
 
@@ -256,12 +251,12 @@ fn as_json(report: &Report) -> serde_json::Value {
         "backends": backends.collect::<Vec<_>>(),
         "python": python,
         "problems": report.problems,
-        "uv": {
-            "available": report.uv.is_some(),
-            "path": report.uv,
-            "reason": report.uv.is_none().then_some(NO_UV),
-            "remedy": report.uv.is_none().then_some(GET_UV),
-        },
+        "uv": report.uv.as_ref().map(|uv| json!({
+            "available": uv.is_ok(),
+            "path": uv.as_ref().ok(),
+            "reason": uv.is_err().then_some(NO_UV),
+            "remedy": uv.is_err().then_some(GET_UV),
+        })),
         "npm": report.npm.as_ref().map(|npm| json!({
             "available": npm.is_ok(),
             "path": npm.as_ref().ok(),
@@ -299,16 +294,17 @@ fn as_text(report: &Report, style: Style) -> String {
         text.push_str(&trouble(style, "sandboxes", problem));
     }
     match &report.uv {
-        Some(path) => text.push_str(&format!(
+        Some(Ok(path)) => text.push_str(&format!(
             "{} packages are installed with uv ({})\n",
             style.green("✓"),
             path.display()
         )),
-        None => text.push_str(&format!(
+        Some(Err(())) => text.push_str(&format!(
             "{} {NO_UV}\n    {} {GET_UV}\n",
             style.yellow("!"),
             style.bold("fix:")
         )),
+        None => {}
     }
     match &report.npm {
         Some(Ok(path)) => text.push_str(&format!(
@@ -532,7 +528,7 @@ mod tests {
                 failure: Some(failure),
             }],
             python: Ok("3.11.2".to_owned()),
-            uv: None,
+            uv: Some(Err(())),
             npm: Some(Err(())),
             siege: None,
             problems: Vec::new(),
@@ -561,12 +557,26 @@ mod tests {
         );
         assert!(text.contains("fix: sudo sysctl -w kernel.dmesg_restrict=1"), "{text}");
         assert!(text.contains("npm is not on PATH"), "{text}");
+        assert!(text.contains("uv is not on PATH"), "{text}");
         let json = as_json(&report);
         assert_eq!(json["host"][0]["remedy"], "sudo sysctl -w kernel.dmesg_restrict=1");
         assert_eq!(json["ok"], false);
         assert_eq!(json["attacks"]["tried"], 0);
         assert_eq!(json["backends"][0]["available"], false);
         assert_eq!(json["layers"][0]["state"], "missing");
+    }
+
+    #[test]
+    fn a_build_that_installs_no_packages_hears_nothing_of_installers() {
+        let report = Report {
+            uv: None,
+            npm: None,
+            ..unable()
+        };
+        let text = as_text(&report, Style::plain());
+        assert!(!text.contains(NO_UV) && !text.contains(NO_NPM), "{text}");
+        let json = as_json(&report);
+        assert!(json["uv"].is_null() && json["npm"].is_null(), "{json}");
     }
 
     #[test]

@@ -23,12 +23,17 @@ pub(super) struct Home {
     pub(super) settings: Option<PathBuf>,
 }
 
+/// The variables that name the two.
+const fn variables(system: System) -> [&'static str; 2] {
+    match system {
+        System::Windows => ["USERPROFILE", "APPDATA"],
+        System::Linux | System::MacOs => ["HOME", "XDG_CONFIG_HOME"],
+    }
+}
+
 impl Home {
     pub(super) fn of_this_process() -> Self {
-        let (folder, settings) = match System::of_this_machine() {
-            System::Windows => ("USERPROFILE", "APPDATA"),
-            System::Linux | System::MacOs => ("HOME", "XDG_CONFIG_HOME"),
-        };
+        let [folder, settings] = variables(System::of_this_machine());
         let absolute = |name| {
             std::env::var_os(name)
                 .map(PathBuf::from)
@@ -41,11 +46,12 @@ impl Home {
     }
 
     fn folder(&self) -> Result<&Path, Failure> {
+        let [name, _] = variables(System::of_this_machine());
         self.folder.as_deref().ok_or_else(|| {
             Failure::new(
                 Code::InvalidArgument,
-                "the user's home folder is not known (HOME is not set)",
-                "set HOME, or use --project FOLDER",
+                format!("the user's home folder is not known ({name} is not set)"),
+                format!("set {name}, or use --project FOLDER"),
             )
         })
     }
@@ -53,10 +59,10 @@ impl Home {
     /// Where programs keep their settings.
     fn settings(&self, system: System) -> Result<PathBuf, Failure> {
         Ok(match system {
-            System::MacOs => self.folder()?.join("Library/Application Support"),
+            System::MacOs => below(self.folder()?, &["Library", "Application Support"]),
             System::Windows => match &self.settings {
                 Some(settings) => settings.clone(),
-                None => self.folder()?.join("AppData/Roaming"),
+                None => below(self.folder()?, &["AppData", "Roaming"]),
             },
             System::Linux => match &self.settings {
                 Some(settings) => settings.clone(),
@@ -64,6 +70,11 @@ impl Home {
             },
         })
     }
+}
+
+/// A place below a folder, written with this machine's separator.
+fn below(folder: &Path, names: &[&str]) -> PathBuf {
+    names.iter().fold(folder.to_owned(), |path, name| path.join(name))
 }
 
 impl Client {
@@ -84,15 +95,15 @@ impl Client {
                     "leave --project out",
                 )),
                 Self::ClaudeCode => Ok(project.join(".mcp.json")),
-                Self::Cursor => Ok(project.join(".cursor/mcp.json")),
-                Self::Vscode => Ok(project.join(".vscode/mcp.json")),
+                Self::Cursor => Ok(below(project, &[".cursor", "mcp.json"])),
+                Self::Vscode => Ok(below(project, &[".vscode", "mcp.json"])),
             };
         }
         Ok(match self {
-            Self::ClaudeDesktop => home.settings(system)?.join("Claude/claude_desktop_config.json"),
+            Self::ClaudeDesktop => below(&home.settings(system)?, &["Claude", "claude_desktop_config.json"]),
             Self::ClaudeCode => home.folder()?.join(".claude.json"),
-            Self::Cursor => home.folder()?.join(".cursor/mcp.json"),
-            Self::Vscode => home.settings(system)?.join("Code/User/mcp.json"),
+            Self::Cursor => below(home.folder()?, &[".cursor", "mcp.json"]),
+            Self::Vscode => below(&home.settings(system)?, &["Code", "User", "mcp.json"]),
         })
     }
 

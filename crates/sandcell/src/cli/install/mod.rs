@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use sandcell_sandbox::{Code, Failure, System};
+use sandcell_sandbox::{Code, Failure, System, plain_path};
 
 use super::output;
 use client::{Client, Home};
@@ -65,7 +65,7 @@ pub(super) fn run(args: &InstallArgs, config: Option<&Path>) -> Result<ExitCode,
         args.project.as_deref(),
     )?;
     // A link (settings kept in a repository of their own) stays a link: what it leads to is changed.
-    let path = std::fs::canonicalize(&path).unwrap_or(path);
+    let path = std::fs::canonicalize(&path).map_or(path, plain_path);
     let edit = Edit {
         before: read(&path)?,
         backup: read(&backup_of(&path))?,

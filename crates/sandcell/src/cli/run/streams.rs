@@ -1,7 +1,7 @@
 //! The three streams of `sandcell run`.
 
 use std::future::Future;
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal as _, Read, Write};
 
 use bytes::Bytes;
 use sandcell_sandbox::{ByteSize, OutputStream, SessionEvent};
@@ -89,6 +89,7 @@ pub(super) fn writer(
     let (sender, mut receiver) = mpsc::channel(64);
     let task = tokio::task::spawn_blocking(move || {
         let mut collected = Collected::default();
+        let mut consoles = Consoles::of_this_process();
         let mut fault = None;
         while let Some(event) = receiver.blocking_recv() {
             let SessionEvent::Output { stream, bytes } = event else {
@@ -96,7 +97,7 @@ pub(super) fn writer(
             };
             let written = match sink {
                 _ if fault.is_some() => Ok(()),
-                Sink::Pass => pass(stream, &bytes),
+                Sink::Pass => pass(stream, &consoles.take(stream, bytes)),
                 Sink::Collect(limit) => {
                     collect(&mut collected, stream, &bytes, limit);
                     Ok(())
@@ -112,6 +113,58 @@ pub(super) fn writer(
     (sender, async {
         task.await.unwrap_or_else(|panicked| Err(io::Error::other(panicked)))
     })
+}
+
+/// What consoles of Windows are given. They take text only: a byte that is none would end the program.
+#[derive(Debug, Default)]
+struct Consoles {
+    stdout: Option<Undecoded>,
+    stderr: Option<Undecoded>,
+}
+
+impl Consoles {
+    fn of_this_process() -> Self {
+        let console = |is_one: bool| (cfg!(windows) && is_one).then(Undecoded::default);
+        Self {
+            stdout: console(io::stdout().is_terminal()),
+            stderr: console(io::stderr().is_terminal()),
+        }
+    }
+
+    fn take(&mut self, stream: OutputStream, bytes: Bytes) -> Bytes {
+        let console = match stream {
+            OutputStream::Stdout => &mut self.stdout,
+            OutputStream::Stderr => &mut self.stderr,
+        };
+        match console {
+            Some(undecoded) => undecoded.text(&bytes).into(),
+            None => bytes,
+        }
+    }
+}
+
+/// The beginning of a character whose rest is still to come.
+#[derive(Debug, Default)]
+struct Undecoded(Vec<u8>);
+
+impl Undecoded {
+    /// The text that is whole; what can be none is shown as `U+FFFD`.
+    fn text(&mut self, bytes: &[u8]) -> String {
+        self.0.extend_from_slice(bytes);
+        let all = std::mem::take(&mut self.0);
+        let mut text = String::with_capacity(all.len());
+        let mut chunks = all.utf8_chunks().peekable();
+        while let Some(chunk) = chunks.next() {
+            text.push_str(chunk.valid());
+            let is_last = chunks.peek().is_none();
+            match std::str::from_utf8(chunk.invalid()) {
+                Ok(_) => {}
+                Err(error) if is_last && error.error_len().is_none() => self.0 = chunk.invalid().to_vec(),
+                Err(_) => text.push(char::REPLACEMENT_CHARACTER),
+            }
+        }
+        text
+    }
 }
 
 fn pass(stream: OutputStream, bytes: &[u8]) -> io::Result<()> {
@@ -151,6 +204,15 @@ mod tests {
         collect(&mut collected, OutputStream::Stderr, b"e", ByteSize::kib(1));
         assert_eq!((collected.stdout.len(), collected.stderr.len()), (1024, 1));
         assert!(collected.truncated);
+    }
+
+    #[test]
+    fn a_console_gets_whole_characters_and_marks_for_what_is_none() {
+        let mut undecoded = Undecoded::default();
+        let parts: [&[u8]; 5] = [b"a\xc3", b"\xa9 \xff.", b"\xf0\x9f", b"\x98\x80", b"\xc3"];
+        let texts = parts.map(|part| undecoded.text(part));
+        assert_eq!(texts, ["a", "\u{e9} \u{fffd}.", "", "\u{1f600}", ""]);
+        assert_eq!(undecoded.text(b"x"), "\u{fffd}x");
     }
 
     #[tokio::test]

@@ -7,6 +7,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use sandcell_mcp::{Activity, Anonymous, HttpError, HttpOptions, HttpServer, Page, TlsFiles, TokenStore};
+#[cfg(unix)]
+use sandcell_sandbox::System;
 use sandcell_sandbox::{Code, Failure};
 use tokio_util::sync::CancellationToken;
 
@@ -162,10 +164,21 @@ pub(super) fn allow_many_connections() {
     {
         use rustix::process::{Resource, getrlimit, setrlimit};
         let mut limit = getrlimit(Resource::Nofile);
-        limit.current = limit.maximum;
+        limit.current = most_files(System::of_this_machine(), limit.maximum);
         if let Err(error) = setrlimit(Resource::Nofile, limit) {
             tracing::warn!(%error, "the limit of open files cannot be raised");
         }
+    }
+}
+
+/// The most open files of a process that may have `maximum` (none: without end). macOS refuses more than its `OPEN_MAX`,
+/// whatever it says the maximum is.
+#[cfg(unix)]
+fn most_files(system: System, maximum: Option<u64>) -> Option<u64> {
+    const OPEN_MAX: u64 = 10_240;
+    match system {
+        System::MacOs => Some(maximum.map_or(OPEN_MAX, |maximum| maximum.min(OPEN_MAX))),
+        System::Linux | System::Windows => maximum,
     }
 }
 
@@ -227,6 +240,19 @@ mod tests {
             "http://localhost:1",
         ] {
             assert!(text.parse::<Listen>().is_err(), "{text}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn no_more_files_are_asked_for_than_a_system_gives() {
+        for (system, maximum, most) in [
+            (System::Linux, Some(1 << 20), Some(1 << 20)),
+            (System::Linux, None, None),
+            (System::MacOs, None, Some(10_240)),
+            (System::MacOs, Some(4096), Some(4096)),
+        ] {
+            assert_eq!(most_files(system, maximum), most);
         }
     }
 

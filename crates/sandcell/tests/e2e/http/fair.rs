@@ -117,3 +117,29 @@ fn a_flood_of_small_calls_does_not_crowd_out_fewer() {
     };
     even("calls", shares([flood(&ann, 14), flood(&bob, 4)], 150));
 }
+
+#[test]
+fn who_keeps_more_sandboxes_busy_gets_no_more_of_the_processors() {
+    let _turn = begin!(alone);
+    let place = Place::with_settings("[pool]\nparked = 0\n");
+    let (_server, ann, bob) = two(&place);
+    let seen = ann.call("create_run_close", json!({"code": "1"}));
+    if seen.meta()["isolation"]["degraded"]
+        .to_string()
+        .contains("memory_limit: watched")
+    {
+        // Without control groups nothing can be weighed; the test runs as root, too.
+        return;
+    }
+    let code = "import time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass";
+    let flood = |caller, at_once| Flood {
+        caller,
+        at_once,
+        code,
+        counts: 100,
+    };
+    let [anns, bobs] = shares([flood(&ann, 12), flood(&bob, 3)], 6000);
+    println!("milliseconds of processor time: {anns} with twelve sandboxes and {bobs} with three");
+    // By sandboxes it would be one to four.
+    assert!(bobs * 3 >= anns * 2, "{anns} and {bobs}");
+}

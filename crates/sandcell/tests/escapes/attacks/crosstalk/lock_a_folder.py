@@ -2,6 +2,7 @@
 # class: crosstalk
 # layer: private_root
 # expect: held
+# containers: there is no /opt/sandcell
 
 # in: a
 import fcntl

@@ -2,6 +2,7 @@
 # class: crosstalk
 # layer: ipc_namespace
 # expect: held
+# containers: the daemon shares its namespaces of time and users with all of them, which the threat model says
 
 # in: a
 import fcntl

@@ -3,6 +3,7 @@
 # layer: private_proc
 # expect: held
 # unproven: each sandbox's own is judged against the machine's, which only the outside knows
+# containers: it is hidden, not replaced
 
 words = [text_of("/proc/sys/kernel/random/boot_id").strip() for _ in range(2)]
 import uuid

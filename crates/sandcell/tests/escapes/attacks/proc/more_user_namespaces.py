@@ -2,5 +2,6 @@
 # class: proc
 # layer: user_namespace
 # expect: held
+# containers: the number is hidden, and the system-call filter refuses to make one
 
 verdict(open("/proc/sys/user/max_user_namespaces").read().strip() != "0", open("/proc/sys/user/max_user_namespaces").read())

@@ -5,6 +5,7 @@
 # raised: memory=1024
 # fresh: yes
 # expect: out_of_memory
+# containers: it is ended at its limit all the same, and told as crashed
 
 libc.prctl(15, b"sandcell-copy")
 libc.mmap.restype = ctypes.c_void_p

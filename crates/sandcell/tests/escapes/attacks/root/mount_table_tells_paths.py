@@ -4,6 +4,7 @@
 # expect: held
 # beside: private_proc
 # quick: yes
+# containers: the daemon's own mounts are told, with its folder
 
 # Where a tree stands inside is its path outside, as the programs in it expect; that alone is shown on purpose.
 told = []

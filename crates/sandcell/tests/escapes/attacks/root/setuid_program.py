@@ -3,6 +3,7 @@
 # layer: private_root
 # expect: held
 # unproven: without it the ids are not mapped, so the kernel ignores the bit
+# containers: no-new-privileges holds, not a mount option
 
 found = []
 for folder in ("/usr/bin", "/usr/sbin", "/usr/lib"):

@@ -3,6 +3,7 @@
 # layer: private_root
 # expect: held
 # quick: yes
+# containers: the image has users of its own
 
 lines = open("/etc/passwd").read().splitlines()
 finds(lines if len(lines) > 4 else [])

@@ -1,0 +1,46 @@
+//! Numbers of callers, for back ends, which know no principals.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::Principal;
+
+/// The number of sandboxes that no back end was told of.
+const FIRST: u64 = 0;
+
+/// Who has called.
+#[derive(Debug, Default)]
+pub(crate) struct Callers {
+    first: OnceLock<Principal>,
+    several: AtomicBool,
+    numbers: RandomState,
+}
+
+impl Callers {
+    /// The number of this caller. None as long as nobody else has called: then back ends need not be told.
+    pub(crate) fn number(&self, who: &Principal) -> Option<u64> {
+        if self.first.get_or_init(|| who.clone()) != who {
+            self.several.store(true, Ordering::Relaxed);
+            // One in 2^63 callers shares the number of another, and is no worse off than by sharing a machine.
+            return Some(self.numbers.hash_one(who).max(FIRST + 1));
+        }
+        self.several.load(Ordering::Relaxed).then_some(FIRST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_caller_has_no_number_until_there_is_another_one() {
+        let callers = Callers::default();
+        let [ann, bob, eve] = ["ann", "bob", "eve"].map(|name| Principal(name.into()));
+        assert_eq!([callers.number(&ann), callers.number(&ann)], [None, None]);
+        let bobs = callers.number(&bob);
+        assert!(bobs.is_some_and(|number| number != FIRST));
+        assert_ne!(callers.number(&eve), bobs);
+        assert_eq!([callers.number(&bob), callers.number(&ann)], [bobs, Some(FIRST)]);
+    }
+}

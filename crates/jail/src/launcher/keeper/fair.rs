@@ -1,0 +1,244 @@
+//! Processor time for each caller alike, however many sandboxes one keeps busy: the kernel divides it by control group,
+//! and each sandbox has one, so a busy sandbox weighs the less the more busy ones its caller has.
+//!
+//! Weights are looked at a few times a second, and only while sandboxes of different callers are there and the
+//! processors are wanted. Without control groups nothing can be weighed (a process may give up its share, and not get it
+//! back).
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::{Jail, Keeper, State};
+use crate::plan::place;
+
+/// Between two looks where the processors are wanted, and where they are not.
+const WANTED: Duration = Duration::from_millis(200);
+const CALM: Duration = Duration::from_millis(500);
+/// For how long they are taken to be wanted after they were.
+const AFTER: Duration = Duration::from_secs(2);
+/// What busy sandboxes of one caller weigh together; also what a sandbox weighs that nobody has weighed.
+const WHOLE: u32 = 1000;
+/// Who used less than one part in so many of the time since the last look is not busy.
+const IDLE: u32 = 50;
+
+/// What is remembered between two looks.
+#[derive(Debug)]
+pub(super) struct Balance {
+    /// Processors of this machine.
+    cores: u32,
+    looked: Option<Instant>,
+    wanted_until: Option<Instant>,
+    /// What the processors had done at the last look, in clock ticks: all their time, and that without work.
+    ticks: (u64, u64),
+}
+
+/// One sandbox on the balance.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Load {
+    /// The caller's number. 0 is the first caller, to whom sandboxes belong that nobody was told of.
+    pub(super) caller: u64,
+    /// In thousandths of a caller's whole.
+    weight: u32,
+    cpu_us: u64,
+    /// Since the last look.
+    used_us: u64,
+    /// It was handed out since the last look, so that nothing is known of it.
+    fresh: bool,
+}
+
+impl Default for Load {
+    fn default() -> Self {
+        Self {
+            caller: 0,
+            weight: WHOLE,
+            cpu_us: 0,
+            used_us: 0,
+            fresh: true,
+        }
+    }
+}
+
+impl Load {
+    fn busy(&self, since: Duration) -> bool {
+        self.fresh || u128::from(self.used_us) * u128::from(IDLE) > since.as_micros()
+    }
+}
+
+impl Balance {
+    pub(super) fn new() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1));
+        Self {
+            cores,
+            looked: None,
+            wanted_until: None,
+            ticks: (0, 0),
+        }
+    }
+
+    fn wanted(&self) -> bool {
+        self.wanted_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Whether the machine's processors had little rest since the last call.
+    fn little_rest(&mut self) -> bool {
+        let stat = std::fs::read_to_string(format!("{}/proc/stat", place::host())).unwrap_or_default();
+        let (all, rest) = ticks(&stat);
+        let (all_before, rest_before) = std::mem::replace(&mut self.ticks, (all, rest));
+        rest.saturating_sub(rest_before).saturating_mul(4) < all.saturating_sub(all_before)
+    }
+
+    fn due(&self, now: Instant) -> bool {
+        let pause = if self.wanted() { WANTED } else { CALM };
+        self.looked.is_none_or(|at| now.duration_since(at) >= pause)
+    }
+}
+
+impl Keeper {
+    /// From now on this sandbox works for this caller.
+    pub(super) fn belongs(&mut self, id: u64, caller: u64) {
+        let Some(jail) = self.jails.get_mut(&id) else { return };
+        jail.load.caller = caller;
+        jail.load.fresh = true;
+        if !self.balance.wanted() {
+            return;
+        }
+        // Short runs would be over before the next look.
+        let others = self.jails.values().filter(|jail| jail.load.caller == caller);
+        let busy = others.filter(|jail| jail.load.busy(WANTED)).count();
+        let weight = part(busy);
+        if let Some(jail) = self.jails.get_mut(&id) {
+            jail.weigh(weight);
+        }
+    }
+
+    /// Looks at who uses the processors, if it is time.
+    pub(super) fn balance(&mut self, now: Instant) {
+        if !self.balance.due(now) || self.prepared.groups.is_none() {
+            return;
+        }
+        let mut callers = self.jails.values().map(|jail| jail.load.caller);
+        let first = callers.next();
+        let several = callers.any(|caller| Some(caller) != first);
+        let since = self
+            .balance
+            .looked
+            .replace(now)
+            .map_or(CALM, |at| now.duration_since(at));
+        if !several {
+            // Whoever is alone has nobody to be weighed against.
+            self.balance.wanted_until = None;
+            for jail in self.jails.values_mut() {
+                jail.weigh(WHOLE);
+            }
+            return;
+        }
+        for jail in self.jails.values_mut() {
+            jail.read_load();
+        }
+        let used: u64 = self.jails.values().map(|jail| jail.load.used_us).sum();
+        let half = since.as_micros() * u128::from(self.balance.cores) / 2;
+        // Where this server may use a part of the machine only, its sandboxes' use tells; else the machine's.
+        if self.balance.little_rest() || u128::from(used) > half {
+            self.balance.wanted_until = Some(now + AFTER);
+        }
+        if self.balance.wanted() {
+            let mut busy: BTreeMap<u64, usize> = BTreeMap::new();
+            for jail in self.jails.values().filter(|jail| jail.load.busy(since)) {
+                *busy.entry(jail.load.caller).or_default() += 1;
+            }
+            for jail in self.jails.values_mut() {
+                let busy_ones = busy.get(&jail.load.caller).copied().unwrap_or(0);
+                let weight = if jail.load.busy(since) {
+                    part(busy_ones)
+                } else {
+                    part(busy_ones + 1)
+                };
+                // Of those that do nothing there may be very many, and what they weigh matters when they begin only.
+                let near = jail.load.weight / 2 <= weight && weight <= jail.load.weight.saturating_mul(2);
+                if jail.load.busy(since) || !near {
+                    jail.weigh(weight);
+                }
+            }
+        }
+        for jail in self.jails.values_mut() {
+            jail.load.fresh = false;
+        }
+    }
+}
+
+impl Jail {
+    fn read_load(&mut self) {
+        if let (Some(group), State::Running { .. }) = (&self.group, &self.state) {
+            let cpu_us = group.cpu_us();
+            // What was used to make it was nobody's.
+            self.load.used_us = if self.load.fresh {
+                0
+            } else {
+                cpu_us.saturating_sub(self.load.cpu_us)
+            };
+            self.load.cpu_us = cpu_us;
+        } else {
+            self.load.used_us = 0;
+        }
+    }
+
+    fn weigh(&mut self, weight: u32) {
+        if self.load.weight == weight {
+            return;
+        }
+        // A group that is going cannot be weighed, and need not be.
+        if self.group.as_ref().is_some_and(|group| group.weigh(weight).is_ok()) {
+            self.load.weight = weight;
+        }
+    }
+}
+
+/// What each of so many busy sandboxes of one caller weighs.
+fn part(busy: usize) -> u32 {
+    WHOLE / u32::try_from(busy.max(1)).unwrap_or(WHOLE).min(WHOLE)
+}
+
+/// Of `/proc/stat`: the time of all processors together, and their time without work.
+fn ticks(stat: &str) -> (u64, u64) {
+    let numbers = stat
+        .lines()
+        .next()
+        .into_iter()
+        .flat_map(|line| line.split_whitespace().skip(1));
+    let numbers: Vec<u64> = numbers.map_while(|text| text.parse().ok()).collect();
+    // Guests' time is contained in users' time, and comes last.
+    let all = numbers.iter().take(8).sum();
+    let rest = numbers.iter().skip(3).take(2).sum();
+    (all, rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_busy_sandboxes_of_a_caller_weigh_is_one_whole() {
+        assert_eq!([0, 1, 2, 16, 1000].map(part), [1000, 1000, 500, 62, 1]);
+        assert_eq!(part(1_000_000), 1);
+    }
+
+    #[test]
+    fn one_that_used_little_is_idle_and_a_fresh_one_is_busy() {
+        let second = Duration::from_secs(1);
+        let load = |used_us, fresh| Load {
+            used_us,
+            fresh,
+            ..Load::default()
+        };
+        assert!(load(0, true).busy(second));
+        assert!(!load(20_000, false).busy(second));
+        assert!(load(20_001, false).busy(second));
+    }
+
+    #[test]
+    fn rest_is_time_without_work_and_time_that_waits_for_devices() {
+        let stat = "cpu  10 20 30 400 50 6 7 8 90 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n";
+        assert_eq!(ticks(stat), (531, 450));
+        assert_eq!(ticks(""), (0, 0));
+    }
+}
