@@ -1,22 +1,25 @@
 //! Sandboxes that wait, made ahead with the default limits and an interpreter ready in each, so that a call does not
 //! wait for one. Nobody's code has run in them; each is handed out once.
 //!
-//! How many wait follows demand: a call that found none doubles the number, a quiet minute halves it, and a memory
-//! budget bounds it, in which each counts for what it really uses. A burst beyond the pool is made on demand, as if there
-//! were none.
+//! How many wait follows demand: a call that found none doubles the number, and so does one that took the last right
+//! after another call; a quiet minute halves it, and a memory budget bounds it, in which each counts for what it really
+//! uses. A burst beyond the pool is made on demand, as if there were none.
 //!
 //! The operator may name modules that those who wait have loaded (`preload`). They are the operator's choice. They are
 //! loaded once, by an interpreter that stands in no sandbox and whose children enter them; where that cannot be had, in each
 //! sandbox for itself.
 
 use std::collections::{HashSet, VecDeque};
+use std::num::NonZero;
 use std::sync::{Arc, Mutex};
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::join_all;
 use sandcell_sandbox::{Language, Limits, Sandbox, SandboxSpec, Session, SessionError, Usage};
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::PoolConfig;
@@ -39,6 +42,8 @@ const PAUSE: Duration = Duration::from_secs(5);
 const AFTER_CALL: Duration = Duration::from_millis(10);
 /// With so long a time without a miss fewer sandboxes wait.
 const QUIET: Duration = Duration::from_secs(60);
+/// Calls that come so soon after each other may soon be more than those that wait.
+const CLOSE_TOGETHER: Duration = Duration::from_millis(100);
 /// What one waiting sandbox with an interpreter costs at least, and what it is taken to cost until one was measured.
 const EACH: u64 = 12 << 20;
 /// The same where the interpreter is a copy of a warmed one.
@@ -79,7 +84,10 @@ struct State {
     /// Memory for those that wait, where demand decides.
     memory: u64,
     want: usize,
+    /// When a call found none, or as good as none.
     missed: Instant,
+    /// When the last one was taken.
+    taken: Option<Instant>,
     closed: bool,
     /// What one costs.
     each: u64,
@@ -106,6 +114,7 @@ impl Pool {
             memory: config.memory.as_bytes(),
             want: 0,
             missed: Instant::now(),
+            taken: None,
             closed: false,
             each: EACH,
             each_least: EACH,
@@ -166,11 +175,14 @@ impl Pool {
         loop {
             let parked = {
                 let mut state = lock(&self.state);
-                let parked = state.parked.pop_front();
-                if parked.is_none() {
+                // The newest one is still in the processors' caches.
+                let parked = state.parked.pop_back();
+                let now = Instant::now();
+                let soon = state.taken.replace(now).is_some_and(|last| now - last < CLOSE_TOGETHER);
+                if parked.is_none() || (soon && state.parked.is_empty()) {
                     let (least, most) = Self::bounds(&state);
                     state.want = (state.want * 2).max(1).clamp(least, most);
-                    state.missed = Instant::now();
+                    state.missed = now;
                 }
                 parked
             };
@@ -189,14 +201,14 @@ impl Pool {
         self.answered.notify_waiters();
     }
 
-    /// Whether another one should be made now.
-    fn lacks(&self) -> bool {
+    /// Whether another one should be made now, beside so many that are in the making.
+    fn lacks(&self, making: usize) -> bool {
         let mut state = lock(&self.state);
         if state.missed.elapsed() > QUIET {
             state.missed = Instant::now();
             state.want = (state.want / 2).max(Self::bounds(&state).0);
         }
-        !state.closed && state.parked.len() < state.want
+        !state.closed && state.parked.len() + making < state.want
     }
 
     /// Those that are more than wanted.
@@ -318,28 +330,39 @@ async fn warm(core: &Arc<Core>) {
 
 /// Makes sandboxes ahead until the engine goes down.
 pub(crate) async fn fill(core: Arc<Core>) {
+    let makers = available_parallelism().map_or(1, NonZero::get);
     let filling = async {
         sleep(SETTLE).await;
         warm(&core).await;
+        let mut making = JoinSet::new();
         loop {
-            while core.pool.lacks() {
-                match make(&core).await {
-                    Ok(parked) => {
+            join_all(core.pool.surplus().into_iter().map(end)).await;
+            while making.len() < makers && core.pool.lacks(making.len()) {
+                let core = core.clone();
+                making.spawn(async move { make(&core).await });
+            }
+            tokio::select! {
+                Some(made) = making.join_next() => match made {
+                    Ok(Ok(parked)) => {
                         if let Some(late) = core.pool.park(parked) {
                             end(late).await;
                         }
                     }
-                    Err(reason) => {
+                    Ok(Err(reason)) => {
                         // A server that is ending ends those that it makes, too, and has no need to say so.
                         sleep(ENDING).await;
                         tracing::warn!("no sandbox could be made ahead: {reason}");
                         sleep(PAUSE).await;
                     }
+                    Err(broken) => {
+                        tracing::error!("making a sandbox ahead broke off: {broken}");
+                        sleep(PAUSE).await;
+                    }
+                },
+                _ = timeout(QUIET, core.pool.wake.notified()) => {
+                    let _ = timeout(AFTER_CALL, core.pool.answered.notified()).await;
                 }
             }
-            join_all(core.pool.surplus().into_iter().map(end)).await;
-            let _ = timeout(QUIET, core.pool.wake.notified()).await;
-            let _ = timeout(AFTER_CALL, core.pool.answered.notified()).await;
         }
     };
     tokio::select! {

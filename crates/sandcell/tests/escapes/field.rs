@@ -88,7 +88,9 @@ impl Field {
         let lure = Lure::new(who);
         let mut command = server_command(&place, who, &["serve"]);
         command.envs(variables.iter().copied());
-        let warmed = std::env::var("SANDCELL_TEST_PRELOAD").ok();
+        // Containers have no warmed interpreters.
+        let native = variables.iter().all(|(name, _)| *name != "SANDCELL_BACKEND");
+        let warmed = std::env::var("SANDCELL_TEST_PRELOAD").ok().filter(|_| native);
         if let Some(modules) = &warmed {
             command
                 .env("SANDCELL_PRELOAD", modules)

@@ -67,7 +67,13 @@ fn besiege_with(class: &str, attacks: &[Attack], by: &[Who], variables: &[(&str,
                     continue;
                 }
                 tried += 1;
-                match field.try_out(attack) {
+                let mut outcome = field.try_out(attack);
+                // What came through has come through; what could not be tried as meant, on a busy machine for one, is tried again.
+                if let Outcome::Unclear(why) = &outcome {
+                    println!("once more: {} ({}): {why}", attack.name, who.name());
+                    outcome = field.try_out(attack);
+                }
+                match outcome {
                     Outcome::Held => held += 1,
                     other => failures.push(format!("{} as {}: {other:?}", attack.name, who.name())),
                 }
