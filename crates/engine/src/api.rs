@@ -156,8 +156,8 @@ pub struct PoolConfig {
     pub memory: ByteSize,
     /// Modules that the interpreter of a waiting sandbox has loaded.
     pub preload: Vec<String>,
-    /// Whether they are loaded once, and sessions begin as copies of the interpreter that has loaded them, where the first
-    /// back end and language can do that. Without modules there is nothing to load.
+    /// Whether sessions begin as copies of one interpreter, which has loaded them, where the first back end and language can
+    /// do that.
     pub warm: bool,
 }
 

@@ -5,9 +5,8 @@
 //! after another call; a quiet minute halves it, and a memory budget bounds it, in which each counts for what it really
 //! uses. A burst beyond the pool is made on demand, as if there were none.
 //!
-//! The operator may name modules that those who wait have loaded (`preload`). They are the operator's choice. They are
-//! loaded once, by an interpreter that stands in no sandbox and whose children enter them; where that cannot be had, in each
-//! sandbox for itself.
+//! Their interpreters are children of one that stands in no sandbox, where that can be had. The operator may name modules
+//! that it has loaded (`preload`); where it cannot be had, each sandbox loads them for itself.
 
 use std::collections::{HashSet, VecDeque};
 use std::num::NonZero;
@@ -40,6 +39,8 @@ const OPEN: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_secs(5);
 /// How long making the next one waits for the call that took one: making takes a processor, and a call needs two.
 const AFTER_CALL: Duration = Duration::from_millis(10);
+/// And how long until its answer is on its way to the client.
+const TELLING: Duration = Duration::from_millis(1);
 /// With so long a time without a miss fewer sandboxes wait.
 const QUIET: Duration = Duration::from_secs(60);
 /// Calls that come so soon after each other may soon be more than those that wait.
@@ -302,29 +303,29 @@ fn bounds(fixed: Option<usize>, memory: u64, each: u64) -> (usize, usize) {
     }
 }
 
-/// Has an interpreter load the modules, so that sessions begin as its copies. Whatever fails is only slower.
+/// Has an interpreter load the modules, if any, so that sessions begin as its copies. Whatever fails is only slower.
 async fn warm(core: &Arc<Core>) {
     let modules = core.pool.modules();
     let (Some(language), Some(backend)) = (core.languages.first(), core.backends.first()) else {
         return;
     };
-    if !core.config().pool.warm || modules.is_empty() {
+    if !core.config().pool.warm {
         return;
     }
-    match timeout(WARM, language.warm(backend, &modules)).await {
+    let why = match timeout(WARM, language.warm(backend, &modules)).await {
         Ok(Ok(missing)) => {
             // Those are tried again in each sandbox, which may have packages that the interpreter does not see.
-            tracing::debug!(
-                missing = missing.len(),
-                "an interpreter has loaded the modules of `preload`"
-            );
+            tracing::debug!(missing = missing.len(), "sessions begin as copies of one interpreter");
             lock(&core.pool.state).each_least = EACH_COPY;
+            return;
         }
-        Ok(Err(error)) => tracing::info!("the modules of `preload` are loaded in each sandbox for itself: {error}"),
-        Err(_) => tracing::warn!(
-            "the modules of `preload` are loaded in each sandbox for itself: an interpreter did not load them in {} s",
-            WARM.as_secs()
-        ),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("it was not ready in {} s", WARM.as_secs()),
+    };
+    if modules.is_empty() {
+        tracing::debug!("sessions do not begin as copies of one interpreter: {why}");
+    } else {
+        tracing::info!("the modules of `preload` are loaded in each sandbox for itself: {why}");
     }
 }
 
@@ -338,29 +339,26 @@ pub(crate) async fn fill(core: Arc<Core>) {
         loop {
             join_all(core.pool.surplus().into_iter().map(end)).await;
             while making.len() < makers && core.pool.lacks(making.len()) {
-                let core = core.clone();
-                making.spawn(async move { make(&core).await });
+                making.spawn(make_one(core.clone()));
             }
             tokio::select! {
-                Some(made) = making.join_next() => match made {
-                    Ok(Ok(parked)) => {
-                        if let Some(late) = core.pool.park(parked) {
-                            end(late).await;
-                        }
+                Some(made) = making.join_next() => {
+                    let reason = match made {
+                        Ok(Ok(())) => continue,
+                        Ok(Err(reason)) => reason,
+                        Err(broken) => broken.to_string(),
+                    };
+                    // A server that is ending ends those that it makes, too, and has no need to say so.
+                    sleep(ENDING).await;
+                    tracing::warn!("no sandbox could be made ahead: {reason}");
+                    sleep(PAUSE).await;
+                }
+                woken = timeout(QUIET, core.pool.wake.notified()) => {
+                    // Under load there is no pause to wait for.
+                    if woken.is_ok() && making.is_empty() {
+                        let _ = timeout(AFTER_CALL, core.pool.answered.notified()).await;
+                        sleep(TELLING).await;
                     }
-                    Ok(Err(reason)) => {
-                        // A server that is ending ends those that it makes, too, and has no need to say so.
-                        sleep(ENDING).await;
-                        tracing::warn!("no sandbox could be made ahead: {reason}");
-                        sleep(PAUSE).await;
-                    }
-                    Err(broken) => {
-                        tracing::error!("making a sandbox ahead broke off: {broken}");
-                        sleep(PAUSE).await;
-                    }
-                },
-                _ = timeout(QUIET, core.pool.wake.notified()) => {
-                    let _ = timeout(AFTER_CALL, core.pool.answered.notified()).await;
                 }
             }
         }
@@ -370,6 +368,15 @@ pub(crate) async fn fill(core: Arc<Core>) {
         () = filling => {}
     }
     core.pool.close().await;
+}
+
+/// Makes one and puts it in line.
+async fn make_one(core: Arc<Core>) -> Result<(), String> {
+    let parked = make(&core).await?;
+    if let Some(late) = core.pool.park(parked) {
+        end(late).await;
+    }
+    Ok(())
 }
 
 async fn make(core: &Arc<Core>) -> Result<Parked, String> {
@@ -384,11 +391,11 @@ async fn make(core: &Arc<Core>) -> Result<Parked, String> {
             Err(_) => return Err(format!("no interpreter was ready within {} s", OPEN.as_secs())),
         };
         let modules = core.pool.modules();
+        let outcome = opened.preload(&modules).await;
         if !modules.is_empty() {
-            let outcome = opened.preload(&modules).await;
             core.pool.loaded(&outcome);
-            outcome.map_err(|error| error.to_string())?;
         }
+        outcome.map_err(|error| error.to_string())?;
         session = Some((language.clone(), opened));
     }
     let usage = read_usage(sandbox.as_ref()).await;

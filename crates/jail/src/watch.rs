@@ -48,6 +48,9 @@ const RATE: u64 = 3 << 30;
 const REACH: u64 = 125;
 /// The longest and the shortest time between two looks.
 pub(crate) const EVERY: Duration = Duration::from_millis(50);
+/// The same for a sandbox with a control group, whose hard limit holds without us, in which nothing has run for so many looks.
+const SELDOM: Duration = Duration::from_millis(200);
+const CALM_LOOKS: u32 = 20;
 const SHORTEST: Duration = Duration::from_millis(4);
 /// How often the tree is walked while new processes keep appearing, before those that are known are ended.
 const ROUNDS: usize = 6;
@@ -102,6 +105,8 @@ pub(crate) struct Record {
     waited: Option<Instant>,
     /// The processor time that the sandbox had used when there was little to be seen, in microseconds.
     calm: Option<u64>,
+    /// At how many looks in a row nothing had run.
+    calm_looks: u32,
     /// What the copy cost at the last look, and by what it can be told that this has not changed.
     copy: Option<(Mark, u64)>,
 }
@@ -134,13 +139,17 @@ impl Record {
     /// A sandbox with a control group: files and processes are charged together there, so processes are told apart here.
     /// A guardian is in the group and not of the sandbox.
     pub(crate) fn look_at_group(&mut self, group: &Group, first: Pid, guardian: Option<Pid>) {
-        self.due = Some(Instant::now() + EVERY);
         let worked = group.cpu_us();
         // Whoever runs has used some time; none was told where it cannot be read.
         if worked > 0 && self.calm == Some(worked) {
             // Nothing ran since there was little.
+            self.calm_looks = self.calm_looks.saturating_add(1);
+            let wait = if self.calm_looks > CALM_LOOKS { SELDOM } else { EVERY };
+            self.due = Some(Instant::now() + wait);
             return;
         }
+        self.calm_looks = 0;
+        self.due = Some(Instant::now() + EVERY);
         let limit = group.memory_limit();
         let from = limit / 10 * COPY_FROM;
         let processes = || {

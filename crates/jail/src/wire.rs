@@ -170,7 +170,7 @@ pub struct Report {
 }
 
 /// To the first process of a sandbox that can be entered, through its door. The near ends of pipes come from the process
-/// that has entered, all else from the launcher.
+/// that has entered, all else from the launcher; the lane goes the other way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AtDoor {
@@ -179,6 +179,9 @@ pub enum AtDoor {
         /// Its id inside.
         pid: i32,
     },
+    /// To the process that enters: beside this the far ends of its stdout, its stderr, and of the channel that it reads and
+    /// the one that it writes; without them it makes pipes.
+    Lane {},
     /// What it reads from and writes to: beside this the near ends of its stdout, its stderr, and of the channel that it
     /// reads and the one that it writes.
     Pipes {},

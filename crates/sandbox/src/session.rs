@@ -251,8 +251,8 @@ pub trait Session: Send + std::fmt::Debug {
         Ok(Vec::new())
     }
 
-    /// Loads modules before the first cell, so that it finds them loaded. Nothing else of it is to be seen: no name, no
-    /// output. Says which could not be loaded. A session that knows no modules has loaded all of none.
+    /// Gets ready for the first cell: loads modules, if any, so that it finds them loaded. Nothing else of it is to be seen:
+    /// no name, no output. Says which could not be loaded. A session that knows no modules has loaded all of none.
     ///
     /// # Errors
     /// When the session is over because of it.

@@ -274,7 +274,7 @@ fn name(request: &Request) -> &'static str {
         Request::Usage => "usage",
         Request::Ping => "ping",
         Request::Forward { .. } => "forward",
-        Request::Adopt {} => "adopt",
+        Request::Adopt { .. } => "adopt",
     }
 }
 

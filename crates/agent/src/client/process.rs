@@ -39,7 +39,9 @@ pub(super) async fn adopt(link: &Arc<Link>) -> Result<Process, SandboxError> {
     if !link.has(ADOPT) {
         return Err(SandboxError::Unsupported("entering the sandbox".to_owned()));
     }
-    begin(link, Request::Adopt {}, None, false, true)
+    let lane = link.take_lane();
+    let request = Request::Adopt { lane: lane.is_some() };
+    begin(link, request, lane, false, true)
         .await
         .map_err(|error| refused("a warmed interpreter".to_owned(), error))
 }

@@ -100,7 +100,10 @@ pub enum Request {
         process: u32,
         heir: i32,
     },
-    Adopt {},
+    Adopt {
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        lane: bool,
+    },
     List {
         path: String,
         recursive: bool,

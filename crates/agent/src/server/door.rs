@@ -1,14 +1,16 @@
 //! Where a process enters the sandbox from outside: the child of a warmed interpreter, which the launcher lets in.
 //!
 //! It is no child of the agent, so the launcher tells of it here, by its id inside, and in the end how it ended. The process
-//! itself sends the near ends of its pipes before it locks itself. What it could tell wrongly is only about itself.
+//! gets the far ends of the lane here before it locks itself; where there is none it makes pipes and sends their near ends.
+//! What it could tell wrongly is only about itself.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, Signal};
-use sandcell_jail::wire::{AtDoor, receive};
+use sandcell_jail::lane::Lane;
+use sandcell_jail::wire::{AtDoor, receive, send};
 use sandcell_sandbox::Exit;
 
 use super::program::Pipes;
@@ -60,10 +62,17 @@ impl Door {
         self.socket.as_fd()
     }
 
-    /// From now on this stream waits for whoever enters.
-    pub(super) fn expect(&mut self, stream: u32) -> Result<(), WireError> {
+    /// From now on this stream waits for whoever enters, and who gets this lane.
+    pub(super) fn expect(&mut self, stream: u32, lane: Option<Lane>) -> Result<(), WireError> {
         if self.visited != Visited::NotYet {
             return Err(WireError::new(ErrorCode::Invalid, "somebody has entered already"));
+        }
+        let far = lane.map(|lane| [lane.stdout, lane.stderr, lane.control_in, lane.control_out]);
+        let far: Vec<BorrowedFd<'_>> = far.iter().flatten().map(AsFd::as_fd).collect();
+        send(self.socket.as_fd(), &AtDoor::Lane {}, &far)
+            .map_err(|_| WireError::new(ErrorCode::Failed, "nobody is at the door"))?;
+        if !far.is_empty() {
+            self.pipes = Some(Pipes::past());
         }
         self.visited = Visited::Expected(stream);
         Ok(())

@@ -110,10 +110,8 @@ impl Pipes {
                 far.extend([lane.stdout, lane.stderr, lane.control_in, lane.control_out]);
                 return Ok(Self {
                     stdin,
-                    stdout: None,
-                    stderr: None,
-                    control: None,
                     far,
+                    ..Self::past()
                 });
             }
             let (stdout, theirs) = from_program()?;
@@ -141,6 +139,17 @@ impl Pipes {
             step: Step::Pipe,
             source: error.into(),
         })
+    }
+
+    /// Those of a process that enters and has the lane, which leads past us.
+    pub(super) fn past() -> Self {
+        Self {
+            stdin: None,
+            stdout: None,
+            stderr: None,
+            control: None,
+            far: Vec::new(),
+        }
     }
 
     /// Those of a process that has brought its own: the near ends of its stdout, its stderr, and of the channel that it

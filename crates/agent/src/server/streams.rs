@@ -159,9 +159,9 @@ impl Streams {
                 answer(stream, self.signal(process, signal, scope, spare), out);
             }
             Request::Succeed { process, heir } => answer(stream, self.succeed(process, heir), out),
-            Request::Adopt {} => {
+            Request::Adopt { lane } => {
                 // The answer comes when somebody has entered.
-                if let Err(error) = self.adopt(stream, out) {
+                if let Err(error) = self.adopt(stream, lane, out) {
                     answer::<Nothing>(stream, Err(error), out);
                 }
             }
@@ -243,7 +243,7 @@ impl Streams {
     }
 
     /// Makes whoever enters the program of this stream.
-    fn adopt(&mut self, stream: u32, out: &mut OutBuffer) -> Result<(), WireError> {
+    fn adopt(&mut self, stream: u32, lane: bool, out: &mut OutBuffer) -> Result<(), WireError> {
         if self.programs.len() >= MAX_PROGRAMS {
             return Err(WireError::new(
                 ErrorCode::Limit,
@@ -251,7 +251,8 @@ impl Streams {
             ));
         }
         let nobody = || WireError::new(ErrorCode::NotFound, "nobody can enter any more");
-        self.door.as_mut().ok_or_else(nobody)?.expect(stream)?;
+        let lane = if lane { self.lane.take() } else { None };
+        self.door.as_mut().ok_or_else(nobody)?.expect(stream, lane)?;
         self.welcome(out);
         Ok(())
     }

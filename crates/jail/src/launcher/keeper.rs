@@ -25,7 +25,7 @@ use super::host::{Prepared, prepare};
 use super::parent::Parent;
 use fair::{Balance, Load};
 use jail::readable;
-use ready::{Ready, Token};
+use ready::{Listener, Ready, Token};
 use warm::{Entrances, Visitor};
 
 use crate::cgroup::{Group, Groups};
@@ -122,6 +122,9 @@ struct Keeper {
     cradles: VecDeque<Cradle>,
     jails: BTreeMap<u64, Jail>,
     parents: BTreeMap<u64, Parent>,
+    listener: Listener,
+    /// Something could not be listened to (a user may watch so many files by epoll), and is asked instead.
+    deaf: bool,
     /// There may be children that nobody knows.
     strays: bool,
     /// Why no sandbox can be made after all.
@@ -170,9 +173,14 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
             Err(_) => (prepared.template.enterable, prepared.report.enterable) = (false, false),
         }
     }
+    let Ok(listener) = Listener::new(&socket) else {
+        return 1;
+    };
     let mut keeper = Keeper {
         id_block,
         socket,
+        listener,
+        deaf: false,
         entry,
         prepared,
         cradles: VecDeque::new(),
@@ -224,15 +232,21 @@ impl Keeper {
                 if let Some(jail) = self.jails.get_mut(&id) {
                     jail.reap_visitor();
                 }
+                self.listen(id);
             }
             for number in ready.parents {
                 self.hear_parent(number);
+                self.listen_to_parent(number);
             }
             for number in ready.ended_parents {
                 self.parent_ended(number);
             }
             for id in ready.jails {
                 self.look_at(id);
+                self.listen(id);
+            }
+            if self.deaf {
+                self.ask_all();
             }
             self.tend();
             if ready.idle && self.cradles.len() < self.prepared.template.spares {
@@ -241,42 +255,60 @@ impl Keeper {
         }
     }
 
-    fn wait(&self) -> io::Result<Ready> {
-        let mut woken_by = Vec::with_capacity(2 * self.jails.len() + 1);
-        let mut fds = Vec::with_capacity(2 * self.jails.len() + 1);
-        let mut add = |token, fd| {
-            woken_by.push(token);
-            fds.push(PollFd::new(fd, PollFlags::IN));
-        };
-        add(Token::Requests, &self.socket);
-        for (number, parent) in &self.parents {
-            add(Token::Parent(*number), &parent.socket);
-            add(Token::ParentsEnd(*number), &parent.pidfd);
+    /// Is woken by what happens to this sandbox.
+    fn listen(&mut self, id: u64) {
+        if let Some(jail) = self.jails.get(&id) {
+            for (token, fd) in jail.heard_by(id) {
+                self.deaf |= self.listener.listen(token, fd).is_err();
+            }
         }
-        let mut ended = self.strays;
-        for (id, jail) in &self.jails {
-            let fd = match &jail.state {
-                State::Starting { socket, .. } => socket,
-                State::Running { pidfd, .. } => pidfd,
-                State::Ended { .. } => {
-                    ended = true;
-                    continue;
-                }
+    }
+
+    /// The same for a warmed parent.
+    fn listen_to_parent(&mut self, number: u64) {
+        if let Some(parent) = self.parents.get(&number) {
+            for (token, fd) in [
+                (Token::Parent(number), &parent.socket),
+                (Token::ParentsEnd(number), &parent.pidfd),
+            ] {
+                self.deaf |= self.listener.listen(token, fd).is_err();
+            }
+        }
+    }
+
+    /// Looks at all, and tries to listen to them again.
+    fn ask_all(&mut self) {
+        self.deaf = false;
+        for number in self.parents.keys().copied().collect::<Vec<_>>() {
+            let is_ready = |fd: &OwnedFd| readable(fd);
+            let Some(parent) = self.parents.get(&number) else {
+                continue;
             };
-            add(Token::Jail(*id), fd);
-            if let State::Running {
-                guarded: Some(guarded), ..
-            } = &jail.state
-                && !jail.disk_full
-            {
-                add(Token::Jail(*id), &guarded.socket);
+            match (is_ready(&parent.socket), is_ready(&parent.pidfd)) {
+                (_, true) => self.parent_ended(number),
+                (true, false) => self.hear_parent(number),
+                (false, false) => {}
             }
-            if let Some(end) = jail.visitor_end() {
-                add(Token::Visitor(*id), end);
-            }
+            self.listen_to_parent(number);
         }
+        for id in self.jails.keys().copied().collect::<Vec<_>>() {
+            let Some(jail) = self.jails.get_mut(&id) else { continue };
+            jail.reap_visitor();
+            if jail.heard_by(id).any(|(_, fd)| readable(fd)) {
+                self.look_at(id);
+            }
+            self.listen(id);
+        }
+    }
+
+    fn wait(&self) -> io::Result<Ready> {
         let now = Instant::now();
-        let next = self.jails.values().filter_map(|jail| jail.watched_next(now)).min();
+        let mut ended = self.strays || self.deaf;
+        let mut next = None;
+        for jail in self.jails.values() {
+            ended |= matches!(jail.state, State::Ended { .. });
+            next = jail.watched_next(now).into_iter().chain(next).min();
+        }
         let timeout = if ended || self.cradles.len() < self.prepared.template.spares {
             Some(Duration::from_millis(1))
         } else if self.jails.is_empty() && self.prepared.leftovers.is_empty() {
@@ -289,22 +321,7 @@ impl Keeper {
             tv_sec: 0,
             tv_nsec: i64::from(wait.subsec_nanos()),
         });
-        let count = poll(&mut fds, timeout.as_ref())?;
-        let mut ready = Ready {
-            idle: count == 0,
-            ..Ready::default()
-        };
-        let woken = fds.iter().map(|fd| !fd.revents().is_empty());
-        for (token, _) in woken_by.into_iter().zip(woken).filter(|(_, woken)| *woken) {
-            match token {
-                Token::Requests => ready.requests = true,
-                Token::Jail(id) => ready.jails.push(id),
-                Token::Visitor(id) => ready.visitors.push(id),
-                Token::Parent(number) => ready.parents.push(number),
-                Token::ParentsEnd(number) => ready.ended_parents.push(number),
-            }
-        }
-        Ok(ready)
+        self.listener.wait(timeout.as_ref())
     }
 
     /// Handles one request. False when the server is gone.
@@ -349,6 +366,7 @@ impl Keeper {
         match self.start(request, image, descriptors) {
             Ok(jail) => {
                 self.jails.insert(id, jail);
+                self.listen(id);
                 true
             }
             Err(error) => {

@@ -419,8 +419,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
     plain(
         "pool.warm_parents",
         Kind::Switch,
-        "false",
-        "Whether the modules of `preload` are loaded once, by an interpreter that stands in no sandbox, and sessions begin as copies of it. With `false`, and where that cannot be had (kernels before 6.12), each waiting sandbox loads them for itself.",
+        "true",
+        "Whether sessions begin as copies of one interpreter that stands in no sandbox, runs nobody's code and has loaded the modules of `preload`: its hash seed and the layout of its memory are those of up to 1,000 sessions. With `false`, and where that cannot be had (kernels before 6.12), each starts an interpreter of its own, and each waiting sandbox loads the modules for itself.",
     ),
     plain(
         "script.persistent",

@@ -48,7 +48,7 @@ pub(super) async fn make(ground: Ground<'_>) -> Result<Arc<dyn Backend>, Failure
         mounts: settings.mounts.clone(),
         isolation_min: settings.isolation_min,
         limits_min: settings.limits_min,
-        warm: settings.engine.pool.warm && !settings.engine.pool.preload.is_empty(),
+        warm: settings.engine.pool.warm,
         disabled_layer: for_tests("SANDCELL_TEST_DISABLE"),
         skipped_layer: for_tests("SANDCELL_TEST_SKIP"),
     };

@@ -173,6 +173,21 @@ impl Jail {
         usage
     }
 
+    /// The descriptors that tell of it. One that has ended has none.
+    pub(super) fn heard_by(&self, id: u64) -> impl Iterator<Item = (Token, &OwnedFd)> {
+        let (first, second) = match &self.state {
+            State::Starting { socket, .. } => (Some(socket), None),
+            State::Running { pidfd, guarded, .. } => {
+                let guardian = guarded.as_ref().filter(|_| !self.disk_full);
+                (Some(pidfd), guardian.map(|guarded| &guarded.socket))
+            }
+            State::Ended { .. } => (None, None),
+        };
+        let visitor = first.and_then(|_| self.visitor_end());
+        let own = first.into_iter().chain(second).map(move |fd| (Token::Jail(id), fd));
+        own.chain(visitor.map(|fd| (Token::Visitor(id), fd)))
+    }
+
     pub(super) fn visitor_pid(&self) -> Option<Pid> {
         self.visitor.as_ref().and_then(Visitor::pid)
     }

@@ -1,6 +1,16 @@
-//! What the launcher was woken by.
+//! What the launcher is woken by.
 
-/// What a polled descriptor belongs to.
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::{Timespec, epoll};
+
+/// How many are told of at once; others are told of the next time.
+const AT_ONCE: usize = 64;
+
+/// What a descriptor belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Token {
     Requests,
     Jail(u64),
@@ -9,7 +19,33 @@ pub(super) enum Token {
     ParentsEnd(u64),
 }
 
-#[derive(Default)]
+impl Token {
+    const KINDS: u64 = 5;
+
+    fn number(self) -> u64 {
+        let (kind, id) = match self {
+            Self::Requests => (0, 0),
+            Self::Jail(id) => (1, id),
+            Self::Visitor(id) => (2, id),
+            Self::Parent(id) => (3, id),
+            Self::ParentsEnd(id) => (4, id),
+        };
+        id.wrapping_mul(Self::KINDS) + kind
+    }
+
+    fn of(number: u64) -> Self {
+        let id = number / Self::KINDS;
+        match number % Self::KINDS {
+            0 => Self::Requests,
+            1 => Self::Jail(id),
+            2 => Self::Visitor(id),
+            3 => Self::Parent(id),
+            _ => Self::ParentsEnd(id),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
 pub(super) struct Ready {
     pub(super) requests: bool,
     pub(super) jails: Vec<u64>,
@@ -17,4 +53,85 @@ pub(super) struct Ready {
     pub(super) parents: Vec<u64>,
     pub(super) ended_parents: Vec<u64>,
     pub(super) idle: bool,
+}
+
+/// Descriptors that may wake the launcher, of however many sandboxes. All but that of requests wake it once and are then listened
+/// to again: one that was closed here may live on for a moment in a process that was forked before, and would wake it for nothing.
+#[derive(Debug)]
+pub(super) struct Listener {
+    epoll: OwnedFd,
+}
+
+impl Listener {
+    pub(super) fn new(requests: &OwnedFd) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let data = epoll::EventData::new_u64(Token::Requests.number());
+        epoll::add(&epoll, requests, data, epoll::EventFlags::IN)?;
+        Ok(Self { epoll })
+    }
+
+    /// Is woken once by this descriptor.
+    pub(super) fn listen(&self, token: Token, fd: &OwnedFd) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token.number());
+        let once = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        match epoll::modify(&self.epoll, fd.as_fd(), data, once) {
+            Err(rustix::io::Errno::NOENT) => Ok(epoll::add(&self.epoll, fd.as_fd(), data, once)?),
+            other => Ok(other?),
+        }
+    }
+
+    pub(super) fn wait(&self, timeout: Option<&Timespec>) -> io::Result<Ready> {
+        let mut room = [const { MaybeUninit::uninit() }; AT_ONCE];
+        let (events, _) = epoll::wait(&self.epoll, &mut room, timeout)?;
+        let mut ready = Ready {
+            idle: events.is_empty(),
+            ..Ready::default()
+        };
+        for event in events {
+            match Token::of(event.data.u64()) {
+                Token::Requests => ready.requests = true,
+                Token::Jail(id) => ready.jails.push(id),
+                Token::Visitor(id) => ready.visitors.push(id),
+                Token::Parent(number) => ready.parents.push(number),
+                Token::ParentsEnd(number) => ready.ended_parents.push(number),
+            }
+        }
+        Ok(ready)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_a_number_and_back() {
+        for token in [
+            Token::Requests,
+            Token::Jail(0),
+            Token::Visitor(7),
+            Token::Parent(1),
+            Token::ParentsEnd(1 << 40),
+        ] {
+            assert_eq!(Token::of(token.number()), token);
+        }
+    }
+
+    #[test]
+    fn each_descriptor_wakes_once_until_it_is_listened_to_again() {
+        let (requests, _far) = rustix::pipe::pipe().unwrap();
+        let (near, far) = rustix::pipe::pipe().unwrap();
+        let listener = Listener::new(&requests).unwrap();
+        let soon = Timespec {
+            tv_sec: 0,
+            tv_nsec: 1_000_000,
+        };
+        listener.listen(Token::Jail(3), &near).unwrap();
+        assert!(listener.wait(Some(&soon)).unwrap().idle);
+        rustix::io::write(&far, b"x").unwrap();
+        assert_eq!(listener.wait(Some(&soon)).unwrap().jails, [3]);
+        assert!(listener.wait(Some(&soon)).unwrap().idle);
+        listener.listen(Token::Jail(3), &near).unwrap();
+        assert_eq!(listener.wait(Some(&soon)).unwrap().jails, [3]);
+    }
 }

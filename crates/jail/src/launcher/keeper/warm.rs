@@ -88,6 +88,7 @@ impl Keeper {
         match Parent::start(&self.prepared, argv, descriptors, host_id) {
             Ok(parent) => {
                 self.parents.insert(number, parent);
+                self.listen_to_parent(number);
                 true
             }
             Err(error) => {
@@ -175,6 +176,7 @@ impl Keeper {
         if error.is_some() {
             self.strays = true;
         }
+        self.listen(id);
         let _ = self.tell(&FromLauncher::Entered { id, error });
     }
 

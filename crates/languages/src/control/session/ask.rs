@@ -31,14 +31,14 @@ impl DriverSession {
         Ok(listed.unwrap_or_default())
     }
 
-    /// Loads modules; says which could not be.
+    /// Loads modules; says which could not be. With none it only rehearses a cell.
     pub(super) async fn load_modules(&mut self, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
         let modules: Vec<String> = modules
             .iter()
             .filter(|name| !self.loaded.contains(name))
             .cloned()
             .collect();
-        if !self.modules || modules.is_empty() {
+        if !self.modules {
             return Ok(Vec::new());
         }
         self.ask_to_load(&modules).await
