@@ -45,6 +45,26 @@ async fn a_waiting_sandbox_counts_for_the_memory_that_it_uses() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn calls_that_come_close_together_find_more_waiting_before_one_finds_none() {
+    let bench = bench(ByteSize::mib(100), &[]);
+    let once_and_wait = async |pause: u64| {
+        bench.once(run_of("cell")).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        bench.engine.counts().waiting
+    };
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(bench.engine.counts().waiting, 1);
+    for _ in 0..3 {
+        assert_eq!(once_and_wait(1000).await, 1);
+    }
+    assert_eq!(once_and_wait(50).await, 1);
+    assert_eq!(once_and_wait(50).await, 2);
+    for _ in 0..3 {
+        assert_eq!(once_and_wait(50).await, 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn modules_that_do_not_fit_into_the_memory_are_not_loaded_ahead() {
     let bench = bench(ByteSize::mib(64), &["torch"]);
     bench.world.weight.store(300 << 20, Ordering::SeqCst);

@@ -55,8 +55,10 @@ pub fn all(rounds: usize) -> Table {
     let place = Place::new();
     let server = Client::start(&mut place.command(&["serve"]));
     server.text("x = 0");
-    let cold_place = Place::with_settings("[pool]\nparked = 0\n");
-    let cold = Client::start(&mut cold_place.command(&["serve"]));
+    let none_place = Place::with_settings("[pool]\nparked = 0\n");
+    let none_waits = Client::start(&mut none_place.command(&["serve"]));
+    let alone_place = Place::with_settings("[pool]\nparked = 0\nwarm_parents = false\n");
+    let cold = Client::start(&mut alone_place.command(&["serve"]));
     let floor = floor::client();
     let mut echo = Echo::start();
     let program = place.write("one.py", "print(1)").display().to_string();
@@ -86,6 +88,15 @@ pub fn all(rounds: usize) -> Table {
         ),
         Measured::new(
             "the same, nothing made ahead (`pool.parked = 0`)",
+            Some(BARE),
+            Some(0.7),
+            || {
+                std::thread::sleep(PAUSE);
+                timed(|| once(&none_waits, "print(1)"))
+            },
+        ),
+        Measured::new(
+            "the same, with an interpreter of its own (`pool.warm_parents = false`)",
             Some(BARE),
             Some(1.5),
             || {

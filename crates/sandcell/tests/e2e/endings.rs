@@ -265,7 +265,7 @@ fn a_client_that_vanishes_in_mid_call_leaves_nothing() {
 #[test]
 fn a_closed_sandbox_and_a_throwaway_run_leave_nothing_while_the_server_lives() {
     let _turn = begin!(alone);
-    let place = Place::new();
+    let place = Place::with_settings("[pool]\nparked = 2\n");
     let server = Client::start(&mut place.command(&["serve"]));
     let made = server.call("create_sandbox", json!({"count": 2}));
     let ids = made.data()["sandbox_ids"].as_array().unwrap().clone();
@@ -286,7 +286,6 @@ fn a_closed_sandbox_and_a_throwaway_run_leave_nothing_while_the_server_lives() {
             server.call("create_run_close", json!({"code": daemon}));
         }
     };
-    // How many sandboxes wait for a call follows the demand, so the same demand comes before both readings.
     come_and_go();
     let before = settled(holds);
     come_and_go();

@@ -61,6 +61,39 @@ fn a_copy_has_the_modules_and_nothing_of_another_session() {
 }
 
 #[test]
+fn sessions_begin_as_copies_without_any_setting_and_nothing_is_left_of_their_rehearsal() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = warmed(&place);
+    let answer = fresh_json(
+        &server,
+        "import json, sys\n\
+         names = sorted(name for name in globals() if name[:2] != '__')\n\
+         print(json.dumps([names, len(In), Out, sys.stdin.readable(), sorted(os.listdir('.'))]))",
+    );
+    let names = [
+        "In", "Out", "_", "__", "___", "_i", "_i1", "_ih", "_ii", "_iii", "_oh", "json", "os", "sys",
+    ];
+    let left: Vec<&str> = answer[0]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .filter(|name| !names.contains(name))
+        .collect();
+    assert_eq!(left, [""; 0]);
+    // Whatever fails on the way starts an interpreter of its own, which nobody would notice.
+    for _ in 0..20 {
+        let answer = fresh(&server, "import os\nprint(os.getppid())");
+        assert_eq!(answer.output().trim(), "0", "{answer:?}");
+    }
+    assert_eq!(
+        json!([answer[1], answer[2], answer[3], answer[4]]),
+        json!([2, {}, true, []])
+    );
+}
+
+#[test]
 fn copies_share_no_randomness() {
     let _turn = begin!();
     let place = place("\"random\", \"tempfile\", \"uuid\", \"multiprocessing\", \"ssl\", \"secrets\"");

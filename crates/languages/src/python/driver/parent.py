@@ -28,6 +28,8 @@ PR_GET_TID_ADDRESS = 40
 # Files of the driver that sessions are likely to need, loaded here once for all of them.
 LIKELY = ("imports", "errors", "lookups", "pretty", "rich", "charts", "shell", "notebook", "packages", "magics", "variables")
 MESSAGE = 1 << 17
+# How long the agent may take to hear that somebody enters, in seconds.
+DOOR = 5.0
 DESCRIPTORS = 16
 
 session = core.session
@@ -174,6 +176,7 @@ def enter(handed):
     core.setsid()
     null = posix.open("/dev/null", posix.O_RDONLY | posix.O_CLOEXEC)
     agent = _socket.socket(fileno=door)
+    agent.settimeout(DOOR)  # the launcher's end does not block
     _, ancillary, _, _ = agent.recvmsg(64, _socket.CMSG_SPACE(4 * 4))
     lane = descriptors(ancillary)
     if lane:
