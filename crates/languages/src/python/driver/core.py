@@ -547,29 +547,6 @@ def run_cell(header):
     session.copy_owed = session.copy_below > 0
 
 
-def rehearse():
-    """Runs a cell that nobody hears of and that leaves nothing: memory that every cell writes to is this process' own afterwards."""
-    global CONTROL_OUT
-    told, names = CONTROL_OUT, dict(NAMES)
-    CONTROL_OUT = posix.open("/dev/null", posix.O_WRONLY | posix.O_CLOEXEC)
-    session.nonce, session.cell = "sandcell-0", 0
-    try:
-        guarded(begin, {"code": "x = 1", "stdin": None})
-        value, _ = guarded(execute, "x = 1\nprint(end='')\nx", "<cell 0>")
-        guarded(publish, value)
-        guarded(finish_output)
-        send({"type": "done", "nonce": session.nonce, "status": "ok"})
-    finally:
-        close(CONTROL_OUT)
-        CONTROL_OUT = told
-        session.nonce, session.cell, session.last = None, 0, ("", "", "")
-        NAMES.clear()
-        NAMES.update(names)
-        session.inputs.clear()
-        session.outputs.clear()
-        remember.size -= len(SOURCES.pop("<cell 0>"))
-
-
 def outcome(error):
     """The end of a cell that raised, as fields of `done`."""
     if sys.getrecursionlimit() < 400:
@@ -918,11 +895,7 @@ def serve():
             listed, failure = guarded(part("variables").listing, NAMES)
             send({"type": "variables", "nonce": header.get("nonce"), "variables": [] if failure else listed})
         elif kind == "preload":
-            if header["modules"]:
-                send(part("imports").preload(header))
-            else:
-                send({"type": "preloaded", "nonce": header["nonce"], "missing": []})
-            rehearse()
+            send(part("imports").get_ready(header))
         elif kind == "parts":
             unpack(header["blobs"], header["rest"])
 
