@@ -155,7 +155,7 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
         Ok(Some((ToLauncher::Configure(template), _))) => template,
         _ => return 0,
     };
-    let mut prepared = match prepare(template) {
+    let prepared = match prepare(template) {
         Ok(prepared) => prepared,
         Err(error) => {
             let _ = send(socket.as_fd(), &FromLauncher::Refused(error), &[]);
@@ -167,12 +167,6 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
         return 1;
     }
     let id_block = FIRST_HOST_ID + (u32::from(u16::from_le_bytes(random) >> 2) << 14);
-    if prepared.template.enterable {
-        match common::make(&prepared, id_block) {
-            Ok(common) => prepared.common = Some(common),
-            Err(_) => (prepared.template.enterable, prepared.report.enterable) = (false, false),
-        }
-    }
     let Ok(listener) = Listener::new(&socket) else {
         return 1;
     };
@@ -214,6 +208,13 @@ impl Keeper {
             && let Err(error) = config::copy(&self.prepared.template.config)
         {
             self.broken = Some(StepError::new("copy configuration", Some("private_root"), &error));
+        }
+        if self.prepared.template.enterable {
+            match common::make(&self.prepared, self.id_block) {
+                Ok(common) => self.prepared.common = Some(common),
+                // Nobody enters then; the first parent that is asked for is refused.
+                Err(_) => self.prepared.template.enterable = false,
+            }
         }
     }
 
