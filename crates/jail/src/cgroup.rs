@@ -55,7 +55,7 @@ pub struct Group {
     /// The sandbox's private files, whose memory is its disk.
     private_files: Option<OwnedFd>,
     /// What says how much processor time it has used. It is asked often, and opening it is most of the work.
-    processor: OnceCell<Option<File>>,
+    processor: OnceCell<File>,
 }
 
 impl Groups {
@@ -353,8 +353,12 @@ impl Group {
             Groups::V1 { cpuacct, .. } => format!("{cpuacct}/cpuacct.usage"),
             Groups::V2 { folder } => format!("{folder}/cpu.stat"),
         };
-        let Some(file) = self.processor.get_or_init(|| File::open(path()).ok()) else {
-            return 0;
+        let file = match self.processor.get() {
+            Some(file) => file,
+            None => match File::open(path()) {
+                Ok(file) => self.processor.get_or_init(|| file),
+                Err(_) => return 0,
+            },
         };
         let mut bytes = [0; 1024];
         let Ok(length) = file.read_at(&mut bytes, 0) else {

@@ -281,11 +281,10 @@ impl Keeper {
     fn ask_all(&mut self) {
         self.deaf = false;
         for number in self.parents.keys().copied().collect::<Vec<_>>() {
-            let is_ready = |fd: &OwnedFd| readable(fd);
             let Some(parent) = self.parents.get(&number) else {
                 continue;
             };
-            match (is_ready(&parent.socket), is_ready(&parent.pidfd)) {
+            match (readable(&parent.socket), readable(&parent.pidfd)) {
                 (_, true) => self.parent_ended(number),
                 (true, false) => self.hear_parent(number),
                 (false, false) => {}
