@@ -191,9 +191,15 @@ impl Pool {
             let parked = parked?;
             // One that has ended while it waited is nothing to hand out.
             // Nor is one that was in the making when its limits were changed.
-            if parked.limits == plan.spec.limits && parked.sandbox.ended().now_or_never().is_none() {
+            let lives = parked.sandbox.ended().now_or_never().is_none();
+            let waits = parked
+                .session
+                .as_ref()
+                .is_none_or(|(_, session)| session.is_untouched());
+            if parked.limits == plan.spec.limits && lives && waits {
                 return Some(parked);
             }
+            tokio::spawn(end(parked));
         }
     }
 

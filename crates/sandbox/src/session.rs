@@ -261,6 +261,12 @@ pub trait Session: Send + std::fmt::Debug {
         Ok(Vec::new())
     }
 
+    /// Whether nothing has come of it since it was made. Asked of one that waits for its first cell: if something has, its
+    /// interpreter was killed, most likely, and it is of no use.
+    fn is_untouched(&self) -> bool {
+        true
+    }
+
     /// Says that the next cell is the last one: nothing has to be kept for another.
     fn last_cell(&mut self) {}
 

@@ -665,6 +665,10 @@ impl Session for DriverSession {
         self.load_modules(modules).await
     }
 
+    fn is_untouched(&self) -> bool {
+        self.over.is_none() && self.events.is_empty() && !self.events.is_closed()
+    }
+
     fn last_cell(&mut self) {
         self.copy_below = 0;
     }

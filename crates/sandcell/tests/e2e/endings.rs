@@ -137,6 +137,34 @@ fn a_killed_process_group_leaves_nothing() {
 }
 
 #[test]
+fn a_waiting_interpreter_that_was_killed_is_not_handed_out() {
+    let _turn = begin!();
+    for warm in ["true", "false"] {
+        let place = Place::with_settings(&format!("[pool]\nparked = 1\nwarm_parents = {warm}\n"));
+        let server = Client::start(&mut place.command(&["serve"]));
+        // The kernel may choose it when memory runs out; a warmed parent goes with it here.
+        let killed = until(PATIENCE, "an interpreter waits", || {
+            let mut found = machine::descendants(server.pid());
+            let inside =
+                |seen: &Seen| machine::status(seen.pid, "NSpid").is_some_and(|ids| ids.split_whitespace().count() > 1);
+            found.retain(|seen| seen.name.starts_with("python"));
+            found.iter().any(inside).then_some(found)
+        });
+        // Until it has rehearsed.
+        std::thread::sleep(Duration::from_millis(300));
+        for seen in &killed {
+            signal(seen.pid, Signal::KILL);
+        }
+        until(PATIENCE, "they are gone", || {
+            (!killed.iter().any(Seen::lives)).then_some(())
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        let answer = server.call("create_run_close", json!({"code": "print(6 * 7)"}));
+        assert_eq!(answer.output().trim(), "42", "{warm}: {answer:?}");
+    }
+}
+
+#[test]
 fn everything_of_the_server_killed_one_by_one_leaves_nothing() {
     let _turn = begin!(alone);
     let (place, mounts) = (Place::new(), machine::mounts());
