@@ -22,6 +22,7 @@ use tracing::Instrument as _;
 use crate::core::{Core, Finisher};
 use crate::executions::Execution;
 use crate::files::{FILES, read_wanted};
+use crate::floor::GIVE_WAY;
 use crate::ladder::{Ladder, Step, Stop};
 use crate::meter::{Cost, Meter};
 use crate::network::Reached;
@@ -258,6 +259,8 @@ impl Job {
         if self.once.is_some() || self.stay == Stay::Files {
             held.session.last_cell();
         }
+        let crowded = self.core.floor.is_crowded();
+        held.session.give_way(if crowded { GIVE_WAY } else { Duration::ZERO });
         let meter = Meter::start(&self.record, &sandbox, fresh);
         let cell = Cell {
             code: self.execution.code.clone(),

@@ -5,13 +5,21 @@
 //! evenly.
 
 use std::collections::{HashMap, VecDeque};
+use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::available_parallelism;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use crate::Principal;
 use crate::sync::lock;
+
+/// More executions than this for each processor are a crowd.
+const CROWD: usize = 2;
+/// For how long a crowd has the processors to itself: what is only for later waits.
+pub(crate) const GIVE_WAY: Duration = Duration::from_secs(2);
 
 /// The places.
 #[derive(Debug)]
@@ -19,6 +27,8 @@ pub(crate) struct Floor {
     state: Mutex<State>,
     most: AtomicUsize,
     per_caller: AtomicUsize,
+    /// More than so many are a crowd.
+    crowd: usize,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +61,7 @@ impl Floor {
             state: Mutex::default(),
             most: AtomicUsize::new(most),
             per_caller: AtomicUsize::new(per_caller),
+            crowd: CROWD * available_parallelism().map_or(1, NonZero::get),
         })
     }
 
@@ -85,6 +96,12 @@ impl Floor {
         let state = lock(&self.state);
         let waiting = state.waiting.iter().filter(|(_, turn)| !turn.is_closed()).count();
         (state.total, waiting)
+    }
+
+    /// Whether more want to run than the processors have time for.
+    pub(crate) fn is_crowded(&self) -> bool {
+        let (running, waiting) = self.count();
+        running + waiting > self.crowd
     }
 
     fn fits(&self, state: &State, who: &Principal) -> bool {

@@ -24,6 +24,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::PoolConfig;
 use crate::cells::open;
 use crate::core::Core;
+use crate::floor::GIVE_WAY;
 use crate::meter::read_usage;
 use crate::passed::PassedOver;
 use crate::sync::lock;
@@ -48,7 +49,7 @@ const CLOSE_TOGETHER: Duration = Duration::from_millis(100);
 /// What one waiting sandbox with an interpreter costs at least, and what it is taken to cost until one was measured.
 const EACH: u64 = 12 << 20;
 /// The same where the interpreter is a copy of a warmed one.
-const EACH_COPY: u64 = 4 << 20;
+const EACH_COPY: u64 = 2 << 20;
 /// How long a warmed interpreter may take to load its modules.
 const WARM: Duration = Duration::from_secs(150);
 /// After so many sandboxes in a row that could not load the modules, none tries any more.
@@ -89,6 +90,8 @@ struct State {
     missed: Instant,
     /// When the last one was taken.
     taken: Option<Instant>,
+    /// When a call found none.
+    found_none: Option<Instant>,
     closed: bool,
     /// What one costs.
     each: u64,
@@ -116,6 +119,7 @@ impl Pool {
             want: 0,
             missed: Instant::now(),
             taken: None,
+            found_none: None,
             closed: false,
             each: EACH,
             each_least: EACH,
@@ -180,6 +184,9 @@ impl Pool {
                 let parked = state.parked.pop_back();
                 let now = Instant::now();
                 let soon = state.taken.replace(now).is_some_and(|last| now - last < CLOSE_TOGETHER);
+                if parked.is_none() {
+                    state.found_none = Some(now);
+                }
                 if parked.is_none() || (soon && state.parked.is_empty()) {
                     let (least, most) = Self::bounds(&state);
                     state.want = (state.want * 2).max(1).clamp(least, most);
@@ -216,6 +223,14 @@ impl Pool {
             state.want = (state.want / 2).max(Self::bounds(&state).0);
         }
         !state.closed && state.parked.len() + making < state.want
+    }
+
+    /// Whether a crowd of calls that have their sandboxes comes first, before what the next ones may want. Where calls find
+    /// none, or have come and gone, it does not.
+    fn gives_way(&self, crowded: bool) -> bool {
+        let state = lock(&self.state);
+        let lately = |then: Option<Instant>| then.is_some_and(|then| then.elapsed() < GIVE_WAY);
+        crowded && lately(state.taken) && !lately(state.found_none)
     }
 
     /// Those that are more than wanted.
@@ -344,10 +359,12 @@ pub(crate) async fn fill(core: Arc<Core>) {
         let mut making = JoinSet::new();
         loop {
             join_all(core.pool.surplus().into_iter().map(end)).await;
-            while making.len() < makers && core.pool.lacks(making.len()) {
+            let gives_way = core.pool.gives_way(core.floor.is_crowded());
+            while !gives_way && making.len() < makers && core.pool.lacks(making.len()) {
                 making.spawn(make_one(core.clone()));
             }
             tokio::select! {
+                () = sleep(AFTER_CALL), if gives_way => {}
                 Some(made) = making.join_next() => {
                     let reason = match made {
                         Ok(Ok(())) => continue,

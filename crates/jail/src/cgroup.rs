@@ -13,6 +13,7 @@ use rustix::fs::{Mode, OFlags, fstatvfs};
 
 use crate::spec::Request;
 use crate::steps::write_once;
+use crate::watch::small_file;
 use crate::wire::Usage;
 
 /// What sockets may hold, as a part of the memory limit.
@@ -161,14 +162,12 @@ impl Groups {
         Ok(group)
     }
 
-    /// A name for the `number`th group of this launcher. It tells a later one whether its maker still lives.
+    /// How the names of this launcher's groups begin; a number follows. They tell a later one whether their maker still lives.
     #[must_use]
-    pub fn name(number: u64) -> String {
+    pub fn names() -> String {
         let pid = std::process::id();
-        format!(
-            "{PREFIX}{pid}-{}-{number}",
-            started(crate::plan::place::host(), pid).unwrap_or(0)
-        )
+        let since = started(crate::plan::place::host(), pid).unwrap_or(0);
+        format!("{PREFIX}{pid}-{since}-")
     }
 
     /// Removes the groups of launchers that are gone (after a kill of everything, or a crash of the machine). Gives
@@ -405,12 +404,12 @@ impl Group {
     fn told(&self) -> (u64, u64) {
         let (own, shared, kernel) = match &self.kind {
             Groups::V1 { memory, .. } => {
-                let stat = read(&format!("{memory}/memory.stat")).unwrap_or_default();
+                let stat = small_file(&format!("{memory}/memory.stat"));
                 let kernel = number(&format!("{memory}/memory.kmem.usage_in_bytes"));
                 (field_of(&stat, "total_rss"), field_of(&stat, "total_shmem"), kernel)
             }
             Groups::V2 { folder } => {
-                let stat = read(&format!("{folder}/memory.stat")).unwrap_or_default();
+                let stat = small_file(&format!("{folder}/memory.stat"));
                 let kernel = field_of(&stat, "kernel").saturating_sub(field_of(&stat, "slab_reclaimable"));
                 (field_of(&stat, "anon"), field_of(&stat, "shmem"), kernel)
             }
@@ -491,11 +490,11 @@ fn read(path: &str) -> io::Result<String> {
 }
 
 fn number(path: &str) -> u64 {
-    read(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    small_file(path).trim().parse().unwrap_or(0)
 }
 
 fn field(path: &str, name: &str) -> u64 {
-    read(path).map(|text| field_of(&text, name)).unwrap_or(0)
+    field_of(&small_file(path), name)
 }
 
 fn field_of(text: &str, name: &str) -> u64 {

@@ -6,6 +6,7 @@
 //! shares is then counted for whoever it shares it with, and bearing a copy's name gains no more than that little.
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -52,6 +53,8 @@ pub(crate) const EVERY: Duration = Duration::from_millis(50);
 const SELDOM: Duration = Duration::from_millis(200);
 const CALM_LOOKS: u32 = 20;
 const SHORTEST: Duration = Duration::from_millis(4);
+/// What most files of the kernel's that tell of a process or a group fit into, in bytes.
+const USUAL_FILE: usize = 4096;
 /// How often the tree is walked while new processes keep appearing, before those that are known are ended.
 const ROUNDS: usize = 6;
 
@@ -543,20 +546,18 @@ fn has_ended(status: &str) -> bool {
     status.contains("\nState:\tZ") || status.contains("\nState:\tX")
 }
 
-/// A small file of the kernel's in one read: a look at many processes has to be quick. Empty if it cannot be read.
-fn small_file(path: &str) -> String {
-    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-    let Ok(file) = rustix::fs::open(path, flags, rustix::fs::Mode::empty()) else {
+/// A file of the kernel's, which is short as a rule: asking for its size, as the standard library does, would cost as much as
+/// reading it, and a look at many processes has to be quick. Empty if it cannot be read.
+pub(crate) fn small_file(path: &str) -> String {
+    let Ok(file) = std::fs::File::open(path) else {
         return String::new();
     };
-    let mut buffer = [0; 4096];
-    let read = rustix::io::read(&file, &mut buffer).unwrap_or(0);
-    let text = buffer.get(..read).unwrap_or_default();
-    if read < buffer.len() {
-        return String::from_utf8_lossy(text).into_owned();
+    let mut text = Vec::with_capacity(USUAL_FILE);
+    // What does not fit into the buffer comes with further reads, which need not fill it.
+    if file.take(u64::MAX).read_to_end(&mut text).is_err() {
+        return String::new();
     }
-    // Longer than usual (very many children).
-    std::fs::read_to_string(path).unwrap_or_default()
+    String::from_utf8(text).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 /// Page tables of a process, in bytes.
@@ -620,7 +621,7 @@ fn unaccepted(text: &str) -> u64 {
 
 /// A report of the network namespace that a process is in.
 fn net(pid: Pid, name: &str) -> String {
-    std::fs::read_to_string(format!("{}/proc/{}/net/{name}", place::host(), pid.as_raw_nonzero())).unwrap_or_default()
+    small_file(&format!("{}/proc/{}/net/{name}", place::host(), pid.as_raw_nonzero()))
 }
 
 fn sockets(text: &str) -> (u64, u64) {

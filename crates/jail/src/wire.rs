@@ -293,7 +293,10 @@ pub fn receive<T: DeserializeOwned>(
 
 /// The same for a process that hears little: room is made for this message alone, since fresh memory costs a process that was
 /// just forked more than asking how much is needed.
-pub(crate) fn receive_one<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+///
+/// # Errors
+/// As of [`receive`].
+pub fn receive_one<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let (_, length) = rustix::net::recv(socket, &mut [0_u8; 1][..], RecvFlags::PEEK | RecvFlags::TRUNC)?;
     let mut buffer = vec![0; length.clamp(1, MAX_MESSAGE)];
     take(socket, &mut buffer, ReturnFlags::TRUNC | ReturnFlags::CTRUNC)

@@ -270,6 +270,11 @@ pub trait Session: Send + std::fmt::Debug {
     /// Says that the next cell is the last one: nothing has to be kept for another.
     fn last_cell(&mut self) {}
 
+    /// For how long after the next cell others want the processors more than what is kept for later ones.
+    fn give_way(&mut self, time: Duration) {
+        let _ = time;
+    }
+
     /// What [`CellStatus::Died`] left, once it was returned.
     fn aftermath(&self) -> Aftermath {
         Aftermath::Over { why: None }

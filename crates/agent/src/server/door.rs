@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, Signal};
 use sandcell_jail::lane::Lane;
-use sandcell_jail::wire::{AtDoor, receive, send};
+use sandcell_jail::wire::{AtDoor, receive_one, send};
 use sandcell_sandbox::Exit;
 
 use super::program::Pipes;
@@ -90,7 +90,7 @@ impl Door {
 
     /// Takes one message.
     pub(super) fn listen(&mut self) -> News {
-        match receive(self.socket.as_fd(), &mut Vec::new()) {
+        match receive_one(self.socket.as_fd()) {
             Ok(Some((AtDoor::Entered { pid }, _))) if self.pid.is_none() => {
                 self.pid = Pid::from_raw(pid.max(0)).filter(|pid| *pid != Pid::INIT);
                 self.end_unwanted();

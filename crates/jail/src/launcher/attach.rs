@@ -27,8 +27,8 @@ const UNKNOWN: i32 = 255;
 /// A sandbox's user and mount namespaces. They are opened while the sandbox is made: once its first process has hidden its
 /// memory, an ordinary user's launcher may not look at it any more.
 pub(super) struct Namespaces {
-    user: OwnedFd,
-    mount: OwnedFd,
+    pub(super) user: OwnedFd,
+    pub(super) mount: OwnedFd,
 }
 
 impl Namespaces {

@@ -38,6 +38,10 @@ use crate::wire::{FromLauncher, StepError, ToLauncher, Usage, pair, receive, sen
 
 /// How long nothing is looked at, at the most, while sandboxes live.
 const WATCH_EVERY: Duration = watch::EVERY;
+/// Looks at sandboxes whose hard limits hold without them may come so much earlier.
+const TOGETHER: Duration = Duration::from_millis(10);
+/// Between two tries of what does not succeed at once, such as removing the group of a process that is still going.
+const SHORTEST: Duration = Duration::from_millis(1);
 /// How long a sandbox may take to lock itself.
 const SETUP_DEADLINE: Duration = Duration::from_secs(10);
 /// How long an ended sandbox's group may stay busy.
@@ -130,8 +134,12 @@ struct Keeper {
     /// Why no sandbox can be made after all.
     broken: Option<StepError>,
     balance: Balance,
+    /// When all are looked at again at the latest; none: when something has happened.
+    due: Option<Instant>,
     next_number: u64,
     id_block: u32,
+    /// How its control groups' names begin.
+    names: String,
     buffer: Vec<u8>,
 }
 
@@ -183,7 +191,9 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
         strays: false,
         broken: None,
         balance: Balance::new(),
+        due: None,
         next_number: 0,
+        names: Groups::names(),
         buffer,
     };
     if keeper
@@ -249,7 +259,9 @@ impl Keeper {
             if self.deaf {
                 self.ask_all();
             }
-            self.tend();
+            if self.strays || self.deaf || self.due.is_none_or(|due| due <= Instant::now()) {
+                self.tend();
+            }
             if ready.idle && self.cradles.len() < self.prepared.template.spares {
                 let _ = self.add_cradle();
             }
@@ -302,20 +314,14 @@ impl Keeper {
     }
 
     fn wait(&self) -> io::Result<Ready> {
-        let now = Instant::now();
-        let mut ended = self.strays || self.deaf;
-        let mut next = None;
-        for jail in self.jails.values() {
-            ended |= matches!(jail.state, State::Ended { .. });
-            next = jail.watched_next(now).into_iter().chain(next).min();
-        }
-        let timeout = if ended || self.cradles.len() < self.prepared.template.spares {
-            Some(Duration::from_millis(1))
-        } else if self.jails.is_empty() && self.prepared.leftovers.is_empty() {
+        let nobody = self.jails.is_empty() && self.prepared.leftovers.is_empty();
+        let timeout = if self.strays || self.deaf || self.cradles.len() < self.prepared.template.spares {
+            Some(SHORTEST)
+        } else if nobody {
             None
         } else {
-            let next = next.map_or(WATCH_EVERY, |due| due.saturating_duration_since(now));
-            Some(next.min(WATCH_EVERY))
+            let due = self.due.map(|due| due.saturating_duration_since(Instant::now()));
+            Some(due.unwrap_or_default().min(WATCH_EVERY))
         };
         let timeout = timeout.map(|wait| Timespec {
             tv_sec: 0,
@@ -451,7 +457,7 @@ impl Keeper {
             .prepared
             .groups
             .as_ref()
-            .map(|groups| groups.make(&Groups::name(number)))
+            .map(|groups| groups.make(&format!("{}{number}", self.names)))
             .transpose()?;
         let (ours, theirs) = pair()?;
         let entrance = group.as_ref().map(Group::entrance).transpose()?.flatten();
@@ -515,6 +521,7 @@ impl Keeper {
                     since: Instant::now(),
                     error: None,
                 };
+                self.due = None;
             }
             State::Starting { .. } => {
                 let group_id = if self.prepared.host.root {
@@ -530,7 +537,11 @@ impl Keeper {
                 let mut buffer = std::mem::take(&mut self.buffer);
                 let now = jail.go_on(&mut buffer, mapping, enterable);
                 self.buffer = buffer;
-                self.strays |= enterable && matches!(jail.state, State::Ended { .. });
+                let ended = matches!(jail.state, State::Ended { .. });
+                self.strays |= enterable && ended;
+                if now || ended {
+                    self.due = None;
+                }
                 if now {
                     let folder = jail.folder.clone();
                     let lane = std::mem::take(&mut jail.lane);
@@ -558,11 +569,13 @@ impl Keeper {
         true
     }
 
-    /// What is due by time: watching memory, deadlines, and removing what has ended.
+    /// What is due by time: watching memory, deadlines, and removing what has ended. Takes in all sandboxes, so what will be due in
+    /// a moment and need not be on time is done along with the rest.
     fn tend(&mut self) {
         let now = Instant::now();
         for jail in self.jails.values_mut() {
-            if jail.watched_next(now).is_some_and(|due| due <= now) {
+            let early = if jail.group.is_some() { TOGETHER } else { Duration::ZERO };
+            if jail.watched_next(now).is_some_and(|due| due <= now + early) {
                 jail.watch();
             }
         }
@@ -606,6 +619,9 @@ impl Keeper {
             };
             let _ = self.tell(&message);
         }
+        let now = Instant::now();
+        let next = self.jails.values().filter_map(|jail| jail.due(now)).min();
+        self.due = Some(next.unwrap_or(now + WATCH_EVERY).min(now + WATCH_EVERY));
     }
 
     /// Groups that were still busy when they should have gone, of this server and of those before.

@@ -193,6 +193,9 @@ fn arrange(control: &[OwnedFd; 2], socket: OwnedFd, common: &OwnedFd) -> io::Res
 
 fn lock(prepared: &Prepared, socket: &OwnedFd, common: OwnedFd, host_id: u32) -> Result<(), StepError> {
     let named = |step: &str, result: io::Result<()>| result.map_err(|error| StepError::new(step, None, &error));
+    // Its children have it from here: they go before their sandboxes' first processes when memory runs out.
+    let adjustment = format!("{}/proc/self/oom_score_adj", plan::place::host());
+    let _ = crate::steps::write_once(&adjustment, "300");
     if prepared.host.root {
         named("make a mount namespace", sys::misc::unshare(libc::CLONE_NEWNS))?;
         named(

@@ -118,8 +118,14 @@ fn tree(ranges: &[Range]) -> Vec<Instruction> {
         (true, Some(only)) => leaf(only.action),
         (false, Some(first)) => {
             let left = tree(left);
-            let distance = u32::try_from(left.len()).unwrap_or(u32::MAX);
-            let mut code = vec![branch(AT_LEAST, first.start, 0, 1), plain(JUMP, distance)];
+            // A branch leads so far by itself; every instruction costs each process that puts the filter up.
+            let mut code = match (u8::try_from(left.len()), u32::try_from(left.len())) {
+                (Ok(near), _) => vec![branch(AT_LEAST, first.start, near, 0)],
+                (Err(_), far) => {
+                    let far = plain(JUMP, far.unwrap_or(u32::MAX));
+                    vec![branch(AT_LEAST, first.start, 0, 1), far]
+                }
+            };
             code.extend(left);
             code.extend(tree(right));
             code

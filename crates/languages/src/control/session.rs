@@ -89,6 +89,8 @@ pub struct DriverSession {
     open: u8,
     /// Up to so many bytes of memory the driver keeps a copy of itself; 0 for never.
     copy_below: u64,
+    /// So many milliseconds after a cell it makes none: others want the processors.
+    copy_after: u64,
     aftermath: Aftermath,
     code: CodeIn,
     features: SessionFeatures,
@@ -190,6 +192,7 @@ impl DriverSession {
                 Some(limit) => limit / 10 * COPY_TENTHS,
                 None => COPY_ANY,
             },
+            copy_after: 0,
             aftermath: Aftermath::Over { why: None },
             code: start.code,
             features: start.features,
@@ -624,7 +627,7 @@ impl Session for DriverSession {
                 let header = json!({
                     "type": "run", "cell": cell.number, "nonce": nonce, "code": cell.code, "stdin": cell.stdin,
                     "packages": cell.packages,
-                    "copy_below": self.copy_below,
+                    "copy_below": self.copy_below, "copy_after": self.copy_after,
                 });
                 encode(&header, &[])
             }
@@ -671,6 +674,10 @@ impl Session for DriverSession {
 
     fn last_cell(&mut self) {
         self.copy_below = 0;
+    }
+
+    fn give_way(&mut self, time: Duration) {
+        self.copy_after = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     }
 
     fn aftermath(&self) -> Aftermath {

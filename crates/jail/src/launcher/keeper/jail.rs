@@ -84,6 +84,10 @@ impl Jail {
             since: Instant::now(),
             error: None,
         };
+        if self.group.is_some() {
+            // It has done nothing yet.
+            self.watched.due = Some(Instant::now() + watch::EVERY);
+        }
         self.state = match std::mem::replace(&mut self.state, over) {
             State::Starting { cradle, socket, .. } if self.folder.is_some() => State::Running {
                 pid,
@@ -197,6 +201,14 @@ impl Jail {
         match self.state {
             State::Running { .. } => Some(self.watched.due.unwrap_or(now)),
             State::Starting { .. } | State::Ended { .. } => None,
+        }
+    }
+
+    /// When something is to be done for it by time: a look, or removing what is left of it.
+    pub(super) fn due(&self, now: Instant) -> Option<Instant> {
+        match self.state {
+            State::Ended { .. } => Some(now + SHORTEST),
+            State::Running { .. } | State::Starting { .. } => self.watched_next(now),
         }
     }
 

@@ -25,8 +25,6 @@ const ENTER_DEADLINE: Duration = Duration::from_secs(5);
 pub(super) struct Entrances {
     pid: OwnedFd,
     others: Vec<OwnedFd>,
-    mount: OwnedFd,
-    user: OwnedFd,
 }
 
 impl Entrances {
@@ -45,8 +43,6 @@ impl Entrances {
         Ok(Self {
             pid: open("pid")?,
             others,
-            mount: open("mnt")?,
-            user: open("user")?,
         })
     }
 }
@@ -118,6 +114,8 @@ impl Keeper {
         let jail = self.jails.get_mut(&id).filter(running);
         let jail = jail.ok_or_else(|| missing("find the sandbox"))?;
         let door = jail.door.as_ref().ok_or_else(|| missing("find the sandbox's door"))?;
+        let namespaces = jail.namespaces.as_ref();
+        let namespaces = namespaces.ok_or_else(|| missing("find the sandbox's namespaces"))?;
         let ways = jail.entrances.take().ok_or_else(|| missing("find a way in"))?;
         if !parent.is_single() {
             parent.kill();
@@ -126,8 +124,8 @@ impl Keeper {
         parent.show_the_way(&self.prepared, jail.request)?;
         let ask = || -> io::Result<(OwnedFd, u64)> {
             let (wait, go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-            let handed = [&ways.pid, &ways.user].into_iter().chain(&ways.others);
-            let handed = handed.chain([&ways.mount, door, &wait]).map(AsFd::as_fd);
+            let handed = [&ways.pid, &namespaces.user].into_iter().chain(&ways.others);
+            let handed = handed.chain([&namespaces.mount, door, &wait]).map(AsFd::as_fd);
             send(
                 parent.socket.as_fd(),
                 &ToParent::Enter { id },
@@ -343,7 +341,7 @@ fn end_of(status: Option<&WaitIdStatus>) -> AtDoor {
 
 /// The process' id in the innermost of its process namespaces.
 fn id_inside(proc: &str) -> Option<i32> {
-    let status = std::fs::read_to_string(format!("{proc}/status")).ok()?;
+    let status = watch::small_file(&format!("{proc}/status"));
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     line.split_whitespace().last()?.parse().ok()
 }

@@ -14,8 +14,9 @@ Threads do not survive a fork, so a session that has some keeps no copy. Child p
 restored session can say so: they are reported as killed, which they were.
 
 Time: making copies takes at most a twentieth of the session's time, counted as processor time (on a machine that is busy
-with something else a copy is not dearer, it only waits). Whoever sends cells faster than that loses what the last few did. Memory: no copy is made above a share of the limit; what a copy costs while a cell runs is the launcher's
-matter, which knows it by its name.
+with something else a copy is not dearer, it only waits), and where many others want the processors it waits for as long as
+the host says. Whoever sends cells faster than that loses what the last few did. Memory: no copy is made above a share of
+the limit; what a copy costs while a cell runs is the launcher's matter, which knows it by its name.
 """
 
 import _signal
@@ -87,7 +88,7 @@ def tend():
         # The host may wait for this very processor to pass the answer on.
         posix.sched_yield()
         # Whoever sends cells one right after the other is not held up, as soon as the first ones have used up a half.
-        if POLL.poll(PAUSE * 1000 if purse.earned < ADVANCE / 2 else 0):
+        if POLL.poll(max(PAUSE * 1000 if purse.earned < ADVANCE / 2 else 0, session.copy_after)):
             return True
         wait = due()
         why = obstacle()

@@ -57,12 +57,12 @@ class session:
     child = False  # this process is a fork made by user code
     copying = False  # a fork is under way, or this process is one, that nobody's fork handlers may see
     copy_below = 0  # the memory up to which the session keeps a copy of itself; 0 for none
+    copy_after = 0  # for how many milliseconds others want the processors more
     copy_owed = False  # a cell has run since the last copy
     future = 0  # `from __future__` flags of earlier cells
     loop = None  # for top-level await
     syntax_error = None  # raised by the cell's own text, not by code it ran
     stdin_text = False  # the cell has standard input
-    stdin_lines_hint = ""
     packages = False  # the host installs packages on request
     shown = 0
     dropped = 0
@@ -358,14 +358,16 @@ def find_site():
 
 
 def set_up_paths(of_site):
-    """What the environment decides: where modules are found, and commands. The last so many of the standard path are the
-    site folders."""
+    """Where modules are found. The last so many of the standard path are the site folders."""
     asked = posix.environ.get(b"PYTHONPATH", b"").decode("utf-8", "surrogateescape")
     # Packages appear in the layers' folders while the session runs. They win over those of the machine.
     layers = BOOT.get("layers", [])
     own, site = STANDARD_PATH[: len(STANDARD_PATH) - of_site], STANDARD_PATH[len(STANDARD_PATH) - of_site :]
     sys.path[:] = ["", *[item for item in asked.split(":") if item], *own, *layers, *site]
-    # Commands of a cell find the session's own interpreter, and what stands for pip, first.
+
+
+def set_up_commands():
+    """Commands of a cell find the session's own interpreter, and what stands for pip, first."""
     own = "/tmp/.sandcell-bin-%d:%s:" % (posix.getuid(), sys.executable.rpartition("/")[0])
     path = own + posix.environ.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin").decode("utf-8", "surrogateescape")
     posix.environ[b"PATH"] = path.encode("utf-8", "surrogateescape")
@@ -516,7 +518,7 @@ def run_cell(header):
     session.pending = False
     session.nonce = session.last_nonce = header["nonce"]
     session.cell = header["cell"]
-    session.copy_below = header.get("copy_below", 0)
+    session.copy_below, session.copy_after = header.get("copy_below", 0), header.get("copy_after", 0)
     session.shown, session.dropped, session.captured, session.failed = 0, 0, None, None
     session.syntax_error = None
     session.packages = header.get("packages")
@@ -873,11 +875,8 @@ def make_main():
 def be_killed_first():
     """When memory runs out, the interpreter goes before the sandbox's first process."""
     try:
-        fd = posix.open("/proc/self/oom_score_adj", posix.O_WRONLY)
-        try:
-            write(fd, b"300")
-        finally:
-            close(fd)
+        with io.FileIO("/proc/self/oom_score_adj", "w") as file:
+            file.write(b"300")
     except OSError:
         pass
 
@@ -920,14 +919,11 @@ def take_over():
     CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = [move_up(fd) for fd in (3, 4, 1, 2)]
     close(3)
     close(4)
-    sys.stdout.reconfigure(encoding="UTF-8", errors="backslashreplace", line_buffering=True)
-    sys.stderr.reconfigure(encoding="UTF-8", errors="backslashreplace", line_buffering=True)
     streams.update({1: sys.stdout, 2: sys.stderr})
     IDENTITIES = {1: identity(1), 2: identity(2)}
     kept = list(AFTER_FORK)
     register_at_fork(before=before_fork, after_in_child=in_child)
     AFTER_FORK[:] = kept
-    be_killed_first()
 
 
 CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = 3, 4, 1, 2
@@ -937,7 +933,11 @@ if BOOT.get("parent"):
     unpack(rest["blobs"], rest["rest"])
     part("parent").live()
 else:
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="UTF-8", errors="backslashreplace", line_buffering=True)
     take_over()
+    be_killed_first()
     set_up_paths(find_site())
+    set_up_commands()
     set_up()
 serve()

@@ -31,6 +31,7 @@ MESSAGE = 1 << 17
 # How long the agent may take to hear that somebody enters, in seconds.
 DOOR = 5.0
 DESCRIPTORS = 16
+REHEARSALS = 20
 
 session = core.session
 previous = ctypes.c_long(0)
@@ -44,11 +45,13 @@ class way:
     become_one = ()
     lock = ()
     kept = []
+    variables = {}
 
 
 def live():
     """What a parent does. Only its children come back from here, each as a session."""
-    environment(core.BOOT["env"])
+    way.variables = core.BOOT["env"]
+    change_environment({name.decode("utf-8", "surrogateescape"): None for name in posix.environ}, way.variables)
     try:
         core.standard("_locale").setlocale(0, "C.UTF-8")
     except Exception:
@@ -56,6 +59,7 @@ def live():
     of_site = core.find_site()
     core.set_up_paths(of_site)
     core.set_up()
+    new_streams()
     loaded = core.part("imports").preload(core.inbox.next())
     for name in LIKELY:
         core.part(name)
@@ -63,6 +67,11 @@ def live():
     core.standard("select")
     core.standard("time")
     launcher = _socket.socket(fileno=LAUNCHER)
+    # What children would change of what they share costs each of them a page: functions settle when they are called often,
+    # and what folders looked like nobody needs.
+    for _ in range(REHEARSALS):
+        core.part("imports").rehearse()
+    sys.path_importer_cache.clear()
     gc.collect()
     gc.freeze()
     core.send(loaded)
@@ -200,14 +209,14 @@ def become(of_site):
         header = core.inbox.next()
         if header.get("type") != "begin":
             core._exit(70)
-        zone = posix.environ.get(b"TZ")
-        environment(header["env"])
+        changed = change_environment(way.variables, header["env"])
         posix.chdir(header["cwd"])
-        new_streams()
         core.take_over()
-        core.set_up_paths(of_site)
+        core.set_up_commands()
+        if "PYTHONPATH" in changed:
+            core.set_up_paths(of_site)
         sys.path_importer_cache.clear()
-        if posix.environ.get(b"TZ") != zone:
+        if "TZ" in changed:
             core.standard("time").tzset()
         _signal.signal(_signal.SIGINT, core.on_interrupt)
         for library in (new_random, new_numpy, new_identities, new_keys):
@@ -218,23 +227,38 @@ def become(of_site):
         core._exit(70)
 
 
-def environment(variables):
-    for name in list(posix.environ):
+def change_environment(before, variables):
+    """Makes these the environment. The names of those that were not as they should be."""
+    changed = [name for name in before if name not in variables]
+    for name in changed:
         posix.unsetenv(name)
-    posix.environ.clear()
+        posix.environ.pop(name.encode("utf-8", "surrogateescape"), None)
     for name, value in variables.items():
-        name, value = name.encode("utf-8", "surrogateescape"), value.encode("utf-8", "surrogateescape")
-        posix.environ[name] = value
-        posix.putenv(name, value)
+        if before.get(name) != value:
+            changed.append(name)
+            name, value = name.encode("utf-8", "surrogateescape"), value.encode("utf-8", "surrogateescape")
+            posix.environ[name] = value
+            posix.putenv(name, value)
+    return changed
 
 
 def new_streams():
-    """Those of the parent were opened for a device, and cannot be told that they are pipes now."""
+    """Those that children will have, made once. What they ask of their descriptors when they are made a pipe answers, as
+    children's are; the parent's own lead nowhere."""
+    source, sink = core.pipe()
     for fd, name in ((1, "stdout"), (2, "stderr")):
+        kept = posix.dup(fd)
+        core.dup2(sink, fd)
         stream = core.open_stream(fd)
+        core.dup2(kept, fd)
+        core.close(kept)
         stream.buffer.raw.name, stream.mode = "<%s>" % name, "w"
         setattr(sys, name, stream)
         setattr(sys, "__%s__" % name, stream)
+        core.streams[fd] = stream
+        core.IDENTITIES[fd] = core.identity(fd)
+    core.close(source)
+    core.close(sink)
 
 
 def new_random():
