@@ -19,7 +19,7 @@ use crate::sync::lock;
 /// More executions than this for each processor are a crowd.
 const CROWD: usize = 2;
 /// For how long a crowd has the processors to itself: what is only for later waits.
-pub(crate) const GIVE_WAY: Duration = Duration::from_secs(2);
+pub(crate) const GIVE_WAY: Duration = Duration::from_secs(5);
 
 /// The places.
 #[derive(Debug)]

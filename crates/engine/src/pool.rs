@@ -229,8 +229,8 @@ impl Pool {
     /// none, or have come and gone, it does not.
     fn gives_way(&self, crowded: bool) -> bool {
         let state = lock(&self.state);
-        let lately = |then: Option<Instant>| then.is_some_and(|then| then.elapsed() < GIVE_WAY);
-        crowded && lately(state.taken) && !lately(state.found_none)
+        let within = |time: Duration, then: Option<Instant>| then.is_some_and(|then| then.elapsed() < time);
+        crowded && within(GIVE_WAY, state.taken) && !within(CLOSE_TOGETHER, state.found_none)
     }
 
     /// Those that are more than wanted.

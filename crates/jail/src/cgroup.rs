@@ -142,17 +142,22 @@ impl Groups {
         Ok(self)
     }
 
+    /// A group that is there.
+    pub(crate) fn named(&self, name: &str) -> Group {
+        Group {
+            kind: self.child(name),
+            memory_limit: u64::MAX,
+            private_files: None,
+            processor: OnceCell::new(),
+        }
+    }
+
     /// Makes an empty group.
     ///
     /// # Errors
     /// What the system said; nothing is left.
     pub fn make(&self, name: &str) -> io::Result<Group> {
-        let group = Group {
-            kind: self.child(name),
-            memory_limit: u64::MAX,
-            private_files: None,
-            processor: OnceCell::new(),
-        };
+        let group = self.named(name);
         for folder in group.kind.folders() {
             if let Err(error) = rustix::fs::mkdir(folder.as_str(), Mode::from_raw_mode(0o755)) {
                 let _ = group.remove();

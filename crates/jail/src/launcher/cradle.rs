@@ -67,7 +67,7 @@ pub(super) const NAMESPACES: [(u64, &str); 7] = [
 ];
 /// Clocks are the machine's, but a namespace is a file, and everybody can lock and watch one that is shared.
 const TIME_NAMESPACE: u64 = 0x80;
-const CLONE_PARENT: u64 = 0x8000;
+pub(super) const CLONE_PARENT: u64 = 0x8000;
 
 /// Every flag for a namespace.
 pub(super) fn all_namespaces() -> libc::c_int {
@@ -112,7 +112,7 @@ pub(super) fn live(prepared: &Prepared, socket: OwnedFd, group: Option<&Group>, 
 }
 
 /// Closes every descriptor but the standard three and those named.
-fn keep_only(socket: OwnedFd, other: Option<&OwnedFd>) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
+pub(super) fn keep_only(socket: OwnedFd, other: Option<&OwnedFd>) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
     const KEPT: i32 = 3;
     const OTHER: i32 = 4;
     const ABOVE: i32 = 16;

@@ -1,5 +1,6 @@
 //! The launcher's loop: takes requests, maps ids, watches memory, reaps, removes.
 
+mod cradles;
 mod fair;
 mod jail;
 mod ready;
@@ -23,6 +24,7 @@ use super::faults;
 use super::folder;
 use super::host::{Prepared, prepare};
 use super::parent::Parent;
+use cradles::Cradles;
 use fair::{Balance, Load};
 use jail::readable;
 use ready::{Listener, Ready, Token};
@@ -56,15 +58,6 @@ pub(super) const HOST_IDS: (u32, u32) = (FIRST_HOST_ID, FIRST_HOST_ID + (1 << 28
 const SIGCHLD: u64 = 17;
 /// How many host ids one launcher hands out, over and over.
 pub(super) const IDS_OF_ONE: u64 = 1 << 14;
-
-/// A process that waits to become a sandbox.
-struct Cradle {
-    pid: u32,
-    socket: OwnedFd,
-    pidfd: OwnedFd,
-    group: Option<Group>,
-    host_id: u32,
-}
 
 /// A sandbox: in the making, running, or ended and not yet cleaned up.
 struct Jail {
@@ -123,7 +116,7 @@ struct Keeper {
     socket: OwnedFd,
     entry: Entry,
     prepared: Prepared,
-    cradles: VecDeque<Cradle>,
+    cradles: Cradles,
     jails: BTreeMap<u64, Jail>,
     parents: BTreeMap<u64, Parent>,
     listener: Listener,
@@ -185,7 +178,7 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
         deaf: false,
         entry,
         prepared,
-        cradles: VecDeque::new(),
+        cradles: Cradles::default(),
         jails: BTreeMap::new(),
         parents: BTreeMap::new(),
         strays: false,
@@ -226,6 +219,7 @@ impl Keeper {
                 Err(_) => self.prepared.template.enterable = false,
             }
         }
+        self.open_nursery();
     }
 
     /// Until the server goes.
@@ -238,6 +232,12 @@ impl Keeper {
             };
             if ready.requests && !self.take_request() {
                 return;
+            }
+            if ready.nursery {
+                if !self.hear_nursery() {
+                    return;
+                }
+                self.listen_to_nursery();
             }
             for id in ready.visitors {
                 if let Some(jail) = self.jails.get_mut(&id) {
@@ -292,6 +292,15 @@ impl Keeper {
     /// Looks at all, and tries to listen to them again.
     fn ask_all(&mut self) {
         self.deaf = false;
+        if self
+            .cradles
+            .nursery
+            .as_ref()
+            .is_some_and(|nursery| readable(&nursery.socket))
+        {
+            self.hear_nursery();
+        }
+        self.listen_to_nursery();
         for number in self.parents.keys().copied().collect::<Vec<_>>() {
             let Some(parent) = self.parents.get(&number) else {
                 continue;
@@ -337,7 +346,7 @@ impl Keeper {
         self.buffer = buffer;
         match received {
             Ok(Some((ToLauncher::Make { id, request, image }, descriptors))) => {
-                self.make(id, request, image, &descriptors)
+                self.make(id, request, image, descriptors)
             }
             Ok(Some((ToLauncher::Kill { id }, _))) => self.kill(id),
             Ok(Some((ToLauncher::Usage { id }, _))) => {
@@ -365,23 +374,6 @@ impl Keeper {
         }
     }
 
-    fn make(&mut self, id: u64, request: Request, image: Option<PathBuf>, descriptors: &[OwnedFd]) -> bool {
-        if let Some(error) = self.broken.clone() {
-            return self.tell(&FromLauncher::Failed { id, error }).is_ok();
-        }
-        match self.start(request, image, descriptors) {
-            Ok(jail) => {
-                self.jails.insert(id, jail);
-                self.listen(id);
-                true
-            }
-            Err(error) => {
-                let error = StepError::new("start a process", None, &error);
-                self.tell(&FromLauncher::Failed { id, error }).is_ok()
-            }
-        }
-    }
-
     fn attach(&self, id: u64, number: usize, folder: &std::path::Path) -> Result<(), StepError> {
         let running = |jail: &&Jail| matches!(jail.state, State::Running { .. });
         match self
@@ -396,90 +388,6 @@ impl Keeper {
                 layer: None,
                 errno: libc::ESRCH,
             }),
-        }
-    }
-
-    fn start(&mut self, request: Request, image: Option<PathBuf>, descriptors: &[OwnedFd]) -> io::Result<Jail> {
-        let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        let message = ToCradle::Make(request, image);
-        loop {
-            if self.cradles.is_empty() {
-                self.add_cradle()?;
-            }
-            let Some(mut cradle) = self.cradles.pop_front() else {
-                return Err(io::ErrorKind::OutOfMemory.into());
-            };
-            let limited = cradle.group.as_mut().map_or(Ok(()), |group| group.limit(&request));
-            let sent = limited.and_then(|()| send(cradle.socket.as_fd(), &message, &borrowed));
-            match sent {
-                Ok(()) => {
-                    let folder = self.prepared.bare.as_ref().map(|bare| bare.folder_of(cradle.pid));
-                    let state = State::Starting {
-                        cradle: cradle.pidfd,
-                        socket: cradle.socket,
-                        first: None,
-                        since: Instant::now(),
-                    };
-                    let watched = watch::Record::default();
-                    return Ok(Jail {
-                        state,
-                        cradle: cradle.pid,
-                        folder,
-                        disk_full: false,
-                        group: cradle.group,
-                        host_id: cradle.host_id,
-                        request,
-                        asked: false,
-                        watched,
-                        load: Load::default(),
-                        namespaces: None,
-                        lane: Vec::new(),
-                        entrances: None,
-                        door: None,
-                        visitor: None,
-                    });
-                }
-                // A waiting process was killed (by the kernel, for memory); take another.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => cradle.discard(),
-                Err(error) => {
-                    cradle.discard();
-                    return Err(error);
-                }
-            }
-        }
-    }
-
-    fn add_cradle(&mut self) -> io::Result<()> {
-        let number = self.next_number;
-        self.next_number += 1;
-        let host_id = self.host_id(number);
-        let group = self
-            .prepared
-            .groups
-            .as_ref()
-            .map(|groups| groups.make(&format!("{}{number}", self.names)))
-            .transpose()?;
-        let (ours, theirs) = pair()?;
-        let entrance = group.as_ref().map(Group::entrance).transpose()?.flatten();
-        let forked = fork(0, SIGCHLD, entrance.as_ref().map(AsFd::as_fd));
-        match forked {
-            Ok(Forked::Child) => cradle::live(&self.prepared, theirs, group.as_ref(), host_id, self.entry),
-            Ok(Forked::Parent { pid, pidfd }) => {
-                self.cradles.push_back(Cradle {
-                    pid,
-                    socket: ours,
-                    pidfd,
-                    group,
-                    host_id,
-                });
-                Ok(())
-            }
-            Err(error) => {
-                if let Some(group) = group {
-                    let _ = group.remove();
-                }
-                Err(error)
-            }
         }
     }
 
@@ -554,6 +462,7 @@ impl Keeper {
     }
 
     fn kill(&mut self, id: u64) -> bool {
+        self.cradles.forget(id);
         let Some(jail) = self.jails.get_mut(&id) else {
             return self
                 .tell(&FromLauncher::Gone {
@@ -636,7 +545,7 @@ impl Keeper {
     fn knows(&self, child: Pid) -> bool {
         let is = |pid: u32| i32::try_from(pid).is_ok_and(|pid| pid == child.as_raw_nonzero().get());
         let guards = |jail: &Jail| is(jail.cradle) && !matches!(jail.state, State::Ended { .. });
-        self.cradles.iter().any(|cradle| is(cradle.pid)) || self.jails.values().any(guards)
+        self.cradles.include(is) || self.jails.values().any(guards)
     }
 
     /// The server is gone: nothing may stay.
@@ -644,9 +553,7 @@ impl Keeper {
         for jail in self.jails.values_mut() {
             jail.kill();
         }
-        for cradle in self.cradles.drain(..) {
-            cradle.discard();
-        }
+        self.discard_cradles();
         for parent in self.parents.values() {
             parent.kill();
             let _ = waitid(WaitId::PidFd(parent.pidfd.as_fd()), WaitIdOptions::EXITED);

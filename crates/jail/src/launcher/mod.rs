@@ -13,6 +13,7 @@ mod faults;
 mod folder;
 mod host;
 mod keeper;
+mod nursery;
 mod parent;
 
 use std::io;

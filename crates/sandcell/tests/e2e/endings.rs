@@ -165,6 +165,43 @@ fn a_waiting_interpreter_that_was_killed_is_not_handed_out() {
 }
 
 #[test]
+fn what_makes_sandboxes_may_be_killed_at_any_time() {
+    let _turn = begin!(alone);
+    let (place, mounts) = (Place::with_settings("[pool]\nparked = 0\n"), machine::mounts());
+    let server = Client::start(&mut place.command(&["serve"]));
+    let mut held = BTreeSet::new();
+    for round in 0..4 {
+        let ids = server.call("create_sandbox", json!({"count": 3}));
+        let ids = ids.data()["sandbox_ids"].as_array().expect("identifiers").clone();
+        let sandboxes = machine::descendants(server.pid());
+        held.extend(sandboxes.clone());
+        // Children of the launcher that stand in no sandbox: those that wait to become one, and whoever makes them.
+        let launcher = server.pid().to_string();
+        let parent = |seen: &Seen| machine::status(seen.pid, "PPid").unwrap_or_default();
+        let outside = |seen: &&Seen| {
+            let inner = machine::status(seen.pid, "NSpid").unwrap_or_default();
+            inner.split_whitespace().count() == 1 && parent(seen) != launcher && !seen.name.starts_with("python")
+        };
+        let makers: Vec<&Seen> = sandboxes.iter().filter(outside).collect();
+        assert!(!makers.is_empty(), "{sandboxes:?}");
+        for seen in makers {
+            signal(seen.pid, Signal::KILL);
+        }
+        for id in ids {
+            let answer = server.call("execute_code", json!({"code": "print(6 * 7)", "sandbox_id": id}));
+            assert_eq!(answer.output().trim(), "42", "{round}: {answer:?}");
+        }
+        let answer = server.call("create_run_close", json!({"code": "print(6 * 7)"}));
+        assert_eq!(answer.output().trim(), "42", "{round}: {answer:?}");
+    }
+    let mut all = Held::by(&server, &mounts);
+    all.groups.extend(machine::groups_of(&held));
+    all.processes.extend(held);
+    server.hang_up();
+    all.is_gone(&place);
+}
+
+#[test]
 fn everything_of_the_server_killed_one_by_one_leaves_nothing() {
     let _turn = begin!(alone);
     let (place, mounts) = (Place::new(), machine::mounts());

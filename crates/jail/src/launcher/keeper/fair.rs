@@ -59,6 +59,13 @@ impl Default for Load {
 }
 
 impl Load {
+    pub(super) fn of(caller: u64) -> Self {
+        Self {
+            caller,
+            ..Self::default()
+        }
+    }
+
     fn busy(&self, since: Duration) -> bool {
         self.fresh || u128::from(self.used_us) * u128::from(IDLE) > since.as_micros()
     }
@@ -96,6 +103,9 @@ impl Balance {
 impl Keeper {
     /// From now on this sandbox works for this caller.
     pub(super) fn belongs(&mut self, id: u64, caller: u64) {
+        if self.cradles.belongs(id, caller) {
+            return;
+        }
         let Some(jail) = self.jails.get_mut(&id) else { return };
         jail.load.caller = caller;
         jail.load.fresh = true;

@@ -2,16 +2,6 @@
 
 use super::*;
 
-impl Cradle {
-    pub(super) fn discard(self) {
-        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
-        let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
-        if let Some(group) = self.group {
-            let _ = group.remove();
-        }
-    }
-}
-
 impl Jail {
     /// The next message of a sandbox in the making. True when it is made. `group_id` is the group on the host that it
     /// gets; none where a test leaves its user namespace out, so that there is nothing to map.

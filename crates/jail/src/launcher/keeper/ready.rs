@@ -17,10 +17,11 @@ pub(super) enum Token {
     Visitor(u64),
     Parent(u64),
     ParentsEnd(u64),
+    Nursery,
 }
 
 impl Token {
-    const KINDS: u64 = 5;
+    const KINDS: u64 = 6;
 
     fn number(self) -> u64 {
         let (kind, id) = match self {
@@ -29,6 +30,7 @@ impl Token {
             Self::Visitor(id) => (2, id),
             Self::Parent(id) => (3, id),
             Self::ParentsEnd(id) => (4, id),
+            Self::Nursery => (5, 0),
         };
         id.wrapping_mul(Self::KINDS) + kind
     }
@@ -40,7 +42,8 @@ impl Token {
             1 => Self::Jail(id),
             2 => Self::Visitor(id),
             3 => Self::Parent(id),
-            _ => Self::ParentsEnd(id),
+            4 => Self::ParentsEnd(id),
+            _ => Self::Nursery,
         }
     }
 }
@@ -52,6 +55,7 @@ pub(super) struct Ready {
     pub(super) visitors: Vec<u64>,
     pub(super) parents: Vec<u64>,
     pub(super) ended_parents: Vec<u64>,
+    pub(super) nursery: bool,
     pub(super) idle: bool,
 }
 
@@ -94,6 +98,7 @@ impl Listener {
                 Token::Visitor(id) => ready.visitors.push(id),
                 Token::Parent(number) => ready.parents.push(number),
                 Token::ParentsEnd(number) => ready.ended_parents.push(number),
+                Token::Nursery => ready.nursery = true,
             }
         }
         Ok(ready)
@@ -112,6 +117,7 @@ mod tests {
             Token::Visitor(7),
             Token::Parent(1),
             Token::ParentsEnd(1 << 40),
+            Token::Nursery,
         ] {
             assert_eq!(Token::of(token.number()), token);
         }

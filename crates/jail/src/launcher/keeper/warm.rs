@@ -259,7 +259,7 @@ impl Keeper {
                     .and_then(Visitor::pid)
                     .is_some_and(|pid| pid == child)
         };
-        self.cradles.iter().any(|cradle| is(cradle.pid))
+        self.cradles.include(is)
             || self.parents.values().any(|parent| is(parent.pid))
             || self.jails.values().any(of_jail)
     }

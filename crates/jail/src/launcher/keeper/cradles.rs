@@ -1,0 +1,315 @@
+//! The keeper's part in making cradles, and in giving each that is wanted a sandbox to become.
+
+use super::*;
+use crate::launcher::nursery::{FromNursery, Nursery};
+
+/// How many cradles are asked for at once: what is sent back and forth fits into the socket.
+const ORDERS: usize = 16;
+
+/// A process that waits to become a sandbox.
+pub(super) struct Cradle {
+    pub(super) pid: u32,
+    pub(super) socket: OwnedFd,
+    pub(super) pidfd: OwnedFd,
+    pub(super) group: Option<Group>,
+    pub(super) host_id: u32,
+}
+
+/// A cradle that the nursery was asked for.
+struct Order {
+    /// Leads to it.
+    socket: OwnedFd,
+    group: Option<Group>,
+    host_id: u32,
+}
+
+/// A sandbox that waits for a cradle.
+pub(super) struct Wanted {
+    id: u64,
+    message: ToCradle,
+    request: Request,
+    descriptors: Vec<OwnedFd>,
+    /// The caller that it works for.
+    caller: u64,
+}
+
+/// Cradles, and who waits for one.
+#[derive(Default)]
+pub(super) struct Cradles {
+    waiting: VecDeque<Cradle>,
+    orders: VecDeque<Order>,
+    wanted: VecDeque<Wanted>,
+    /// Forks them; none where the launcher does so itself.
+    pub(super) nursery: Option<Nursery>,
+}
+
+impl Cradle {
+    fn discard(self) {
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
+        if let Some(group) = self.group {
+            let _ = group.remove();
+        }
+    }
+}
+
+impl Cradles {
+    /// How many wait, or will in a moment.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len() + self.orders.len()
+    }
+
+    /// Whether this process is one of them, or makes them.
+    pub(super) fn include(&self, is: impl Fn(u32) -> bool) -> bool {
+        self.nursery.as_ref().is_some_and(|nursery| is(nursery.pid)) || self.waiting.iter().any(|cradle| is(cradle.pid))
+    }
+
+    /// Nobody waits for this sandbox any more.
+    pub(super) fn forget(&mut self, id: u64) {
+        self.wanted.retain(|wanted| wanted.id != id);
+    }
+
+    /// For whom a sandbox that waits will work. False if it does not wait.
+    pub(super) fn belongs(&mut self, id: u64, caller: u64) -> bool {
+        let found = self.wanted.iter_mut().find(|wanted| wanted.id == id);
+        found.map(|wanted| wanted.caller = caller).is_some()
+    }
+}
+
+impl Keeper {
+    /// Has cradles made by a small process from now on, where sandboxes have namespaces.
+    pub(super) fn open_nursery(&mut self) {
+        if self.prepared.bare.is_some() {
+            return;
+        }
+        self.cradles.nursery = Nursery::start(&mut self.prepared, self.entry).ok();
+        self.listen_to_nursery();
+    }
+
+    pub(super) fn listen_to_nursery(&mut self) {
+        if let Some(nursery) = &self.cradles.nursery {
+            self.deaf |= self.listener.listen(Token::Nursery, &nursery.socket).is_err();
+        }
+    }
+
+    /// Makes a sandbox of the next cradle. False when the server is gone.
+    pub(super) fn make(
+        &mut self,
+        id: u64,
+        request: Request,
+        image: Option<PathBuf>,
+        descriptors: Vec<OwnedFd>,
+    ) -> bool {
+        if let Some(error) = self.broken.clone() {
+            return self.tell(&FromLauncher::Failed { id, error }).is_ok();
+        }
+        self.cradles.wanted.push_back(Wanted {
+            id,
+            message: ToCradle::Make(request, image),
+            request,
+            descriptors,
+            caller: 0,
+        });
+        self.serve_wanted()
+    }
+
+    /// Gives cradles to those who wait for one, and asks for as many as are missing. False when the server is gone.
+    pub(super) fn serve_wanted(&mut self) -> bool {
+        while let Some(wanted) = self.cradles.wanted.pop_front() {
+            let Some(cradle) = self.cradles.waiting.pop_front() else {
+                self.cradles.wanted.push_front(wanted);
+                let missing = self.cradles.wanted.len().min(ORDERS);
+                while self.cradles.len() < missing {
+                    if let Err(error) = self.add_cradle() {
+                        // Those that were asked for serve the first ones.
+                        if self.cradles.orders.is_empty() && !self.fail_wanted(&error) {
+                            return false;
+                        }
+                        break;
+                    }
+                }
+                // Without a nursery it is there already.
+                if self.cradles.waiting.is_empty() && !self.cradles.orders.is_empty() {
+                    return true;
+                }
+                continue;
+            };
+            let id = wanted.id;
+            match self.begin(cradle, wanted) {
+                Ok(()) => self.listen(id),
+                Err(error) => {
+                    let error = StepError::new("start a process", None, &error);
+                    if self.tell(&FromLauncher::Failed { id, error }).is_err() {
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// The one that has waited longest cannot have a cradle.
+    fn fail_wanted(&mut self, error: &io::Error) -> bool {
+        let Some(wanted) = self.cradles.wanted.pop_front() else {
+            return true;
+        };
+        let error = StepError::new("start a process", None, error);
+        self.tell(&FromLauncher::Failed { id: wanted.id, error }).is_ok()
+    }
+
+    /// Tells a cradle what to become.
+    fn begin(&mut self, mut cradle: Cradle, wanted: Wanted) -> io::Result<()> {
+        let borrowed: Vec<_> = wanted.descriptors.iter().map(AsFd::as_fd).collect();
+        let limited = cradle
+            .group
+            .as_mut()
+            .map_or(Ok(()), |group| group.limit(&wanted.request));
+        match limited.and_then(|()| send(cradle.socket.as_fd(), &wanted.message, &borrowed)) {
+            Ok(()) => {}
+            // A waiting process was killed (by the kernel, for memory); take another.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                cradle.discard();
+                drop(borrowed);
+                self.cradles.wanted.push_front(wanted);
+                return Ok(());
+            }
+            Err(error) => {
+                cradle.discard();
+                return Err(error);
+            }
+        }
+        let folder = self.prepared.bare.as_ref().map(|bare| bare.folder_of(cradle.pid));
+        let jail = Jail {
+            state: State::Starting {
+                cradle: cradle.pidfd,
+                socket: cradle.socket,
+                first: None,
+                since: Instant::now(),
+            },
+            cradle: cradle.pid,
+            folder,
+            disk_full: false,
+            group: cradle.group,
+            host_id: cradle.host_id,
+            request: wanted.request,
+            asked: false,
+            watched: watch::Record::default(),
+            load: Load::of(wanted.caller),
+            namespaces: None,
+            lane: Vec::new(),
+            entrances: None,
+            door: None,
+            visitor: None,
+        };
+        self.jails.insert(wanted.id, jail);
+        Ok(())
+    }
+
+    /// Makes one more cradle, or asks the nursery for it.
+    pub(super) fn add_cradle(&mut self) -> io::Result<()> {
+        let number = self.next_number;
+        self.next_number += 1;
+        let host_id = self.host_id(number);
+        let name = format!("{}{number}", self.names);
+        let (socket, theirs) = pair()?;
+        let groups = self.prepared.groups.as_ref();
+        let group = groups.map(|groups| groups.make(&name)).transpose()?;
+        let folder = match group.as_ref().map(Group::entrance).transpose() {
+            Ok(folder) => folder.flatten(),
+            Err(error) => {
+                let _ = group.map(|group| group.remove());
+                return Err(error);
+            }
+        };
+        if let Some(nursery) = &self.cradles.nursery {
+            let named = group.as_ref().map(|_| name);
+            if nursery.ask(&theirs, host_id, named, folder.as_ref()).is_ok() {
+                self.cradles.orders.push_back(Order { socket, group, host_id });
+                return Ok(());
+            }
+            self.close_nursery();
+        }
+        match fork(0, SIGCHLD, folder.as_ref().map(AsFd::as_fd)) {
+            Ok(Forked::Child) => cradle::live(&self.prepared, theirs, group.as_ref(), host_id, self.entry),
+            Ok(Forked::Parent { pid, pidfd }) => {
+                self.cradles.waiting.push_back(Cradle {
+                    pid,
+                    socket,
+                    pidfd,
+                    group,
+                    host_id,
+                });
+                Ok(())
+            }
+            Err(error) => {
+                let _ = group.map(|group| group.remove());
+                Err(error)
+            }
+        }
+    }
+
+    /// The nursery has said something. False when the server is gone.
+    pub(super) fn hear_nursery(&mut self) -> bool {
+        let Some(nursery) = &self.cradles.nursery else {
+            return true;
+        };
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let received = receive(nursery.socket.as_fd(), &mut buffer);
+        self.buffer = buffer;
+        let Ok(Some((answer, mut descriptors))) = received else {
+            self.close_nursery();
+            return self.serve_wanted();
+        };
+        let Some(order) = self.cradles.orders.pop_front() else {
+            return true;
+        };
+        match (answer, descriptors.pop()) {
+            (FromNursery::Born { pid }, Some(pidfd)) => {
+                self.cradles.waiting.push_back(Cradle {
+                    pid,
+                    socket: order.socket,
+                    pidfd,
+                    group: order.group,
+                    host_id: order.host_id,
+                });
+                self.serve_wanted()
+            }
+            (answer, _) => {
+                self.give_up(order);
+                let FromNursery::Failed(number) = answer else {
+                    return self.serve_wanted();
+                };
+                self.fail_wanted(&io::Error::from_raw_os_error(number)) && self.serve_wanted()
+            }
+        }
+    }
+
+    /// None is needed any more.
+    pub(super) fn discard_cradles(&mut self) {
+        self.cradles.wanted.clear();
+        self.close_nursery();
+        for cradle in self.cradles.waiting.drain(..) {
+            cradle.discard();
+        }
+    }
+
+    /// The nursery is gone: the launcher forks for itself from now on.
+    fn close_nursery(&mut self) {
+        if let Some(nursery) = self.cradles.nursery.take() {
+            nursery.end();
+        }
+        // Whoever was born unheard of ends when it finds nobody at its socket.
+        self.strays = true;
+        for order in std::mem::take(&mut self.cradles.orders) {
+            self.give_up(order);
+        }
+    }
+
+    fn give_up(&mut self, order: Order) {
+        if let Some(group) = order.group
+            && group.remove().is_err()
+        {
+            self.prepared.leftovers.extend(group.folders());
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! A small process that forks cradles in the launcher's place, as the launcher's children.
+//!
+//! A fork begins with everything that its maker holds. The launcher has a dozen descriptors for each sandbox, so with a
+//! thousand of them each cradle took longer to close what it had inherited than to do anything else. The nursery has two.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+
+use super::cradle::{self, CLONE_PARENT, Entry};
+use super::host::Prepared;
+use crate::sys::clone::{Forked, exit_now, fork};
+use crate::wire::{hung_up, pair, receive_one, send};
+
+const SIGCHLD: u64 = 17;
+
+/// From the launcher to its nursery.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum ToNursery {
+    /// Make a cradle. Beside this: its end of the socket that leads to it, and the folder of its control group where it is
+    /// cloned into that.
+    Bear {
+        /// The id on the host that its sandbox's user has.
+        host_id: u32,
+        /// The name of its control group.
+        group: Option<String>,
+    },
+}
+
+/// From the nursery to the launcher, in the order in which it was asked.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum FromNursery {
+    /// It lives; its descriptor comes beside this.
+    Born {
+        /// Its id on the host.
+        pid: u32,
+    },
+    /// The system's error number.
+    Failed(i32),
+}
+
+/// As the launcher sees it.
+pub(super) struct Nursery {
+    pub(super) pid: u32,
+    pub(super) socket: OwnedFd,
+    pidfd: OwnedFd,
+}
+
+impl Nursery {
+    pub(super) fn start(prepared: &mut Prepared, entry: Entry) -> io::Result<Self> {
+        let (ours, theirs) = pair()?;
+        match fork(0, SIGCHLD, None)? {
+            Forked::Child => live(prepared, theirs, entry),
+            Forked::Parent { pid, pidfd } => Ok(Self {
+                pid,
+                socket: ours,
+                pidfd,
+            }),
+        }
+    }
+
+    pub(super) fn ask(
+        &self,
+        socket: &OwnedFd,
+        host_id: u32,
+        group: Option<String>,
+        folder: Option<&OwnedFd>,
+    ) -> io::Result<()> {
+        let beside: Vec<_> = [Some(socket), folder].into_iter().flatten().map(AsFd::as_fd).collect();
+        send(self.socket.as_fd(), &ToNursery::Bear { host_id, group }, &beside)
+    }
+
+    /// Ends it. Cradles live on.
+    pub(super) fn end(self) {
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let _ = rustix::process::waitid(
+            rustix::process::WaitId::PidFd(self.pidfd.as_fd()),
+            rustix::process::WaitIdOptions::EXITED,
+        );
+    }
+}
+
+/// The life of the nursery. `socket` leads to the launcher.
+fn live(prepared: &mut Prepared, socket: OwnedFd, entry: Entry) -> ! {
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    let Ok((socket, common)) = cradle::keep_only(socket, prepared.common.as_ref()) else {
+        exit_now(2)
+    };
+    // The number that it had is nobody's by now.
+    std::mem::forget(std::mem::replace(&mut prepared.common, common));
+    if hung_up(&socket) {
+        exit_now(0);
+    }
+    while let Ok(Some((ToNursery::Bear { host_id, group }, descriptors))) = receive_one(socket.as_fd()) {
+        let mut descriptors = descriptors.into_iter();
+        let Some(theirs) = descriptors.next() else { exit_now(2) };
+        let folder = descriptors.next();
+        let answer = match fork(CLONE_PARENT, 0, folder.as_ref().map(AsFd::as_fd)) {
+            Ok(Forked::Child) => {
+                let group = group.and_then(|name| Some(prepared.groups.as_ref()?.named(&name)));
+                cradle::live(prepared, theirs, group.as_ref(), host_id, entry)
+            }
+            Ok(Forked::Parent { pid, pidfd }) => send(socket.as_fd(), &FromNursery::Born { pid }, &[pidfd.as_fd()]),
+            Err(error) => {
+                let number = error.raw_os_error().unwrap_or(libc::EAGAIN);
+                send(socket.as_fd(), &FromNursery::Failed(number), &[])
+            }
+        };
+        if answer.is_err() {
+            break;
+        }
+    }
+    exit_now(0)
+}
