@@ -312,6 +312,56 @@ impl Group {
         Ok(())
     }
 
+    /// Moves this process, which has one thread, into the group (version 1). The kernel need not hold up the forks and ends of
+    /// all processes for that, for which it waits 5 to 10 ms after a pause.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn join_alone(&self) -> io::Result<()> {
+        for folder in self.kind.folders() {
+            write_once(&format!("{folder}/tasks"), "0")?;
+        }
+        Ok(())
+    }
+
+    /// What another process, which has one thread, moves itself into the group by: it writes "0" to each (version 1). Processes
+    /// that the writer cannot name it cannot move.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub(crate) fn entrances(&self) -> io::Result<Vec<OwnedFd>> {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let open = |folder: &String| rustix::fs::open(format!("{folder}/tasks"), flags, Mode::empty());
+        match &self.kind {
+            Groups::V1 { .. } => Ok(self.kind.folders().into_iter().map(open).collect::<Result<_, _>>()?),
+            Groups::V2 { .. } => Ok(Vec::new()),
+        }
+    }
+
+    /// Whether a process is in the group, by what `/proc/<pid>/cgroup` says of it (version 1).
+    pub(crate) fn holds(&self, told: &str) -> bool {
+        let Groups::V1 {
+            memory,
+            pids,
+            cpu,
+            cpuacct,
+        } = &self.kind
+        else {
+            return false;
+        };
+        let within = |controller: &str, folder: &str| {
+            let name = folder.rsplit('/').next().unwrap_or_default();
+            told.lines().any(|line| {
+                let mut parts = line.splitn(3, ':').skip(1);
+                let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
+                    return false;
+                };
+                controllers.split(',').any(|found| found == controller) && path.rsplit('/').next() == Some(name)
+            })
+        };
+        within("memory", memory) && within("pids", pids) && within("cpu", cpu) && within("cpuacct", cpuacct)
+    }
+
     /// The folder that a process can be cloned into (version 2).
     ///
     /// # Errors
@@ -660,6 +710,24 @@ mod tests {
             })
         );
         assert_eq!(found.v2(), Some("/sys/fs/cgroup/unified/u".into()));
+    }
+
+    #[test]
+    fn who_is_in_a_group_is_in_all_of_its_folders() {
+        let group = Groups::V1 {
+            memory: "/m".into(),
+            pids: "/p".into(),
+            cpu: "/c".into(),
+            cpuacct: "/c".into(),
+        }
+        .named("sandcell-1-2-3");
+        let told =
+            |pids: &str| format!("4:memory:/x/sandcell-1-2-3\n3:pids:{pids}\n2:cpu,cpuacct:/sandcell-1-2-3\n0::/\n");
+        assert!(group.holds(&told("/sandcell-1-2-3")));
+        for other in ["/", "/sandcell-1-2-33", "/sandcell-1-2-3/below", ""] {
+            assert!(!group.holds(&told(other)), "{other}");
+        }
+        assert!(!group.holds(""));
     }
 
     #[test]

@@ -139,7 +139,7 @@ fn get_ready(prepared: &Prepared, group: Option<&Group>, host_id: u32) -> Result
         && prepared.groups.as_ref().is_some_and(|groups| groups.version() == "v1")
     {
         group
-            .join(std::process::id())
+            .join_alone()
             .map_err(|error| StepError::new("join the control group", Some("memory"), &error))?;
     }
     if prepared.host.root && prepared.bare.is_none() {

@@ -240,9 +240,7 @@ impl Keeper {
                 self.listen_to_nursery();
             }
             for id in ready.visitors {
-                if let Some(jail) = self.jails.get_mut(&id) {
-                    jail.reap_visitor();
-                }
+                self.hear_visitor(id);
                 self.listen(id);
             }
             for number in ready.parents {
@@ -313,9 +311,12 @@ impl Keeper {
             self.listen_to_parent(number);
         }
         for id in self.jails.keys().copied().collect::<Vec<_>>() {
-            let Some(jail) = self.jails.get_mut(&id) else { continue };
-            jail.reap_visitor();
-            if jail.heard_by(id).any(|(_, fd)| readable(fd)) {
+            let Some(jail) = self.jails.get(&id) else { continue };
+            if jail.visitor_end().is_some_and(readable) {
+                self.hear_visitor(id);
+            }
+            let own = |(token, fd): (Token, &OwnedFd)| token == Token::Jail(id) && readable(fd);
+            if self.jails.get(&id).is_some_and(|jail| jail.heard_by(id).any(own)) {
                 self.look_at(id);
             }
             self.listen(id);

@@ -255,20 +255,16 @@ struct Held {
 }
 
 impl Held {
-    fn with(settings: &str, waiting: usize, data: Option<&Data>) -> Self {
+    fn with(settings: &str, waiting: usize, modules: bool) -> Self {
         let place = Place::with_settings(settings);
-        let mut command = place.command(&["serve"]);
-        if let Some(data) = data {
-            command.env("SANDCELL_DATA_DIR", &data.folder);
-        }
-        let server = Client::start(&mut command);
+        let server = Client::start(&mut place.command(&["serve"]));
         // Two processes each: the agent and the interpreter.
         crate::support::until(crate::support::PATIENCE, "sandboxes wait", || {
             let below = machine::descendants(server.pid());
             (below.iter().filter(|seen| seen.name.starts_with("python")).count() >= waiting).then_some(())
         });
         // Modules are loaded after the start.
-        std::thread::sleep(Duration::from_secs(if data.is_some() { 10 } else { 1 }));
+        std::thread::sleep(Duration::from_secs(if modules { 10 } else { 1 }));
         let below = machine::descendants(server.pid());
         Self {
             server: share(server.pid()),
@@ -280,8 +276,8 @@ impl Held {
 
 fn memory(table: &mut Table) {
     const WAITING: usize = 20;
-    let none = Held::with("[pool]\nparked = 0\n", 0, None);
-    let some = Held::with(&format!("[pool]\nparked = {WAITING}\n"), WAITING, None);
+    let none = Held::with("[pool]\nparked = 0\n", 0, false);
+    let some = Held::with(&format!("[pool]\nparked = {WAITING}\n"), WAITING, false);
     let each = |some: f64, none: f64| (some - none) / WAITING as f64;
     let mut mib = |name: &str, value: f64, goal: f64| {
         table.rows.push(row(name.to_owned(), &[value], "MiB", Some(goal)));
@@ -300,40 +296,68 @@ fn memory(table: &mut Table) {
         none.server,
         20.0,
     );
-    if let Some(data) = &Data::here() {
-        let with = |parked: usize| data.settings(&format!("[pool]\nparked = {parked}\nwarm_parents = true\n"));
-        let none = Held::with(&with(0), 0, Some(data));
-        let some = Held::with(&with(WAITING), WAITING, Some(data));
+    if let Some(settings) = with_data_python() {
+        let with = |parked: usize| format!("{settings}[pool]\nparked = {parked}\n");
+        let none = Held::with(&with(0), 0, true);
+        let some = Held::with(&with(WAITING), WAITING, true);
         mib(
             "memory of one that waits with numpy, pandas and pyplot, proportional share",
             each(some.shares, none.shares),
             3.0,
         );
+        if let Some(charged) = some.charged {
+            let charged = each(charged, none.charged.unwrap_or(0.0));
+            mib("the same, charged to its control group", charged, 3.0);
+        }
     }
+}
+
+/// Settings for interpreters that have loaded the data libraries from their own folders, where a warmed one sees them.
+fn with_data_python() -> Option<String> {
+    let python = std::env::var("SANDCELL_TEST_DATA_PYTHON").ok()?;
+    Some(format!(
+        "python = {python:?}\npreload = [\"numpy\", \"pandas\", \"matplotlib.pyplot\"]\n"
+    ))
 }
 
 /// Many sandboxes in one call, each of which then answers.
 fn many(table: &mut Table) {
     const LIMITS: &str = "[limits]\nsandboxes_per_caller = 1000\nsandboxes = 1000\n";
-    for (count, goal) in [(10, None), (100, Some(300.0)), (1000, Some(2000.0))] {
-        let place = Place::with_settings(LIMITS);
+    let mut load = |settings: &str, ahead: bool, count: usize, what: &str, code: &str, goal: Option<f64>| {
+        let parked = if ahead { count } else { 0 };
+        let place = Place::with_settings(&format!("{settings}{LIMITS}[pool]\nparked = {parked}\n"));
         let server = Client::start(&mut place.command(&["serve"]));
-        let [made, answered] = create_and_ask(&server, count, "print(1)");
-        let name = format!("`create_sandbox` with `count` = {count}");
+        wait_for(&server, parked);
+        let [made, answered] = create_and_ask(&server, count, code);
+        let made_when = if ahead { "made ahead" } else { "made when asked for" };
+        let name = format!("`create_sandbox` with `count` = {count}, {made_when}{what}");
         table.rows.push(row(name, &[made], "ms", None));
         let name = format!("the same, and each of the {count} has answered");
         table.rows.push(row(name, &[made + answered], "ms", goal));
+    };
+    for (count, goal) in [(10, None), (100, Some(300.0)), (1000, Some(2000.0))] {
+        for ahead in [false, true] {
+            load("", ahead, count, "", "print(1)", goal);
+        }
     }
-    if let Some(data) = &Data::here() {
-        let place = Place::with_settings(&data.settings(&format!("{LIMITS}[pool]\nwarm_parents = true\n")));
-        let server = Client::start(place.command(&["serve"]).env("SANDCELL_DATA_DIR", &data.folder));
-        once(&server, Data::CODE);
-        // Those that are no copies of a warmed parent hold all of it themselves.
-        let count = (available() / 128.0).min(1000.0) as usize;
-        let [made, answered] = create_and_ask(&server, count, Data::CODE);
-        let name = format!("{count} made and each has answered, with numpy, pandas and pyplot");
-        let goal = (count == 1000).then_some(5000.0);
-        table.rows.push(row(name, &[made + answered], "ms", goal));
+    if let Some(settings) = with_data_python()
+        && available() > 12_000.0
+    {
+        let what = ", with numpy, pandas and pyplot";
+        load(&settings, true, 1000, what, Data::CODE, Some(5000.0));
+    }
+}
+
+/// Until so many wait and nothing more is made.
+fn wait_for(server: &Client, parked: usize) {
+    let processes = || machine::descendants(server.pid()).len();
+    crate::support::until(Duration::from_secs(120), "sandboxes wait", || {
+        (processes() >= 2 * parked).then_some(())
+    });
+    let mut before = 0;
+    while before != processes() {
+        before = processes();
+        std::thread::sleep(Duration::from_secs(1));
     }
 }
 

@@ -9,13 +9,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, fstat, stat};
-use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, WaitIdStatus, pidfd_open, waitid};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus};
+use rustix::process::{pidfd_open, pidfd_send_signal, waitid};
 
 use super::{Jail, Keeper, State};
 use crate::launcher::parent::{FromParent, Parent, ToParent};
 use crate::plan::place;
 use crate::watch;
-use crate::wire::{AtDoor, FromLauncher, StepError, receive, send};
+use crate::wire::{AtDoor, FromLauncher, StepError, pair, receive, send};
 
 /// How long a child may take until the launcher hears of it.
 const ENTER_DEADLINE: Duration = Duration::from_secs(5);
@@ -52,17 +53,35 @@ pub(super) enum Visitor {
     /// The parent was asked for it.
     Called {
         parent: u64,
-        /// A byte through this lets it go on; its end ends it.
+        /// A byte through this lets it go on, with what it moves itself into the control group by; its end ends it.
         go: OwnedFd,
         /// The sandbox's process namespace, by its number.
         namespace: u64,
         since: Instant,
     },
     /// It runs. Nobody else reaps it.
-    Inside { pid: Pid, pidfd: OwnedFd },
+    Inside {
+        pid: Pid,
+        pidfd: OwnedFd,
+        /// It has been let go on and moves itself into the control group.
+        joining: Option<Joining>,
+    },
+}
+
+/// What is left to be done for a child that joins the control group.
+pub(super) struct Joining {
+    /// Where it says that it has.
+    socket: OwnedFd,
+    /// Its id in the sandbox.
+    inside: i32,
+    since: Instant,
 }
 
 impl Visitor {
+    fn is_joining(&self) -> bool {
+        matches!(self, Self::Inside { joining: Some(_), .. })
+    }
+
     /// Its id on the host, if it runs.
     pub(super) fn pid(&self) -> Option<Pid> {
         match self {
@@ -123,7 +142,7 @@ impl Keeper {
         }
         parent.show_the_way(&self.prepared, jail.request)?;
         let ask = || -> io::Result<(OwnedFd, u64)> {
-            let (wait, go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+            let (go, wait) = pair()?;
             let handed = [&ways.pid, &namespaces.user].into_iter().chain(&ways.others);
             let handed = handed.chain([&namespaces.mount, door, &wait]).map(AsFd::as_fd);
             send(
@@ -170,11 +189,32 @@ impl Keeper {
             self.strays = true;
             return;
         };
-        let error = jail.admit(child).err();
-        if error.is_some() {
-            self.strays = true;
-        }
+        let admitted = jail.admit(child);
         self.listen(id);
+        self.tell_admitted(id, admitted);
+    }
+
+    /// The visitor of this sandbox has joined the control group, or has ended.
+    pub(super) fn hear_visitor(&mut self, id: u64) {
+        let Some(jail) = self.jails.get_mut(&id) else { return };
+        if !jail.visitor.as_ref().is_some_and(Visitor::is_joining) {
+            jail.reap_visitor();
+            return;
+        }
+        let joined = jail.joined().map(|()| true);
+        self.tell_admitted(id, joined);
+    }
+
+    /// Tells the server what has become of a visitor, once that is known.
+    fn tell_admitted(&mut self, id: u64, admitted: Result<bool, StepError>) {
+        let error = match admitted {
+            Ok(false) => return,
+            Ok(true) => None,
+            Err(error) => {
+                self.strays = true;
+                Some(error)
+            }
+        };
         let _ = self.tell(&FromLauncher::Entered { id, error });
     }
 
@@ -224,6 +264,13 @@ impl Keeper {
             }
         }
         self.refuse(late, "hear from the parent in time");
+        let slow = |visitor: &Visitor| matches!(visitor, Visitor::Inside { joining: Some(joining), .. } if joining.since.elapsed() > ENTER_DEADLINE);
+        for jail in self.jails.values() {
+            if let Some(Visitor::Inside { pidfd, .. }) = jail.visitor.as_ref().filter(|visitor| slow(visitor)) {
+                let _ = pidfd_send_signal(pidfd, Signal::KILL);
+            }
+        }
+        self.refuse(slow, "join the control group in time");
         if self.strays {
             self.reap_strays();
         }
@@ -266,8 +313,8 @@ impl Keeper {
 }
 
 impl Jail {
-    /// Lets a parent's child go on, if it is one that may.
-    fn admit(&mut self, child: i32) -> Result<(), StepError> {
+    /// Lets a parent's child go on, if it is one that may. False while it joins the control group.
+    fn admit(&mut self, child: i32) -> Result<bool, StepError> {
         let called = self.visitor.take();
         let Some(Visitor::Called { go, namespace, .. }) = called else {
             return Err(missing("expect a child"));
@@ -286,25 +333,69 @@ impl Jail {
             return Err(missing("find the child in the sandbox"));
         }
         let inside = id_inside(&proc).ok_or_else(|| missing("learn the child's id"))?;
+        let beside = match &self.group {
+            Some(group) => group.entrances().map_err(named("join the control group"))?,
+            None => Vec::new(),
+        };
         match &self.group {
+            // Moving another process holds up the forks and ends of all processes, for which the kernel waits long.
+            Some(_) if !beside.is_empty() => {}
             Some(group) => {
                 let number = child.unsigned_abs();
                 group.join(number).map_err(named("join the control group"))?;
             }
             None => same_cores(*first, pid).map_err(named("limit cores"))?,
         }
-        // Without a door nobody would hear of its end.
+        let joins = !beside.is_empty();
+        if !joins {
+            self.announce(inside)?;
+        }
+        let fds: Vec<_> = beside.iter().map(AsFd::as_fd).collect();
+        send(go.as_fd(), &1, &fds).map_err(named("let the child go on"))?;
+        let joining = joins.then(|| Joining {
+            socket: go,
+            inside,
+            since: Instant::now(),
+        });
+        self.visitor = Some(Visitor::Inside { pid, pidfd, joining });
+        Ok(!joins)
+    }
+
+    /// The visitor says that it has joined the control group. What it says is not believed.
+    fn joined(&mut self) -> Result<(), StepError> {
+        let Some(Visitor::Inside { pid, pidfd, joining }) = &mut self.visitor else {
+            return Err(missing("expect a child"));
+        };
+        let Some(joining) = joining.take() else {
+            return Err(missing("expect a child"));
+        };
+        let told = watch::small_file(&format!("{}/proc/{}/cgroup", place::host(), pid.as_raw_nonzero()));
+        let joined = self.group.as_ref().is_some_and(|group| group.holds(&told));
+        let announced = if joined {
+            self.announce(joining.inside)
+        } else {
+            let _ = pidfd_send_signal(&*pidfd, Signal::KILL);
+            Err(missing("find the child in the control group"))
+        };
+        if announced.is_err() {
+            self.visitor = None;
+        }
+        announced
+    }
+
+    /// Tells the sandbox who has entered. Without a door nobody would hear of his end.
+    fn announce(&self, inside: i32) -> Result<(), StepError> {
         let door = self.door.as_ref().ok_or_else(|| missing("find the sandbox's door"))?;
         let word = AtDoor::Entered { pid: inside };
-        send(door.as_fd(), &word, &[]).map_err(named("tell the sandbox"))?;
-        rustix::io::write(&go, b"1").map_err(|error| named("let the child go on")(error.into()))?;
-        self.visitor = Some(Visitor::Inside { pid, pidfd });
-        Ok(())
+        send(door.as_fd(), &word, &[]).map_err(|error| StepError::new("tell the sandbox", None, &error))
     }
 
     /// The descriptor that tells of the visitor's end.
     pub(super) fn visitor_end(&self) -> Option<&OwnedFd> {
         match &self.visitor {
+            Some(Visitor::Inside {
+                joining: Some(joining), ..
+            }) => Some(&joining.socket),
             Some(Visitor::Inside { pidfd, .. }) => Some(pidfd),
             Some(Visitor::Called { .. }) | None => None,
         }

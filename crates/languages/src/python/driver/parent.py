@@ -179,8 +179,17 @@ def enter(handed):
     for namespace in namespaces:
         if system(way.enter, namespace, 0) < 0:
             core._exit(70)
-    if core.read(go, 1) != b"1":
+    launcher = _socket.socket(fileno=go)
+    word, ancillary, _, _ = launcher.recvmsg(8, _socket.CMSG_SPACE(4 * 4))
+    if word != b"1":
         core._exit(0)
+    groups = descriptors(ancillary)
+    for group in groups:
+        core.write(group, b"0")
+        core.close(group)
+    if groups:
+        launcher.send(b"1")
+    launcher.close()
     carry_out(way.become_one)
     core.setsid()
     null = posix.open("/dev/null", posix.O_RDONLY | posix.O_CLOEXEC)
