@@ -139,6 +139,7 @@ impl Core {
                 network,
                 image: None,
                 caller: None,
+                ahead: false,
             },
             backends: self.backends.clone(),
             turns: None,

@@ -404,7 +404,8 @@ async fn make_one(core: Arc<Core>) -> Result<(), String> {
 
 async fn make(core: &Arc<Core>) -> Result<Parked, String> {
     let limits = core.config().limits.clone();
-    let plan = core.plain_plan(limits.clone());
+    let mut plan = core.plain_plan(limits.clone());
+    plan.spec.ahead = true;
     let (sandbox, passed) = create(core, &plan).await.map_err(|failure| failure.message)?;
     let mut session = None;
     if let Some(language) = core.languages.first() {
@@ -422,6 +423,7 @@ async fn make(core: &Arc<Core>) -> Result<Parked, String> {
         session = Some((language.clone(), opened));
     }
     let usage = read_usage(sandbox.as_ref()).await;
+    sandbox.awaited();
     Ok(Parked {
         limits,
         sandbox,

@@ -77,6 +77,7 @@ impl Core {
                 network: network.clone(),
                 image: req.image,
                 caller: None,
+                ahead: false,
             },
             turns: Some(Arc::new(Semaphore::new(TOGETHER))),
         };

@@ -71,6 +71,14 @@ pub enum ToLauncher {
         /// The caller's number; sandboxes that nobody speaks of belong to number 0.
         caller: u64,
     },
+    /// Whether all others come first where processors are wanted: so it is while it is made and nobody waits for it. At the
+    /// latest a second after it was made it gets its part.
+    ComesLast {
+        /// The sandbox.
+        id: u64,
+        /// Whether they do.
+        last: bool,
+    },
     /// Show a folder of the host in a running sandbox, read-only.
     Attach {
         /// Which sandbox.

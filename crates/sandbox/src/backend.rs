@@ -24,6 +24,8 @@ pub struct SandboxSpec {
     pub image: Option<String>,
     /// For whom it is made, as [`Sandbox::belongs_to`] has it.
     pub caller: Option<u64>,
+    /// Nobody waits for it yet: where the back end can, all others come first until [`Sandbox::awaited`].
+    pub ahead: bool,
 }
 
 /// What a sandbox may reach over the network.
@@ -156,6 +158,10 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
     fn belongs_to(&self, caller: u64) {
         let _ = caller;
     }
+
+    /// Somebody may wait for it from now on, so it gets its part of the processors. For those that were made
+    /// [`ahead`](SandboxSpec::ahead). Cheap.
+    fn awaited(&self) {}
 
     /// Starts a program inside.
     async fn spawn(&self, command: Command) -> Result<Process, SandboxError>;

@@ -352,6 +352,12 @@ impl Jail {
         let _ = wire::send(self.conversation.socket.as_fd(), &message, &[]);
     }
 
+    /// Says whether others come first. A launcher that is too busy to hear it finds out by itself, when it has time.
+    pub(super) fn comes_last(&self, last: bool) {
+        let message = ToLauncher::ComesLast { id: self.id, last };
+        let _ = wire::send(self.conversation.socket.as_fd(), &message, &[]);
+    }
+
     /// Shows a folder of the host at one of the prepared mount points, read-only. The path has no symbolic link.
     pub(super) async fn attach(&self, number: usize, folder: PathBuf) -> Result<(), SandboxError> {
         let gone = || SandboxError::Gone(self.has_ended().map_or(EndReason::LauncherLost, |ended| ended.reason));

@@ -398,6 +398,9 @@ impl Backend for NativeBackend {
         if let Some(caller) = spec.caller {
             jail.belongs_to(caller);
         }
+        if spec.ahead {
+            jail.comes_last(true);
+        }
         let folder = match timeout(CREATE_DEADLINE, jail.made()).await {
             Ok(Answer::Made(folder)) => folder,
             Ok(Answer::Failed(error)) => return Err(report::step_failed(error)),

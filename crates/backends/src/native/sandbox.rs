@@ -79,6 +79,10 @@ impl Sandbox for NativeSandbox {
         self.jail.belongs_to(caller);
     }
 
+    fn awaited(&self) {
+        self.jail.comes_last(false);
+    }
+
     async fn spawn(&self, command: Command) -> Result<Process, SandboxError> {
         self.check_alive()?;
         self.client.spawn(command).await

@@ -370,6 +370,10 @@ impl Keeper {
                 self.belongs(id, caller);
                 true
             }
+            Ok(Some((ToLauncher::ComesLast { id, last }, _))) => {
+                self.comes_last(id, last);
+                true
+            }
             Ok(Some((ToLauncher::Configure(_), _))) => true,
             Ok(None) | Err(_) => false,
         }

@@ -36,6 +36,13 @@ fn modules_of_preload_are_loaded_before_the_call_and_nothing_else_of_them_is_see
         "import wave\nprint(wave.open.__name__)\ntry: import no_such_module\nexcept ImportError as error: print(error)",
     );
     assert_eq!(answer.output().trim(), "True\nopen\nNo module named 'no_such_module'");
+    // Told by whatever waits, which may have been made after these calls.
+    until(PATIENCE, "the operator is told", || {
+        server
+            .log()
+            .contains("no_such_module could not be loaded")
+            .then_some(())
+    });
     let log = server.log();
     assert_eq!(log.matches("no_such_module could not be loaded").count(), 1, "{log}");
     assert!(!log.contains("wave could not"), "{log}");

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Answer, Client};
 use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, machine, until};
+use crate::support::{PATIENCE, begin, is_root, machine, until};
 
 /// Its parent is nobody inside: it came from outside.
 const CAME_FROM_OUTSIDE: &str = "import os\nassert os.getppid() == 0, os.getppid()\n";
@@ -229,4 +229,44 @@ fn switched_off_or_with_threads_every_session_starts_by_itself() {
     for _ in 0..3 {
         assert_eq!(fresh(&server, "import os\nprint(os.getppid())").output().trim(), "1");
     }
+}
+
+/// Parts of the processors that a server's sandboxes have, against what each has by default.
+fn weights(server: &Client) -> Vec<f64> {
+    let mut processes = machine::descendants(server.pid());
+    processes.insert(machine::process(server.pid()));
+    let groups = machine::groups_of(&processes);
+    let part = |folder: &std::path::PathBuf| {
+        let read = |name: &str| {
+            std::fs::read_to_string(folder.join(name))
+                .ok()?
+                .trim()
+                .parse::<f64>()
+                .ok()
+        };
+        let shares = read("cpu.shares").map(|shares| shares / 1024.0);
+        shares.or_else(|| Some(read("cpu.weight")? / 100.0))
+    };
+    groups.iter().filter_map(part).collect()
+}
+
+#[test]
+fn what_is_made_ahead_gives_way_until_it_waits() {
+    const WAITING: usize = 6;
+    let _turn = begin!(alone);
+    let place = Place::with_settings(&format!("[pool]\nparked = {WAITING}\n"));
+    let server = Client::start(&mut place.command(&["serve"]));
+    let mut least = 1.0_f64;
+    until(PATIENCE, "all wait and weigh alike", || {
+        let weights = weights(&server);
+        least = weights.iter().copied().fold(least, f64::min);
+        let inside = |seen: &&machine::Seen| seen.name.starts_with("python");
+        let waiting = machine::descendants(server.pid()).iter().filter(inside).count();
+        (waiting > WAITING && weights.iter().all(|weight| (weight - 1.0).abs() < 0.01)).then_some(())
+    });
+    // An ordinary user has no control groups here, and so nothing that could be weighed.
+    if is_root() {
+        assert!(least < 0.1, "{least}");
+    }
+    assert_eq!(server.text("print(6 * 7)").trim(), "42");
 }

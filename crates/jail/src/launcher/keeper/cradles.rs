@@ -29,8 +29,8 @@ pub(super) struct Wanted {
     message: ToCradle,
     request: Request,
     descriptors: Vec<OwnedFd>,
-    /// The caller that it works for.
-    caller: u64,
+    /// Its part of the processors.
+    load: Load,
 }
 
 /// Cradles, and who waits for one.
@@ -69,10 +69,10 @@ impl Cradles {
         self.wanted.retain(|wanted| wanted.id != id);
     }
 
-    /// For whom a sandbox that waits will work. False if it does not wait.
-    pub(super) fn belongs(&mut self, id: u64, caller: u64) -> bool {
+    /// What part of the processors a sandbox that waits will have.
+    pub(super) fn load_of(&mut self, id: u64) -> Option<&mut Load> {
         let found = self.wanted.iter_mut().find(|wanted| wanted.id == id);
-        found.map(|wanted| wanted.caller = caller).is_some()
+        found.map(|wanted| &mut wanted.load)
     }
 }
 
@@ -108,7 +108,7 @@ impl Keeper {
             message: ToCradle::Make(request, image),
             request,
             descriptors,
-            caller: 0,
+            load: Load::default(),
         });
         self.serve_wanted()
     }
@@ -194,14 +194,18 @@ impl Keeper {
             request: wanted.request,
             asked: false,
             watched: watch::Record::default(),
-            load: Load::of(wanted.caller),
+            load: Load::default(),
             namespaces: None,
             lane: Vec::new(),
             entrances: None,
             door: None,
             visitor: None,
         };
-        self.jails.insert(wanted.id, jail);
+        let (id, load) = (wanted.id, wanted.load);
+        self.jails.insert(id, jail);
+        if let Some(jail) = self.jails.get_mut(&id) {
+            jail.begin_with(load);
+        }
         Ok(())
     }
 

@@ -18,6 +18,10 @@ const CALM: Duration = Duration::from_millis(500);
 const AFTER: Duration = Duration::from_secs(2);
 /// What busy sandboxes of one caller weigh together; also what a sandbox weighs that nobody has weighed.
 const WHOLE: u32 = 1000;
+/// What one weighs that nobody waits for.
+const LAST: u32 = 50;
+/// For how long that is at the most: whoever made it may have no more to say.
+const LAST_FOR: Duration = Duration::from_secs(1);
 /// Who used less than one part in so many of the time since the last look is not busy.
 const IDLE: u32 = 50;
 
@@ -44,6 +48,8 @@ pub(super) struct Load {
     used_us: u64,
     /// It was handed out since the last look, so that nothing is known of it.
     fresh: bool,
+    /// Nobody waits for it: all others come first, until then.
+    last_until: Option<Instant>,
 }
 
 impl Default for Load {
@@ -54,16 +60,14 @@ impl Default for Load {
             cpu_us: 0,
             used_us: 0,
             fresh: true,
+            last_until: None,
         }
     }
 }
 
 impl Load {
-    pub(super) fn of(caller: u64) -> Self {
-        Self {
-            caller,
-            ..Self::default()
-        }
+    fn is_last(&self, now: Instant) -> bool {
+        self.last_until.is_some_and(|until| now < until)
     }
 
     fn busy(&self, since: Duration) -> bool {
@@ -103,7 +107,8 @@ impl Balance {
 impl Keeper {
     /// From now on this sandbox works for this caller.
     pub(super) fn belongs(&mut self, id: u64, caller: u64) {
-        if self.cradles.belongs(id, caller) {
+        if let Some(load) = self.cradles.load_of(id) {
+            load.caller = caller;
             return;
         }
         let Some(jail) = self.jails.get_mut(&id) else { return };
@@ -119,6 +124,18 @@ impl Keeper {
         if let Some(jail) = self.jails.get_mut(&id) {
             jail.weigh(weight);
         }
+    }
+
+    /// Whether all others come before this sandbox.
+    pub(super) fn comes_last(&mut self, id: u64, last: bool) {
+        let until = last.then(|| Instant::now() + LAST_FOR);
+        if let Some(load) = self.cradles.load_of(id) {
+            load.last_until = until;
+            return;
+        }
+        let Some(jail) = self.jails.get_mut(&id) else { return };
+        jail.load.last_until = until;
+        jail.weigh(if last { LAST } else { WHOLE });
     }
 
     /// Looks at who uses the processors, if it is time.
@@ -137,7 +154,7 @@ impl Keeper {
         if !several {
             // Whoever is alone has nobody to be weighed against.
             self.balance.wanted_until = None;
-            for jail in self.jails.values_mut() {
+            for jail in self.jails.values_mut().filter(|jail| !jail.load.is_last(now)) {
                 jail.weigh(WHOLE);
             }
             return;
@@ -156,7 +173,7 @@ impl Keeper {
             for jail in self.jails.values().filter(|jail| jail.load.busy(since)) {
                 *busy.entry(jail.load.caller).or_default() += 1;
             }
-            for jail in self.jails.values_mut() {
+            for jail in self.jails.values_mut().filter(|jail| !jail.load.is_last(now)) {
                 let busy_ones = busy.get(&jail.load.caller).copied().unwrap_or(0);
                 let weight = if jail.load.busy(since) {
                     part(busy_ones)
@@ -177,6 +194,14 @@ impl Keeper {
 }
 
 impl Jail {
+    /// It begins to be made, with this part of the processors.
+    pub(super) fn begin_with(&mut self, load: Load) {
+        self.load = load;
+        if load.is_last(Instant::now()) {
+            self.weigh(LAST);
+        }
+    }
+
     fn read_load(&mut self) {
         if let (Some(group), State::Running { .. }) = (&self.group, &self.state) {
             let cpu_us = group.cpu_us();
