@@ -173,8 +173,6 @@ fn what_makes_sandboxes_may_be_killed_at_any_time() {
     for round in 0..4 {
         let ids = server.call("create_sandbox", json!({"count": 3}));
         let ids = ids.data()["sandbox_ids"].as_array().expect("identifiers").clone();
-        let sandboxes = machine::descendants(server.pid());
-        held.extend(sandboxes.clone());
         // Children of the launcher that stand in no sandbox: those that wait to become one, and whoever makes them.
         let launcher = server.pid().to_string();
         let parent = |seen: &Seen| machine::status(seen.pid, "PPid").unwrap_or_default();
@@ -182,8 +180,12 @@ fn what_makes_sandboxes_may_be_killed_at_any_time() {
             let inner = machine::status(seen.pid, "NSpid").unwrap_or_default();
             inner.split_whitespace().count() == 1 && parent(seen) != launcher && !seen.name.starts_with("python")
         };
-        let makers: Vec<&Seen> = sandboxes.iter().filter(outside).collect();
-        assert!(!makers.is_empty(), "{sandboxes:?}");
+        let makers = until(PATIENCE, "somebody waits to become a sandbox", || {
+            let living = machine::descendants(server.pid());
+            held.extend(living.clone());
+            let found: Vec<Seen> = living.iter().filter(outside).cloned().collect();
+            (!found.is_empty()).then_some(found)
+        });
         for seen in makers {
             signal(seen.pid, Signal::KILL);
         }
