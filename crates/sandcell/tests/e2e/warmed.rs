@@ -270,3 +270,24 @@ fn what_is_made_ahead_gives_way_until_it_waits() {
     }
     assert_eq!(server.text("print(6 * 7)").trim(), "42");
 }
+
+#[test]
+fn a_copy_has_what_an_interpreter_of_its_own_would_have() {
+    const SEEN: &str = "import os, sys, json\n\
+        stream = lambda it: [it.name, it.mode, it.encoding, it.errors, it.line_buffering, it.isatty(), it.buffer.raw.fileno()]\n\
+        print(json.dumps([dict(os.environ), sys.path, stream(sys.stdout), stream(sys.stderr), sys.stdout is sys.__stdout__,\n\
+        open('/proc/self/oom_score_adj').read(), os.getcwd(), sorted(os.listdir('/proc/self/fd'))]))";
+    let _turn = begin!();
+    let [copy, own] = ["true", "false"].map(|warm| {
+        let place = Place::with_settings(&format!("[pool]\nparked = 0\nwarm_parents = {warm}\n"));
+        let mut command = place.command(&["serve"]);
+        let server = if warm == "true" {
+            warmed(&place)
+        } else {
+            Client::start(&mut command)
+        };
+        let answer = fresh(&server, SEEN);
+        serde_json::from_str::<Value>(answer.output().trim()).unwrap()
+    });
+    assert_eq!(copy, own);
+}

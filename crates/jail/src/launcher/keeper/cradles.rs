@@ -121,8 +121,8 @@ impl Keeper {
                 let missing = self.cradles.wanted.len().min(ORDERS);
                 while self.cradles.len() < missing {
                     if let Err(error) = self.add_cradle() {
-                        // Those that were asked for serve the first ones.
-                        if self.cradles.orders.is_empty() && !self.fail_wanted(&error) {
+                        // Those that there are, or will be, serve the first ones.
+                        if self.cradles.len() == 0 && !self.fail_wanted(&error) {
                             return false;
                         }
                         break;

@@ -363,7 +363,7 @@ impl Jail {
 
     /// The visitor says that it has joined the control group. What it says is not believed.
     fn joined(&mut self) -> Result<(), StepError> {
-        let Some(Visitor::Inside { pid, pidfd, joining }) = &mut self.visitor else {
+        let Some(Visitor::Inside { pid, joining, .. }) = &mut self.visitor else {
             return Err(missing("expect a child"));
         };
         let Some(joining) = joining.take() else {
@@ -374,11 +374,13 @@ impl Jail {
         let announced = if joined {
             self.announce(joining.inside)
         } else {
-            let _ = pidfd_send_signal(&*pidfd, Signal::KILL);
             Err(missing("find the child in the control group"))
         };
-        if announced.is_err() {
-            self.visitor = None;
+        // It has been let go on, so it does not end by itself.
+        if announced.is_err()
+            && let Some(Visitor::Inside { pidfd, .. }) = self.visitor.take()
+        {
+            let _ = pidfd_send_signal(&pidfd, Signal::KILL);
         }
         announced
     }
