@@ -3,6 +3,8 @@
 //! A sandbox's group is made and joined ahead of time: joining a group after a pause waits for the kernel (5 to 10 ms
 //! were measured on version 1), making one and writing limits does not.
 
+mod find;
+
 use std::cell::OnceCell;
 use std::fs::File;
 use std::io;
@@ -60,24 +62,6 @@ pub struct Group {
 }
 
 impl Groups {
-    /// Finds where this process may make groups. `host` is the path of the host's root as this process sees it.
-    ///
-    /// # Errors
-    /// Why there is no such place, in words.
-    pub fn find(host: &str) -> Result<Self, String> {
-        let own = read(&format!("{host}/proc/self/cgroup")).map_err(|error| format!("/proc/self/cgroup: {error}"))?;
-        let mounts =
-            read(&format!("{host}/proc/self/mountinfo")).map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
-        let found = Mounts::parse(&mounts, &own, host);
-        match found.v1() {
-            Ok(groups) => groups.usable(),
-            Err(missing) => match found.v2() {
-                Some(folder) => v2_candidates(&folder, host).map(|folder| Self::V2 { folder })?.usable(),
-                None => Err(format!("control groups v1 lack {missing}, and v2 is not mounted")),
-            },
-        }
-    }
-
     /// `v1` or `v2`.
     #[must_use]
     pub const fn version(&self) -> &'static str {
@@ -560,157 +544,9 @@ fn field_of(text: &str, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// On version 2 a group with processes of its own cannot hand controllers to groups below it. So: our own group if
-/// it is delegated and empty but for us (we move into a leaf), else the top where root may write.
-fn v2_candidates(own: &str, host: &str) -> Result<String, String> {
-    let top = format!("{host}/sys/fs/cgroup");
-    let mut reasons = Vec::new();
-    for (folder, leave) in [(own.to_owned(), false), (own.to_owned(), true), (top, false)] {
-        match offer_controllers(&folder, leave) {
-            Ok(()) => return Ok(folder),
-            Err(error) => reasons.push(format!("{folder}: {error}")),
-        }
-    }
-    Err(format!("no delegated control group v2 ({})", reasons.join("; ")))
-}
-
-fn offer_controllers(folder: &str, leave: bool) -> io::Result<()> {
-    let there = read(&format!("{folder}/cgroup.controllers"))?;
-    for needed in ["memory", "pids", "cpu"] {
-        if !there.split_whitespace().any(|name| name == needed) {
-            return Err(io::Error::other(format!("controller {needed} is not available")));
-        }
-    }
-    if leave {
-        let leaf = format!("{folder}/sandcell-server");
-        match rustix::fs::mkdir(leaf.as_str(), Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
-        }
-        for pid in pids_in(folder) {
-            write_once(&format!("{leaf}/cgroup.procs"), &pid.as_raw_nonzero().to_string())?;
-        }
-    }
-    write_once(&format!("{folder}/cgroup.subtree_control"), "+memory +pids +cpu")
-}
-
-/// What the mount table and the process' own groups say.
-struct Mounts {
-    /// (controllers, folder of our own group) for each version 1 hierarchy.
-    v1: Vec<(Vec<String>, String)>,
-    /// The folder of our own group in version 2.
-    v2: Option<String>,
-}
-
-impl Mounts {
-    fn parse(mountinfo: &str, own: &str, host: &str) -> Self {
-        let mut found = Self {
-            v1: Vec::new(),
-            v2: None,
-        };
-        for line in mountinfo.lines() {
-            let Some((left, right)) = line.split_once(" - ") else {
-                continue;
-            };
-            let left: Vec<&str> = left.split_whitespace().collect();
-            let right: Vec<&str> = right.split_whitespace().collect();
-            let (Some(root), Some(place)) = (left.get(3), left.get(4)) else {
-                continue;
-            };
-            // The launcher sees the host's mounts below its own folder for them.
-            let place = if place.starts_with(host) {
-                (*place).to_owned()
-            } else {
-                format!("{host}{place}")
-            };
-            match right.first() {
-                Some(&"cgroup2") => {
-                    if let Some(path) = own.lines().find_map(|line| line.strip_prefix("0::")) {
-                        found.v2 = found.v2.or_else(|| Some(join(&place, root, path)));
-                    }
-                }
-                Some(&"cgroup") => {
-                    let options: Vec<String> = right
-                        .get(2)
-                        .map(|text| text.split(',').map(str::to_owned).collect())
-                        .unwrap_or_default();
-                    let path = own.lines().find_map(|line| {
-                        let mut parts = line.splitn(3, ':').skip(1);
-                        let names = parts.next()?;
-                        let path = parts.next()?;
-                        names
-                            .split(',')
-                            .any(|name| !name.is_empty() && options.iter().any(|o| o == name))
-                            .then_some(path)
-                    });
-                    if let Some(path) = path {
-                        found.v1.push((options, join(&place, root, path)));
-                    }
-                }
-                _ => {}
-            }
-        }
-        found
-    }
-
-    fn v1(&self) -> Result<Groups, &'static str> {
-        let of = |name: &'static str| {
-            self.v1
-                .iter()
-                .find(|(controllers, _)| controllers.iter().any(|controller| controller == name))
-                .map(|(_, folder)| folder.clone())
-                .ok_or(name)
-        };
-        Ok(Groups::V1 {
-            memory: of("memory")?,
-            pids: of("pids")?,
-            cpu: of("cpu")?,
-            cpuacct: of("cpuacct")?,
-        })
-    }
-
-    fn v2(self) -> Option<String> {
-        self.v2
-    }
-}
-
-fn join(place: &str, root: &str, path: &str) -> String {
-    let path = if root == "/" {
-        path
-    } else {
-        path.strip_prefix(root).unwrap_or("")
-    };
-    format!("{place}/{}", path.trim_start_matches('/'))
-        .trim_end_matches('/')
-        .to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const HYBRID: &str = "\
-25 1 0:22 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
-26 25 0:23 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
-27 25 0:24 /docker/abc /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
-28 25 0:25 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids
-29 25 0:26 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw";
-
-    #[test]
-    fn own_groups_are_found_through_mount_roots_and_joint_controllers() {
-        let own = "4:memory:/docker/abc/x\n3:pids:/a\n2:cpu,cpuacct:/\n1:name=systemd:/\n0::/u";
-        let found = Mounts::parse(HYBRID, own, "");
-        assert_eq!(
-            found.v1(),
-            Ok(Groups::V1 {
-                memory: "/sys/fs/cgroup/memory/x".into(),
-                pids: "/sys/fs/cgroup/pids/a".into(),
-                cpu: "/sys/fs/cgroup/cpu,cpuacct".into(),
-                cpuacct: "/sys/fs/cgroup/cpu,cpuacct".into(),
-            })
-        );
-        assert_eq!(found.v2(), Some("/sys/fs/cgroup/unified/u".into()));
-    }
 
     #[test]
     fn who_is_in_a_group_is_in_all_of_its_folders() {
@@ -728,12 +564,6 @@ mod tests {
             assert!(!group.holds(&told(other)), "{other}");
         }
         assert!(!group.holds(""));
-    }
-
-    #[test]
-    fn a_missing_controller_is_named() {
-        let own = "4:memory:/\n2:cpu,cpuacct:/";
-        assert_eq!(Mounts::parse(HYBRID, own, "").v1(), Err("pids"));
     }
 
     #[test]
