@@ -16,6 +16,9 @@ const THREADS: &str = "RUST_TEST_THREADS";
 /// Where a test that cannot run on this machine writes `test: reason`.
 const SKIPS: &str = "SANDCELL_TEST_SKIPS";
 
+/// What runs a command on a kernel with control groups of version 2, where this machine may have version 1.
+const MACHINE: &str = "SANDCELL_TEST_VM";
+
 /// Tests of builds that are never shipped: those that can make single steps and layers fail or leave them out, the one
 /// with the fixtures of the conformance suite, and the one with traces. Package, features (the same for one package, so that it is built once), test.
 const SPECIAL: [(&str, &str, &str); 4] = [
@@ -34,6 +37,7 @@ pub fn run(filters: &[String]) -> Result<()> {
     let mut tally = Tally::default();
     let mut good = everything(&binary, &skips.path().join("all"), filters, &mut tally)?;
     good &= as_ordinary_user(&binary, filters, &mut tally)?;
+    good &= on_version_2(&binary, filters, &mut tally)?;
     for skipped in &tally.skipped {
         println!("skipped: {skipped}");
     }
@@ -141,6 +145,31 @@ fn as_ordinary_user(binary: &Path, filters: &[String], tally: &mut Tally) -> Res
         good = passes_again(&mut command, again, " (ordinary user)", tally)?;
     }
     tally.skip(" (ordinary user)", &std::fs::read_to_string(&skips).unwrap_or_default());
+    Ok(good)
+}
+
+/// What depends on the version of control groups, in a machine of its own where there is one.
+fn on_version_2(binary: &Path, filters: &[String], tally: &mut Tally) -> Result<bool> {
+    if !cfg!(target_os = "linux") || !filters.is_empty() {
+        return Ok(true);
+    }
+    let Some(machine) = std::env::var_os(MACHINE) else {
+        let reason = format!("groups: no machine with control groups of version 2 ({MACHINE}=.ci/vm)");
+        tally.skipped.insert(reason);
+        return Ok(true);
+    };
+    println!("test: control groups of version 2");
+    let mut good = true;
+    for (test, some) in [("groups", [].as_slice()), ("e2e", &["warmed::"])] {
+        let tests = executable(&["test", "--no-run", "--package", "sandcell", "--test", test], test)?;
+        let mut command = Command::new(&machine);
+        command
+            .arg(tests)
+            .args(some)
+            .args(["--test-threads", "1", "--color=never"]);
+        command.env(BINARY, binary).env("INSTA_UPDATE", "no");
+        good &= watched(&mut command, |line| tally.see(line))?;
+    }
     Ok(good)
 }
 

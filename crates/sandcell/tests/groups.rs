@@ -1,0 +1,273 @@
+//! Where control groups of version 2 are made, and that nobody else's processes are moved for it. The tests make groups
+//! as systemd and containers do, so they want a machine of their own, as root: `.ci/vm` gives one.
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test may panic"
+)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+const TOP: &str = "/sys/fs/cgroup";
+const CONTROLLERS: &str = "+memory +pids +cpu";
+/// An id that nobody has.
+const NOBODY: u32 = 61_234;
+
+/// A group, removed at the end with what is in it.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(path: &str) -> Self {
+        fs::write(format!("{TOP}/cgroup.subtree_control"), CONTROLLERS).unwrap();
+        let group = Self(Path::new(TOP).join(path));
+        fs::create_dir_all(&group.0).unwrap();
+        group
+    }
+
+    /// Hands controllers on, as slices do.
+    fn slice(path: &str) -> Self {
+        let group = Self::new(path);
+        fs::write(group.0.join("cgroup.subtree_control"), CONTROLLERS).unwrap();
+        group
+    }
+
+    /// Makes it this user's, as systemd does for a user's own groups.
+    fn owned(self) -> Self {
+        for name in ["", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"] {
+            std::os::unix::fs::chown(self.0.join(name), Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        self
+    }
+
+    /// This command, to be started in the group.
+    fn command(&self, script: &str) -> Command {
+        let mut command = Command::new("/bin/sh");
+        let enter = format!("echo 0 > {}/cgroup.procs && {script}", self.0.display());
+        command.arg("-c").arg(enter).stdin(Stdio::null());
+        command
+    }
+
+    /// Somebody else's process in it.
+    fn occupied(self) -> (Self, Sleeper) {
+        let sleeper = Sleeper(self.command("exec sleep 1000").spawn().unwrap());
+        wait("somebody is in the group", || !self.processes().is_empty());
+        (self, sleeper)
+    }
+
+    fn processes(&self) -> BTreeSet<u32> {
+        let text = fs::read_to_string(self.0.join("cgroup.procs")).unwrap();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::write(self.0.join("cgroup.kill"), "1");
+        let folders = || folders(&self.0);
+        for _ in 0..100 {
+            for folder in folders().iter().rev().chain([&self.0]) {
+                let _ = fs::remove_dir(folder);
+            }
+            if !self.0.exists() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+struct Sleeper(Child);
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn wait(what: &str, mut seen: impl FnMut() -> bool) {
+    for _ in 0..1200 {
+        if seen() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("never: {what}");
+}
+
+/// All groups below one, outer ones first.
+fn folders(below: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut next = vec![below.to_owned()];
+    while let Some(folder) = next.pop() {
+        let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+        let inner: Vec<PathBuf> = entries
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            .map(|entry| entry.path())
+            .collect();
+        found.extend(inner.iter().cloned());
+        next.extend(inner);
+    }
+    found
+}
+
+/// The groups in which sandboxes have theirs just now.
+fn in_use() -> BTreeSet<PathBuf> {
+    let of_a_sandbox = |folder: &PathBuf| {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let mut parts = name
+            .strip_prefix("sandcell-")
+            .into_iter()
+            .flat_map(|rest| rest.split('-'));
+        parts.clone().count() == 3 && parts.all(|part| part.parse::<u64>().is_ok())
+    };
+    let all = folders(Path::new(TOP)).into_iter().filter(of_a_sandbox);
+    all.map(|folder| folder.parent().unwrap().to_owned()).collect()
+}
+
+/// A server's program where everybody can read it, and a script that its sandboxes run.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let binary =
+            std::env::var_os("SANDCELL_TEST_BIN").map_or_else(|| env!("CARGO_BIN_EXE_sandcell").into(), PathBuf::from);
+        fs::copy(binary, at("sandcell")).unwrap();
+        // Its memory is held by the group: more than that ends the code.
+        let script = "import os, time\ntime.sleep(1)\nprint(os.getpid())\ntry:\n    x = b'x' * (300 << 20)\n    print('took it')\nexcept MemoryError:\n    print('refused')\n";
+        fs::write(at("script.py"), script).unwrap();
+        fs::create_dir(at("home")).unwrap();
+        fs::write(
+            at("home/settings.toml"),
+            "limits_min = \"enforced\"\n[limits]\nmemory_mb = 256\n",
+        )
+        .unwrap();
+        for (name, mode) in [("", 0o755), ("sandcell", 0o755), ("script.py", 0o644), ("home", 0o777)] {
+            fs::set_permissions(at(name), std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        }
+        Self(folder)
+    }
+
+    fn run(&self) -> String {
+        let at = self.0.path().display();
+        format!(
+            "env -i PATH=/usr/bin:/bin HOME={at}/home {at}/sandcell --config {at}/home/settings.toml run {at}/script.py"
+        )
+    }
+
+    fn run_as_nobody(&self) -> String {
+        format!(
+            "setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups {}",
+            self.run()
+        )
+    }
+}
+
+/// Runs it to its end; where its sandboxes had their groups, and what it said.
+fn watch(command: &mut Command) -> (BTreeSet<PathBuf>, Output) {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut seen = BTreeSet::new();
+    while child.try_wait().unwrap().is_none() {
+        seen.extend(in_use());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    (seen, child.wait_with_output().unwrap())
+}
+
+fn made_in(folder: &Path, command: &mut Command) {
+    let (seen, output) = watch(command);
+    let said = [output.stdout, output.stderr]
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .concat();
+    assert_eq!(seen, BTreeSet::from([folder.to_owned()]), "{said}");
+    assert!(!said.contains("took it") && said.contains("memory"), "{said}");
+    wait("its groups are gone", || in_use().is_empty());
+}
+
+#[test]
+fn where_somebody_has_logged_in_groups_are_made_at_the_top() {
+    let place = Place::new();
+    let _slice = Group::slice("t1.slice");
+    let (login, sleeper) = Group::new("t1.slice/login.scope").occupied();
+    made_in(Path::new(TOP), &mut login.command(&place.run()));
+    assert_eq!(login.processes(), BTreeSet::from([sleeper.0.id()]), "was moved");
+}
+
+#[test]
+fn a_server_alone_in_its_group_makes_them_there() {
+    let place = Place::new();
+    let _slice = Group::slice("t2.slice");
+    let scope = Group::new("t2.slice/run.scope");
+    made_in(&scope.0, &mut scope.command(&format!("exec {}", place.run())));
+}
+
+#[test]
+fn so_does_an_ordinary_users_in_a_group_of_that_user() {
+    let place = Place::new();
+    let _slice = Group::slice("t3.slice");
+    let scope = Group::new("t3.slice/run.scope").owned();
+    made_in(&scope.0, &mut scope.command(&format!("exec {}", place.run_as_nobody())));
+}
+
+#[test]
+fn a_service_that_a_script_starts_makes_them_in_its_own_each_time() {
+    let place = Place::new();
+    let _slice = Group::slice("t4.slice");
+    let service = Group::new("t4.slice/sandcell.service");
+    let run = place.run();
+    made_in(&service.0, &mut service.command(&format!("{{ {run}; {run}; }}")));
+    assert!(!service.0.join("sandcell-server/sandcell-server").exists());
+}
+
+#[test]
+fn beside_a_users_editor_they_are_made_next_to_it() {
+    let place = Place::new();
+    let slice = Group::slice("t5.slice").owned();
+    let (editor, sleeper) = Group::new("t5.slice/editor.scope").owned().occupied();
+    made_in(&slice.0, &mut editor.command(&place.run_as_nobody()));
+    assert_eq!(editor.processes(), BTreeSet::from([sleeper.0.id()]), "was moved");
+}
+
+#[test]
+fn where_a_user_may_make_none_enforced_limits_are_refused_with_each_place_that_was_tried() {
+    let place = Place::new();
+    let _slice = Group::slice("t6.slice");
+    let (login, _sleeper) = Group::new("t6.slice/login.scope").occupied();
+    let (seen, output) = watch(&mut login.command(&place.run_as_nobody()));
+    assert_eq!(seen, BTreeSet::new());
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    for folder in [
+        TOP.to_owned(),
+        format!("{TOP}/t6.slice"),
+        format!("{TOP}/t6.slice/login.scope"),
+    ] {
+        assert_eq!(said.matches(&format!("{folder}: ")).count(), 1, "{folder} in {said}");
+    }
+}
+
+#[test]
+fn in_a_container_two_servers_at_once_agree_on_one_place() {
+    let place = Place::new();
+    let container = Group::new("t7");
+    let run = place.run();
+    let inside = format!(
+        "umount -l {TOP} && mount -t cgroup2 none {TOP} && sleep 1000 & sleeper=$!; sleep 1; \
+         {run} & first=$!; {run}; second=$?; wait $first; test $? = $second && {run}; status=$?; kill $sleeper; exit $status"
+    );
+    let inside = inside.replace('\'', "'\\''");
+    made_in(
+        &container.0,
+        &mut container.command(&format!("exec unshare --cgroup --mount sh -c '{inside}'")),
+    );
+    assert!(!container.0.join("sandcell-server/sandcell-server").exists());
+}
