@@ -39,8 +39,6 @@ const UV: &str = "`uv venv` and `uv pip install --offline` of numpy, pandas, mat
 /// What has been measured, and what later measurements compare with.
 pub struct Table {
     pub rows: Vec<Row>,
-    /// Of a bare interpreter, in milliseconds.
-    pub bare: Vec<f64>,
 }
 
 /// Something that is measured once a round, in seconds.
@@ -216,10 +214,7 @@ pub fn all(rounds: usize) -> Table {
             goal: measured.goal,
         })
         .collect();
-    Table {
-        rows,
-        bare: readings[0].clone(),
-    }
+    Table { rows }
 }
 
 fn run(measured: &mut [Measured<'_>], rounds: usize) -> Vec<Vec<f64>> {

@@ -1,5 +1,5 @@
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -150,6 +150,31 @@ fn two_crashes_in_a_row_lose_nothing() {
     }
     assert_eq!(kept.text("print(a)").trim(), "1");
     assert_eq!(kept.copies().len(), 1, "one copy is kept, not more");
+}
+
+#[test]
+fn cells_of_a_loop_share_copies_and_a_rest_has_its_own() {
+    let _turn = begin!();
+    let place = Place::new();
+    let mut session = Kept::start(&place);
+    session.text("n = 0");
+    for _ in 0..12 {
+        session.server.text("n += 1");
+    }
+    let (began, mut seen) = (Instant::now(), BTreeSet::new());
+    for _ in 0..20 {
+        session.server.text("n += 1");
+        seen.append(&mut session.copies());
+    }
+    // One every two seconds; where the machine is so slow that the cells are not quick, each may have one.
+    let took = began.elapsed();
+    if took < Duration::from_secs(2) {
+        assert!(seen.len() <= 3, "{seen:?} in {took:?}");
+    }
+    // A rest.
+    std::thread::sleep(Duration::from_secs(1));
+    restored(&session.dies(SEGFAULT), "crashed");
+    assert_eq!(session.server.text("print(n)").trim(), "32");
 }
 
 #[test]
