@@ -32,6 +32,8 @@ pub fn run() -> Result<()> {
             "fault-injection,conformance,otel",
         ],
         &["--package", "sandcell-mcp", "--features", "conformance,otel"],
+        // Not among all targets.
+        &["--package", "sandcell", "--test", "groups"],
     ] {
         let mut command = cargo();
         command.args(["clippy", "--all-targets", "--quiet"]).args(more);

@@ -143,7 +143,7 @@ impl Place {
             std::env::var_os("SANDCELL_TEST_BIN").map_or_else(|| env!("CARGO_BIN_EXE_sandcell").into(), PathBuf::from);
         fs::copy(binary, at("sandcell")).unwrap();
         // Its memory is held by the group: more than that ends the code.
-        let script = "import os, time\ntime.sleep(1)\nprint(os.getpid())\ntry:\n    x = b'x' * (300 << 20)\n    print('took it')\nexcept MemoryError:\n    print('refused')\n";
+        let script = "import os, time\ntime.sleep(1)\nprint(os.getpid())\nx = b'x' * (300 << 20)\nprint('took it')\n";
         fs::write(at("script.py"), script).unwrap();
         fs::create_dir(at("home")).unwrap();
         fs::write(
@@ -183,23 +183,35 @@ fn watch(command: &mut Command) -> (BTreeSet<PathBuf>, Output) {
     (seen, child.wait_with_output().unwrap())
 }
 
-fn made_in(folder: &Path, command: &mut Command) {
+/// The command makes its groups there, and each of so many servers does what it was asked for.
+fn made_in(folder: &Path, servers: usize, command: &mut Command) {
     let (seen, output) = watch(command);
+    let status = output.status;
     let said = [output.stdout, output.stderr]
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
         .concat();
     assert_eq!(seen, BTreeSet::from([folder.to_owned()]), "{said}");
-    assert!(!said.contains("took it") && said.contains("memory"), "{said}");
+    assert!(!said.contains("took it"), "{said}");
+    assert_eq!(said.matches("[out_of_memory]").count(), servers, "{status} {said}");
     wait("its groups are gone", || in_use().is_empty());
 }
 
 #[test]
-fn where_somebody_has_logged_in_groups_are_made_at_the_top() {
+fn where_somebody_has_logged_in_groups_are_made_beside_it() {
     let place = Place::new();
-    let _slice = Group::slice("t1.slice");
+    let slice = Group::slice("t1.slice");
     let (login, sleeper) = Group::new("t1.slice/login.scope").occupied();
-    made_in(Path::new(TOP), &mut login.command(&place.run()));
+    made_in(&slice.0, 1, &mut login.command(&place.run()));
     assert_eq!(login.processes(), BTreeSet::from([sleeper.0.id()]), "was moved");
+}
+
+#[test]
+fn where_it_has_a_limit_they_are_made_within_it() {
+    let place = Place::new();
+    let _slice = Group::slice("t8.slice");
+    let (login, _sleeper) = Group::new("t8.slice/login.scope").occupied();
+    fs::write(login.0.join("memory.max"), "4G").unwrap();
+    made_in(&login.0, 1, &mut login.command(&place.run()));
 }
 
 #[test]
@@ -207,7 +219,7 @@ fn a_server_alone_in_its_group_makes_them_there() {
     let place = Place::new();
     let _slice = Group::slice("t2.slice");
     let scope = Group::new("t2.slice/run.scope");
-    made_in(&scope.0, &mut scope.command(&format!("exec {}", place.run())));
+    made_in(&scope.0, 1, &mut scope.command(&format!("exec {}", place.run())));
 }
 
 #[test]
@@ -215,16 +227,21 @@ fn so_does_an_ordinary_users_in_a_group_of_that_user() {
     let place = Place::new();
     let _slice = Group::slice("t3.slice");
     let scope = Group::new("t3.slice/run.scope").owned();
-    made_in(&scope.0, &mut scope.command(&format!("exec {}", place.run_as_nobody())));
+    made_in(
+        &scope.0,
+        1,
+        &mut scope.command(&format!("exec {}", place.run_as_nobody())),
+    );
 }
 
 #[test]
-fn a_service_that_a_script_starts_makes_them_in_its_own_each_time() {
+fn a_limited_service_that_a_script_starts_makes_them_in_its_own_each_time() {
     let place = Place::new();
     let _slice = Group::slice("t4.slice");
     let service = Group::new("t4.slice/sandcell.service");
+    fs::write(service.0.join("cpu.max"), "150000 100000").unwrap();
     let run = place.run();
-    made_in(&service.0, &mut service.command(&format!("{{ {run}; {run}; }}")));
+    made_in(&service.0, 2, &mut service.command(&format!("{{ {run}; {run}; }}")));
     assert!(!service.0.join("sandcell-server/sandcell-server").exists());
 }
 
@@ -233,7 +250,7 @@ fn beside_a_users_editor_they_are_made_next_to_it() {
     let place = Place::new();
     let slice = Group::slice("t5.slice").owned();
     let (editor, sleeper) = Group::new("t5.slice/editor.scope").owned().occupied();
-    made_in(&slice.0, &mut editor.command(&place.run_as_nobody()));
+    made_in(&slice.0, 1, &mut editor.command(&place.run_as_nobody()));
     assert_eq!(editor.processes(), BTreeSet::from([sleeper.0.id()]), "was moved");
 }
 
@@ -267,6 +284,7 @@ fn in_a_container_two_servers_at_once_agree_on_one_place() {
     let inside = inside.replace('\'', "'\\''");
     made_in(
         &container.0,
+        3,
         &mut container.command(&format!("exec unshare --cgroup --mount sh -c '{inside}'")),
     );
     assert!(!container.0.join("sandcell-server/sandcell-server").exists());

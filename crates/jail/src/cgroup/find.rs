@@ -1,10 +1,11 @@
 //! Where this process may make control groups.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::Mode;
+use rustix::io::Errno;
 
 use super::{Groups, pids_in, read};
 use crate::steps::write_once;
@@ -48,14 +49,14 @@ impl Place {
     /// A group below which others can be made.
     ///
     /// On version 2 a group with processes of its own cannot hand controllers to groups below it (only the machine's top
-    /// can), so our own group serves only if all that is in it may be moved into a leaf. That is so where it was handed
-    /// to us to manage, in a container, and where nobody else's processes are in it: whoever logs in, or works in the
-    /// same window, is not ours to move. Else groups are made beside our own, or at the top.
+    /// can), so our own group serves only if all that is in it is moved into a leaf. That is done where it was handed to us
+    /// to manage, in a container, where it has limits (which sandboxes must not get out of), and where nobody else's
+    /// processes are in it: whoever logs in, or works in the same window, is not ours to move. Else groups are made above,
+    /// as near as can be.
     fn settle(&self, host: &str) -> Result<String, String> {
         let own = self.own.as_str();
-        let parent = self.parent();
         let mut reasons: Vec<(&str, String)> = Vec::new();
-        let mut tried = |folder, leave| match offer_controllers(folder, leave) {
+        let mut tried = |folder, how| match offer_controllers(folder, how) {
             Ok(()) => true,
             Err(error) => {
                 reasons.retain(|(other, _)| *other != folder);
@@ -63,37 +64,41 @@ impl Place {
                 false
             }
         };
-        if tried(own, false) {
+        if tried(own, Offer::AsItIs) {
             return Ok(self.own.clone());
         }
-        // An earlier server has made room here, or another one has just moved us.
-        let made_room = own.ends_with(&format!("/{LEAF}"));
-        if made_room
-            && let Some(parent) = parent
-            && tried(parent, false)
+        // An earlier server has made room here, or another one is just moving us.
+        if own.ends_with(&format!("/{LEAF}"))
+            && let Some(parent) = self.above(own)
+            && tried(parent, Offer::WhenEmpty)
         {
             return Ok(parent.to_owned());
         }
-        let ours = || own == self.top || is_delegated(own) || only_ours(own, host);
-        if ours() && tried(own, true) {
+        let stays = |folder: &str| is_limited(folder) || is_delegated(folder);
+        let ours = || own == self.top || stays(own) || only_ours(own, host);
+        if ours() && tried(own, Offer::OnceLeft) {
             return Ok(self.own.clone());
         }
-        for folder in [Some(self.top.as_str()), parent].into_iter().flatten() {
-            if tried(folder, false) {
+        let mut inner = own;
+        while !stays(inner)
+            && let Some(folder) = self.above(inner)
+        {
+            if tried(folder, Offer::AsItIs) {
                 return Ok(folder.to_owned());
             }
+            inner = folder;
         }
         let told = |(folder, why): &(&str, String)| format!("{}: {why}", folder.strip_prefix(host).unwrap_or(folder));
         let reasons: Vec<String> = reasons.iter().map(told).collect();
         Err(format!("no delegated control group v2 ({})", reasons.join("; ")))
     }
 
-    /// The group that ours is in.
-    fn parent(&self) -> Option<&str> {
-        if self.own == self.top {
+    /// The group that this one is in, as far as groups are mounted.
+    fn above<'a>(&self, folder: &'a str) -> Option<&'a str> {
+        if folder == self.top {
             return None;
         }
-        Path::new(&self.own).parent()?.to_str()
+        Path::new(folder).parent()?.to_str()
     }
 }
 
@@ -105,55 +110,88 @@ fn is_delegated(folder: &str) -> bool {
     })
 }
 
-/// Whether nobody is in this group but the server and what it has started; what has started it, too, where the group is
-/// a service's.
-fn only_ours(folder: &str, host: &str) -> bool {
-    let parent_of = |pid| parent_in(&read(&format!("{host}/proc/{pid}/stat")).ok()?);
-    let service = folder.ends_with(".service");
-    // We are the launcher; the server has started us.
-    let Some(server) = parent_of(std::process::id()) else {
-        return false;
-    };
-    let within = pids_in(folder)
+/// Whether somebody has set limits for what is in this group. (systemd bounds processes everywhere.)
+fn is_limited(folder: &str) -> bool {
+    ["memory.max", "memory.high", "cpu.max"]
         .into_iter()
-        .filter_map(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok());
-    are_ours(&within.collect(), server, service, parent_of)
+        .any(|name| read(&format!("{folder}/{name}")).is_ok_and(|text| !text.starts_with("max")))
 }
 
-fn are_ours(within: &BTreeSet<u32>, server: u32, service: bool, parent_of: impl Fn(u32) -> Option<u32>) -> bool {
-    let above = |pid: u32| std::iter::successors(Some(pid), |pid| parent_of(*pid)).take_while(|pid| *pid > 1);
-    let started_it: BTreeSet<u32> = above(server).collect();
+/// Whether nobody is in this group but the server and what it has started.
+fn only_ours(folder: &str, host: &str) -> bool {
+    let parent_of = |pid| parent_in(&read(&format!("{host}/proc/{pid}/stat")).ok()?);
+    let within = read(&format!("{folder}/cgroup.procs")).ok();
+    // We are the launcher; the server has started us.
+    let server = parent_of(std::process::id());
     within
-        .iter()
-        .all(|pid| above(*pid).any(|pid| pid == server) || service && started_it.contains(pid))
+        .zip(server)
+        .is_some_and(|(within, server)| are_ours(&within, server, parent_of))
+}
+
+/// Those that cannot be seen from here have the number 0.
+fn are_ours(within: &str, server: u32, parent_of: impl Fn(u32) -> Option<u32>) -> bool {
+    let above = |pid: u32| std::iter::successors(Some(pid), |pid| parent_of(*pid)).take_while(|pid| *pid > 0);
+    within
+        .lines()
+        .all(|line| line.parse().is_ok_and(|pid| above(pid).any(|pid| pid == server)))
 }
 
 fn parent_in(stat: &str) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-fn offer_controllers(folder: &str, leave: bool) -> io::Result<()> {
+/// How a group comes to hand its controllers on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Offer {
+    AsItIs,
+    /// Somebody is moving its processes into a leaf.
+    WhenEmpty,
+    /// Its processes are moved into a leaf.
+    OnceLeft,
+}
+
+fn offer_controllers(folder: &str, how: Offer) -> io::Result<()> {
+    // Processes may begin in it meanwhile.
+    const ATTEMPTS: u32 = 20;
+    const PAUSE: Duration = Duration::from_millis(5);
     let there = read(&format!("{folder}/cgroup.controllers"))?;
     for needed in NEEDED {
         if !there.split_whitespace().any(|name| name == needed) {
             return Err(io::Error::other(format!("controller {needed} is not available")));
         }
     }
-    if leave {
-        let leaf = format!("{folder}/{LEAF}");
-        match rustix::fs::mkdir(leaf.as_str(), Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
+    let mut attempts = if how == Offer::AsItIs { 1 } else { ATTEMPTS };
+    loop {
+        if how == Offer::OnceLeft {
+            leave(folder)?;
         }
-        for pid in pids_in(folder) {
-            match write_once(&format!("{leaf}/cgroup.procs"), &pid.as_raw_nonzero().to_string()) {
-                // It has ended meanwhile.
-                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {}
-                other => other?,
-            }
+        attempts -= 1;
+        match write_once(&format!("{folder}/cgroup.subtree_control"), "+memory +pids +cpu") {
+            Err(error) if is(&error, Errno::BUSY) && attempts > 0 => std::thread::sleep(PAUSE),
+            other => return other,
         }
     }
-    write_once(&format!("{folder}/cgroup.subtree_control"), "+memory +pids +cpu")
+}
+
+/// Moves all that is in a group into a leaf of it.
+fn leave(folder: &str) -> io::Result<()> {
+    let leaf = format!("{folder}/{LEAF}");
+    match rustix::fs::mkdir(leaf.as_str(), Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(error.into()),
+    }
+    for pid in pids_in(folder) {
+        match write_once(&format!("{leaf}/cgroup.procs"), &pid.as_raw_nonzero().to_string()) {
+            // It has ended meanwhile.
+            Err(error) if is(&error, Errno::SRCH) => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+fn is(error: &io::Error, number: Errno) -> bool {
+    error.raw_os_error() == Some(number.raw_os_error())
 }
 
 /// What the mount table and the process' own groups say.
@@ -284,20 +322,24 @@ mod tests {
     }
 
     #[test]
-    fn only_the_server_and_what_it_started_are_ours_and_in_a_service_what_started_it() {
-        // 1 starts 10 (a shell), that 20 (the server), that 30 (the launcher); 40 is another child of the shell.
+    fn only_the_server_and_what_it_started_are_ours() {
+        // 1 starts 10 (a shell), that 20 (the server), that 30 (the launcher).
         let parents = |pid| match pid {
+            1 => Some(0),
             10 => Some(1),
-            20 | 40 => Some(10),
+            20 => Some(10),
             30 => Some(20),
             _ => None,
         };
-        let ours = |within: &[u32], service| are_ours(&within.iter().copied().collect(), 20, service, parents);
-        assert!(ours(&[20, 30], false));
-        assert!(!ours(&[10, 20, 30], false), "a shell that somebody works in");
-        assert!(ours(&[10, 20, 30], true), "a script that starts the service");
-        assert!(!ours(&[10, 20, 30, 40], true));
-        assert!(!ours(&[99, 20, 30], true), "one that has ended, or that cannot be seen");
+        let ours = |within: &str, server| are_ours(within, server, parents);
+        assert!(ours("20\n30\n", 20));
+        assert!(!ours("10\n20\n30\n", 20), "a shell that somebody works in");
+        assert!(!ours("99\n20\n", 20), "one that has ended");
+        assert!(!ours("0\n20\n", 20), "one that cannot be seen");
+        assert!(
+            ours("1\n10\n30\n", 1),
+            "a server that is the first process of a container"
+        );
     }
 
     /// A tree of files that look like groups. In those that are `full` controllers cannot be handed on.
@@ -338,7 +380,7 @@ mod tests {
             ("top/slice/run.scope", false),
             ("top/slice/run.scope/sandcell-server", true),
         ]);
-        assert_eq!(settled(&at, "top/slice/login.scope"), Ok(at("top")));
+        assert_eq!(settled(&at, "top/slice/login.scope"), Ok(at("top/slice")));
         assert!(!Path::new(&at("top/slice/login.scope/sandcell-server")).exists());
         // Nor is a leaf made within a leaf.
         let beside = at("top/slice/run.scope");
@@ -350,6 +392,17 @@ mod tests {
             ("top/app.slice/editor.scope", true),
         ]);
         assert_eq!(settled(&at, "top/app.slice/editor.scope"), Ok(at("top/app.slice")));
+    }
+
+    #[test]
+    fn limits_are_never_left() {
+        let (_tree, at) = groups(&[("top", false), ("top/slice", false), ("top/slice/a.scope", true)]);
+        let limit = |folder: &str, limit: &str| std::fs::write(at(folder) + "/memory.max", limit).unwrap();
+        limit("top/slice", "1000000000\n");
+        limit("top/slice/a.scope", "max\n");
+        assert_eq!(settled(&at, "top/slice/a.scope"), Ok(at("top/slice")));
+        limit("top/slice/a.scope", "1000000000\n");
+        settled(&at, "top/slice/a.scope").unwrap_err();
     }
 
     #[test]

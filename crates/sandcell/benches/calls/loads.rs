@@ -15,6 +15,8 @@ use crate::support::place::Place;
 /// How many calls are under way at once.
 const IN_FLIGHT: usize = 8;
 const RUNS: usize = 100;
+/// After a load the server makes ahead what it used up.
+const REST: Duration = Duration::from_secs(1);
 
 /// How long each load lasts, in seconds; it is the same for what it is compared with.
 fn seconds() -> u64 {
@@ -130,7 +132,10 @@ fn rate(in_flight: usize, length: Duration, work: impl Fn() + Sync) -> f64 {
 
 fn throughput(table: &mut Table, server: &Client) -> f64 {
     // The machine's speed changes within a minute: half of what ours is compared with comes before it, half after it.
-    let half = || rate(IN_FLIGHT, Duration::from_secs(seconds()) / 2, bare);
+    let half = || {
+        std::thread::sleep(REST);
+        rate(IN_FLIGHT, Duration::from_secs(seconds()) / 2, bare)
+    };
     let before = half();
     let own = rate(IN_FLIGHT, Duration::from_secs(seconds()), || once(server, "print(1)"));
     let other = f64::midpoint(before, half());
@@ -208,6 +213,7 @@ fn arrivals(table: &mut Table, server: &Client) {
     let (mut readings, mut others) = (Vec::new(), Vec::new());
     for _ in 0..PARTS {
         let rate = 0.7 * rate(IN_FLIGHT, length / 2, || once(server, "print(1)"));
+        std::thread::sleep(REST);
         others.extend((0..20).map(|_| timed(bare).as_secs_f64() * 1000.0));
         let start = Instant::now();
         let mut due = Duration::ZERO;
@@ -224,7 +230,6 @@ fn arrivals(table: &mut Table, server: &Client) {
             }
             readings.extend(calls.into_iter().map(|call| call.join().unwrap()));
         });
-        others.extend((0..20).map(|_| timed(bare).as_secs_f64() * 1000.0));
     }
     for (part, name, goal) in [(0.5, "median", None), (0.99, "99 of 100 within", Some(1.0))] {
         let (value, against) = once_against(quantile(&readings, part), median(&others));

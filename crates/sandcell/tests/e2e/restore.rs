@@ -161,15 +161,16 @@ fn cells_of_a_loop_share_copies_and_a_rest_has_its_own() {
     for _ in 0..12 {
         session.server.text("n += 1");
     }
-    let (began, mut seen) = (Instant::now(), BTreeSet::new());
+    let (mut slowest, mut seen) = (Duration::ZERO, BTreeSet::new());
     for _ in 0..20 {
+        let began = Instant::now();
         session.server.text("n += 1");
         seen.append(&mut session.copies());
+        slowest = slowest.max(began.elapsed());
     }
     // One every two seconds; where the machine is so slow that the cells are not quick, each may have one.
-    let took = began.elapsed();
-    if took < Duration::from_secs(2) {
-        assert!(seen.len() <= 3, "{seen:?} in {took:?}");
+    if slowest < Duration::from_millis(100) {
+        assert!(seen.len() <= 3, "{seen:?}, the slowest cell {slowest:?}");
     }
     // A rest.
     std::thread::sleep(Duration::from_secs(1));

@@ -96,11 +96,11 @@ def tend():
         # The host may wait for this very processor to pass the answer on.
         posix.sched_yield()
         # Whoever sends cells one right after the other is not held up, as soon as the first ones have used up a half.
-        pause = PAUSE if purse.earned < ADVANCE / 2 else 0
         now = time.monotonic()
         purse.quick, purse.ended = purse.quick + 1 if now - purse.ended < QUICK else 0, now
-        if purse.quick >= IN_A_ROW and now - purse.made < OLD:
-            pause = QUICK
+        pause = 0
+        if now - purse.made < OLD:
+            pause = QUICK if copy.pid and purse.quick >= IN_A_ROW else PAUSE if purse.earned < ADVANCE / 2 else 0
         if POLL.poll(max(pause * 1000, session.copy_after)):
             return True
         wait = due()
