@@ -22,9 +22,12 @@ pub fn nothing_may_be_skipped() -> bool {
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
-    // `cargo run` sets these for us; a nested cargo that sees them rebuilds what depends on them.
-    for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION"] {
-        command.env_remove(name);
+    // `cargo run` sets these for us; a nested cargo that sees them rebuilds what depends on them, such as ring and all above it.
+    for (name, _) in std::env::vars_os() {
+        let said = name.to_string_lossy();
+        if said.starts_with("CARGO_PKG_") || said.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(name);
+        }
     }
     command
 }
