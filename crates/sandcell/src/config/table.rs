@@ -402,7 +402,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "sessions.restore",
         Kind::Switch,
         "true",
-        "Whether a session keeps a frozen copy of itself between calls, and is restored from it when its interpreter crashes or is killed: variables are then as they were before the call. Calls that come faster than four a second share a copy every two seconds, and where more is under way than the processors have time for there is one after up to five seconds without a call: a crash then loses what was done since. The copy counts as a process of the sandbox.",
+        "Whether a session keeps a frozen copy of itself between calls, and is restored from it when its interpreter crashes or is killed: variables are then as they were before the call. The copy counts as a process of the sandbox.",
     ),
     plain(
         "pool.parked",

@@ -15,9 +15,7 @@ restored session can say so: they are reported as killed, which they were.
 
 Time: making copies takes at most a twentieth of the session's time, counted as processor time (on a machine that is busy
 with something else a copy is not dearer, it only waits), and where many others want the processors it waits for as long as
-the host says. Cells that come faster than four a second come from a program: while they do there is a copy every two
-seconds, since each makes the next cell pay for the pages that it is the first to write to. Whoever sends cells faster
-than copies are made loses what the last few did. Memory: no copy is made above a share of
+the host says. Whoever sends cells faster than that loses what the last few did. Memory: no copy is made above a share of
 the limit; what a copy costs while a cell runs is the launcher's matter, which knows it by its name.
 """
 
@@ -37,9 +35,6 @@ ADVANCE = 0.05
 PAGE = posix.sysconf("SC_PAGESIZE")
 # Cells that come faster than this come from a loop, in seconds.
 PAUSE = 0.003
-# Cells are quick if they end within so many seconds of each other. Once so many in a row were, a copy waits for a rest as
-# long as that, or until the last one is so old.
-QUICK, IN_A_ROW, OLD = 0.25, 8, 2.0
 # A page that is written after a copy was made is copied then. This is what that costs, in seconds.
 PAGE_COST = 0.5e-6
 # What a copy of nothing costs, in seconds; the rest grows with the session.
@@ -59,10 +54,7 @@ class purse:
 
     earned = ADVANCE
     since = time.monotonic() + ADVANCE / SHARE
-    # How many cells in a row were quick, and when the last one ended.
-    quick, ended = 0, 0.0
-    # The last copy: when it was made, its cost in seconds and the session's pages and page faults then.
-    made = 0.0
+    # The last copy: its cost in seconds and the session's pages and page faults when it was made.
     cost = 0.0015
     # What the next one is thought to cost.
     expected = 0.0015
@@ -96,12 +88,7 @@ def tend():
         # The host may wait for this very processor to pass the answer on.
         posix.sched_yield()
         # Whoever sends cells one right after the other is not held up, as soon as the first ones have used up a half.
-        now = time.monotonic()
-        purse.quick, purse.ended = purse.quick + 1 if now - purse.ended < QUICK else 0, now
-        pause = 0
-        if now - purse.made < OLD:
-            pause = QUICK if copy.pid and purse.quick >= IN_A_ROW else PAUSE if purse.earned < ADVANCE / 2 else 0
-        if POLL.poll(max(pause * 1000, session.copy_after)):
+        if POLL.poll(max(PAUSE * 1000 if purse.earned < ADVANCE / 2 else 0, session.copy_after)):
             return True
         wait = due()
         why = obstacle()
@@ -266,7 +253,7 @@ def make():
     # What the process in the middle takes to end, and the copy to begin, is about as much as it took to fork.
     purse.cost = time.process_time() - began + 2 * elsewhere / 1e6
     purse.earned -= purse.cost
-    purse.made, purse.faults = time.monotonic(), faults()
+    purse.faults = faults()
 
 
 def rehearse():
