@@ -1,11 +1,12 @@
 //! Control groups, version 1 or 2, whichever this machine gives.
 //!
-//! A sandbox's group is made and joined ahead of time: joining a group after a pause waits for the kernel (5 to 10 ms
+//! A sandbox's group is made, or taken from one that has ended, and joined ahead of time: joining a group after a pause waits for the kernel (5 to 10 ms
 //! were measured on version 1), making one and writing limits does not.
 
+mod again;
 mod find;
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,6 +18,8 @@ use crate::spec::Request;
 use crate::steps::write_once;
 use crate::watch::small_file;
 use crate::wire::Usage;
+
+pub(crate) use again::Cleared;
 
 /// What sockets may hold, as a part of the memory limit.
 const IN_SOCKETS: u64 = 8;
@@ -59,6 +62,35 @@ pub struct Group {
     private_files: Option<OwnedFd>,
     /// What says how much processor time it has used. It is asked often, and opening it is most of the work.
     processor: OnceCell<File>,
+    /// The limits that it has.
+    limited: Option<Request>,
+    /// Whether it was given a part of the processors.
+    weighed: Cell<bool>,
+    /// How many sandboxes have been in it and have ended.
+    uses: u32,
+}
+
+/// How a process that is to be made gets into a group.
+#[derive(Debug, Default)]
+pub(crate) struct Ways {
+    /// The folder that it is cloned into (version 2).
+    pub(crate) folder: Option<OwnedFd>,
+    /// What it joins by (version 1).
+    pub(crate) tasks: Vec<OwnedFd>,
+}
+
+impl Ways {
+    /// Moves this process, which has one thread, into the group (version 1). The kernel need not hold up the forks and ends of
+    /// all processes for that, for which it waits 5 to 10 ms after a pause.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub(crate) fn join(&self) -> io::Result<()> {
+        for tasks in &self.tasks {
+            rustix::io::write(tasks, b"0")?;
+        }
+        Ok(())
+    }
 }
 
 impl Groups {
@@ -133,6 +165,9 @@ impl Groups {
             memory_limit: u64::MAX,
             private_files: None,
             processor: OnceCell::new(),
+            limited: None,
+            weighed: Cell::new(false),
+            uses: 0,
         }
     }
 
@@ -235,7 +270,11 @@ impl Group {
     /// # Errors
     /// A limit could not be set; the group must not be used.
     pub fn limit(&mut self, request: &Request) -> io::Result<()> {
+        if self.limited.as_ref() == Some(request) {
+            return Ok(());
+        }
         self.memory_limit = request.memory;
+        let before = self.limited.take();
         let total = request
             .memory
             .saturating_add(request.disk)
@@ -245,6 +284,10 @@ impl Group {
         let quota = u64::from(request.cpu_milli).saturating_mul(100);
         match &self.kind {
             Groups::V1 { memory, pids, cpu, .. } => {
+                if before.is_some() {
+                    // The one limit may not be above the other.
+                    write_if_there(&format!("{memory}/memory.memsw.limit_in_bytes"), "-1")?;
+                }
                 write_once(&format!("{memory}/memory.limit_in_bytes"), &total)?;
                 write_if_there(&format!("{memory}/memory.memsw.limit_in_bytes"), &total)?;
                 write_if_there(&format!("{memory}/memory.swappiness"), "0")?;
@@ -255,16 +298,18 @@ impl Group {
                 )?;
                 write_once(&format!("{pids}/pids.max"), &processes)?;
                 write_once(&format!("{cpu}/cpu.cfs_period_us"), "100000")?;
-                write_once(&format!("{cpu}/cpu.cfs_quota_us"), &quota.to_string())
+                write_once(&format!("{cpu}/cpu.cfs_quota_us"), &quota.to_string())?;
             }
             Groups::V2 { folder } => {
                 write_once(&format!("{folder}/memory.max"), &total)?;
                 write_if_there(&format!("{folder}/memory.swap.max"), "0")?;
                 write_if_there(&format!("{folder}/memory.oom.group"), "0")?;
                 write_once(&format!("{folder}/pids.max"), &processes)?;
-                write_once(&format!("{folder}/cpu.max"), &format!("{quota} 100000"))
+                write_once(&format!("{folder}/cpu.max"), &format!("{quota} 100000"))?;
             }
         }
+        self.limited = Some(*request);
+        Ok(())
     }
 
     /// Its part of the processors when they are wanted by more than there are, in thousandths of what a group has by default.
@@ -272,6 +317,7 @@ impl Group {
     /// # Errors
     /// What the system said.
     pub(crate) fn weigh(&self, thousandths: u32) -> io::Result<()> {
+        self.weighed.set(true);
         // By default 1024 on version 1 (at least 2), 100 on version 2 (at least 1).
         match &self.kind {
             Groups::V1 { cpu, .. } => {
@@ -292,18 +338,6 @@ impl Group {
     pub fn join(&self, pid: u32) -> io::Result<()> {
         for folder in self.kind.folders() {
             write_once(&format!("{folder}/cgroup.procs"), &pid.to_string())?;
-        }
-        Ok(())
-    }
-
-    /// Moves this process, which has one thread, into the group (version 1). The kernel need not hold up the forks and ends of
-    /// all processes for that, for which it waits 5 to 10 ms after a pause.
-    ///
-    /// # Errors
-    /// What the system said.
-    pub fn join_alone(&self) -> io::Result<()> {
-        for folder in self.kind.folders() {
-            write_once(&format!("{folder}/tasks"), "0")?;
         }
         Ok(())
     }
@@ -346,19 +380,21 @@ impl Group {
         within("memory", memory) && within("pids", pids) && within("cpu", cpu) && within("cpuacct", cpuacct)
     }
 
-    /// The folder that a process can be cloned into (version 2).
+    /// The ways into it for a process that is to be made.
     ///
     /// # Errors
-    /// The folder cannot be opened.
-    pub fn entrance(&self) -> io::Result<Option<OwnedFd>> {
-        match &self.kind {
-            Groups::V1 { .. } => Ok(None),
-            Groups::V2 { folder } => Ok(Some(rustix::fs::open(
+    /// A folder cannot be opened.
+    pub(crate) fn ways(&self) -> io::Result<Ways> {
+        let folder = match &self.kind {
+            Groups::V1 { .. } => None,
+            Groups::V2 { folder } => Some(rustix::fs::open(
                 folder.as_str(),
                 OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
                 Mode::empty(),
-            )?)),
-        }
+            )?),
+        };
+        let tasks = self.entrances()?;
+        Ok(Ways { folder, tasks })
     }
 
     /// What the group uses.

@@ -47,5 +47,18 @@ pub const MASKED: [&str; 42] = [
     "zoneinfo",
 ];
 
+/// Those of them that are folders where they were seen. On a kernel where one is not, it is covered all the same.
+pub(crate) const FOLDERS: [&str; 9] = [
+    "acpi",
+    "asound",
+    "bus",
+    "driver",
+    "fs",
+    "irq",
+    "pressure",
+    "scsi",
+    "sys/kernel/pty",
+];
+
 /// The machine's name for this boot.
 pub(crate) const BOOT_ID: &str = "sys/kernel/random/boot_id";

@@ -6,6 +6,8 @@
 
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 use crate::masked::MASKED;
 use crate::spec::{INSIDE_ID, Request, Template};
 
@@ -74,7 +76,7 @@ pub struct Host {
 }
 
 /// Where the programs of a sandbox come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Shows {
     /// The host's system files.
     #[default]
@@ -91,8 +93,10 @@ pub enum Step {
     Identity { id: u32, drop_groups: bool },
     /// Dies when the launcher dies.
     DieWithLauncher,
-    /// An empty root in memory.
+    /// A read-only root of the mount points that were prepared once for all ([`skeleton`]), through an overlay of its own.
     Root,
+    /// An empty root in memory.
+    EmptyRoot,
     /// A folder below the new root.
     Folder { path: String },
     /// A symbolic link below the new root.
@@ -256,7 +260,7 @@ impl Step {
         match self {
             Self::Identity { .. } => "take the inside identity".into(),
             Self::DieWithLauncher => "die with the launcher".into(),
-            Self::Root => "make the root".into(),
+            Self::Root | Self::EmptyRoot => "make the root".into(),
             Self::Folder { path } => format!("make folder {path}"),
             Self::Link { path, .. } => format!("make link {path}"),
             Self::Tree { path, .. } => format!("mount {path}"),
@@ -298,6 +302,7 @@ impl Step {
         match self {
             Self::Identity { .. } | Self::NoUserNamespaces | Self::Watches { .. } => Some("user_namespace"),
             Self::Root
+            | Self::EmptyRoot
             | Self::Tree { .. }
             | Self::ImageRoot
             | Self::Cover { .. }
@@ -360,7 +365,6 @@ pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
             drop_groups: host.root,
         },
         Step::DieWithLauncher,
-        Step::Root,
     ];
     tree_steps(host, request, &mut steps);
     steps.push(Step::Devices {
@@ -441,7 +445,7 @@ pub(crate) fn parent(host: &Host) -> Vec<Step> {
         inodes: 4096,
         fail_at: None,
     };
-    let mut steps = vec![Step::DieWithLauncher, Step::Root];
+    let mut steps = vec![Step::DieWithLauncher];
     tree_steps(&host, &request, &mut steps);
     steps.extend([
         Step::Devices {
@@ -505,6 +509,7 @@ fn tree_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
 /// A root of an image. Its mount points are made first, since nothing can be made in it afterwards.
 fn image_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
     let folder = |path: &str| Step::Folder { path: path.to_owned() };
+    steps.push(Step::EmptyRoot);
     steps.extend(["/proc", "/dev", "/home/user", "/tmp", "/var/tmp"].map(folder));
     steps.extend((0..ATTACHMENTS).map(|number| folder(&format!("{}/{number}", place::LAYERS))));
     let outside = host.mounts.iter().filter(|(_, path, _)| !is_private(path));
@@ -544,17 +549,26 @@ fn operators_folders(host: &Host, steps: &mut Vec<Step>) {
     }
 }
 
-fn system_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
+/// The mount points and links of every sandbox's root, made once, where roots are put together.
+pub(crate) fn skeleton(host: &Host) -> Vec<Step> {
     let folder = |path: &str| Step::Folder { path: path.to_owned() };
-    steps.extend(["/usr", "/etc", "/home", "/tmp", "/var", "/proc", "/dev", "/opt", "/mnt"].map(folder));
+    let mut steps: Vec<Step> = ["/usr", "/etc", "/home", "/tmp", "/var", "/proc", "/dev", "/opt", "/mnt"]
+        .map(folder)
+        .to_vec();
     steps.extend(["/home/user", "/var/tmp", place::LAYERS].map(folder));
     steps.extend((0..ATTACHMENTS).map(|number| folder(&format!("{}/{number}", place::LAYERS))));
-    for (path, target) in &host.links {
-        steps.push(Step::Link {
-            path: path.clone(),
-            target: target.clone(),
-        });
-    }
+    steps.extend(host.links.iter().map(|(path, target)| Step::Link {
+        path: path.clone(),
+        target: target.clone(),
+    }));
+    let trees = host.trees.iter().map(|(_, path)| path);
+    let shown = trees.chain(host.mounts.iter().map(|(_, path, _)| path));
+    steps.extend(shown.filter(|path| !is_private(path)).map(|path| folder(path)));
+    steps
+}
+
+fn system_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
+    steps.push(Step::Root);
     steps.push(Step::Work {
         bytes: request.disk,
         inodes: request.inodes,

@@ -88,7 +88,7 @@ fn one_that_enters_is_locked_like_the_first_process() {
 
 #[test]
 fn attached_folders_have_prepared_mount_points_and_no_more() {
-    let made = make(&Host::default(), &template(), &request());
+    let made = skeleton(&Host::default());
     for number in 0..ATTACHMENTS {
         let path = attach("/l/9", number).unwrap().path;
         assert!(made.contains(&Step::Folder { path }));

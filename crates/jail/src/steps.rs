@@ -9,13 +9,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree, unmount,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_bind, move_mount, open_tree, unmount,
 };
 use rustix::process::{Pid, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::fence;
-use crate::masked::BOOT_ID;
+use crate::masked::{BOOT_ID, FOLDERS};
 use crate::plan::{Resource, Step, Zeros, place};
 use crate::seccomp;
 use crate::sys;
@@ -29,7 +29,8 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
     match step {
         Step::Identity { id, drop_groups } => take_identity(*id, *drop_groups),
         Step::DieWithLauncher => Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?),
-        Step::Root => attach(&memory(4 << 20, 4096, "0755", PRIVATE)?, place::ROOT),
+        Step::Root => attach(&overlay(place::ROOT, None)?, place::ROOT),
+        Step::EmptyRoot => attach(&memory(4 << 20, 4096, "0755", PRIVATE)?, place::ROOT),
         Step::Folder { path } => make_folders(path),
         Step::Link { path, target } => Ok(rustix::fs::symlink(target.as_str(), below_root(path))?),
         Step::Tree { source, path } => attach(&overlay(source, None)?, &below_root(path)),
@@ -195,14 +196,19 @@ fn image_root() -> io::Result<()> {
     attach(&fresh("overlay", &options, READ_ONLY)?, place::ROOT)
 }
 
-/// Puts a read-only view of `source` over `path`.
-fn cover(source: &str, path: &str) -> io::Result<()> {
+/// A read-only view of `source`, where nothing runs, at its own place. Views of this one are as restricted as it is.
+fn restricted(source: &str) -> io::Result<()> {
     let mount = copy_of(source)?;
     sys::mount::restrict_tree(
         mount.as_fd(),
         Attributes::READ_ONLY.and(Attributes::NO_SUID).and(Attributes::NO_EXEC),
     )?;
-    attach(&mount, path)
+    attach(&mount, source)
+}
+
+/// Puts a view of `source`, which is [`restricted`], over `path`. One call, since there are some forty of them.
+fn cover(source: &str, path: &str) -> io::Result<()> {
+    Ok(mount_bind(source, path)?)
 }
 
 /// The private files, and beside them the empty folder and file that cover what is hidden.
@@ -211,7 +217,8 @@ fn work(bytes: u64, inodes: u64) -> io::Result<()> {
     rustix::fs::mkdir(place::OWN_NOTHING, Mode::from_raw_mode(0o555))?;
     let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
     rustix::fs::open(place::OWN_NO_FILE, flags, Mode::from_raw_mode(0o444))?;
-    Ok(())
+    restricted(place::OWN_NOTHING)?;
+    restricted(place::OWN_NO_FILE)
 }
 
 fn work_folder(name: &str, path: &str, mode: u32) -> io::Result<()> {
@@ -325,22 +332,42 @@ fn socket_buffers() -> io::Result<()> {
 
 fn mask_proc(name: &str) -> io::Result<()> {
     let path = below_root(&format!("/proc/{name}"));
-    let found = match rustix::fs::lstat(path.as_str()) {
-        Ok(found) => found,
-        Err(rustix::io::Errno::NOENT) => return Ok(()),
-        Err(error) => return Err(error.into()),
+    if name == BOOT_ID {
+        return own_boot_id(&path);
+    }
+    let (likely, other) = if FOLDERS.contains(&name) {
+        (place::OWN_NOTHING, place::OWN_NO_FILE)
+    } else {
+        (place::OWN_NO_FILE, place::OWN_NOTHING)
     };
-    let source = match rustix::fs::FileType::from_raw_mode(found.st_mode) {
-        rustix::fs::FileType::Directory => place::OWN_NOTHING,
-        _ if name == BOOT_ID => {
-            // Made by the kernel for whoever asks; the name's format is that of the machine's own.
-            let id = std::fs::read_to_string(below_root("/proc/sys/kernel/random/uuid"))?;
-            std::fs::write(place::OWN_BOOT_ID, id)?;
-            place::OWN_BOOT_ID
-        }
-        _ => place::OWN_NO_FILE,
+    let covered = match cover(likely, &path) {
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => cover(other, &path),
+        done => done,
     };
-    cover(source, &path)
+    match covered {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => missing(&path),
+        done => done,
+    }
+}
+
+/// The name that this boot has inside. Made by the kernel for whoever asks; its format is that of the machine's own.
+fn own_boot_id(path: &str) -> io::Result<()> {
+    match std::fs::read_to_string(below_root("/proc/sys/kernel/random/uuid")) {
+        Ok(id) => std::fs::write(place::OWN_BOOT_ID, id)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return missing(path),
+        Err(error) => return Err(error),
+    }
+    restricted(place::OWN_BOOT_ID)?;
+    cover(place::OWN_BOOT_ID, path)
+}
+
+/// An error unless there is nothing at this place.
+fn missing(path: &str) -> io::Result<()> {
+    match rustix::fs::lstat(path) {
+        Err(rustix::io::Errno::NOENT) => Ok(()),
+        Ok(_) => Err(io::ErrorKind::NotFound.into()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn read_only_sysctl() -> io::Result<()> {

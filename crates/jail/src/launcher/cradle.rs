@@ -5,7 +5,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -13,10 +12,11 @@ use serde::{Deserialize, Serialize};
 use super::common;
 use super::faults;
 use super::host::{self, Prepared};
-use crate::cgroup::Group;
+use crate::cgroup::Ways;
 use crate::lane::Lane;
-use crate::plan::{Host, Shows, Step, Zeros};
+use crate::plan::{Host, Shows, Step, Zeros, place};
 use crate::spec::Request;
+use crate::steps::attach;
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{StepError, hung_up, receive_one, send};
 use crate::{plan, sys};
@@ -30,8 +30,8 @@ pub type Entry = fn(OwnedFd, OwnedFd, Option<Lane>, Option<&str>, Option<OwnedFd
 /// From the launcher to a cradle, and then to the first process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToCradle {
-    /// Become this sandbox, made of this image if there is one; the agent's two descriptors come beside it.
-    Make(Request, Option<PathBuf>),
+    /// Become this sandbox; the agent's two descriptors come beside it, and the tree of its image if it is made of one.
+    Make(Request, Shows),
     /// Your ids are mapped; go on.
     Mapped,
 }
@@ -76,7 +76,8 @@ pub(super) fn all_namespaces() -> libc::c_int {
 }
 
 /// The life of a cradle. `socket` leads to the launcher.
-pub(super) fn live(prepared: &Prepared, socket: OwnedFd, group: Option<&Group>, host_id: u32, entry: Entry) -> ! {
+pub(super) fn live(prepared: &Prepared, socket: OwnedFd, ways: &Ways, host_id: u32, entry: Entry) -> ! {
+    let joined = ways.join();
     let Ok((socket, common)) = keep_only(socket, prepared.common.as_ref()) else {
         exit_now(2)
     };
@@ -84,27 +85,25 @@ pub(super) fn live(prepared: &Prepared, socket: OwnedFd, group: Option<&Group>, 
     if hung_up(&socket) {
         exit_now(0);
     }
-    let ready = get_ready(prepared, group, host_id);
-    let Ok(Some((ToCradle::Make(request, image), descriptors))) = receive_one(socket.as_fd()) else {
+    let ready = joined
+        .map_err(|error| StepError::new("join the control group", Some("memory"), &error))
+        .and_then(|()| get_ready(prepared, host_id));
+    let Ok(Some((ToCradle::Make(request, shows), mut descriptors))) = receive_one(socket.as_fd()) else {
         exit_now(0)
     };
+    let image = match shows {
+        Shows::System => None,
+        Shows::Image => descriptors.pop(),
+    };
     let result = match &prepared.bare {
-        Some(_) if image.is_some() => Err(StepError::new(
-            "show an image (the process level has no root of its own)",
-            Some("mount_namespace"),
-            &io::ErrorKind::Unsupported.into(),
-        )),
         Some(bare) => ready.and_then(|()| bare.guard(prepared, &socket, &request, descriptors, host_id, entry)),
         None => ready
-            .and_then(|()| image.as_deref().map_or(Ok(()), |image| show_image(prepared, image)))
+            .and_then(|()| image.map_or(Ok(()), |image| show_image(prepared, &image)))
             .and_then(|()| match &common {
                 Some(common) => common::live_in(prepared, common, host_id),
                 None => own_the_namespace(prepared, host_id),
             })
-            .and_then(|()| {
-                let shows = if image.is_some() { Shows::Image } else { Shows::System };
-                become_sandbox(prepared, &socket, &request, shows, descriptors, host_id, entry)
-            }),
+            .and_then(|()| become_sandbox(prepared, &socket, &request, shows, descriptors, host_id, entry)),
     };
     let Err(error) = result else { exit_now(0) };
     let _ = send(socket.as_fd(), &FromCradle::Failed(error), &[]);
@@ -134,14 +133,7 @@ pub(super) fn keep_only(socket: OwnedFd, other: Option<&OwnedFd>) -> io::Result<
     Ok((sys::fd::adopt(KEPT)?, kept.map(sys::fd::adopt).transpose()?))
 }
 
-fn get_ready(prepared: &Prepared, group: Option<&Group>, host_id: u32) -> Result<(), StepError> {
-    if let Some(group) = group
-        && prepared.groups.as_ref().is_some_and(|groups| groups.version() == "v1")
-    {
-        group
-            .join_alone()
-            .map_err(|error| StepError::new("join the control group", Some("memory"), &error))?;
-    }
+fn get_ready(prepared: &Prepared, host_id: u32) -> Result<(), StepError> {
     if prepared.host.root && prepared.bare.is_none() {
         sys::misc::unshare(libc::CLONE_NEWNS)
             .map_err(|error| StepError::new("make a mount namespace", Some("mount_namespace"), &error))?;
@@ -164,14 +156,14 @@ fn own_mount(source: &str, host_id: u32) -> io::Result<()> {
 }
 
 /// Shows the tree of an image to the sandbox that is to be made, in a mount namespace that nobody else has.
-fn show_image(prepared: &Prepared, image: &Path) -> Result<(), StepError> {
+fn show_image(prepared: &Prepared, image: &OwnedFd) -> Result<(), StepError> {
     // As root there is one already.
     let own = if prepared.host.root {
         Ok(())
     } else {
         sys::misc::unshare(libc::CLONE_NEWNS)
     };
-    own.and_then(|()| host::show_image(image))
+    own.and_then(|()| attach(image, place::IMAGE))
         .map_err(|error| StepError::new("show the image", Some("private_root"), &error))
 }
 
@@ -204,7 +196,7 @@ fn become_sandbox(
         ));
     };
     let mut flags = CLONE_PARENT;
-    if time_namespaces() && !faults::skipped(&prepared.template, "ipc_namespace") {
+    if prepared.time_namespaces && !faults::skipped(&prepared.template, "ipc_namespace") {
         flags |= TIME_NAMESPACE;
     }
     for (flag, layer) in NAMESPACES {
@@ -232,11 +224,6 @@ fn become_sandbox(
             first_process(prepared, socket, request, &steps, (input, output), None, entry)
         }
     }
-}
-
-/// Whether this kernel has namespaces for time.
-fn time_namespaces() -> bool {
-    rustix::fs::stat(format!("{}/proc/self/ns/time", plan::place::host())).is_ok()
 }
 
 /// The first process, from right after it was made: locks itself and runs its entry.

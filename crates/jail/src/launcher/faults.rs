@@ -85,7 +85,14 @@ mod injected {
             |source: &str, path: &str| steps::copy_of(source).and_then(|mount| steps::attach(&mount, &below(path)));
         match step {
             Step::Root => {
-                steps::run(step)?;
+                // One that can be changed.
+                let [upper, work] = ["upper", "work"].map(|name| format!("{}/{name}", place::OWN));
+                let private = rustix::mount::MountAttrFlags::MOUNT_ATTR_NODEV;
+                steps::attach(&steps::memory(4 << 20, 4096, "0755", private)?, place::OWN)?;
+                for folder in [&upper, &work] {
+                    rustix::fs::mkdir(folder.as_str(), rustix::fs::Mode::from_raw_mode(0o755))?;
+                }
+                steps::attach(&steps::overlay(place::ROOT, Some((&upper, &work)))?, place::ROOT)?;
                 for path in ["/root", "/run", "/srv", "/sys", "/var"] {
                     rustix::fs::mkdir(below(path), rustix::fs::Mode::from_raw_mode(0o755))?;
                     show(&format!("{}{path}", place::host()), path)?;

@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path};
 
 use rustix::fs::{CWD, Mode};
-use rustix::mount::{MountAttrFlags, MountPropagationFlags, OpenTreeFlags, mount_change, open_tree};
+use rustix::mount::{
+    MountAttrFlags, MountPropagationFlags, OpenTreeFlags, UnmountFlags, mount_change, open_tree, unmount,
+};
 
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
@@ -13,10 +15,10 @@ use super::bare::Bare;
 use super::faults;
 use crate::cgroup::Groups;
 use crate::fence::WITH_SCOPES;
-use crate::plan::{Host, Zeros, place};
+use crate::plan::{self, Host, Zeros, place};
 use crate::process_level;
 use crate::spec::Template;
-use crate::steps::{DEVICES, attach, copy_of, device_folder, devices_from, memory, write_once};
+use crate::steps::{self, DEVICES, attach, copy_of, device_folder, devices_from, memory, write_once};
 use crate::sys;
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{About, Report, StepError};
@@ -57,6 +59,8 @@ pub(super) struct Prepared {
     pub(super) common: Option<OwnedFd>,
     /// Where sandboxes without namespaces have their private folders; none with namespaces.
     pub(super) bare: Option<Bare>,
+    /// Whether this kernel has namespaces for time.
+    pub(super) time_namespaces: bool,
 }
 
 /// Names the step that failed.
@@ -113,6 +117,11 @@ pub(super) fn prepare(template: Template) -> Result<Prepared, StepError> {
         )?;
         host.mounts.push((source, mount.sandbox.clone(), mount.copy_on_write));
     }
+    step(
+        "prepare the mount points",
+        Some("private_root"),
+        plan::skeleton(&host).iter().try_for_each(steps::run),
+    )?;
     // Here, once: each sandbox's first process is a fork of this one.
     let _filter = crate::seccomp::filter(found.is_ok());
     let landlock_abi = sys::misc::landlock_abi();
@@ -135,6 +144,7 @@ pub(super) fn prepare(template: Template) -> Result<Prepared, StepError> {
         ids,
         common: None,
         bare: None,
+        time_namespaces: rustix::fs::stat(format!("{}/proc/self/ns/time", place::host())).is_ok(),
     })
 }
 
@@ -257,6 +267,7 @@ fn without_namespaces(template: Template, ids: (u32, u32), missing: StepError) -
         ids,
         common: None,
         bare: Some(bare),
+        time_namespaces: false,
     })
 }
 
@@ -418,17 +429,23 @@ fn bind(from: &str, to: &str) -> io::Result<()> {
     attach(&copy_of(from)?, to)
 }
 
-/// Puts the tree of an image, a folder of the host, where a sandbox's root is made of it. Only the caller's own mount
-/// namespace changes.
-pub(super) fn show_image(folder: &Path) -> io::Result<()> {
+/// The tree of an image, a folder of the host, as a mount that is nowhere yet.
+pub(super) fn tree_of_image(folder: &Path) -> io::Result<OwnedFd> {
     let plain = folder.is_absolute() && !folder.components().any(|part| part == Component::ParentDir);
     if !plain {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    attach(
-        &single_copy_of(&format!("{}{}", place::host(), folder.display()))?,
-        place::IMAGE,
-    )
+    single_copy_of(&format!("{}{}", place::host(), folder.display()))
+}
+
+/// Takes the host's files out of this process' own mount namespace, all but /proc. Whatever is mounted here is copied for each
+/// sandbox, and goes with it.
+pub(super) fn leave_the_host() -> io::Result<()> {
+    let proc = format!("{}/proc", place::host());
+    let kept = copy_of(&proc)?;
+    unmount(place::host(), UnmountFlags::DETACH)?;
+    rustix::fs::mkdir(proc.as_str(), Mode::from_raw_mode(0o555))?;
+    attach(&kept, &proc)
 }
 
 /// A detached copy of one mount, for showing it with other ids.

@@ -9,7 +9,7 @@ mod warm;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,7 +22,7 @@ use super::config;
 use super::cradle::{self, Entry, FromCradle, ToCradle};
 use super::faults;
 use super::folder;
-use super::host::{Prepared, prepare};
+use super::host::{self, Prepared, prepare};
 use super::parent::Parent;
 use cradles::Cradles;
 use fair::{Balance, Load};
@@ -30,8 +30,8 @@ use jail::readable;
 use ready::{Listener, Ready, Token};
 use warm::{Entrances, Visitor};
 
-use crate::cgroup::{Group, Groups};
-use crate::plan::place;
+use crate::cgroup::{Cleared, Group, Groups};
+use crate::plan::{Shows, place};
 use crate::spec::{INSIDE_ID, Request};
 use crate::steps::write_once;
 use crate::sys::clone::{Forked, fork};
@@ -347,7 +347,7 @@ impl Keeper {
         self.buffer = buffer;
         match received {
             Ok(Some((ToLauncher::Make { id, request, image }, descriptors))) => {
-                self.make(id, request, image, descriptors)
+                self.make(id, request, image.as_deref(), descriptors)
             }
             Ok(Some((ToLauncher::Kill { id }, _))) => self.kill(id),
             Ok(Some((ToLauncher::Usage { id }, _))) => {
@@ -434,6 +434,9 @@ impl Keeper {
                     since: Instant::now(),
                     error: None,
                 };
+                // Its files go with the last who could see them, and what they are charged with them.
+                jail.namespaces = None;
+                jail.entrances = None;
                 self.due = None;
             }
             State::Starting { .. } => {
@@ -505,7 +508,9 @@ impl Keeper {
                 jail.kill();
             }
             if let State::Ended { since, error } = &mut jail.state {
-                let removed = alone && jail.group.as_ref().is_none_or(|group| group.remove().is_ok());
+                // A guardian is in the group and may end late.
+                let ended_well = error.is_none() && jail.folder.is_none();
+                let removed = alone && self.cradles.take_back(&mut jail.group, ended_well);
                 if removed || since.elapsed() > REMOVAL_DEADLINE {
                     finished.push((*id, error.take()));
                 }

@@ -10,7 +10,11 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::cradle::{self, CLONE_PARENT, Entry};
-use super::host::Prepared;
+use super::faults;
+use crate::cgroup::Ways;
+use super::host::{self, Prepared};
+use crate::plan::LAYERS;
+use crate::sys;
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{hung_up, pair, receive_one, send};
 
@@ -19,13 +23,11 @@ const SIGCHLD: u64 = 17;
 /// From the launcher to its nursery.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToNursery {
-    /// Make a cradle. Beside this: its end of the socket that leads to it, and the folder of its control group where it is
-    /// cloned into that.
+    /// Make a cradle. Beside this: its end of the socket that leads to it, and the ways into its control group: the folder
+    /// that it is cloned into, or what it joins it by.
     Bear {
         /// The id on the host that its sandbox's user has.
         host_id: u32,
-        /// The name of its control group.
-        group: Option<String>,
     },
 }
 
@@ -65,11 +67,11 @@ impl Nursery {
         &self,
         socket: &OwnedFd,
         host_id: u32,
-        group: Option<String>,
-        folder: Option<&OwnedFd>,
+        ways: &Ways,
     ) -> io::Result<()> {
-        let beside: Vec<_> = [Some(socket), folder].into_iter().flatten().map(AsFd::as_fd).collect();
-        send(self.socket.as_fd(), &ToNursery::Bear { host_id, group }, &beside)
+        let beside = [socket].into_iter().chain(&ways.folder).chain(&ways.tasks);
+        let beside: Vec<_> = beside.map(AsFd::as_fd).collect();
+        send(self.socket.as_fd(), &ToNursery::Bear { host_id }, &beside)
     }
 
     /// Ends it. Cradles live on.
@@ -93,15 +95,22 @@ fn live(prepared: &mut Prepared, socket: OwnedFd, entry: Entry) -> ! {
     if hung_up(&socket) {
         exit_now(0);
     }
-    while let Ok(Some((ToNursery::Bear { host_id, group }, descriptors))) = receive_one(socket.as_fd()) {
+    // A test may show the host's files in place of a layer.
+    if !faults::any_skipped(&prepared.template, &LAYERS)
+        && (sys::misc::unshare(libc::CLONE_NEWNS).is_err() || host::leave_the_host().is_err())
+    {
+        exit_now(2);
+    }
+    let cloned_into = prepared.groups.as_ref().is_some_and(|groups| groups.version() == "v2");
+    while let Ok(Some((ToNursery::Bear { host_id }, descriptors))) = receive_one(socket.as_fd()) {
         let mut descriptors = descriptors.into_iter();
         let Some(theirs) = descriptors.next() else { exit_now(2) };
-        let folder = descriptors.next();
-        let answer = match fork(CLONE_PARENT, 0, folder.as_ref().map(AsFd::as_fd)) {
-            Ok(Forked::Child) => {
-                let group = group.and_then(|name| Some(prepared.groups.as_ref()?.named(&name)));
-                cradle::live(prepared, theirs, group.as_ref(), host_id, entry)
-            }
+        let ways = Ways {
+            folder: if cloned_into { descriptors.next() } else { None },
+            tasks: descriptors.collect(),
+        };
+        let answer = match fork(CLONE_PARENT, 0, ways.folder.as_ref().map(AsFd::as_fd)) {
+            Ok(Forked::Child) => cradle::live(prepared, theirs, &ways, host_id, entry),
             Ok(Forked::Parent { pid, pidfd }) => send(socket.as_fd(), &FromNursery::Born { pid }, &[pidfd.as_fd()]),
             Err(error) => {
                 let number = error.raw_os_error().unwrap_or(libc::EAGAIN);

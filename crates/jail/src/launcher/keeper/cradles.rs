@@ -5,6 +5,8 @@ use crate::launcher::nursery::{FromNursery, Nursery};
 
 /// How many cradles are asked for at once: what is sent back and forth fits into the socket.
 const ORDERS: usize = 16;
+/// How many control groups of ended sandboxes are kept for others.
+const FREE_GROUPS: usize = 32;
 
 /// A process that waits to become a sandbox.
 pub(super) struct Cradle {
@@ -39,6 +41,8 @@ pub(super) struct Cradles {
     waiting: VecDeque<Cradle>,
     orders: VecDeque<Order>,
     wanted: VecDeque<Wanted>,
+    /// Control groups of sandboxes that have ended, for others.
+    free: Vec<Group>,
     /// Forks them; none where the launcher does so itself.
     pub(super) nursery: Option<Nursery>,
 }
@@ -62,6 +66,22 @@ impl Cradles {
     /// Whether this process is one of them, or makes them.
     pub(super) fn include(&self, is: impl Fn(u32) -> bool) -> bool {
         self.nursery.as_ref().is_some_and(|nursery| is(nursery.pid)) || self.waiting.iter().any(|cradle| is(cradle.pid))
+    }
+
+    /// The control group of a sandbox that has ended: kept for another one, or removed. False while it is busy.
+    pub(super) fn take_back(&mut self, group: &mut Option<Group>, ended_well: bool) -> bool {
+        let Some(found) = group else { return true };
+        if ended_well && self.free.len() < FREE_GROUPS {
+            match found.clear() {
+                Cleared::Busy => return false,
+                Cleared::Clean => {
+                    self.free.extend(group.take());
+                    return true;
+                }
+                Cleared::Spent => {}
+            }
+        }
+        found.remove().is_ok()
     }
 
     /// Nobody waits for this sandbox any more.
@@ -97,20 +117,39 @@ impl Keeper {
         &mut self,
         id: u64,
         request: Request,
-        image: Option<PathBuf>,
-        descriptors: Vec<OwnedFd>,
+        image: Option<&Path>,
+        mut descriptors: Vec<OwnedFd>,
     ) -> bool {
         if let Some(error) = self.broken.clone() {
             return self.tell(&FromLauncher::Failed { id, error }).is_ok();
         }
+        let shows = match image.map(|image| self.open_image(image)).transpose() {
+            Ok(None) => Shows::System,
+            Ok(Some(tree)) => {
+                descriptors.push(tree);
+                Shows::Image
+            }
+            Err(error) => return self.tell(&FromLauncher::Failed { id, error }).is_ok(),
+        };
         self.cradles.wanted.push_back(Wanted {
             id,
-            message: ToCradle::Make(request, image),
+            message: ToCradle::Make(request, shows),
             request,
             descriptors,
             load: Load::default(),
         });
         self.serve_wanted()
+    }
+
+    fn open_image(&self, image: &Path) -> Result<OwnedFd, StepError> {
+        if self.prepared.bare.is_some() {
+            return Err(StepError::new(
+                "show an image (the process level has no root of its own)",
+                Some("mount_namespace"),
+                &io::ErrorKind::Unsupported.into(),
+            ));
+        }
+        host::tree_of_image(image).map_err(|error| StepError::new("show the image", Some("private_root"), &error))
     }
 
     /// Gives cradles to those who wait for one, and asks for as many as are missing. False when the server is gone.
@@ -214,27 +253,32 @@ impl Keeper {
         let number = self.next_number;
         self.next_number += 1;
         let host_id = self.host_id(number);
-        let name = format!("{}{number}", self.names);
         let (socket, theirs) = pair()?;
-        let groups = self.prepared.groups.as_ref();
-        let group = groups.map(|groups| groups.make(&name)).transpose()?;
-        let folder = match group.as_ref().map(Group::entrance).transpose() {
-            Ok(folder) => folder.flatten(),
+        let group = match (&self.prepared.groups, self.cradles.free.pop()) {
+            (Some(_), Some(group)) => Some(group),
+            (groups, _) => {
+                let groups = groups.as_ref();
+                groups
+                    .map(|groups| groups.make(&format!("{}{number}", self.names)))
+                    .transpose()?
+            }
+        };
+        let ways = match group.as_ref().map(Group::ways).transpose() {
+            Ok(ways) => ways.unwrap_or_default(),
             Err(error) => {
                 let _ = group.map(|group| group.remove());
                 return Err(error);
             }
         };
         if let Some(nursery) = &self.cradles.nursery {
-            let named = group.as_ref().map(|_| name);
-            if nursery.ask(&theirs, host_id, named, folder.as_ref()).is_ok() {
+            if nursery.ask(&theirs, host_id, &ways).is_ok() {
                 self.cradles.orders.push_back(Order { socket, group, host_id });
                 return Ok(());
             }
             self.close_nursery();
         }
-        match fork(0, SIGCHLD, folder.as_ref().map(AsFd::as_fd)) {
-            Ok(Forked::Child) => cradle::live(&self.prepared, theirs, group.as_ref(), host_id, self.entry),
+        match fork(0, SIGCHLD, ways.folder.as_ref().map(AsFd::as_fd)) {
+            Ok(Forked::Child) => cradle::live(&self.prepared, theirs, &ways, host_id, self.entry),
             Ok(Forked::Parent { pid, pidfd }) => {
                 self.cradles.waiting.push_back(Cradle {
                     pid,
@@ -294,6 +338,9 @@ impl Keeper {
         self.close_nursery();
         for cradle in self.cradles.waiting.drain(..) {
             cradle.discard();
+        }
+        for group in self.cradles.free.drain(..) {
+            let _ = group.remove();
         }
     }
 
