@@ -18,8 +18,10 @@ fn main() {}
 
 #[cfg(target_os = "linux")]
 mod linux {
+    use std::collections::BTreeSet;
     use std::io::{Read, Write};
     use std::os::fd::{AsFd, OwnedFd};
+    use std::path::{Path, PathBuf};
     use std::process::{Command, Stdio};
 
     use libtest_mimic::{Arguments, Failed, Trial};
@@ -53,6 +55,14 @@ mod linux {
             Trial::test("a_jail_runs_a_program_and_goes", runs),
             Trial::test("a_jail_is_locked_by_every_layer", locked),
             Trial::test("nothing_is_left_when_the_launcher_is_killed", killed),
+            Trial::test(
+                "nothing_is_left_of_a_launcher_that_is_killed_while_it_prepares",
+                killed_early,
+            ),
+            Trial::test(
+                "control_groups_are_used_again_unless_they_tell_of_something",
+                used_again,
+            ),
         ];
         // These need a build in which a step can be made to fail; `cargo xtask test` makes one.
         if cfg!(feature = "fault-injection") {
@@ -70,6 +80,8 @@ mod linux {
 
     struct Session {
         launcher: Launcher,
+        /// The version of control groups that sandboxes have.
+        groups: Option<String>,
         buffer: Vec<u8>,
         next: u64,
     }
@@ -89,8 +101,7 @@ mod linux {
         }
 
         fn at_level(layer: Option<&str>, process_level: bool) -> Self {
-            let launcher = start().unwrap();
-            let template = Template {
+            Self::with(Template {
                 trees: vec![],
                 config: vec![],
                 mounts: vec![],
@@ -99,15 +110,23 @@ mod linux {
                 enterable: false,
                 disabled: layer.map(str::to_owned),
                 skipped: None,
-            };
+            })
+        }
+
+        fn with(template: Template) -> Self {
+            let launcher = start().unwrap();
             send(launcher.socket.as_fd(), &ToLauncher::Configure(template), &[]).unwrap();
             let mut session = Self {
                 launcher,
+                groups: None,
                 buffer: Vec::new(),
                 next: 0,
             };
             match session.hear() {
-                FromLauncher::Configured(report) => println!("{report:?}"),
+                FromLauncher::Configured(report) => {
+                    println!("{report:?}");
+                    session.groups = report.cgroups;
+                }
                 other => panic!("{other:?}"),
             }
             session
@@ -336,6 +355,89 @@ print(os.listdir("/"), os.listdir("/dev"))
         }
         assert!(step > least, "{step} steps");
         assert!(matches!(session.hear(), FromLauncher::Gone { .. }));
+    }
+
+    /// Processes of the session that this launcher leads. Those that have ended may wait for the machine's first process.
+    fn of_session(launcher: u32) -> Vec<String> {
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let stats = processes.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+        let of_it = stats.filter(|stat| {
+            let fields = stat.rsplit(')').next().unwrap_or_default();
+            let mut fields = fields.split_whitespace();
+            fields.next() != Some("Z") && fields.nth(2) == Some(&launcher.to_string())
+        });
+        of_it.collect()
+    }
+
+    fn killed_early() -> Result<(), Failed> {
+        for pause in (0..40).map(|number| number * 50) {
+            let mut session = Session::with(Template {
+                trees: vec![],
+                config: vec![],
+                mounts: vec![],
+                process_level: false,
+                spares: 1,
+                enterable: true,
+                disabled: None,
+                skipped: None,
+            });
+            std::thread::sleep(std::time::Duration::from_micros(pause));
+            let launcher = session.launcher.process.id();
+            session.launcher.process.kill().unwrap();
+            session.launcher.process.wait().unwrap();
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(2);
+            while let Some(left) = of_session(launcher).pop() {
+                assert!(std::time::Instant::now() < deadline, "after {pause} µs: {left}");
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    }
+
+    /// Folders of this launcher's groups, of the controller that counts processes.
+    fn groups(launcher: u32, folder: &Path, depth: u32, found: &mut Vec<PathBuf>) {
+        let prefix = format!("sandcell-{launcher}-");
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with(&prefix) {
+                found.push(entry.path());
+            } else if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                groups(launcher, &entry.path(), depth - 1, found);
+            }
+        }
+    }
+
+    fn used_again() -> Result<(), Failed> {
+        let mut session = Session::new();
+        if session.groups.as_deref() != Some("v1") {
+            println!("skipped: only groups of version 1 are used again");
+            return Ok(());
+        }
+        let launcher = session.launcher.process.id();
+        let there = || {
+            let mut found = Vec::new();
+            groups(launcher, Path::new("/sys/fs/cgroup/pids"), 4, &mut found);
+            found
+        };
+        let mut seen = BTreeSet::new();
+        for number in 0..12 {
+            assert_eq!(session.python("print(2)"), "2\n", "run {number}");
+            seen.extend(there());
+        }
+        assert!((1..=4).contains(&seen.len()), "{seen:?}");
+        // One in which something was refused for its limit is not.
+        let crowd = "import os, time\nwhile True:\n    try:\n        if os.fork() == 0:\n            time.sleep(30)\n    except OSError:\n        break\nprint(3, flush=True)\nos._exit(0)";
+        assert_eq!(session.python(crowd), "3\n");
+        assert_eq!(session.python("print(4)"), "4\n");
+        let told: Vec<String> = there()
+            .iter()
+            .map(|group| std::fs::read_to_string(group.join("pids.events")).unwrap())
+            .collect();
+        assert!(
+            !told.is_empty() && told.iter().all(|text| text.trim() == "max 0"),
+            "{told:?}"
+        );
+        Ok(())
     }
 
     fn missing_layers() -> Result<(), Failed> {

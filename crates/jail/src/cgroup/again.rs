@@ -61,7 +61,11 @@ impl Group {
                     Ok(())
                 }
             });
-        if cleared.is_ok() { Cleared::Clean } else { Cleared::Spent }
+        if cleared.is_ok() {
+            Cleared::Clean
+        } else {
+            Cleared::Spent
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use super::host::Prepared;
 use super::keeper::{IDS_OF_ONE, map_ids};
 use crate::plan::place;
 use crate::steps::write_once;
-use crate::sys::clone::{Forked, fork};
+use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::StepError;
 
 const SIGCHLD: u64 = 17;
@@ -22,8 +22,14 @@ const SIGCHLD: u64 = 17;
 /// A user namespace with these maps.
 pub(super) fn namespace(users: &str, groups: &str) -> io::Result<OwnedFd> {
     let (user_flag, _) = NAMESPACES[0];
+    let maker = rustix::process::getpid();
     match fork(user_flag, SIGCHLD, None)? {
         Forked::Child => loop {
+            // It holds the namespace for a moment, and goes with its maker whenever that is killed.
+            let bound = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+            if bound.is_err() || rustix::process::getppid() != Some(maker) {
+                exit_now(1);
+            }
             let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
                 tv_sec: 3600,
                 tv_nsec: 0,

@@ -44,6 +44,8 @@ const WATCH_EVERY: Duration = watch::EVERY;
 const TOGETHER: Duration = Duration::from_millis(10);
 /// Between two tries of what does not succeed at once, such as removing the group of a process that is still going.
 const SHORTEST: Duration = Duration::from_millis(1);
+/// How long nothing must have happened before a cradle is made for later: not beside a sandbox in the making.
+const QUIET: Duration = Duration::from_millis(4);
 /// How long a sandbox may take to lock itself.
 const SETUP_DEADLINE: Duration = Duration::from_secs(10);
 /// How long an ended sandbox's group may stay busy.
@@ -127,6 +129,8 @@ struct Keeper {
     /// Why no sandbox can be made after all.
     broken: Option<StepError>,
     balance: Balance,
+    /// When something happened last.
+    stirred: Instant,
     /// When all are looked at again at the latest; none: when something has happened.
     due: Option<Instant>,
     next_number: u64,
@@ -184,6 +188,7 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
         strays: false,
         broken: None,
         balance: Balance::new(),
+        stirred: Instant::now(),
         due: None,
         next_number: 0,
         names: Groups::names(),
@@ -260,7 +265,9 @@ impl Keeper {
             if self.strays || self.deaf || self.due.is_none_or(|due| due <= Instant::now()) {
                 self.tend();
             }
-            if ready.idle && self.cradles.len() < self.prepared.template.spares {
+            if !ready.idle {
+                self.stirred = Instant::now();
+            } else if self.cradles.len() < self.prepared.template.spares && self.stirred.elapsed() >= QUIET {
                 let _ = self.add_cradle();
             }
         }
@@ -325,13 +332,14 @@ impl Keeper {
 
     fn wait(&self) -> io::Result<Ready> {
         let nobody = self.jails.is_empty() && self.prepared.leftovers.is_empty();
-        let timeout = if self.strays || self.deaf || self.cradles.len() < self.prepared.template.spares {
+        let due = || self.due.map(|due| due.saturating_duration_since(Instant::now()));
+        let next = (!nobody).then(|| due().unwrap_or_default().min(WATCH_EVERY));
+        let timeout = if self.strays || self.deaf {
             Some(SHORTEST)
-        } else if nobody {
-            None
+        } else if self.cradles.len() < self.prepared.template.spares {
+            Some(next.unwrap_or(QUIET).min(QUIET))
         } else {
-            let due = self.due.map(|due| due.saturating_duration_since(Instant::now()));
-            Some(due.unwrap_or_default().min(WATCH_EVERY))
+            next
         };
         let timeout = timeout.map(|wait| Timespec {
             tv_sec: 0,

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::cradle::{self, CLONE_PARENT, Entry};
 use super::faults;
-use crate::cgroup::Ways;
 use super::host::{self, Prepared};
+use crate::cgroup::Ways;
 use crate::plan::LAYERS;
 use crate::sys;
 use crate::sys::clone::{Forked, exit_now, fork};
@@ -63,12 +63,7 @@ impl Nursery {
         }
     }
 
-    pub(super) fn ask(
-        &self,
-        socket: &OwnedFd,
-        host_id: u32,
-        ways: &Ways,
-    ) -> io::Result<()> {
+    pub(super) fn ask(&self, socket: &OwnedFd, host_id: u32, ways: &Ways) -> io::Result<()> {
         let beside = [socket].into_iter().chain(&ways.folder).chain(&ways.tasks);
         let beside: Vec<_> = beside.map(AsFd::as_fd).collect();
         send(self.socket.as_fd(), &ToNursery::Bear { host_id }, &beside)

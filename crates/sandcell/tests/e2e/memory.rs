@@ -42,3 +42,34 @@ fn a_program_may_have_many_connections() {
     let answer = server.call("create_run_close", json!({"code": code}));
     assert!(answer.all().contains(&format!("{}", connections * 1000)), "{answer:?}");
 }
+
+/// Control groups may be used again.
+#[test]
+fn what_a_run_used_and_was_allowed_is_nothing_to_those_after_it() {
+    let _turn = begin!();
+    let place = Place::with_settings("[pool]\nparked = 0\n");
+    let server = Client::start(&mut place.command(&["serve"]));
+    let run =
+        |code: &str, memory_mb: u64| server.call("create_run_close", json!({"code": code, "memory_mb": memory_mb}));
+    let peak = |code: &str, memory_mb: u64| {
+        let answer = run(code, memory_mb);
+        assert_eq!(answer.status(), "ok", "{answer:?}");
+        answer.meta()["peak_memory_mb"].as_f64().unwrap()
+    };
+    let few = "import resource\nprint(1)";
+    for _ in 0..3 {
+        assert!(peak("b = bytearray(150 << 20)\nprint(len(b))", 300) > 140.0);
+        for _ in 0..3 {
+            assert!(peak(few, 300) < 80.0, "it is told what another one used");
+        }
+        // Less is allowed, then more again.
+        let refused = run("b = bytearray(b'x' * (200 << 20))\nprint(len(b))", 100);
+        assert_ne!(refused.status(), "ok", "{refused:?}");
+        for _ in 0..2 {
+            assert!(peak(few, 100) < 80.0);
+        }
+        assert!(peak("b = bytearray(350 << 20)\nprint(len(b))", 500) > 340.0);
+        // Files in memory go with their sandbox.
+        peak("open('/tmp/full', 'wb').write(bytes(60 << 20))\nprint(1)", 300);
+    }
+}
