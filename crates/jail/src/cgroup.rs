@@ -281,7 +281,7 @@ impl Group {
             .saturating_add(OVERHEAD)
             .to_string();
         let processes = (u64::from(request.processes) + 2).to_string();
-        let quota = u64::from(request.cpu_milli).saturating_mul(100);
+        let quota = quota_of(request);
         match &self.kind {
             Groups::V1 { memory, pids, cpu, .. } => {
                 if before.is_some() {
@@ -551,6 +551,11 @@ impl Group {
     pub(crate) fn folders(&self) -> impl Iterator<Item = String> + '_ {
         self.kind.folders().into_iter().cloned()
     }
+}
+
+/// Microseconds of processor time in each tenth of a second.
+fn quota_of(request: &Request) -> u64 {
+    u64::from(request.cpu_milli).saturating_mul(100)
 }
 
 fn write_if_there(path: &str, text: &str) -> io::Result<()> {

@@ -431,7 +431,8 @@ pub fn enter(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
 }
 
 /// What a warmed parent's process does in namespaces of its own before it becomes the interpreter. It sees the trees that
-/// sandboxes see, no /proc and none of the operator's folders, and can only enter namespaces that it is handed.
+/// sandboxes see, no /proc and of the operator's folders only where they would be, and can only enter namespaces that it is
+/// handed.
 pub(crate) fn parent(host: &Host) -> Vec<Step> {
     let host = Host {
         mounts: Vec::new(),
@@ -563,7 +564,10 @@ pub(crate) fn skeleton(host: &Host) -> Vec<Step> {
     }));
     let trees = host.trees.iter().map(|(_, path)| path);
     let shown = trees.chain(host.mounts.iter().map(|(_, path, _)| path));
-    steps.extend(shown.filter(|path| !is_private(path)).map(|path| folder(path)));
+    // What is reached through a link lies in another tree.
+    let linked = |path: &str| host.links.iter().any(|(link, _)| Path::new(path).starts_with(link));
+    let needed = shown.filter(|path| !is_private(path) && !linked(path));
+    steps.extend(needed.map(|path| folder(path)));
     steps
 }
 

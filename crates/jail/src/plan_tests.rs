@@ -67,6 +67,18 @@ fn an_interpreter_below_a_private_folder_is_mounted_after_that_folder() {
 }
 
 #[test]
+fn what_lies_behind_a_link_has_no_place_of_its_own() {
+    let host = Host {
+        links: vec![("/lib".into(), "usr/lib".into())],
+        trees: vec![("/l/0".into(), "/lib/firmware".into()), ("/l/1".into(), "/srv".into())],
+        ..Host::default()
+    };
+    let made = skeleton(&host);
+    let folder = |path: &str| Step::Folder { path: path.into() };
+    assert!(made.contains(&folder("/srv")) && !made.contains(&folder("/lib/firmware")));
+}
+
+#[test]
 fn every_step_of_a_layer_names_a_layer_that_reports_know() {
     for step in make(&Host::default(), &template(), &request()) {
         if let Some(layer) = step.layer() {

@@ -5,12 +5,16 @@
 //! One in which anything unusual happened, or that still has something charged to it, is removed as ever. On version 2,
 //! where a group is one folder, counters such as the most memory used cannot be set back, and so each is used once.
 
-use super::{Group, Groups};
+use super::{Group, Groups, quota_of};
 use crate::steps::write_once;
 use crate::watch::small_file;
 
 /// What may be charged to an empty group: what the kernel frees a moment later, and what it keeps until it needs the memory.
 const CHARGED: u64 = 2 << 20;
+/// The same of what its sockets held, where that is charged apart.
+const CHARGED_SOCKETS: u64 = 64 << 10;
+/// Processor time in thousandths of a core that a group must allow: whoever gets ready for the next sandbox is in it already.
+const CORE: u32 = 1000;
 /// How many sandboxes a group is used for, one after the other.
 const USES: u32 = 64;
 
@@ -44,7 +48,14 @@ impl Group {
         }
         self.private_files = None;
         self.uses += 1;
+        let Some(request) = self.limited else {
+            return Cleared::Spent;
+        };
+        let tcp = format!("{memory}/memory.kmem.tcp.usage_in_bytes");
         let usual = self.uses < USES
+            && request.cpu_milli >= CORE
+            && small_file(&format!("{memory}/cgroup.procs")).is_empty()
+            && number(&tcp).unwrap_or(0) <= CHARGED_SOCKETS
             && number(&format!("{memory}/memory.usage_in_bytes")).is_some_and(|charged| charged <= CHARGED)
             && counted(&format!("{memory}/memory.oom_control"), "oom_kill") == Some(0)
             && counted(&format!("{pids}/pids.events"), "max") == Some(0);
@@ -52,7 +63,10 @@ impl Group {
             return Cleared::Spent;
         }
         let set = |path: String, text: &str| write_once(&path, text);
-        let cleared = set(format!("{cpuacct}/cpuacct.usage"), "0")
+        // What was used of this period, or was used too much, is forgotten when the quota is written.
+        let quota = quota_of(&request).to_string();
+        let cleared = set(format!("{cpu}/cpu.cfs_quota_us"), &quota)
+            .and_then(|()| set(format!("{cpuacct}/cpuacct.usage"), "0"))
             .and_then(|()| set(format!("{memory}/memory.max_usage_in_bytes"), "0"))
             .and_then(|()| {
                 if self.weighed.replace(false) {

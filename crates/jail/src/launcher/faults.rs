@@ -84,15 +84,12 @@ mod injected {
         let show =
             |source: &str, path: &str| steps::copy_of(source).and_then(|mount| steps::attach(&mount, &below(path)));
         match step {
-            Step::Root => {
-                // One that can be changed.
-                let [upper, work] = ["upper", "work"].map(|name| format!("{}/{name}", place::OWN));
-                let private = rustix::mount::MountAttrFlags::MOUNT_ATTR_NODEV;
-                steps::attach(&steps::memory(4 << 20, 4096, "0755", private)?, place::OWN)?;
-                for folder in [&upper, &work] {
-                    rustix::fs::mkdir(folder.as_str(), rustix::fs::Mode::from_raw_mode(0o755))?;
+            Step::Root | Step::EmptyRoot => {
+                if *step == Step::EmptyRoot {
+                    steps::run(step)?;
+                } else {
+                    root_that_can_be_changed()?;
                 }
-                steps::attach(&steps::overlay(place::ROOT, Some((&upper, &work)))?, place::ROOT)?;
                 for path in ["/root", "/run", "/srv", "/sys", "/var"] {
                     rustix::fs::mkdir(below(path), rustix::fs::Mode::from_raw_mode(0o755))?;
                     show(&format!("{}{path}", place::host()), path)?;
@@ -110,6 +107,16 @@ mod injected {
             )?),
             _ => Ok(()),
         }
+    }
+
+    fn root_that_can_be_changed() -> io::Result<()> {
+        let [upper, work] = ["upper", "work"].map(|name| format!("{}/{name}", place::OWN));
+        let private = rustix::mount::MountAttrFlags::MOUNT_ATTR_NODEV;
+        steps::attach(&steps::memory(4 << 20, 4096, "0755", private)?, place::OWN)?;
+        for folder in [&upper, &work] {
+            rustix::fs::mkdir(folder.as_str(), rustix::fs::Mode::from_raw_mode(0o755))?;
+        }
+        steps::attach(&steps::overlay(place::ROOT, Some((&upper, &work)))?, place::ROOT)
     }
 
     /// An error if this step, or its layer, is to fail.

@@ -438,14 +438,37 @@ pub(super) fn tree_of_image(folder: &Path) -> io::Result<OwnedFd> {
     single_copy_of(&format!("{}{}", place::host(), folder.display()))
 }
 
-/// Takes the host's files out of this process' own mount namespace, all but /proc. Whatever is mounted here is copied for each
-/// sandbox, and goes with it.
+/// Takes the host's files out of this process' own mount namespace, all but `/proc`. Whatever is mounted here is copied for each
+/// sandbox, and goes with it. In a user namespace the kernel lets whoever sees all of one process file system mount another,
+/// so each that there is stays.
 pub(super) fn leave_the_host() -> io::Result<()> {
-    let proc = format!("{}/proc", place::host());
-    let kept = copy_of(&proc)?;
-    unmount(place::host(), UnmountFlags::DETACH)?;
-    rustix::fs::mkdir(proc.as_str(), Mode::from_raw_mode(0o555))?;
-    attach(&kept, &proc)
+    let host = place::host();
+    let table = std::fs::read_to_string(format!("{host}/proc/self/mountinfo"))?;
+    let proc = format!("{host}/proc");
+    let others = process_file_systems(&table).filter(|path| *path != proc && path.starts_with(host));
+    let mut kept = vec![copy_of(&proc)?];
+    kept.extend(others.filter_map(|path| copy_of(path).ok()));
+    unmount(host, UnmountFlags::DETACH)?;
+    for (number, mount) in kept.iter().enumerate() {
+        let path = if number == 0 {
+            proc.clone()
+        } else {
+            format!("{proc}{number}")
+        };
+        rustix::fs::mkdir(path.as_str(), Mode::from_raw_mode(0o555))?;
+        attach(mount, &path)?;
+    }
+    Ok(())
+}
+
+/// Where process file systems are mounted as a whole, by a table of mounts.
+fn process_file_systems(table: &str) -> impl Iterator<Item = &str> {
+    table.lines().filter_map(|line| {
+        let (mount, kind) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(3);
+        let (root, path) = (fields.next()?, fields.next()?);
+        (kind.starts_with("proc ") && root == "/" && !path.contains('\\')).then_some(path)
+    })
 }
 
 /// A detached copy of one mount, for showing it with other ids.
@@ -462,4 +485,20 @@ pub(super) fn show_as(source: &str, user_namespace: &OwnedFd) -> io::Result<()> 
     let mount = single_copy_of(source)?;
     sys::mount::map_ids(mount.as_fd(), user_namespace.as_fd())?;
     attach(&mount, source)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_file_systems_are_found_whole() {
+        let table = "22 1 0:5 / /host/dev rw - devtmpfs devtmpfs rw\n\
+                     23 1 0:21 / /host/proc rw,nosuid shared:12 - proc proc rw\n\
+                     24 23 0:21 /sys /host/proc/sys ro - proc proc rw\n\
+                     25 1 0:30 / /host/a\\040b rw - proc proc rw\n\
+                     26 1 0:31 / /host/mnt/proc rw - proc none rw\n";
+        let found: Vec<_> = process_file_systems(table).collect();
+        assert_eq!(found, ["/host/proc", "/host/mnt/proc"]);
+    }
 }

@@ -46,6 +46,8 @@ const TOGETHER: Duration = Duration::from_millis(10);
 const SHORTEST: Duration = Duration::from_millis(1);
 /// How long nothing must have happened before a cradle is made for later: not beside a sandbox in the making.
 const QUIET: Duration = Duration::from_millis(4);
+/// Where something happens all the time, one is made after so long.
+const SHORT_FOR: Duration = Duration::from_millis(30);
 /// How long a sandbox may take to lock itself.
 const SETUP_DEADLINE: Duration = Duration::from_secs(10);
 /// How long an ended sandbox's group may stay busy.
@@ -131,6 +133,8 @@ struct Keeper {
     balance: Balance,
     /// When something happened last.
     stirred: Instant,
+    /// When there were enough cradles last, or another one was made.
+    full: Instant,
     /// When all are looked at again at the latest; none: when something has happened.
     due: Option<Instant>,
     next_number: u64,
@@ -189,6 +193,7 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
         broken: None,
         balance: Balance::new(),
         stirred: Instant::now(),
+        full: Instant::now(),
         due: None,
         next_number: 0,
         names: Groups::names(),
@@ -265,11 +270,21 @@ impl Keeper {
             if self.strays || self.deaf || self.due.is_none_or(|due| due <= Instant::now()) {
                 self.tend();
             }
-            if !ready.idle {
-                self.stirred = Instant::now();
-            } else if self.cradles.len() < self.prepared.template.spares && self.stirred.elapsed() >= QUIET {
-                let _ = self.add_cradle();
-            }
+            self.refill(ready.idle);
+        }
+    }
+
+    /// Makes a cradle for later, when nothing has happened for a while, or none could be made for long.
+    fn refill(&mut self, idle: bool) {
+        let now = Instant::now();
+        if !idle {
+            self.stirred = now;
+        }
+        if self.cradles.len() >= self.prepared.template.spares {
+            self.full = now;
+        } else if now - self.stirred >= QUIET || now - self.full >= SHORT_FOR {
+            self.full = now;
+            let _ = self.add_cradle();
         }
     }
 
