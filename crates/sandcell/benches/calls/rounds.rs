@@ -34,6 +34,8 @@ pub struct Row {
 pub const BARE: &str = "a bare interpreter";
 pub const EMPTY: &str = "an empty tool";
 const EMPTY_IN_A_ROW: &str = "an empty tool in a row";
+const FRESH: &str = "`create_run_close` of `print(1)`, made ahead";
+const LOADING: &str = "`create_run_close` that loads numpy, pandas and pyplot";
 const UV: &str = "`uv venv` and `uv pip install --offline` of numpy, pandas, matplotlib and scikit-learn";
 
 /// What has been measured, and what later measurements compare with.
@@ -75,15 +77,10 @@ pub fn all(rounds: usize) -> Table {
         Measured::new("a line through a pipe and back (`cat`)", None, None, || {
             timed(|| echo.once())
         }),
-        Measured::new(
-            "`create_run_close` of `print(1)`, made ahead",
-            Some(BARE),
-            Some(0.1),
-            || {
-                std::thread::sleep(PAUSE);
-                timed(|| once(&server, "print(1)"))
-            },
-        ),
+        Measured::new(FRESH, Some(BARE), Some(0.1), || {
+            std::thread::sleep(PAUSE);
+            timed(|| once(&server, "print(1)"))
+        }),
         Measured::new(
             "the same, nothing made ahead (`pool.parked = 0`)",
             Some(BARE),
@@ -163,27 +160,27 @@ pub fn all(rounds: usize) -> Table {
         ));
     }
     if let Some(data) = &data {
+        measured.push(Measured::new(LOADING, Some(BARE), None, || {
+            timed(|| once(&data.plain, Data::CODE))
+        }));
         measured.push(Measured::new(
-            "`create_run_close` with numpy, pandas and pyplot in `preload`",
-            Some(BARE),
-            None,
+            "the same with the three in `preload`",
+            Some(FRESH),
+            Some(1.5),
             || {
-                std::thread::sleep(Duration::from_secs(1));
+                std::thread::sleep(PAUSE);
                 timed(|| once(&data.ahead, Data::CODE))
             },
         ));
         measured.push(Measured::new(
-            "the same from a warmed parent (`pool.warm_parents`)",
-            Some(BARE),
-            None,
+            "the same once more, against loading them",
+            Some(LOADING),
+            Some(0.002),
             || {
-                std::thread::sleep(Duration::from_secs(1));
-                timed(|| once(&data.forked, Data::CODE))
+                std::thread::sleep(PAUSE);
+                timed(|| once(&data.ahead, Data::CODE))
             },
         ));
-        measured.push(Measured::new("the same without `preload`", Some(BARE), None, || {
-            timed(|| once(&data.plain, Data::CODE))
-        }));
     }
     if let Some(packages) = &packages {
         measured.push(Measured::new(UV, None, None, || timed(|| packages.by_uv())));
@@ -377,51 +374,62 @@ fn docker(image: &str) -> Command {
     command
 }
 
-/// Where there is a base with the data libraries: `SANDCELL_BENCH_BASE` names it, `SANDCELL_BENCH_DATA` is the data folder
-/// that it was built in.
+/// Where there are the data libraries: in a base, which `SANDCELL_BENCH_BASE` names and which was built in the data folder
+/// `SANDCELL_BENCH_DATA`, or beside an interpreter, `SANDCELL_TEST_DATA_PYTHON`.
 pub struct Data {
-    base: String,
-    pub folder: PathBuf,
+    /// The setting by which sandboxes have them.
+    setting: String,
+    folder: Option<PathBuf>,
 }
 
 impl Data {
     pub const CODE: &'static str = "import numpy, pandas, matplotlib.pyplot\nprint(1)";
 
     pub fn here() -> Option<Self> {
+        let variable = |name| std::env::var(name).ok();
+        if let (Some(base), Some(folder)) = (variable("SANDCELL_BENCH_BASE"), variable("SANDCELL_BENCH_DATA")) {
+            return Some(Self {
+                setting: format!("base = {base:?}\n"),
+                folder: Some(folder.into()),
+            });
+        }
+        let python = variable("SANDCELL_TEST_DATA_PYTHON")?;
         Some(Self {
-            base: std::env::var("SANDCELL_BENCH_BASE").ok()?,
-            folder: std::env::var_os("SANDCELL_BENCH_DATA")?.into(),
+            setting: format!("python = {python:?}\n"),
+            folder: None,
         })
     }
 
     /// Settings for sandboxes that have loaded them before they are asked for.
-    pub fn settings(&self, more: &str) -> String {
-        let base = &self.base;
-        format!("base = {base:?}\npreload = [\"numpy\", \"pandas\", \"matplotlib.pyplot\"]\n{more}")
+    fn preloaded(&self) -> String {
+        let setting = &self.setting;
+        format!("{setting}preload = [\"numpy\", \"pandas\", \"matplotlib.pyplot\"]\n")
     }
 }
 
 /// Servers whose sandboxes have the data libraries.
 struct Loaded {
     ahead: Client,
-    forked: Client,
     plain: Client,
-    _places: [Place; 3],
+    _places: [Place; 2],
 }
 
 impl Loaded {
     fn start(data: &Data) -> Self {
-        let places = [
-            data.settings(""),
-            data.settings("[pool]\nwarm_parents = true\n"),
-            format!("base = {:?}\n", data.base),
-        ]
-        .map(|settings| Place::with_settings(&settings));
-        let start = |place: &Place| Client::start(place.command(&["serve"]).env("SANDCELL_DATA_DIR", &data.folder));
+        let places = [data.preloaded(), data.setting.clone()].map(|settings| Place::with_settings(&settings));
+        let start = |place: &Place| {
+            let mut command = place.command(&["serve"]);
+            if let Some(folder) = &data.folder {
+                command.env("SANDCELL_DATA_DIR", folder);
+            }
+            Client::start(&mut command)
+        };
+        let ahead = start(&places[0]);
+        // Modules are loaded after the start.
+        std::thread::sleep(Duration::from_secs(10));
         Self {
-            ahead: start(&places[0]),
-            forked: start(&places[1]),
-            plain: start(&places[2]),
+            ahead,
+            plain: start(&places[1]),
             _places: places,
         }
     }
