@@ -48,6 +48,7 @@ pub const MASKED: [&str; 42] = [
 ];
 
 /// Those of them that are folders where they were seen. On a kernel where one is not, it is covered all the same.
+#[cfg(target_os = "linux")]
 pub(crate) const FOLDERS: [&str; 9] = [
     "acpi",
     "asound",
