@@ -91,7 +91,10 @@ mod injected {
                     root_that_can_be_changed()?;
                 }
                 for path in ["/root", "/run", "/srv", "/sys", "/var"] {
-                    rustix::fs::mkdir(below(path), rustix::fs::Mode::from_raw_mode(0o755))?;
+                    match rustix::fs::mkdir(below(path), rustix::fs::Mode::from_raw_mode(0o755)) {
+                        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+                        Err(error) => return Err(error.into()),
+                    }
                     show(&format!("{}{path}", place::host()), path)?;
                 }
                 Ok(())
