@@ -1,7 +1,7 @@
 //! Control groups, version 1 or 2, whichever this machine gives.
 //!
-//! A sandbox's group is made, or taken from one that has ended, and joined ahead of time: joining a group after a pause waits for the kernel (5 to 10 ms
-//! were measured on version 1), making one and writing limits does not.
+//! A sandbox's group is made, or taken from one that has ended, and joined ahead of time: joining a group after a pause
+//! waits for the kernel (5 to 10 ms were measured on version 1), making one and writing limits does not.
 
 mod again;
 mod find;

@@ -102,14 +102,9 @@ mod linux {
 
         fn at_level(layer: Option<&str>, process_level: bool) -> Self {
             Self::with(Template {
-                trees: vec![],
-                config: vec![],
-                mounts: vec![],
                 process_level,
-                spares: 1,
-                enterable: false,
                 disabled: layer.map(str::to_owned),
-                skipped: None,
+                ..template()
             })
         }
 
@@ -237,6 +232,19 @@ print("interfaces", [l.split(":")[0].strip() for l in open("/proc/net/dev").read
 print(open("/proc/self/mountinfo").read())
 print(os.listdir("/"), os.listdir("/dev"))
 "#;
+
+    fn template() -> Template {
+        Template {
+            trees: vec![],
+            config: vec![],
+            mounts: vec![],
+            process_level: false,
+            spares: 1,
+            enterable: false,
+            disabled: None,
+            skipped: None,
+        }
+    }
 
     fn request() -> Request {
         Request {
@@ -372,14 +380,8 @@ print(os.listdir("/"), os.listdir("/dev"))
     fn killed_early() -> Result<(), Failed> {
         for pause in (0..40).map(|number| number * 50) {
             let mut session = Session::with(Template {
-                trees: vec![],
-                config: vec![],
-                mounts: vec![],
-                process_level: false,
-                spares: 1,
                 enterable: true,
-                disabled: None,
-                skipped: None,
+                ..template()
             });
             std::thread::sleep(std::time::Duration::from_micros(pause));
             let launcher = session.launcher.process.id();

@@ -51,11 +51,10 @@ impl Group {
         let Some(request) = self.limited else {
             return Cleared::Spent;
         };
-        let tcp = format!("{memory}/memory.kmem.tcp.usage_in_bytes");
         let usual = self.uses < USES
             && request.cpu_milli >= CORE
-            && small_file(&format!("{memory}/cgroup.procs")).is_empty()
-            && number(&tcp).unwrap_or(0) <= CHARGED_SOCKETS
+            && std::fs::read_to_string(format!("{memory}/cgroup.procs")).is_ok_and(|pids| pids.is_empty())
+            && sockets_hold(memory).is_some_and(|charged| charged <= CHARGED_SOCKETS)
             && number(&format!("{memory}/memory.usage_in_bytes")).is_some_and(|charged| charged <= CHARGED)
             && counted(&format!("{memory}/memory.oom_control"), "oom_kill") == Some(0)
             && counted(&format!("{pids}/pids.events"), "max") == Some(0);
@@ -80,6 +79,15 @@ impl Group {
         } else {
             Cleared::Spent
         }
+    }
+}
+
+/// What is charged to a group for sockets, in bytes: nothing on a kernel that does not count it apart, none where it cannot be
+/// learnt.
+fn sockets_hold(memory: &str) -> Option<u64> {
+    match std::fs::read_to_string(format!("{memory}/memory.kmem.tcp.usage_in_bytes")) {
+        Ok(text) => text.trim().parse().ok(),
+        Err(error) => (error.kind() == std::io::ErrorKind::NotFound).then_some(0),
     }
 }
 
