@@ -3,7 +3,7 @@
 //! What is installed and how is the business of [`Packages`]; here the result is shown in the sandbox
 //! and noted, so that the next request builds on it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -207,6 +207,10 @@ impl Core {
             let mut installed = installer.install(wanted, progress).await?;
             if let Some(folder) = &installed.folder {
                 installed.notes.extend(show(sandbox, installer.as_ref(), folder).await?);
+                let slot = lock(&record.slots).get(installer.language()).cloned();
+                if let Some(slot) = slot {
+                    slot.shows(folder);
+                }
             }
             record.hold(installer.language(), &installed.added);
             lock(&self.history).installed(&record.owner, &installed.added);
@@ -226,6 +230,11 @@ impl Core {
         }
         Ok(bases)
     }
+}
+
+/// Their folders, in the order in which they are shown.
+pub(crate) fn folders(bases: &[Ground]) -> Vec<PathBuf> {
+    bases.iter().filter_map(|(_, base)| base.folder.clone()).collect()
 }
 
 /// Shows a folder of packages in a sandbox and makes them known there; says which names were left alone.

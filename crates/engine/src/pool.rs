@@ -10,6 +10,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::num::NonZero;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread::available_parallelism;
 use std::time::Duration;
@@ -26,6 +27,7 @@ use crate::cells::open;
 use crate::core::Core;
 use crate::floor::GIVE_WAY;
 use crate::meter::read_usage;
+use crate::packages::folders;
 use crate::passed::PassedOver;
 use crate::sync::lock;
 use crate::warden::{CLOSE, Plan, create};
@@ -98,7 +100,14 @@ struct State {
     /// What one is taken to cost at least.
     each_least: u64,
     modules: Modules,
+    /// The folders of packages that sandboxes start with by now.
+    attached: Vec<PathBuf>,
+    /// What there is, or could not be had, an interpreter for whose copies sessions begin as.
+    warmed: Option<Warmth>,
 }
+
+/// What such an interpreter has loaded, and the folders of packages that it sees.
+type Warmth = (Vec<String>, Vec<PathBuf>);
 
 /// The modules that are loaded ahead.
 #[derive(Debug)]
@@ -128,6 +137,8 @@ impl Pool {
                 failures: 0,
                 told: HashSet::new(),
             },
+            attached: Vec::new(),
+            warmed: None,
         };
         state.want = Self::bounds(&state).0;
         Self {
@@ -270,6 +281,27 @@ impl Pool {
         state.want = state.want.clamp(least, most);
     }
 
+    /// A sandbox starts with these folders of packages.
+    pub(crate) fn starts_with(&self, attached: Vec<PathBuf>) {
+        let mut state = lock(&self.state);
+        if state.attached != attached {
+            state.attached = attached;
+            drop(state);
+            self.wake.notify_one();
+        }
+    }
+
+    /// What an interpreter should be warmed with that none was yet.
+    fn cold(&self) -> Option<Warmth> {
+        let mut state = lock(&self.state);
+        let wanted = (state.modules.wanted.clone(), state.attached.clone());
+        if state.warmed.as_ref() == Some(&wanted) {
+            return None;
+        }
+        state.warmed = Some(wanted.clone());
+        Some(wanted)
+    }
+
     /// The modules that the next one loads.
     fn modules(&self) -> Vec<String> {
         lock(&self.state).modules.wanted.clone()
@@ -324,16 +356,19 @@ fn bounds(fixed: Option<usize>, memory: u64, each: u64) -> (usize, usize) {
     }
 }
 
-/// Has an interpreter load the modules, if any, so that sessions begin as its copies. Whatever fails is only slower.
+/// Has an interpreter load the modules, if any, so that sessions begin as its copies, unless one has. Whatever fails is only
+/// slower.
 async fn warm(core: &Arc<Core>) {
-    let modules = core.pool.modules();
     let (Some(language), Some(backend)) = (core.languages.first(), core.backends.first()) else {
         return;
     };
     if !core.config().pool.warm {
         return;
     }
-    let why = match timeout(WARM, language.warm(backend, &modules)).await {
+    let Some((modules, attached)) = core.pool.cold() else {
+        return;
+    };
+    let why = match timeout(WARM, language.warm(backend, &modules, &attached)).await {
         Ok(Ok(missing)) => {
             // Those are tried again in each sandbox, which may have packages that the interpreter does not see.
             tracing::debug!(missing = missing.len(), "sessions begin as copies of one interpreter");
@@ -355,9 +390,13 @@ pub(crate) async fn fill(core: Arc<Core>) {
     let makers = available_parallelism().map_or(1, NonZero::get);
     let filling = async {
         sleep(SETTLE).await;
-        warm(&core).await;
+        // A base that cannot be had now may be there when the first sandbox is made.
+        if let Ok(bases) = core.bases() {
+            core.pool.starts_with(folders(&bases));
+        }
         let mut making = JoinSet::new();
         loop {
+            warm(&core).await;
             join_all(core.pool.surplus().into_iter().map(end)).await;
             let gives_way = core.pool.gives_way(core.floor.is_crowded());
             while !gives_way && making.len() < makers && core.pool.lacks(making.len()) {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -135,6 +136,16 @@ impl Slot {
     /// Takes the waiting interpreter, if there is one.
     pub(crate) fn take(&self) -> Option<Held> {
         lock(&self.state).session.take()
+    }
+
+    /// Ends a waiting interpreter that has run nothing yet and has loaded ahead what this folder of packages has as well: the
+    /// next one loads it from there.
+    pub(crate) fn shows(&self, folder: &Path) {
+        let mut state = lock(&self.state);
+        let stale = |held: &mut Held| held.cells == 0 && held.session.has_loaded_from(folder);
+        let ended = state.session.take_if(stale);
+        drop(state);
+        drop(ended);
     }
 
     /// Gives an interpreter back for the next cell.

@@ -12,8 +12,7 @@ use tracing::{Instrument as _, Span};
 use crate::core::Core;
 use crate::expiring::Told;
 use crate::lasting::EventKind;
-use crate::packages::Ground;
-use crate::packages::show;
+use crate::packages::{Ground, folders, show};
 use crate::passed::{PassedOver, absent_before, lacks, together};
 use crate::record::{Gone, GoneWhy, Record};
 use crate::sessions::{Held, Slot};
@@ -257,6 +256,9 @@ pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Made, Failure> {
             0..0,
             absent_before(&core.config().absent_backends, &core.backends, name),
         );
+    }
+    if plan.spec.image.is_none() {
+        core.pool.starts_with(folders(&bases));
     }
     for (installer, base) in &bases {
         if let Some(folder) = &base.folder {

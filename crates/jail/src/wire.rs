@@ -51,6 +51,8 @@ pub enum ToLauncher {
         parent: u64,
         /// The interpreter and its arguments.
         argv: Vec<String>,
+        /// Read-only folders of the host that it sees, as attached ones are seen in sandboxes.
+        folders: Vec<PathBuf>,
     },
     /// End a warmed parent. Its children live on.
     Cool {

@@ -175,8 +175,13 @@ impl Language for Travelling {
         found.map(Some).ok_or_else(|| absent(name, image))
     }
 
-    async fn warm(&self, backend: &Arc<dyn Backend>, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
-        self.home.warm(backend, modules).await
+    async fn warm(
+        &self,
+        backend: &Arc<dyn Backend>,
+        modules: &[String],
+        attached: &[PathBuf],
+    ) -> Result<Vec<NotLoaded>, SessionError> {
+        self.home.warm(backend, modules, attached).await
     }
 
     async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError> {

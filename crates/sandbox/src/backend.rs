@@ -118,13 +118,14 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     }
 
     /// Starts an interpreter that belongs to no sandbox, and whose children enter sandboxes of this back end
-    /// ([`Sandbox::adopt`]). It sees what a fresh sandbox sees, and nobody's code may come into it. `argv` is the program with
-    /// its arguments; it has a control channel, and neither environment nor output.
+    /// ([`Sandbox::adopt`]). It sees what a fresh sandbox sees with these folders attached ([`Sandbox::attach`]), and nobody's
+    /// code may come into it. `argv` is the program with its arguments; it has a control channel, and neither environment
+    /// nor output.
     ///
     /// # Errors
     /// [`SandboxError::Unsupported`] where there is no such thing.
-    async fn warm(&self, argv: &[String]) -> Result<Parent, SandboxError> {
-        let _ = argv;
+    async fn warm(&self, argv: &[String], attached: &[PathBuf]) -> Result<Parent, SandboxError> {
+        let _ = (argv, attached);
         Err(SandboxError::Unsupported("warmed interpreters".to_owned()))
     }
 
@@ -195,6 +196,11 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
     async fn attach(&self, folder: &Path) -> Result<String, SandboxError> {
         let _ = folder;
         Err(SandboxError::Unsupported("installing packages".to_owned()))
+    }
+
+    /// The folders that were attached, in the order of their places.
+    async fn attached(&self) -> Vec<PathBuf> {
+        Vec::new()
     }
 
     /// Whether packages can be shown in it, which are made for the interpreters of this machine.

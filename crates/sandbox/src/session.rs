@@ -1,6 +1,7 @@
 //! Live interpreters that keep variables between executions.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,12 +46,18 @@ pub trait Language: Send + Sync + std::fmt::Debug {
     }
 
     /// Makes an interpreter ready that has loaded these modules once, so that later sessions in sandboxes of this back end
-    /// begin as copies of it. Says which modules could not be loaded. Sessions that cannot begin so start as ever.
+    /// to which just these folders are attached begin as copies of it, in place of an earlier one. Says which modules could
+    /// not be loaded. Sessions that cannot begin so start as ever.
     ///
     /// # Errors
     /// There is no such interpreter; the reason is for the operator.
-    async fn warm(&self, backend: &Arc<dyn Backend>, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
-        let _ = (backend, modules);
+    async fn warm(
+        &self,
+        backend: &Arc<dyn Backend>,
+        modules: &[String],
+        attached: &[PathBuf],
+    ) -> Result<Vec<NotLoaded>, SessionError> {
+        let _ = (backend, modules, attached);
         Err(SandboxError::Unsupported("warmed interpreters".to_owned()).into())
     }
 
@@ -259,6 +266,13 @@ pub trait Session: Send + std::fmt::Debug {
     async fn preload(&mut self, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
         let _ = modules;
         Ok(Vec::new())
+    }
+
+    /// Whether it has loaded ahead ([`preload`](Self::preload)) what this folder of packages has as well, perhaps in another
+    /// version.
+    fn has_loaded_from(&self, folder: &Path) -> bool {
+        let _ = folder;
+        false
     }
 
     /// Whether nothing has come of it since it was made. Asked of one that waits for its first cell: if something has, its

@@ -257,9 +257,10 @@ impl Conversation {
         &self,
         parent: u64,
         argv: Vec<String>,
+        folders: Vec<PathBuf>,
         descriptors: [OwnedFd; 2],
     ) -> Result<(), SandboxError> {
-        self.send(&ToLauncher::Warm { parent, argv }, &descriptors)
+        self.send(&ToLauncher::Warm { parent, argv, folders }, &descriptors)
             .await
             .map_err(|source| SandboxError::Setup {
                 step: "ask the launcher for a warmed interpreter".to_owned(),

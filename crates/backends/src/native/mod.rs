@@ -361,12 +361,14 @@ impl Backend for NativeBackend {
         true
     }
 
-    async fn warm(&self, argv: &[String]) -> Result<Parent, SandboxError> {
+    async fn warm(&self, argv: &[String], attached: &[PathBuf]) -> Result<Parent, SandboxError> {
         if !self.enterable {
             return Err(SandboxError::Unsupported("warmed interpreters".to_owned()));
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        parent::start(self.conversation().await?, number, argv).await
+        let folders = attached.iter().map(|folder| sandbox::whole_path(folder));
+        let folders = folders.collect::<Result<Vec<_>, _>>()?;
+        parent::start(self.conversation().await?, number, argv, folders).await
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {

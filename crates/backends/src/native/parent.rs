@@ -1,6 +1,7 @@
 //! The server's end of a warmed interpreter: its control channel, which is spoken to while it loads modules.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -19,11 +20,12 @@ const EVENTS: usize = 16;
 /// Bytes of one event.
 const PIECE: usize = 64 << 10;
 
-/// Starts one.
+/// Starts one that sees these folders at the places of attached ones.
 pub(super) async fn start(
     conversation: Arc<Conversation>,
     number: u64,
     argv: &[String],
+    folders: Vec<PathBuf>,
 ) -> Result<Parent, SandboxError> {
     let setup = |source: std::io::Error| SandboxError::Setup {
         step: "make the pipes of a warmed interpreter".to_owned(),
@@ -36,7 +38,7 @@ pub(super) async fn start(
     let writer = pipe::Sender::from_owned_fd(our_output).map_err(setup)?;
     let mut reader = pipe::Receiver::from_owned_fd(our_input).map_err(setup)?;
     conversation
-        .warm(number, argv.to_vec(), [their_input, their_output])
+        .warm(number, argv.to_vec(), folders, [their_input, their_output])
         .await?;
     let (sender, events) = mpsc::channel(EVENTS);
     let reading = tokio::spawn(async move {

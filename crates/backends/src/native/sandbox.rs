@@ -1,7 +1,7 @@
 //! A native sandbox: a jail, and an agent client on its pipes.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -33,8 +33,16 @@ pub(super) struct NativeSandbox {
     image: Option<Image>,
     /// Whether its end was asked for.
     closing: AtomicBool,
-    /// How many folders were attached, successfully or not: each mount point is used once.
-    attached: tokio::sync::Mutex<usize>,
+    /// The folders that were attached; one without a name failed, whose mount point is not used again.
+    attached: tokio::sync::Mutex<Vec<PathBuf>>,
+}
+
+/// A folder's path with no symbolic link in it.
+pub(super) fn whole_path(folder: &Path) -> Result<PathBuf, SandboxError> {
+    folder.canonicalize().map_err(|source| SandboxError::Setup {
+        step: format!("find the folder {}", folder.display()),
+        source,
+    })
 }
 
 impl NativeSandbox {
@@ -54,7 +62,7 @@ impl NativeSandbox {
             memory,
             image,
             closing: AtomicBool::new(false),
-            attached: tokio::sync::Mutex::new(0),
+            attached: tokio::sync::Mutex::default(),
         }
     }
 
@@ -128,18 +136,22 @@ impl Sandbox for NativeSandbox {
             ));
         }
         let mut attached = self.attached.lock().await;
-        let number = *attached;
+        let number = attached.len();
         let full = || SandboxError::Full {
             what: format!("at most {ATTACHMENTS} sets of packages fit into one sandbox"),
         };
         let attachment = plan::attach("", number).ok_or_else(full)?;
-        let folder = folder.canonicalize().map_err(|source| SandboxError::Setup {
-            step: format!("find the folder {}", folder.display()),
-            source,
-        })?;
-        *attached += 1;
-        self.jail.attach(number, folder).await?;
+        let whole = whole_path(folder)?;
+        attached.push(PathBuf::new());
+        self.jail.attach(number, whole).await?;
+        if let Some(last) = attached.last_mut() {
+            folder.clone_into(last);
+        }
         Ok(attachment.path)
+    }
+
+    async fn attached(&self) -> Vec<PathBuf> {
+        self.attached.lock().await.clone()
     }
 
     async fn forward(&self, port: u16) -> Result<Forward, SandboxError> {

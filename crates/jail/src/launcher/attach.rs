@@ -45,21 +45,41 @@ impl Namespaces {
     }
 }
 
+/// A folder that has not been put at its place yet.
+pub(super) struct View {
+    /// The detached overlay.
+    pub(super) mount: OwnedFd,
+    /// Its place inside.
+    pub(super) path: String,
+}
+
 /// Shows `folder` as the `number`th attached folder of the sandbox that has these namespaces.
 pub(super) fn attach(namespaces: &Namespaces, folder: &Path, number: usize) -> Result<(), StepError> {
-    let named = |name: &str, error: &io::Error| StepError {
+    let view = view(folder, number)?;
+    move_in(&view, namespaces).map_err(|error| named("attach the folder", &error))
+}
+
+fn named(name: &str, error: &io::Error) -> StepError {
+    StepError {
         step: name.to_owned(),
         layer: None,
         errno: error.raw_os_error().unwrap_or(libc::EIO),
-    };
+    }
+}
+
+/// What shows `folder` as the `number`th attached one.
+pub(super) fn view(folder: &Path, number: usize) -> Result<View, StepError> {
     let plain = folder.is_absolute() && !folder.components().any(|part| part == Component::ParentDir);
     let source = plain
         .then(|| format!("{}{}", place::host(), folder.display()))
         .ok_or_else(|| named("name the folder to attach", &io::Error::from_raw_os_error(libc::EINVAL)))?;
     let attachment = plan::attach(&source, number)
         .ok_or_else(|| named("find a free mount point", &io::Error::from_raw_os_error(libc::ENOSPC)))?;
-    let view = view_of(&attachment.source).map_err(|error| named("make a view of the folder", &error))?;
-    move_in(&view, namespaces, &attachment.path).map_err(|error| named("attach the folder", &error))
+    let mount = view_of(&attachment.source).map_err(|error| named("make a view of the folder", &error))?;
+    Ok(View {
+        mount,
+        path: attachment.path,
+    })
 }
 
 /// A detached read-only overlay of a folder.
@@ -70,13 +90,13 @@ fn view_of(source: &str) -> io::Result<OwnedFd> {
     view
 }
 
-fn move_in(view: &OwnedFd, namespaces: &Namespaces, path: &str) -> io::Result<()> {
+fn move_in(view: &View, namespaces: &Namespaces) -> io::Result<()> {
     match fork(0, SIGCHLD, None)? {
         Forked::Child => {
             let moved = move_into_link_name_space(namespaces.user.as_fd(), Some(LinkNameSpaceType::User))
                 .and_then(|()| move_into_link_name_space(namespaces.mount.as_fd(), Some(LinkNameSpaceType::Mount)))
                 .map_err(io::Error::from)
-                .and_then(|()| put(view, path));
+                .and_then(|()| put(&view.mount, &view.path));
             exit_now(moved.map_or_else(|error| error.raw_os_error().unwrap_or(UNKNOWN), |()| 0))
         }
         Forked::Parent { pidfd, .. } => {

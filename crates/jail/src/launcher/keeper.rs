@@ -381,7 +381,9 @@ impl Keeper {
                 let error = self.attach(id, number, &folder).err();
                 self.tell(&FromLauncher::Attached { id, number, error }).is_ok()
             }
-            Ok(Some((ToLauncher::Warm { parent, argv }, descriptors))) => self.warm(parent, &argv, descriptors),
+            Ok(Some((ToLauncher::Warm { parent, argv, folders }, descriptors))) => {
+                self.warm(parent, &argv, &folders, descriptors)
+            }
             Ok(Some((ToLauncher::Cool { parent }, _))) => {
                 if let Some(parent) = self.parents.get(&parent) {
                     parent.kill();

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::process::{Resource as Kernel, Signal};
 use serde::{Deserialize, Serialize};
 
+use super::attach::View;
 use super::common;
 use super::faults;
 use super::host::{self, Prepared};
@@ -65,10 +66,11 @@ pub(super) struct Parent {
 }
 
 impl Parent {
-    /// Starts one. `descriptors` are its control channel.
+    /// Starts one that sees these folders. `descriptors` are its control channel.
     pub(super) fn start(
         prepared: &Prepared,
         argv: &[String],
+        views: Vec<View>,
         descriptors: Vec<OwnedFd>,
         host_id: u32,
     ) -> io::Result<Self> {
@@ -78,7 +80,7 @@ impl Parent {
         let program = Program::new(argv, &BTreeMap::new(), &["/"]).map_err(|error| error.source)?;
         let (ours, theirs) = pair()?;
         match fork(0, SIGCHLD, None)? {
-            Forked::Child => live(prepared, common, theirs, control, &program, host_id),
+            Forked::Child => live(prepared, common, theirs, control, views, &program, host_id),
             Forked::Parent { pid, pidfd } => {
                 rustix::fs::fcntl_setfl(&ours, rustix::fs::OFlags::NONBLOCK)?;
                 Ok(Self {
@@ -149,15 +151,16 @@ fn live(
     common: &OwnedFd,
     socket: OwnedFd,
     control: [OwnedFd; 2],
+    views: Vec<View>,
     program: &Program,
     host_id: u32,
 ) -> ! {
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    let Ok([socket, common]) = arrange(&control, socket, common) else {
+    let Ok(([socket, common], views)) = arrange(&control, socket, common, views) else {
         exit_now(2)
     };
     std::mem::forget(control);
-    let error = match lock(prepared, &socket, common, host_id) {
+    let error = match lock(prepared, &socket, common, views, host_id) {
         Ok(()) => {
             let error = program.execute();
             StepError::new("execute the interpreter", None, &error)
@@ -174,24 +177,47 @@ fn live(
 }
 
 /// Puts the control channel at 3 and 4, the socket at 5, and closes all else but the common namespace, which is given back
-/// with the socket.
-fn arrange(control: &[OwnedFd; 2], socket: OwnedFd, common: &OwnedFd) -> io::Result<[OwnedFd; 2]> {
-    const ABOVE: i32 = 16;
+/// with the socket, and the views.
+fn arrange(
+    control: &[OwnedFd; 2],
+    socket: OwnedFd,
+    common: &OwnedFd,
+    views: Vec<View>,
+) -> io::Result<([OwnedFd; 2], Vec<View>)> {
+    const ABOVE: i32 = 32;
     const SOCKET: i32 = 5;
     const COMMON: i32 = 6;
+    const VIEWS: i32 = 7;
     let [input, output] = control;
-    let high = [input, output, &socket, common].map(|descriptor| rustix::io::fcntl_dupfd_cloexec(descriptor, ABOVE));
-    std::mem::forget(socket);
-    for (descriptor, place) in high.into_iter().zip(3..) {
+    let (mounts, paths): (Vec<_>, Vec<_>) = views.into_iter().map(|view| (view.mount, view.path)).unzip();
+    let all = [input, output, &socket, common].into_iter().chain(&mounts);
+    let high: Vec<_> = all
+        .map(|descriptor| rustix::io::fcntl_dupfd_cloexec(descriptor, ABOVE))
+        .collect();
+    std::mem::forget((socket, mounts));
+    let mut end = 3;
+    for descriptor in high {
         let descriptor = descriptor?;
-        sys::fd::duplicate_to(descriptor.as_fd(), place)?;
+        sys::fd::duplicate_to(descriptor.as_fd(), end)?;
         std::mem::forget(descriptor);
+        end += 1;
     }
-    sys::fd::close_from(7)?;
-    Ok([sys::fd::adopt(SOCKET)?, sys::fd::adopt(COMMON)?])
+    sys::fd::close_from(end.unsigned_abs())?;
+    let views = paths.into_iter().zip(VIEWS..).map(|(path, number)| {
+        let mount = sys::fd::adopt(number)?;
+        Ok(View { mount, path })
+    });
+    let views = views.collect::<io::Result<_>>()?;
+    Ok(([sys::fd::adopt(SOCKET)?, sys::fd::adopt(COMMON)?], views))
 }
 
-fn lock(prepared: &Prepared, socket: &OwnedFd, common: OwnedFd, host_id: u32) -> Result<(), StepError> {
+fn lock(
+    prepared: &Prepared,
+    socket: &OwnedFd,
+    common: OwnedFd,
+    views: Vec<View>,
+    host_id: u32,
+) -> Result<(), StepError> {
     let named = |step: &str, result: io::Result<()>| result.map_err(|error| StepError::new(step, None, &error));
     // Its children have it from here: they go before their sandboxes' first processes when memory runs out.
     let adjustment = format!("{}/proc/self/oom_score_adj", plan::place::host());
@@ -211,6 +237,11 @@ fn lock(prepared: &Prepared, socket: &OwnedFd, common: OwnedFd, host_id: u32) ->
         crate::steps::run(&step).map_err(|error| StepError::new(&step.name(), step.layer(), &error))?;
         if step == plan::Step::DieWithLauncher && hung_up(socket) {
             exit_now(0);
+        }
+        if step == plan::Step::Pivot {
+            for view in &views {
+                named("attach the folder", crate::steps::attach(&view.mount, &view.path))?;
+            }
         }
     }
     Ok(())

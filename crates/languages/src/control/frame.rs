@@ -100,6 +100,8 @@ pub enum Frame {
         nonce: String,
         /// Those that could not be; at most 200.
         missing: Vec<NotLoaded>,
+        /// The top-level modules that are loaded by now and are no part of the language; at most 2,000.
+        loaded: Vec<String>,
     },
 }
 
@@ -158,6 +160,7 @@ enum Header {
     Preloaded {
         nonce: String,
         missing: Vec<NotLoaded>,
+        loaded: Vec<String>,
     },
 }
 
@@ -286,14 +289,20 @@ fn parse(mut body: Bytes) -> Result<Frame, FrameError> {
             }
             Ok(Frame::Variables { nonce, variables })
         }
-        Header::Preloaded { nonce, mut missing } => {
+        Header::Preloaded {
+            nonce,
+            mut missing,
+            mut loaded,
+        } => {
             no_blobs(&body)?;
             missing.truncate(200);
             for module in &mut missing {
                 clip(&mut module.name, 200);
                 clip(&mut module.why, 300);
             }
-            Ok(Frame::Preloaded { nonce, missing })
+            loaded.truncate(2000);
+            loaded.retain(|name| name.len() <= 200);
+            Ok(Frame::Preloaded { nonce, missing, loaded })
         }
     }
 }

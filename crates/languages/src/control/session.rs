@@ -7,6 +7,7 @@
 mod ask;
 
 use std::num::NonZero;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -96,8 +97,28 @@ pub struct DriverSession {
     features: SessionFeatures,
     /// Whether it knows what a module is: drivers that are handed over at their start do.
     modules: bool,
-    /// Modules that it has loaded from the start.
-    loaded: Vec<String>,
+    /// What it has loaded before its first cell.
+    ahead: Arc<Ahead>,
+}
+
+/// Modules that were loaded before the first cell.
+#[derive(Debug, Default)]
+pub struct Ahead {
+    /// Those that were asked for.
+    asked: Vec<String>,
+    /// All that came with them and are no part of the language, by the first part of their names.
+    top: Vec<String>,
+}
+
+impl Ahead {
+    /// Whether this folder of packages has some of them, too: perhaps in other versions.
+    #[must_use]
+    pub fn is_in(&self, folder: &Path) -> bool {
+        // A package, a module, or one that was compiled: `numpy`, `six.py`, `_cffi_backend.cpython-311-x86_64-linux-gnu.so`.
+        let is_here = |name: &str| self.top.iter().any(|top| name.split('.').next() == Some(top));
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        !self.top.is_empty() && { entries }.any(|entry| entry.file_name().to_str().is_some_and(is_here))
+    }
 }
 
 /// The way to the process, shared with interrupters for as long as the session lives.
@@ -140,13 +161,13 @@ impl DriverSession {
     pub async fn adopt(
         sandbox: &dyn Sandbox,
         parent: u64,
-        loaded: Vec<String>,
+        ahead: Arc<Ahead>,
         start: Start,
     ) -> Result<Self, SessionError> {
         let process = sandbox.adopt(parent).await?;
         let mut session = Self::of(process, &start, sandbox.memory_limit())?;
         session.be_ready(start).await?;
-        session.loaded = loaded;
+        session.ahead = ahead;
         Ok(session)
     }
 
@@ -163,6 +184,12 @@ impl DriverSession {
         session.be_ready(start).await?;
         let missing = session.ask_to_load(modules).await?;
         Ok((session, missing))
+    }
+
+    /// What it has loaded ahead.
+    #[must_use]
+    pub fn ahead(&self) -> &Arc<Ahead> {
+        &self.ahead
     }
 
     fn of(process: Process, start: &Start, memory: Option<u64>) -> Result<Self, SessionError> {
@@ -197,7 +224,7 @@ impl DriverSession {
             code: start.code,
             features: start.features,
             modules: !start.boot.is_empty(),
-            loaded: Vec::new(),
+            ahead: Arc::default(),
         })
     }
 
@@ -666,6 +693,10 @@ impl Session for DriverSession {
 
     async fn preload(&mut self, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
         self.load_modules(modules).await
+    }
+
+    fn has_loaded_from(&self, folder: &Path) -> bool {
+        self.ahead.is_in(folder)
     }
 
     fn is_untouched(&self) -> bool {

@@ -12,6 +12,7 @@ mod probe;
 mod remember;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -105,11 +106,11 @@ impl PythonLanguage {
             control: true,
         };
         if sandbox.image().is_none()
-            && let Some(chosen) = self.parents.choose()
+            && let Some(chosen) = self.parents.choose(&sandbox.attached().await)
         {
             let boot = driver::begin_frame(&command.env, &command.cwd);
             let start = self.start(command.clone(), boot);
-            let adopted = DriverSession::adopt(sandbox, chosen.number, chosen.loaded.clone(), start).await;
+            let adopted = DriverSession::adopt(sandbox, chosen.number, Arc::clone(&chosen.ahead), start).await;
             self.parents.told(&chosen, &adopted);
             if let Ok(session) = adopted {
                 return Ok(session);
@@ -166,7 +167,12 @@ impl Language for PythonLanguage {
         analysis::analyse(code, advice)
     }
 
-    async fn warm(&self, backend: &Arc<dyn Backend>, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
+    async fn warm(
+        &self,
+        backend: &Arc<dyn Backend>,
+        modules: &[String],
+        attached: &[PathBuf],
+    ) -> Result<Vec<NotLoaded>, SessionError> {
         let command = Command {
             argv: self.driver.argv(),
             env: BTreeMap::new(),
@@ -180,6 +186,7 @@ impl Language for PythonLanguage {
             boot: self.driver.frames_of_parent(),
             start: self.start(command, Bytes::new()),
             modules: modules.to_vec(),
+            attached: attached.to_vec(),
         };
         self.parents.start(recipe).await
     }

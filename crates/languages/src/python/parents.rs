@@ -3,6 +3,7 @@
 //! It is replaced after so many children or so much time, since all of them have its hash seed and its layout in memory.
 //! Whatever fails here, the session is started in the usual way.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use sandcell_sandbox::{Backend, NotLoaded, SessionError};
 
-use crate::control::{DriverSession, Start};
+use crate::control::{Ahead, DriverSession, Start};
 
 /// After so many children, or so long, another one takes its place.
 const CHILDREN_MAX: u32 = 1000;
@@ -28,14 +29,15 @@ pub(super) struct Recipe {
     pub(super) start: Start,
     pub(super) boot: Bytes,
     pub(super) modules: Vec<String>,
+    /// Folders with packages that it sees, in the order of their places.
+    pub(super) attached: Vec<PathBuf>,
 }
 
 /// One that is ready.
 #[derive(Debug)]
 struct Warm {
     number: u64,
-    /// Modules that it has loaded.
-    loaded: Vec<String>,
+    ahead: Arc<Ahead>,
     since: Instant,
     children: AtomicU32,
     failures: AtomicU32,
@@ -57,7 +59,16 @@ pub(super) struct Parents {
 pub(super) struct Chosen {
     warm: Arc<Warm>,
     pub(super) number: u64,
-    pub(super) loaded: Vec<String>,
+    pub(super) ahead: Arc<Ahead>,
+}
+
+impl Warm {
+    /// Whether an interpreter that started in a sandbox with these folders would have loaded the same. What is attached there
+    /// alone may hold other versions of what the parent has loaded.
+    fn fits(&self, attached: &[PathBuf]) -> bool {
+        let beyond = attached.strip_prefix(self.recipe.attached.as_slice());
+        beyond.is_some_and(|folders| !folders.iter().any(|folder| self.ahead.is_in(folder)))
+    }
 }
 
 impl Parents {
@@ -69,22 +80,16 @@ impl Parents {
     /// Starts one, in place of the one that there is.
     pub(super) async fn start(&self, recipe: Recipe) -> Result<Vec<NotLoaded>, SessionError> {
         let _alone = self.starting.lock().await;
-        let parent = recipe.backend.warm(&recipe.argv).await?;
+        let parent = recipe.backend.warm(&recipe.argv, &recipe.attached).await?;
         let start = Start {
             boot: recipe.boot.clone(),
             copies: false,
             ..recipe.start.clone()
         };
         let (driver, missing) = DriverSession::parent(parent.process, start, &recipe.modules).await?;
-        let is_missing = |name: &String| missing.iter().any(|missing| missing.name == *name);
         let warm = Warm {
             number: parent.number,
-            loaded: recipe
-                .modules
-                .iter()
-                .filter(|name| !is_missing(name))
-                .cloned()
-                .collect(),
+            ahead: Arc::clone(driver.ahead()),
             since: Instant::now(),
             children: AtomicU32::new(0),
             failures: AtomicU32::new(0),
@@ -95,16 +100,16 @@ impl Parents {
         Ok(missing)
     }
 
-    /// The parent of one more child.
-    pub(super) fn choose(self: &Arc<Self>) -> Option<Chosen> {
-        let warm = self.current().clone()?;
+    /// The parent of one more child, for a sandbox with these folders.
+    pub(super) fn choose(self: &Arc<Self>, attached: &[PathBuf]) -> Option<Chosen> {
+        let warm = self.current().clone().filter(|warm| warm.fits(attached))?;
         let before = warm.children.fetch_add(1, Ordering::Relaxed);
         if before >= CHILDREN_MAX || warm.since.elapsed() > AGE_MAX {
             self.renew(&warm);
         }
         Some(Chosen {
             number: warm.number,
-            loaded: warm.loaded.clone(),
+            ahead: Arc::clone(&warm.ahead),
             warm,
         })
     }

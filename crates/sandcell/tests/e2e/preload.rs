@@ -1,6 +1,8 @@
 use serde_json::json;
 
+use crate::packages::{command, stocked};
 use crate::support::client::{Answer, Client};
+use crate::support::index::Wheel;
 use crate::support::machine::descendants;
 use crate::support::place::Place;
 use crate::support::{PATIENCE, begin, until};
@@ -87,4 +89,36 @@ fn a_name_that_is_no_module_is_refused_before_anything_starts() {
         !output.status.success() && text.contains("`preload`") && text.contains("os; print(1)"),
         "{text}"
     );
+}
+
+#[test]
+fn what_is_installed_wins_over_what_was_loaded_ahead() {
+    let _turn = begin!();
+    let settings = "base = \"tools\"\npreload = [\"demo_one\"]\n[pool]\nparked = 1\n";
+    let (place, index) = (Place::with_settings(settings), stocked());
+    index.add(&Wheel::new("other", "1.0").file("other.py", "name = 'other'\n"));
+    let arguments = ["base", "build", "tools", "demo-one==1.0"];
+    let built = command(&place, &index.url(), &arguments).output().unwrap();
+    assert!(built.status.success(), "{built:?}");
+    let server = Client::start(&mut command(&place, &index.url(), &["serve"]));
+    let waits = || drop(in_one_that_waited(&server, "demo_one", ""));
+    let look = "import sys\nprint('demo_one' in sys.modules)\nimport demo_one\nprint(demo_one.answer)";
+
+    waits();
+    let answer = server.call("create_run_close", json!({"code": look, "packages": ["demo-one==2.0"]}));
+    assert_eq!(answer.output(), "False\n2\n", "{answer:?}");
+
+    waits();
+    let answer = server.call("create_sandbox", json!({"packages": ["demo-one==2.0"]}));
+    let answer = server.call(
+        "execute_code",
+        json!({"code": look, "sandbox_id": answer.data()["sandbox_id"]}),
+    );
+    assert_eq!(answer.output(), "False\n2\n", "{answer:?}");
+
+    // Nothing else costs the modules that were loaded.
+    waits();
+    let code = format!("{look}\nimport other\nprint(other.name)");
+    let answer = server.call("create_run_close", json!({"code": code, "packages": ["other"]}));
+    assert_eq!(answer.output(), "True\n42\nother\n", "{answer:?}");
 }

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::packages::{command, stocked};
 use crate::support::client::{Answer, Client};
 use crate::support::place::Place;
 use crate::support::{PATIENCE, begin, is_root, machine, until};
@@ -290,4 +291,53 @@ fn a_copy_has_what_an_interpreter_of_its_own_would_have() {
         serde_json::from_str::<Value>(answer.output().trim()).unwrap()
     });
     assert_eq!(copy, own);
+}
+
+#[test]
+fn a_copy_has_the_modules_of_the_base_that_its_sandbox_has() {
+    let _turn = begin!();
+    let settings = "base = \"tools\"\npreload = [\"demo_one\"]\n[pool]\nparked = 0\nwarm_parents = true\n";
+    let (place, index) = (Place::with_settings(settings), stocked());
+    let build = |package: &str| {
+        let arguments = ["base", "build", "tools", package];
+        let built = command(&place, &index.url(), &arguments).output().unwrap();
+        assert!(built.status.success(), "{built:?}");
+    };
+    build("demo-one==1.0");
+    let server = Client::start(&mut command(&place, &index.url(), &["serve"]));
+    // A sandbox has its base from the start, whoever loads the module.
+    let look = "import os, sys\nprint(os.getppid(), 'demo_one' in sys.modules)\nimport demo_one, helper_one\n\
+                print(demo_one.answer, demo_one.__file__, len(os.listdir(os.path.dirname(helper_one.__file__))) > 1)";
+    let copy_with = |answer: &str, file: &str| {
+        until(PATIENCE, "a session begins as a copy with the base's module", || {
+            let said = fresh(&server, look).output();
+            let (first, second) = said.trim().split_once('\n').unwrap();
+            assert_eq!(
+                second,
+                format!("{answer} /opt/sandcell/0/{file} True"),
+                "{}",
+                server.log()
+            );
+            (first == "0 True").then_some(())
+        });
+    };
+    copy_with("42", "demo_one.py");
+
+    // What is installed later wins over what the parent has loaded, where no session has begun yet.
+    let answer = server.call(
+        "create_run_close",
+        json!({"code": "import demo_one\nprint(demo_one.answer)", "packages": ["demo-one==2.0"]}),
+    );
+    assert_eq!(answer.output().trim(), "2", "{answer:?}");
+
+    // Another base of that name: its modules from the first sandbox on, and a parent that has loaded them soon.
+    build("demo-one==2.0");
+    let look =
+        "import os, sys\nprint(os.getppid(), 'demo_one' in sys.modules)\nimport demo_one\nprint(demo_one.answer)";
+    let mut last = String::new();
+    until(PATIENCE, "the next parent has the new base", || {
+        last = fresh(&server, look).output();
+        assert!(last.ends_with("\n2\n"), "{last}\n{}", server.log());
+        last.starts_with("0 True\n").then_some(())
+    });
 }

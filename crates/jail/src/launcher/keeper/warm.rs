@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, fstat, stat};
@@ -13,6 +14,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStat
 use rustix::process::{pidfd_open, pidfd_send_signal, waitid};
 
 use super::{Jail, Keeper, State};
+use crate::launcher::attach::view;
 use crate::launcher::parent::{FromParent, Parent, ToParent};
 use crate::plan::place;
 use crate::watch;
@@ -97,17 +99,28 @@ fn missing(what: &str) -> StepError {
 
 impl Keeper {
     /// Starts a parent. False when the server is gone.
-    pub(super) fn warm(&mut self, number: u64, argv: &[String], descriptors: Vec<OwnedFd>) -> bool {
+    pub(super) fn warm(
+        &mut self,
+        number: u64,
+        argv: &[String],
+        folders: &[PathBuf],
+        descriptors: Vec<OwnedFd>,
+    ) -> bool {
         let host_id = self.host_id(self.next_number);
         self.next_number += 1;
-        match Parent::start(&self.prepared, argv, descriptors, host_id) {
+        let views = folders.iter().zip(0..).map(|(folder, place)| view(folder, place));
+        let started = views.collect::<Result<Vec<_>, _>>().and_then(|views| {
+            Parent::start(&self.prepared, argv, views, descriptors, host_id)
+                .map_err(|error| StepError::new("start a warmed parent", None, &error))
+        });
+        match started {
             Ok(parent) => {
                 self.parents.insert(number, parent);
                 self.listen_to_parent(number);
                 true
             }
             Err(error) => {
-                let error = Some(StepError::new("start a warmed parent", None, &error));
+                let error = Some(error);
                 self.tell(&FromLauncher::Cooled { parent: number, error }).is_ok()
             }
         }

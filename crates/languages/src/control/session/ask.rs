@@ -10,7 +10,7 @@ use sandcell_sandbox::{
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{DriverSession, Frame, encode};
+use super::{Ahead, DriverSession, Frame, encode};
 
 /// How long the listing of variables may take.
 const LIST_MAX: Duration = Duration::from_secs(5);
@@ -35,7 +35,7 @@ impl DriverSession {
     pub(super) async fn load_modules(&mut self, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
         let modules: Vec<String> = modules
             .iter()
-            .filter(|name| !self.loaded.contains(name))
+            .filter(|name| !self.ahead.asked.contains(name))
             .cloned()
             .collect();
         if !self.modules {
@@ -48,11 +48,24 @@ impl DriverSession {
     pub(super) async fn ask_to_load(&mut self, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
         let question = json!({"type": "preload", "modules": modules});
         let answer = |nonce: &str, frame| match frame {
-            Frame::Preloaded { nonce: of, missing } if of == nonce => Some(missing),
+            Frame::Preloaded {
+                nonce: of,
+                missing,
+                loaded,
+            } if of == nonce => Some((missing, loaded)),
             _ => None,
         };
-        let missing = self.ask(question, PRELOAD_MAX, answer).await?;
-        missing.ok_or_else(|| SessionError::Protocol("it ended while modules were loaded ahead".to_owned()))
+        let ended = || SessionError::Protocol("it ended while modules were loaded ahead".to_owned());
+        let (missing, loaded) = self.ask(question, PRELOAD_MAX, answer).await?.ok_or_else(ended)?;
+        if !modules.is_empty() {
+            let is_missing = |name: &String| missing.iter().any(|missing| missing.name == *name);
+            let asked = self.ahead.asked.iter().chain(modules);
+            self.ahead = Arc::new(Ahead {
+                asked: asked.filter(|name| !is_missing(name)).cloned().collect(),
+                top: loaded,
+            });
+        }
+        Ok(missing)
     }
 
     /// Asks and waits for the answer; none if the session is over, or ends meanwhile.

@@ -200,12 +200,14 @@ def preload(header):
     finally:
         core.dup2(core.OUT_COPY, 1)
         core.dup2(core.ERR_COPY, 2)
-    return {"type": "preloaded", "nonce": header["nonce"], "missing": missing}
+    machine = getattr(sys, "stdlib_module_names", ())
+    loaded = {name.partition(".")[0] for name in list(sys.modules)}.difference(machine)
+    return {"type": "preloaded", "nonce": header["nonce"], "missing": missing, "loaded": sorted(loaded)}
 
 
 def get_ready(header):
     """Loads modules, if any, and rehearses."""
-    told = {"type": "preloaded", "nonce": header["nonce"], "missing": []}
+    told = {"type": "preloaded", "nonce": header["nonce"], "missing": [], "loaded": []}
     if header["modules"]:
         told = preload(header)
     core.guarded(rehearse)
