@@ -116,7 +116,11 @@ impl Core {
         let findings = policy::findings(&self.config(), language.as_ref(), &req.code, stdin, &network)?;
         let memory = policy::memory(&self.config(), req.memory, language.as_ref());
         let limits = policy::limits(&self.config(), memory, None, None)?;
-        let target = self.throwaway(who, "create_run_close", limits, network, None).await?;
+        // What is installed first may be what a session would have loaded.
+        let opens = req.packages.is_empty().then(|| Arc::clone(&language));
+        let target = self
+            .throwaway(who, "create_run_close", limits, network, None, opens)
+            .await?;
         let record = target.record.clone();
         let once = Once {
             packages: req.packages,

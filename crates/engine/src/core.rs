@@ -140,9 +140,11 @@ impl Core {
                 image: None,
                 caller: None,
                 ahead: false,
+                entered_by: None,
             },
             backends: self.backends.clone(),
             turns: None,
+            opens: None,
         }
     }
 
@@ -169,6 +171,7 @@ impl Core {
         limits: Limits,
         network: NetworkRule,
         image: Option<String>,
+        opens: Option<Arc<dyn Language>>,
     ) -> Result<Target, Failure> {
         let birth = Birth {
             label: Some(label.to_owned()),
@@ -182,6 +185,7 @@ impl Core {
             .ok_or_else(|| Failure::new(Code::Internal, "no place was reserved", "try again"))?;
         let mut plan = self.plan_with(limits, network);
         plan.spec.image = image;
+        plan.opens = opens;
         self.make(&record, plan);
         Ok(Target {
             visit: record.enter()?,

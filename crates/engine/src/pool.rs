@@ -445,6 +445,7 @@ async fn make(core: &Arc<Core>) -> Result<Parked, String> {
     let limits = core.config().limits.clone();
     let mut plan = core.plain_plan(limits.clone());
     plan.spec.ahead = true;
+    plan.opens = core.languages.first().cloned();
     let (sandbox, passed) = create(core, &plan).await.map_err(|failure| failure.message)?;
     let mut session = None;
     if let Some(language) = core.languages.first() {

@@ -99,7 +99,7 @@ impl Core {
                 ));
             }
         }
-        let Target { record, visit, .. } = self.throwaway(who, "run", limits, network, req.image).await?;
+        let Target { record, visit, .. } = self.throwaway(who, "run", limits, network, req.image, None).await?;
         let execution = Execution::new(&self.config(), &record, &language.info().name, req.code, true)
             .inspect_err(|_| self.discard(&record))?;
         self.executions.add(&execution);

@@ -78,8 +78,10 @@ impl Core {
                 image: req.image,
                 caller: None,
                 ahead: false,
+                entered_by: None,
             },
             turns: Some(Arc::new(Semaphore::new(TOGETHER))),
+            opens: None,
         };
         let birth = Birth {
             kind: Kind::Asked,

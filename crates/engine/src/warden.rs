@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandcell_sandbox::{Backend, Code, Failure, Sandbox, SandboxError, SandboxSpec};
+use sandcell_sandbox::{Backend, Code, Failure, Language, Sandbox, SandboxError, SandboxSpec};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{Instrument as _, Span};
@@ -35,6 +35,8 @@ pub(crate) struct Plan {
     pub(crate) backends: Vec<Arc<dyn Backend>>,
     /// Turns of sandboxes that are made together. Closed when one of them could not be made.
     pub(crate) turns: Option<Arc<Semaphore>>,
+    /// The language whose session begins as soon as the sandbox is there.
+    pub(crate) opens: Option<Arc<dyn Language>>,
 }
 
 /// Makes the sandbox of a record and keeps it to its end. Runs in a task of its own: a caller that leaves breaks nothing off.
@@ -248,7 +250,12 @@ pub(crate) type Made = (Arc<dyn Sandbox>, Vec<PassedOver>);
 pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Made, Failure> {
     // A base that cannot be had is no reason to leave it out silently.
     let bases = bases_for(core, plan)?;
-    let (sandbox, mut passed) = create_bare(plan).await?;
+    let mut spec = plan.spec.clone();
+    spec.entered_by = plan
+        .opens
+        .as_ref()
+        .and_then(|language| language.warmed(&folders(&bases)));
+    let (sandbox, mut passed) = create_bare(plan, &spec).await?;
     if plan.backends.len() == core.backends.len() {
         // Nobody named one, so those that never worked were preferred, too.
         let name = sandbox.isolation().backend.as_str();
@@ -276,16 +283,16 @@ fn bases_for(core: &Core, plan: &Plan) -> Result<Vec<Ground>, Failure> {
     core.bases()
 }
 
-async fn create_bare(plan: &Plan) -> Result<Made, Failure> {
+async fn create_bare(plan: &Plan, spec: &SandboxSpec) -> Result<Made, Failure> {
     let mut failed: Vec<(PassedOver, bool)> = Vec::new();
     for backend in &plan.backends {
         let began = Instant::now();
-        let mut made = timeout(CREATE, backend.create(&plan.spec)).await;
+        let mut made = timeout(CREATE, backend.create(spec)).await;
         if matches!(made, Ok(Err(SandboxError::Image { .. })))
             && began.elapsed() < PATIENCE
-            && backend.preparing(plan.spec.image.as_deref()).is_some()
+            && backend.preparing(spec.image.as_deref()).is_some()
         {
-            made = timeout(CREATE, backend.create(&plan.spec)).await;
+            made = timeout(CREATE, backend.create(spec)).await;
         }
         let error = match made {
             Ok(Ok(sandbox)) => return Ok((sandbox, failed.into_iter().map(|(passed, _)| passed).collect())),

@@ -33,6 +33,8 @@ pub enum ToLauncher {
         request: Request,
         /// The folder with the tree of its image, with no symbolic link in its path; null: it shows the system's files.
         image: Option<PathBuf>,
+        /// The warmed parent of which a child enters it, as by [`ToLauncher::Enter`], while it is still made; null: none.
+        entered_by: Option<u64>,
     },
     /// End a sandbox.
     Kill {

@@ -153,6 +153,7 @@ mod linux {
                     id: self.next,
                     request,
                     image: None,
+                    entered_by: None,
                 },
                 &[theirs_in.as_fd(), theirs_out.as_fd()],
             )
@@ -267,6 +268,7 @@ print(os.listdir("/"), os.listdir("/dev"))
                 id: self.next,
                 request,
                 image: None,
+                entered_by: None,
             };
             send(
                 self.launcher.socket.as_fd(),
@@ -475,6 +477,7 @@ print(os.listdir("/"), os.listdir("/dev"))
                 id: 1,
                 request,
                 image: None,
+                entered_by: None,
             },
             &[theirs_in.as_fd(), theirs_out.as_fd()],
         )

@@ -184,6 +184,10 @@ impl Language for Travelling {
         self.home.warm(backend, modules, attached).await
     }
 
+    fn warmed(&self, attached: &[PathBuf]) -> Option<u64> {
+        self.home.warmed(attached)
+    }
+
     async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError> {
         self.home.open(sandbox).await
     }

@@ -26,6 +26,9 @@ pub struct SandboxSpec {
     pub caller: Option<u64>,
     /// Nobody waits for it yet: where the back end can, all others come first until [`Sandbox::awaited`].
     pub ahead: bool,
+    /// Which of the back end's warmed interpreters it is entered from as soon as it is made ([`Sandbox::adopt`]): where the back
+    /// end can, a child of it is made meanwhile.
+    pub entered_by: Option<u64>,
 }
 
 /// What a sandbox may reach over the network.

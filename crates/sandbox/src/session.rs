@@ -61,6 +61,12 @@ pub trait Language: Send + Sync + std::fmt::Debug {
         Err(SandboxError::Unsupported("warmed interpreters".to_owned()).into())
     }
 
+    /// The interpreter, by its back end's number, as whose copy a session would begin in a sandbox with these folders.
+    fn warmed(&self, attached: &[PathBuf]) -> Option<u64> {
+        let _ = attached;
+        None
+    }
+
     /// Starts an interpreter in the sandbox and waits until it is ready (bounded: 30 s). Where
     /// [`LanguageInfo::session`] is false, each cell is a program of its own and nothing is started yet.
     async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError>;

@@ -222,12 +222,19 @@ impl Conversation {
         id: u64,
         request: Request,
         image: Option<PathBuf>,
+        entered_by: Option<u64>,
         descriptors: [OwnedFd; 2],
     ) -> Result<Jail, SandboxError> {
         if self.is_over() {
             return Err(NativeBackend::unavailable("its launcher has ended"));
         }
         let (stage, seen) = watch::channel(Stage::Making);
+        let (entering, entered) = entered_by
+            .map(|parent| {
+                let (sender, receiver) = oneshot::channel();
+                (sender, (parent, receiver))
+            })
+            .unzip();
         lock(&self.jails).insert(
             id,
             Entry {
@@ -235,15 +242,22 @@ impl Conversation {
                 lane: None,
                 usage: Vec::new(),
                 attaching: Vec::new(),
-                entering: Vec::new(),
+                entering: entering.into_iter().collect(),
             },
         );
         let jail = Jail {
             id,
             conversation: Arc::clone(self),
             stage: seen,
+            entered: Mutex::new(entered),
         };
-        self.send(&ToLauncher::Make { id, request, image }, &descriptors)
+        let message = ToLauncher::Make {
+            id,
+            request,
+            image,
+            entered_by,
+        };
+        self.send(&message, &descriptors)
             .await
             .map_err(|source| SandboxError::Setup {
                 step: "ask the launcher for a sandbox".to_owned(),
@@ -292,6 +306,8 @@ pub(super) struct Jail {
     id: u64,
     conversation: Arc<Conversation>,
     stage: watch::Receiver<Stage>,
+    /// What becomes of the child of this parent that it is made with.
+    entered: Mutex<Option<(u64, oneshot::Receiver<Option<StepError>>)>>,
 }
 
 impl Jail {
@@ -384,13 +400,21 @@ impl Jail {
     /// Lets a child of a warmed parent in.
     pub(super) async fn enter(&self, parent: u64) -> Result<(), SandboxError> {
         let gone = || SandboxError::Gone(self.has_ended().map_or(EndReason::LauncherLost, |ended| ended.reason));
-        let (sender, receiver) = oneshot::channel();
-        match lock(&self.conversation.jails).get_mut(&self.id) {
-            Some(entry) => entry.entering.push(sender),
-            None => return Err(gone()),
-        }
-        let message = ToLauncher::Enter { id: self.id, parent };
-        self.conversation.send(&message, &[]).await.map_err(|_| gone())?;
+        let made_with = lock(&self.entered).take();
+        let receiver = match made_with {
+            Some((of, receiver)) if of == parent => receiver,
+            Some(_) => return Err(SandboxError::Unsupported("entering a sandbox twice".to_owned())),
+            None => {
+                let (sender, receiver) = oneshot::channel();
+                match lock(&self.conversation.jails).get_mut(&self.id) {
+                    Some(entry) => entry.entering.push(sender),
+                    None => return Err(gone()),
+                }
+                let message = ToLauncher::Enter { id: self.id, parent };
+                self.conversation.send(&message, &[]).await.map_err(|_| gone())?;
+                receiver
+            }
+        };
         match timeout(ATTACH_DEADLINE, receiver).await {
             Ok(Ok(None)) => Ok(()),
             Ok(Ok(Some(error))) => Err(report::step_failed(error)),

@@ -394,6 +394,7 @@ impl Backend for NativeBackend {
                 id,
                 request(&spec.limits),
                 image.as_ref().map(|image| image.root.clone()),
+                spec.entered_by.filter(|_| image.is_none() && self.enterable),
                 [their_input, their_output],
             )
             .await?;

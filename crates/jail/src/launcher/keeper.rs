@@ -87,6 +87,8 @@ struct Jail {
     /// The way to its first process, for news of whom it did not start.
     door: Option<OwnedFd>,
     visitor: Option<Visitor>,
+    /// The parent that will be asked for a visitor, as soon as there is a way in.
+    invited: Option<u64>,
 }
 
 enum State {
@@ -369,9 +371,15 @@ impl Keeper {
         let received = receive(self.socket.as_fd(), &mut buffer);
         self.buffer = buffer;
         match received {
-            Ok(Some((ToLauncher::Make { id, request, image }, descriptors))) => {
-                self.make(id, request, image.as_deref(), descriptors)
-            }
+            Ok(Some((
+                ToLauncher::Make {
+                    id,
+                    request,
+                    image,
+                    entered_by,
+                },
+                descriptors,
+            ))) => self.make(id, request, image.as_deref(), entered_by, descriptors),
             Ok(Some((ToLauncher::Kill { id }, _))) => self.kill(id),
             Ok(Some((ToLauncher::Usage { id }, _))) => {
                 let usage = self.jails.get(&id).map(|jail| jail.usage());
@@ -489,6 +497,7 @@ impl Keeper {
                     let ends: Vec<_> = lane.iter().map(AsFd::as_fd).collect();
                     let _ = send(self.socket.as_fd(), &FromLauncher::Made { id, folder }, &ends);
                 }
+                self.see_to_visitor(id);
             }
             State::Ended { .. } => {}
         }

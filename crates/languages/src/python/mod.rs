@@ -191,6 +191,10 @@ impl Language for PythonLanguage {
         self.parents.start(recipe).await
     }
 
+    fn warmed(&self, attached: &[PathBuf]) -> Option<u64> {
+        self.parents.fitting(attached).map(|warm| warm.number)
+    }
+
     async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError> {
         Ok(Box::new(self.open_session(sandbox.as_ref()).await?))
     }

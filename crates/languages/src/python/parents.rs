@@ -35,8 +35,8 @@ pub(super) struct Recipe {
 
 /// One that is ready.
 #[derive(Debug)]
-struct Warm {
-    number: u64,
+pub(super) struct Warm {
+    pub(super) number: u64,
     ahead: Arc<Ahead>,
     since: Instant,
     children: AtomicU32,
@@ -100,9 +100,14 @@ impl Parents {
         Ok(missing)
     }
 
+    /// The parent that there is, if its children fit into sandboxes with these folders.
+    pub(super) fn fitting(&self, attached: &[PathBuf]) -> Option<Arc<Warm>> {
+        self.current().clone().filter(|warm| warm.fits(attached))
+    }
+
     /// The parent of one more child, for a sandbox with these folders.
     pub(super) fn choose(self: &Arc<Self>, attached: &[PathBuf]) -> Option<Chosen> {
-        let warm = self.current().clone().filter(|warm| warm.fits(attached))?;
+        let warm = self.fitting(attached)?;
         let before = warm.children.fetch_add(1, Ordering::Relaxed);
         if before >= CHILDREN_MAX || warm.since.elapsed() > AGE_MAX {
             self.renew(&warm);

@@ -31,6 +31,8 @@ pub(super) struct Wanted {
     message: ToCradle,
     request: Request,
     descriptors: Vec<OwnedFd>,
+    /// The parent that it is entered from while it is made.
+    entered_by: Option<u64>,
     /// Its part of the processors.
     load: Load,
 }
@@ -118,6 +120,7 @@ impl Keeper {
         id: u64,
         request: Request,
         image: Option<&Path>,
+        entered_by: Option<u64>,
         mut descriptors: Vec<OwnedFd>,
     ) -> bool {
         if let Some(error) = self.broken.clone() {
@@ -136,6 +139,7 @@ impl Keeper {
             message: ToCradle::Make(request, shows),
             request,
             descriptors,
+            entered_by,
             load: Load::default(),
         });
         self.serve_wanted()
@@ -239,6 +243,7 @@ impl Keeper {
             entrances: None,
             door: None,
             visitor: None,
+            invited: wanted.entered_by,
         };
         let (id, load) = (wanted.id, wanted.load);
         self.jails.insert(id, jail);

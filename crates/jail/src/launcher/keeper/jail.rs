@@ -60,7 +60,10 @@ impl Jail {
             Err(error) => StepError::new("hear from the sandbox's process", None, &error),
         };
         self.kill();
-        self.reap_now();
+        // A process namespace does not end before all of its processes were reaped, which those of a parent are as strays.
+        if self.visitor.take().is_none() {
+            self.reap_now();
+        }
         self.state = State::Ended {
             since: Instant::now(),
             error: Some(error),
@@ -85,7 +88,7 @@ impl Jail {
                 guarded: Some(Guarded { first, socket }),
             },
             State::Starting { socket, .. } => {
-                self.door = self.entrances.as_ref().map(|_| socket);
+                self.door = (self.entrances.is_some() || self.visitor.is_some()).then_some(socket);
                 if let Some(door) = &self.door {
                     // Nobody inside holds the launcher up.
                     let _ = rustix::fs::fcntl_setfl(door, rustix::fs::OFlags::NONBLOCK);
@@ -133,23 +136,18 @@ impl Jail {
 
     /// Takes the exit status if it has ended. True if nothing of it runs any more.
     pub(super) fn reap(&mut self) -> bool {
+        let gone = |pidfd: &OwnedFd| {
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+            !matches!(waitid(WaitId::PidFd(pidfd.as_fd()), options), Ok(None))
+        };
         // Its process namespace does not end before.
         self.reap_visitor();
         match &self.state {
-            State::Running { pidfd, .. } => !matches!(
-                waitid(
-                    WaitId::PidFd(pidfd.as_fd()),
-                    WaitIdOptions::EXITED | WaitIdOptions::NOHANG
-                ),
-                Ok(None)
-            ),
-            State::Starting { .. } => {
-                self.reap_now();
-                self.state = State::Ended {
-                    since: Instant::now(),
-                    error: None,
-                };
-                true
+            State::Running { pidfd, .. } => gone(pidfd),
+            State::Starting { cradle, first, .. } => {
+                // Whoever was called into it is reaped as a stray.
+                self.visitor = None;
+                gone(cradle) & first.as_ref().is_none_or(|(_, pidfd)| gone(pidfd))
             }
             State::Ended { .. } => true,
         }

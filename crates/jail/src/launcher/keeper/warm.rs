@@ -60,6 +60,8 @@ pub(super) enum Visitor {
         /// The sandbox's process namespace, by its number.
         namespace: u64,
         since: Instant,
+        /// The child's id on the host, which the parent has told before the sandbox was made.
+        told: Option<i32>,
     },
     /// It runs. Nobody else reaps it.
     Inside {
@@ -84,10 +86,20 @@ impl Visitor {
         matches!(self, Self::Inside { joining: Some(_), .. })
     }
 
+    /// Whether this parent was asked for it, and has not told of it.
+    fn is_awaited_from(&self, number: u64) -> bool {
+        matches!(self, Self::Called { parent, told: None, .. } if *parent == number)
+    }
+
+    /// Whether a parent was asked for it long ago, and has not told of it.
+    fn is_late(&self) -> bool {
+        matches!(self, Self::Called { since, told: None, .. } if since.elapsed() > ENTER_DEADLINE)
+    }
+
     /// Its id on the host, if it runs.
     pub(super) fn pid(&self) -> Option<Pid> {
         match self {
-            Self::Called { .. } => None,
+            Self::Called { told, .. } => told.and_then(|told| Pid::from_raw(told.max(0))),
             Self::Inside { pid, .. } => Some(*pid),
         }
     }
@@ -137,15 +149,34 @@ impl Keeper {
         }
     }
 
+    /// Something has changed about a sandbox in the making: whoever is invited is called as soon as there is a way in, and let
+    /// in as soon as it is made.
+    pub(super) fn see_to_visitor(&mut self, id: u64) {
+        let Some(jail) = self.jails.get_mut(&id) else { return };
+        let made = matches!(jail.state, State::Running { .. });
+        if let Some(Visitor::Called { told: Some(child), .. }) = jail.visitor
+            && made
+        {
+            self.let_in(id, child);
+        } else if (made || jail.entrances.is_some())
+            && let Some(number) = jail.invited.take()
+        {
+            self.enter(id, number);
+        }
+    }
+
     fn call_visitor(&mut self, id: u64, number: u64) -> Result<(), StepError> {
         let parent = self
             .parents
             .get_mut(&number)
             .ok_or_else(|| missing("find the parent"))?;
-        let running = |jail: &&mut Jail| matches!(jail.state, State::Running { .. });
-        let jail = self.jails.get_mut(&id).filter(running);
-        let jail = jail.ok_or_else(|| missing("find the sandbox"))?;
-        let door = jail.door.as_ref().ok_or_else(|| missing("find the sandbox's door"))?;
+        let jail = self.jails.get_mut(&id).ok_or_else(|| missing("find the sandbox"))?;
+        let door = match &jail.state {
+            State::Starting { socket, .. } => Some(socket),
+            State::Running { .. } => jail.door.as_ref(),
+            State::Ended { .. } => None,
+        };
+        let door = door.ok_or_else(|| missing("find the sandbox's door"))?;
         let namespaces = jail.namespaces.as_ref();
         let namespaces = namespaces.ok_or_else(|| missing("find the sandbox's namespaces"))?;
         let ways = jail.entrances.take().ok_or_else(|| missing("find a way in"))?;
@@ -171,6 +202,7 @@ impl Keeper {
             go,
             namespace,
             since: Instant::now(),
+            told: None,
         });
         Ok(())
     }
@@ -195,13 +227,22 @@ impl Keeper {
     }
 
     fn arrived(&mut self, number: u64, id: u64, child: i32) {
-        let asked = |visitor: &Visitor| matches!(visitor, Visitor::Called { parent, .. } if *parent == number);
+        let asked = |visitor: &Visitor| visitor.is_awaited_from(number);
         let found = self.jails.get_mut(&id);
         let Some(jail) = found.filter(|jail| jail.visitor.as_ref().is_some_and(asked)) else {
             // Nobody waits for it; it ends when it sees that.
             self.strays = true;
             return;
         };
+        if let (State::Starting { .. }, Some(Visitor::Called { told, .. })) = (&jail.state, &mut jail.visitor) {
+            *told = Some(child);
+        } else {
+            self.let_in(id, child);
+        }
+    }
+
+    fn let_in(&mut self, id: u64, child: i32) {
+        let Some(jail) = self.jails.get_mut(&id) else { return };
         let admitted = jail.admit(child);
         self.listen(id);
         self.tell_admitted(id, admitted);
@@ -240,8 +281,7 @@ impl Keeper {
             WaitId::PidFd(parent.pidfd.as_fd()),
             WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
         );
-        let late = |visitor: &Visitor| matches!(visitor, Visitor::Called { parent, .. } if *parent == number);
-        self.refuse(late, "hear from the parent");
+        self.refuse(|visitor| visitor.is_awaited_from(number), "hear from the parent");
         let error = parent.error;
         let _ = self.tell(&FromLauncher::Cooled { parent: number, error });
     }
@@ -265,10 +305,8 @@ impl Keeper {
 
     /// What is due by time.
     pub(super) fn tend_visitors(&mut self) {
-        let late =
-            |visitor: &Visitor| matches!(visitor, Visitor::Called { since, .. } if since.elapsed() > ENTER_DEADLINE);
         let stuck = self.jails.values().filter_map(|jail| match &jail.visitor {
-            Some(Visitor::Called { parent, since, .. }) if since.elapsed() > ENTER_DEADLINE => Some(*parent),
+            Some(visitor @ Visitor::Called { parent, .. }) if visitor.is_late() => Some(*parent),
             _ => None,
         });
         for number in stuck.collect::<Vec<_>>() {
@@ -276,7 +314,7 @@ impl Keeper {
                 parent.kill();
             }
         }
-        self.refuse(late, "hear from the parent in time");
+        self.refuse(Visitor::is_late, "hear from the parent in time");
         let slow = |visitor: &Visitor| matches!(visitor, Visitor::Inside { joining: Some(joining), .. } if joining.since.elapsed() > ENTER_DEADLINE);
         for jail in self.jails.values() {
             if let Some(Visitor::Inside { pidfd, .. }) = jail.visitor.as_ref().filter(|visitor| slow(visitor)) {

@@ -28,8 +28,8 @@ PR_GET_TID_ADDRESS = 40
 # Files of the driver that sessions are likely to need, loaded here once for all of them.
 LIKELY = ("imports", "errors", "lookups", "pretty", "rich", "charts", "shell", "notebook", "packages", "magics", "variables")
 MESSAGE = 1 << 17
-# How long the agent may take to hear that somebody enters, in seconds.
-DOOR = 5.0
+# How long it may take until somebody wants a session, in seconds. With the agent all of the sandbox ends.
+DOOR = 86400.0
 DESCRIPTORS = 16
 REHEARSALS = 20
 
@@ -174,8 +174,8 @@ def make(handed):
 
 
 def enter(handed):
-    """In the child: enters the sandbox, waits until the launcher has taken it in, locks itself."""
-    *namespaces, door, go = handed[1:]
+    """In the child: enters the sandbox, waits until that is made and the launcher has taken it in, locks itself."""
+    *namespaces, files, door, go = handed[1:]
     for namespace in namespaces:
         if system(way.enter, namespace, 0) < 0:
             core._exit(70)
@@ -184,6 +184,9 @@ def enter(handed):
     if word != b"1":
         core._exit(0)
     groups = descriptors(ancillary)
+    # Not before: while its first process makes it, this is what the host shows.
+    if system(way.enter, files, 0) < 0:
+        core._exit(70)
     for group in groups:
         core.write(group, b"0")
         core.close(group)
