@@ -536,6 +536,7 @@ impl Keeper {
         let alone = self.prepared.bare.is_none() || !bare::kill_walk(&|child| self.knows(child));
         let mut finished = Vec::new();
         for (id, jail) in &mut self.jails {
+            self.strays |= jail.give_up_without_cradle();
             if let State::Starting { since, .. } = &jail.state
                 && since.elapsed() > SETUP_DEADLINE
             {

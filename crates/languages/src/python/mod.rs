@@ -111,10 +111,16 @@ impl PythonLanguage {
             let boot = driver::begin_frame(&command.env, &command.cwd);
             let start = self.start(command.clone(), boot);
             let adopted = DriverSession::adopt(sandbox, chosen.number, Arc::clone(&chosen.ahead), start).await;
-            self.parents.told(&chosen, &adopted);
-            if let Ok(session) = adopted {
-                return Ok(session);
-            }
+            let error = match adopted {
+                Ok(session) => {
+                    parents::Parents::worked(&chosen);
+                    return Ok(session);
+                }
+                Err(error) => error,
+            };
+            let session = DriverSession::open(sandbox, self.start(command, driver.frames())).await?;
+            self.parents.failed(&chosen, &error);
+            return Ok(session);
         }
         DriverSession::open(sandbox, self.start(command, driver.frames())).await
     }

@@ -16,7 +16,7 @@ use crate::control::{Ahead, DriverSession, Start};
 /// After so many children, or so long, another one takes its place.
 const CHILDREN_MAX: u32 = 1000;
 const AGE_MAX: Duration = Duration::from_secs(3600);
-/// One that failed sooner than this after its start is not replaced.
+/// One that failed sooner than this after its start is replaced only after such a pause.
 const LIFE_MIN: Duration = Duration::from_secs(60);
 /// After so many failures in a row it counts as broken.
 const FAILURES_MAX: u32 = 3;
@@ -110,7 +110,7 @@ impl Parents {
         let warm = self.fitting(attached)?;
         let before = warm.children.fetch_add(1, Ordering::Relaxed);
         if before >= CHILDREN_MAX || warm.since.elapsed() > AGE_MAX {
-            self.renew(&warm);
+            self.renew(&warm, Duration::ZERO);
         }
         Some(Chosen {
             number: warm.number,
@@ -119,13 +119,14 @@ impl Parents {
         })
     }
 
-    /// What became of the child.
-    pub(super) fn told<T>(self: &Arc<Self>, chosen: &Chosen, result: &Result<T, SessionError>) {
+    /// The child has become a session.
+    pub(super) fn worked(chosen: &Chosen) {
+        chosen.warm.failures.store(0, Ordering::Relaxed);
+    }
+
+    /// The child has not become a session, in a sandbox in which an interpreter could be started.
+    pub(super) fn failed(self: &Arc<Self>, chosen: &Chosen, error: &SessionError) {
         let warm = &chosen.warm;
-        let Err(error) = result else {
-            warm.failures.store(0, Ordering::Relaxed);
-            return;
-        };
         tracing::debug!(%error, "no child of the warmed interpreter could be had");
         if warm.failures.fetch_add(1, Ordering::Relaxed) + 1 < FAILURES_MAX {
             return;
@@ -136,20 +137,23 @@ impl Parents {
         }
         *current = None;
         drop(current);
-        if warm.since.elapsed() > LIFE_MIN {
-            self.renew(warm);
-        } else {
-            tracing::warn!("the warmed interpreter does not work; sessions start without it: {error}");
+        let mut pause = Duration::ZERO;
+        if warm.since.elapsed() < LIFE_MIN {
+            tracing::warn!("the warmed interpreter does not work; for a minute sessions start without it: {error}");
+            pause = LIFE_MIN;
         }
+        self.renew(warm, pause);
     }
 
-    /// Starts another one in the background, unless that is under way.
-    fn renew(self: &Arc<Self>, warm: &Arc<Warm>) {
-        if self.starting.try_lock().is_err() {
-            return;
-        }
-        let (parents, recipe) = (Arc::clone(self), warm.recipe.clone());
+    /// Starts another one in the background after a pause, unless one was started meanwhile, or is just now.
+    fn renew(self: &Arc<Self>, warm: &Arc<Warm>, pause: Duration) {
+        let (parents, recipe, number) = (Arc::clone(self), warm.recipe.clone(), warm.number);
         tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            let other = |current: &Arc<Warm>| current.number != number;
+            if parents.starting.try_lock().is_err() || parents.current().as_ref().is_some_and(other) {
+                return;
+            }
             if let Err(error) = parents.start(recipe).await {
                 tracing::warn!("no other warmed interpreter could be started: {error}");
                 *parents.current() = None;

@@ -1,12 +1,12 @@
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::packages::{command, stocked};
 use crate::support::client::{Answer, Client};
 use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, is_root, machine, until};
+use crate::support::{PATIENCE, begin, is_root, machine, settled, until};
 
 /// Its parent is nobody inside: it came from outside.
 const CAME_FROM_OUTSIDE: &str = "import os\nassert os.getppid() == 0, os.getppid()\n";
@@ -218,6 +218,38 @@ fn a_parent_that_is_killed_costs_nothing_but_time() {
         let answer = fresh(&server, "print(6 * 7)");
         assert_eq!(answer.output().trim(), "42");
     }
+    server.hang_up();
+    assert!(server.wait(Duration::from_secs(20)).is_some());
+}
+
+#[test]
+fn what_is_killed_while_it_is_made_costs_its_call_alone() {
+    let _turn = begin!(alone);
+    let place = place("\"wave\"");
+    let mut server = warmed(&place);
+    // Those that are for all sandboxes: one of before that is still ending is none of them.
+    let lasting = settled(|| machine::descendants(server.pid()));
+    for round in 0..60_u64 {
+        let begun = Instant::now();
+        let call = server.begin_call("create_run_close", json!({"code": "print(6 * 7)"}));
+        std::thread::sleep(Duration::from_micros(round % 20 * 600));
+        for seen in machine::descendants(server.pid()).difference(&lasting) {
+            machine::kill(seen.pid);
+        }
+        // It may have been too early or too late for a kill.
+        let answer = call.answer();
+        assert!(
+            begun.elapsed() < Duration::from_secs(8),
+            "a dead sandbox was waited for"
+        );
+        assert!(
+            answer.is_error() || answer.status() != "ok" || answer.output().trim() == "42",
+            "{answer:?}"
+        );
+    }
+    // Not one of the sixty is held against the parent.
+    let answer = fresh(&server, &format!("{CAME_FROM_OUTSIDE}print(6 * 7)"));
+    assert_eq!(answer.output().trim(), "42");
     server.hang_up();
     assert!(server.wait(Duration::from_secs(20)).is_some());
 }

@@ -59,6 +59,12 @@ impl Jail {
             ),
             Err(error) => StepError::new("hear from the sandbox's process", None, &error),
         };
+        self.give_up(error);
+        false
+    }
+
+    /// It is not made, and nothing of it goes on.
+    fn give_up(&mut self, error: StepError) {
         self.kill();
         // A process namespace does not end before all of its processes were reaped, which those of a parent are as strays.
         if self.visitor.take().is_none() {
@@ -68,7 +74,32 @@ impl Jail {
             since: Instant::now(),
             error: Some(error),
         };
-        false
+    }
+
+    /// Gives up a sandbox whose cradle has ended without a word: whoever it may have cloned hears that nobody waits for him, and
+    /// is a stray. True if it did.
+    pub(super) fn give_up_without_cradle(&mut self) -> bool {
+        let State::Starting {
+            cradle,
+            socket,
+            first: None,
+            ..
+        } = &self.state
+        else {
+            return false;
+        };
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let lives = matches!(waitid(WaitId::PidFd(cradle.as_fd()), options), Ok(None));
+        // What it said last is read first.
+        if lives || readable(socket) {
+            return false;
+        }
+        self.give_up(StepError::new(
+            "set the sandbox up (its process ended)",
+            None,
+            &io::Error::from_raw_os_error(libc::ECHILD),
+        ));
+        true
     }
 
     /// It is made. A guardian stays between it and the launcher.
