@@ -178,7 +178,15 @@ impl Jail {
             State::Starting { cradle, first, .. } => {
                 // Whoever was called into it is reaped as a stray.
                 self.visitor = None;
-                gone(cradle) & first.as_ref().is_none_or(|(_, pidfd)| gone(pidfd))
+                let over = gone(cradle) & first.as_ref().is_none_or(|(_, pidfd)| gone(pidfd));
+                if over {
+                    // A first process that was never heard of sees its socket close.
+                    self.state = State::Ended {
+                        since: Instant::now(),
+                        error: None,
+                    };
+                }
+                over
             }
             State::Ended { .. } => true,
         }
