@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::join_all;
-use sandcell_sandbox::{Language, Limits, Sandbox, SandboxSpec, Session, SessionError, Usage};
+use sandcell_sandbox::{Language, Limits, Sandbox, SandboxError, SandboxSpec, Session, SessionError, Usage};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -302,6 +302,12 @@ impl Pool {
         Some(wanted)
     }
 
+    /// Another attempt may succeed.
+    fn thaw(&self) {
+        lock(&self.state).warmed = None;
+        self.wake.notify_one();
+    }
+
     /// The modules that the next one loads.
     fn modules(&self) -> Vec<String> {
         lock(&self.state).modules.wanted.clone()
@@ -375,8 +381,20 @@ async fn warm(core: &Arc<Core>) {
             lock(&core.pool.state).each_least = EACH_COPY;
             return;
         }
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("it was not ready in {} s", WARM.as_secs()),
+        Ok(Err(SessionError::Sandbox(error @ SandboxError::Unsupported(_)))) => error.to_string(),
+        failed => {
+            let core = Arc::clone(core);
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = core.down.cancelled() => {}
+                    () = sleep(QUIET) => core.pool.thaw(),
+                }
+            });
+            match failed {
+                Ok(Err(error)) => error.to_string(),
+                _ => format!("it was not ready in {} s", WARM.as_secs()),
+            }
+        }
     };
     if modules.is_empty() {
         tracing::debug!("sessions do not begin as copies of one interpreter: {why}");

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandcell_sandbox::{Backend, Code, Failure, Language, Sandbox, SandboxError, SandboxSpec};
+use sandcell_sandbox::{Backend, Code, Failure, LAYERS, Language, Sandbox, SandboxError, SandboxSpec};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{Instrument as _, Span};
@@ -250,11 +250,14 @@ pub(crate) type Made = (Arc<dyn Sandbox>, Vec<PassedOver>);
 pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Made, Failure> {
     // A base that cannot be had is no reason to leave it out silently.
     let bases = bases_for(core, plan)?;
+    if plan.spec.image.is_none() {
+        core.pool.starts_with(folders(&bases));
+    }
     let mut spec = plan.spec.clone();
-    spec.entered_by = plan
-        .opens
-        .as_ref()
-        .and_then(|language| language.warmed(&folders(&bases)));
+    // A program that makes packages known comes first, and alone: when it is let go of, everything else in the sandbox ends.
+    let arranged = |(installer, base): &Ground| base.folder.is_some() && installer.arrange(LAYERS).is_some();
+    let opens = plan.opens.as_ref().filter(|_| !bases.iter().any(arranged));
+    spec.entered_by = opens.and_then(|language| language.warmed(&folders(&bases)));
     let (sandbox, mut passed) = create_bare(plan, &spec).await?;
     if plan.backends.len() == core.backends.len() {
         // Nobody named one, so those that never worked were preferred, too.
@@ -263,9 +266,6 @@ pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Made, Failure> {
             0..0,
             absent_before(&core.config().absent_backends, &core.backends, name),
         );
-    }
-    if plan.spec.image.is_none() {
-        core.pool.starts_with(folders(&bases));
     }
     for (installer, base) in &bases {
         if let Some(folder) = &base.folder {

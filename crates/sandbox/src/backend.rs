@@ -180,6 +180,11 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
         Err(SandboxError::Unsupported("warmed interpreters".to_owned()))
     }
 
+    /// The warmed interpreter whose child waits in it to be adopted ([`SandboxSpec::entered_by`]).
+    fn expects(&self) -> Option<u64> {
+        None
+    }
+
     /// The container image that its programs come from; none where they are the host's own.
     fn image(&self) -> Option<&str> {
         None

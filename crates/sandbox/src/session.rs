@@ -46,8 +46,8 @@ pub trait Language: Send + Sync + std::fmt::Debug {
     }
 
     /// Makes an interpreter ready that has loaded these modules once, so that later sessions in sandboxes of this back end
-    /// to which just these folders are attached begin as copies of it, in place of an earlier one. Says which modules could
-    /// not be loaded. Sessions that cannot begin so start as ever.
+    /// to which these folders are attached, and none with other versions of what it has loaded, begin as copies of it, in place
+    /// of an earlier one. Says which modules could not be loaded. Sessions that cannot begin so start as ever.
     ///
     /// # Errors
     /// There is no such interpreter; the reason is for the operator.

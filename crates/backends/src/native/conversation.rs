@@ -397,6 +397,11 @@ impl Jail {
         }
     }
 
+    /// The parent whose child it is made with and waits to be taken.
+    pub(super) fn expects(&self) -> Option<u64> {
+        lock(&self.entered).as_ref().map(|(parent, _)| *parent)
+    }
+
     /// Lets a child of a warmed parent in.
     pub(super) async fn enter(&self, parent: u64) -> Result<(), SandboxError> {
         let gone = || SandboxError::Gone(self.has_ended().map_or(EndReason::LauncherLost, |ended| ended.reason));

@@ -33,7 +33,9 @@ pub(super) struct NativeSandbox {
     image: Option<Image>,
     /// Whether its end was asked for.
     closing: AtomicBool,
-    /// The folders that were attached; one without a name failed, whose mount point is not used again.
+    /// Whether somebody was to enter: nobody can twice.
+    entered: AtomicBool,
+    /// The folders that were attached, successfully or not: each mount point is used once.
     attached: tokio::sync::Mutex<Vec<PathBuf>>,
 }
 
@@ -62,6 +64,7 @@ impl NativeSandbox {
             memory,
             image,
             closing: AtomicBool::new(false),
+            entered: AtomicBool::new(false),
             attached: tokio::sync::Mutex::default(),
         }
     }
@@ -107,13 +110,23 @@ impl Sandbox for NativeSandbox {
                 "a warmed interpreter in a sandbox of an image".to_owned(),
             ));
         }
+        if self.entered.swap(true, Ordering::Relaxed) {
+            return Err(SandboxError::Unsupported("entering a sandbox twice".to_owned()));
+        }
         // The agent answers when the child is there; giving that up ends who comes too late.
         let (_, process) = tokio::try_join!(self.jail.enter(parent), async {
-            timeout(ADOPT_DEADLINE, self.client.adopt())
-                .await
-                .unwrap_or_else(|_| Err(SandboxError::Unsupported("entering the sandbox in time".to_owned())))
+            timeout(ADOPT_DEADLINE, self.client.adopt()).await.unwrap_or_else(|_| {
+                Err(SandboxError::Setup {
+                    step: "let a warmed interpreter's child in".to_owned(),
+                    source: std::io::ErrorKind::TimedOut.into(),
+                })
+            })
         })?;
         Ok(process)
+    }
+
+    fn expects(&self) -> Option<u64> {
+        self.jail.expects()
     }
 
     fn memory_limit(&self) -> Option<u64> {
@@ -142,11 +155,9 @@ impl Sandbox for NativeSandbox {
         };
         let attachment = plan::attach("", number).ok_or_else(full)?;
         let whole = whole_path(folder)?;
-        attached.push(PathBuf::new());
+        // It may be there even if nobody hears of it.
+        attached.push(folder.to_owned());
         self.jail.attach(number, whole).await?;
-        if let Some(last) = attached.last_mut() {
-            folder.clone_into(last);
-        }
         Ok(attachment.path)
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path};
 
-use rustix::fs::{CWD, Mode};
+use rustix::fs::{AtFlags, CWD, Mode, Timespec, Timestamps};
 use rustix::mount::{
     MountAttrFlags, MountPropagationFlags, OpenTreeFlags, UnmountFlags, mount_change, open_tree, unmount,
 };
@@ -120,7 +120,10 @@ pub(super) fn prepare(template: Template) -> Result<Prepared, StepError> {
     step(
         "prepare the mount points",
         Some("private_root"),
-        plan::skeleton(&host).iter().try_for_each(steps::run),
+        plan::skeleton(&host)
+            .iter()
+            .try_for_each(steps::run)
+            .and_then(|()| age(place::NOTHING)),
     )?;
     // Here, once: each sandbox's first process is a fork of this one.
     let _filter = crate::seccomp::filter(found.is_ok());
@@ -146,6 +149,17 @@ pub(super) fn prepare(template: Template) -> Result<Prepared, StepError> {
         bare: None,
         time_namespaces: rustix::fs::stat(format!("{}/proc/self/ns/time", place::host())).is_ok(),
     })
+}
+
+/// Gives a folder an age of its own. Attached folders have that of the empty one beside them; with the age of the mount point,
+/// which is made in the same moment, whoever remembers what was there (Python's imports do) would not look again.
+fn age(folder: &str) -> io::Result<()> {
+    let long_ago = Timespec { tv_sec: 1, tv_nsec: 0 };
+    let times = Timestamps {
+        last_access: long_ago,
+        last_modification: long_ago,
+    };
+    Ok(rustix::fs::utimensat(CWD, folder, &times, AtFlags::empty())?)
 }
 
 /// Whether namespaces can be made here, tried in a process of its own: one that is half inside could not go back.

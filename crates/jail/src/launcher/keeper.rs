@@ -87,6 +87,8 @@ struct Jail {
     /// The way to its first process, for news of whom it did not start.
     door: Option<OwnedFd>,
     visitor: Option<Visitor>,
+    /// Whether a parent was asked for one, of whom it may never tell.
+    called: bool,
     /// The parent that will be asked for a visitor, as soon as there is a way in.
     invited: Option<u64>,
 }

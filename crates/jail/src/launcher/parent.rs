@@ -31,7 +31,7 @@ const SIGCHLD: u64 = 17;
 pub(super) enum ToParent {
     /// How the next children enter.
     Way(Box<Entrance>),
-    /// Let a child enter. Beside this: the namespaces pid, user, net, ipc, uts, cgroup and mnt, the sandbox's door, and the
+    /// Let a child enter. Beside this: the namespaces pid, user, net, ipc, uts, cgroup and, where there is one, time, and the
     /// socket by which the child is let go on.
     Enter {
         /// The sandbox.

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Advice, Backend, Command, Failure, Finding, HOME, Language, LanguageInfo, NotLoaded, Program, Sandbox, Session,
-    SessionError, SessionFeatures, StdinMode, layer_places,
+    Advice, Backend, Command, Failure, Finding, HOME, Language, LanguageInfo, NotLoaded, Program, Sandbox,
+    SandboxError, Session, SessionError, SessionFeatures, Signal, SignalScope, StdinMode, layer_places,
 };
 
 use crate::control::{CodeIn, DriverSession, Start};
@@ -105,9 +105,18 @@ impl PythonLanguage {
             stdin: StdinMode::Null,
             control: true,
         };
-        if sandbox.image().is_none()
-            && let Some(chosen) = self.parents.choose(&sandbox.attached().await)
-        {
+        let expected = sandbox.expects();
+        let chosen = match sandbox.image() {
+            None => self.parents.choose(&sandbox.attached().await, expected),
+            Some(_) => None,
+        };
+        if let (Some(number), None) = (expected, &chosen) {
+            // Nobody takes who waits there.
+            if let Ok(unwanted) = sandbox.adopt(number).await {
+                let _ = unwanted.handle.signal(Signal::Kill, SignalScope::Tree).await;
+            }
+        }
+        if let Some(chosen) = chosen {
             let boot = driver::begin_frame(&command.env, &command.cwd);
             let start = self.start(command.clone(), boot);
             let adopted = DriverSession::adopt(sandbox, chosen.number, Arc::clone(&chosen.ahead), start).await;
@@ -119,7 +128,10 @@ impl PythonLanguage {
                 Err(error) => error,
             };
             let session = DriverSession::open(sandbox, self.start(command, driver.frames())).await?;
-            self.parents.failed(&chosen, &error);
+            // That this sandbox cannot be entered, or not again, says nothing about the parent.
+            if !matches!(error, SessionError::Sandbox(SandboxError::Unsupported(_))) {
+                self.parents.failed(&chosen, &error);
+            }
             return Ok(session);
         }
         DriverSession::open(sandbox, self.start(command, driver.frames())).await

@@ -18,6 +18,8 @@ const CHILDREN_MAX: u32 = 1000;
 const AGE_MAX: Duration = Duration::from_secs(3600);
 /// One that failed sooner than this after its start is replaced only after such a pause.
 const LIFE_MIN: Duration = Duration::from_secs(60);
+/// How long the one before lives on.
+const FORMER: Duration = Duration::from_secs(10);
 /// After so many failures in a row it counts as broken.
 const FAILURES_MAX: u32 = 3;
 
@@ -50,6 +52,8 @@ pub(super) struct Warm {
 #[derive(Debug, Default)]
 pub(super) struct Parents {
     current: Mutex<Option<Arc<Warm>>>,
+    /// The one before, for sandboxes that were in the making when it was replaced.
+    former: Mutex<Option<Arc<Warm>>>,
     /// Held while another one is started.
     starting: tokio::sync::Mutex<()>,
 }
@@ -72,14 +76,22 @@ impl Warm {
 }
 
 impl Parents {
+    // Whoever holds these only assigns.
     fn current(&self) -> MutexGuard<'_, Option<Arc<Warm>>> {
-        // Whoever holds it only assigns.
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn former(&self) -> MutexGuard<'_, Option<Arc<Warm>>> {
+        self.former.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Starts one, in place of the one that there is.
-    pub(super) async fn start(&self, recipe: Recipe) -> Result<Vec<NotLoaded>, SessionError> {
+    pub(super) async fn start(self: &Arc<Self>, recipe: Recipe) -> Result<Vec<NotLoaded>, SessionError> {
         let _alone = self.starting.lock().await;
+        self.start_alone(recipe).await
+    }
+
+    async fn start_alone(self: &Arc<Self>, recipe: Recipe) -> Result<Vec<NotLoaded>, SessionError> {
         let parent = recipe.backend.warm(&recipe.argv, &recipe.attached).await?;
         let start = Start {
             boot: recipe.boot.clone(),
@@ -96,7 +108,16 @@ impl Parents {
             recipe,
             _driver: driver,
         };
-        *self.current() = Some(Arc::new(warm));
+        let former = self.current().replace(Arc::new(warm));
+        self.former().clone_from(&former);
+        let parents = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(FORMER).await;
+            let ended = parents
+                .former()
+                .take_if(|kept| former.as_ref().is_some_and(|former| Arc::ptr_eq(kept, former)));
+            drop(ended);
+        });
         Ok(missing)
     }
 
@@ -105,9 +126,13 @@ impl Parents {
         self.current().clone().filter(|warm| warm.fits(attached))
     }
 
-    /// The parent of one more child, for a sandbox with these folders.
-    pub(super) fn choose(self: &Arc<Self>, attached: &[PathBuf]) -> Option<Chosen> {
-        let warm = self.fitting(attached)?;
+    /// The parent of one more child, for a sandbox with these folders, which may expect that of one.
+    pub(super) fn choose(self: &Arc<Self>, attached: &[PathBuf], expected: Option<u64>) -> Option<Chosen> {
+        let known = [self.current().clone(), self.former().clone()];
+        let is_it = |warm: &Arc<Warm>| expected.is_none_or(|number| warm.number == number);
+        let of_now = if expected.is_none() { 1 } else { known.len() };
+        let mut known = known.into_iter().take(of_now).flatten();
+        let warm = known.find(is_it).filter(|warm| warm.fits(attached))?;
         let before = warm.children.fetch_add(1, Ordering::Relaxed);
         if before >= CHILDREN_MAX || warm.since.elapsed() > AGE_MAX {
             self.renew(&warm, Duration::ZERO);
@@ -149,14 +174,21 @@ impl Parents {
     fn renew(self: &Arc<Self>, warm: &Arc<Warm>, pause: Duration) {
         let (parents, recipe, number) = (Arc::clone(self), warm.recipe.clone(), warm.number);
         tokio::spawn(async move {
-            tokio::time::sleep(pause).await;
-            let other = |current: &Arc<Warm>| current.number != number;
-            if parents.starting.try_lock().is_err() || parents.current().as_ref().is_some_and(other) {
-                return;
-            }
-            if let Err(error) = parents.start(recipe).await {
+            let mut pause = pause;
+            loop {
+                tokio::time::sleep(pause).await;
+                let Ok(_alone) = parents.starting.try_lock() else {
+                    return;
+                };
+                let other = |current: &Arc<Warm>| current.number != number;
+                if parents.current().as_ref().is_some_and(other) {
+                    return;
+                }
+                let Err(error) = parents.start_alone(recipe.clone()).await else {
+                    return;
+                };
                 tracing::warn!("no other warmed interpreter could be started: {error}");
-                *parents.current() = None;
+                pause = LIFE_MIN;
             }
         });
     }

@@ -243,6 +243,7 @@ impl Keeper {
             entrances: None,
             door: None,
             visitor: None,
+            called: false,
             invited: wanted.entered_by,
         };
         let (id, load) = (wanted.id, wanted.load);

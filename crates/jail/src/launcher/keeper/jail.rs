@@ -66,10 +66,8 @@ impl Jail {
     /// It is not made, and nothing of it goes on.
     fn give_up(&mut self, error: StepError) {
         self.kill();
-        // A process namespace does not end before all of its processes were reaped, which those of a parent are as strays.
-        if self.visitor.take().is_none() {
-            self.reap_now();
-        }
+        self.visitor = None;
+        self.reap_now();
         self.state = State::Ended {
             since: Instant::now(),
             error: Some(error),
@@ -155,11 +153,12 @@ impl Jail {
         }
     }
 
-    /// Waits for killed processes.
-    pub(super) fn reap_now(&self) {
+    /// Waits for killed processes, but not for a process namespace in which there may be a child of a parent: it does not end
+    /// before that was reaped. Both are then, as strays.
+    fn reap_now(&self) {
         if let State::Starting { cradle, first, .. } = &self.state {
             let _ = waitid(WaitId::PidFd(cradle.as_fd()), WaitIdOptions::EXITED);
-            if let Some((_, pidfd)) = first {
+            if let (Some((_, pidfd)), false) = (first, self.called) {
                 let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
             }
         }

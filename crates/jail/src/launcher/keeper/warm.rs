@@ -55,7 +55,8 @@ pub(super) enum Visitor {
     /// The parent was asked for it.
     Called {
         parent: u64,
-        /// A byte through this lets it go on, with what it moves itself into the control group by; its end ends it.
+        /// A byte through this lets it go on, with the mount namespace, the sandbox's door, and what it moves itself into the
+        /// control group by; its end ends it.
         go: OwnedFd,
         /// The sandbox's process namespace, by its number.
         namespace: u64,
@@ -170,13 +171,9 @@ impl Keeper {
             .parents
             .get_mut(&number)
             .ok_or_else(|| missing("find the parent"))?;
-        let jail = self.jails.get_mut(&id).ok_or_else(|| missing("find the sandbox"))?;
-        let door = match &jail.state {
-            State::Starting { socket, .. } => Some(socket),
-            State::Running { .. } => jail.door.as_ref(),
-            State::Ended { .. } => None,
-        };
-        let door = door.ok_or_else(|| missing("find the sandbox's door"))?;
+        let lives = |jail: &&mut Jail| !matches!(jail.state, State::Ended { .. });
+        let jail = self.jails.get_mut(&id).filter(lives);
+        let jail = jail.ok_or_else(|| missing("find the sandbox"))?;
         let namespaces = jail.namespaces.as_ref();
         let namespaces = namespaces.ok_or_else(|| missing("find the sandbox's namespaces"))?;
         let ways = jail.entrances.take().ok_or_else(|| missing("find a way in"))?;
@@ -185,10 +182,11 @@ impl Keeper {
             return Err(missing("find a parent with one thread"));
         }
         parent.show_the_way(&self.prepared, jail.request)?;
+        jail.called = true;
         let ask = || -> io::Result<(OwnedFd, u64)> {
             let (go, wait) = pair()?;
             let handed = [&ways.pid, &namespaces.user].into_iter().chain(&ways.others);
-            let handed = handed.chain([&namespaces.mount, door, &wait]).map(AsFd::as_fd);
+            let handed = handed.chain([&wait]).map(AsFd::as_fd);
             send(
                 parent.socket.as_fd(),
                 &ToParent::Enter { id },
@@ -349,7 +347,8 @@ impl Keeper {
                 State::Running { pid, .. } => Some(*pid),
                 State::Ended { .. } => None,
             };
-            is(jail.cradle)
+            let cradle = matches!(jail.state, State::Starting { .. }) || jail.folder.is_some();
+            (cradle && is(jail.cradle))
                 || first.is_some_and(is)
                 || jail
                     .visitor
@@ -401,7 +400,15 @@ impl Jail {
         if !joins {
             self.announce(inside)?;
         }
-        let fds: Vec<_> = beside.iter().map(AsFd::as_fd).collect();
+        // Not before: until it is made, its mount namespace shows the host, and its door is the launcher's ear.
+        let own = [
+            self.namespaces.as_ref().map(|namespaces| &namespaces.mount),
+            self.door.as_ref(),
+        ];
+        let [Some(files), Some(door)] = own else {
+            return Err(missing("find the sandbox's door"));
+        };
+        let fds: Vec<_> = [files, door].into_iter().chain(&beside).map(AsFd::as_fd).collect();
         send(go.as_fd(), &1, &fds).map_err(named("let the child go on"))?;
         let joining = joins.then(|| Joining {
             socket: go,

@@ -158,7 +158,7 @@ def carry_out(calls):
 
 def make(handed):
     """Makes a child in the sandbox's process namespace; in the child it has entered when this returns."""
-    if len(handed) < 9 or system(way.enter, handed[0], 0) < 0:
+    if len(handed) < 7 or system(way.enter, handed[0], 0) < 0:
         return -1
     BEFORE()
     child = system(*way.fork)
@@ -175,16 +175,15 @@ def make(handed):
 
 def enter(handed):
     """In the child: enters the sandbox, waits until that is made and the launcher has taken it in, locks itself."""
-    *namespaces, files, door, go = handed[1:]
+    *namespaces, go = handed[1:]
     for namespace in namespaces:
         if system(way.enter, namespace, 0) < 0:
             core._exit(70)
     launcher = _socket.socket(fileno=go)
-    word, ancillary, _, _ = launcher.recvmsg(8, _socket.CMSG_SPACE(4 * 4))
+    word, ancillary, _, _ = launcher.recvmsg(8, _socket.CMSG_SPACE(4 * DESCRIPTORS))
     if word != b"1":
         core._exit(0)
-    groups = descriptors(ancillary)
-    # Not before: while its first process makes it, this is what the host shows.
+    files, door, *groups = descriptors(ancillary)
     if system(way.enter, files, 0) < 0:
         core._exit(70)
     for group in groups:
