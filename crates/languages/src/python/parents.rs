@@ -128,11 +128,15 @@ impl Parents {
 
     /// The parent of one more child, for a sandbox with these folders, which may expect that of one.
     pub(super) fn choose(self: &Arc<Self>, attached: &[PathBuf], expected: Option<u64>) -> Option<Chosen> {
-        let known = [self.current().clone(), self.former().clone()];
-        let is_it = |warm: &Arc<Warm>| expected.is_none_or(|number| warm.number == number);
-        let of_now = if expected.is_none() { 1 } else { known.len() };
-        let mut known = known.into_iter().take(of_now).flatten();
-        let warm = known.find(is_it).filter(|warm| warm.fits(attached))?;
+        let current = self.current().clone();
+        let warm = match expected {
+            None => current,
+            Some(number) => [current, self.former().clone()]
+                .into_iter()
+                .flatten()
+                .find(|warm| warm.number == number),
+        };
+        let warm = warm.filter(|warm| warm.fits(attached))?;
         let before = warm.children.fetch_add(1, Ordering::Relaxed);
         if before >= CHILDREN_MAX || warm.since.elapsed() > AGE_MAX {
             self.renew(&warm, Duration::ZERO);
