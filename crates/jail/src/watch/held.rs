@@ -1,9 +1,10 @@
 //! Descriptors of a sandbox without a control group: what they hold of the kernel's memory is charged to nobody.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -36,6 +37,8 @@ pub(super) struct Held {
     at: u64,
     /// Whether anybody watched files by epoll then. How many is not bounded by the descriptors that are open.
     watching: bool,
+    /// Whether there was so much that those who watch stand still while it is counted: they are faster than whoever counts.
+    much: bool,
     /// How long a count holds; none before the first.
     holds: Option<Duration>,
 }
@@ -60,14 +63,17 @@ impl Held {
             counted.elapsed() >= if worked { holds } else { EVERY }
         });
         if due {
-            // One that has many already is faster than whoever counts.
-            let hold = self.bytes / WATCH > most / 8;
-            let mut sum = Watched::default();
-            for seen in processes {
-                sum.add(seen.living, most, hold);
-            }
-            self.bytes = sum.count.saturating_mul(WATCH);
-            self.watching = sum.epolls > 0;
+            let much = most / 8;
+            let mut sum = Count {
+                most,
+                much: if self.much { 0 } else { much },
+                found: 0,
+            };
+            let watchers: Vec<Watcher> = processes.iter().filter_map(|seen| sum.look_at(seen.living)).collect();
+            sum.add_watched(&watchers);
+            self.bytes = sum.found.saturating_mul(WATCH);
+            self.watching = !watchers.is_empty();
+            self.much = sum.found > much;
             self.counted = Some(Instant::now());
             self.at = used;
         }
@@ -86,60 +92,85 @@ impl Held {
     }
 }
 
-/// What is counted of several processes.
-#[derive(Default)]
-struct Watched {
-    /// In units of [`WATCH`].
-    count: u64,
-    epolls: u64,
+/// A process that watches files by epoll.
+struct Watcher {
+    pid: Pid,
+    /// What the kernel tells of each of its epoll instances.
+    reports: Vec<PathBuf>,
 }
 
-impl Watched {
-    /// Adds what a process watches by epoll, and what else its descriptors hold that is charged to nobody, until there is
-    /// more than `most`. With `hold`, one that watches anything stands still meanwhile.
-    fn add(&mut self, pid: Pid, most: u64, hold: bool) {
+/// What is counted of several processes, in units of [`WATCH`].
+struct Count {
+    /// More is not counted.
+    most: u64,
+    /// From more on, those who watch stand still.
+    much: u64,
+    found: u64,
+}
+
+impl Count {
+    /// Adds what a process' descriptors hold that is charged to nobody, but for what it watches by epoll.
+    fn look_at(&mut self, pid: Pid) -> Option<Watcher> {
         let proc = format!("{}/proc/{}", place::host(), pid.as_raw_nonzero());
         let entries = std::fs::read_dir(format!("{proc}/fd"))
             .into_iter()
             .flatten()
             .flatten()
             .take(MOST);
-        let info = |name: &OsStr| format!("{proc}/fdinfo/{}", name.display());
-        let mut epolls = Vec::new();
+        let report = |name: &OsStr| Path::new(&proc).join("fdinfo").join(name);
+        let mut reports = Vec::new();
         for entry in entries {
             let target = std::fs::read_link(entry.path()).unwrap_or_default();
             match target.as_os_str().as_bytes() {
-                name if name == EPOLL.as_bytes() => epolls.push(entry.file_name()),
+                name if name == EPOLL.as_bytes() => reports.push(report(&entry.file_name())),
                 name if name.starts_with(b"socket:") => {
-                    let text = std::fs::read_to_string(info(&entry.file_name())).unwrap_or_default();
-                    self.count += number_of(&text, "scm_fds:") * ON_THE_WAY / WATCH;
+                    let text = std::fs::read_to_string(report(&entry.file_name())).unwrap_or_default();
+                    self.found += number_of(&text, "scm_fds:") * ON_THE_WAY / WATCH;
                 }
-                name if name.starts_with(b"/proc/") => self.count += REPORT / WATCH,
+                name if name.starts_with(b"/proc/") => self.found += REPORT / WATCH,
                 _ => {}
             }
         }
-        let held = hold && !epolls.is_empty() && !is_stopped(pid) && kill_process(pid, Signal::STOP).is_ok();
-        for name in epolls {
-            self.epolls += 1;
-            let room = most.saturating_sub(self.count);
-            let Ok(file) = std::fs::File::open(info(&name)) else {
-                continue;
-            };
-            let mut seen = 0;
-            let more = |line: &[u8]| {
-                seen += match line {
-                    line if line.starts_with(b"tfd:") => 1,
-                    line if line.starts_with(b"lock:") => locks::LOCK / WATCH,
-                    _ => 0,
-                };
-                seen <= room
-            };
-            each_line(file, more);
-            self.count = self.count.saturating_add(seen);
+        (!reports.is_empty()).then_some(Watcher { pid, reports })
+    }
+
+    /// Adds what these watch, until there is more than the most: to ask for one more report takes the kernel as long as making
+    /// all of it.
+    fn add_watched(&mut self, watchers: &[Watcher]) {
+        let mut held = None;
+        for path in watchers.iter().flat_map(|watcher| &watcher.reports) {
+            if self.found > self.most {
+                break;
+            }
+            if held.is_none() && self.found >= self.much {
+                let running = watchers
+                    .iter()
+                    .map(|watcher| watcher.pid)
+                    .filter(|pid| !is_stopped(*pid));
+                held = Some(
+                    running
+                        .filter(|pid| kill_process(*pid, Signal::STOP).is_ok())
+                        .collect::<Vec<_>>(),
+                );
+            }
+            if let Ok(file) = File::open(path) {
+                self.add_report(file);
+            }
         }
-        if held {
+        for pid in held.into_iter().flatten() {
             let _ = kill_process(pid, Signal::CONT);
         }
+    }
+
+    fn add_report(&mut self, report: impl Read) {
+        each_line(report, |line| {
+            self.found += match line {
+                line if line.starts_with(b"tfd:") => 1,
+                line if line.starts_with(b"lock:") => locks::LOCK / WATCH,
+                _ => 0,
+            };
+            self.found <= self.most
+        });
     }
 }
 

@@ -14,7 +14,7 @@ use crate::support::place::Place;
 
 /// How many calls are under way at once.
 const IN_FLIGHT: usize = 8;
-const RUNS: usize = 100;
+const RUNS: usize = 200;
 /// After a load the server makes ahead what it used up.
 const REST: Duration = Duration::from_secs(1);
 
@@ -26,7 +26,8 @@ fn seconds() -> u64 {
 pub fn all(table: &mut Table) {
     let place = Place::with_settings("[limits]\nsandboxes_per_caller = 256\nexecutions_per_caller = 256\n");
     let server = Client::start(&mut place.command(&["serve"]));
-    once(&server, "print(1)");
+    (0..20).for_each(|_| once(&server, "print(1)"));
+    std::thread::sleep(2 * REST);
     eprintln!("processor time");
     processor_time(table, &server);
     eprintln!("throughput");

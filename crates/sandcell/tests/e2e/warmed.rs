@@ -205,12 +205,8 @@ fn a_parent_that_is_killed_costs_nothing_but_time() {
     let _turn = begin!(alone);
     let place = place("\"wave\"");
     let mut server = warmed(&place);
-    let descendants = machine::descendants(server.pid());
-    let parents: Vec<_> = descendants
-        .iter()
-        .filter(|seen| seen.name.starts_with("python"))
-        .collect();
-    assert!(!parents.is_empty(), "{descendants:?}");
+    let parents = parents_of(&server);
+    assert!(!parents.is_empty(), "{:?}", machine::descendants(server.pid()));
     for parent in parents {
         machine::kill(parent.pid);
     }
@@ -220,6 +216,57 @@ fn a_parent_that_is_killed_costs_nothing_but_time() {
     }
     server.hang_up();
     assert!(server.wait(Duration::from_secs(20)).is_some());
+}
+
+/// The warmed interpreters of a server in whose sandboxes nothing runs.
+fn parents_of(server: &Client) -> BTreeSet<machine::Seen> {
+    let mut found = machine::descendants(server.pid());
+    found.retain(|seen| seen.name.starts_with("python"));
+    found
+}
+
+#[test]
+fn a_parent_is_replaced_after_a_thousand_children_and_nobody_notices() {
+    const AT_ONCE: usize = 4;
+    const EACH: usize = 280;
+    let _turn = begin!(alone);
+    let place = place("\"wave\"");
+    let server = warmed(&place);
+    let before = settled(|| parents_of(&server));
+    assert_eq!(before.len(), 1, "{before:?}");
+    // The one before makes the children of those that are being made when its successor is ready.
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                for _ in 0..EACH {
+                    let answer = fresh(&server, &format!("{CAME_FROM_OUTSIDE}import wave\nprint(6 * 7)"));
+                    assert_eq!(answer.output().trim(), "42", "{answer:?}\n{}", server.log());
+                }
+            });
+        }
+    });
+    until(PATIENCE, "the one before ends", || {
+        let after = parents_of(&server);
+        (after.len() == 1 && after.is_disjoint(&before)).then_some(())
+    });
+}
+
+#[test]
+fn what_starts_anew_in_a_sandbox_is_not_held_against_the_parent() {
+    let _turn = begin!();
+    let place = place("\"wave\"");
+    let server = warmed(&place);
+    let made = server.call("create_sandbox", json!({}));
+    let sandbox = made.data()["sandbox_id"].clone();
+    // Only one process can enter a sandbox from outside.
+    for _ in 0..6 {
+        let code = "import os\nprint(os.getppid())";
+        let answer = server.call("execute_code", json!({"code": code, "sandbox_id": sandbox}));
+        assert_eq!(answer.status(), "ok", "{answer:?}");
+        let reset = server.call("reset_session_state", json!({"sandbox_id": sandbox}));
+        assert!(!reset.is_error(), "{reset:?}");
+    }
+    fresh(&server, CAME_FROM_OUTSIDE);
 }
 
 #[test]
@@ -247,7 +294,8 @@ fn what_is_killed_while_it_is_made_costs_its_call_alone() {
             "{answer:?}"
         );
     }
-    // Not one of the sixty is held against the parent.
+    // Not one of the sixty is held against the parent. Who was killed while it waited to become the next is gone first.
+    settled(|| machine::descendants(server.pid()));
     let answer = fresh(&server, &format!("{CAME_FROM_OUTSIDE}print(6 * 7)"));
     assert_eq!(answer.output().trim(), "42");
     server.hang_up();
@@ -354,6 +402,18 @@ fn a_copy_has_the_modules_of_the_base_that_its_sandbox_has() {
         });
     };
     copy_with("42", "demo_one.py");
+    // Of the folders that were shown to it, nothing is open in the parent.
+    let open: Vec<_> = parents_of(&server)
+        .iter()
+        .flat_map(|parent| {
+            std::fs::read_dir(format!("/proc/{}/fd", parent.pid))
+                .into_iter()
+                .flatten()
+        })
+        .map(|entry| std::fs::read_link(entry.unwrap().path()).unwrap())
+        .filter(|target| target.starts_with("/") && !target.starts_with("/dev"))
+        .collect();
+    assert_eq!(open, [""; 0].map(std::path::PathBuf::from));
 
     // What is installed later wins over what the parent has loaded, where no session has begun yet.
     let answer = server.call(
