@@ -235,7 +235,7 @@ fn arrivals(table: &mut Table, server: &Client) {
     for (part, name, goal) in [(0.5, "median", None), (0.99, "99 of 100 within", Some(1.0))] {
         let (value, against) = once_against(quantile(&readings, part), median(&others));
         table.rows.push(Row {
-            name: format!("fresh runs that come at random, at 70 % of what eight at once reach: {name}"),
+            name: format!("fresh runs that come at random, at 70 % load: {name}"),
             value,
             unit: "ms",
             against: Some(against),
