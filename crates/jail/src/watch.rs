@@ -231,7 +231,6 @@ impl Record {
     /// A sandbox without: its processes are the first one's descendants, orphans included.
     pub(crate) fn look_at_tree(&mut self, roots: Roots, bounds: Bounds) {
         let began = Instant::now();
-        let kills = self.kills;
         let first = roots.first;
         let processes = one_copy(roots.descendants().into_iter().map(Seen::of).collect());
         let outside = self.outside(first, &processes, bounds);
@@ -252,12 +251,7 @@ impl Record {
         self.count_tasks(roots, &processes, bounds);
         self.events = self.kills;
         let now = Instant::now();
-        // Where somebody was ended, others may be too many still, however long it took to see that.
-        let wait = if self.kills > kills {
-            SHORTEST
-        } else {
-            pause(total, bounds, now - began)
-        };
+        let wait = pause(total, bounds, now - began);
         self.due = Some(now + wait.min(self.held.holds()));
     }
 

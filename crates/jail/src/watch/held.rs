@@ -1,10 +1,9 @@
 //! Descriptors of a sandbox without a control group: what they hold of the kernel's memory is charged to nobody.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -68,11 +67,14 @@ impl Held {
                 most,
                 much: if self.much { 0 } else { much },
                 found: 0,
+                epolls: Vec::new(),
             };
-            let watchers: Vec<Watcher> = processes.iter().filter_map(|seen| sum.look_at(seen.living)).collect();
-            sum.add_watched(&watchers);
+            for seen in processes {
+                sum.look_at(seen.living);
+            }
+            sum.add_watched();
             self.bytes = sum.found.saturating_mul(WATCH);
-            self.watching = !watchers.is_empty();
+            self.watching = !sum.epolls.is_empty();
             self.much = sum.found > much;
             self.counted = Some(Instant::now());
             self.at = used;
@@ -92,13 +94,6 @@ impl Held {
     }
 }
 
-/// A process that watches files by epoll.
-struct Watcher {
-    pid: Pid,
-    /// What the kernel tells of each of its epoll instances.
-    reports: Vec<PathBuf>,
-}
-
 /// What is counted of several processes, in units of [`WATCH`].
 struct Count {
     /// More is not counted.
@@ -106,60 +101,61 @@ struct Count {
     /// From more on, those who watch stand still.
     much: u64,
     found: u64,
+    /// Epoll instances: whose, and the number of the descriptor.
+    epolls: Vec<(Pid, u32)>,
 }
 
 impl Count {
     /// Adds what a process' descriptors hold that is charged to nobody, but for what it watches by epoll.
-    fn look_at(&mut self, pid: Pid) -> Option<Watcher> {
-        let proc = format!("{}/proc/{}", place::host(), pid.as_raw_nonzero());
-        let entries = std::fs::read_dir(format!("{proc}/fd"))
+    fn look_at(&mut self, pid: Pid) {
+        let entries = std::fs::read_dir(format!("{}/proc/{}/fd", place::host(), pid.as_raw_nonzero()))
             .into_iter()
             .flatten()
             .flatten()
             .take(MOST);
-        let report = |name: &OsStr| Path::new(&proc).join("fdinfo").join(name);
-        let mut reports = Vec::new();
         for entry in entries {
+            let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
             let target = std::fs::read_link(entry.path()).unwrap_or_default();
             match target.as_os_str().as_bytes() {
-                name if name == EPOLL.as_bytes() => reports.push(report(&entry.file_name())),
+                name if name == EPOLL.as_bytes() => self.epolls.push((pid, number)),
                 name if name.starts_with(b"socket:") => {
-                    let text = std::fs::read_to_string(report(&entry.file_name())).unwrap_or_default();
+                    let text = std::fs::read_to_string(report_of(pid, number)).unwrap_or_default();
                     self.found += number_of(&text, "scm_fds:") * ON_THE_WAY / WATCH;
                 }
                 name if name.starts_with(b"/proc/") => self.found += REPORT / WATCH,
                 _ => {}
             }
         }
-        (!reports.is_empty()).then_some(Watcher { pid, reports })
     }
 
-    /// Adds what these watch, until there is more than the most: to ask for one more report takes the kernel as long as making
+    /// Adds what is watched by epoll, until there is more than the most: to ask for one more report takes the kernel as long as making
     /// all of it.
-    fn add_watched(&mut self, watchers: &[Watcher]) {
+    fn add_watched(&mut self) {
         let mut held = None;
-        for path in watchers.iter().flat_map(|watcher| &watcher.reports) {
+        for (pid, number) in self.epolls.clone() {
             if self.found > self.most {
                 break;
             }
             if held.is_none() && self.found >= self.much {
-                let running = watchers
-                    .iter()
-                    .map(|watcher| watcher.pid)
-                    .filter(|pid| !is_stopped(*pid));
-                held = Some(
-                    running
-                        .filter(|pid| kill_process(*pid, Signal::STOP).is_ok())
-                        .collect::<Vec<_>>(),
-                );
+                held = Some(self.hold());
             }
-            if let Ok(file) = File::open(path) {
+            if let Ok(file) = File::open(report_of(pid, number)) {
                 self.add_report(file);
             }
         }
         for pid in held.into_iter().flatten() {
             let _ = kill_process(pid, Signal::CONT);
         }
+    }
+
+    /// Stops all who watch, and gives back whom.
+    fn hold(&self) -> Vec<Pid> {
+        let mut watching: Vec<Pid> = self.epolls.iter().map(|(pid, _)| *pid).collect();
+        watching.dedup();
+        watching.retain(|pid| !is_stopped(*pid) && kill_process(*pid, Signal::STOP).is_ok());
+        watching
     }
 
     fn add_report(&mut self, report: impl Read) {
@@ -172,6 +168,11 @@ impl Count {
             self.found <= self.most
         });
     }
+}
+
+/// What the kernel tells of a descriptor.
+fn report_of(pid: Pid, number: u32) -> String {
+    format!("{}/proc/{}/fdinfo/{number}", place::host(), pid.as_raw_nonzero())
 }
 
 /// Calls `more` with the beginning of each line until it says that it is enough. Nothing long is kept.

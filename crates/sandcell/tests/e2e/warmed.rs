@@ -403,16 +403,18 @@ fn a_copy_has_the_modules_of_the_base_that_its_sandbox_has() {
     };
     copy_with("42", "demo_one.py");
     // Of the folders that were shown to it, nothing is open in the parent.
-    let open: Vec<_> = parents_of(&server)
+    let parents = settled(|| parents_of(&server));
+    assert!(!parents.is_empty());
+    let folders = parents
         .iter()
-        .flat_map(|parent| {
-            std::fs::read_dir(format!("/proc/{}/fd", parent.pid))
-                .into_iter()
-                .flatten()
-        })
-        .map(|entry| std::fs::read_link(entry.unwrap().path()).unwrap())
-        .filter(|target| target.starts_with("/") && !target.starts_with("/dev"))
+        .filter_map(|parent| std::fs::read_dir(format!("/proc/{}/fd", parent.pid)).ok());
+    let mut open: Vec<_> = folders
+        .flatten()
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
         .collect();
+    // An ordinary user may not see what is open there.
+    assert!(!open.is_empty() || !is_root(), "{parents:?}");
+    open.retain(|target| target.starts_with("/") && !target.starts_with("/dev"));
     assert_eq!(open, [""; 0].map(std::path::PathBuf::from));
 
     // What is installed later wins over what the parent has loaded, where no session has begun yet.
