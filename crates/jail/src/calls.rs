@@ -11,6 +11,7 @@ use serde::{Serialize, Serializer};
 
 use crate::plan::{Resource, Signals, Step};
 use crate::seccomp::{self, Filter};
+use crate::spec::INSIDE_ID;
 
 /// One argument of a call, or its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +61,8 @@ pub(crate) type Call = Vec<Argument>;
 pub(crate) struct Entrance {
     /// The number of the call that enters a namespace, which takes a descriptor and 0.
     pub(crate) enter: i64,
+    /// The id that the child takes.
+    pub(crate) user: u32,
     /// What makes the child.
     pub(crate) fork: Call,
     /// Who it is and how much it may use.
@@ -90,10 +93,13 @@ pub(crate) fn entrance(
     limit_of: impl Fn(Resource) -> u64,
     known: impl Fn(u32) -> bool,
 ) -> io::Result<Entrance> {
-    let (mut become_one, mut lock) = (Vec::new(), Vec::new());
+    let (mut user, mut become_one, mut lock) = (INSIDE_ID, Vec::new(), Vec::new());
     for step in steps {
         match step {
-            Step::Identity { id, drop_groups } => become_one.extend(identity(i64::from(*id), *drop_groups)),
+            Step::Identity { id, drop_groups } => {
+                user = *id;
+                become_one.extend(identity(i64::from(*id), *drop_groups));
+            }
             Step::DieWithLauncher => {
                 become_one.push(call(libc::SYS_prctl, &[i64::from(libc::PR_SET_PDEATHSIG), 9, 0, 0, 0]));
             }
@@ -125,7 +131,7 @@ pub(crate) fn entrance(
             } => lock.extend(landlock(writable, readable)?),
             Step::SystemCalls { memory_is_charged } => {
                 lock.push(call(libc::SYS_close_range, &[FIRST_FREE, i64::from(u32::MAX), 0]));
-                lock.push(install(seccomp::filter(*memory_is_charged)));
+                lock.push(install(&seccomp::filter_of_visitor(*memory_is_charged)));
             }
             // Nothing else is in the plan; a step that cannot be written down is no way in.
             _ => return Err(io::ErrorKind::Unsupported.into()),
@@ -133,6 +139,7 @@ pub(crate) fn entrance(
     }
     Ok(Entrance {
         enter: libc::SYS_setns,
+        user,
         fork: fork(),
         become_one,
         lock,

@@ -73,20 +73,37 @@ struct Range {
 /// Sorts the entries and builds the filter.
 pub(super) fn assemble(entries: &mut [Entry]) -> Filter {
     entries.sort_by_key(|entry| entry.number);
-    let ranges = ranges(entries);
+    let mut ranges = ranges(entries, Action::Errno(libc::EPERM));
+    ranges.push(Range {
+        start: NEWEST_KNOWN + 1,
+        action: Action::Errno(libc::ENOSYS),
+    });
+    finish(&ranges)
+}
+
+/// The same for a filter that is put up on top of another one, which says what happens to all other calls.
+pub(super) fn assemble_on_top(entries: &mut [Entry]) -> Filter {
+    entries.sort_by_key(|entry| entry.number);
+    finish(&ranges(entries, Action::Allow))
+}
+
+fn finish(ranges: &[Range]) -> Filter {
     let mut instructions = vec![
         plain(LOAD, OFFSET_ARCH),
         branch(EQUAL, AUDIT_ARCH, 1, 0),
         plain(RETURN, RET_KILL_PROCESS),
         plain(LOAD, OFFSET_NUMBER),
     ];
-    instructions.extend(tree(&ranges));
+    instructions.extend(tree(ranges));
     Filter { instructions }
 }
 
-fn ranges(entries: &[Entry]) -> Vec<Range> {
-    let deny = Action::Errno(libc::EPERM);
-    let mut all = vec![Range { start: 0, action: deny }];
+/// `others` is what happens to calls that have no entry.
+fn ranges(entries: &[Entry], others: Action) -> Vec<Range> {
+    let mut all = vec![Range {
+        start: 0,
+        action: others,
+    }];
     let mut push = |start: u32, action: Action| {
         if all.last().is_some_and(|last| last.start == start) {
             all.pop();
@@ -103,9 +120,8 @@ fn ranges(entries: &[Entry]) -> Vec<Range> {
             continue;
         };
         push(number, entry.action);
-        push(number + 1, deny);
+        push(number + 1, others);
     }
-    push(NEWEST_KNOWN + 1, Action::Errno(libc::ENOSYS));
     all
 }
 
@@ -207,7 +223,7 @@ fn high(value: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seccomp::{POLICY, filter};
+    use crate::seccomp::{POLICY, filter, filter_of_parent, filter_of_visitor, policy};
 
     /// Runs a filter as the kernel does.
     fn run(filter: &Filter, arch: u32, number: u32, args: [u64; 6]) -> u32 {
@@ -250,35 +266,77 @@ mod tests {
         entry.action.answer(args).map_or(RET_ALLOW, errno)
     }
 
+    /// Arguments at which conditions of the policy turn.
+    const VALUES: [u64; 24] = [
+        0,
+        1,
+        2,
+        3,
+        5,
+        10,
+        15,
+        16,
+        17,
+        22,
+        38,
+        40,
+        0x5412,
+        0x541c,
+        0x1_0000_5412,
+        0xffff_ffff_0000_5412,
+        0x20000,
+        0x1000_0000,
+        0x0080_0000,
+        0x8000,
+        0x6180,
+        0x1_0000_0000,
+        0xffff_ffff,
+        u64::MAX,
+    ];
+
+    #[test]
+    fn a_visitor_may_call_with_its_parents_filter_and_its_own_exactly_what_everybody_else_may() {
+        let parents = filter_of_parent();
+        for charged in [true, false] {
+            let (whole, own) = (filter(charged), filter_of_visitor(charged));
+            let clone = [0x0001_0000, 0x0001_8000, 0x0100_0011, 0x0001_0400, 0x3d_0f00, 0x8011, 0x120_8011];
+            let check = |number: u32, args: [u64; 6]| {
+                let run = |filter| run(filter, AUDIT_ARCH, number, args);
+                // The kernel takes the strictest answer, and of like ones the newest filter's.
+                let both = match (run(&own), run(&parents)) {
+                    (RET_ALLOW, of_parent) => of_parent,
+                    (of_visitor, _) => of_visitor,
+                };
+                assert_eq!(both, run(whole), "call {number} {args:x?}, charged: {charged}");
+            };
+            (0..700).chain([0x4000_0000]).for_each(|number| check(number, [0; 6]));
+            let conditional = |entry: &&Entry| !matches!(entry.action, Action::Allow | Action::Errno(_));
+            for entry in policy(charged).iter().filter(conditional) {
+                let number = u32::try_from(entry.number).unwrap();
+                for first in VALUES.into_iter().chain(clone) {
+                    for second in VALUES {
+                        for third in [0, 6, 17, 0x8000, 0x2000] {
+                            for fourth in [0, 0x21, 0x22, 0x01, 0x02] {
+                                check(number, [first, second, third, fourth, 0, 0]);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        assert_eq!(run(&filter_of_visitor(true), 0x4000_0003, 1, [0; 6]), RET_KILL_PROCESS);
+    }
+
+    #[test]
+    fn what_a_visitor_puts_up_is_small() {
+        let (own, whole) = (filter_of_visitor(true), filter(true));
+        let (own, whole) = (own.instructions.len(), whole.instructions.len());
+        assert!(own * 4 < whole, "{own} of {whole} instructions");
+    }
+
     #[test]
     fn the_filter_agrees_with_the_policy_for_every_number_and_many_arguments() {
         let filter = filter(true);
-        let values = [
-            0,
-            1,
-            2,
-            3,
-            5,
-            10,
-            15,
-            16,
-            17,
-            22,
-            38,
-            40,
-            0x5412,
-            0x541c,
-            0x1_0000_5412,
-            0xffff_ffff_0000_5412,
-            0x20000,
-            0x1000_0000,
-            0x0080_0000,
-            0x8000,
-            0x6180,
-            0x1_0000_0000,
-            u64::from(u32::MAX),
-            u64::MAX,
-        ];
         for number in 0..700 {
             if !POLICY
                 .iter()
@@ -288,8 +346,8 @@ mod tests {
                 assert_eq!(verdict, expected(number, [0; 6]), "call {number}");
                 continue;
             }
-            for first in values {
-                for second in values {
+            for first in VALUES {
+                for second in VALUES {
                     for third in [0, 6, 17, 0x8000, 0x2000] {
                         let args = [first, second, third, 0, 0, 0];
                         let verdict = run(filter, AUDIT_ARCH, u32::try_from(number).unwrap(), args);
