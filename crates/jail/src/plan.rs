@@ -38,10 +38,10 @@ pub mod place {
     pub const IMAGE: &str = "/l/image";
     /// The device nodes.
     pub const DEVICES: &str = "/l/dev";
-    /// The stub of /etc.
-    pub const ETC: &str = "/l/etc";
-    /// Where a sandbox's root is put together.
+    /// Where a sandbox's root is put together, over the mount points and the stub of /etc that all of them have.
     pub const ROOT: &str = "/new";
+    /// The stub of /etc.
+    pub const ETC: &str = "/new/etc";
     /// Where a sandbox's private files are mounted while it is put together.
     pub const OWN: &str = "/own";
     /// An empty folder of the sandbox's own, to cover folders with: what is locked or watched there stays inside.
@@ -576,10 +576,6 @@ fn system_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
     steps.push(Step::Work {
         bytes: request.disk,
         inodes: request.inodes,
-    });
-    steps.push(Step::Tree {
-        source: place::ETC.into(),
-        path: "/etc".into(),
     });
     // A tree below a private folder (a virtual environment in /tmp) comes after that folder, which would hide it.
     let (late, early): (Vec<_>, Vec<_>) = host.trees.iter().partition(|(_, path)| is_private(path));

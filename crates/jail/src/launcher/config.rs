@@ -21,13 +21,17 @@ struct Budget {
     bytes: u64,
 }
 
-/// Copies these files and folders of the host's /etc into the stub. The process' mask for new files is 022.
+/// Debian chooses libraries (BLAS, for one) and programs by links here.
+const ALTERNATIVES: &str = "/etc/alternatives";
+
+/// Copies these files and folders of the host's /etc into the stub, and the links that every program may need. The process'
+/// mask for new files is 022.
 pub(super) fn copy(wanted: &[PathBuf]) -> io::Result<()> {
     let mut budget = Budget {
         entries: ENTRIES_MAX,
         bytes: BYTES_MAX,
     };
-    for path in wanted {
+    for path in std::iter::once(Path::new(ALTERNATIVES)).chain(wanted.iter().map(PathBuf::as_path)) {
         let Ok(name) = path.strip_prefix("/etc") else {
             return Err(io::ErrorKind::InvalidInput.into());
         };

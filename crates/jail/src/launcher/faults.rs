@@ -90,7 +90,7 @@ mod injected {
                 } else {
                     root_that_can_be_changed()?;
                 }
-                for path in ["/root", "/run", "/srv", "/sys", "/var"] {
+                for path in ["/etc", "/root", "/run", "/srv", "/sys", "/var"] {
                     match rustix::fs::mkdir(below(path), rustix::fs::Mode::from_raw_mode(0o755)) {
                         Ok(()) | Err(rustix::io::Errno::EXIST) => {}
                         Err(error) => return Err(error.into()),
@@ -99,7 +99,6 @@ mod injected {
                 }
                 Ok(())
             }
-            Step::Tree { path, .. } if path == "/etc" => show(&format!("{}/etc", place::host()), path),
             Step::Tree { source, path } => show(source, path),
             Step::Devices { .. } => show(&format!("{}/dev", place::host()), "/dev"),
             Step::Proc => show(&format!("{}/proc", place::host()), "/proc"),

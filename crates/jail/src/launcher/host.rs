@@ -330,7 +330,7 @@ fn own_root() -> io::Result<()> {
     rustix::process::chdir("/usr")?;
     let folder = |name: &str| rustix::fs::mkdir(name, Mode::from_raw_mode(0o755));
     for name in [
-        "host", "l", "l/none", "l/dev", "l/etc", "l/layer", "l/image", "new", "own",
+        "host", "l", "l/none", "l/dev", "l/layer", "l/image", "new", "new/etc", "own",
     ] {
         folder(name)?;
     }
@@ -392,8 +392,6 @@ fn etc() -> io::Result<()> {
             std::fs::write(format!("{}/{name}", place::ETC), bytes)?;
         }
     }
-    // A mount point: see `trees`.
-    std::fs::create_dir(format!("{}/alternatives", place::ETC))?;
     Ok(())
 }
 
@@ -414,10 +412,6 @@ fn trees(host: &mut Host, template: &Template) -> io::Result<()> {
     }
     for tree in &template.trees {
         wanted.push(tree.to_string_lossy().into_owned());
-    }
-    // Debian chooses libraries (BLAS, for one) and programs by links here.
-    if std::fs::metadata(format!("{}/etc/alternatives", place::host())).is_ok_and(|found| found.is_dir()) {
-        wanted.push("/etc/alternatives".to_owned());
     }
     for path in wanted {
         let source = format!("{}/{}", place::LOWER, host.trees.len());
