@@ -3,6 +3,7 @@
 //! Two, so that what the interpreter waits for fits into a pipe: the first has what every session needs at its start, the
 //! second, which is on its way meanwhile, what most never need.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use serde_json::json;
 
-use sandcell_sandbox::layer_places;
+use sandcell_sandbox::{HOME, layer_places};
 
 use super::probe::{PythonRuntime, run_python};
 use crate::control::encode;
@@ -140,7 +141,8 @@ impl Boot {
         if let Some(fields) = header.as_object_mut() {
             // Read as Python, in which a number is the same text as here.
             fields.insert("parent".to_owned(), 1.into());
-            fields.insert("env".to_owned(), parent_environment());
+            fields.insert("env".to_owned(), json!(usual_environment()));
+            fields.insert("env_loading".to_owned(), json!(BTreeMap::from(WHILE_LOADING)));
         }
         frames(&header, "", &source_parts())
     }
@@ -189,21 +191,42 @@ fn compile(executable: &std::path::Path, site: &serde_json::Value) -> Option<Byt
     (parts.len() == FILES.len()).then(|| frames(site, magic, &parts))
 }
 
-/// What a child of a warmed parent reads first.
-pub(super) fn begin_frame(env: &std::collections::BTreeMap<String, String>, cwd: &str) -> Bytes {
-    encode(&json!({"type": "begin", "env": env, "cwd": cwd}), &[])
+/// What a child of a warmed parent reads first. Of the environment it is told what is not as in its parent.
+pub(super) fn begin_frame(env: &BTreeMap<String, String>, cwd: &str) -> Bytes {
+    let usual = usual_environment();
+    let other: BTreeMap<_, _> = env
+        .iter()
+        .filter(|(name, value)| usual.get(name.as_str()) != Some(&value.as_str()))
+        .collect();
+    let without: Vec<_> = usual.keys().filter(|name| !env.contains_key(**name)).collect();
+    encode(&json!({"type": "begin", "env": other, "without": without, "cwd": cwd}), &[])
 }
 
-/// What libraries find while a parent loads them: the same as in a sandbox, and no threads, which would not be there in its
-/// children.
-fn parent_environment() -> serde_json::Value {
-    json!({
-        "HOME": sandcell_sandbox::HOME, "PATH": "/usr/local/bin:/usr/bin:/bin", "USER": "user", "LOGNAME": "user",
-        "SHELL": "/bin/bash", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "TERM": "dumb", "TMPDIR": "/tmp", "TZ": "UTC",
-        "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMEXPR_NUM_THREADS": "1",
-        "POLARS_MAX_THREADS": "1",
-    })
+/// The environment of a parent, and most often of its children: what programs find in a sandbox with the usual limits.
+fn usual_environment() -> BTreeMap<&'static str, &'static str> {
+    BTreeMap::from([
+        ("HOME", HOME),
+        ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+        ("USER", "user"),
+        ("LOGNAME", "user"),
+        ("SHELL", "/bin/bash"),
+        ("LANG", "C.UTF-8"),
+        ("LC_ALL", "C.UTF-8"),
+        ("TERM", "dumb"),
+        ("TMPDIR", "/tmp"),
+        ("TZ", "UTC"),
+        ("MEMORY_LIMIT_MB", "512"),
+        ("OMP_NUM_THREADS", "1"),
+        ("OPENBLAS_NUM_THREADS", "1"),
+    ])
 }
+
+/// What libraries find beside it while a parent loads them: no threads, which would not be there in its children.
+const WHILE_LOADING: [(&str, &str); 3] = [
+    ("MKL_NUM_THREADS", "1"),
+    ("NUMEXPR_NUM_THREADS", "1"),
+    ("POLARS_MAX_THREADS", "1"),
+];
 
 fn source_parts() -> Vec<(String, &'static [u8])> {
     FILES

@@ -33,8 +33,9 @@ SHARE = 0.05
 # What may be spent before there was time to earn it, in seconds. It is paid back: nothing is earned until then.
 ADVANCE = 0.05
 PAGE = posix.sysconf("SC_PAGESIZE")
-# Cells that come faster than this come from a loop, in seconds.
+# Cells that come faster than this come from a loop, in seconds. So many of one have a copy each.
 PAUSE = 0.003
+LOOP = 8
 # A page that is written after a copy was made is copied then. This is what that costs, in seconds.
 PAGE_COST = 0.5e-6
 # What a copy of nothing costs, in seconds; the rest grows with the session.
@@ -47,6 +48,13 @@ SIGNALS = _signal.valid_signals()
 session = core.session
 POLL = select.poll()
 POLL.register(core.CONTROL_IN, select.POLLIN)
+
+
+class loop:
+    """Cells that come right after one another."""
+
+    ended = 0.0  # when the last one did
+    cells = 0
 
 
 class purse:
@@ -87,8 +95,12 @@ def tend():
             return False
         # The host may wait for this very processor to pass the answer on.
         posix.sched_yield()
-        # Whoever sends cells one right after the other is not held up, as soon as the first ones have used up a half.
-        if POLL.poll(max(PAUSE * 1000 if purse.earned < ADVANCE / 2 else 0, session.copy_after)):
+        # Whoever sends cells one right after the other is not held up by more than the first copies.
+        now = time.monotonic()
+        loop.cells = loop.cells + 1 if now - loop.ended < 2 * PAUSE else 0
+        loop.ended = now
+        held_up = loop.cells > LOOP or purse.earned < ADVANCE / 2
+        if POLL.poll(max(PAUSE * 1000 if held_up else 0, session.copy_after)):
             return True
         wait = due()
         why = obstacle()

@@ -38,6 +38,7 @@ FUTURE_FLAGS = 0x1FE0000
 COROUTINE = 0x80
 
 PID = getpid()
+USER = posix.getuid()
 MAIN_THREAD = _thread.get_ident()
 STANDARD_PATH = list(sys.path)
 NOTHING = object()
@@ -55,6 +56,7 @@ class session:
     sending = False  # the main thread writes a frame: an interrupt waits until it is whole
     late = False  # one has waited
     child = False  # this process is a fork made by user code
+    parent = False  # this process is a warmed parent, whose forks become sessions
     copying = False  # a fork is under way, or this process is one, that nobody's fork handlers may see
     copy_below = 0  # the memory up to which the session keeps a copy of itself; 0 for none
     copy_after = 0  # for how many milliseconds others want the processors more
@@ -366,9 +368,14 @@ def set_up_paths(of_site):
     sys.path[:] = ["", *[item for item in asked.split(":") if item], *own, *layers, *site]
 
 
+def shims():
+    """The folder of what stands for programs that commands of a cell start."""
+    return "/tmp/.sandcell-bin-%d" % USER
+
+
 def set_up_commands():
     """Commands of a cell find the session's own interpreter, and what stands for pip, first."""
-    own = "/tmp/.sandcell-bin-%d:%s:" % (posix.getuid(), sys.executable.rpartition("/")[0])
+    own = "%s:%s:" % (shims(), sys.executable.rpartition("/")[0])
     path = own + posix.environ.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin").decode("utf-8", "surrogateescape")
     posix.environ[b"PATH"] = path.encode("utf-8", "surrogateescape")
     posix.putenv(b"PATH", posix.environ[b"PATH"])
@@ -824,11 +831,14 @@ AFTER_FORK = []
 
 def register_at_fork(*, before=None, after_in_child=None, after_in_parent=None):
     """`os.register_at_fork`. What is registered is not called when it is the session that copies itself: the copy has
-    the state of before (of `random`, say), and nobody sees that it was made."""
+    the state of before (of `random`, say), and nobody sees that it was made. A warmed parent has one thread, which holds no
+    locks when it forks: those need not be made anew, which takes long where many modules are loaded."""
 
     def unless_copying(function):
+        locks = of_locks(function)
+
         def handler():
-            if not session.copying:
+            if not (session.copying or locks and session.parent):
                 function()
 
         return handler if callable(function) else function
@@ -839,16 +849,28 @@ def register_at_fork(*, before=None, after_in_child=None, after_in_parent=None):
         AFTER_FORK.append(after_in_child)
 
 
+def of_locks(function):
+    """Whether this only takes, releases or makes anew locks of the standard library."""
+    module = getattr(function, "__module__", None)
+    return module in ("threading", "logging") or type(getattr(function, "__self__", None)) in LOCKS
+
+
+LOCKS = type(_thread.allocate_lock()), _thread.RLock
+
+
 def really_register(handlers, register=posix.register_at_fork):
     register(**handlers)
 
 
 def before_fork():
-    flush_streams()
+    if not session.parent:
+        flush_streams()
 
 
 def in_child():
     """A fork made by user code keeps no hold on the session."""
+    if session.parent:
+        return
     session.child = True
     session.loop = None
     for copy in COPIES:
@@ -914,19 +936,33 @@ def set_up():
 
 def take_over():
     """Takes descriptors 1 to 4 for this process' session."""
-    global CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY, IDENTITIES, PID
+    streams.update({1: sys.stdout, 2: sys.stderr})
+    find_places()
+    be_at_places()
+
+
+def be_at_places():
+    """Has this session's descriptors at their places."""
+    global PID
     PID = getpid()
-    CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = [move_up(fd) for fd in (3, 4, 1, 2)]
+    for fd, place in zip(TAKEN, COPIES):
+        dup2(fd, place, False)
     close(3)
     close(4)
-    streams.update({1: sys.stdout, 2: sys.stderr})
-    IDENTITIES = {1: identity(1), 2: identity(2)}
+    for fd in (1, 2):
+        IDENTITIES[fd] = identity(fd)
+
+
+def find_places():
+    """Where a session's descriptors will be, and what forks do with them."""
+    global CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY
+    CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = [move_up(fd) for fd in TAKEN]
     kept = list(AFTER_FORK)
     register_at_fork(before=before_fork, after_in_child=in_child)
     AFTER_FORK[:] = kept
 
 
-CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = 3, 4, 1, 2
+TAKEN = CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = 3, 4, 1, 2
 NAMES, IDENTITIES, streams = {}, {}, {1: sys.stdout, 2: sys.stderr}
 if BOOT.get("parent"):
     rest = inbox.next()

@@ -6,8 +6,6 @@ import sys
 
 re = core.standard("re")
 
-# Where `pip` (and `python`, where only `python3` is installed) stand for the programs that commands of a cell start.
-SHIMS = "/tmp/.sandcell-bin-%d" % posix.getuid()
 PIP = """#!/bin/sh
 # pip has no network of its own here, so only its other commands are run.
 if [ "$1" = install ]; then
@@ -27,7 +25,8 @@ class shims:
 
 
 def make_shims():
-    """Programs that commands of a cell expect, made when the first one is about to start."""
+    """`pip` (and `python`, where only `python3` is installed), which commands of a cell expect; made when the first one is
+    about to start."""
     if shims.made:
         return
     shims.made = True
@@ -37,12 +36,13 @@ def make_shims():
     for name in ("python", "python3"):
         if not os.path.exists(os.path.join(folder, name)):
             programs[name] = '#!/bin/sh\nexec %s "$@"\n' % sys.executable
+    place = core.shims()
     try:
-        os.makedirs(SHIMS, 0o700, exist_ok=True)
-        if os.lstat(SHIMS).st_uid != posix.getuid():
+        os.makedirs(place, 0o700, exist_ok=True)
+        if os.lstat(place).st_uid != posix.getuid():
             return
         for name, text in programs.items():
-            path = os.path.join(SHIMS, name)
+            path = os.path.join(place, name)
             with open(path + ".new", "w", encoding="utf-8") as file:
                 file.write(text)
             os.chmod(path + ".new", 0o700)

@@ -32,6 +32,8 @@ MESSAGE = 1 << 17
 DOOR = 86400.0
 DESCRIPTORS = 16
 REHEARSALS = 20
+# The state of numpy's old generator without its place in that, in bytes and in numbers.
+KEY, NUMBERS = 2496, 624
 
 session = core.session
 previous = ctypes.c_long(0)
@@ -40,18 +42,19 @@ previous = ctypes.c_long(0)
 class way:
     """How children enter, as the launcher said last."""
 
+    user = None
     enter = 0
     fork = ()
     become_one = ()
     lock = ()
     kept = []
-    variables = {}
+    numpy = 0  # where the state of numpy's old generator lies; 0: not known
 
 
 def live():
     """What a parent does. Only its children come back from here, each as a session."""
-    way.variables = core.BOOT["env"]
-    change_environment({name.decode("utf-8", "surrogateescape"): None for name in posix.environ}, way.variables)
+    usual, while_loading = core.BOOT["env"], core.BOOT["env_loading"]
+    change_environment({**usual, **while_loading}, [os_text(name) for name in posix.environ])
     try:
         core.standard("_locale").setlocale(0, "C.UTF-8")
     except Exception:
@@ -60,12 +63,14 @@ def live():
     core.set_up_paths(of_site)
     core.set_up()
     new_streams()
-    loaded = core.part("imports").preload(core.inbox.next())
+    # What every child runs lies close together if it is there before the modules.
     for name in LIKELY:
         core.part(name)
     core.keep_code("copies")
     core.standard("select")
     core.standard("time")
+    loaded = core.part("imports").preload(core.inbox.next())
+    change_environment(usual, while_loading)
     launcher = _socket.socket(fileno=LAUNCHER)
     # What children would change of what they share costs each of them a page: functions settle when they are called often,
     # and what folders looked like nobody needs.
@@ -74,12 +79,22 @@ def live():
     sys.path_importer_cache.clear()
     gc.collect()
     gc.freeze()
+    core.guarded(give_back)
     core.send(loaded)
     # The numbers stay taken: what children are handed lies above them.
     null = posix.open("/dev/null", posix.O_RDWR | posix.O_CLOEXEC)
     for fd in (3, 4):
         core.dup2(null, fd)
     core.close(null)
+    # What children would do all alike is done here: only what they are handed differs.
+    session.parent = True
+    core.find_places()
+    for fd in core.COPIES:
+        core.close(fd)
+    _signal.signal(_signal.SIGINT, core.on_interrupt)
+    for each in (going, entered):
+        each.make_room()
+    core.guarded(find_numpy)
     while True:
         data, ancillary, _flags, _from = launcher.recvmsg(MESSAGE, _socket.CMSG_SPACE(4 * DESCRIPTORS))
         if not data:
@@ -99,6 +114,11 @@ def live():
             launcher.send(core.dump({"forked": {"id": header["enter"]["id"], "child": child}}).encode("ascii"))
 
 
+def give_back():
+    """Returns memory that loading has left unused to the system, where the C library can: each child would have its share of it."""
+    LIBRARY.malloc_trim(0)
+
+
 def descriptors(ancillary):
     found = []
     for level, kind, data in ancillary:
@@ -113,6 +133,9 @@ def descriptors(ancillary):
 def learn(told):
     """Makes the calls ready, so that children have nothing to prepare."""
     way.kept = []
+    if way.user != told["user"]:
+        way.user = core.USER = told["user"]
+        core.set_up_commands()
     way.enter, way.fork = told["enter"], ready(told["fork"])
     way.become_one = [ready(call) for call in told["become_one"]]
     way.lock = [ready(call) for call in told["lock"]]
@@ -173,39 +196,69 @@ def make(handed):
     return 0
 
 
+class Room:
+    """Room for one message that comes with descriptors, made ahead: an object for a socket would ask the system three
+    questions whose answers are known."""
+
+    def make_room(self):
+        beside = bytearray(16 + 4 * DESCRIPTORS)
+        self.kept = (ctypes.c_char * 64)(), (ctypes.c_char * len(beside)).from_buffer(beside)
+        data, control = [ctypes.addressof(each) for each in self.kept]
+        self.part = (ctypes.c_long * 2)(data, 64)
+        self.header = (ctypes.c_long * 7)(0, 0, ctypes.addressof(self.part), 1, control, len(beside), 0)
+        self.address = ctypes.c_long(ctypes.addressof(self.header))
+        self.length, self.numbers = memoryview(beside)[:8].cast("l"), memoryview(beside)[16:].cast("i")
+
+    def receive(self, fd):
+        """The descriptors that come with the next message; None if none comes any more."""
+        size = LIBRARY.recvmsg(fd, self.address, 0)
+        if size <= 0:
+            return None
+        # What comes beside it begins with its length and its kind, 16 bytes that count.
+        return self.numbers[: (self.length[0] - 16) // 4].tolist() if self.header[5] else []
+
+
+going, entered = Room(), Room()
+
+
 def enter(handed):
     """In the child: enters the sandbox, waits until that is made and the launcher has taken it in, locks itself."""
     *namespaces, go = handed[1:]
     for namespace in namespaces:
         if system(way.enter, namespace, 0) < 0:
             core._exit(70)
-    launcher = _socket.socket(fileno=go)
-    word, ancillary, _, _ = launcher.recvmsg(8, _socket.CMSG_SPACE(4 * DESCRIPTORS))
-    if word != b"1":
+    came = going.receive(go)
+    if not came:
         core._exit(0)
-    files, door, *groups = descriptors(ancillary)
+    files, door, *groups = came
     if system(way.enter, files, 0) < 0:
         core._exit(70)
     for group in groups:
         core.write(group, b"0")
         core.close(group)
     if groups:
-        launcher.send(b"1")
-    launcher.close()
+        core.write(go, b"1")
+    core.close(go)
     carry_out(way.become_one)
     core.setsid()
     null = posix.open("/dev/null", posix.O_RDONLY | posix.O_CLOEXEC)
-    agent = _socket.socket(fileno=door)
-    agent.settimeout(DOOR)  # the launcher's end does not block
-    _, ancillary, _, _ = agent.recvmsg(64, _socket.CMSG_SPACE(4 * 4))
-    lane = descriptors(ancillary)
+    # The launcher's end, which this is, does not block.
+    waiting = core.standard("select").poll()
+    waiting.register(door, 1)
+    if not waiting.poll(DOOR * 1000):
+        core._exit(0)
+    lane = entered.receive(door)
+    if lane is None:
+        core._exit(0)
     if lane:
         stdout, stderr, control, answers = lane
     else:
         (output, stdout), (errors, stderr), (control, into), (out_of, answers) = [core.pipe() for _ in range(4)]
         rights = bytes((ctypes.c_int * 4)(output, errors, into, out_of))
+        agent = _socket.socket(fileno=posix.dup(door))
         agent.sendmsg([b'{"pipes":{}}'], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
-    agent.close()
+        agent.close()
+    core.close(door)
     for fd, number in ((null, 0), (stdout, 1), (stderr, 2), (control, 3), (answers, 4)):
         core.dup2(fd, number)
     carry_out(way.lock)
@@ -217,20 +270,22 @@ def enter(handed):
 def become(of_site):
     """Takes what is this session's own, and lets go of what its siblings have as well."""
     try:
+        session.parent = False
+        core.be_at_places()
         header = core.inbox.next()
         if header.get("type") != "begin":
             core._exit(70)
-        changed = change_environment(way.variables, header["env"])
+        other = header["env"]
+        change_environment(other, header["without"])
         posix.chdir(header["cwd"])
-        core.take_over()
-        core.set_up_commands()
-        if "PYTHONPATH" in changed:
+        if "PATH" in other or "PATH" in header["without"]:
+            core.set_up_commands()
+        if "PYTHONPATH" in other:
             core.set_up_paths(of_site)
         sys.path_importer_cache.clear()
-        if "TZ" in changed:
+        if "TZ" in other or "TZ" in header["without"]:
             core.standard("time").tzset()
-        _signal.signal(_signal.SIGINT, core.on_interrupt)
-        for library in (new_random, new_numpy, new_identities, new_keys):
+        for library in (new_numpy, new_identities, new_keys, new_thread):
             core.guarded(library)
         version = "%d.%d.%d" % sys.version_info[:3]
         core.send({"type": "ready", "version": version, "pid": core.PID})
@@ -238,19 +293,23 @@ def become(of_site):
         core._exit(70)
 
 
-def change_environment(before, variables):
-    """Makes these the environment. The names of those that were not as they should be."""
-    changed = [name for name in before if name not in variables]
-    for name in changed:
+def change_environment(variables, without):
+    """Sets these variables, and removes the others."""
+    for name in without:
         posix.unsetenv(name)
-        posix.environ.pop(name.encode("utf-8", "surrogateescape"), None)
+        posix.environ.pop(os_bytes(name), None)
     for name, value in variables.items():
-        if before.get(name) != value:
-            changed.append(name)
-            name, value = name.encode("utf-8", "surrogateescape"), value.encode("utf-8", "surrogateescape")
-            posix.environ[name] = value
-            posix.putenv(name, value)
-    return changed
+        name, value = os_bytes(name), os_bytes(value)
+        posix.environ[name] = value
+        posix.putenv(name, value)
+
+
+def os_bytes(text):
+    return text.encode("utf-8", "surrogateescape")
+
+
+def os_text(data):
+    return data.decode("utf-8", "surrogateescape")
 
 
 def new_streams():
@@ -272,17 +331,32 @@ def new_streams():
     core.close(sink)
 
 
-def new_random():
-    random = sys.modules.get("random")
-    if random:
-        random.seed()
+def find_numpy():
+    """Where a child can put a new state: going through numpy costs each a hundred pages. Believed once it was tried."""
+    generator = sys.modules["numpy.random.mtrand"]._rand
+    address, key = generator._bit_generator.ctypes.state_address, posix.urandom(KEY)
+    ctypes.memmove(address, key, KEY)
+    name, seen, *_rest = generator.get_state()
+    # The first number that is asked for comes of a state that was made of all of this.
+    generator.set_state((name, seen, NUMBERS))
+    if name == "MT19937" and seen.tobytes() == key and generator.get_state()[2:4] == (NUMBERS, 0):
+        way.numpy = address
 
 
 def new_numpy():
-    """The old generator's state is one for the process; new ones are seeded when they are made."""
-    numpy = sys.modules.get("numpy.random")
-    if numpy:
-        numpy.seed()
+    """The old generator's state is one for the process; new ones are seeded when they are made. `random` sees to itself, by a
+    handler of forks."""
+    if way.numpy:
+        ctypes.memmove(way.numpy, posix.urandom(KEY), KEY)
+    elif "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+
+
+def new_thread():
+    """What a handler of forks would have done that is not about locks."""
+    threading = sys.modules.get("threading")
+    if threading:
+        threading.main_thread()._set_native_id()
 
 
 def new_identities():
