@@ -256,9 +256,9 @@ pub(crate) const DEVICES: [(&str, u32, u32); 6] = [
 ];
 
 /// What stands in a device folder beside the nodes.
-pub(crate) fn device_folder(folder: &str) -> io::Result<()> {
+pub(crate) fn device_folder(folder: impl AsFd) -> io::Result<()> {
     for name in ["pts", "shm"] {
-        rustix::fs::mkdir(format!("{folder}/{name}"), Mode::from_raw_mode(0o755))?;
+        rustix::fs::mkdirat(&folder, name, Mode::from_raw_mode(0o755))?;
     }
     for (name, target) in [
         ("ptmx", "pts/ptmx"),
@@ -267,14 +267,15 @@ pub(crate) fn device_folder(folder: &str) -> io::Result<()> {
         ("stdout", "/proc/self/fd/1"),
         ("stderr", "/proc/self/fd/2"),
     ] {
-        rustix::fs::symlink(target, format!("{folder}/{name}"))?;
+        rustix::fs::symlinkat(target, &folder, name)?;
     }
     Ok(())
 }
 
 /// A device folder with the nodes of another one.
 pub(crate) fn devices_from(source: &str, folder: &str, zeros: Zeros) -> io::Result<()> {
-    device_folder(folder)?;
+    let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+    device_folder(rustix::fs::open(folder, flags, Mode::empty())?)?;
     for (name, ..) in DEVICES {
         let path = format!("{folder}/{name}");
         let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
@@ -295,11 +296,18 @@ fn devices(own_folder: bool, zeros: Zeros) -> io::Result<()> {
         sys::mount::restrict_tree(folder.as_fd(), Attributes::NO_SUID.and(Attributes::NO_EXEC))?;
         sys::mount::restrict(folder.as_fd(), Attributes::READ_ONLY)?;
     } else {
-        let mount = copy_of(place::DEVICES)?;
-        sys::mount::restrict_tree(mount.as_fd(), Attributes::NO_SUID.and(Attributes::NO_EXEC))?;
-        sys::mount::restrict(mount.as_fd(), Attributes::READ_ONLY)?;
-        attach(&mount, &below_root("/dev"))?;
+        attach(&copy_of(place::DEVICES)?, &below_root("/dev"))?;
     }
+    terminals()
+}
+
+/// The device folder that was made for this jail, and what is the jail's own in it.
+pub(crate) fn own_devices(mount: &OwnedFd) -> io::Result<()> {
+    attach(mount, &below_root("/dev"))?;
+    terminals()
+}
+
+fn terminals() -> io::Result<()> {
     let options = [
         ("newinstance", String::new()),
         ("ptmxmode", "0666".into()),

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-use super::cradle::{Entry, FromCradle, first_process};
+use super::cradle::{Entry, FromCradle, Own, first_process};
 use super::folder;
 use super::host::Prepared;
 use crate::plan::{Step, place};
@@ -108,7 +108,13 @@ impl Bare {
         };
         let steps: Vec<Step> = process_level::make(&prepared.host, request, &place);
         match fork(0, SIGCHLD, None).map_err(|error| failed("start the first process", &error))? {
-            Forked::Child => first_process(prepared, socket, request, &steps, (input, output), Some(&folder), entry),
+            Forked::Child => {
+                let own = Own {
+                    folder: Some(&folder),
+                    devices: None,
+                };
+                first_process(prepared, socket, request, &steps, (input, output), own, entry)
+            }
             Forked::Parent { pid, pidfd } => {
                 drop((input, output));
                 let told = send(socket.as_fd(), &FromCradle::Cloned { pid }, &[pidfd.as_fd()]);

@@ -87,7 +87,7 @@ pub(super) fn live(prepared: &Prepared, socket: OwnedFd, ways: &Ways, host_id: u
     }
     let ready = joined
         .map_err(|error| StepError::new("join the control group", Some("memory"), &error))
-        .and_then(|()| get_ready(prepared, host_id));
+        .and_then(|()| get_ready(prepared));
     let Ok(Some((ToCradle::Make(request, shows), mut descriptors))) = receive_one(socket.as_fd()) else {
         exit_now(0)
     };
@@ -96,14 +96,16 @@ pub(super) fn live(prepared: &Prepared, socket: OwnedFd, ways: &Ways, host_id: u
         Shows::Image => descriptors.pop(),
     };
     let result = match &prepared.bare {
-        Some(bare) => ready.and_then(|()| bare.guard(prepared, &socket, &request, descriptors, host_id, entry)),
-        None => ready
-            .and_then(|()| image.map_or(Ok(()), |image| show_image(prepared, &image)))
-            .and_then(|()| match &common {
+        Some(bare) => ready.and_then(|_| bare.guard(prepared, &socket, &request, descriptors, host_id, entry)),
+        None => ready.and_then(|devices| {
+            show_folders(prepared, image, host_id)?;
+            match &common {
                 Some(common) => common::live_in(prepared, common, host_id),
                 None => own_the_namespace(prepared, host_id),
-            })
-            .and_then(|()| become_sandbox(prepared, &socket, &request, shows, descriptors, host_id, entry)),
+            }?;
+            let descriptors = (descriptors, devices);
+            become_sandbox(prepared, &socket, &request, shows, descriptors, host_id, entry)
+        }),
     };
     let Err(error) = result else { exit_now(0) };
     let _ = send(socket.as_fd(), &FromCradle::Failed(error), &[]);
@@ -133,18 +135,28 @@ pub(super) fn keep_only(socket: OwnedFd, other: Option<&OwnedFd>) -> io::Result<
     Ok((sys::fd::adopt(KEPT)?, kept.map(sys::fd::adopt).transpose()?))
 }
 
-fn get_ready(prepared: &Prepared, host_id: u32) -> Result<(), StepError> {
-    if prepared.host.root && prepared.bare.is_none() {
-        sys::misc::unshare(libc::CLONE_NEWNS)
-            .map_err(|error| StepError::new("make a mount namespace", Some("mount_namespace"), &error))?;
-        host::private_devices(Zeros::on(prepared.host.memory_is_charged))
-            .map_err(|error| StepError::new("make device nodes", Some("private_root"), &error))?;
-        for (source, path, _) in &prepared.host.mounts {
-            own_mount(source, host_id)
-                .map_err(|error| StepError::new(&format!("prepare the mount {path}"), None, &error))?;
-        }
+/// The devices of the sandbox, where they are its own.
+fn get_ready(prepared: &Prepared) -> Result<Option<OwnedFd>, StepError> {
+    let own = prepared.host.root && prepared.bare.is_none();
+    own.then(|| host::private_devices(Zeros::on(prepared.host.memory_is_charged)))
+        .transpose()
+        .map_err(|error| StepError::new("make device nodes", Some("private_root"), &error))
+}
+
+/// Shows what only this sandbox sees in the same way, in a mount namespace that nobody else has.
+fn show_folders(prepared: &Prepared, image: Option<OwnedFd>, host_id: u32) -> Result<(), StepError> {
+    let mounts: &[_] = if prepared.host.root { &prepared.host.mounts } else { &[] };
+    if mounts.is_empty() && image.is_none() {
+        return Ok(());
     }
-    Ok(())
+    sys::misc::unshare(libc::CLONE_NEWNS)
+        .map_err(|error| StepError::new("make a mount namespace", Some("mount_namespace"), &error))?;
+    for (source, path, _) in mounts {
+        own_mount(source, host_id)
+            .map_err(|error| StepError::new(&format!("prepare the mount {path}"), None, &error))?;
+    }
+    let shown = image.map_or(Ok(()), |image| attach(&image, place::IMAGE));
+    shown.map_err(|error| StepError::new("show the image", Some("private_root"), &error))
 }
 
 /// As root, an operator's folder is shown with its owner's id as the sandbox's.
@@ -153,18 +165,6 @@ fn own_mount(source: &str, host_id: u32) -> io::Result<()> {
     let user = format!("{} {host_id} 1", found.st_uid);
     let namespace = common::namespace(&user, &format!("{} {host_id} 1", found.st_gid))?;
     host::show_as(source, &namespace)
-}
-
-/// Shows the tree of an image to the sandbox that is to be made, in a mount namespace that nobody else has.
-fn show_image(prepared: &Prepared, image: &OwnedFd) -> Result<(), StepError> {
-    // As root there is one already.
-    let own = if prepared.host.root {
-        Ok(())
-    } else {
-        sys::misc::unshare(libc::CLONE_NEWNS)
-    };
-    own.and_then(|()| attach(image, place::IMAGE))
-        .map_err(|error| StepError::new("show the image", Some("private_root"), &error))
 }
 
 /// As root: takes the sandbox's own id, so that its user namespace has an owner of its own. The kernel counts watches,
@@ -184,7 +184,7 @@ fn become_sandbox(
     socket: &OwnedFd,
     request: &Request,
     shows: Shows,
-    descriptors: Vec<OwnedFd>,
+    (descriptors, devices): (Vec<OwnedFd>, Option<OwnedFd>),
     host_id: u32,
     entry: Entry,
 ) -> Result<(), StepError> {
@@ -221,9 +221,19 @@ fn become_sandbox(
                 ..prepared.host.clone()
             };
             let steps = plan::make(&host, &prepared.template, request);
-            first_process(prepared, socket, request, &steps, (input, output), None, entry)
+            let own = Own { folder: None, devices };
+            first_process(prepared, socket, request, &steps, (input, output), own, entry)
         }
     }
+}
+
+/// What was made ahead for one sandbox alone.
+#[derive(Default)]
+pub(super) struct Own<'a> {
+    /// Its private folder on the host, where it has no root of its own.
+    pub(super) folder: Option<&'a str>,
+    /// Its device folder, as a mount that is nowhere yet.
+    pub(super) devices: Option<OwnedFd>,
 }
 
 /// The first process, from right after it was made: locks itself and runs its entry.
@@ -233,7 +243,7 @@ pub(super) fn first_process(
     request: &Request,
     steps: &[Step],
     (input, output): (OwnedFd, OwnedFd),
-    folder: Option<&str>,
+    Own { folder, devices }: Own<'_>,
     entry: Entry,
 ) -> ! {
     let Ok(Some((ToCradle::Mapped, _))) = receive_one(socket.as_fd()) else {
@@ -247,7 +257,7 @@ pub(super) fn first_process(
     {
         exit_now(1);
     }
-    if let Err(error) = lock(prepared, request, steps, socket) {
+    if let Err(error) = lock(prepared, request, steps, socket, devices) {
         let _ = send(socket.as_fd(), &FromCradle::Failed(error), &[]);
         exit_now(1);
     }
@@ -271,11 +281,22 @@ fn hand_files_over(socket: &OwnedFd) -> io::Result<()> {
     send(socket.as_fd(), &FromCradle::Files, &[folder.as_fd()])
 }
 
-fn lock(prepared: &Prepared, request: &Request, steps: &[Step], socket: &OwnedFd) -> Result<(), StepError> {
+fn lock(
+    prepared: &Prepared,
+    request: &Request,
+    steps: &[Step],
+    socket: &OwnedFd,
+    mut devices: Option<OwnedFd>,
+) -> Result<(), StepError> {
     for (number, step) in steps.iter().enumerate() {
+        let own = devices.take_if(|_| matches!(step, Step::Devices { own_folder: false, .. }));
+        let run = || {
+            own.as_ref()
+                .map_or_else(|| crate::steps::run(step), crate::steps::own_devices)
+        };
         let done = match faults::in_place_of(&prepared.template, step) {
             Some(done) => done,
-            None => faults::step(&prepared.template, request, number, step).and_then(|()| crate::steps::run(step)),
+            None => faults::step(&prepared.template, request, number, step).and_then(|()| run()),
         };
         done.map_err(|error| StepError::new(&step.name(), step.layer(), &error))?;
         // Later the launcher may not look into its root, nor may it pass descriptors.

@@ -349,28 +349,19 @@ fn devices(root: bool) -> io::Result<()> {
     devices_from(&format!("{}/dev", place::host()), folder, Zeros::Device)
 }
 
-/// Device nodes for one sandbox, in this process' own mount namespace. Only root can make them.
-pub(super) fn private_devices(zeros: Zeros) -> io::Result<()> {
-    let folder = place::DEVICES;
-    attach(
-        &memory(64 << 10, 64, "0755", MountAttrFlags::MOUNT_ATTR_NOSUID)?,
-        folder,
-    )?;
-    device_folder(folder)?;
+/// A device folder for one sandbox, with nodes of its own, as a mount that is nowhere yet. Only root can make them.
+pub(super) fn private_devices(zeros: Zeros) -> io::Result<OwnedFd> {
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let folder = memory(64 << 10, 64, "0755", flags)?;
+    device_folder(&folder)?;
     for (name, major, minor) in DEVICES {
-        let path = format!("{folder}/{name}");
         let minor = if name == "zero" { zeros.minor() } else { minor };
-        let kind = rustix::fs::FileType::CharacterDevice;
-        rustix::fs::mknodat(
-            CWD,
-            path.as_str(),
-            kind,
-            Mode::from_raw_mode(0o666),
-            rustix::fs::makedev(major, minor),
-        )?;
-        rustix::fs::chmod(path.as_str(), Mode::from_raw_mode(0o666))?;
+        let (kind, mode) = (rustix::fs::FileType::CharacterDevice, Mode::from_raw_mode(0o666));
+        rustix::fs::mknodat(&folder, name, kind, mode, rustix::fs::makedev(major, minor))?;
+        rustix::fs::chmodat(&folder, name, mode, AtFlags::empty())?;
     }
-    Ok(())
+    sys::mount::restrict(folder.as_fd(), sys::mount::Attributes::READ_ONLY)?;
+    Ok(folder)
 }
 
 /// The stub of /etc: nothing in it tells who runs the machine.

@@ -224,9 +224,10 @@ fn lock(
     let _ = crate::steps::write_once(&adjustment, "300");
     if prepared.host.root {
         named("make a mount namespace", sys::misc::unshare(libc::CLONE_NEWNS))?;
+        let devices = host::private_devices(Zeros::on(prepared.host.memory_is_charged));
         named(
             "make device nodes",
-            host::private_devices(Zeros::on(prepared.host.memory_is_charged)),
+            devices.and_then(|devices| crate::steps::attach(&devices, plan::place::DEVICES)),
         )?;
     }
     common::live_in(prepared, &common, host_id)?;

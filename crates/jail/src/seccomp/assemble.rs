@@ -299,7 +299,15 @@ mod tests {
         let parents = filter_of_parent();
         for charged in [true, false] {
             let (whole, own) = (filter(charged), filter_of_visitor(charged));
-            let clone = [0x0001_0000, 0x0001_8000, 0x0100_0011, 0x0001_0400, 0x3d_0f00, 0x8011, 0x120_8011];
+            let clone = [
+                0x0001_0000,
+                0x0001_8000,
+                0x0100_0011,
+                0x0001_0400,
+                0x3d_0f00,
+                0x8011,
+                0x120_8011,
+            ];
             let check = |number: u32, args: [u64; 6]| {
                 let run = |filter| run(filter, AUDIT_ARCH, number, args);
                 // The kernel takes the strictest answer, and of like ones the newest filter's.
