@@ -56,6 +56,8 @@ pub struct ServerConfig {
     pub private: Vec<PathBuf>,
     /// What the sandbox is held to by the agent itself, where it stands in the control group of a container.
     pub held: Option<Held>,
+    /// Whether nobody else counts the sandbox's processes. Reading all of /proc takes longer than the rest of an answer.
+    pub counts_processes: bool,
     /// Folders that lie elsewhere than the host thinks, where the sandbox has no root of its own: (as the host calls it,
     /// where it is).
     pub elsewhere: Vec<(String, String)>,
@@ -88,6 +90,7 @@ impl Default for ServerConfig {
             home: sandcell_sandbox::HOME.to_owned(),
             private: [sandcell_sandbox::HOME, "/tmp", "/dev/shm"].map(PathBuf::from).to_vec(),
             held: None,
+            counts_processes: true,
             elsewhere: Vec::new(),
         }
     }

@@ -179,7 +179,8 @@ impl Streams {
             }
             Request::Usage => {
                 let group = self.group.as_mut().map(Group::usage);
-                let usage = usage::read(&self.config.private, self.first_process, group);
+                let counts = self.first_process && self.config.counts_processes;
+                let usage = usage::read(&self.config.private, counts, group);
                 answer(stream, Ok(usage), out);
             }
             Request::Ping => answer(stream, Ok(Nothing {}), out),

@@ -8,12 +8,12 @@ use super::process_table;
 use crate::protocol::{GroupUsage, UsageReply};
 
 /// Counts processes and threads, and what is taken of each private file system. What cannot be read counts as nothing.
-pub(super) fn read(private: &[PathBuf], first_process: bool, group: Option<GroupUsage>) -> UsageReply {
+pub(super) fn read(private: &[PathBuf], counts_processes: bool, group: Option<GroupUsage>) -> UsageReply {
     let mut usage = UsageReply {
         group,
         ..UsageReply::default()
     };
-    if first_process {
+    if counts_processes {
         let entries = process_table::read().map(|table| table.entries).unwrap_or_default();
         usage.processes = entries
             .iter()

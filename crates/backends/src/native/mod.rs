@@ -52,6 +52,8 @@ fn agent(input: OwnedFd, output: OwnedFd, lane: Option<Lane>, folder: Option<&st
         // All private folders of a jail share one file system, so one of them tells how full it is.
         None => ServerConfig {
             private: vec![PathBuf::from(sandcell_sandbox::HOME)],
+            // The launcher does.
+            counts_processes: false,
             ..ServerConfig::default()
         },
         // On a file system of the host nothing but the files of this sandbox would tell.

@@ -199,7 +199,10 @@ pub(super) fn begin_frame(env: &BTreeMap<String, String>, cwd: &str) -> Bytes {
         .filter(|(name, value)| usual.get(name.as_str()) != Some(&value.as_str()))
         .collect();
     let without: Vec<_> = usual.keys().filter(|name| !env.contains_key(**name)).collect();
-    encode(&json!({"type": "begin", "env": other, "without": without, "cwd": cwd}), &[])
+    encode(
+        &json!({"type": "begin", "env": other, "without": without, "cwd": cwd}),
+        &[],
+    )
 }
 
 /// The environment of a parent, and most often of its children: what programs find in a sandbox with the usual limits.

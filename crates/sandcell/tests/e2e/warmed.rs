@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::packages::{command, stocked};
 use crate::support::client::{Answer, Client};
 use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, is_root, machine, settled, until};
+use crate::support::{PATIENCE, begin, is_root, machine, settled, skip, until};
 
 /// Its parent is nobody inside: it came from outside.
 const CAME_FROM_OUTSIDE: &str = "import os\nassert os.getppid() == 0, os.getppid()\n";
@@ -371,6 +371,96 @@ fn a_copy_has_what_an_interpreter_of_its_own_would_have() {
         serde_json::from_str::<Value>(answer.output().trim()).unwrap()
     });
     assert_eq!(copy, own);
+}
+
+#[test]
+fn a_copy_finds_what_stands_for_programs_that_commands_expect() {
+    let _turn = begin!();
+    let place = place("");
+    let server = warmed(&place);
+    let found = fresh_json(
+        &server,
+        "import json, subprocess\n\
+         run = lambda command: subprocess.run(command, shell=True, capture_output=True, text=True).stdout\n\
+         print(json.dumps([run('command -v pip'), run('python -c \"print(6 * 7)\"'), os.environ['PATH'].split(':')[0]]))",
+    );
+    let [pip, answer, first] = [0, 1, 2].map(|at| found[at].as_str().unwrap().trim());
+    assert_eq!(pip, format!("{first}/pip"), "{found}");
+    assert_eq!(answer, "42", "{found}");
+}
+
+#[test]
+fn a_copy_has_the_variables_of_its_sandbox_and_none_that_it_lacks() {
+    let _turn = begin!();
+    let place = place("");
+    let server = warmed(&place);
+    let variables = json!({"PATH": "/usr/bin", "TZ": "UTC+3", "GREETING": "grüße", "MEMORY_LIMIT_MB": "7"});
+    let id = server.call("create_sandbox", json!({"env": variables})).data()["sandbox_id"].clone();
+    let code = "import os, time, subprocess, json\nassert os.getppid() == 0\n\
+        names = ['GREETING', 'MEMORY_LIMIT_MB', 'TZ', 'MKL_NUM_THREADS', 'POLARS_MAX_THREADS']\n\
+        shown = subprocess.run(['/usr/bin/env'], capture_output=True, text=True).stdout.splitlines()\n\
+        print(json.dumps([[os.environ.get(name) for name in names], time.timezone, os.environ['PATH'].split(':')[-1], 'GREETING=grüße' in shown]))";
+    let answer = server.call("execute_code", json!({"code": code, "sandbox_id": id}));
+    let seen: Value = serde_json::from_str(answer.output().trim()).unwrap_or_else(|_| panic!("{answer:?}"));
+    assert_eq!(
+        seen,
+        json!([["grüße", "7", "UTC+3", null, null], 10800, "/usr/bin", true])
+    );
+}
+
+#[test]
+fn a_copy_has_working_locks_and_threads() {
+    let _turn = begin!();
+    let place = place("\"logging\", \"threading\", \"concurrent.futures\", \"multiprocessing.pool\", \"random\"");
+    let server = warmed(&place);
+    let seen = fresh_json(
+        &server,
+        "import concurrent.futures, io, json, logging, multiprocessing, random, threading\n\
+         logging.basicConfig(stream=io.StringIO())\n\
+         main = threading.main_thread()\n\
+         threads = [threading.Thread(target=logging.warning, args=('hello',)) for _ in range(3)]\n\
+         [thread.start() for thread in threads], [thread.join() for thread in threads]\n\
+         with concurrent.futures.ThreadPoolExecutor(2) as some: found = list(some.map(abs, [-1, 2]))\n\
+         with multiprocessing.Pool(2) as pool: found += pool.map(abs, [-3])\n\
+         reader, writer = os.pipe()\n\
+         if os.fork() == 0:\n    logging.warning('child')\n    os.write(writer, b'%f' % random.random())\n    os._exit(0)\n\
+         os.wait()\n\
+         print(json.dumps([found, main is threading.current_thread(), main.native_id == os.getpid(), threading.active_count(),\n\
+         os.read(reader, 99) == b'%f' % random.random()]))",
+    );
+    assert_eq!(seen, json!([[1, 2, 3], true, true, 1, false]));
+}
+
+#[test]
+fn copies_share_no_state_of_numpys_old_generator() {
+    let _turn = begin!();
+    let Ok(data) = std::env::var("SANDCELL_TEST_DATA_PYTHON") else {
+        return skip(
+            "warmed::copies_share_no_state_of_numpys_old_generator",
+            "no Python with data libraries (SANDCELL_TEST_DATA_PYTHON names it)",
+        );
+    };
+    let settings =
+        format!("python = {data:?}\npreload = [\"numpy.random\"]\n[pool]\nparked = 0\nwarm_parents = true\n");
+    let place = Place::with_settings(&settings);
+    let server = warmed(&place);
+    let seen: BTreeSet<String> = (0..4)
+        .map(|_| {
+            let numbers = fresh_json(
+                &server,
+                "import json, numpy\n\
+                 first = numpy.random.random(3).tolist() + [numpy.random.normal()]\n\
+                 name, key, place, *rest = numpy.random.get_state()\n\
+                 again = numpy.random.RandomState()\n\
+                 again.set_state((name, key, place, *rest))\n\
+                 same = again.random(1000).tolist() == numpy.random.random(1000).tolist()\n\
+                 print(json.dumps([first, len(set(key.tolist())) > 600, same, numpy.random.default_rng().random()]))",
+            );
+            assert_eq!(json!([numbers[1], numbers[2]]), json!([true, true]), "{numbers}");
+            numbers[0].to_string() + &numbers[3].to_string()
+        })
+        .collect();
+    assert_eq!(seen.len(), 4, "{seen:?}");
 }
 
 #[test]

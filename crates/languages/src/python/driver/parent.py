@@ -19,7 +19,8 @@ import posix
 LAUNCHER = 5
 LIBRARY = ctypes.PyDLL(None)
 PYTHON = ctypes.pythonapi
-system = LIBRARY.syscall
+# Looking a function up anew in each child would cost it some forty pages.
+system, receive = LIBRARY.syscall, LIBRARY.recvmsg
 system.restype = ctypes.c_long
 BEFORE, IN_PARENT, IN_CHILD = PYTHON.PyOS_BeforeFork, PYTHON.PyOS_AfterFork_Parent, PYTHON.PyOS_AfterFork_Child
 for function in (BEFORE, IN_PARENT, IN_CHILD):
@@ -72,6 +73,9 @@ def live():
     loaded = core.part("imports").preload(core.inbox.next())
     change_environment(usual, while_loading)
     launcher = _socket.socket(fileno=LAUNCHER)
+    # What modules let go of in every fork (matplotlib its fonts) goes now.
+    for function in core.AFTER_FORK:
+        core.guarded(function)
     # What children would change of what they share costs each of them a page: functions settle when they are called often,
     # and what folders looked like nobody needs.
     for _ in range(REHEARSALS):
@@ -211,8 +215,7 @@ class Room:
 
     def receive(self, fd):
         """The descriptors that come with the next message; None if none comes any more."""
-        size = LIBRARY.recvmsg(fd, self.address, 0)
-        if size <= 0:
+        if receive(fd, self.address, 0) <= 0:
             return None
         # What comes beside it begins with its length and its kind, 16 bytes that count.
         return self.numbers[: (self.length[0] - 16) // 4].tolist() if self.header[5] else []
