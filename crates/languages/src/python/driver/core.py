@@ -39,6 +39,7 @@ COROUTINE = 0x80
 
 PID = getpid()
 USER = posix.getuid()
+SHIMS = "/tmp/.sandcell-bin-%d"  # what stands for programs that commands of a cell start, for this user
 MAIN_THREAD = _thread.get_ident()
 STANDARD_PATH = list(sys.path)
 NOTHING = object()
@@ -368,14 +369,9 @@ def set_up_paths(of_site):
     sys.path[:] = ["", *[item for item in asked.split(":") if item], *own, *layers, *site]
 
 
-def shims():
-    """The folder of what stands for programs that commands of a cell start."""
-    return "/tmp/.sandcell-bin-%d" % USER
-
-
 def set_up_commands():
     """Commands of a cell find the session's own interpreter, and what stands for pip, first."""
-    own = "%s:%s:" % (shims(), sys.executable.rpartition("/")[0])
+    own = "%s:%s:" % (SHIMS % USER, sys.executable.rpartition("/")[0])
     path = own + posix.environ.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin").decode("utf-8", "surrogateescape")
     posix.environ[b"PATH"] = path.encode("utf-8", "surrogateescape")
     posix.putenv(b"PATH", posix.environ[b"PATH"])
@@ -829,33 +825,9 @@ class Notice(Leaver):
 AFTER_FORK = []
 
 
-def register_at_fork(*, before=None, after_in_child=None, after_in_parent=None):
-    """`os.register_at_fork`. What is registered is not called when it is the session that copies itself: the copy has
-    the state of before (of `random`, say), and nobody sees that it was made. A warmed parent has one thread, which holds no
-    locks when it forks: those need not be made anew, which takes long where many modules are loaded."""
-
-    def unless_copying(function):
-        locks = of_locks(function)
-
-        def handler():
-            if not (session.copying or locks and session.parent):
-                function()
-
-        return handler if callable(function) else function
-
-    given = {"before": before, "after_in_child": after_in_child, "after_in_parent": after_in_parent}
-    really_register({name: unless_copying(function) for name, function in given.items() if function is not None})
-    if callable(after_in_child):
-        AFTER_FORK.append(after_in_child)
-
-
-def of_locks(function):
-    """Whether this only takes, releases or makes anew locks of the standard library."""
-    module = getattr(function, "__module__", None)
-    return module in ("threading", "logging") or type(getattr(function, "__self__", None)) in LOCKS
-
-
-LOCKS = type(_thread.allocate_lock()), _thread.RLock
+def register_at_fork(**handlers):
+    """`os.register_at_fork`, within the rules of a session that copies itself."""
+    part("imports").register_at_fork(**handlers)
 
 
 def really_register(handlers, register=posix.register_at_fork):
@@ -863,13 +835,13 @@ def really_register(handlers, register=posix.register_at_fork):
 
 
 def before_fork():
-    if not session.parent:
+    if not (session.parent or session.copying):
         flush_streams()
 
 
 def in_child():
     """A fork made by user code keeps no hold on the session."""
-    if session.parent:
+    if session.parent or session.copying:
         return
     session.child = True
     session.loop = None
@@ -934,13 +906,6 @@ def set_up():
     set_up_imports()
 
 
-def take_over():
-    """Takes descriptors 1 to 4 for this process' session."""
-    streams.update({1: sys.stdout, 2: sys.stderr})
-    find_places()
-    be_at_places()
-
-
 def be_at_places():
     """Has this session's descriptors at their places."""
     global PID
@@ -957,9 +922,7 @@ def find_places():
     """Where a session's descriptors will be, and what forks do with them."""
     global CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY
     CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = [move_up(fd) for fd in TAKEN]
-    kept = list(AFTER_FORK)
-    register_at_fork(before=before_fork, after_in_child=in_child)
-    AFTER_FORK[:] = kept
+    really_register({"before": before_fork, "after_in_child": in_child})
 
 
 TAKEN = CONTROL_IN, CONTROL_OUT, OUT_COPY, ERR_COPY = 3, 4, 1, 2
@@ -971,7 +934,8 @@ if BOOT.get("parent"):
 else:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="UTF-8", errors="backslashreplace", line_buffering=True)
-    take_over()
+    find_places()
+    be_at_places()
     be_killed_first()
     set_up_paths(find_site())
     set_up_commands()

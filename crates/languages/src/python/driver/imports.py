@@ -428,6 +428,35 @@ def start_tasks():
 
 # ---------------------------------------------------------------- forks
 
+LOCKS = type(core._thread.allocate_lock()), core._thread.RLock
+
+
+def register_at_fork(*, before=None, after_in_child=None, after_in_parent=None):
+    """What is registered is not called when it is the session that copies itself: the copy has the state of before (of
+    `random`, say), and nobody sees that it was made. A warmed parent has one thread, which holds no locks when it forks:
+    those need not be made anew, which takes long where many modules are loaded."""
+
+    def unless_copying(function):
+        locks = of_locks(function)
+
+        def handler():
+            if not (core.session.copying or locks and core.session.parent):
+                function()
+
+        return handler if callable(function) else function
+
+    given = {"before": before, "after_in_child": after_in_child, "after_in_parent": after_in_parent}
+    core.really_register({name: unless_copying(function) for name, function in given.items() if function is not None})
+    if callable(after_in_child):
+        core.AFTER_FORK.append(after_in_child)
+
+
+def of_locks(function):
+    """Whether this only takes, releases or makes anew locks of the standard library."""
+    module = getattr(function, "__module__", None)
+    return module in ("threading", "logging") or type(getattr(function, "__self__", None)) in LOCKS
+
+
 
 def exit_code(error):
     code = error.code

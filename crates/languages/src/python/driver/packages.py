@@ -36,7 +36,7 @@ def make_shims():
     for name in ("python", "python3"):
         if not os.path.exists(os.path.join(folder, name)):
             programs[name] = '#!/bin/sh\nexec %s "$@"\n' % sys.executable
-    place = core.shims()
+    place = core.SHIMS % core.USER
     try:
         os.makedirs(place, 0o700, exist_ok=True)
         if os.lstat(place).st_uid != posix.getuid():
