@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use sandcell_sandbox::{Backend, Code, Failure, LAYERS, Language, Sandbox, SandboxError, SandboxSpec};
 use tokio::sync::Semaphore;
-use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{Instrument as _, Span};
 
@@ -94,10 +93,6 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, mut plan: Plan, s
     for (installer, base) in bases_for(&core, &plan).unwrap_or_default() {
         record.hold(installer.language(), &base.added);
     }
-    // When it was closed while it was made, it is closed now.
-    record.born(sandbox.clone());
-    // Whoever waits for it goes first: a thread that is woken to write this down would be in the way.
-    yield_now().await;
     core.witnesses.sandbox(EventKind::SandboxCreated, &record, || {
         let isolation = sandbox.isolation();
         format!(
@@ -106,6 +101,8 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, mut plan: Plan, s
             isolation.level.as_str()
         )
     });
+    // When it was closed while it was made, it is closed now.
+    record.born(sandbox.clone());
     let gone = watch(&core, &record, sandbox.as_ref()).await;
     if record.is_for_one_run() {
         // Ending many processes takes the processors that the answer still needs.

@@ -53,6 +53,15 @@ pub(super) fn copy(wanted: &[PathBuf]) -> io::Result<()> {
     Ok(())
 }
 
+/// None of what has gone since it was looked at: whoever administrates the host may be at work.
+fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Copies one entry. What has gone meanwhile, may not be read or does not fit is left out.
 fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Result<()> {
     let Ok(found) = from.symlink_metadata() else {
@@ -64,12 +73,15 @@ fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Resul
     budget.entries = entries;
     let mode = found.permissions().mode();
     if found.is_symlink() {
-        return symlink(from.read_link()?, to);
+        return there(from.read_link())?.map_or(Ok(()), |target| symlink(target, to));
     }
     if found.is_dir() && mode & 0o005 == 0o005 && depth > 0 {
         DirBuilder::new().mode(0o755).create(to)?;
-        for child in std::fs::read_dir(from)?.take(ENTRIES_MAX) {
-            let name = child?.file_name();
+        let children = there(std::fs::read_dir(from))?.into_iter().flatten();
+        for child in children.take(ENTRIES_MAX) {
+            let Some(name) = there(child)?.map(|child| child.file_name()) else {
+                continue;
+            };
             entry(&from.join(&name), &to.join(&name), depth - 1, budget)?;
         }
     } else if found.is_file() && mode & 0o004 != 0 {
@@ -77,8 +89,11 @@ fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Resul
             return Ok(());
         };
         budget.bytes = bytes;
+        let Some(file) = there(std::fs::File::open(from))? else {
+            return Ok(());
+        };
         let mut content = Vec::new();
-        std::fs::File::open(from)?.take(found.len()).read_to_end(&mut content)?;
+        file.take(found.len()).read_to_end(&mut content)?;
         let mode = if mode & 0o001 == 0 { 0o644 } else { 0o755 };
         let mut copy = OpenOptions::new().write(true).create_new(true).mode(mode).open(to)?;
         copy.write_all(&content)?;

@@ -323,7 +323,7 @@ mod tests {
                 let number = u32::try_from(entry.number).unwrap();
                 for first in VALUES.into_iter().chain(clone) {
                     for second in VALUES {
-                        for third in [0, 6, 17, 0x8000, 0x2000] {
+                        for third in [0, 6, 7, 8, 17, 0x8000, 0x2000] {
                             for fourth in [0, 0x21, 0x22, 0x01, 0x02] {
                                 check(number, [first, second, third, fourth, 0, 0]);
                             }

@@ -429,6 +429,10 @@ def start_tasks():
 # ---------------------------------------------------------------- forks
 
 LOCKS = type(core._thread.allocate_lock()), core._thread.RLock
+OF_LOCKS = (
+    ("threading", "_after_fork"), ("logging", "_acquireLock"), ("logging", "_releaseLock"),
+    ("logging", "_after_at_fork_child_reinit_locks"),
+)  # fmt: skip
 
 
 def register_at_fork(*, before=None, after_in_child=None, after_in_parent=None):
@@ -436,25 +440,26 @@ def register_at_fork(*, before=None, after_in_child=None, after_in_parent=None):
     `random`, say), and nobody sees that it was made. A warmed parent has one thread, which holds no locks when it forks:
     those need not be made anew, which takes long where many modules are loaded."""
 
-    def unless_copying(function):
-        locks = of_locks(function)
+    given = {"before": before, "after_in_child": after_in_child, "after_in_parent": after_in_parent}
+    # What belongs together is called, or not called, together.
+    locks = all([of_locks(function) for function in given.values() if callable(function)])
 
+    def unless_copying(function):
         def handler():
             if not (core.session.copying or locks and core.session.parent):
                 function()
 
         return handler if callable(function) else function
 
-    given = {"before": before, "after_in_child": after_in_child, "after_in_parent": after_in_parent}
     core.really_register({name: unless_copying(function) for name, function in given.items() if function is not None})
     if callable(after_in_child):
         core.AFTER_FORK.append(after_in_child)
 
 
 def of_locks(function):
-    """Whether this only takes, releases or makes anew locks of the standard library."""
-    module = getattr(function, "__module__", None)
-    return module in ("threading", "logging") or type(getattr(function, "__self__", None)) in LOCKS
+    """Whether this only takes, releases or makes anew a lock, or those of the standard library."""
+    name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    return type(getattr(function, "__self__", None)) in LOCKS or name in OF_LOCKS
 
 
 

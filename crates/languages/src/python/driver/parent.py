@@ -20,7 +20,7 @@ LAUNCHER = 5
 LIBRARY = ctypes.PyDLL(None)
 PYTHON = ctypes.pythonapi
 # Looking a function up anew in each child would cost it some forty pages.
-system, receive = LIBRARY.syscall, LIBRARY.recvmsg
+system, receive = LIBRARY.syscall, ctypes.PyDLL(None, use_errno=True).recvmsg
 system.restype = ctypes.c_long
 BEFORE, IN_PARENT, IN_CHILD = PYTHON.PyOS_BeforeFork, PYTHON.PyOS_AfterFork_Parent, PYTHON.PyOS_AfterFork_Child
 for function in (BEFORE, IN_PARENT, IN_CHILD):
@@ -32,6 +32,7 @@ MESSAGE = 1 << 17
 # How long it may take until somebody wants a session, in seconds. With the agent all of the sandbox ends.
 DOOR = 86400.0
 DESCRIPTORS = 16
+EINTR = 4
 REHEARSALS = 20
 # The state of numpy's old generator without its place in that, in bytes and in numbers.
 KEY, NUMBERS = 2496, 624
@@ -73,9 +74,11 @@ def live():
     loaded = core.part("imports").preload(core.inbox.next())
     change_environment(usual, while_loading)
     launcher = _socket.socket(fileno=LAUNCHER)
-    # What modules let go of in every fork (matplotlib its fonts) goes now.
-    for function in core.AFTER_FORK:
-        core.guarded(function)
+    # What modules let go of in every fork (matplotlib its fonts) goes now, unless some thread uses it.
+    if not core._thread._count():
+        for function in core.AFTER_FORK:
+            if not core.part("imports").of_locks(function):
+                core.guarded(function)
     # What children would change of what they share costs each of them a page: functions settle when they are called often,
     # and what folders looked like nobody needs.
     for _ in range(REHEARSALS):
@@ -211,14 +214,22 @@ class Room:
         self.part = (ctypes.c_long * 2)(data, 64)
         self.header = (ctypes.c_long * 7)(0, 0, ctypes.addressof(self.part), 1, control, len(beside), 0)
         self.address = ctypes.c_long(ctypes.addressof(self.header))
-        self.length, self.numbers = memoryview(beside)[:8].cast("l"), memoryview(beside)[16:].cast("i")
+        self.length, self.kind = memoryview(beside)[:8].cast("l"), memoryview(beside)[8:16].cast("i")
+        self.numbers = memoryview(beside)[16:].cast("i")
 
     def receive(self, fd):
-        """The descriptors that come with the next message; None if none comes any more."""
-        if receive(fd, self.address, 0) <= 0:
+        """The descriptors that come with the next message; None if none comes any more, or not as it should."""
+        size = receive(fd, self.address, 0)
+        while size < 0 and ctypes.get_errno() == EINTR:
+            size = receive(fd, self.address, 0)
+        if size <= 0 or self.header[6] & _socket.MSG_CTRUNC:
             return None
-        # What comes beside it begins with its length and its kind, 16 bytes that count.
-        return self.numbers[: (self.length[0] - 16) // 4].tolist() if self.header[5] else []
+        if not self.header[5]:
+            return []
+        if self.kind.tolist() != [_socket.SOL_SOCKET, _socket.SCM_RIGHTS]:
+            return None
+        # The length has 16 bytes more than the descriptors.
+        return self.numbers[: (self.length[0] - 16) // 4].tolist()
 
 
 going, entered = Room(), Room()
@@ -335,14 +346,14 @@ def new_streams():
 
 
 def find_numpy():
-    """Where a child can put a new state: going through numpy costs each a hundred pages. Believed once it was tried."""
+    """Where a child can put a new state: going through numpy costs each a hundred pages. Believed if the old one stands there."""
     generator = sys.modules["numpy.random.mtrand"]._rand
-    address, key = generator._bit_generator.ctypes.state_address, posix.urandom(KEY)
-    ctypes.memmove(address, key, KEY)
-    name, seen, *_rest = generator.get_state()
-    # The first number that is asked for comes of a state that was made of all of this.
-    generator.set_state((name, seen, NUMBERS))
-    if name == "MT19937" and seen.tobytes() == key and generator.get_state()[2:4] == (NUMBERS, 0):
+    if type(generator._bit_generator).__name__ != "MT19937":
+        return
+    address, (name, key, *_rest) = generator._bit_generator.ctypes.state_address, generator.get_state()
+    # The first number that is asked for then comes of a state that is made of all of this.
+    generator.set_state((name, key, NUMBERS))
+    if ctypes.string_at(address, KEY) == key.tobytes() and generator.get_state()[2:4] == (NUMBERS, 0):
         way.numpy = address
 
 
