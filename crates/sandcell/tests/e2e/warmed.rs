@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::packages::{command, stocked};
 use crate::support::client::{Answer, Client};
 use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, is_root, machine, settled, skip, until};
+use crate::support::{PATIENCE, begin, is_root, machine, settled, until};
 
 /// Its parent is nobody inside: it came from outside.
 const CAME_FROM_OUTSIDE: &str = "import os\nassert os.getppid() == 0, os.getppid()\n";
@@ -429,38 +429,6 @@ fn a_copy_has_working_locks_and_threads() {
          os.read(reader, 99) == b'%f' % random.random()]))",
     );
     assert_eq!(seen, json!([[1, 2, 3], true, true, 1, false]));
-}
-
-#[test]
-fn copies_share_no_state_of_numpys_old_generator() {
-    let _turn = begin!();
-    let Ok(data) = std::env::var("SANDCELL_TEST_DATA_PYTHON") else {
-        return skip(
-            "warmed::copies_share_no_state_of_numpys_old_generator",
-            "no Python with data libraries (SANDCELL_TEST_DATA_PYTHON names it)",
-        );
-    };
-    let settings =
-        format!("python = {data:?}\npreload = [\"numpy.random\"]\n[pool]\nparked = 0\nwarm_parents = true\n");
-    let place = Place::with_settings(&settings);
-    let server = warmed(&place);
-    let seen: BTreeSet<String> = (0..4)
-        .map(|_| {
-            let numbers = fresh_json(
-                &server,
-                "import json, numpy\n\
-                 first = numpy.random.random(3).tolist() + [numpy.random.normal()]\n\
-                 name, key, place, *rest = numpy.random.get_state()\n\
-                 again = numpy.random.RandomState()\n\
-                 again.set_state((name, key, place, *rest))\n\
-                 same = again.random(1000).tolist() == numpy.random.random(1000).tolist()\n\
-                 print(json.dumps([first, len(set(key.tolist())) > 600, same, numpy.random.default_rng().random()]))",
-            );
-            assert_eq!(json!([numbers[1], numbers[2]]), json!([true, true]), "{numbers}");
-            numbers[0].to_string() + &numbers[3].to_string()
-        })
-        .collect();
-    assert_eq!(seen.len(), 4, "{seen:?}");
 }
 
 #[test]
