@@ -228,7 +228,6 @@ fn become_sandbox(
 }
 
 /// What was made ahead for one sandbox alone.
-#[derive(Default)]
 pub(super) struct Own<'a> {
     /// Its private folder on the host, where it has no root of its own.
     pub(super) folder: Option<&'a str>,
