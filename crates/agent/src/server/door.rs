@@ -110,7 +110,13 @@ impl Door {
                 self.pid.map_or(News::Closed, |pid| News::Ended(pid, exit))
             }
             Ok(Some(_)) => News::Nothing,
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+            // A reset is told once, before what was said last: the visitor has ended without looking at what waited for him.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionReset
+                ) =>
+            {
                 News::Nothing
             }
             Ok(None) | Err(_) => News::Closed,
@@ -137,5 +143,41 @@ impl Door {
             Visited::Expected(stream) => Some(stream),
             Visited::NotYet | Visited::Inside | Visited::Unwanted => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sandcell_jail::wire::pair;
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_visitor_who_never_looked_at_his_lane_is_heard() {
+        let (ours, launchers) = pair().unwrap();
+        let mut door = Door::new(ours).unwrap();
+        let (_near, far) = Lane::make().unwrap();
+        door.expect(3, Some(far)).unwrap();
+        send(launchers.as_fd(), &AtDoor::Entered { pid: 2 }, &[]).unwrap();
+        let ended = AtDoor::Ended {
+            status: 9,
+            signal: true,
+        };
+        send(launchers.as_fd(), &ended, &[]).unwrap();
+        // The lane stands unread in it.
+        drop(launchers);
+        let mut heard = Vec::new();
+        loop {
+            match door.listen() {
+                News::Nothing => {}
+                News::Entered => heard.push("entered"),
+                News::Ended(_, exit) => {
+                    assert_eq!(exit, Exit::Signal(9));
+                    heard.push("ended");
+                }
+                News::Closed => break,
+            }
+        }
+        assert_eq!(heard, ["entered", "ended"]);
     }
 }

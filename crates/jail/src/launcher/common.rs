@@ -71,19 +71,30 @@ pub(super) fn make(prepared: &Prepared, first_id: u32) -> io::Result<OwnedFd> {
 
 /// Enters it; as root this process then has the sandbox's own id, which is mapped there.
 pub(super) fn live_in(prepared: &Prepared, common: &OwnedFd, host_id: u32) -> Result<(), StepError> {
-    let enter = || -> io::Result<()> {
-        move_into_link_name_space(common.as_fd(), Some(LinkNameSpaceType::User))?;
-        if prepared.host.root {
-            let (user, group) = (Uid::from_raw(host_id), Gid::from_raw(host_id));
-            rustix::thread::set_thread_groups(&[])?;
-            rustix::thread::set_thread_res_gid(group, group, group)?;
-            rustix::thread::set_thread_res_uid(user, user, user)?;
-            // What taking an id hides, a child's maps among it, could not be written otherwise.
-            set_dumpable_behavior(DumpableBehavior::Dumpable)?;
-        }
-        Ok(())
-    };
-    enter().map_err(|error| StepError::new("enter the common namespace", Some("user_namespace"), &error))
+    enter(prepared, common)
+        .and_then(|()| take_id(prepared, host_id))
+        .map_err(|error| StepError::new("enter the common namespace", Some("user_namespace"), &error))
+}
+
+/// Enters it, and belongs to no group of the host's any more.
+pub(super) fn enter(prepared: &Prepared, common: &OwnedFd) -> io::Result<()> {
+    move_into_link_name_space(common.as_fd(), Some(LinkNameSpaceType::User))?;
+    if prepared.host.root {
+        rustix::thread::set_thread_groups(&[])?;
+    }
+    Ok(())
+}
+
+/// As root: takes a sandbox's own id, within the common namespace. What this process clones is that id's.
+pub(super) fn take_id(prepared: &Prepared, host_id: u32) -> io::Result<()> {
+    if prepared.host.root {
+        let (user, group) = (Uid::from_raw(host_id), Gid::from_raw(host_id));
+        rustix::thread::set_thread_res_gid(group, group, group)?;
+        rustix::thread::set_thread_res_uid(user, user, user)?;
+        // What taking an id hides, a child's maps among it, could not be written otherwise.
+        set_dumpable_behavior(DumpableBehavior::Dumpable)?;
+    }
+    Ok(())
 }
 
 /// Maps the ids of a child in a user namespace of its own. Only a process of the namespace above it may.

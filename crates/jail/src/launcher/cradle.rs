@@ -14,7 +14,7 @@ use super::faults;
 use super::host::{self, Prepared};
 use crate::cgroup::Ways;
 use crate::lane::Lane;
-use crate::plan::{Host, Shows, Step, Zeros, place};
+use crate::plan::{Host, Shows, Step, place};
 use crate::spec::Request;
 use crate::steps::attach;
 use crate::sys::clone::{Forked, exit_now, fork};
@@ -44,6 +44,9 @@ pub(super) enum FromCradle {
         /// Its id on the host.
         pid: u32,
     },
+    /// It is the first process already. Beside this: its namespaces user, mnt, pid, net, ipc, uts, cgroup and, where there is
+    /// one, time.
+    Stands,
     /// The near ends of its lane come beside this, while nothing limits how many descriptors may be on the way.
     Lane,
     /// The folder of its private files, which are told from its processes' memory, comes beside this.
@@ -66,7 +69,7 @@ pub(super) const NAMESPACES: [(u64, &str); 7] = [
     (0x0200_0000, "cgroup_namespace"),
 ];
 /// Clocks are the machine's, but a namespace is a file, and everybody can lock and watch one that is shared.
-const TIME_NAMESPACE: u64 = 0x80;
+pub(super) const TIME_NAMESPACE: u64 = 0x80;
 pub(super) const CLONE_PARENT: u64 = 0x8000;
 
 /// Every flag for a namespace.
@@ -87,7 +90,10 @@ pub(super) fn live(prepared: &Prepared, socket: OwnedFd, ways: &Ways, host_id: u
     }
     let ready = joined
         .map_err(|error| StepError::new("join the control group", Some("memory"), &error))
-        .and_then(|()| get_ready(prepared));
+        .and_then(|()| {
+            host::own_devices(prepared)
+                .map_err(|error| StepError::new("make device nodes", Some("private_root"), &error))
+        });
     let Ok(Some((ToCradle::Make(request, shows), mut descriptors))) = receive_one(socket.as_fd()) else {
         exit_now(0)
     };
@@ -135,14 +141,6 @@ pub(super) fn keep_only(socket: OwnedFd, other: Option<&OwnedFd>) -> io::Result<
     Ok((sys::fd::adopt(KEPT)?, kept.map(sys::fd::adopt).transpose()?))
 }
 
-/// The devices of the sandbox, where they are its own.
-fn get_ready(prepared: &Prepared) -> Result<Option<OwnedFd>, StepError> {
-    let own = prepared.host.root && prepared.bare.is_none();
-    own.then(|| host::private_devices(Zeros::on(prepared.host.memory_is_charged)))
-        .transpose()
-        .map_err(|error| StepError::new("make device nodes", Some("private_root"), &error))
-}
-
 /// Shows what only this sandbox sees in the same way, in a mount namespace that nobody else has.
 fn show_folders(prepared: &Prepared, image: Option<OwnedFd>, host_id: u32) -> Result<(), StepError> {
     let mounts: &[_] = if prepared.host.root { &prepared.host.mounts } else { &[] };
@@ -188,13 +186,7 @@ fn become_sandbox(
     host_id: u32,
     entry: Entry,
 ) -> Result<(), StepError> {
-    let Ok([input, output]) = <[OwnedFd; 2]>::try_from(descriptors) else {
-        return Err(StepError::new(
-            "take the agent's descriptors",
-            None,
-            &io::ErrorKind::InvalidInput.into(),
-        ));
-    };
+    let agents = two(descriptors)?;
     let mut flags = CLONE_PARENT;
     if prepared.time_namespaces && !faults::skipped(&prepared.template, "ipc_namespace") {
         flags |= TIME_NAMESPACE;
@@ -222,9 +214,23 @@ fn become_sandbox(
             };
             let steps = plan::make(&host, &prepared.template, request);
             let own = Own { folder: None, devices };
-            first_process(prepared, socket, request, &steps, (input, output), own, entry)
+            wait_for_ids(socket);
+            first_process(prepared, socket, request, &steps, agents, own, entry)
         }
     }
+}
+
+/// Until the ids are mapped.
+pub(super) fn wait_for_ids(socket: &OwnedFd) {
+    let Ok(Some((ToCradle::Mapped, _))) = receive_one(socket.as_fd()) else {
+        exit_now(0)
+    };
+}
+
+/// The agent's descriptors.
+pub(super) fn two(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; 2], StepError> {
+    <[OwnedFd; 2]>::try_from(descriptors)
+        .map_err(|_| StepError::new("take the agent's descriptors", None, &io::ErrorKind::InvalidInput.into()))
 }
 
 /// What was made ahead for one sandbox alone.
@@ -235,19 +241,16 @@ pub(super) struct Own<'a> {
     pub(super) devices: Option<OwnedFd>,
 }
 
-/// The first process, from right after it was made: locks itself and runs its entry.
+/// The first process, once its ids are mapped: locks itself and runs its entry.
 pub(super) fn first_process(
     prepared: &Prepared,
     socket: &OwnedFd,
     request: &Request,
     steps: &[Step],
-    (input, output): (OwnedFd, OwnedFd),
+    [input, output]: [OwnedFd; 2],
     Own { folder, devices }: Own<'_>,
     entry: Entry,
 ) -> ! {
-    let Ok(Some((ToCradle::Mapped, _))) = receive_one(socket.as_fd()) else {
-        exit_now(0)
-    };
     // A sandbox without namespaces may not pass descriptors; without a lane everything goes through the agent.
     let lane = if folder.is_none() { Lane::make().ok() } else { None };
     let (near, far) = lane.unzip();
@@ -265,7 +268,7 @@ pub(super) fn first_process(
     }
     // The launcher's socket and the descriptors of the agent are all that is open; the agent keeps its own, and the socket as
     // the door of a sandbox that can be entered.
-    let door = if prepared.common.is_some() {
+    let door = if prepared.template.enterable {
         rustix::io::fcntl_dupfd_cloexec(socket, 3).ok()
     } else {
         None

@@ -364,6 +364,13 @@ pub(super) fn private_devices(zeros: Zeros) -> io::Result<OwnedFd> {
     Ok(folder)
 }
 
+/// The device folder of one sandbox, where they are its own.
+pub(super) fn own_devices(prepared: &Prepared) -> io::Result<Option<OwnedFd>> {
+    let own = prepared.host.root && prepared.bare.is_none();
+    own.then(|| private_devices(Zeros::on(prepared.host.memory_is_charged)))
+        .transpose()
+}
+
 /// The stub of /etc: nothing in it tells who runs the machine.
 fn etc() -> io::Result<()> {
     let write = |name: &str, text: &str| std::fs::write(format!("{}/{name}", place::ETC), text);

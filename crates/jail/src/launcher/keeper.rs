@@ -95,7 +95,8 @@ struct Jail {
 
 enum State {
     Starting {
-        cradle: OwnedFd,
+        /// None where it is the first process.
+        cradle: Option<OwnedFd>,
         socket: OwnedFd,
         first: Option<(u32, OwnedFd)>,
         since: Instant,

@@ -15,6 +15,7 @@ mod host;
 mod keeper;
 mod nursery;
 mod parent;
+mod waiting;
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -1,4 +1,5 @@
-//! A small process that forks cradles in the launcher's place, as the launcher's children.
+//! A small process that forks in the launcher's place, as the launcher's children: first processes where it may
+//! ([`waiting`]), else cradles.
 //!
 //! A fork begins with everything that its maker holds. The launcher has a dozen descriptors for each sandbox, so with a
 //! thousand of them each cradle took longer to close what it had inherited than to do anything else. The nursery has two.
@@ -9,13 +10,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
+use super::common;
 use super::cradle::{self, CLONE_PARENT, Entry};
 use super::faults;
 use super::host::{self, Prepared};
+use super::waiting;
 use crate::cgroup::Ways;
 use crate::sys;
 use crate::sys::clone::{Forked, exit_now, fork};
-use crate::wire::{hung_up, pair, receive_one, send};
+use crate::wire::{StepError, hung_up, pair, receive_one, send};
 
 const SIGCHLD: u64 = 17;
 /// Layers in whose place a test shows the host's files.
@@ -24,8 +27,8 @@ const SHOWS_HOST: [&str; 4] = ["user_namespace", "mount_namespace", "private_roo
 /// From the launcher to its nursery.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToNursery {
-    /// Make a cradle. Beside this: its end of the socket that leads to it, and the ways into its control group: the folder
-    /// that it is cloned into, or what it joins it by.
+    /// Make one. Beside this: its end of the socket that leads to it, a first process' device folder where that is its own, and the
+    /// ways into its control group: the folder that it is cloned into, or what it joins it by.
     Bear {
         /// The id on the host that its sandbox's user has.
         host_id: u32,
@@ -40,32 +43,39 @@ pub(super) enum FromNursery {
         /// Its id on the host.
         pid: u32,
     },
-    /// The system's error number.
-    Failed(i32),
+    /// It does not.
+    Failed(StepError),
 }
 
 /// As the launcher sees it.
 pub(super) struct Nursery {
     pub(super) pid: u32,
     pub(super) socket: OwnedFd,
+    /// Makes first processes, not cradles.
+    pub(super) of_first: bool,
     pidfd: OwnedFd,
 }
 
 impl Nursery {
     pub(super) fn start(prepared: &mut Prepared, entry: Entry) -> io::Result<Self> {
         let (ours, theirs) = pair()?;
+        let of_first = waiting::by_the_nursery(prepared);
         match fork(0, SIGCHLD, None)? {
-            Forked::Child => live(prepared, theirs, entry),
+            Forked::Child => live(prepared, theirs, of_first, entry),
             Forked::Parent { pid, pidfd } => Ok(Self {
                 pid,
                 socket: ours,
+                of_first,
                 pidfd,
             }),
         }
     }
 
-    pub(super) fn ask(&self, socket: &OwnedFd, host_id: u32, ways: &Ways) -> io::Result<()> {
-        let beside = [socket].into_iter().chain(&ways.folder).chain(&ways.tasks);
+    /// Asks for one.
+    pub(super) fn ask(&self, prepared: &Prepared, socket: &OwnedFd, host_id: u32, ways: &Ways) -> io::Result<()> {
+        // Made here: nobody in the common namespace can.
+        let devices = if self.of_first { host::own_devices(prepared)? } else { None };
+        let beside = [socket].into_iter().chain(&devices).chain(&ways.folder).chain(&ways.tasks);
         let beside: Vec<_> = beside.map(AsFd::as_fd).collect();
         send(self.socket.as_fd(), &ToNursery::Bear { host_id }, &beside)
     }
@@ -81,7 +91,7 @@ impl Nursery {
 }
 
 /// The life of the nursery. `socket` leads to the launcher.
-fn live(prepared: &mut Prepared, socket: OwnedFd, entry: Entry) -> ! {
+fn live(prepared: &mut Prepared, socket: OwnedFd, of_first: bool, entry: Entry) -> ! {
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     let Ok((socket, common)) = cradle::keep_only(socket, prepared.common.as_ref()) else {
         exit_now(2)
@@ -97,23 +107,38 @@ fn live(prepared: &mut Prepared, socket: OwnedFd, entry: Entry) -> ! {
     {
         exit_now(2);
     }
+    if of_first
+        && let Some(namespace) = prepared.common.take()
+        && common::enter(prepared, &namespace).is_err()
+    {
+        exit_now(2);
+    }
     let cloned_into = prepared.groups.as_ref().is_some_and(|groups| groups.version() == "v2");
     while let Ok(Some((ToNursery::Bear { host_id }, descriptors))) = receive_one(socket.as_fd()) {
         let mut descriptors = descriptors.into_iter();
         let Some(theirs) = descriptors.next() else { exit_now(2) };
+        let devices = if of_first && prepared.host.root { descriptors.next() } else { None };
         let ways = Ways {
             folder: if cloned_into { descriptors.next() } else { None },
             tasks: descriptors.collect(),
         };
-        let answer = match fork(CLONE_PARENT, 0, ways.folder.as_ref().map(AsFd::as_fd)) {
-            Ok(Forked::Child) => cradle::live(prepared, theirs, &ways, host_id, entry),
-            Ok(Forked::Parent { pid, pidfd }) => send(socket.as_fd(), &FromNursery::Born { pid }, &[pidfd.as_fd()]),
-            Err(error) => {
-                let number = error.raw_os_error().unwrap_or(libc::EAGAIN);
-                send(socket.as_fd(), &FromNursery::Failed(number), &[])
+        let born = if of_first {
+            let born = waiting::bear(prepared, theirs, &ways, devices, host_id, entry);
+            // Who takes an id is told of nobody's death any more.
+            let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+            born
+        } else {
+            match fork(CLONE_PARENT, 0, ways.folder.as_ref().map(AsFd::as_fd)) {
+                Ok(Forked::Child) => cradle::live(prepared, theirs, &ways, host_id, entry),
+                Ok(Forked::Parent { pid, pidfd }) => Ok((pid, pidfd)),
+                Err(error) => Err(StepError::new("start a process", None, &error)),
             }
         };
-        if answer.is_err() {
+        let told = match born {
+            Ok((pid, pidfd)) => send(socket.as_fd(), &FromNursery::Born { pid }, &[pidfd.as_fd()]),
+            Err(error) => send(socket.as_fd(), &FromNursery::Failed(error), &[]),
+        };
+        if told.is_err() {
             break;
         }
     }

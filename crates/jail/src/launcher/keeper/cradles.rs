@@ -8,13 +8,15 @@ const ORDERS: usize = 16;
 /// How many control groups of ended sandboxes are kept for others.
 const FREE_GROUPS: usize = 32;
 
-/// A process that waits to become a sandbox.
+/// A process that waits to become a sandbox, or for what its sandbox is to be.
 pub(super) struct Cradle {
     pub(super) pid: u32,
     pub(super) socket: OwnedFd,
     pub(super) pidfd: OwnedFd,
     pub(super) group: Option<Group>,
     pub(super) host_id: u32,
+    /// It is the first process already, and its namespaces come.
+    pub(super) is_first: bool,
 }
 
 /// A cradle that the nursery was asked for.
@@ -23,6 +25,7 @@ struct Order {
     socket: OwnedFd,
     group: Option<Group>,
     host_id: u32,
+    is_first: bool,
 }
 
 /// A sandbox that waits for a cradle.
@@ -165,7 +168,8 @@ impl Keeper {
                 while self.cradles.len() < missing {
                     if let Err(error) = self.add_cradle() {
                         // Those that there are, or will be, serve the first ones.
-                        if self.cradles.len() == 0 && !self.fail_wanted(&error) {
+                        let error = StepError::new("start a process", None, &error);
+                        if self.cradles.len() == 0 && !self.fail_wanted(error) {
                             return false;
                         }
                         break;
@@ -192,11 +196,10 @@ impl Keeper {
     }
 
     /// The one that has waited longest cannot have a cradle.
-    fn fail_wanted(&mut self, error: &io::Error) -> bool {
+    fn fail_wanted(&mut self, error: StepError) -> bool {
         let Some(wanted) = self.cradles.wanted.pop_front() else {
             return true;
         };
-        let error = StepError::new("start a process", None, error);
         self.tell(&FromLauncher::Failed { id: wanted.id, error }).is_ok()
     }
 
@@ -222,11 +225,16 @@ impl Keeper {
             }
         }
         let folder = self.prepared.bare.as_ref().map(|bare| bare.folder_of(cradle.pid));
+        let (waits, first) = if cradle.is_first {
+            (None, Some((cradle.pid, cradle.pidfd)))
+        } else {
+            (Some(cradle.pidfd), None)
+        };
         let jail = Jail {
             state: State::Starting {
-                cradle: cradle.pidfd,
+                cradle: waits,
                 socket: cradle.socket,
-                first: None,
+                first,
                 since: Instant::now(),
             },
             cradle: cradle.pid,
@@ -277,8 +285,13 @@ impl Keeper {
             }
         };
         if let Some(nursery) = &self.cradles.nursery {
-            if nursery.ask(&theirs, host_id, &ways).is_ok() {
-                self.cradles.orders.push_back(Order { socket, group, host_id });
+            if nursery.ask(&self.prepared, &theirs, host_id, &ways).is_ok() {
+                self.cradles.orders.push_back(Order {
+                    socket,
+                    group,
+                    host_id,
+                    is_first: nursery.of_first,
+                });
                 return Ok(());
             }
             self.close_nursery();
@@ -292,6 +305,7 @@ impl Keeper {
                     pidfd,
                     group,
                     host_id,
+                    is_first: false,
                 });
                 Ok(())
             }
@@ -325,15 +339,18 @@ impl Keeper {
                     pidfd,
                     group: order.group,
                     host_id: order.host_id,
+                    is_first: order.is_first,
                 });
                 self.serve_wanted()
             }
             (answer, _) => {
+                // One whose ids could not be mapped was killed.
+                self.strays |= order.is_first;
                 self.give_up(order);
-                let FromNursery::Failed(number) = answer else {
+                let FromNursery::Failed(error) = answer else {
                     return self.serve_wanted();
                 };
-                self.fail_wanted(&io::Error::from_raw_os_error(number)) && self.serve_wanted()
+                self.fail_wanted(error) && self.serve_wanted()
             }
         }
     }

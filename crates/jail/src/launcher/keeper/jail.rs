@@ -27,13 +27,24 @@ impl Jail {
                 match mapped.and_then(|()| send(socket.as_fd(), &ToCradle::Mapped, &[])) {
                     Ok(()) => {
                         // The cradle ends now, unless it stays as a guardian; the first process need not wait for that.
-                        if self.folder.is_none() {
+                        if let (None, Some(cradle)) = (&self.folder, &cradle) {
                             let _ = waitid(WaitId::PidFd(cradle.as_fd()), WaitIdOptions::EXITED);
                         }
                         return false;
                     }
                     Err(error) => StepError::new("map ids", Some("user_namespace"), &error),
                 }
+            }
+            Ok(Some((FromCradle::Stands, handed))) => {
+                let mut handed = handed.into_iter();
+                if let (Some(user), Some(mount)) = (handed.next(), handed.next()) {
+                    self.namespaces = Some(Namespaces { user, mount });
+                }
+                self.entrances = handed.next().map(|pid| Entrances {
+                    pid,
+                    others: handed.collect(),
+                });
+                return false;
             }
             Ok(Some((FromCradle::Lane, lane))) => {
                 self.lane = lane;
@@ -78,7 +89,7 @@ impl Jail {
     /// is a stray. True if it did.
     pub(super) fn give_up_without_cradle(&mut self) -> bool {
         let State::Starting {
-            cradle,
+            cradle: Some(cradle),
             socket,
             first: None,
             ..
@@ -111,7 +122,11 @@ impl Jail {
             self.watched.due = Some(Instant::now() + watch::EVERY);
         }
         self.state = match std::mem::replace(&mut self.state, over) {
-            State::Starting { cradle, socket, .. } if self.folder.is_some() => State::Running {
+            State::Starting {
+                cradle: Some(cradle),
+                socket,
+                ..
+            } if self.folder.is_some() => State::Running {
                 pid,
                 pidfd: cradle,
                 guarded: Some(Guarded { first, socket }),
@@ -144,8 +159,8 @@ impl Jail {
                 let _ = pidfd_send_signal(pidfd, Signal::KILL);
             }
             State::Starting { cradle, first, .. } => {
-                let _ = pidfd_send_signal(cradle, Signal::KILL);
-                if let Some((_, pidfd)) = first {
+                let first = first.as_ref().map(|(_, pidfd)| pidfd);
+                for pidfd in cradle.iter().chain(first) {
                     let _ = pidfd_send_signal(pidfd, Signal::KILL);
                 }
             }
@@ -157,7 +172,9 @@ impl Jail {
     /// before that was reaped. Both are then, as strays.
     fn reap_now(&self) {
         if let State::Starting { cradle, first, .. } = &self.state {
-            let _ = waitid(WaitId::PidFd(cradle.as_fd()), WaitIdOptions::EXITED);
+            if let Some(cradle) = cradle {
+                let _ = waitid(WaitId::PidFd(cradle.as_fd()), WaitIdOptions::EXITED);
+            }
             if let (Some((_, pidfd)), false) = (first, self.called) {
                 let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
             }
@@ -177,7 +194,7 @@ impl Jail {
             State::Starting { cradle, first, .. } => {
                 // Whoever was called into it is reaped as a stray.
                 self.visitor = None;
-                let over = gone(cradle) & first.as_ref().is_none_or(|(_, pidfd)| gone(pidfd));
+                let over = cradle.as_ref().is_none_or(gone) & first.as_ref().is_none_or(|(_, pidfd)| gone(pidfd));
                 if over {
                     // A first process that was never heard of sees its socket close.
                     self.state = State::Ended {

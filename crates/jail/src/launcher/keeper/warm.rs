@@ -26,8 +26,8 @@ const ENTER_DEADLINE: Duration = Duration::from_secs(5);
 /// The namespaces of a sandbox by which it can be entered, beside the two by which folders are attached. They are opened
 /// while it is made: once its first process has hidden itself, an ordinary user's launcher may not look at it any more.
 pub(super) struct Entrances {
-    pid: OwnedFd,
-    others: Vec<OwnedFd>,
+    pub(super) pid: OwnedFd,
+    pub(super) others: Vec<OwnedFd>,
 }
 
 impl Entrances {

@@ -1,0 +1,130 @@
+//! A first process that waits, in its namespaces and in its control group, to hear what sandbox it is of.
+//!
+//! Where nothing is to be shown in a special way, and the nursery may put processes into groups, no cradle is needed: the
+//! nursery lives in the common user namespace and clones first processes itself.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::process::Signal;
+
+use super::common;
+use super::cradle::{self, Entry, FromCradle, NAMESPACES, Own, ToCradle, first_process, keep_only};
+use super::faults;
+use super::host::Prepared;
+use crate::cgroup::Ways;
+use crate::plan::{self, Host, Shows, place};
+use crate::steps::attach;
+use crate::sys;
+use crate::sys::clone::{Forked, exit_now, fork};
+use crate::wire::{StepError, hung_up, receive_one, send};
+
+/// The namespaces that are handed to the launcher, in this order; some kernels have none for time.
+const HANDED: [&str; 8] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"];
+
+/// Whether first processes are cloned by the nursery. Only the machine's root can show an operator's folders with other ids, and
+/// on version 2 of control groups nobody else may clone into those that root has made.
+pub(super) fn by_the_nursery(prepared: &Prepared) -> bool {
+    let for_root_alone =
+        !prepared.host.mounts.is_empty() || prepared.groups.as_ref().is_some_and(|groups| groups.version() == "v2");
+    prepared.common.is_some() && !(prepared.host.root && for_root_alone)
+}
+
+/// Clones a first process, as the launcher's child, and maps its ids. This process lives in the common namespace; what it
+/// holds is the child's too.
+pub(super) fn bear(
+    prepared: &Prepared,
+    socket: OwnedFd,
+    ways: &Ways,
+    devices: Option<OwnedFd>,
+    host_id: u32,
+    entry: Entry,
+) -> Result<(u32, OwnedFd), StepError> {
+    common::take_id(prepared, host_id)
+        .map_err(|error| StepError::new("take the namespace's owner's id", Some("user_namespace"), &error))?;
+    // Its control group is the root of what it sees, so that namespace comes when it is there.
+    let namespaces = cradle::all_namespaces() & !libc::CLONE_NEWCGROUP;
+    let mut flags = cradle::CLONE_PARENT | u64::from(namespaces.unsigned_abs());
+    if prepared.time_namespaces {
+        flags |= cradle::TIME_NAMESPACE;
+    }
+    let folder = ways.folder.as_ref().map(AsFd::as_fd);
+    let made = fork(flags, 0, folder).map_err(|error| StepError::new("make namespaces", Some("user_namespace"), &error))?;
+    let Forked::Parent { pid, pidfd } = made else {
+        live(prepared, socket, ways, devices, entry)
+    };
+    let mapped = common::map_child(prepared, pid, host_id);
+    if mapped.is_err() {
+        let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
+    }
+    mapped.map_err(|error| StepError::new("map ids", Some("user_namespace"), &error))?;
+    Ok((pid, pidfd))
+}
+
+/// Its life.
+fn live(prepared: &Prepared, socket: OwnedFd, ways: &Ways, devices: Option<OwnedFd>, entry: Entry) -> ! {
+    let joined = ways.join();
+    let Ok((socket, devices)) = keep_only(socket, devices.as_ref()) else {
+        exit_now(2)
+    };
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    if hung_up(&socket) {
+        exit_now(0);
+    }
+    let ready = joined
+        .map_err(|error| StepError::new("join the control group", Some("memory"), &error))
+        .and_then(|()| {
+            let shown = sys::misc::unshare(libc::CLONE_NEWCGROUP);
+            shown.map_err(|error| StepError::new("make namespaces", Some("cgroup_namespace"), &error))
+        })
+        .and_then(|()| hand_over(&socket).map_err(|error| StepError::new("hand namespaces over", None, &error)));
+    let Ok(Some((ToCradle::Make(request, shows), mut descriptors))) = receive_one(socket.as_fd()) else {
+        exit_now(0)
+    };
+    let image = match shows {
+        Shows::System => None,
+        Shows::Image => descriptors.pop(),
+    };
+    let agents = ready
+        .and_then(|()| {
+            NAMESPACES.iter().try_for_each(|(_, layer)| {
+                faults::layer(&prepared.template, layer)
+                    .map_err(|error| StepError::new("make namespaces", Some(layer), &error))
+            })
+        })
+        .and_then(|()| {
+            let shown = image.map_or(Ok(()), |image| attach(&image, place::IMAGE));
+            shown.map_err(|error| StepError::new("show the image", Some("private_root"), &error))
+        })
+        .and_then(|()| cradle::two(descriptors));
+    let agents = match agents {
+        Ok(agents) => agents,
+        Err(error) => {
+            let _ = send(socket.as_fd(), &FromCradle::Failed(error), &[]);
+            exit_now(1)
+        }
+    };
+    let host = Host {
+        shows,
+        ..prepared.host.clone()
+    };
+    let steps = plan::make(&host, &prepared.template, &request);
+    let own = Own { folder: None, devices };
+    first_process(prepared, &socket, &request, &steps, agents, own, entry)
+}
+
+/// The launcher enters these namespaces, and hands them to whom it lets in.
+fn hand_over(socket: &OwnedFd) -> io::Result<()> {
+    let mut found = Vec::with_capacity(HANDED.len());
+    for name in HANDED {
+        let path = format!("{}/proc/self/ns/{name}", place::host());
+        match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(namespace) => found.push(namespace),
+            Err(rustix::io::Errno::NOENT) if name == "time" => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let found: Vec<_> = found.iter().map(AsFd::as_fd).collect();
+    send(socket.as_fd(), &FromCradle::Stands, &found)
+}
