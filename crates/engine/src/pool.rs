@@ -48,6 +48,9 @@ const TELLING: Duration = Duration::from_millis(1);
 const QUIET: Duration = Duration::from_secs(60);
 /// Calls that come so soon after each other may soon be more than those that wait.
 const CLOSE_TOGETHER: Duration = Duration::from_millis(100);
+/// So soon after a call found none the next ones are made without what only makes their first cells faster, since that costs
+/// twice of what it saves.
+const HURRY: Duration = Duration::from_millis(20);
 /// What one waiting sandbox with an interpreter costs at least, and what it is taken to cost until one was measured.
 const EACH: u64 = 12 << 20;
 /// The same where the interpreter is a copy of a warmed one.
@@ -242,6 +245,11 @@ impl Pool {
         let state = lock(&self.state);
         let within = |time: Duration, then: Option<Instant>| then.is_some_and(|then| then.elapsed() < time);
         crowded && within(GIVE_WAY, state.taken) && !within(CLOSE_TOGETHER, state.found_none)
+    }
+
+    /// Whether calls find none just now.
+    fn is_hurried(&self) -> bool {
+        lock(&self.state).found_none.is_some_and(|then| then.elapsed() < HURRY)
     }
 
     /// Those that are more than wanted.
@@ -473,11 +481,14 @@ async fn make(core: &Arc<Core>) -> Result<Parked, String> {
             Err(_) => return Err(format!("no interpreter was ready within {} s", OPEN.as_secs())),
         };
         let modules = core.pool.modules();
-        let outcome = opened.preload(&modules).await;
-        if !modules.is_empty() {
-            core.pool.loaded(&outcome);
+        // With none this is a rehearsal.
+        if !(modules.is_empty() && core.pool.is_hurried()) {
+            let outcome = opened.preload(&modules).await;
+            if !modules.is_empty() {
+                core.pool.loaded(&outcome);
+            }
+            outcome.map_err(|error| error.to_string())?;
         }
-        outcome.map_err(|error| error.to_string())?;
         session = Some((language.clone(), opened));
     }
     let usage = read_usage(sandbox.as_ref()).await;

@@ -65,6 +65,19 @@ async fn calls_that_come_close_together_find_more_waiting_before_one_finds_none(
 }
 
 #[tokio::test(start_paused = true)]
+async fn cells_are_rehearsed_where_no_call_waits() {
+    let bench = bench(ByteSize::mib(100), &[]);
+    let rehearsed = || bench.world.rehearsed.load(Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!((bench.engine.counts().waiting, rehearsed()), (1, 1));
+    burst(&bench).await;
+    assert_eq!((bench.engine.counts().waiting, rehearsed()), (8, 1));
+    bench.once(run_of("cell")).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!((bench.engine.counts().waiting, rehearsed()), (8, 2));
+}
+
+#[tokio::test(start_paused = true)]
 async fn modules_that_do_not_fit_into_the_memory_are_not_loaded_ahead() {
     let bench = bench(ByteSize::mib(64), &["torch"]);
     bench.world.weight.store(300 << 20, Ordering::SeqCst);

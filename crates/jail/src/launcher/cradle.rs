@@ -229,8 +229,13 @@ pub(super) fn wait_for_ids(socket: &OwnedFd) {
 
 /// The agent's descriptors.
 pub(super) fn two(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; 2], StepError> {
-    <[OwnedFd; 2]>::try_from(descriptors)
-        .map_err(|_| StepError::new("take the agent's descriptors", None, &io::ErrorKind::InvalidInput.into()))
+    <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| {
+        StepError::new(
+            "take the agent's descriptors",
+            None,
+            &io::ErrorKind::InvalidInput.into(),
+        )
+    })
 }
 
 /// What was made ahead for one sandbox alone.

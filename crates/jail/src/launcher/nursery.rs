@@ -74,8 +74,16 @@ impl Nursery {
     /// Asks for one.
     pub(super) fn ask(&self, prepared: &Prepared, socket: &OwnedFd, host_id: u32, ways: &Ways) -> io::Result<()> {
         // Made here: nobody in the common namespace can.
-        let devices = if self.of_first { host::own_devices(prepared)? } else { None };
-        let beside = [socket].into_iter().chain(&devices).chain(&ways.folder).chain(&ways.tasks);
+        let devices = if self.of_first {
+            host::own_devices(prepared)?
+        } else {
+            None
+        };
+        let beside = [socket]
+            .into_iter()
+            .chain(&devices)
+            .chain(&ways.folder)
+            .chain(&ways.tasks);
         let beside: Vec<_> = beside.map(AsFd::as_fd).collect();
         send(self.socket.as_fd(), &ToNursery::Bear { host_id }, &beside)
     }
@@ -117,7 +125,11 @@ fn live(prepared: &mut Prepared, socket: OwnedFd, of_first: bool, entry: Entry) 
     while let Ok(Some((ToNursery::Bear { host_id }, descriptors))) = receive_one(socket.as_fd()) {
         let mut descriptors = descriptors.into_iter();
         let Some(theirs) = descriptors.next() else { exit_now(2) };
-        let devices = if of_first && prepared.host.root { descriptors.next() } else { None };
+        let devices = if of_first && prepared.host.root {
+            descriptors.next()
+        } else {
+            None
+        };
         let ways = Ways {
             folder: if cloned_into { descriptors.next() } else { None },
             tasks: descriptors.collect(),

@@ -50,7 +50,8 @@ pub(super) fn bear(
         flags |= cradle::TIME_NAMESPACE;
     }
     let folder = ways.folder.as_ref().map(AsFd::as_fd);
-    let made = fork(flags, 0, folder).map_err(|error| StepError::new("make namespaces", Some("user_namespace"), &error))?;
+    let made =
+        fork(flags, 0, folder).map_err(|error| StepError::new("make namespaces", Some("user_namespace"), &error))?;
     let Forked::Parent { pid, pidfd } = made else {
         live(prepared, socket, ways, devices, entry)
     };

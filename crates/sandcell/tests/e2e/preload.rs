@@ -1,11 +1,13 @@
-use serde_json::json;
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
 
 use crate::packages::{command, stocked};
 use crate::support::client::{Answer, Client};
 use crate::support::index::Wheel;
 use crate::support::machine::descendants;
 use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, until};
+use crate::support::{PATIENCE, begin, name_of, skip, until};
 
 /// A fresh run in a sandbox that has waited, as soon as one with this module has.
 fn in_one_that_waited(server: &Client, module: &str, code: &str) -> Answer {
@@ -48,6 +50,43 @@ fn modules_of_preload_are_loaded_before_the_call_and_nothing_else_of_them_is_see
     let log = server.log();
     assert_eq!(log.matches("no_such_module could not be loaded").count(), 1, "{log}");
     assert!(!log.contains("wave could not"), "{log}");
+}
+
+#[test]
+fn copies_share_no_state_of_numpys_old_generator() {
+    fn here() {}
+    let _turn = begin!();
+    let Ok(data) = std::env::var("SANDCELL_TEST_DATA_PYTHON") else {
+        return skip(
+            &name_of(here),
+            "no Python with data libraries (SANDCELL_TEST_DATA_PYTHON names it)",
+        );
+    };
+    let settings =
+        format!("python = {data:?}\npreload = [\"numpy.random\"]\n[pool]\nparked = 0\nwarm_parents = true\n");
+    let place = Place::with_settings(&settings);
+    let server = Client::start(&mut place.command(&["serve"]));
+    // It goes on after the state that it says, so that is the generator's own.
+    let code = "import json, os, numpy\n\
+                first = numpy.random.random(3).tolist() + [numpy.random.normal()]\n\
+                name, key, place, *rest = numpy.random.get_state()\n\
+                again = numpy.random.RandomState()\n\
+                again.set_state((name, key, place, *rest))\n\
+                same = again.random(1000).tolist() == numpy.random.random(1000).tolist()\n\
+                whole = len(set(key.tolist())) > 600\n\
+                new = numpy.random.default_rng().random()\n\
+                print(json.dumps([os.getppid() == 0, same, whole, first, new]))";
+    let mut seen: BTreeSet<String> = BTreeSet::new();
+    for _ in 0..4 {
+        // A session that was started by itself proves nothing.
+        seen.insert(until(PATIENCE, "a session begins as a copy", || {
+            let answer = server.call("create_run_close", json!({"code": code}));
+            let said: Value = serde_json::from_str(answer.output().trim()).unwrap();
+            assert_eq!((&said[1], &said[2]), (&json!(true), &json!(true)), "{said}");
+            (said[0] == json!(true)).then(|| format!("{} {}", said[3], said[4]))
+        }));
+    }
+    assert_eq!(seen.len(), 4, "{seen:?}");
 }
 
 #[test]

@@ -37,6 +37,8 @@ pub(crate) struct World {
     pub(crate) preload_fails: AtomicBool,
     /// Interpreters that loaded modules ahead, and what each uses then.
     pub(crate) preloaded: AtomicUsize,
+    /// Cells that were rehearsed.
+    pub(crate) rehearsed: AtomicUsize,
     pub(crate) weight: AtomicU64,
     /// The n-th creation (from 1) and later ones fail.
     pub(crate) fail_from: AtomicUsize,
@@ -63,6 +65,7 @@ impl Default for World {
             open_fails: AtomicBool::new(false),
             preload_fails: AtomicBool::new(false),
             preloaded: AtomicUsize::new(0),
+            rehearsed: AtomicUsize::new(0),
             weight: AtomicU64::new(0),
             fail_from: AtomicUsize::new(usize::MAX),
             read_piece: AtomicUsize::new(usize::MAX),
