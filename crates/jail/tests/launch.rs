@@ -51,29 +51,35 @@ mod linux {
 
     pub(super) fn main() {
         let arguments = Arguments::from_args();
-        let mut trials = vec![
-            Trial::test("a_jail_runs_a_program_and_goes", runs),
-            Trial::test("a_jail_is_locked_by_every_layer", locked),
-            Trial::test("nothing_is_left_when_the_launcher_is_killed", killed),
-            Trial::test(
-                "nothing_is_left_of_a_launcher_that_is_killed_while_it_prepares",
-                killed_early,
-            ),
-            Trial::test(
-                "control_groups_are_used_again_unless_they_tell_of_something",
+        let mut trials = vec![Trial::test(
+            "nothing_is_left_of_a_launcher_that_is_killed_while_it_prepares",
+            killed_early,
+        )];
+        // Faults need a build in which a step can be made to fail; `cargo xtask test` makes one.
+        let faults = cfg!(feature = "fault-injection");
+        if faults {
+            trials.push(Trial::test(
+                "without_namespaces_a_failed_step_leaves_nothing_and_a_missing_layer_refuses",
+                fault_loop_without_namespaces,
+            ));
+        }
+        // First processes are cloned by cradles, or by the nursery where sandboxes can be entered.
+        for (enterable, kind) in [(false, "jail"), (true, "jail_that_can_be_entered")] {
+            let mut add = |name: &str, test: fn(bool) -> Result<(), Failed>| {
+                let name = name.replace("jail", kind);
+                trials.push(Trial::test(name, move || test(enterable)));
+            };
+            add("a_jail_runs_a_program_and_goes", runs);
+            add("a_jail_is_locked_by_every_layer", locked);
+            add("nothing_is_left_of_a_jail_when_the_launcher_is_killed", killed);
+            add(
+                "control_groups_of_a_jail_are_used_again_unless_they_tell_of_something",
                 used_again,
-            ),
-        ];
-        // These need a build in which a step can be made to fail; `cargo xtask test` makes one.
-        if cfg!(feature = "fault-injection") {
-            trials.extend([
-                Trial::test("a_failed_step_leaves_nothing_and_the_next_sandbox_works", fault_loop),
-                Trial::test(
-                    "without_namespaces_a_failed_step_leaves_nothing_and_a_missing_layer_refuses",
-                    fault_loop_without_namespaces,
-                ),
-                Trial::test("each_layer_that_is_missing_refuses_the_sandbox", missing_layers),
-            ]);
+            );
+            if faults {
+                add("a_failed_step_of_a_jail_leaves_nothing_and_the_next_works", fault_loop);
+                add("each_layer_that_is_missing_refuses_the_jail", missing_layers);
+            }
         }
         libtest_mimic::run(&arguments, trials).exit();
     }
@@ -87,23 +93,23 @@ mod linux {
     }
 
     impl Session {
-        fn new() -> Self {
-            Self::without(None)
+        fn new(enterable: bool) -> Self {
+            Self::without(None, enterable)
         }
 
-        fn without(layer: Option<&str>) -> Self {
-            Self::at_level(layer, false)
+        fn without(layer: Option<&str>, enterable: bool) -> Self {
+            Self::with(Template {
+                enterable,
+                disabled: layer.map(str::to_owned),
+                ..template()
+            })
         }
 
         /// Without user namespaces, and without these layers.
         fn process_level(layers: &str) -> Self {
-            Self::at_level(Some(&format!("user_namespace,{layers}")), true)
-        }
-
-        fn at_level(layer: Option<&str>, process_level: bool) -> Self {
             Self::with(Template {
-                process_level,
-                disabled: layer.map(str::to_owned),
+                process_level: true,
+                disabled: Some(format!("user_namespace,{layers}")),
                 ..template()
             })
         }
@@ -178,8 +184,8 @@ mod linux {
         }
     }
 
-    fn runs() -> Result<(), Failed> {
-        let mut session = Session::new();
+    fn runs(enterable: bool) -> Result<(), Failed> {
+        let mut session = Session::new(enterable);
         for number in 0..5 {
             let text = session.python(&format!("print({number} + 1)"));
             assert_eq!(text, format!("{}\n", number + 1));
@@ -187,8 +193,8 @@ mod linux {
         Ok(())
     }
 
-    fn locked() -> Result<(), Failed> {
-        let mut session = Session::new();
+    fn locked(enterable: bool) -> Result<(), Failed> {
+        let mut session = Session::new(enterable);
         let text = session.python(LOOK);
         println!("{text}");
         for wanted in [
@@ -328,8 +334,8 @@ print(os.listdir("/"), os.listdir("/dev"))
         Ok(())
     }
 
-    fn fault_loop() -> Result<(), Failed> {
-        let mut session = Session::new();
+    fn fault_loop(enterable: bool) -> Result<(), Failed> {
+        let mut session = Session::new(enterable);
         fail_each(&mut session, 50);
         assert_eq!(session.python("print(7)"), "7\n");
         // What waits to become a sandbox, and who makes such processes, is all that is left.
@@ -411,8 +417,8 @@ print(os.listdir("/"), os.listdir("/dev"))
         }
     }
 
-    fn used_again() -> Result<(), Failed> {
-        let mut session = Session::new();
+    fn used_again(enterable: bool) -> Result<(), Failed> {
+        let mut session = Session::new(enterable);
         if session.groups.as_deref() != Some("v1") {
             println!("skipped: only groups of version 1 are used again");
             return Ok(());
@@ -444,13 +450,13 @@ print(os.listdir("/"), os.listdir("/dev"))
         Ok(())
     }
 
-    fn missing_layers() -> Result<(), Failed> {
+    fn missing_layers(enterable: bool) -> Result<(), Failed> {
         for layer in sandcell_jail::plan::LAYERS {
             // The environment is empty because the launcher's is; there is no step that could fail.
             if layer == "empty_environment" {
                 continue;
             }
-            let (answer, _) = Session::without(Some(layer)).ask(request());
+            let (answer, _) = Session::without(Some(layer), enterable).ask(request());
             match answer {
                 FromLauncher::Failed { error, .. } => assert_eq!(error.layer.as_deref(), Some(layer)),
                 other => panic!("without {layer}: {other:?}"),
@@ -459,8 +465,8 @@ print(os.listdir("/"), os.listdir("/dev"))
         Ok(())
     }
 
-    fn killed() -> Result<(), Failed> {
-        let mut session = Session::new();
+    fn killed(enterable: bool) -> Result<(), Failed> {
+        let mut session = Session::new(enterable);
         let (theirs_in, _ours_in) = std::io::pipe().unwrap();
         let (mut ours_out, theirs_out) = std::io::pipe().unwrap();
         let request = Request {

@@ -1,4 +1,5 @@
-//! The common user namespace: nobody lives in it, and those of all sandboxes lie below it.
+//! The common user namespace: those of all sandboxes lie below it, and no sandbox's code lives in it: only the nursery, where it
+//! clones first processes, and warmed parents.
 //!
 //! Power over a user namespace comes from the one above it. A warmed parent has a little of it in this one, and so none over
 //! the launcher, the host, or anything else.

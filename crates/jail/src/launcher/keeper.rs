@@ -275,22 +275,31 @@ impl Keeper {
             if self.strays || self.deaf || self.due.is_none_or(|due| due <= Instant::now()) {
                 self.tend();
             }
-            self.refill(ready.idle);
+            self.look_after_nursery();
+            if !self.refill(ready.idle) {
+                return;
+            }
         }
     }
 
-    /// Makes a cradle for later, when nothing has happened for a while, or none could be made for long.
-    fn refill(&mut self, idle: bool) {
+    /// Makes a cradle for later, when nothing has happened for a while, or none could be made for long. False when the server is
+    /// gone.
+    fn refill(&mut self, idle: bool) -> bool {
         let now = Instant::now();
         if !idle {
             self.stirred = now;
         }
         if self.cradles.len() >= self.prepared.template.spares {
             self.full = now;
-        } else if now - self.stirred >= QUIET || now - self.full >= SHORT_FOR {
+        } else if (now - self.stirred >= QUIET || now - self.full >= SHORT_FOR) && self.cradles.rest(now).is_zero() {
             self.full = now;
-            let _ = self.add_cradle();
+            if self.add_cradle().is_err() {
+                self.cradles.has_failed();
+            }
+            // Whoever waited for one of a nursery that is found gone.
+            return self.serve_wanted();
         }
+        true
     }
 
     /// Is woken by what happens to this sandbox.
@@ -351,13 +360,14 @@ impl Keeper {
     }
 
     fn wait(&self) -> io::Result<Ready> {
-        let nobody = self.jails.is_empty() && self.prepared.leftovers.is_empty();
+        let nobody = self.jails.is_empty() && self.prepared.leftovers.is_empty() && !self.cradles.are_ordered();
         let due = || self.due.map(|due| due.saturating_duration_since(Instant::now()));
         let next = (!nobody).then(|| due().unwrap_or_default().min(WATCH_EVERY));
         let timeout = if self.strays || self.deaf {
             Some(SHORTEST)
         } else if self.cradles.len() < self.prepared.template.spares {
-            Some(next.unwrap_or(QUIET).min(QUIET))
+            let soon = QUIET.max(self.cradles.rest(Instant::now()));
+            Some(next.unwrap_or(soon).min(soon))
         } else {
             next
         };

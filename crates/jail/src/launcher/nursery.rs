@@ -71,30 +71,20 @@ impl Nursery {
         }
     }
 
-    /// Asks for one.
-    pub(super) fn ask(&self, prepared: &Prepared, socket: &OwnedFd, host_id: u32, ways: &Ways) -> io::Result<()> {
-        // Made here: nobody in the common namespace can.
-        let devices = if self.of_first {
-            host::own_devices(prepared)?
-        } else {
-            None
-        };
+    /// Asks for one, a first process with this device folder.
+    pub(super) fn ask(&self, socket: &OwnedFd, host_id: u32, devices: Option<&OwnedFd>, ways: &Ways) -> io::Result<()> {
         let beside = [socket]
             .into_iter()
-            .chain(&devices)
+            .chain(devices)
             .chain(&ways.folder)
             .chain(&ways.tasks);
         let beside: Vec<_> = beside.map(AsFd::as_fd).collect();
         send(self.socket.as_fd(), &ToNursery::Bear { host_id }, &beside)
     }
 
-    /// Ends it. Cradles live on.
+    /// Ends it. What it has made lives on. It is a stray until it is reaped: one that is stuck in the kernel holds nobody up.
     pub(super) fn end(self) {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
-        let _ = rustix::process::waitid(
-            rustix::process::WaitId::PidFd(self.pidfd.as_fd()),
-            rustix::process::WaitIdOptions::EXITED,
-        );
     }
 }
 

@@ -336,6 +336,20 @@ mod tests {
     }
 
     #[test]
+    fn a_parent_enters_namespaces_by_their_descriptors_and_never_by_a_process() {
+        let setns = u32::try_from(libc::SYS_setns).unwrap();
+        let answer = |kind: u64| run(&filter_of_parent(), AUDIT_ARCH, setns, [7, kind, 0, 0, 0, 0]);
+        assert_eq!((answer(0), answer(0xffff_ffff_0000_0000)), (RET_ALLOW, RET_ALLOW));
+        for kind in [
+            libc::CLONE_NEWNS,
+            libc::CLONE_NEWUSER,
+            libc::CLONE_NEWUSER | libc::CLONE_NEWNS,
+        ] {
+            assert_eq!(answer(u64::from(kind.unsigned_abs())), errno(libc::EPERM));
+        }
+    }
+
+    #[test]
     fn what_a_visitor_puts_up_is_small() {
         let (own, whole) = (filter_of_visitor(true), filter(true));
         let (own, whole) = (own.instructions.len(), whole.instructions.len());

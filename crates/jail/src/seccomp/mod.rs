@@ -269,11 +269,18 @@ pub fn filter_without_namespaces(memory_is_charged: bool) -> Filter {
 /// identity and lock themselves. It has no more flags of clone than code in a sandbox, but for a child that the launcher
 /// reaps.
 const OF_PARENT: [(i64, Action); 4] = [
-    (libc::SYS_setns, Action::Allow),
+    (libc::SYS_setns, BY_DESCRIPTOR),
     (libc::SYS_setgroups, Action::Allow),
     (libc::SYS_prctl, Action::Allow),
     (libc::SYS_clone, NO_NAMESPACES),
 ];
+
+/// Into a namespace by its descriptor. Without a kind the kernel takes no process in its place: a parent could name the first process of
+/// a sandbox that is not made yet, whose mount namespace shows the host.
+const BY_DESCRIPTOR: Action = Action::AllowIf {
+    any: &[&[is(1, LOW, 0)]],
+    errno: libc::EPERM,
+};
 
 /// As in the policy, with `CLONE_PARENT`.
 const NO_NAMESPACES: Action = Action::AllowIf {

@@ -5,6 +5,12 @@ use crate::launcher::nursery::{FromNursery, Nursery};
 
 /// How many cradles are asked for at once: what is sent back and forth fits into the socket.
 const ORDERS: usize = 16;
+/// How long the nursery may take for one.
+const BIRTH_DEADLINE: Duration = Duration::from_secs(5);
+/// How long none is made for later after one could not be; twice as long after the next.
+const REST: Duration = Duration::from_millis(50);
+/// At the most.
+const REST_MAX: Duration = Duration::from_millis(800);
 /// How many control groups of ended sandboxes are kept for others.
 const FREE_GROUPS: usize = 32;
 
@@ -26,6 +32,7 @@ struct Order {
     group: Option<Group>,
     host_id: u32,
     is_first: bool,
+    since: Instant,
 }
 
 /// A sandbox that waits for a cradle.
@@ -50,6 +57,16 @@ pub(super) struct Cradles {
     free: Vec<Group>,
     /// Forks them; none where the launcher does so itself.
     pub(super) nursery: Option<Nursery>,
+    /// None is made for later before this.
+    rests: Option<(Instant, Duration)>,
+}
+
+/// Whether nobody is at the other end of a socket.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected
+    )
 }
 
 impl Cradle {
@@ -63,6 +80,23 @@ impl Cradle {
 }
 
 impl Cradles {
+    /// How long none is made for later yet, since the last could not be.
+    pub(super) fn rest(&self, now: Instant) -> Duration {
+        self.rests
+            .map_or(Duration::ZERO, |(until, _)| until.saturating_duration_since(now))
+    }
+
+    /// One could not be made.
+    pub(super) fn has_failed(&mut self) {
+        let pause = self.rests.map_or(REST, |(_, last)| (last * 2).min(REST_MAX));
+        self.rests = Some((Instant::now() + pause, pause));
+    }
+
+    /// Whether the nursery owes some.
+    pub(super) fn are_ordered(&self) -> bool {
+        !self.orders.is_empty()
+    }
+
     /// How many wait, or will in a moment.
     pub(super) fn len(&self) -> usize {
         self.waiting.len() + self.orders.len()
@@ -277,24 +311,36 @@ impl Keeper {
                     .transpose()?
             }
         };
-        let ways = match group.as_ref().map(Group::ways).transpose() {
-            Ok(ways) => ways.unwrap_or_default(),
+        let prepared = group
+            .as_ref()
+            .map(Group::ways)
+            .transpose()
+            .and_then(|ways| Ok((ways.unwrap_or_default(), self.devices_for_first()?)));
+        let (ways, devices) = match prepared {
+            Ok(prepared) => prepared,
             Err(error) => {
                 let _ = group.map(|group| group.remove());
                 return Err(error);
             }
         };
         if let Some(nursery) = &self.cradles.nursery {
-            if nursery.ask(&self.prepared, &theirs, host_id, &ways).is_ok() {
-                self.cradles.orders.push_back(Order {
-                    socket,
-                    group,
-                    host_id,
-                    is_first: nursery.of_first,
-                });
-                return Ok(());
+            match nursery.ask(&theirs, host_id, devices.as_ref(), &ways) {
+                Ok(()) => {
+                    self.cradles.orders.push_back(Order {
+                        socket,
+                        group,
+                        host_id,
+                        is_first: nursery.of_first,
+                        since: Instant::now(),
+                    });
+                    return Ok(());
+                }
+                Err(error) if is_gone(&error) => self.close_nursery(),
+                Err(error) => {
+                    let _ = group.map(|group| group.remove());
+                    return Err(error);
+                }
             }
-            self.close_nursery();
         }
         match fork(0, SIGCHLD, ways.folder.as_ref().map(AsFd::as_fd)) {
             Ok(Forked::Child) => cradle::live(&self.prepared, theirs, &ways, host_id, self.entry),
@@ -316,6 +362,23 @@ impl Keeper {
         }
     }
 
+    /// The device folder of a first process that the nursery is to make: nobody in the common namespace can make one.
+    fn devices_for_first(&self) -> io::Result<Option<OwnedFd>> {
+        match &self.cradles.nursery {
+            Some(nursery) if nursery.of_first => host::own_devices(&self.prepared),
+            _ => Ok(None),
+        }
+    }
+
+    /// A nursery that has not answered for so long is stuck, and gone.
+    pub(super) fn look_after_nursery(&mut self) {
+        let late = |order: &Order| order.since.elapsed() > BIRTH_DEADLINE;
+        if self.cradles.orders.front().is_some_and(late) {
+            self.close_nursery();
+            self.serve_wanted();
+        }
+    }
+
     /// The nursery has said something. False when the server is gone.
     pub(super) fn hear_nursery(&mut self) -> bool {
         let Some(nursery) = &self.cradles.nursery else {
@@ -333,6 +396,7 @@ impl Keeper {
         };
         match (answer, descriptors.pop()) {
             (FromNursery::Born { pid }, Some(pidfd)) => {
+                self.cradles.rests = None;
                 self.cradles.waiting.push_back(Cradle {
                     pid,
                     socket: order.socket,
@@ -347,6 +411,7 @@ impl Keeper {
                 // One whose ids could not be mapped was killed.
                 self.strays |= order.is_first;
                 self.give_up(order);
+                self.cradles.has_failed();
                 let FromNursery::Failed(error) = answer else {
                     return self.serve_wanted();
                 };
