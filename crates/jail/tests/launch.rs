@@ -71,6 +71,7 @@ mod linux {
             };
             add("a_jail_runs_a_program_and_goes", runs);
             add("a_jail_is_locked_by_every_layer", locked);
+            add("a_jail_comes_also_when_its_maker_is_gone_or_stuck", without_nursery);
             add("nothing_is_left_of_a_jail_when_the_launcher_is_killed", killed);
             add(
                 "control_groups_of_a_jail_are_used_again_unless_they_tell_of_something",
@@ -400,6 +401,39 @@ print(os.listdir("/"), os.listdir("/dev"))
                 assert!(std::time::Instant::now() < deadline, "after {pause} µs: {left}");
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
+        }
+        Ok(())
+    }
+
+    /// The processes that the launcher has made and that are in no namespace of their own: the nursery, and cradles.
+    fn makers(launcher: u32) -> Vec<rustix::process::Pid> {
+        let children = std::fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children")).unwrap();
+        let outside = |pid: &&str| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+            ids.is_some_and(|ids| ids.split_whitespace().count() == 1)
+        };
+        let found = children.split_whitespace().filter(outside);
+        found
+            .filter_map(|pid| rustix::process::Pid::from_raw(pid.parse().unwrap()))
+            .collect()
+    }
+
+    fn without_nursery(enterable: bool) -> Result<(), Failed> {
+        use rustix::process::{Signal, kill_process};
+        for signal in [Signal::KILL, Signal::STOP] {
+            let mut session = Session::new(enterable);
+            assert_eq!(session.python("print(1)"), "1\n");
+            // The first that it made.
+            let nursery = makers(session.launcher.process.id())[0];
+            kill_process(nursery, signal).unwrap();
+            for number in 2..6 {
+                assert_eq!(session.python(&format!("print({number})")), format!("{number}\n"));
+            }
+            assert!(
+                !makers(session.launcher.process.id()).contains(&nursery),
+                "it is still there"
+            );
         }
         Ok(())
     }
