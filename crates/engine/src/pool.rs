@@ -48,8 +48,8 @@ const TELLING: Duration = Duration::from_millis(1);
 const QUIET: Duration = Duration::from_secs(60);
 /// Calls that come so soon after each other may soon be more than those that wait.
 const CLOSE_TOGETHER: Duration = Duration::from_millis(100);
-/// So soon after a call found none the next ones are made without what only makes their first cells faster, since that costs
-/// twice of what it saves.
+/// So soon after a call found none the next ones are made without what only makes their first cells faster: calls that wait would
+/// pay for all of it, and save a part.
 const HURRY: Duration = Duration::from_millis(20);
 /// What one waiting sandbox with an interpreter costs at least, and what it is taken to cost until one was measured.
 const EACH: u64 = 12 << 20;
