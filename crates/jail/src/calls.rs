@@ -1,8 +1,8 @@
 //! The way into a finished jail as plain data: system calls by number, with their arguments.
 //!
 //! A warmed parent's child is an interpreter that has run library code, so nothing is decided there. The launcher writes down
-//! what the plan [`enter`](crate::plan::enter) means, and the child carries it out blindly, in order, by the interpreter's
-//! own means to call the system. The first call that fails ends it.
+//! what the plan [`enter`](crate::plan::enter) means, and the child carries it out blindly, in order, by
+//! [machine code](crate::sys::batch) that comes along. The first call that fails ends it.
 
 use std::io;
 
@@ -12,6 +12,7 @@ use serde::{Serialize, Serializer};
 use crate::plan::{Resource, Signals, Step};
 use crate::seccomp::{self, Filter};
 use crate::spec::INSIDE_ID;
+use crate::sys::batch;
 
 /// One argument of a call, or its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,10 +27,35 @@ pub(crate) enum Argument {
     Previous,
     /// The address where the kernel keeps the thread's id for the C library.
     ThreadId,
+    /// The address of the `msghdr` by which a message is received.
+    Message(Message),
+    /// A descriptor that came with a message, by its place there.
+    Descriptor(Message, usize),
+}
+
+/// What parents and their children receive, with the descriptors that come along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Message {
+    /// That a child is wanted: the namespaces pid, user, and the others, and the socket by which it is let go on.
+    Order,
+    /// That the child may go on: the mount namespace, the sandbox's door, and what it joins the control group by.
+    Go,
+    /// The far ends of the lane.
+    Lane,
+}
+
+/// How much comes with what a child gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Handed {
+    /// The namespaces that are entered in the beginning, with those for processes and users.
+    pub(crate) namespaces: usize,
+    /// What it joins the control group by.
+    pub(crate) groups: usize,
 }
 
 /// A number stands for itself, a text for bytes in hexadecimal, a list with one text for a program, null for what was
-/// returned before, true for the thread's id.
+/// returned before, true for the thread's id, a table with a message's name for that, with a place for a descriptor of it.
 impl Serialize for Argument {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -38,8 +64,26 @@ impl Serialize for Argument {
             Self::Program(bytes) => [hexadecimal(bytes)].serialize(serializer),
             Self::Previous => serializer.serialize_none(),
             Self::ThreadId => serializer.serialize_bool(true),
+            Self::Message(message) => Named {
+                message: *message,
+                descriptor: None,
+            }
+            .serialize(serializer),
+            Self::Descriptor(message, place) => Named {
+                message: *message,
+                descriptor: Some(*place),
+            }
+            .serialize(serializer),
         }
     }
+}
+
+/// A message, or a descriptor of it.
+#[derive(Serialize)]
+struct Named {
+    message: Message,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    descriptor: Option<usize>,
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {
@@ -56,24 +100,30 @@ fn hexadecimal(bytes: &[u8]) -> String {
 /// A call: its number and arguments.
 pub(crate) type Call = Vec<Argument>;
 
-/// Everything that a child of a parent has to call.
+/// Everything that a parent and its child have to call, in five stretches; between them the interpreter looks after itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Entrance {
-    /// The number of the call that enters a namespace, which takes a descriptor and 0.
-    pub(crate) enter: i64,
+    /// The machine code, in hexadecimal.
+    pub(crate) code: String,
     /// The id that the child takes.
     pub(crate) user: u32,
-    /// What makes the child.
-    pub(crate) fork: Call,
-    /// Who it is and how much it may use.
-    pub(crate) become_one: Vec<Call>,
-    /// The locks. Descriptors from 5 on are closed; no call after these needs more than a sandbox's program may do.
+    /// In the parent: what makes the child; the last call returns twice.
+    pub(crate) fork: Vec<Call>,
+    /// In the parent after it: lets go of what it was handed.
+    pub(crate) let_go: Vec<Call>,
+    /// In the child: into the sandbox, until the lane is there. What it may be and use is settled in this.
+    pub(crate) enter: Vec<Call>,
+    /// In the child, with the lane: its descriptors and locks. Descriptors from 5 on are closed; no call after these needs more than a sandbox's program may do.
     pub(crate) lock: Vec<Call>,
 }
 
 /// The numbers under which descriptors are kept between two calls.
 const RULES: i64 = 100;
 const FOLDER: i64 = 101;
+const GO: i64 = 102;
+const DOOR: i64 = 103;
+/// How long a sandbox may wait for its session, in seconds. It ends when the agent does in any case.
+const WAIT: i64 = 86_400;
 /// The first descriptor that nobody needs once the child is locked.
 const FIRST_FREE: i64 = 5;
 const CLONE_PARENT: i64 = 0x8000;
@@ -90,10 +140,15 @@ fn call(number: i64, arguments: &[i64]) -> Call {
 /// The steps as calls. `limit_of` says how much of a resource this process may hand on, `known` which capabilities there are.
 pub(crate) fn entrance(
     steps: &[Step],
+    handed: Handed,
     limit_of: impl Fn(Resource) -> u64,
     known: impl Fn(u32) -> bool,
 ) -> io::Result<Entrance> {
-    let (mut user, mut become_one, mut lock) = (INSIDE_ID, Vec::new(), Vec::new());
+    let code = batch::code();
+    if code.is_empty() {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let (mut user, mut become_one, mut lock) = (INSIDE_ID, Vec::new(), at_places()?);
     for step in steps {
         match step {
             Step::Identity { id, drop_groups } => {
@@ -137,13 +192,107 @@ pub(crate) fn entrance(
             _ => return Err(io::ErrorKind::Unsupported.into()),
         }
     }
+    let mut enter = into_namespaces(handed);
+    enter.extend(become_one);
+    enter.extend(to_the_lane());
     Ok(Entrance {
-        enter: libc::SYS_setns,
+        code: hexadecimal(code),
         user,
-        fork: fork(),
-        become_one,
+        fork: vec![with_descriptor(libc::SYS_setns, (Message::Order, 0), &[0]), fork()],
+        let_go: (0..=handed.namespaces)
+            .map(|place| with_descriptor(libc::SYS_close, (Message::Order, place), &[]))
+            .collect(),
+        enter,
         lock,
     })
+}
+
+fn with_descriptor(number: i64, (message, place): (Message, usize), others: &[i64]) -> Call {
+    let mut made = call(number, &[]);
+    made.push(Argument::Descriptor(message, place));
+    made.extend(others.iter().copied().map(Argument::Number));
+    made
+}
+
+fn receive(socket: i64, message: Message) -> Call {
+    let mut made = call(libc::SYS_recvmsg, &[socket]);
+    made.extend([Argument::Message(message), Argument::Number(0)]);
+    made
+}
+
+fn say(byte: u8) -> [Argument; 2] {
+    [Argument::Bytes(vec![byte]), Argument::Number(1)]
+}
+
+/// Into all namespaces but that of mounts; into that, and the control group, when the launcher lets it go on.
+fn into_namespaces(handed: Handed) -> Vec<Call> {
+    let not_executed = i64::from(libc::O_CLOEXEC);
+    let mut calls: Vec<Call> = (1..handed.namespaces)
+        .map(|place| with_descriptor(libc::SYS_setns, (Message::Order, place), &[0]))
+        .collect();
+    calls.extend([
+        with_descriptor(libc::SYS_dup3, (Message::Order, handed.namespaces), &[GO, not_executed]),
+        with_descriptor(libc::SYS_close, (Message::Order, handed.namespaces), &[]),
+        receive(GO, Message::Go),
+        with_descriptor(libc::SYS_setns, (Message::Go, 0), &[0]),
+        with_descriptor(libc::SYS_dup3, (Message::Go, 1), &[DOOR, not_executed]),
+    ]);
+    for place in 2..2 + handed.groups {
+        let mut join = with_descriptor(libc::SYS_write, (Message::Go, place), &[]);
+        join.extend(say(b'0'));
+        calls.extend([join, with_descriptor(libc::SYS_close, (Message::Go, place), &[])]);
+    }
+    if handed.groups > 0 {
+        let mut joined = call(libc::SYS_write, &[GO]);
+        joined.extend(say(b'1'));
+        calls.push(joined);
+    }
+    calls.push(call(libc::SYS_close, &[GO]));
+    calls
+}
+
+/// Waits until somebody wants a session, and receives what it speaks by. The door does not block: it is the launcher's too.
+fn to_the_lane() -> Vec<Call> {
+    const READABLE: i16 = 1;
+    let mut asked = DOOR.to_le_bytes()[..4].to_vec();
+    asked.extend(READABLE.to_le_bytes());
+    asked.extend([0; 2]);
+    let mut time = WAIT.to_le_bytes().to_vec();
+    time.extend([0; 8]);
+    vec![
+        call(libc::SYS_setsid, &[]),
+        vec![
+            Argument::Number(libc::SYS_ppoll),
+            Argument::Bytes(asked),
+            Argument::Number(1),
+            Argument::Bytes(time),
+            Argument::Number(0),
+            Argument::Number(0),
+        ],
+        receive(DOOR, Message::Lane),
+    ]
+}
+
+/// The descriptors that a session has: nothing to read, and the four of its lane.
+fn at_places() -> io::Result<Vec<Call>> {
+    let mut calls = vec![vec![
+        Argument::Number(libc::SYS_openat),
+        Argument::Number(i64::from(libc::AT_FDCWD)),
+        Argument::Bytes(b"/dev/null\0".to_vec()),
+        Argument::Number(i64::from(libc::O_RDONLY | libc::O_CLOEXEC)),
+        Argument::Number(0),
+    ]];
+    calls.push(vec![
+        Argument::Number(libc::SYS_dup3),
+        Argument::Previous,
+        Argument::Number(0),
+        Argument::Number(0),
+    ]);
+    for place in 0..4 {
+        let number = i64::try_from(place + 1).map_err(io::Error::other)?;
+        calls.push(with_descriptor(libc::SYS_dup3, (Message::Lane, place), &[number, 0]));
+    }
+    Ok(calls)
 }
 
 /// A child of the launcher, so that nobody who has run library code tells how it ended.
@@ -282,6 +431,11 @@ mod tests {
     use crate::plan::{self, Host};
     use crate::spec::{Request, Template};
 
+    const HANDED: Handed = Handed {
+        namespaces: 7,
+        groups: 4,
+    };
+
     fn made() -> Entrance {
         let request = Request {
             memory: 512 << 20,
@@ -306,7 +460,7 @@ mod tests {
             ..Host::default()
         };
         let steps = plan::enter(&host, &template, &request);
-        entrance(&steps, |_| 1000, |number| number < 41).unwrap()
+        entrance(&steps, HANDED, |_| 1000, |number| number < 41).unwrap()
     }
 
     fn position(calls: &[Call], number: i64) -> usize {
@@ -333,7 +487,7 @@ mod tests {
 
     #[test]
     fn every_capability_is_dropped_and_limits_are_only_lowered() {
-        let Entrance { lock, become_one, .. } = made();
+        let Entrance { lock, enter, .. } = made();
         let dropped = lock
             .iter()
             .filter(|call| call[..2] == [Argument::Number(libc::SYS_prctl), Argument::Number(24)]);
@@ -341,7 +495,7 @@ mod tests {
         let mut data = 1000_u64.to_le_bytes().to_vec();
         data.extend(1000_u64.to_le_bytes());
         assert!(
-            become_one
+            enter
                 .iter()
                 .any(|call| call.get(3) == Some(&Argument::Bytes(data.clone())))
         );
@@ -349,7 +503,7 @@ mod tests {
 
     #[test]
     fn a_plan_that_cannot_be_written_down_is_no_way_in() {
-        assert!(entrance(&[Step::Root], |_| 0, |_| false).is_err());
+        assert!(entrance(&[Step::Root], HANDED, |_| 0, |_| false).is_err());
     }
 
     #[test]
@@ -360,10 +514,12 @@ mod tests {
             Argument::Program(vec![2]),
             Argument::Previous,
             Argument::ThreadId,
+            Argument::Message(Message::Go),
+            Argument::Descriptor(Message::Lane, 3),
         ];
         assert_eq!(
             serde_json::to_string(&arguments).unwrap(),
-            r#"[5,"01ff",["02"],null,true]"#
+            r#"[5,"01ff",["02"],null,true,{"message":"go"},{"message":"lane","descriptor":3}]"#
         );
     }
 }

@@ -356,6 +356,14 @@ impl Group {
         }
     }
 
+    /// How many [`entrances`](Self::entrances) there are.
+    pub(crate) fn count_entrances(&self) -> usize {
+        match &self.kind {
+            Groups::V1 { .. } => self.kind.folders().len(),
+            Groups::V2 { .. } => 0,
+        }
+    }
+
     /// Whether a process is in the group, by what `/proc/<pid>/cgroup` says of it (version 1).
     pub(crate) fn holds(&self, told: &str) -> bool {
         let Groups::V1 {

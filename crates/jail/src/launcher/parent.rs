@@ -15,7 +15,7 @@ use super::attach::View;
 use super::common;
 use super::faults;
 use super::host::{self, Prepared};
-use crate::calls::{self, Entrance};
+use crate::calls::{self, Entrance, Handed};
 use crate::plan::{self, Resource, Zeros};
 use crate::spawn::Program;
 use crate::spec::Request;
@@ -60,7 +60,7 @@ pub(super) struct Parent {
     pub(super) pidfd: OwnedFd,
     pub(super) socket: OwnedFd,
     /// For what kind of sandbox it knows the way in.
-    pub(super) knows: Option<Request>,
+    pub(super) knows: Option<(Request, Handed)>,
     /// Why it ends, if it said so.
     pub(super) error: Option<StepError>,
 }
@@ -106,8 +106,13 @@ impl Parent {
     }
 
     /// Tells it the way into sandboxes of this kind, unless it knows that.
-    pub(super) fn show_the_way(&mut self, prepared: &Prepared, request: Request) -> Result<(), StepError> {
-        if self.knows == Some(request) {
+    pub(super) fn show_the_way(
+        &mut self,
+        prepared: &Prepared,
+        request: Request,
+        handed: Handed,
+    ) -> Result<(), StepError> {
+        if self.knows == Some((request, handed)) {
             return Ok(());
         }
         let error = |error: &io::Error| StepError::new("show the way in", None, error);
@@ -120,9 +125,9 @@ impl Parent {
             let capability = rustix::thread::CapabilitySet::from_bits_retain(1 << number);
             rustix::thread::capability_is_in_bounding_set(capability).is_ok()
         };
-        let way = calls::entrance(&steps, limit_of, known).map_err(|source| error(&source))?;
+        let way = calls::entrance(&steps, handed, limit_of, known).map_err(|source| error(&source))?;
         send(self.socket.as_fd(), &ToParent::Way(Box::new(way)), &[]).map_err(|source| error(&source))?;
-        self.knows = Some(request);
+        self.knows = Some((request, handed));
         Ok(())
     }
 }

@@ -14,6 +14,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStat
 use rustix::process::{pidfd_open, pidfd_send_signal, waitid};
 
 use super::{Jail, Keeper, State};
+use crate::calls::Handed;
+use crate::cgroup::Group;
 use crate::launcher::attach::view;
 use crate::launcher::parent::{FromParent, Parent, ToParent};
 use crate::plan::place;
@@ -181,7 +183,11 @@ impl Keeper {
             parent.kill();
             return Err(missing("find a parent with one thread"));
         }
-        parent.show_the_way(&self.prepared, jail.request)?;
+        let with_it = Handed {
+            namespaces: 2 + ways.others.len(),
+            groups: jail.group.as_ref().map_or(0, Group::count_entrances),
+        };
+        parent.show_the_way(&self.prepared, jail.request, with_it)?;
         jail.called = true;
         let ask = || -> io::Result<(OwnedFd, u64)> {
             let (go, wait) = pair()?;

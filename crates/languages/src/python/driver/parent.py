@@ -1,7 +1,8 @@
 """The inside of a warmed parent: an interpreter that has loaded modules once, and whose children become sessions.
 
-A child enters a sandbox by system calls that the launcher has written down, as numbers and bytes. They are carried out here
-blindly and in order, and the first that fails ends the child: nothing is decided in a process that has run library code.
+A child enters a sandbox by system calls that the launcher has written down, as numbers and bytes. They are carried out
+blindly and in order, by machine code that comes with them, and the first that fails ends the child: nothing is decided in a
+process that has run library code, and little of it is run.
 What is decided here is only what a session must not share with its siblings: random states, identities, what folders
 looked like, the environment.
 
@@ -19,18 +20,17 @@ import posix
 LAUNCHER = 5
 LIBRARY = ctypes.PyDLL(None)
 PYTHON = ctypes.pythonapi
-# Looking a function up anew in each child would cost it some forty pages.
-system, receive = LIBRARY.syscall, ctypes.PyDLL(None, use_errno=True).recvmsg
-system.restype = ctypes.c_long
+receive = ctypes.PyDLL(None, use_errno=True).recvmsg
+receive.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
 BEFORE, IN_PARENT, IN_CHILD = PYTHON.PyOS_BeforeFork, PYTHON.PyOS_AfterFork_Parent, PYTHON.PyOS_AfterFork_Child
 for function in (BEFORE, IN_PARENT, IN_CHILD):
     function.restype, function.argtypes = None, []
 PR_GET_TID_ADDRESS = 40
+PROT_READ, PROT_WRITE, PROT_EXEC = 1, 2, 4
+MAP_PRIVATE, MAP_ANONYMOUS = 2, 0x20
 # Files of the driver that sessions are likely to need, loaded here once for all of them.
 LIKELY = ("imports", "errors", "lookups", "pretty", "rich", "charts", "shell", "notebook", "packages", "magics", "variables")
 MESSAGE = 1 << 17
-# How long it may take until somebody wants a session, in seconds. With the agent all of the sandbox ends.
-DOOR = 86400.0
 DESCRIPTORS = 16
 EINTR = 4
 REHEARSALS = 20
@@ -44,11 +44,9 @@ previous = ctypes.c_long(0)
 class way:
     """How children enter, as the launcher said last."""
 
+    carry_out = None  # the machine code
     user = None
-    enter = 0
-    fork = ()
-    become_one = ()
-    lock = ()
+    fork = let_go = enter = lock = ()
     kept = []
     numpy = 0  # where the state of numpy's old generator lies; 0: not known
 
@@ -73,7 +71,6 @@ def live():
     core.standard("time")
     loaded = core.part("imports").preload(core.inbox.next())
     change_environment(usual, while_loading)
-    launcher = _socket.socket(fileno=LAUNCHER)
     # What modules let go of in every fork (matplotlib its fonts) goes now, unless some thread uses it.
     if not core._thread._count():
         for function in core.AFTER_FORK:
@@ -99,26 +96,21 @@ def live():
     for fd in core.COPIES:
         core.close(fd)
     _signal.signal(_signal.SIGINT, core.on_interrupt)
-    for each in (going, entered):
-        each.make_room()
     core.guarded(find_numpy)
     while True:
-        data, ancillary, _flags, _from = launcher.recvmsg(MESSAGE, _socket.CMSG_SPACE(4 * DESCRIPTORS))
-        if not data:
+        size = order.receive(LAUNCHER)
+        if not size:
             core._exit(0)
-        header, _ = core.scan(data.decode("ascii"), 0)
+        header, _ = core.scan(order.data[:size].decode("ascii"), 0)
         if "way" in header:
             learn(header["way"])
         elif "enter" in header:
-            handed = descriptors(ancillary)
-            child = make(handed)
+            child = make()
             if child == 0:
-                launcher.detach()
                 become(of_site)
                 return
-            for fd in handed:
-                core.close(fd)
-            launcher.send(core.dump({"forked": {"id": header["enter"]["id"], "child": child}}).encode("ascii"))
+            way.carry_out(*way.let_go)
+            core.write(LAUNCHER, b'{"forked":{"id":%d,"child":%d}}' % (header["enter"]["id"], child))
 
 
 def give_back():
@@ -126,43 +118,97 @@ def give_back():
     LIBRARY.malloc_trim(0)
 
 
-def descriptors(ancillary):
-    found = []
-    for level, kind, data in ancillary:
-        if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS):
-            found += memoryview(data[: len(data) - len(data) % 4]).cast("i").tolist()
-    return found
-
-
 # ---------------------------------------------------------------- system calls
+
+
+class Room:
+    """Room for one message with descriptors. What calls that are written down refer to lies where it is made."""
+
+    def __init__(self, size):
+        self.data, self.beside = bytearray(size), bytearray(16 + 4 * DESCRIPTORS)
+        data, control = [address_of(each) for each in (self.data, self.beside)]
+        self.part = (ctypes.c_long * 2)(data, size)
+        self.header = (ctypes.c_long * 7)(0, 0, ctypes.addressof(self.part), 1, control, len(self.beside), 0)
+        self.address, self.descriptors = ctypes.addressof(self.header), control + 16
+        self.numbers = memoryview(self.beside)[16:].cast("i")
+        # One that did not come is none.
+        self.numbers[:] = memoryview(b"\xff" * 4 * DESCRIPTORS).cast("i")
+
+    def receive(self, fd):
+        """How long the next message is; 0 if none comes any more."""
+        self.header[5] = len(self.beside)
+        size = receive(fd, self.address, 0)
+        while size < 0 and ctypes.get_errno() == EINTR:
+            size = receive(fd, self.address, 0)
+        return max(0, size)
+
+    def is_whole(self):
+        return not self.header[6] & _socket.MSG_CTRUNC
+
+    def is_alone(self):
+        """Whether no descriptors have come along."""
+        return not self.header[5]
+
+
+def address_of(data):
+    return ctypes.addressof((ctypes.c_char * len(data)).from_buffer(data))
+
+
+ROOMS = {"order": Room(MESSAGE), "go": Room(64), "lane": Room(64)}
+order, go, lane = ROOMS.values()
 
 
 def learn(told):
     """Makes the calls ready, so that children have nothing to prepare."""
+    way.carry_out = way.carry_out or executable(bytes.fromhex(told["code"]))
     way.kept = []
     if way.user != told["user"]:
         way.user = core.USER = told["user"]
         core.set_up_commands()
-    way.enter, way.fork = told["enter"], ready(told["fork"])
-    way.become_one = [ready(call) for call in told["become_one"]]
-    way.lock = [ready(call) for call in told["lock"]]
+    way.fork, way.let_go, way.enter, way.lock = [ready(told[name]) for name in ("fork", "let_go", "enter", "lock")]
 
 
-def ready(call):
-    return tuple([argument(value) for value in call])
+def executable(code):
+    """A function of these instructions. It takes where calls begin, how many there are, and where each one's result goes."""
+    size, nothing = ctypes.c_size_t(len(code)), ctypes.c_long(0)
+    LIBRARY.mmap.restype = ctypes.c_long
+    place = LIBRARY.mmap(nothing, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, nothing)
+    if place < 0:
+        core._exit(70)
+    ctypes.memmove(place, code, len(code))
+    if LIBRARY.mprotect(ctypes.c_void_p(place), size, PROT_READ | PROT_EXEC):
+        core._exit(70)
+    return ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p)(place)
+
+
+def ready(calls):
+    """What the function takes. Each call has its number, a bit for each argument that stands at an address, and six arguments."""
+    numbers = []
+    for number, *arguments in calls:
+        found = [argument(value) for value in arguments] + [(0, False)] * (6 - len(arguments))
+        numbers += [number, sum([1 << place for place in range(6) if found[place][1]])]
+        numbers += [value for value, _ in found]
+    kept = (ctypes.c_long * len(numbers))(*numbers)
+    way.kept.append(kept)
+    return ctypes.c_void_p(ctypes.addressof(kept)), ctypes.c_long(len(calls)), ctypes.c_void_p(ctypes.addressof(previous))
 
 
 def argument(value):
+    """The argument, and whether it stands at that address."""
     if value is None:
-        return previous
+        return ctypes.addressof(previous), True
     if value is True:
-        return ctypes.c_long(thread_id())
+        return thread_id(), False
     if isinstance(value, str):
-        return ctypes.c_long(address(bytes.fromhex(value)))
+        return address(bytes.fromhex(value)), False
     if isinstance(value, list):
         data = bytes.fromhex(value[0])
-        return ctypes.c_long(address((len(data) // 8).to_bytes(8, sys.byteorder) + address(data).to_bytes(8, sys.byteorder)))
-    return ctypes.c_long(value)
+        return address((len(data) // 8).to_bytes(8, sys.byteorder) + address(data).to_bytes(8, sys.byteorder)), False
+    if isinstance(value, dict):
+        room = ROOMS[value["message"]]
+        place = value.get("descriptor")
+        return (room.address, False) if place is None else (room.descriptors + 4 * place, True)
+    return value, False
 
 
 def address(data):
@@ -179,103 +225,36 @@ def thread_id():
     return found.value
 
 
-def carry_out(calls):
-    for call in calls:
-        previous.value = system(*call)
-        if previous.value < 0:
-            core._exit(70)
-
-
-def make(handed):
+def make():
     """Makes a child in the sandbox's process namespace; in the child it has entered when this returns."""
-    if len(handed) < 7 or system(way.enter, handed[0], 0) < 0:
+    if not order.is_whole():
         return -1
     BEFORE()
-    child = system(*way.fork)
+    child = way.carry_out(*way.fork)
     if child:
         IN_PARENT()
         return child
     try:
         IN_CHILD()
-        enter(handed)
+        enter()
     except BaseException:
         core._exit(70)
     return 0
 
 
-class Room:
-    """Room for one message that comes with descriptors, made ahead: an object for a socket would ask the system three
-    questions whose answers are known."""
-
-    def make_room(self):
-        beside = bytearray(16 + 4 * DESCRIPTORS)
-        self.kept = (ctypes.c_char * 64)(), (ctypes.c_char * len(beside)).from_buffer(beside)
-        data, control = [ctypes.addressof(each) for each in self.kept]
-        self.part = (ctypes.c_long * 2)(data, 64)
-        self.header = (ctypes.c_long * 7)(0, 0, ctypes.addressof(self.part), 1, control, len(beside), 0)
-        self.address = ctypes.c_long(ctypes.addressof(self.header))
-        self.length, self.kind = memoryview(beside)[:8].cast("l"), memoryview(beside)[8:16].cast("i")
-        self.numbers = memoryview(beside)[16:].cast("i")
-
-    def receive(self, fd):
-        """The descriptors that come with the next message; None if none comes any more, or not as it should."""
-        size = receive(fd, self.address, 0)
-        while size < 0 and ctypes.get_errno() == EINTR:
-            size = receive(fd, self.address, 0)
-        if size <= 0 or self.header[6] & _socket.MSG_CTRUNC:
-            return None
-        if not self.header[5]:
-            return []
-        if self.kind.tolist() != [_socket.SOL_SOCKET, _socket.SCM_RIGHTS]:
-            return None
-        # The length has 16 bytes more than the descriptors.
-        return self.numbers[: (self.length[0] - 16) // 4].tolist()
-
-
-going, entered = Room(), Room()
-
-
-def enter(handed):
+def enter():
     """In the child: enters the sandbox, waits until that is made and the launcher has taken it in, locks itself."""
-    *namespaces, go = handed[1:]
-    for namespace in namespaces:
-        if system(way.enter, namespace, 0) < 0:
-            core._exit(70)
-    came = going.receive(go)
-    if not came:
-        core._exit(0)
-    files, door, *groups = came
-    if system(way.enter, files, 0) < 0:
+    if way.carry_out(*way.enter) <= 0:
         core._exit(70)
-    for group in groups:
-        core.write(group, b"0")
-        core.close(group)
-    if groups:
-        core.write(go, b"1")
-    core.close(go)
-    carry_out(way.become_one)
-    core.setsid()
-    null = posix.open("/dev/null", posix.O_RDONLY | posix.O_CLOEXEC)
-    # The launcher's end, which this is, does not block.
-    waiting = core.standard("select").poll()
-    waiting.register(door, 1)
-    if not waiting.poll(DOOR * 1000):
-        core._exit(0)
-    lane = entered.receive(door)
-    if lane is None:
-        core._exit(0)
-    if lane:
-        stdout, stderr, control, answers = lane
-    else:
+    if lane.is_alone():
         (output, stdout), (errors, stderr), (control, into), (out_of, answers) = [core.pipe() for _ in range(4)]
+        agent = _socket.socket(fileno=go.numbers[1])
         rights = bytes((ctypes.c_int * 4)(output, errors, into, out_of))
-        agent = _socket.socket(fileno=posix.dup(door))
         agent.sendmsg([b'{"pipes":{}}'], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
-        agent.close()
-    core.close(door)
-    for fd, number in ((null, 0), (stdout, 1), (stderr, 2), (control, 3), (answers, 4)):
-        core.dup2(fd, number)
-    carry_out(way.lock)
+        agent.detach()
+        lane.numbers[:4] = memoryview((ctypes.c_int * 4)(stdout, stderr, control, answers))
+    if way.carry_out(*way.lock) < 0:
+        core._exit(70)
 
 
 # ---------------------------------------------------------------- becoming a session
