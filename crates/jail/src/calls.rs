@@ -4,6 +4,7 @@
 //! what the plan [`enter`](crate::plan::enter) means, and the child carries it out blindly, in order, by
 //! [machine code](crate::sys::batch) that comes along. The first call that fails ends it.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use landlock::{ABI, Access, AccessFs};
@@ -31,6 +32,8 @@ pub(crate) enum Argument {
     Message(Message),
     /// A descriptor that came with a message, by its place there.
     Descriptor(Message, usize),
+    /// The number under which sessions keep one of four descriptors of their own: of [`OWN`].
+    Own(usize),
 }
 
 /// What parents and their children receive, with the descriptors that come along.
@@ -55,7 +58,8 @@ pub(crate) struct Handed {
 }
 
 /// A number stands for itself, a text for bytes in hexadecimal, a list with one text for a program, null for what was
-/// returned before, true for the thread's id, a table with a message's name for that, with a place for a descriptor of it.
+/// returned before, true for the thread's id, a table with a message's name for that, with a place for a descriptor of it, one
+/// with `own` for a number that sessions use.
 impl Serialize for Argument {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -74,6 +78,7 @@ impl Serialize for Argument {
                 descriptor: Some(*place),
             }
             .serialize(serializer),
+            Self::Own(place) => BTreeMap::from([("own", place)]).serialize(serializer),
         }
     }
 }
@@ -113,7 +118,8 @@ pub(crate) struct Entrance {
     pub(crate) let_go: Vec<Call>,
     /// In the child: into the sandbox, until the lane is there. What it may be and use is settled in this.
     pub(crate) enter: Vec<Call>,
-    /// In the child, with the lane: its descriptors and locks. Descriptors from 5 on are closed; no call after these needs more than a sandbox's program may do.
+    /// In the child, with the lane: its descriptors and locks. No other descriptors stay open; no call after these needs more than a
+    /// sandbox's program may do.
     pub(crate) lock: Vec<Call>,
 }
 
@@ -126,6 +132,8 @@ const DOOR: i64 = 103;
 const WAIT: i64 = 86_400;
 /// The first descriptor that nobody needs once the child is locked.
 const FIRST_FREE: i64 = 5;
+/// Which descriptors sessions keep under numbers of their own: those that frames come and go by, and copies of both outputs.
+const OWN: [i64; 4] = [3, 4, 1, 2];
 const CLONE_PARENT: i64 = 0x8000;
 const CLONE_CHILD_CLEARTID: i64 = 0x20_0000;
 const CLONE_CHILD_SETTID: i64 = 0x100_0000;
@@ -186,6 +194,7 @@ pub(crate) fn entrance(
             } => lock.extend(landlock(writable, readable)?),
             Step::SystemCalls { memory_is_charged } => {
                 lock.push(call(libc::SYS_close_range, &[FIRST_FREE, i64::from(u32::MAX), 0]));
+                lock.extend(at_own_places());
                 lock.push(install(&seccomp::filter_of_visitor(*memory_is_charged)));
             }
             // Nothing else is in the plan; a step that cannot be written down is no way in.
@@ -205,6 +214,25 @@ pub(crate) fn entrance(
         enter,
         lock,
     })
+}
+
+/// Sessions keep out of the way of loops that close low numbers.
+fn at_own_places() -> Vec<Call> {
+    let mut calls: Vec<Call> = OWN
+        .iter()
+        .zip(0..)
+        .map(|(descriptor, place)| {
+            vec![
+                Argument::Number(libc::SYS_dup3),
+                Argument::Number(*descriptor),
+                Argument::Own(place),
+                Argument::Number(i64::from(libc::O_CLOEXEC)),
+            ]
+        })
+        .collect();
+    let [input, output, ..] = OWN;
+    calls.push(call(libc::SYS_close_range, &[input, output, 0]));
+    calls
 }
 
 fn with_descriptor(number: i64, (message, place): (Message, usize), others: &[i64]) -> Call {
@@ -516,10 +544,11 @@ mod tests {
             Argument::ThreadId,
             Argument::Message(Message::Go),
             Argument::Descriptor(Message::Lane, 3),
+            Argument::Own(2),
         ];
         assert_eq!(
             serde_json::to_string(&arguments).unwrap(),
-            r#"[5,"01ff",["02"],null,true,{"message":"go"},{"message":"lane","descriptor":3}]"#
+            r#"[5,"01ff",["02"],null,true,{"message":"go"},{"message":"lane","descriptor":3},{"own":2}]"#
         );
     }
 }

@@ -46,7 +46,7 @@ LOOK = 10
 SIGNALS = _signal.valid_signals()
 
 session = core.session
-POLL = select.poll()
+POLL = core.POLL = select.poll()
 POLL.register(core.CONTROL_IN, select.POLLIN)
 
 
@@ -476,9 +476,9 @@ def end_loops(things):
 def tell_libraries():
     """The fork handlers that were not called when the copy was made. Those of the program itself are not meant for
     this, and `random` is to go on where it was."""
-    for function in core.AFTER_FORK:
+    for _before, _in_parent, function, _locks in core.AT_FORK:
         owner = getattr(function, "__module__", None) or type(getattr(function, "__self__", None)).__module__
-        if owner not in ("__main__", "random"):
+        if callable(function) and owner not in ("__main__", "random"):
             try:
                 function()
             except Exception:

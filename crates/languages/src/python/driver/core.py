@@ -15,8 +15,8 @@ import builtins
 import io
 import _signal
 import _thread
-from posix import _exit, close, dup2, fork, fstat, getcwd, getpid, kill, pipe, read, set_blocking, setpgid, setsid
-from posix import waitpid, write
+from posix import _exit, close, dup2, fork, fstat, getcwd, getpid, kill, pipe, read, readv, set_blocking, setpgid
+from posix import setsid, waitpid, write
 
 import _ast
 
@@ -46,37 +46,41 @@ NOTHING = object()
 SYSTEM = posix.system
 
 
-class session:
-    """What changes while the session lives."""
+class Session:
+    """What changes while the session lives. It is an object: each change of a class makes Python look its names up anew."""
 
-    nonce = None  # of the running cell
-    last_nonce = ""
-    cell = 0
-    armed = False  # an interrupt becomes KeyboardInterrupt
-    pending = False  # one came while the cell was between two stretches of user code
-    sending = False  # the main thread writes a frame: an interrupt waits until it is whole
-    late = False  # one has waited
-    child = False  # this process is a fork made by user code
-    parent = False  # this process is a warmed parent, whose forks become sessions
-    copying = False  # a fork is under way, or this process is one, that nobody's fork handlers may see
-    copy_below = 0  # the memory up to which the session keeps a copy of itself; 0 for none
-    copy_after = 0  # for how many milliseconds others want the processors more
-    copy_owed = False  # a cell has run since the last copy
-    future = 0  # `from __future__` flags of earlier cells
-    loop = None  # for top-level await
-    syntax_error = None  # raised by the cell's own text, not by code it ran
-    stdin_text = False  # the cell has standard input
-    packages = False  # the host installs packages on request
-    shown = 0
-    dropped = 0
-    waiting = []  # displays made while no cell ran
-    captured = None  # where displays go instead, while something captures them
-    failed = None  # what methods that show the last value have raised, while they are asked
-    formatted = False  # functions are registered that show values
-    reloads = False  # modules that have changed are loaded again before each cell
-    inputs = []  # `In`
-    outputs = {}  # `Out`
-    last = ("", "", "")  # `_`, `__` and `___`
+    def __init__(self):
+        self.nonce = None  # of the running cell
+        self.last_nonce = ""
+        self.cell = 0
+        self.armed = False  # an interrupt becomes KeyboardInterrupt
+        self.pending = False  # one came while the cell was between two stretches of user code
+        self.sending = False  # the main thread writes a frame: an interrupt waits until it is whole
+        self.late = False  # one has waited
+        self.child = False  # this process is a fork made by user code
+        self.parent = False  # this process is a warmed parent, whose forks become sessions
+        self.copying = False  # a fork is under way, or this process is one, that nobody's fork handlers may see
+        self.copy_below = 0  # the memory up to which the session keeps a copy of itself; 0 for none
+        self.copy_after = 0  # for how many milliseconds others want the processors more
+        self.copy_owed = False  # a cell has run since the last copy
+        self.future = 0  # `from __future__` flags of earlier cells
+        self.loop = None  # for top-level await
+        self.syntax_error = None  # raised by the cell's own text, not by code it ran
+        self.stdin_text = False  # the cell has standard input
+        self.packages = False  # the host installs packages on request
+        self.shown = 0
+        self.dropped = 0
+        self.waiting = []  # displays made while no cell ran
+        self.captured = None  # where displays go instead, while something captures them
+        self.failed = None  # what methods that show the last value have raised, while they are asked
+        self.formatted = False  # functions are registered that show values
+        self.reloads = False  # modules that have changed are loaded again before each cell
+        self.inputs = []  # `In`
+        self.outputs = {}  # `Out`
+        self.last = ("", "", "")  # `_`, `__` and `___`
+
+
+session = Session()
 
 
 # ---------------------------------------------------------------- frames
@@ -120,17 +124,24 @@ def dump(value):
 class Inbox:
     """Frames from the host, read ahead where that does not block."""
 
-    buffer = bytearray()
+    def __init__(self):
+        self.buffer = bytearray()
+        # Kept, since so much memory is dear to get.
+        self.room = bytearray(1 << 16)
 
     def next(self):
         while True:
             frame = self.ready()
             if frame is not None:
                 return frame
-            data = read(CONTROL_IN, 1 << 16)
-            if not data:
-                posix._exit(0)
-            self.buffer += data
+            self.read()
+
+    def read(self):
+        """Takes what the host sends next. Without a host the session ends."""
+        size = readv(CONTROL_IN, (self.room,))
+        if not size:
+            _exit(0)
+        self.buffer += self.room[:size]
 
     def ready(self):
         """The first whole frame's header, or None. What stands behind the header is its `rest`."""
@@ -149,13 +160,8 @@ class Inbox:
 
     def interrupt_waits(self, nonce):
         """Whether the host asked for an interrupt of this cell before its code could be interrupted."""
-        set_blocking(CONTROL_IN, False)
-        try:
-            self.buffer += read(CONTROL_IN, 1 << 16)
-        except BlockingIOError:
-            pass  # what was read along with the cell may hold it
-        finally:
-            set_blocking(CONTROL_IN, True)
+        # What was read along with the cell may hold it, too.
+        self.read_ahead()
         found = False
         frame = self.ready()
         while frame is not None:
@@ -163,7 +169,22 @@ class Inbox:
             frame = self.ready()
         return found
 
+    def read_ahead(self):
+        """Takes what the host has sent already."""
+        if POLL is not None:
+            if POLL.poll(0):
+                self.read()
+            return
+        set_blocking(CONTROL_IN, False)
+        try:
+            self.read()
+        except BlockingIOError:
+            pass
+        finally:
+            set_blocking(CONTROL_IN, True)
 
+
+POLL = None  # for frames from the host, where `select` is loaded
 inbox = Inbox()
 out_lock = _thread.allocate_lock()
 
@@ -707,7 +728,8 @@ def heal():
         _signal.signal(_signal.SIGINT, on_interrupt)
     for fd, copy in ((1, OUT_COPY), (2, ERR_COPY)):
         try:
-            whole = identity(fd) == IDENTITIES[fd]
+            found = identity(fd)
+            whole = found == IDENTITIES.setdefault(fd, found)
         except OSError:
             whole = False
         if not whole:
@@ -822,7 +844,7 @@ class Notice(Leaver):
         print(self.name)
 
 
-AFTER_FORK = []
+AT_FORK = []  # handlers that were registered: before, in the parent, in the child, and whether they are about locks only
 
 
 def register_at_fork(**handlers):
@@ -880,17 +902,20 @@ def serve():
     while True:
         while session.copy_owed and not part("copies").tend():
             pass
-        header = inbox.next()
-        kind = header.get("type")
-        if kind == "run":
-            run_cell(header)
-        elif kind == "variables":
-            listed, failure = guarded(part("variables").listing, NAMES)
-            send({"type": "variables", "nonce": header.get("nonce"), "variables": [] if failure else listed})
-        elif kind == "preload":
-            send(part("imports").get_ready(header))
-        elif kind == "parts":
-            unpack(header["blobs"], header["rest"])
+        answer(inbox.next())
+
+
+def answer(header):
+    kind = header.get("type")
+    if kind == "run":
+        run_cell(header)
+    elif kind == "variables":
+        listed, failure = guarded(part("variables").listing, NAMES)
+        send({"type": "variables", "nonce": header.get("nonce"), "variables": [] if failure else listed})
+    elif kind == "preload":
+        send(part("imports").get_ready(header))
+    elif kind == "parts":
+        unpack(header["blobs"], header["rest"])
 
 
 def set_up():
@@ -914,8 +939,6 @@ def be_at_places():
         dup2(fd, place, False)
     close(3)
     close(4)
-    for fd in (1, 2):
-        IDENTITIES[fd] = identity(fd)
 
 
 def find_places():

@@ -228,12 +228,18 @@ def rehearse():
     finally:
         core.close(core.CONTROL_OUT)
         core.CONTROL_OUT = told
-        session.nonce, session.cell, session.last = None, 0, ("", "", "")
-        core.NAMES.clear()
-        core.NAMES.update(names)
-        session.inputs.clear()
-        session.outputs.clear()
-        core.remember.size -= len(core.SOURCES.pop("<cell 0>", ""))
+        forget(names)
+
+
+def forget(names):
+    """Leaves nothing of a cell that was rehearsed but the names that were there before it."""
+    session = core.session
+    session.nonce, session.last_nonce, session.cell, session.last = None, "", 0, ("", "", "")
+    core.NAMES.clear()
+    core.NAMES.update(names)
+    session.inputs.clear()
+    session.outputs.clear()
+    core.remember.size -= len(core.SOURCES.pop("<cell 0>", ""))
 
 
 def settle():
@@ -452,8 +458,7 @@ def register_at_fork(*, before=None, after_in_child=None, after_in_parent=None):
         return handler if callable(function) else function
 
     core.really_register({name: unless_copying(function) for name, function in given.items() if function is not None})
-    if callable(after_in_child):
-        core.AFTER_FORK.append(after_in_child)
+    core.AT_FORK.append((before, after_in_parent, after_in_child, locks))
 
 
 def of_locks(function):

@@ -106,7 +106,7 @@ def ask_for_packages(wanted):
             poll.poll()  # an interrupt comes out of here
             # Not out of the middle of reading, which would lose a frame.
             session.armed = False
-            core.inbox.buffer += core.read(core.CONTROL_IN, 1 << 16) or core.posix._exit(0)
+            core.inbox.read()
             session.armed = True
             if session.pending:
                 session.pending = False

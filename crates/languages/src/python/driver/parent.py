@@ -44,6 +44,7 @@ previous = ctypes.c_long(0)
 class way:
     """How children enter, as the launcher said last."""
 
+    handlers = None  # what modules do in children, if that is all they do; else Python goes through all of its own
     carry_out = None  # the machine code
     user = None
     fork = let_go = enter = lock = ()
@@ -67,36 +68,33 @@ def live():
     for name in LIKELY:
         core.part(name)
     core.keep_code("copies")
-    core.standard("select")
     core.standard("time")
     loaded = core.part("imports").preload(core.inbox.next())
     change_environment(usual, while_loading)
-    # What modules let go of in every fork (matplotlib its fonts) goes now, unless some thread uses it.
-    if not core._thread._count():
-        for function in core.AFTER_FORK:
-            if not core.part("imports").of_locks(function):
-                core.guarded(function)
-    # What children would change of what they share costs each of them a page: functions settle when they are called often,
-    # and what folders looked like nobody needs.
-    for _ in range(REHEARSALS):
-        core.part("imports").rehearse()
+    find_handlers()
+    core.guarded(find_numpy)
+    # The numbers stay taken: what children are handed lies above them.
+    null, told = posix.open("/dev/null", posix.O_RDWR | posix.O_CLOEXEC), posix.dup(core.CONTROL_OUT)
+    for fd in (core.CONTROL_IN, core.CONTROL_OUT):
+        core.dup2(null, fd)
+    core.close(null)
+    # What children would do all alike is done here: only what they are handed differs.
+    core.find_places()
+    core.POLL = core.standard("select").poll()
+    core.POLL.register(core.CONTROL_IN, 1)
+    _signal.signal(_signal.SIGINT, core.on_interrupt)
+    rehearse(of_site)
+    for fd in core.COPIES:
+        core.close(fd)
     sys.path_importer_cache.clear()
     gc.collect()
     gc.freeze()
     core.guarded(give_back)
+    place, core.CONTROL_OUT = core.CONTROL_OUT, told
     core.send(loaded)
-    # The numbers stay taken: what children are handed lies above them.
-    null = posix.open("/dev/null", posix.O_RDWR | posix.O_CLOEXEC)
-    for fd in (3, 4):
-        core.dup2(null, fd)
-    core.close(null)
-    # What children would do all alike is done here: only what they are handed differs.
+    core.CONTROL_OUT = place
+    core.close(told)
     session.parent = True
-    core.find_places()
-    for fd in core.COPIES:
-        core.close(fd)
-    _signal.signal(_signal.SIGINT, core.on_interrupt)
-    core.guarded(find_numpy)
     while True:
         size = order.receive(LAUNCHER)
         if not size:
@@ -111,6 +109,38 @@ def live():
                 return
             way.carry_out(*way.let_go)
             core.write(LAUNCHER, b'{"forked":{"id":%d,"child":%d}}' % (header["enter"]["id"], child))
+
+
+def rehearse(of_site):
+    """Does what every child does, from its first frame on. What children would change of what they share costs each of them a page:
+    functions settle when they are called often, and the C library looks each of its own up once."""
+    source, sink = core.pipe()
+    core.dup2(source, core.CONTROL_IN, False)
+    names, nonce = dict(core.NAMES), "sandcell-0"
+    begin = {"type": "begin", "env": {}, "without": [], "cwd": "/"}
+    ready = {"type": "preload", "nonce": nonce, "modules": []}
+    cell = {"type": "run", "nonce": nonce, "cell": 0, "code": core.part("imports").REHEARSED}
+    for _ in range(REHEARSALS):
+        for header in (begin, ready, cell):
+            text = core.dump(header).encode("ascii")
+            core.write(sink, (4 + len(text)).to_bytes(4, "little") + len(text).to_bytes(4, "little") + text)
+            if header is begin:
+                become(of_site)
+            else:
+                core.answer(core.inbox.next())
+        core.part("imports").forget(names)
+    for fd in (source, sink):
+        core.close(fd)
+
+
+def find_handlers():
+    """What modules do in children. What they let go of in every fork (matplotlib its fonts) goes now, unless some thread uses it."""
+    if core._thread._count():
+        return
+    handlers = [of_module[:3] for of_module in core.AT_FORK if not of_module[3]]
+    results = [core.guarded(in_child) for _, _, in_child in handlers if callable(in_child)]
+    if not any([failure for _, failure in results] + [callable(each) for early, late, _ in handlers for each in (early, late)]):
+        way.handlers = [in_child for _, _, in_child in handlers]
 
 
 def give_back():
@@ -205,6 +235,8 @@ def argument(value):
         data = bytes.fromhex(value[0])
         return address((len(data) // 8).to_bytes(8, sys.byteorder) + address(data).to_bytes(8, sys.byteorder)), False
     if isinstance(value, dict):
+        if "own" in value:
+            return core.COPIES[value["own"]], False
         room = ROOMS[value["message"]]
         place = value.get("descriptor")
         return (room.address, False) if place is None else (room.descriptors + 4 * place, True)
@@ -229,13 +261,14 @@ def make():
     """Makes a child in the sandbox's process namespace; in the child it has entered when this returns."""
     if not order.is_whole():
         return -1
-    BEFORE()
+    if way.handlers is None:
+        BEFORE()
     child = way.carry_out(*way.fork)
     if child:
-        IN_PARENT()
+        if way.handlers is None:
+            IN_PARENT()
         return child
     try:
-        IN_CHILD()
         enter()
     except BaseException:
         core._exit(70)
@@ -243,7 +276,15 @@ def make():
 
 
 def enter():
-    """In the child: enters the sandbox, waits until that is made and the launcher has taken it in, locks itself."""
+    """In the child: enters the sandbox, waits until that is made and the launcher has taken it in, locks itself.
+
+    A process with one thread that holds no lock is as whole after a fork as before: what Python makes anew in children would
+    be what it was. So only modules are asked, if that will do."""
+    if way.handlers is None:
+        IN_CHILD()
+    else:
+        for handler in way.handlers:
+            handler()
     if way.carry_out(*way.enter) <= 0:
         core._exit(70)
     if lane.is_alone():
@@ -264,7 +305,8 @@ def become(of_site):
     """Takes what is this session's own, and lets go of what its siblings have as well."""
     try:
         session.parent = False
-        core.be_at_places()
+        core.PID = core.getpid()
+        core.IDENTITIES.clear()
         header = core.inbox.next()
         if header.get("type") != "begin":
             core._exit(70)
