@@ -59,6 +59,8 @@ pub mod place {
 pub struct Host {
     /// Read-only sources in the launcher's root: (source such as `/l/0`, path inside).
     pub trees: Vec<(String, String)>,
+    /// What is so small that each sandbox's root has a copy of it instead of a tree of its own.
+    pub copied: Vec<String>,
     /// Top-level links such as `/bin -> usr/bin`.
     pub links: Vec<(String, String)>,
     /// Folders of the host's /usr that are covered, since nothing inside needs them.
@@ -681,6 +683,7 @@ fn landlock(host: &Host, template: &Template, signals: Signals) -> Step {
     };
     if host.shows == Shows::System {
         readable.extend(host.trees.iter().map(|(_, path)| path.clone()));
+        readable.extend(host.copied.iter().cloned());
     }
     let mut writable: Vec<String> = ["/home/user", "/tmp", "/var/tmp", "/dev", "/proc"]
         .map(str::to_owned)

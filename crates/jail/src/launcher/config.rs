@@ -1,4 +1,4 @@
-//! Copies of an interpreter's configuration (`/etc/php`, `/etc/java-17-openjdk`) in the stub of /etc.
+//! Copies of an interpreter's configuration (`/etc/php`, `/etc/java-17-openjdk`) in the stub of /etc, and of what else is small.
 //!
 //! Copies, because they are small, and because a mount for each would cost every sandbox what copying costs once. Only
 //! what everybody may read on the host is taken.
@@ -6,7 +6,7 @@
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use crate::plan::place;
 
@@ -15,7 +15,15 @@ const ENTRIES_MAX: usize = 4000;
 const BYTES_MAX: u64 = 16 << 20;
 const DEPTH_MAX: usize = 12;
 
+/// A tree below this that has no more than so many entries and bytes is copied (a compiler's list of its packages).
+const SMALL_BELOW: &str = "/var/lib";
+const SMALL: Budget = Budget {
+    entries: 100,
+    bytes: 1 << 20,
+};
+
 /// What may still be copied.
+#[derive(Clone, Copy)]
 struct Budget {
     entries: usize,
     bytes: u64,
@@ -24,9 +32,16 @@ struct Budget {
 /// Debian chooses libraries (BLAS, for one) and programs by links here.
 const ALTERNATIVES: &str = "/etc/alternatives";
 
-/// Copies these files and folders of the host's /etc into the stub, and the links that every program may need. The process'
-/// mask for new files is 022.
-pub(super) fn copy(wanted: &[PathBuf]) -> io::Result<()> {
+/// Copies these files and folders of the host's /etc into the stub, and the links that every program may need; and these small
+/// trees to their places. The process' mask for new files is 022.
+pub(super) fn copy(wanted: &[PathBuf], small: &[String]) -> io::Result<()> {
+    for path in small {
+        let (from, to) = (format!("{}{path}", place::host()), format!("{}{path}", place::ROOT));
+        if let Some(above) = Path::new(&to).parent() {
+            DirBuilder::new().mode(0o755).recursive(true).create(above)?;
+        }
+        entry(Path::new(&from), Path::new(&to), DEPTH_MAX, &mut SMALL.clone())?;
+    }
     let mut budget = Budget {
         entries: ENTRIES_MAX,
         bytes: BYTES_MAX,
@@ -35,9 +50,7 @@ pub(super) fn copy(wanted: &[PathBuf]) -> io::Result<()> {
         let Ok(name) = path.strip_prefix("/etc") else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        let plain = name
-            .components()
-            .all(|part| matches!(part, std::path::Component::Normal(_)));
+        let plain = name.components().all(|part| matches!(part, Component::Normal(_)));
         let to = Path::new(place::ETC).join(name);
         // What the stub has already is not replaced.
         if !plain || name.as_os_str().is_empty() || to.symlink_metadata().is_ok() {
@@ -51,6 +64,32 @@ pub(super) fn copy(wanted: &[PathBuf]) -> io::Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// Whether a tree of the host's is so small, and may be read by everybody, that it is copied.
+pub(super) fn is_small(path: &Path) -> bool {
+    let plain = path.starts_with(SMALL_BELOW) && !path.components().any(|part| part == Component::ParentDir);
+    let from = format!("{}{}", place::host(), path.display());
+    plain
+        && Path::new(&from).symlink_metadata().is_ok_and(|found| found.is_dir())
+        && fits(Path::new(&from), DEPTH_MAX, &mut SMALL.clone()) == Some(())
+}
+
+/// Takes an entry from the budget; none if it does not fit or is not for everybody.
+fn fits(from: &Path, depth: usize, budget: &mut Budget) -> Option<()> {
+    let found = from.symlink_metadata().ok()?;
+    budget.entries = budget.entries.checked_sub(1)?;
+    let mode = found.permissions().mode();
+    if found.is_dir() && mode & 0o005 == 0o005 && depth > 0 {
+        std::fs::read_dir(from)
+            .ok()?
+            .try_for_each(|child| fits(&child.ok()?.path(), depth - 1, budget))
+    } else if found.is_file() && mode & 0o004 != 0 {
+        budget.bytes = budget.bytes.checked_sub(found.len())?;
+        Some(())
+    } else {
+        found.is_symlink().then_some(())
+    }
 }
 
 /// None of what has gone since it was looked at: whoever administrates the host may be at work.
@@ -99,4 +138,37 @@ fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Resul
         copy.write_all(&content)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+
+    use super::*;
+
+    #[test]
+    fn only_what_is_small_and_for_everybody_is_copied() {
+        let folder = std::env::temp_dir().join(format!("sandcell-small-{}", std::process::id()));
+        let below = folder.join("below");
+        std::fs::create_dir_all(&below).unwrap();
+        std::fs::write(below.join("file"), [0; 1000]).unwrap();
+        symlink("nowhere", below.join("link")).unwrap();
+        let small = |bytes, entries| fits(&folder, 3, &mut Budget { entries, bytes }).is_some();
+        for entry in [&folder, &below] {
+            std::fs::set_permissions(entry, Permissions::from_mode(0o755)).unwrap();
+        }
+        std::fs::set_permissions(below.join("file"), Permissions::from_mode(0o644)).unwrap();
+        assert!(small(1000, 4));
+        assert!(!small(999, 4), "too many bytes");
+        assert!(!small(1000, 3), "too many entries");
+        std::fs::set_permissions(below.join("file"), Permissions::from_mode(0o640)).unwrap();
+        assert!(!small(1000, 4), "a file that is not for everybody");
+        std::fs::set_permissions(below.join("file"), Permissions::from_mode(0o644)).unwrap();
+        std::fs::set_permissions(&below, Permissions::from_mode(0o711)).unwrap();
+        assert!(!small(1000, 4), "a folder that is not for everybody");
+        std::fs::remove_dir_all(&folder).unwrap();
+        for elsewhere in ["/home/me/lib", "/var/lib/../spool", "/opt/x"] {
+            assert!(!is_small(Path::new(elsewhere)), "{elsewhere}");
+        }
+    }
 }

@@ -12,6 +12,7 @@ use rustix::mount::{
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use super::bare::Bare;
+use super::config;
 use super::faults;
 use crate::cgroup::Groups;
 use crate::fence::WITH_SCOPES;
@@ -409,7 +410,12 @@ fn trees(host: &mut Host, template: &Template) -> io::Result<()> {
         }
     }
     for tree in &template.trees {
-        wanted.push(tree.to_string_lossy().into_owned());
+        let path = tree.to_string_lossy().into_owned();
+        if config::is_small(tree) {
+            host.copied.push(path);
+        } else {
+            wanted.push(path);
+        }
     }
     for path in wanted {
         let source = format!("{}/{}", place::LOWER, host.trees.len());

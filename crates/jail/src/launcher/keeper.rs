@@ -223,7 +223,7 @@ impl Keeper {
     /// What takes milliseconds and nobody waits for but the first sandbox: the server can answer its client meanwhile.
     fn complete(&mut self) {
         if self.prepared.bare.is_none()
-            && let Err(error) = config::copy(&self.prepared.template.config)
+            && let Err(error) = config::copy(&self.prepared.template.config, &self.prepared.host.copied)
         {
             self.broken = Some(StepError::new("copy configuration", Some("private_root"), &error));
         }
