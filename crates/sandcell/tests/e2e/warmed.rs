@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::packages::{command, stocked};
 use crate::support::client::{Answer, Client};
+use crate::support::index::Wheel;
 use crate::support::place::Place;
 use crate::support::{PATIENCE, begin, is_root, machine, settled, until};
 
@@ -430,6 +431,38 @@ fn a_copy_has_working_locks_and_threads() {
          os.read(reader, 99) == b'%f' % random.random()]))",
     );
     assert_eq!(seen, json!([[1, 2, 3], true, true, 1, false]));
+}
+
+#[test]
+fn modules_are_asked_about_forks_as_much_as_they_want() {
+    let _turn = begin!();
+    for (wants, expected) in [
+        // What they do in every child is done once in the parent ahead of all.
+        ("after_in_child=heard('child')", json!(["child", "child"])),
+        (
+            "before=heard('before'), after_in_parent=heard('parent'), after_in_child=heard('child')",
+            json!(["child", "before", "child"]),
+        ),
+    ] {
+        let settings = "base = \"tools\"\npreload = [\"asks\"]\n[pool]\nparked = 0\nwarm_parents = true\n";
+        let (place, index) = (Place::with_settings(settings), stocked());
+        let source = format!(
+            "import os\nseen = []\ndef heard(word): return lambda: seen.append(word)\nos.register_at_fork({wants})\n"
+        );
+        index.add(&Wheel::new("asks", "1.0").file("asks.py", &source));
+        let built = command(&place, &index.url(), &["base", "build", "tools", "asks"])
+            .output()
+            .unwrap();
+        assert!(built.status.success(), "{built:?}");
+        let server = Client::start(&mut command(&place, &index.url(), &["serve"]));
+        let look = "import json, os, sys\n\
+                    print(os.getppid() == 0 and 'asks' in sys.modules)\nimport asks\nprint(json.dumps(asks.seen))";
+        let seen = until(PATIENCE, "a session begins as a copy with the module", || {
+            let said = fresh(&server, look).output();
+            said.strip_prefix("True\n").map(str::to_owned)
+        });
+        assert_eq!(serde_json::from_str::<Value>(seen.trim()).unwrap(), expected, "{wants}");
+    }
 }
 
 #[test]
