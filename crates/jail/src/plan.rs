@@ -412,6 +412,14 @@ pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
     steps
 }
 
+/// How many steps of a jail's plan need of the request no more than how large its private files may become.
+pub(crate) fn ahead(steps: &[Step]) -> usize {
+    let limits = steps
+        .iter()
+        .position(|step| matches!(step, Step::ResourceLimit { .. } | Step::Cores { .. }));
+    limits.unwrap_or(0)
+}
+
 /// What a process does that enters a finished jail's namespaces: it locks itself as the jail's first process did.
 #[must_use]
 pub fn enter(host: &Host, template: &Template, request: &Request) -> Vec<Step> {

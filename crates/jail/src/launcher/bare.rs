@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-use super::cradle::{Entry, FromCradle, Own, first_process, wait_for_ids};
+use super::cradle::{Entry, FromCradle, Own, Steps, first_process, wait_for_ids};
 use super::folder;
 use super::host::Prepared;
 use crate::plan::{Step, place};
@@ -114,7 +114,14 @@ impl Bare {
                     devices: None,
                 };
                 wait_for_ids(socket);
-                first_process(prepared, socket, request, &steps, [input, output], own, entry)
+                first_process(
+                    prepared,
+                    socket,
+                    Steps::all(request, &steps),
+                    [input, output],
+                    own,
+                    entry,
+                )
             }
             Forked::Parent { pid, pidfd } => {
                 drop((input, output));

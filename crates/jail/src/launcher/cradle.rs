@@ -215,7 +215,7 @@ fn become_sandbox(
             let steps = plan::make(&host, &prepared.template, request);
             let own = Own { folder: None, devices };
             wait_for_ids(socket);
-            first_process(prepared, socket, request, &steps, agents, own, entry)
+            first_process(prepared, socket, Steps::all(request, &steps), agents, own, entry)
         }
     }
 }
@@ -246,14 +246,28 @@ pub(super) struct Own<'a> {
     pub(super) devices: Option<OwnedFd>,
 }
 
+/// What is left of a plan.
+#[derive(Clone, Copy)]
+pub(super) struct Steps<'a> {
+    pub(super) request: &'a Request,
+    pub(super) plan: &'a [Step],
+    /// So many were carried out.
+    pub(super) from: usize,
+}
+
+impl<'a> Steps<'a> {
+    pub(super) const fn all(request: &'a Request, plan: &'a [Step]) -> Self {
+        Self { request, plan, from: 0 }
+    }
+}
+
 /// The first process, once its ids are mapped: locks itself and runs its entry.
 pub(super) fn first_process(
     prepared: &Prepared,
     socket: &OwnedFd,
-    request: &Request,
-    steps: &[Step],
+    steps: Steps<'_>,
     [input, output]: [OwnedFd; 2],
-    Own { folder, devices }: Own<'_>,
+    Own { folder, mut devices }: Own<'_>,
     entry: Entry,
 ) -> ! {
     // A sandbox without namespaces may not pass descriptors; without a lane everything goes through the agent.
@@ -264,7 +278,7 @@ pub(super) fn first_process(
     {
         exit_now(1);
     }
-    if let Err(error) = lock(prepared, request, steps, socket, devices) {
+    if let Err(error) = lock(prepared, steps, socket, &mut devices) {
         let _ = send(socket.as_fd(), &FromCradle::Failed(error), &[]);
         exit_now(1);
     }
@@ -288,14 +302,14 @@ fn hand_files_over(socket: &OwnedFd) -> io::Result<()> {
     send(socket.as_fd(), &FromCradle::Files, &[folder.as_fd()])
 }
 
-fn lock(
+/// Carries out steps.
+pub(super) fn lock(
     prepared: &Prepared,
-    request: &Request,
-    steps: &[Step],
+    Steps { request, plan, from }: Steps<'_>,
     socket: &OwnedFd,
-    mut devices: Option<OwnedFd>,
+    devices: &mut Option<OwnedFd>,
 ) -> Result<(), StepError> {
-    for (number, step) in steps.iter().enumerate() {
+    for (number, step) in plan.iter().enumerate().skip(from) {
         let own = devices.take_if(|_| matches!(step, Step::Devices { own_folder: false, .. }));
         let run = || {
             own.as_ref()

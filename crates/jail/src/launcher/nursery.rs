@@ -16,6 +16,7 @@ use super::faults;
 use super::host::{self, Prepared};
 use super::waiting;
 use crate::cgroup::Ways;
+use crate::spec::Request;
 use crate::sys;
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{StepError, hung_up, pair, receive_one, send};
@@ -32,6 +33,8 @@ pub(super) enum ToNursery {
     Bear {
         /// The id on the host that its sandbox's user has.
         host_id: u32,
+        /// What a first process gets ready for while it waits; null: for nothing.
+        ahead: Option<Request>,
     },
 }
 
@@ -71,15 +74,22 @@ impl Nursery {
         }
     }
 
-    /// Asks for one, a first process with this device folder.
-    pub(super) fn ask(&self, socket: &OwnedFd, host_id: u32, devices: Option<&OwnedFd>, ways: &Ways) -> io::Result<()> {
+    /// Asks for one, a first process with this device folder that gets ready for this.
+    pub(super) fn ask(
+        &self,
+        socket: &OwnedFd,
+        host_id: u32,
+        ahead: Option<Request>,
+        devices: Option<&OwnedFd>,
+        ways: &Ways,
+    ) -> io::Result<()> {
         let beside = [socket]
             .into_iter()
             .chain(devices)
             .chain(&ways.folder)
             .chain(&ways.tasks);
         let beside: Vec<_> = beside.map(AsFd::as_fd).collect();
-        send(self.socket.as_fd(), &ToNursery::Bear { host_id }, &beside)
+        send(self.socket.as_fd(), &ToNursery::Bear { host_id, ahead }, &beside)
     }
 
     /// Ends it. What it has made lives on. It is a stray until it is reaped: one that is stuck in the kernel holds nobody up.
@@ -112,7 +122,7 @@ fn live(prepared: &mut Prepared, socket: OwnedFd, of_first: bool, entry: Entry) 
         exit_now(2);
     }
     let cloned_into = prepared.groups.as_ref().is_some_and(|groups| groups.version() == "v2");
-    while let Ok(Some((ToNursery::Bear { host_id }, descriptors))) = receive_one(socket.as_fd()) {
+    while let Ok(Some((ToNursery::Bear { host_id, ahead }, descriptors))) = receive_one(socket.as_fd()) {
         let mut descriptors = descriptors.into_iter();
         let Some(theirs) = descriptors.next() else { exit_now(2) };
         let devices = if of_first && prepared.host.root {
@@ -125,7 +135,7 @@ fn live(prepared: &mut Prepared, socket: OwnedFd, of_first: bool, entry: Entry) 
             tasks: descriptors.collect(),
         };
         let born = if of_first {
-            let born = waiting::bear(prepared, theirs, &ways, devices, host_id, entry);
+            let born = waiting::bear(prepared, theirs, &ways, (devices, ahead), host_id, entry);
             // Who takes an id is told of nobody's death any more.
             let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
             born

@@ -1,20 +1,24 @@
 //! A first process that waits, in its namespaces and in its control group, to hear what sandbox it is of.
 //!
+//! While it waits it takes the steps that hardly depend on what that is, if the last sandboxes were all alike.
+//!
 //! Where nothing is to be shown in a special way, and the nursery may put processes into groups, no cradle is needed: the
 //! nursery lives in the common user namespace and clones first processes itself.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Signal;
 
 use super::common;
-use super::cradle::{self, Entry, FromCradle, NAMESPACES, Own, ToCradle, first_process, keep_only};
+use super::cradle::{self, Entry, FromCradle, NAMESPACES, Own, Steps, ToCradle, first_process, keep_only};
 use super::faults;
 use super::host::Prepared;
 use crate::cgroup::Ways;
 use crate::plan::{self, Host, Shows, place};
+use crate::spec::Request;
 use crate::steps::attach;
 use crate::sys;
 use crate::sys::clone::{Forked, exit_now, fork};
@@ -37,7 +41,7 @@ pub(super) fn bear(
     prepared: &Prepared,
     socket: OwnedFd,
     ways: &Ways,
-    devices: Option<OwnedFd>,
+    (devices, ahead): (Option<OwnedFd>, Option<Request>),
     host_id: u32,
     entry: Entry,
 ) -> Result<(u32, OwnedFd), StepError> {
@@ -53,7 +57,7 @@ pub(super) fn bear(
     let made =
         fork(flags, 0, folder).map_err(|error| StepError::new("make namespaces", Some("user_namespace"), &error))?;
     let Forked::Parent { pid, pidfd } = made else {
-        live(prepared, socket, ways, devices, entry)
+        live(prepared, socket, ways, devices, ahead, entry)
     };
     let mapped = common::map_child(prepared, pid, host_id);
     if mapped.is_err() {
@@ -64,9 +68,16 @@ pub(super) fn bear(
 }
 
 /// Its life.
-fn live(prepared: &Prepared, socket: OwnedFd, ways: &Ways, devices: Option<OwnedFd>, entry: Entry) -> ! {
+fn live(
+    prepared: &Prepared,
+    socket: OwnedFd,
+    ways: &Ways,
+    devices: Option<OwnedFd>,
+    ahead: Option<Request>,
+    entry: Entry,
+) -> ! {
     let joined = ways.join();
-    let Ok((socket, devices)) = keep_only(socket, devices.as_ref()) else {
+    let Ok((socket, mut devices)) = keep_only(socket, devices.as_ref()) else {
         exit_now(2)
     };
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
@@ -80,6 +91,15 @@ fn live(prepared: &Prepared, socket: OwnedFd, ways: &Ways, devices: Option<Owned
             shown.map_err(|error| StepError::new("make namespaces", Some("cgroup_namespace"), &error))
         })
         .and_then(|()| hand_over(&socket).map_err(|error| StepError::new("hand namespaces over", None, &error)));
+    let mut done = 0;
+    let ready = ready.and_then(|()| {
+        let Some(request) = &ahead else { return Ok(()) };
+        wait_for_ids().map_err(|error| StepError::new("wait for ids", Some("user_namespace"), &error))?;
+        let plan = plan::make(&prepared.host, &prepared.template, request);
+        done = plan::ahead(&plan);
+        let plan = plan.get(..done).unwrap_or_default();
+        cradle::lock(prepared, Steps::all(request, plan), &socket, &mut devices)
+    });
     let Ok(Some((ToCradle::Make(request, shows), mut descriptors))) = receive_one(socket.as_fd()) else {
         exit_now(0)
     };
@@ -110,9 +130,30 @@ fn live(prepared: &Prepared, socket: OwnedFd, ways: &Ways, devices: Option<Owned
         shows,
         ..prepared.host.clone()
     };
-    let steps = plan::make(&host, &prepared.template, &request);
+    let plan = plan::make(&host, &prepared.template, &request);
+    let steps = Steps {
+        request: &request,
+        plan: &plan,
+        from: done,
+    };
     let own = Own { folder: None, devices };
-    first_process(prepared, &socket, &request, &steps, agents, own, entry)
+    first_process(prepared, &socket, steps, agents, own, entry)
+}
+
+/// Until the nursery has mapped the ids, which it does right after the clone.
+fn wait_for_ids() -> io::Result<()> {
+    const PAUSE: Duration = Duration::from_micros(20);
+    const DEADLINE: Duration = Duration::from_secs(5);
+    // The last of the two that is written.
+    let map = format!("{}/proc/self/gid_map", place::host());
+    let since = Instant::now();
+    while std::fs::read(&map)?.is_empty() {
+        if since.elapsed() > DEADLINE {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
 }
 
 /// The launcher enters these namespaces, and hands them to whom it lets in.

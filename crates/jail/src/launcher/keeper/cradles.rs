@@ -23,6 +23,8 @@ pub(super) struct Cradle {
     pub(super) host_id: u32,
     /// It is the first process already, and its namespaces come.
     pub(super) is_first: bool,
+    /// What it gets ready for; none: for whatever comes.
+    pub(super) ahead: Option<Request>,
 }
 
 /// A cradle that the nursery was asked for.
@@ -32,6 +34,7 @@ struct Order {
     group: Option<Group>,
     host_id: u32,
     is_first: bool,
+    ahead: Option<Request>,
     since: Instant,
 }
 
@@ -59,6 +62,8 @@ pub(super) struct Cradles {
     pub(super) nursery: Option<Nursery>,
     /// None is made for later before this.
     rests: Option<(Instant, Duration)>,
+    /// What the last sandbox was to be, if it shows the system's files, and whether the one before it was the same.
+    last: Option<(Request, bool)>,
 }
 
 /// Whether nobody is at the other end of a socket.
@@ -70,6 +75,11 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 impl Cradle {
+    /// Whether it can become this.
+    fn fits(&self, wanted: &Wanted) -> bool {
+        self.ahead.is_none_or(|ahead| wanted.is_plainly(&ahead))
+    }
+
     fn discard(self) {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
         let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
@@ -79,7 +89,30 @@ impl Cradle {
     }
 }
 
+impl Wanted {
+    /// Whether this is what it is to be, with the system's files.
+    fn is_plainly(&self, request: &Request) -> bool {
+        matches!(&self.message, ToCradle::Make(wanted, Shows::System) if wanted == request)
+    }
+}
+
 impl Cradles {
+    /// What is wanted next, as far as one can tell.
+    fn usual(&self) -> Option<Request> {
+        self.last.and_then(|(request, again)| again.then_some(request))
+    }
+
+    /// Remembers what was wanted.
+    fn learn(&mut self, wanted: Option<Request>) {
+        self.last = wanted.map(|request| (request, self.last.is_some_and(|(last, _)| last == request)));
+    }
+
+    /// One that can become this.
+    fn take(&mut self, wanted: &Wanted) -> Option<Cradle> {
+        let found = self.waiting.iter().position(|cradle| cradle.fits(wanted))?;
+        self.waiting.remove(found)
+    }
+
     /// How long none is made for later yet, since the last could not be.
     pub(super) fn rest(&self, now: Instant) -> Duration {
         self.rests
@@ -171,6 +204,7 @@ impl Keeper {
             }
             Err(error) => return self.tell(&FromLauncher::Failed { id, error }).is_ok(),
         };
+        self.cradles.learn((shows == Shows::System).then_some(request));
         self.cradles.wanted.push_back(Wanted {
             id,
             message: ToCradle::Make(request, shows),
@@ -196,10 +230,11 @@ impl Keeper {
     /// Gives cradles to those who wait for one, and asks for as many as are missing. False when the server is gone.
     pub(super) fn serve_wanted(&mut self) -> bool {
         while let Some(wanted) = self.cradles.wanted.pop_front() {
-            let Some(cradle) = self.cradles.waiting.pop_front() else {
+            let Some(cradle) = self.cradles.take(&wanted) else {
                 self.cradles.wanted.push_front(wanted);
                 let missing = self.cradles.wanted.len().min(ORDERS);
-                while self.cradles.len() < missing {
+                for _ in self.cradles.orders.len()..missing {
+                    self.let_one_go();
                     if let Err(error) = self.add_cradle() {
                         // Those that there are, or will be, serve the first ones.
                         let error = StepError::new("start a process", None, &error);
@@ -210,7 +245,7 @@ impl Keeper {
                     }
                 }
                 // Without a nursery it is there already.
-                if self.cradles.waiting.is_empty() && !self.cradles.orders.is_empty() {
+                if !self.cradles.orders.is_empty() {
                     return true;
                 }
                 continue;
@@ -227,6 +262,20 @@ impl Keeper {
             }
         }
         true
+    }
+
+    /// Makes room for one that gets ready for something else than those that wait.
+    fn let_one_go(&mut self) {
+        let Some(cradle) = self.cradles.waiting.pop_front() else {
+            return;
+        };
+        let _ = pidfd_send_signal(&cradle.pidfd, Signal::KILL);
+        self.strays = true;
+        if let Some(group) = cradle.group
+            && group.remove().is_err()
+        {
+            self.prepared.leftovers.extend(group.folders());
+        }
     }
 
     /// The one that has waited longest cannot have a cradle.
@@ -324,13 +373,17 @@ impl Keeper {
             }
         };
         if let Some(nursery) = &self.cradles.nursery {
-            match nursery.ask(&theirs, host_id, devices.as_ref(), &ways) {
+            // Whoever is wanted already would gain nothing.
+            let ahead = self.cradles.usual();
+            let ahead = ahead.filter(|_| nursery.of_first && self.cradles.wanted.is_empty());
+            match nursery.ask(&theirs, host_id, ahead, devices.as_ref(), &ways) {
                 Ok(()) => {
                     self.cradles.orders.push_back(Order {
                         socket,
                         group,
                         host_id,
                         is_first: nursery.of_first,
+                        ahead,
                         since: Instant::now(),
                     });
                     return Ok(());
@@ -352,6 +405,7 @@ impl Keeper {
                     group,
                     host_id,
                     is_first: false,
+                    ahead: None,
                 });
                 Ok(())
             }
@@ -404,6 +458,7 @@ impl Keeper {
                     group: order.group,
                     host_id: order.host_id,
                     is_first: order.is_first,
+                    ahead: order.ahead,
                 });
                 self.serve_wanted()
             }
