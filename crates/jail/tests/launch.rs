@@ -71,6 +71,7 @@ mod linux {
             };
             add("a_jail_runs_a_program_and_goes", runs);
             add("a_jail_is_locked_by_every_layer", locked);
+            add("a_jail_is_as_it_was_asked_for_after_others", as_asked);
             add("a_jail_comes_also_when_its_maker_is_gone_or_stuck", without_nursery);
             add("nothing_is_left_of_a_jail_when_the_launcher_is_killed", killed);
             add(
@@ -142,17 +143,13 @@ mod linux {
         }
 
         fn python(&mut self, program: &str) -> String {
+            self.python_in(request(), program)
+        }
+
+        fn python_in(&mut self, request: Request, program: &str) -> String {
             let (theirs_in, ours_in) = std::io::pipe().unwrap();
             let (mut ours_out, theirs_out) = std::io::pipe().unwrap();
             self.next += 1;
-            let request = Request {
-                memory: 256 << 20,
-                cpu_milli: 1000,
-                processes: 32,
-                disk: 64 << 20,
-                inodes: 1000,
-                fail_at: None,
-            };
             let before = std::time::Instant::now();
             send(
                 self.launcher.socket.as_fd(),
@@ -196,8 +193,20 @@ mod linux {
 
     fn locked(enterable: bool) -> Result<(), Failed> {
         let mut session = Session::new(enterable);
-        let text = session.python(LOOK);
-        println!("{text}");
+        // The last ones have taken most steps before they were asked for.
+        for _ in 0..4 {
+            let text = session.python(LOOK);
+            println!("{text}");
+            is_locked(&text);
+            std::thread::sleep(LONG_ENOUGH);
+        }
+        Ok(())
+    }
+
+    /// Until the next first process waits with its steps taken.
+    const LONG_ENOUGH: std::time::Duration = std::time::Duration::from_millis(40);
+
+    fn is_locked(text: &str) {
         for wanted in [
             "uid 1000",
             "env ['LC_CTYPE', 'PATH']",
@@ -216,6 +225,48 @@ mod linux {
         ] {
             assert!(text.contains(wanted), "{wanted} is not in:\n{text}");
         }
+    }
+
+    /// What gets ready for one kind of sandbox never becomes another.
+    fn as_asked(enterable: bool) -> Result<(), Failed> {
+        const SIZES: &str = "import os, resource\nfound = os.statvfs('/tmp')\n\
+            print(found.f_blocks * found.f_frsize >> 20, found.f_files, resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20)";
+        let mut session = Session::new(enterable);
+        let small = request();
+        let (large, other) = (
+            Request {
+                disk: 96 << 20,
+                ..small
+            },
+            Request {
+                memory: 512 << 20,
+                inodes: 3000,
+                ..small
+            },
+        );
+        let all = [
+            small, small, small, large, small, large, large, large, large, other, other, small, other, other, other,
+        ];
+        for (number, asked) in all.into_iter().enumerate() {
+            let told = session.python_in(asked, SIZES);
+            let numbers: Vec<u64> = told.split_whitespace().map(|number| number.parse().unwrap()).collect();
+            let [disk, inodes, memory] = numbers[..] else {
+                panic!("{told}")
+            };
+            assert_eq!(disk, asked.disk >> 20, "run {number}");
+            // A few are the sandbox's own machinery's.
+            assert!(
+                (asked.inodes..asked.inodes + 50).contains(&inodes),
+                "run {number}: {inodes}"
+            );
+            assert!(
+                [asked.memory >> 19, asked.memory >> 20].contains(&memory),
+                "run {number}: {memory}"
+            );
+            std::thread::sleep(LONG_ENOUGH);
+        }
+        // Not one of each kind stays.
+        assert!(session.children() <= 3, "{} processes are left", session.children());
         Ok(())
     }
 
@@ -339,6 +390,18 @@ print(os.listdir("/"), os.listdir("/dev"))
         let mut session = Session::new(enterable);
         fail_each(&mut session, 50);
         assert_eq!(session.python("print(7)"), "7\n");
+        // Also in what gets ready before it is asked for: the second and later ones of a kind.
+        for step in [0, 2, 9, 40] {
+            for _ in 0..3 {
+                std::thread::sleep(LONG_ENOUGH);
+                let fail_at = Some(step);
+                match session.ask(Request { fail_at, ..request() }).0 {
+                    FromLauncher::Failed { error, .. } => assert_eq!(error.errno, 5, "{error}"),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert_eq!(session.python("print(8)"), "8\n");
         // What waits to become a sandbox, and who makes such processes, is all that is left.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
         while session.children() > 2 {
