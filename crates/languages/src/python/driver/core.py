@@ -49,35 +49,34 @@ SYSTEM = posix.system
 class Session:
     """What changes while the session lives. It is an object: each change of a class makes Python look its names up anew."""
 
-    def __init__(self):
-        self.nonce = None  # of the running cell
-        self.last_nonce = ""
-        self.cell = 0
-        self.armed = False  # an interrupt becomes KeyboardInterrupt
-        self.pending = False  # one came while the cell was between two stretches of user code
-        self.sending = False  # the main thread writes a frame: an interrupt waits until it is whole
-        self.late = False  # one has waited
-        self.child = False  # this process is a fork made by user code
-        self.parent = False  # this process is a warmed parent, whose forks become sessions
-        self.copying = False  # a fork is under way, or this process is one, that nobody's fork handlers may see
-        self.copy_below = 0  # the memory up to which the session keeps a copy of itself; 0 for none
-        self.copy_after = 0  # for how many milliseconds others want the processors more
-        self.copy_owed = False  # a cell has run since the last copy
-        self.future = 0  # `from __future__` flags of earlier cells
-        self.loop = None  # for top-level await
-        self.syntax_error = None  # raised by the cell's own text, not by code it ran
-        self.stdin_text = False  # the cell has standard input
-        self.packages = False  # the host installs packages on request
-        self.shown = 0
-        self.dropped = 0
-        self.waiting = []  # displays made while no cell ran
-        self.captured = None  # where displays go instead, while something captures them
-        self.failed = None  # what methods that show the last value have raised, while they are asked
-        self.formatted = False  # functions are registered that show values
-        self.reloads = False  # modules that have changed are loaded again before each cell
-        self.inputs = []  # `In`
-        self.outputs = {}  # `Out`
-        self.last = ("", "", "")  # `_`, `__` and `___`
+    nonce = None  # of the running cell
+    last_nonce = ""
+    cell = 0
+    armed = False  # an interrupt becomes KeyboardInterrupt
+    pending = False  # one came while the cell was between two stretches of user code
+    sending = False  # the main thread writes a frame: an interrupt waits until it is whole
+    late = False  # one has waited
+    child = False  # this process is a fork made by user code
+    parent = False  # this process is a warmed parent, whose forks become sessions
+    copying = False  # a fork is under way, or this process is one, that nobody's fork handlers may see
+    copy_below = 0  # the memory up to which the session keeps a copy of itself; 0 for none
+    copy_after = 0  # for how many milliseconds others want the processors more
+    copy_owed = False  # a cell has run since the last copy
+    future = 0  # `from __future__` flags of earlier cells
+    loop = None  # for top-level await
+    syntax_error = None  # raised by the cell's own text, not by code it ran
+    stdin_text = False  # the cell has standard input
+    packages = False  # the host installs packages on request
+    shown = 0
+    dropped = 0
+    waiting = []  # displays made while no cell ran
+    captured = None  # where displays go instead, while something captures them
+    failed = None  # what methods that show the last value have raised, while they are asked
+    formatted = False  # functions are registered that show values
+    reloads = False  # modules that have changed are loaded again before each cell
+    inputs = []  # `In`
+    outputs = {}  # `Out`
+    last = ("", "", "")  # `_`, `__` and `___`
 
 
 session = Session()
@@ -407,9 +406,8 @@ def set_up_imports():
     posix.system = lambda command: part("packages").system(command)
     if "os" in sys.modules:
         sys.modules["os"].system = posix.system
-    when_imported("linecache", fill_linecache)
     for name, action in (
-        ("inspect", "inspect"), ("warnings", "warnings"), ("pandas", "pandas"), ("matplotlib", "matplotlib"),
+        ("linecache", "linecache"), ("inspect", "inspect"), ("warnings", "warnings"), ("pandas", "pandas"), ("matplotlib", "matplotlib"),
         ("plotly.basedatatypes", "plotly"), ("IPython.core.display_functions", "ipython"), ("asyncio", "asyncio"),
         ("multiprocessing.context", "multiprocessing"), ("subprocess", "subprocess"), ("tqdm.std", "tqdm"),
         ("PIL.ImageShow", "pillow"),
@@ -433,18 +431,10 @@ def remember(name, text):
             module.cache.pop(oldest, None)
     module = sys.modules.get("linecache")
     if module is not None:
-        fill_linecache(module, (name,))
+        part("imports").on_linecache(module, (name,))
 
 
 remember.size = 0
-
-
-def fill_linecache(module, names=None):
-    """The entry without a time stays when files are checked for changes."""
-    for name in names or SOURCES:
-        text = SOURCES[name]
-        # Each line with its line feed, the last one too: without it the marks below a line would be shifted.
-        module.cache[name] = (len(text), None, [line + "\n" for line in text.split("\n")], name)
 
 
 # ---------------------------------------------------------------- running code
@@ -566,26 +556,13 @@ def run_cell(header):
     error = error or failure
     report = {"type": "done", "nonce": session.nonce, "status": "ok"}
     if error is not None:
-        report.update(outcome(error))
+        if sys.getrecursionlimit() < 400:
+            sys.setrecursionlimit(1000)
+        report.update(part("errors").outcome(error))
         _, _ = guarded(finish_output)
     send(report)
     session.nonce = None
     session.copy_owed = session.copy_below > 0
-
-
-def outcome(error):
-    """The end of a cell that raised, as fields of `done`."""
-    if sys.getrecursionlimit() < 400:
-        sys.setrecursionlimit(1000)
-    if isinstance(error, SystemExit):
-        code, failure = guarded(part("imports").exit_code, error)
-        return {"status": "exit", "exit_code": 1 if failure else code}
-    described, failure = guarded(part("errors").describe, error)
-    if failure is not None:
-        name = type(error).__name__
-        described = {"name": name, "message": "", "traceback": name, "hint": "", "class": ""}
-    status = "interrupted" if isinstance(error, KeyboardInterrupt) else "error"
-    return {"status": status, "error": described}
 
 
 # ---------------------------------------------------------------- values

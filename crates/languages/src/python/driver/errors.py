@@ -94,6 +94,19 @@ CAUSE = "\nThe above exception was the direct cause of the following exception:\
 CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
 
+def outcome(error):
+    """The end of a cell that raised, as fields of `done`."""
+    if isinstance(error, SystemExit):
+        code, failure = core.guarded(core.part("imports").exit_code, error)
+        return {"status": "exit", "exit_code": 1 if failure else code}
+    described, failure = core.guarded(describe, error)
+    if failure is not None:
+        name = type(error).__name__
+        described = {"name": name, "message": "", "traceback": name, "hint": "", "class": ""}
+    status = "interrupted" if isinstance(error, KeyboardInterrupt) else "error"
+    return {"status": status, "error": described}
+
+
 def describe(error):
     """The fields of `CellError` for an exception."""
     kind, hint = explain(error)

@@ -252,6 +252,14 @@ def settle():
 # ---------------------------------------------------------------- known modules
 
 
+def on_linecache(linecache, names=None):
+    """The cells' lines for tracebacks. An entry without a time stays when files are checked for changes."""
+    for name in names or core.SOURCES:
+        text = core.SOURCES[name]
+        # Each line with its line feed, the last one too: without it the marks below a line would be shifted.
+        linecache.cache[name] = (len(text), None, [line + "\n" for line in text.split("\n")], name)
+
+
 def on_inspect(inspect):
     """getsource of classes made in cells: their module has no file, but the cell that made them is known."""
     original = inspect.getfile
