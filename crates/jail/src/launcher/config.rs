@@ -3,7 +3,7 @@
 //! Copies, because they are small, and because a mount for each would cost every sandbox what copying costs once. Only
 //! what everybody may read on the host is taken.
 
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::{DirBuilder, FileTimes, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::path::{Component, Path, PathBuf};
@@ -37,9 +37,6 @@ const ALTERNATIVES: &str = "/etc/alternatives";
 pub(super) fn copy(wanted: &[PathBuf], small: &[String]) -> io::Result<()> {
     for path in small {
         let (from, to) = (format!("{}{path}", place::host()), format!("{}{path}", place::ROOT));
-        if let Some(above) = Path::new(&to).parent() {
-            DirBuilder::new().mode(0o755).recursive(true).create(above)?;
-        }
         entry(Path::new(&from), Path::new(&to), DEPTH_MAX, &mut SMALL.clone())?;
     }
     let mut budget = Budget {
@@ -111,11 +108,15 @@ fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Resul
     };
     budget.entries = entries;
     let mode = found.permissions().mode();
+    // What is there already is not replaced: a mount point, or what lies in another tree as well.
+    if !found.is_dir() && to.symlink_metadata().is_ok() {
+        return Ok(());
+    }
     if found.is_symlink() {
         return there(from.read_link())?.map_or(Ok(()), |target| symlink(target, to));
     }
     if found.is_dir() && mode & 0o005 == 0o005 && depth > 0 {
-        DirBuilder::new().mode(0o755).create(to)?;
+        DirBuilder::new().mode(0o755).recursive(true).create(to)?;
         let children = there(std::fs::read_dir(from))?.into_iter().flatten();
         for child in children.take(ENTRIES_MAX) {
             let Some(name) = there(child)?.map(|child| child.file_name()) else {
@@ -136,6 +137,9 @@ fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Resul
         let mode = if mode & 0o001 == 0 { 0o644 } else { 0o755 };
         let mut copy = OpenOptions::new().write(true).create_new(true).mode(mode).open(to)?;
         copy.write_all(&content)?;
+        // Some compare files by their times.
+        let times = FileTimes::new().set_modified(found.modified()?);
+        copy.set_times(times)?;
     }
     Ok(())
 }
@@ -167,6 +171,39 @@ mod tests {
         std::fs::set_permissions(&below, Permissions::from_mode(0o711)).unwrap();
         assert!(!small(1000, 4), "a folder that is not for everybody");
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_tree_within_another_is_copied_with_it_and_what_is_there_stays() {
+        let folder = std::env::temp_dir().join(format!("sandcell-copied-{}", std::process::id()));
+        let (from, to) = (folder.join("from"), folder.join("not/there/to"));
+        std::fs::create_dir_all(from.join("below")).unwrap();
+        symlink("file", from.join("below/link")).unwrap();
+        std::fs::write(from.join("below/file"), "new").unwrap();
+        std::fs::write(from.join("beside"), "new").unwrap();
+        let long_ago = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        let file = std::fs::File::options().append(true).open(from.join("beside")).unwrap();
+        file.set_times(FileTimes::new().set_modified(long_ago)).unwrap();
+        for (path, mode) in [(".", 0o755), ("below", 0o755), ("below/file", 0o644), ("beside", 0o644)] {
+            std::fs::set_permissions(from.join(path), Permissions::from_mode(mode)).unwrap();
+        }
+        std::fs::create_dir_all(to.join("below")).unwrap();
+        std::fs::write(to.join("below/file"), "mounted").unwrap();
+        for tree in ["", "below", ""] {
+            entry(&from.join(tree), &to.join(tree), DEPTH_MAX, &mut SMALL.clone()).unwrap();
+        }
+        let read = |name: &str| std::fs::read_to_string(to.join(name)).unwrap();
+        assert_eq!(
+            (read("beside").as_str(), read("below/file").as_str()),
+            ("new", "mounted")
+        );
+        assert_eq!(to.join("below/link").read_link().unwrap(), Path::new("file"));
+        assert_eq!(to.join("beside").metadata().unwrap().modified().unwrap(), long_ago);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn nothing_outside_of_var_lib_is_small() {
         for elsewhere in ["/home/me/lib", "/var/lib/../spool", "/opt/x"] {
             assert!(!is_small(Path::new(elsewhere)), "{elsewhere}");
         }

@@ -411,7 +411,9 @@ fn trees(host: &mut Host, template: &Template) -> io::Result<()> {
     }
     for tree in &template.trees {
         let path = tree.to_string_lossy().into_owned();
-        if config::is_small(tree) {
+        if host.copied.iter().any(|copied| tree.starts_with(copied)) {
+            // It comes with that.
+        } else if config::is_small(tree) {
             host.copied.push(path);
         } else {
             wanted.push(path);

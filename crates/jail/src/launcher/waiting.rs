@@ -94,11 +94,11 @@ fn live(
     let mut done = 0;
     let ready = ready.and_then(|()| {
         let Some(request) = &ahead else { return Ok(()) };
-        wait_for_ids().map_err(|error| StepError::new("wait for ids", Some("user_namespace"), &error))?;
-        let plan = plan::make(&prepared.host, &prepared.template, request);
-        done = plan::ahead(&plan);
-        let plan = plan.get(..done).unwrap_or_default();
-        cradle::lock(prepared, Steps::all(request, plan), &socket, &mut devices)
+        until_mapped().map_err(|error| StepError::new("wait for ids", Some("user_namespace"), &error))?;
+        let mut plan = plan::make(&prepared.host, &prepared.template, request);
+        plan.truncate(plan::ahead(&plan));
+        done = plan.len();
+        cradle::lock(prepared, Steps::all(request, &plan), &socket, &mut devices)
     });
     let Ok(Some((ToCradle::Make(request, shows), mut descriptors))) = receive_one(socket.as_fd()) else {
         exit_now(0)
@@ -108,6 +108,17 @@ fn live(
         Shows::Image => descriptors.pop(),
     };
     let agents = ready
+        .and_then(|()| {
+            // What was done ahead for another kind of sandbox was not done for this one.
+            if ahead.is_some_and(|ahead| ahead != request || shows != Shows::System) {
+                return Err(StepError::new(
+                    "be what it got ready for",
+                    None,
+                    &io::ErrorKind::InvalidInput.into(),
+                ));
+            }
+            Ok(())
+        })
         .and_then(|()| {
             NAMESPACES.iter().try_for_each(|(_, layer)| {
                 faults::layer(&prepared.template, layer)
@@ -141,7 +152,7 @@ fn live(
 }
 
 /// Until the nursery has mapped the ids, which it does right after the clone.
-fn wait_for_ids() -> io::Result<()> {
+fn until_mapped() -> io::Result<()> {
     const PAUSE: Duration = Duration::from_micros(20);
     const DEADLINE: Duration = Duration::from_secs(5);
     // The last of the two that is written.

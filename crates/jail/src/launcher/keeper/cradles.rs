@@ -75,24 +75,18 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 impl Cradle {
-    /// Whether it can become this.
-    fn fits(&self, wanted: &Wanted) -> bool {
-        self.ahead.is_none_or(|ahead| wanted.is_plainly(&ahead))
-    }
-
-    fn discard(self) {
+    /// Ends it. Its group is empty then.
+    fn end(self) -> Option<Group> {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
         let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
-        if let Some(group) = self.group {
-            let _ = group.remove();
-        }
+        self.group
     }
 }
 
 impl Wanted {
-    /// Whether this is what it is to be, with the system's files.
-    fn is_plainly(&self, request: &Request) -> bool {
-        matches!(&self.message, ToCradle::Make(wanted, Shows::System) if wanted == request)
+    /// Whether a cradle that gets ready for this, if for anything, can become it. What is done ahead is for the system's files.
+    fn suits(&self, ahead: Option<Request>) -> bool {
+        ahead.is_none_or(|ahead| matches!(self.message, ToCradle::Make(wanted, Shows::System) if wanted == ahead))
     }
 }
 
@@ -109,8 +103,25 @@ impl Cradles {
 
     /// One that can become this.
     fn take(&mut self, wanted: &Wanted) -> Option<Cradle> {
-        let found = self.waiting.iter().position(|cradle| cradle.fits(wanted))?;
+        let found = self.waiting.iter().position(|cradle| wanted.suits(cradle.ahead))?;
         self.waiting.remove(found)
+    }
+
+    /// How many more are to be made for those that are wanted.
+    fn missing(&self) -> usize {
+        let Some(first) = self.wanted.front() else { return 0 };
+        let coming = self.orders.iter().filter(|order| first.suits(order.ahead)).count();
+        let missing = self.wanted.len().saturating_sub(coming);
+        missing.min(ORDERS.saturating_sub(self.orders.len()))
+    }
+
+    /// Whether there is, or will be, one for the first that is wanted.
+    fn serve_first(&self) -> bool {
+        let ahead = self.orders.iter().map(|order| order.ahead);
+        let mut ahead = ahead.chain(self.waiting.iter().map(|cradle| cradle.ahead));
+        self.wanted
+            .front()
+            .is_none_or(|first| ahead.any(|ahead| first.suits(ahead)))
     }
 
     /// How long none is made for later yet, since the last could not be.
@@ -232,17 +243,15 @@ impl Keeper {
         while let Some(wanted) = self.cradles.wanted.pop_front() {
             let Some(cradle) = self.cradles.take(&wanted) else {
                 self.cradles.wanted.push_front(wanted);
-                let missing = self.cradles.wanted.len().min(ORDERS);
-                for _ in self.cradles.orders.len()..missing {
-                    self.let_one_go();
+                for _ in 0..self.cradles.missing() {
                     if let Err(error) = self.add_cradle() {
-                        // Those that there are, or will be, serve the first ones.
                         let error = StepError::new("start a process", None, &error);
-                        if self.cradles.len() == 0 && !self.fail_wanted(error) {
+                        if !self.cradles.serve_first() && !self.fail_wanted(error) {
                             return false;
                         }
                         break;
                     }
+                    self.let_one_go();
                 }
                 // Without a nursery it is there already.
                 if !self.cradles.orders.is_empty() {
@@ -264,18 +273,15 @@ impl Keeper {
         true
     }
 
-    /// Makes room for one that gets ready for something else than those that wait.
+    /// One that gets ready for something else than what is wanted gives way to one that was just made.
     fn let_one_go(&mut self) {
-        let Some(cradle) = self.cradles.waiting.pop_front() else {
+        let found = self.cradles.waiting.iter().position(|cradle| cradle.ahead.is_some());
+        let Some(cradle) = found.and_then(|found| self.cradles.waiting.remove(found)) else {
             return;
         };
         let _ = pidfd_send_signal(&cradle.pidfd, Signal::KILL);
         self.strays = true;
-        if let Some(group) = cradle.group
-            && group.remove().is_err()
-        {
-            self.prepared.leftovers.extend(group.folders());
-        }
+        self.give_up(cradle.group);
     }
 
     /// The one that has waited longest cannot have a cradle.
@@ -297,13 +303,15 @@ impl Keeper {
             Ok(()) => {}
             // A waiting process was killed (by the kernel, for memory); take another.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                cradle.discard();
+                let group = cradle.end();
+                self.give_up(group);
                 drop(borrowed);
                 self.cradles.wanted.push_front(wanted);
                 return Ok(());
             }
             Err(error) => {
-                cradle.discard();
+                let group = cradle.end();
+                self.give_up(group);
                 return Err(error);
             }
         }
@@ -368,7 +376,7 @@ impl Keeper {
         let (ways, devices) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
-                let _ = group.map(|group| group.remove());
+                self.give_up(group);
                 return Err(error);
             }
         };
@@ -390,7 +398,7 @@ impl Keeper {
                 }
                 Err(error) if is_gone(&error) => self.close_nursery(),
                 Err(error) => {
-                    let _ = group.map(|group| group.remove());
+                    self.give_up(group);
                     return Err(error);
                 }
             }
@@ -410,7 +418,7 @@ impl Keeper {
                 Ok(())
             }
             Err(error) => {
-                let _ = group.map(|group| group.remove());
+                self.give_up(group);
                 Err(error)
             }
         }
@@ -465,7 +473,7 @@ impl Keeper {
             (answer, _) => {
                 // One whose ids could not be mapped was killed.
                 self.strays |= order.is_first;
-                self.give_up(order);
+                self.give_up(order.group);
                 self.cradles.has_failed();
                 let FromNursery::Failed(error) = answer else {
                     return self.serve_wanted();
@@ -479,8 +487,9 @@ impl Keeper {
     pub(super) fn discard_cradles(&mut self) {
         self.cradles.wanted.clear();
         self.close_nursery();
-        for cradle in self.cradles.waiting.drain(..) {
-            cradle.discard();
+        for cradle in std::mem::take(&mut self.cradles.waiting) {
+            let group = cradle.end();
+            self.give_up(group);
         }
         for group in self.cradles.free.drain(..) {
             let _ = group.remove();
@@ -495,12 +504,13 @@ impl Keeper {
         // Whoever was born unheard of ends when it finds nobody at its socket.
         self.strays = true;
         for order in std::mem::take(&mut self.cradles.orders) {
-            self.give_up(order);
+            self.give_up(order.group);
         }
     }
 
-    fn give_up(&mut self, order: Order) {
-        if let Some(group) = order.group
+    /// Nobody is in this group any more, or will be in a moment.
+    fn give_up(&mut self, group: Option<Group>) {
+        if let Some(group) = group
             && group.remove().is_err()
         {
             self.prepared.leftovers.extend(group.folders());
