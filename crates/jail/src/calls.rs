@@ -105,11 +105,13 @@ fn hexadecimal(bytes: &[u8]) -> String {
 /// A call: its number and arguments.
 pub(crate) type Call = Vec<Argument>;
 
-/// Everything that a parent and its child have to call, in five stretches; between them the interpreter looks after itself.
+/// Everything that a parent and its child have to call, in four stretches; between them the interpreter looks after itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Entrance {
-    /// The machine code, in hexadecimal.
+    /// The machine code that carries out the calls, in hexadecimal.
     pub(crate) code: String,
+    /// The machine code by which a session sets a copy of itself aside.
+    pub(crate) aside: String,
     /// The id that the child takes.
     pub(crate) user: u32,
     /// In the parent: what makes the child; the last call returns twice.
@@ -123,11 +125,11 @@ pub(crate) struct Entrance {
     pub(crate) lock: Vec<Call>,
 }
 
-/// The numbers under which descriptors are kept between two calls.
-const RULES: i64 = 100;
-const FOLDER: i64 = 101;
-const GO: i64 = 102;
-const DOOR: i64 = 103;
+/// The numbers under which descriptors are kept between two calls: above those that a parent has in use, below what it may have.
+const RULES: i64 = 900;
+const FOLDER: i64 = 901;
+const GO: i64 = 902;
+const DOOR: i64 = 903;
 /// How long a sandbox may wait for its session, in seconds. It ends when the agent does in any case.
 const WAIT: i64 = 86_400;
 /// The first descriptor that nobody needs once the child is locked.
@@ -206,6 +208,7 @@ pub(crate) fn entrance(
     enter.extend(to_the_lane());
     Ok(Entrance {
         code: hexadecimal(code),
+        aside: hexadecimal(batch::aside()),
         user,
         fork: vec![with_descriptor(libc::SYS_setns, (Message::Order, 0), &[0]), fork()],
         let_go: (0..=handed.namespaces)

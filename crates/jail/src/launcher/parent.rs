@@ -4,7 +4,7 @@
 //! see, no /proc, no network, no environment, an id of its own as root, and of all power only that to enter namespaces which
 //! lie below the common one and which it is handed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -33,20 +33,15 @@ pub(super) enum ToParent {
     Way(Box<Entrance>),
     /// Let a child enter. Beside this: the namespaces pid, user, net, ipc, uts, cgroup and, where there is one, time, and the
     /// socket by which the child is let go on.
-    Enter {
-        /// The sandbox.
-        id: u64,
-    },
+    Enter {},
 }
 
 /// What a parent says.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum FromParent {
-    /// A child was made.
+    /// A child was made, for the first of those that were asked for.
     Forked {
-        /// For this sandbox.
-        id: u64,
         /// Its id on the host; negative if there is none.
         child: i32,
     },
@@ -61,6 +56,9 @@ pub(super) struct Parent {
     pub(super) socket: OwnedFd,
     /// For what kind of sandbox it knows the way in.
     pub(super) knows: Option<(Request, Handed)>,
+    /// The sandboxes that it was asked to let a child enter, in order. It does not learn their numbers: a child could read there
+    /// how many others there are.
+    pub(super) asked: VecDeque<u64>,
     /// Why it ends, if it said so.
     pub(super) error: Option<StepError>,
 }
@@ -88,6 +86,7 @@ impl Parent {
                     pidfd,
                     socket: ours,
                     knows: None,
+                    asked: VecDeque::new(),
                     error: None,
                 })
             }

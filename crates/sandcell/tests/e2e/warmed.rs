@@ -71,7 +71,8 @@ fn sessions_begin_as_copies_without_any_setting_and_nothing_is_left_of_their_reh
         &server,
         "import json, sys\n\
          names = sorted(name for name in globals() if name[:2] != '__')\n\
-         print(json.dumps([names, len(In), Out, sys.stdin.readable(), sorted(os.listdir('.'))]))",
+         print(json.dumps([names, len(In), Out, sys.stdin.readable(), sorted(os.listdir('.')), \
+         [name for name in ('last_type', 'last_value', 'last_traceback', 'last_exc') if hasattr(sys, name)]]))",
     );
     let names = [
         "In", "Out", "_", "__", "___", "_i", "_i1", "_ih", "_ii", "_iii", "_oh", "json", "os", "sys",
@@ -90,8 +91,8 @@ fn sessions_begin_as_copies_without_any_setting_and_nothing_is_left_of_their_reh
         assert_eq!(answer.output().trim(), "0", "{answer:?}");
     }
     assert_eq!(
-        json!([answer[1], answer[2], answer[3], answer[4]]),
-        json!([2, {}, true, []])
+        json!([answer[1], answer[2], answer[3], answer[4], answer[5]]),
+        json!([2, {}, true, [], []])
     );
 }
 
@@ -302,6 +303,51 @@ fn what_is_killed_while_it_is_made_costs_its_call_alone() {
     assert_eq!(answer.output().trim(), "42");
     server.hang_up();
     assert!(server.wait(Duration::from_secs(20)).is_some());
+}
+
+#[test]
+fn a_copy_enters_a_sandbox_in_which_another_language_speaks_already() {
+    let _turn = begin!();
+    let place = place("");
+    let server = warmed(&place);
+    let id = server.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
+    let bash = json!({"code": "echo $PPID", "language": "bash", "sandbox_id": id});
+    assert_eq!(server.call("execute_code", bash).output().trim(), "1");
+    let code = "import os, sys\nprint('told', file=sys.stderr)\nprint(os.getppid())";
+    let answer = server.call("execute_code", json!({"code": code, "sandbox_id": id}));
+    assert!(answer.output().starts_with("0\n"), "{answer:?}");
+    assert!(answer.output().contains("told"), "{answer:?}");
+}
+
+#[test]
+fn a_session_that_began_as_a_copy_sets_copies_of_itself_aside_without_being_told_of_their_ends() {
+    let _turn = begin!();
+    let place = place("");
+    let server = warmed(&place);
+    let id = server.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
+    let run = |code: &str| server.call("execute_code", json!({"code": code, "sandbox_id": id}));
+    let setup = "import os, signal, threading\nassert os.getppid() == 0\nx, ends = 41, []\n\
+        handler = signal.signal(signal.SIGCHLD, lambda *told: ends.append(told))";
+    assert_eq!(run(setup).status(), "ok");
+    for round in 1..4 {
+        assert_eq!(run("x += 1").status(), "ok");
+        // Longer than the session waits until it is set aside, and that takes.
+        std::thread::sleep(Duration::from_millis(300));
+        let crash = run("os.abort()");
+        assert_ne!(crash.status(), "ok", "{crash:?}");
+        let look = "try:\n    child = os.waitpid(-1, os.WNOHANG)\nexcept ChildProcessError:\n    child = None\n\
+            worker = threading.Thread(target=lambda: ends.append('ran'))\nworker.start(); worker.join(); ran = ends.pop()\n\
+            native = threading.main_thread().native_id == threading.get_native_id() == os.getpid()\n\
+            print(x, ends, child, ran, native, callable(signal.getsignal(signal.SIGCHLD)))";
+        let answer = run(look);
+        assert_eq!(
+            answer.output().trim(),
+            format!("{} [] None ran True True", 41 + round),
+            "{answer:?}"
+        );
+    }
+    let answer = run("print(os.system('exit 3') >> 8, len(ends))");
+    assert_eq!(answer.output().trim(), "3 1", "{answer:?}");
 }
 
 #[test]

@@ -189,15 +189,12 @@ impl Keeper {
         };
         parent.show_the_way(&self.prepared, jail.request, with_it)?;
         jail.called = true;
-        let ask = || -> io::Result<(OwnedFd, u64)> {
+        let mut ask = || -> io::Result<(OwnedFd, u64)> {
             let (go, wait) = pair()?;
             let handed = [&ways.pid, &namespaces.user].into_iter().chain(&ways.others);
             let handed = handed.chain([&wait]).map(AsFd::as_fd);
-            send(
-                parent.socket.as_fd(),
-                &ToParent::Enter { id },
-                &handed.collect::<Vec<_>>(),
-            )?;
+            send(parent.socket.as_fd(), &ToParent::Enter {}, &handed.collect::<Vec<_>>())?;
+            parent.asked.push_back(id);
             Ok((go, fstat(&ways.pid)?.st_ino))
         };
         let (go, namespace) = ask().map_err(|error| StepError::new("ask the parent", None, &error))?;
@@ -220,7 +217,11 @@ impl Keeper {
         let received = receive(parent.socket.as_fd(), &mut buffer);
         self.buffer = buffer;
         match received {
-            Ok(Some((FromParent::Forked { id, child }, _))) => self.arrived(number, id, child),
+            Ok(Some((FromParent::Forked { child }, _))) => match parent.asked.pop_front() {
+                Some(id) => self.arrived(number, id, child),
+                // It has said more than it was asked.
+                None => parent.kill(),
+            },
             Ok(Some((FromParent::Failed(error), _))) => {
                 parent.error = Some(error);
                 parent.kill();

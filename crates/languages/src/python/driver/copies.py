@@ -35,7 +35,7 @@ ADVANCE = 0.05
 PAGE = posix.sysconf("SC_PAGESIZE")
 # Cells that come faster than this come from a loop, in seconds. So many of one have a copy each.
 PAUSE = 0.003
-LOOP = 8
+LOOP = 4
 # A page that is written after a copy was made is copied then. This is what that costs, in seconds.
 PAGE_COST = 0.5e-6
 # What a copy of nothing costs, in seconds; the rest grows with the session.
@@ -44,6 +44,9 @@ CALL = _signal.SIGCONT
 # How often a copy looks whether the process that it was made of is still there, in seconds.
 LOOK = 10
 SIGNALS = _signal.valid_signals()
+# Of the system: a process' clock of its processor time, and waiting also for children that nobody is told of.
+PROCESS_CLOCK = 2
+WAIT_ALL = 0x40000000
 
 session = core.session
 POLL = core.POLL = select.poll()
@@ -148,7 +151,7 @@ def obstacle():
         return "threads"
     if memory()[1] * PAGE > session.copy_below:
         return "memory"
-    if _signal.getsignal(_signal.SIGCHLD) not in (_signal.SIG_DFL, _signal.SIG_IGN):
+    if not has_machine_code() and _signal.getsignal(_signal.SIGCHLD) not in (_signal.SIG_DFL, _signal.SIG_IGN):
         # It would be called for the process in the middle.
         return "signals"
     return None
@@ -221,35 +224,25 @@ def make():
     began = time.process_time()
     purse.pages, purse.faults = memory()[0], None
     old = copy.pid, copy.started
+    origin, name = core.PID, read_file("/proc/self/comm")
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, SIGNALS)
-    source, sink = core.pipe()
     session.copying = True
-    pid, middle, elsewhere = 0, -1, 0
+    pid, elsewhere = -1, 0
     try:
-        try:
-            middle = core.fork()
-        except OSError:
-            pass  # no process is to be had
-        if middle == 0:
-            in_the_middle(sink, source, mask)
+        pid, elsewhere = by_machine_code() if has_machine_code() else by_forks()
+        if not pid:
+            freeze(origin)
+            become(name.strip(), mask)
             return
-        core.close(sink)
-        sink = -1
-        if middle > 0:
-            word = core.read(source, 8)
-            pid, elsewhere = int.from_bytes(word[:4], "little"), int.from_bytes(word[4:], "little")
-            try:
-                core.waitpid(middle, 0)
-            except ChildProcessError:
-                pass  # where SIGCHLD is ignored the system reaps
+    except BaseException:
+        if core.getpid() != origin:
+            core._exit(70)
+        raise
     finally:
-        if middle != 0:
-            for fd in (source, sink):
-                if fd >= 0:
-                    core.close(fd)
+        if pid:
             session.copying = False
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
-    if pid:
+    if pid > 0:
         copy.pid, copy.started = pid, start_of(pid)
         end(*old)
         if tasks() > 1:
@@ -263,9 +256,57 @@ def make():
     elif not copy.pid:
         drop("processes")
     # What the process in the middle takes to end, and the copy to begin, is about as much as it took to fork.
-    purse.cost = time.process_time() - began + 2 * elsewhere / 1e6
+    purse.cost = time.process_time() - began + 2 * elsewhere
     purse.earned -= purse.cost
     purse.faults = faults()
+
+
+def has_machine_code():
+    """Whether the session is itself a copy, of a warmed interpreter: that had machine code for this. It knows nothing of threads
+    that libraries end before a fork."""
+    return "parent" in core.PARTS and tasks() == 1
+
+
+def by_machine_code():
+    """Makes the copy and the process in the middle, where only the copy costs a fork. Returns its id (0 in the copy, negative if there
+    is none), and what that cost in seconds."""
+    pid, middle = core.PARTS["parent"].set_aside()
+    if middle <= 0:
+        return pid, 0
+    try:
+        # The clock of a process that has ended stands, until it was waited for.
+        elsewhere = time.clock_gettime((~middle << 3) | PROCESS_CLOCK)
+    except OSError:
+        elsewhere = FIXED_COST
+    core.waitpid(middle, WAIT_ALL)
+    return pid, elsewhere
+
+
+def by_forks():
+    """The same by the interpreter's own means."""
+    source, sink = core.pipe()
+    pid, middle, elsewhere = -1, -1, 0
+    try:
+        try:
+            middle = core.fork()
+        except OSError:
+            pass  # no process is to be had
+        if middle == 0:
+            return in_the_middle(sink)
+        core.close(sink)
+        sink = -1
+        if middle > 0:
+            word = core.read(source, 8)
+            pid, elsewhere = int.from_bytes(word[:4], "little") or -1, int.from_bytes(word[4:], "little") / 1e6
+            try:
+                core.waitpid(middle, 0)
+            except ChildProcessError:
+                pass  # where SIGCHLD is ignored the system reaps
+    finally:
+        for fd in (source, sink):
+            if fd >= 0:
+                core.close(fd)
+    return pid, elsewhere
 
 
 def rehearse():
@@ -309,9 +350,8 @@ def start_of(pid):
         return b""
 
 
-def in_the_middle(sink, source, mask):
-    """The process between the session and its copy. Only the copy comes back from here, as the session."""
-    origin, name = core.PID, read_file("/proc/self/comm")
+def in_the_middle(sink):
+    """The process between the session and its copy. Only the copy comes back from here."""
     try:
         core.setpgid(0, 0)
         pid = core.fork()
@@ -319,10 +359,7 @@ def in_the_middle(sink, source, mask):
             micros = min(int(time.process_time() * 1e6), (1 << 32) - 1)
             core.write(sink, pid.to_bytes(4, "little") + micros.to_bytes(4, "little"))
             core._exit(0)
-        core.close(source)
-        core.close(sink)
-        freeze(origin)
-        become(name.strip(), mask)
+        return 0, 0
     except BaseException:
         core._exit(70)
 
@@ -383,7 +420,7 @@ def become(name, mask):
     copy.pid, copy.why = 0, None
     purse.faults = None
     things = core.standard("gc").get_objects()
-    for action in (close_files, end_children, end_loops):
+    for action in (close_files, end_children, end_loops, renumber):
         try:
             action(things)
         except Exception:
@@ -471,6 +508,13 @@ def end_loops(things):
     if loops:
         session.loop = asyncio.new_event_loop()
         asyncio.set_event_loop(session.loop)
+
+
+def renumber(_things):
+    """The number that the system has for this thread is another one."""
+    threading = sys.modules.get("threading")
+    if threading:
+        threading.main_thread()._set_native_id()
 
 
 def tell_libraries():

@@ -218,10 +218,10 @@ def rehearse():
     """Runs a cell that nobody hears of and that leaves nothing: memory that every cell writes to is this process' own afterwards."""
     session, told, names = core.session, core.CONTROL_OUT, dict(core.NAMES)
     core.CONTROL_OUT = posix.open("/dev/null", posix.O_WRONLY | posix.O_CLOEXEC)
-    session.nonce, session.cell = "sandcell-0", 0
+    session.nonce, session.cell = "sandcell-0", 1
     try:
         core.guarded(core.begin, {"code": REHEARSED, "stdin": None})
-        value, _ = core.guarded(core.execute, REHEARSED, "<cell 0>")
+        value, _ = core.guarded(core.execute, REHEARSED, "<cell 1>")
         core.guarded(core.publish, value)
         core.guarded(core.finish_output)
         core.send({"type": "done", "nonce": session.nonce, "status": "ok"})
@@ -234,12 +234,15 @@ def rehearse():
 def forget(names):
     """Leaves nothing of a cell that was rehearsed but the names that were there before it."""
     session = core.session
+    name = "<cell %d>" % session.cell
     session.nonce, session.last_nonce, session.cell, session.last = None, "", 0, ("", "", "")
     core.NAMES.clear()
     core.NAMES.update(names)
     session.inputs.clear()
     session.outputs.clear()
-    core.remember.size -= len(core.SOURCES.pop("<cell 0>", ""))
+    core.remember.size -= len(core.SOURCES.pop(name, ""))
+    if "linecache" in sys.modules:
+        sys.modules["linecache"].cache.pop(name, None)
 
 
 def settle():

@@ -44,8 +44,9 @@ previous = ctypes.c_long(0)
 class way:
     """How children enter, as the launcher said last."""
 
+    thread = processor = 0  # where the C library keeps the number of this thread, and that of its processor
     handlers = None  # what modules do in children, if that is all they do; else Python goes through all of its own
-    carry_out = None  # the machine code
+    carry_out = aside = None  # the machine code: what carries out calls, and what sets a copy aside
     user = None
     fork = let_go = enter = lock = ()
     kept = []
@@ -71,8 +72,10 @@ def live():
     core.standard("time")
     loaded = core.part("imports").preload(core.inbox.next())
     change_environment(usual, while_loading)
-    find_handlers()
     core.guarded(find_numpy)
+    if executable(bytes(16)) < 0 or not thread_id():
+        core.say("sandcell: no memory that can be executed, or no GNU C library: no warmed interpreter\n")
+        core._exit(70)
     # The numbers stay taken: what children are handed lies above them.
     null, told = posix.open("/dev/null", posix.O_RDWR | posix.O_CLOEXEC), posix.dup(core.CONTROL_OUT)
     for fd in (core.CONTROL_IN, core.CONTROL_OUT):
@@ -84,6 +87,7 @@ def live():
     core.POLL.register(core.CONTROL_IN, 1)
     _signal.signal(_signal.SIGINT, core.on_interrupt)
     rehearse(of_site)
+    find_handlers()
     for fd in core.COPIES:
         core.close(fd)
     sys.path_importer_cache.clear()
@@ -108,7 +112,7 @@ def live():
                 become(of_site)
                 return
             way.carry_out(*way.let_go)
-            core.write(LAUNCHER, b'{"forked":{"id":%d,"child":%d}}' % (header["enter"]["id"], child))
+            core.write(LAUNCHER, b'{"forked":{"child":%d}}' % child)
 
 
 def rehearse(of_site):
@@ -116,14 +120,16 @@ def rehearse(of_site):
     functions settle when they are called often, and the C library looks each of its own up once."""
     source, sink = core.pipe()
     core.dup2(source, core.CONTROL_IN, False)
+    place = core.CONTROL_OUT
     names, nonce = dict(core.NAMES), "sandcell-0"
     begin = {"type": "begin", "env": {}, "without": [], "cwd": "/"}
     ready = {"type": "preload", "nonce": nonce, "modules": []}
-    cell = {"type": "run", "nonce": nonce, "cell": 0, "code": core.part("imports").REHEARSED}
+    cell = {"type": "run", "nonce": nonce, "cell": 1, "code": core.part("imports").REHEARSED}
     for _ in range(REHEARSALS):
         for header in (begin, ready, cell):
-            text = core.dump(header).encode("ascii")
-            core.write(sink, (4 + len(text)).to_bytes(4, "little") + len(text).to_bytes(4, "little") + text)
+            core.CONTROL_OUT = sink
+            core.send(header)
+            core.CONTROL_OUT = place
             if header is begin:
                 become(of_site)
             else:
@@ -190,7 +196,14 @@ order, go, lane = ROOMS.values()
 
 def learn(told):
     """Makes the calls ready, so that children have nothing to prepare."""
-    way.carry_out = way.carry_out or executable(bytes.fromhex(told["code"]))
+    if way.carry_out is None:
+        code, aside = [bytes.fromhex(told[name]) for name in ("code", "aside")]
+        place = executable(code + aside)
+        if place < 0:
+            core._exit(70)
+        way.carry_out = ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p)(place)
+        way.aside = ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long)(place + len(code))
+        way.thread, way.processor = thread_id(), processor()
     way.kept = []
     if way.user != told["user"]:
         way.user = core.USER = told["user"]
@@ -199,20 +212,18 @@ def learn(told):
 
 
 def executable(code):
-    """A function of these instructions. It takes where calls begin, how many there are, and where each one's result goes."""
+    """Where these instructions stand now; -1 if they cannot."""
     size, nothing = ctypes.c_size_t(len(code)), ctypes.c_long(0)
     LIBRARY.mmap.restype = ctypes.c_long
     place = LIBRARY.mmap(nothing, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, nothing)
     if place < 0:
-        core._exit(70)
+        return -1
     ctypes.memmove(place, code, len(code))
-    if LIBRARY.mprotect(ctypes.c_void_p(place), size, PROT_READ | PROT_EXEC):
-        core._exit(70)
-    return ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p)(place)
+    return -1 if LIBRARY.mprotect(ctypes.c_void_p(place), size, PROT_READ | PROT_EXEC) else place
 
 
 def ready(calls):
-    """What the function takes. Each call has its number, a bit for each argument that stands at an address, and six arguments."""
+    """What carries out calls takes. Each call has its number, a bit for each argument that stands at an address, and six arguments."""
     numbers = []
     for number, *arguments in calls:
         found = [argument(value) for value in arguments] + [(0, False)] * (6 - len(arguments))
@@ -228,7 +239,7 @@ def argument(value):
     if value is None:
         return ctypes.addressof(previous), True
     if value is True:
-        return thread_id(), False
+        return way.thread, False
     if isinstance(value, str):
         return address(bytes.fromhex(value)), False
     if isinstance(value, list):
@@ -250,11 +261,21 @@ def address(data):
 
 
 def thread_id():
-    """Where the C library keeps the number of this thread."""
+    """Where the C library keeps the number of this thread; 0 if that is not known. Others than GNU's have something else where a
+    thread that ends is noted."""
     found = ctypes.c_long(0)
     if LIBRARY.prctl(PR_GET_TID_ADDRESS, ctypes.c_long(ctypes.addressof(found)), 0, 0, 0):
-        core._exit(70)
-    return found.value
+        return 0
+    return found.value if ctypes.c_int.from_address(found.value).value == core.getpid() else 0
+
+
+def processor():
+    """Where, from the thread's own area on, the kernel keeps up to date which processor it runs on; 0 if the C library has not asked for
+    it. A copy has not asked, and is not to believe what stands there."""
+    try:
+        return ctypes.c_ssize_t.in_dll(LIBRARY, "__rseq_offset").value + 4
+    except ValueError:
+        return 0
 
 
 def make():
@@ -293,9 +314,18 @@ def enter():
         rights = bytes((ctypes.c_int * 4)(output, errors, into, out_of))
         agent.sendmsg([b'{"pipes":{}}'], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
         agent.detach()
-        lane.numbers[:4] = memoryview((ctypes.c_int * 4)(stdout, stderr, control, answers))
+        for place, fd in enumerate((stdout, stderr, control, answers)):
+            lane.numbers[place] = fd
     if way.carry_out(*way.lock) < 0:
         core._exit(70)
+
+
+def set_aside():
+    """Makes a copy of the session that is no child of it, which must have one thread and block all signals. Returns its id and that
+    of the process in the middle, which has ended; 0, 0 in the copy. A negative id is an error's."""
+    copy = ctypes.c_long(-1)
+    middle = way.aside(way.thread, ctypes.addressof(copy), way.processor)
+    return (copy.value, middle) if middle else (0, 0)
 
 
 # ---------------------------------------------------------------- becoming a session
@@ -361,7 +391,6 @@ def new_streams():
         setattr(sys, name, stream)
         setattr(sys, "__%s__" % name, stream)
         core.streams[fd] = stream
-        core.IDENTITIES[fd] = core.identity(fd)
     core.close(source)
     core.close(sink)
 
