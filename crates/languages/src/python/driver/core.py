@@ -21,10 +21,14 @@ from posix import setsid, waitpid, write
 import _ast
 
 try:
-    from _json import encode_basestring_ascii, make_scanner
+    from _json import encode_basestring_ascii, make_encoder, make_scanner
+
+    encode = make_encoder(None, list, encode_basestring_ascii, None, ":", ",", False, False, True)
 except ImportError:  # an interpreter without the accelerator
-    from json.encoder import py_encode_basestring_ascii as encode_basestring_ascii
+    from json.encoder import JSONEncoder
     from json.scanner import py_make_scanner as make_scanner
+
+    encode = JSONEncoder(separators=(",", ":")).iterencode
 
 HOME = "/home/user"
 TEXT_LIMIT = 64 << 10
@@ -98,26 +102,10 @@ class _scanner_rules:
 scan = make_scanner(_scanner_rules)
 
 
-def scrub(text):
-    """Text that is valid UTF-8, whatever surrogates it had."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
 def dump(value):
-    """JSON of None, bool, int, str, list and dict. The json module would cost more than the whole start."""
-    if value is None:
-        return "null"
-    if value is True:
-        return "true"
-    if value is False:
-        return "false"
-    if isinstance(value, int):
-        return int.__repr__(value)
-    if isinstance(value, str):
-        return encode_basestring_ascii(scrub(value))
-    if isinstance(value, dict):
-        return "{" + ",".join([dump(key) + ":" + dump(item) for key, item in value.items()]) + "}"
-    return "[" + ",".join([dump(item) for item in value]) + "]"
+    """JSON of what frames hold. The json module would cost more than the whole start."""
+    text = "".join(encode(value, 0))
+    return text if "\\ud" not in text else "".join(encode(part("imports").scrubbed(value), 0))
 
 
 class Inbox:
@@ -517,7 +505,7 @@ def run_text(text, name):
 
 def begin(header):
     """What a cell does first, already interruptible."""
-    heal()
+    see_to_folder()
     keep_input(header["code"])
     give_stdin(header.get("stdin"))
     NAMES.pop("__warningregistry__", None)
@@ -563,6 +551,7 @@ def run_cell(header):
     send(report)
     session.nonce = None
     session.copy_owed = session.copy_below > 0
+    guarded(heal)
 
 
 # ---------------------------------------------------------------- values
@@ -663,7 +652,9 @@ def finish_output():
 
 
 def flush_streams():
-    for stream in (getattr(sys, "stdout", None), getattr(sys, "stderr", None), streams[1], streams[2]):
+    out, err = streams[1], streams[2]
+    now = getattr(sys, "stdout", None), getattr(sys, "stderr", None)
+    for stream in (*[stream for stream in now if stream is not out and stream is not err], out, err):
         try:
             stream.flush()
         except Exception:
@@ -699,14 +690,17 @@ def open_stream(fd):
     return io.TextIOWrapper(raw, "UTF-8", "backslashreplace", line_buffering=True)
 
 
+def know_outputs():
+    IDENTITIES.update([(fd, identity(fd)) for fd in (1, 2)])
+
+
 def heal():
-    """Puts right what an earlier cell left broken: the interrupt handler, descriptors 1 and 2, sys.stdout, the folder."""
+    """Puts right what a cell left broken: the interrupt handler, descriptors 1 and 2, sys.stdout."""
     if _signal.getsignal(_signal.SIGINT) is not on_interrupt:
         _signal.signal(_signal.SIGINT, on_interrupt)
     for fd, copy in ((1, OUT_COPY), (2, ERR_COPY)):
         try:
-            found = identity(fd)
-            whole = found == IDENTITIES.setdefault(fd, found)
+            whole = identity(fd) == IDENTITIES[fd]
         except OSError:
             whole = False
         if not whole:
@@ -719,6 +713,10 @@ def heal():
         usable = hasattr(kind, "write") and not (kind.__module__ == "_io" and stream.closed)
         if not usable:
             setattr(sys, name, streams[fd])
+
+
+def see_to_folder():
+    """Whoever else may change the sandbox's files can have removed it."""
     try:
         getcwd()
     except OSError:
@@ -940,4 +938,5 @@ else:
     set_up_paths(find_site())
     set_up_commands()
     set_up()
+    know_outputs()
 serve()

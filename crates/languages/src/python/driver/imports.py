@@ -225,6 +225,7 @@ def rehearse():
         core.guarded(core.publish, value)
         core.guarded(core.finish_output)
         core.send({"type": "done", "nonce": session.nonce, "status": "ok"})
+        core.guarded(core.heal)
     finally:
         core.close(core.CONTROL_OUT)
         core.CONTROL_OUT = told
@@ -243,6 +244,20 @@ def forget(names):
     core.remember.size -= len(core.SOURCES.pop(name, ""))
     if "linecache" in sys.modules:
         sys.modules["linecache"].cache.pop(name, None)
+
+
+def scrub(text):
+    """Text that is valid UTF-8, whatever surrogates it had."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def scrubbed(value):
+    """The same with text that is valid UTF-8."""
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, dict):
+        return {scrub(key): scrubbed(item) for key, item in value.items()}
+    return [scrubbed(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def settle():
