@@ -100,6 +100,10 @@ fn live(
         done = plan.len();
         cradle::lock(prepared, Steps::all(request, &plan), &socket, &mut devices)
     });
+    if ahead.is_some() && ready.is_err() {
+        // Nobody waits yet. Who does later gets another one, and what fails then is told.
+        exit_now(1);
+    }
     let Ok(Some((ToCradle::Make(request, shows), mut descriptors))) = receive_one(socket.as_fd()) else {
         exit_now(0)
     };

@@ -13,7 +13,7 @@ the session if the process that it was made of is gone by then. How it keeps out
 Threads do not survive a fork, so a session that has some keeps no copy. Child processes do not either, but there the
 restored session can say so: they are reported as killed, which they were.
 
-Time: making copies takes at most a twentieth of the session's time, counted as processor time (on a machine that is busy
+Time: making copies takes at most three hundredths of the session's time, counted as processor time (on a machine that is busy
 with something else a copy is not dearer, it only waits), and where many others want the processors it waits for as long as
 the host says. Whoever sends cells faster than that loses what the last few did. Memory: no copy is made above a share of
 the limit; what a copy costs while a cell runs is the launcher's matter, which knows it by its name.
@@ -29,7 +29,7 @@ import posix
 
 select = core.standard("select")
 NAME = b"sandcell-copy"
-SHARE = 0.05
+SHARE = 0.03
 # What may be spent before there was time to earn it, in seconds. It is paid back: nothing is earned until then.
 ADVANCE = 0.05
 PAGE = posix.sysconf("SC_PAGESIZE")
