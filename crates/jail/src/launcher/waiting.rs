@@ -101,8 +101,8 @@ fn live(
         cradle::lock(prepared, Steps::all(request, &plan), &socket, &mut devices)
     });
     if ahead.is_some() && ready.is_err() {
-        // Nobody waits yet. Who does later gets another one, and what fails then is told.
-        exit_now(1);
+        // Whoever wants one from now on gets another; whoever has been given this one already is told.
+        let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Read);
     }
     let Ok(Some((ToCradle::Make(request, shows), mut descriptors))) = receive_one(socket.as_fd()) else {
         exit_now(0)

@@ -153,7 +153,8 @@ std::arch::global_asm!(
 //
 // Sets a copy of this process aside, which must have one thread and block all signals. The copy is no child of it: a process
 // in the middle makes it and ends. That one shares this one's memory, which stands still meanwhile, so that only the copy costs
-// what a fork does; and it touches nothing there but `copy`, where it puts the copy's id, or minus the error's number.
+// what a fork does; and it touches nothing there but `copy`, where it puts the copy's id, or minus the error's number; what stands there before, should
+// somebody kill it on the way.
 //
 // Returned is 0 in the copy, whose group of processes is that of the one in the middle; else the id of that, which has ended and
 // is to be waited for with __WALL (no signal tells of it), or minus the error's number. `thread` is where the C library keeps the
@@ -189,6 +190,8 @@ std::arch::global_asm!(
     "xor edi, edi",
     "xor esi, esi",
     "syscall",
+    "test rax, rax",
+    "jnz 2f",
     "mov eax, {clone}",
     "mov edi, {aside}",
     "xor esi, esi",
@@ -198,6 +201,7 @@ std::arch::global_asm!(
     "syscall",
     "test rax, rax",
     "jz 4f",
+    "2:",
     "mov [rbp], rax",
     "3:",
     "mov eax, {exit}",
@@ -249,6 +253,7 @@ std::arch::global_asm!(
     "mov x0, #0",
     "mov x1, #0",
     "svc #0",
+    "cbnz x0, 2f",
     "mov x8, #{clone}",
     "movz x0, #({aside} & 0xffff)",
     "movk x0, #({aside} >> 16), lsl #16",
@@ -258,6 +263,7 @@ std::arch::global_asm!(
     "mov x4, x9",
     "svc #0",
     "cbz x0, 4f",
+    "2:",
     "str x0, [x10]",
     "3:",
     "mov x8, #{exit}",

@@ -9,7 +9,6 @@ use rmcp::model::{
     JsonRpcVersion2_0, RequestId, RequestMetaObject,
 };
 use serde::Deserialize;
-use serde_json::Value;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -19,39 +18,35 @@ struct Message {
     id: RequestId,
     #[serde(rename = "method")]
     _method: CallToolRequestMethod,
-    params: JsonObject,
+    params: Params,
+}
+
+#[derive(Deserialize)]
+struct Params {
+    name: String,
+    arguments: Option<JsonObject>,
+    _meta: Option<JsonObject>,
+    #[serde(flatten)]
+    others: JsonObject,
 }
 
 /// The call that this is; none if it is anything else, or has anything else in it.
 pub(super) fn call_of_tool(line: &[u8]) -> Option<ClientJsonRpcMessage> {
     // A list of the fields' values would be taken as well.
-    let Message { id, mut params, .. } = line.starts_with(b"{").then(|| serde_json::from_slice(line).ok())??;
-    let Some(Value::String(name)) = params.remove("name") else {
-        return None;
-    };
-    let mut call = CallToolRequestParams::new(name);
-    call.arguments = object(params.remove("arguments"))?;
-    let meta = object(params.remove("_meta"))?;
-    if !params.is_empty() {
+    let Message { id, params, .. } = line.starts_with(b"{").then(|| serde_json::from_slice(line).ok())??;
+    if !params.others.is_empty() {
         return None;
     }
+    let mut call = CallToolRequestParams::new(params.name);
+    call.arguments = params.arguments;
     let mut request = CallToolRequest::new(call);
-    if let Some(meta) = meta {
+    if let Some(meta) = params._meta {
         request.extensions.insert(RequestMetaObject::from(meta));
     }
     Some(ClientJsonRpcMessage::request(
         ClientRequest::CallToolRequest(request),
         id,
     ))
-}
-
-/// The object that stands there, if one does; none if it is something else.
-fn object(value: Option<Value>) -> Option<Option<JsonObject>> {
-    match value {
-        None | Some(Value::Null) => Some(None),
-        Some(Value::Object(found)) => Some(Some(found)),
-        Some(_) => None,
-    }
 }
 
 #[cfg(test)]
@@ -106,6 +101,8 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":["run"]}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run"},"result":{}}"#,
             r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"tools/call","params":{"name":"run"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run","name":"other"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run","arguments":{},"arguments":{}}}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run","requestState":"s"}}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run","task":{}}}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run"}} x"#,

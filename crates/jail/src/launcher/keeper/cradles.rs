@@ -101,22 +101,29 @@ impl Cradles {
         self.last = wanted.map(|request| (request, self.last.is_some_and(|(last, _)| last == request)));
     }
 
-    /// One that can become this.
-    fn take(&mut self, wanted: &Wanted) -> Option<Cradle> {
-        let found = self.waiting.iter().position(|cradle| wanted.suits(cradle.ahead))?;
-        self.waiting.remove(found)
+    /// The first that is wanted for which there is a cradle, and that.
+    fn pair(&mut self) -> Option<(Cradle, Wanted)> {
+        if self.waiting.is_empty() {
+            return None;
+        }
+        let mut pairs = self.wanted.iter().enumerate().filter_map(|(of_wanted, wanted)| {
+            let found = self.waiting.iter().position(|cradle| wanted.suits(cradle.ahead))?;
+            Some((found, of_wanted))
+        });
+        let (found, of_wanted) = pairs.next()?;
+        self.waiting.remove(found).zip(self.wanted.remove(of_wanted))
     }
 
-    /// How many more are to be made for those that are wanted.
+    /// How many more are to be made for those that are wanted, of which none can have one that waits.
     fn missing(&self) -> usize {
-        let Some(first) = self.wanted.front() else { return 0 };
-        let coming = self.orders.iter().filter(|order| first.suits(order.ahead)).count();
+        let suits = |order: &&Order| self.wanted.iter().any(|wanted| wanted.suits(order.ahead));
+        let coming = self.orders.iter().filter(suits).count();
         let missing = self.wanted.len().saturating_sub(coming);
         missing.min(ORDERS.saturating_sub(self.orders.len()))
     }
 
     /// Whether there is, or will be, one for the first that is wanted.
-    fn serve_first(&self) -> bool {
+    fn first_is_served(&self) -> bool {
         let ahead = self.orders.iter().map(|order| order.ahead);
         let mut ahead = ahead.chain(self.waiting.iter().map(|cradle| cradle.ahead));
         self.wanted
@@ -240,43 +247,53 @@ impl Keeper {
 
     /// Gives cradles to those who wait for one, and asks for as many as are missing. False when the server is gone.
     pub(super) fn serve_wanted(&mut self) -> bool {
-        while let Some(wanted) = self.cradles.wanted.pop_front() {
-            let Some(cradle) = self.cradles.take(&wanted) else {
-                self.cradles.wanted.push_front(wanted);
-                for _ in 0..self.cradles.missing() {
-                    if let Err(error) = self.add_cradle() {
+        loop {
+            while let Some((cradle, wanted)) = self.cradles.pair() {
+                let id = wanted.id;
+                match self.begin(cradle, wanted) {
+                    Ok(()) => self.listen(id),
+                    Err(error) => {
                         let error = StepError::new("start a process", None, &error);
-                        if !self.cradles.serve_first() && !self.fail_wanted(error) {
+                        if self.tell(&FromLauncher::Failed { id, error }).is_err() {
                             return false;
                         }
-                        break;
-                    }
-                    self.let_one_go();
-                }
-                // Without a nursery it is there already.
-                if !self.cradles.orders.is_empty() {
-                    return true;
-                }
-                continue;
-            };
-            let id = wanted.id;
-            match self.begin(cradle, wanted) {
-                Ok(()) => self.listen(id),
-                Err(error) => {
-                    let error = StepError::new("start a process", None, &error);
-                    if self.tell(&FromLauncher::Failed { id, error }).is_err() {
-                        return false;
                     }
                 }
             }
+            if self.cradles.wanted.is_empty() {
+                return true;
+            }
+            let mut failed = None;
+            for _ in 0..self.cradles.missing() {
+                failed = self.add_cradle().err();
+                if failed.is_some() {
+                    break;
+                }
+                self.let_one_go();
+            }
+            if let Some(error) = failed
+                && !self.cradles.first_is_served()
+            {
+                if !self.fail_wanted(StepError::new("start a process", None, &error)) {
+                    return false;
+                }
+            } else if !self.cradles.orders.is_empty() {
+                return true;
+            }
+            // Without a nursery those that were added are there already.
         }
-        true
     }
 
-    /// One that gets ready for something else than what is wanted gives way to one that was just made.
+    /// Where there are more than shall wait, one that nobody wants gives way to one that was just made.
     fn let_one_go(&mut self) {
-        let found = self.cradles.waiting.iter().position(|cradle| cradle.ahead.is_some());
-        let Some(cradle) = found.and_then(|found| self.cradles.waiting.remove(found)) else {
+        let cradles = &mut self.cradles;
+        let unwanted = |cradle: &Cradle| !cradles.wanted.iter().any(|wanted| wanted.suits(cradle.ahead));
+        let found = cradles.waiting.iter().position(unwanted);
+        let too_many = cradles.len() > self.prepared.template.spares;
+        let Some(cradle) = found
+            .filter(|_| too_many)
+            .and_then(|found| cradles.waiting.remove(found))
+        else {
             return;
         };
         let _ = pidfd_send_signal(&cradle.pidfd, Signal::KILL);
@@ -475,10 +492,19 @@ impl Keeper {
                 self.strays |= order.is_first;
                 self.give_up(order.group);
                 self.cradles.has_failed();
-                let FromNursery::Failed(error) = answer else {
-                    return self.serve_wanted();
-                };
-                self.fail_wanted(error) && self.serve_wanted()
+                // What was to wait is nobody's.
+                let was_wanted = self
+                    .cradles
+                    .wanted
+                    .front()
+                    .is_some_and(|first| first.suits(order.ahead));
+                if let FromNursery::Failed(error) = answer
+                    && was_wanted
+                    && !self.fail_wanted(error)
+                {
+                    return false;
+                }
+                self.serve_wanted()
             }
         }
     }

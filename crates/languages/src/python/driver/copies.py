@@ -234,6 +234,10 @@ def make():
             freeze(origin)
             become(name.strip(), mask)
             return
+        if pid > 0:
+            # Before handlers of the program's run again, which may raise.
+            copy.pid, copy.started = pid, start_of(pid)
+            end(*old)
     except BaseException:
         if core.getpid() != origin:
             core._exit(70)
@@ -243,8 +247,6 @@ def make():
             session.copying = False
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
     if pid > 0:
-        copy.pid, copy.started = pid, start_of(pid)
-        end(*old)
         if tasks() > 1:
             # Not those that end before a fork and begin again after it, as those of OpenBLAS do.
             copy.threads = tasks()
@@ -273,12 +275,14 @@ def by_machine_code():
     pid, middle = core.PARTS["parent"].set_aside()
     if middle <= 0:
         return pid, 0
+    elsewhere = FIXED_COST
     try:
         # The clock of a process that has ended stands, until it was waited for.
         elsewhere = time.clock_gettime((~middle << 3) | PROCESS_CLOCK)
-    except OSError:
-        elsewhere = FIXED_COST
-    core.waitpid(middle, WAIT_ALL)
+    except Exception:
+        pass  # a clock of the program's own
+    finally:
+        core.waitpid(middle, WAIT_ALL)
     return pid, elsewhere
 
 
@@ -319,7 +323,7 @@ def rehearse():
         header, _ = core.scan('{"type":"run","cell":1,"nonce":"sandcell-1","code":"x += 1","stdin":null}', 0)
         tree = compile(header["code"], "<sandcell rehearsal>", "exec", core.ONLY_AST | flags, True)
         eval(compile(tree, "<sandcell rehearsal>", "exec", flags, True), {"x": 0})
-        core.dump({"type": "done", "nonce": header["nonce"], "status": "ok"}).encode("ascii")
+        core.dump({"type": "done", "nonce": header["nonce"], "status": "ok"})
     except Exception:
         pass  # a hook of the program's that raises
 
@@ -428,7 +432,7 @@ def become(name, mask):
     del things
     tell_libraries()
     forget_signals()
-    session.copying = False
+    session.copying = session.whole = False
     _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
     base = session.last_nonce.rpartition("-")[0]
     await_word(b"\nsandcell-resume %s\n" % base.encode("ascii"))

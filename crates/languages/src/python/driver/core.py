@@ -13,6 +13,7 @@ import sys
 import posix
 import builtins
 import io
+import _codecs
 import _signal
 import _thread
 from posix import _exit, close, dup2, fork, fstat, getcwd, getpid, kill, pipe, read, readv, set_blocking, setpgid
@@ -21,14 +22,14 @@ from posix import setsid, waitpid, write
 import _ast
 
 try:
-    from _json import encode_basestring_ascii, make_encoder, make_scanner
+    from _json import encode_basestring, make_encoder, make_scanner
 
-    encode = make_encoder(None, list, encode_basestring_ascii, None, ":", ",", False, False, True)
+    encode = make_encoder(None, list, encode_basestring, None, ":", ",", False, False, False)
 except ImportError:  # an interpreter without the accelerator
     from json.encoder import JSONEncoder
     from json.scanner import py_make_scanner as make_scanner
 
-    encode = JSONEncoder(separators=(",", ":")).iterencode
+    encode = JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).iterencode
 
 HOME = "/home/user"
 TEXT_LIMIT = 64 << 10
@@ -65,6 +66,7 @@ class Session:
     copying = False  # a fork is under way, or this process is one, that nobody's fork handlers may see
     copy_below = 0  # the memory up to which the session keeps a copy of itself; 0 for none
     copy_after = 0  # for how many milliseconds others want the processors more
+    whole = False  # nothing that a cell can break is broken, since the last one
     copy_owed = False  # a cell has run since the last copy
     future = 0  # `from __future__` flags of earlier cells
     loop = None  # for top-level await
@@ -104,8 +106,10 @@ scan = make_scanner(_scanner_rules)
 
 def dump(value):
     """JSON of what frames hold. The json module would cost more than the whole start."""
-    text = "".join(encode(value, 0))
-    return text if "\\ud" not in text else "".join(encode(part("imports").scrubbed(value), 0))
+    return "".join(encode(value, 0)).encode("utf-8", "sandcell")
+
+
+_codecs.register_error("sandcell", lambda error: part("imports").spell_out(error))
 
 
 class Inbox:
@@ -182,7 +186,7 @@ def send(header, blobs=()):
         return
     if blobs:
         header["blobs"] = [{"mime": mime, "bytes": len(data)} for mime, data in blobs]
-    text = dump(header).encode("ascii")
+    text = dump(header)
     size = 4 + len(text) + sum([len(data) for _, data in blobs])
     frame = b"".join(
         [size.to_bytes(4, "little"), len(text).to_bytes(4, "little"), text, *[data for _, data in blobs]]
@@ -505,7 +509,13 @@ def run_text(text, name):
 
 def begin(header):
     """What a cell does first, already interruptible."""
-    see_to_folder()
+    if not session.whole or sys.stdout is not streams[1] or sys.stderr is not streams[2]:
+        heal()
+    session.whole = False
+    try:
+        getcwd()
+    except OSError:  # whoever else may change the sandbox's files can have removed it
+        part("imports").leave_folder()
     keep_input(header["code"])
     give_stdin(header.get("stdin"))
     NAMES.pop("__warningregistry__", None)
@@ -519,11 +529,10 @@ def begin(header):
 def run_cell(header):
     session.pending = False
     session.nonce = session.last_nonce = header["nonce"]
-    session.cell = header["cell"]
+    session.cell, session.packages = header["cell"], header.get("packages")
     session.copy_below, session.copy_after = header.get("copy_below", 0), header.get("copy_after", 0)
     session.shown, session.dropped, session.captured, session.failed = 0, 0, None, None
     session.syntax_error = None
-    session.packages = header.get("packages")
     value, error = guarded(begin, header)
     if error is None and inbox.interrupt_waits(session.nonce):
         session.pending = True  # raised in the code: out of the reading it could lose half a frame
@@ -652,8 +661,7 @@ def finish_output():
 
 
 def flush_streams():
-    out, err = streams[1], streams[2]
-    now = getattr(sys, "stdout", None), getattr(sys, "stderr", None)
+    now, out, err = (getattr(sys, "stdout", None), getattr(sys, "stderr", None)), streams[1], streams[2]
     for stream in (*[stream for stream in now if stream is not out and stream is not err], out, err):
         try:
             stream.flush()
@@ -692,6 +700,7 @@ def open_stream(fd):
 
 def know_outputs():
     IDENTITIES.update([(fd, identity(fd)) for fd in (1, 2)])
+    session.whole = True
 
 
 def heal():
@@ -700,7 +709,7 @@ def heal():
         _signal.signal(_signal.SIGINT, on_interrupt)
     for fd, copy in ((1, OUT_COPY), (2, ERR_COPY)):
         try:
-            whole = identity(fd) == IDENTITIES[fd]
+            whole = identity(fd) == IDENTITIES.get(fd)
         except OSError:
             whole = False
         if not whole:
@@ -713,15 +722,7 @@ def heal():
         usable = hasattr(kind, "write") and not (kind.__module__ == "_io" and stream.closed)
         if not usable:
             setattr(sys, name, streams[fd])
-
-
-def see_to_folder():
-    """Whoever else may change the sandbox's files can have removed it."""
-    try:
-        getcwd()
-    except OSError:
-        posix.chdir(HOME if posix.access(HOME, 0) else "/")
-        print("sandcell: the working folder was deleted; it is now " + getcwd(), file=sys.stderr)
+    session.whole = not _thread._count()  # threads can break it again
 
 
 class StdinMissing(EOFError):

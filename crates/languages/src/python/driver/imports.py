@@ -246,18 +246,14 @@ def forget(names):
         sys.modules["linecache"].cache.pop(name, None)
 
 
-def scrub(text):
-    """Text that is valid UTF-8, whatever surrogates it had."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+def leave_folder():
+    posix.chdir(core.HOME if posix.access(core.HOME, 0) else "/")
+    print("sandcell: the working folder was deleted; it is now " + posix.getcwd(), file=sys.stderr)
 
 
-def scrubbed(value):
-    """The same with text that is valid UTF-8."""
-    if isinstance(value, str):
-        return scrub(value)
-    if isinstance(value, dict):
-        return {scrub(key): scrubbed(item) for key, item in value.items()}
-    return [scrubbed(item) for item in value] if isinstance(value, (list, tuple)) else value
+def spell_out(error):
+    """Half a character becomes the words of its escape sequence, as `backslashreplace` has them, within JSON."""
+    return "".join(["\\\\u%04x" % ord(half) for half in error.object[error.start : error.end]]), error.end
 
 
 def settle():

@@ -266,7 +266,8 @@ def thread_id():
     found = ctypes.c_long(0)
     if LIBRARY.prctl(PR_GET_TID_ADDRESS, ctypes.c_long(ctypes.addressof(found)), 0, 0, 0):
         return 0
-    return found.value if ctypes.c_int.from_address(found.value).value == core.getpid() else 0
+    known = found.value and ctypes.c_int.from_address(found.value).value == core.getpid()
+    return found.value if known else 0
 
 
 def processor():

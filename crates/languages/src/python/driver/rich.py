@@ -195,7 +195,7 @@ def as_bytes(mime, data):
         text = json.dumps(data, allow_nan=False)
     except (ValueError, TypeError):
         text = json.dumps(json.loads(json.dumps(data, default=str), parse_constant=lambda name: None))
-    return core.part("imports").scrub(text).encode("utf-8")
+    return text.encode("utf-8", "backslashreplace")
 
 
 # ---------------------------------------------------------------- types that get more
