@@ -1,4 +1,4 @@
-//! Our own words as rmcp's types. Together with `server` and `stdio::transport`, the only code that names them.
+//! Our own words as rmcp's types. Together with `server`, `stdio::transport` and `stdio::direct`, the only code that names them.
 
 use rmcp::model::{
     CallToolResult, CompleteRequestParams, CompleteResult, CompletionInfo, ContentBlock, ErrorCode, ErrorData,
