@@ -153,8 +153,8 @@ std::arch::global_asm!(
 //
 // Sets a copy of this process aside, which must have one thread and block all signals. The copy is no child of it: a process
 // in the middle makes it and ends. That one shares this one's memory, which stands still meanwhile, so that only the copy costs
-// what a fork does; and it touches nothing there but `copy`, where it puts the copy's id, or minus the error's number; what stands there before, should
-// somebody kill it on the way.
+// what a fork does; and it touches nothing there but `copy`, where it puts the copy's id, or minus the error's number. Should
+// somebody kill it on the way, that is as it was.
 //
 // Returned is 0 in the copy, whose group of processes is that of the one in the middle; else the id of that, which has ended and
 // is to be waited for with __WALL (no signal tells of it), or minus the error's number. `thread` is where the C library keeps the

@@ -46,6 +46,30 @@ async fn a_daemon_that_holds_the_output_open_does_not_delay_the_news_of_a_crash(
 }
 
 #[tokio::test]
+async fn what_a_thread_breaks_after_its_cell_is_mended_for_the_next_one() {
+    let mut python = python!();
+    for late in [
+        "with open('log', 'w') as f: sys.stdout = f; time.sleep(0.3)",
+        "time.sleep(0.3); os.close(1); os.close(2)",
+        "time.sleep(0.3); sys.stderr.close(); sys.stdout.close()",
+    ] {
+        let code =
+            format!("import os, sys, threading, time\ndef late():\n    {late}\nthreading.Thread(target=late).start()");
+        python.run(&code).await.ok();
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        let ran = python
+            .run("print('seen', file=sys.stderr); print('heard'); os.system('echo said')")
+            .await
+            .ok();
+        assert_eq!(
+            (ran.stdout.as_str(), ran.stderr.as_str()),
+            ("heard\nsaid\n", "seen\n"),
+            "{late}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn broken_streams_and_descriptors_are_mended_for_the_next_cell() {
     let mut python = python!();
     for code in [

@@ -1,8 +1,7 @@
 //! Calls of tools, read in one go.
 //!
-//! rmcp's own types try one kind of message after another, each on a copy of the message: two thirds of what a server does before it knows
-//! which tool is called. Nearly all messages are calls of tools in the plain form that is read here. Everything else, wrong messages
-//! among it, is left to rmcp.
+//! rmcp's own types try one kind of message after another, each on what was kept of the whole message. Nearly all messages are calls of
+//! tools in the plain form that is read here. Everything else, wrong messages among it, is left to rmcp.
 
 use rmcp::model::{
     CallToolRequest, CallToolRequestMethod, CallToolRequestParams, ClientJsonRpcMessage, ClientRequest, JsonObject,

@@ -139,6 +139,30 @@ fn the_result_names_the_execution_whose_state_is_back() {
 }
 
 #[test]
+fn a_handler_that_raises_while_a_copy_is_made_leaves_no_unknown_one() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = Kept::start(&place);
+    let run = |code: &str| server.server.call("execute_code", json!({"code": code}));
+    // It runs as soon as signals are let through again.
+    let setup = "import os, signal, subprocess\ntold = []\ndef raises(number, frame):\n    \
+        if frame.f_code.co_name == 'make':\n        told.append(number)\n        raise TimeoutError\n\
+        handler = signal.signal(signal.SIGUSR1, raises)\n\
+        loud = subprocess.Popen(['sh', '-c', 'while :; do kill -USR1 $PPID || exit; sleep 0.0005; done'])";
+    assert_eq!(run(setup).status(), "ok");
+    until(PATIENCE, "the handler has raised several times", || {
+        let times = run("print(len(told))").output().trim().parse::<usize>().ok()?;
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(server.copies().len() < 3, "{:?}", server.copies());
+        (times >= 5).then_some(())
+    });
+    assert_eq!(run("loud.kill(); loud.wait(); 1").status(), "ok");
+    until(PATIENCE, "one copy is left", || {
+        (server.copies().len() == 1).then_some(())
+    });
+}
+
+#[test]
 fn a_restored_session_prints_also_if_it_printed_to_a_file_that_is_closed_now() {
     let _turn = begin!();
     let place = Place::new();

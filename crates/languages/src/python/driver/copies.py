@@ -424,12 +424,13 @@ def become(name, mask):
     copy.pid, copy.why = 0, None
     purse.faults = None
     things = core.standard("gc").get_objects()
-    for action in (close_files, end_children, end_loops, renumber):
+    for action in (close_files, end_children, end_loops):
         try:
             action(things)
         except Exception:
             pass  # a library that is not what it was: its things stay as they are
     del things
+    core.guarded(core.part("imports").renumber)
     tell_libraries()
     forget_signals()
     session.copying = session.whole = False
@@ -512,13 +513,6 @@ def end_loops(things):
     if loops:
         session.loop = asyncio.new_event_loop()
         asyncio.set_event_loop(session.loop)
-
-
-def renumber(_things):
-    """The number that the system has for this thread is another one."""
-    threading = sys.modules.get("threading")
-    if threading:
-        threading.main_thread()._set_native_id()
 
 
 def tell_libraries():

@@ -246,6 +246,13 @@ def forget(names):
         sys.modules["linecache"].cache.pop(name, None)
 
 
+def renumber():
+    """After a fork without Python's own round of it: the number that the system has for this thread is another one."""
+    threading = sys.modules.get("threading")
+    if threading:
+        threading.main_thread()._set_native_id()
+
+
 def leave_folder():
     posix.chdir(core.HOME if posix.access(core.HOME, 0) else "/")
     print("sandcell: the working folder was deleted; it is now " + posix.getcwd(), file=sys.stderr)

@@ -73,7 +73,8 @@ def live():
     loaded = core.part("imports").preload(core.inbox.next())
     change_environment(usual, while_loading)
     core.guarded(find_numpy)
-    if executable(bytes(16)) < 0 or not thread_id():
+    way.thread, way.processor = thread_id(), processor()
+    if executable(bytes(16)) < 0 or not way.thread:
         core.say("sandcell: no memory that can be executed, or no GNU C library: no warmed interpreter\n")
         core._exit(70)
     # The numbers stay taken: what children are handed lies above them.
@@ -203,7 +204,6 @@ def learn(told):
             core._exit(70)
         way.carry_out = ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p)(place)
         way.aside = ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long)(place + len(code))
-        way.thread, way.processor = thread_id(), processor()
     way.kept = []
     if way.user != told["user"]:
         way.user = core.USER = told["user"]
@@ -351,7 +351,7 @@ def become(of_site):
         sys.path_importer_cache.clear()
         if "TZ" in other or "TZ" in header["without"]:
             core.standard("time").tzset()
-        for library in (new_numpy, new_identities, new_keys, new_thread):
+        for library in (new_numpy, new_identities, new_keys, core.part("imports").renumber):
             core.guarded(library)
         version = "%d.%d.%d" % sys.version_info[:3]
         core.send({"type": "ready", "version": version, "pid": core.PID})
@@ -415,13 +415,6 @@ def new_numpy():
         ctypes.memmove(way.numpy, posix.urandom(KEY), KEY)
     elif "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
-
-
-def new_thread():
-    """What a handler of forks would have done that is not about locks."""
-    threading = sys.modules.get("threading")
-    if threading:
-        threading.main_thread()._set_native_id()
 
 
 def new_identities():
