@@ -166,16 +166,10 @@ fn a_handler_that_raises_while_a_copy_is_made_leaves_no_unknown_one() {
 fn a_restored_session_prints_also_if_it_printed_to_a_file_that_is_closed_now() {
     let _turn = begin!();
     let place = Place::new();
-    let server = Client::start(&mut place.command(&["serve"]));
-    let id = server.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
-    let run = |code: &str| server.call("execute_code", json!({"code": code, "sandbox_id": id}));
-    assert_eq!(
-        run("import os, sys\nsys.stdout = open('log', 'w')\nx = 41").status(),
-        "ok"
-    );
-    std::thread::sleep(Duration::from_millis(300));
-    assert_ne!(run("os.abort()").status(), "ok");
-    assert_eq!(run("print(x + 1)").output().trim(), "42");
+    let mut session = Kept::start(&place);
+    session.text("import os, sys\nsys.stdout = open('log', 'w')\nx = 41");
+    session.dies("os.abort()");
+    assert_eq!(session.server.text("print(x + 1)").trim(), "42");
 }
 
 #[test]

@@ -329,10 +329,19 @@ fn a_session_that_began_as_a_copy_sets_copies_of_itself_aside_without_being_told
     let setup = "import os, signal, threading\nassert os.getppid() == 0\nx, ends = 41, []\n\
         handler = signal.signal(signal.SIGCHLD, lambda *told: ends.append(told))";
     assert_eq!(run(setup).status(), "ok");
+    let copies = || {
+        let mut found = machine::descendants(server.pid());
+        found.retain(|seen| seen.name == "sandcell-copy" && seen.lives());
+        found
+    };
     for round in 1..4 {
+        // What earlier cells have left to be done is done.
+        let before = settled(copies);
         assert_eq!(run("x += 1").status(), "ok");
-        // Longer than the session waits until it is set aside, and that takes.
-        std::thread::sleep(Duration::from_millis(300));
+        until(PATIENCE, "the session has a new copy", || {
+            let now = copies();
+            (!now.is_empty() && now.is_disjoint(&before)).then_some(())
+        });
         let crash = run("os.abort()");
         assert_ne!(crash.status(), "ok", "{crash:?}");
         let look = "try:\n    child = os.waitpid(-1, os.WNOHANG)\nexcept ChildProcessError:\n    child = None\n\
