@@ -51,7 +51,7 @@ const UNSAFE_FOLDER: &str = "crates/jail/src/sys";
 /// Lines that a source file may have; the house style asks for half of it.
 const LONGEST_FILE: usize = 800;
 /// One that may be longer, and how long: each file of the driver costs every interpreter's start.
-const LONGER: (&str, usize) = ("crates/languages/src/python/driver/core.py", 943);
+const LONGER: (&str, usize) = ("crates/languages/src/python/driver/core.py", 976);
 
 pub fn run() -> Result<()> {
     let faults = faults(&root())?;

@@ -109,6 +109,8 @@ pub enum Signal {
     Interrupt,
     Terminate,
     Kill,
+    /// SIGURG: nobody minds it, and whoever handles it stops waiting.
+    Nudge,
 }
 
 /// Who gets a signal.

@@ -380,6 +380,7 @@ impl Streams {
             AskedSignal::Interrupt => Signal::INT,
             AskedSignal::Terminate => Signal::TERM,
             AskedSignal::Kill => Signal::KILL,
+            AskedSignal::Nudge => Signal::URG,
         };
         let mut others = self.others(stream);
         match scope {

@@ -241,10 +241,12 @@ impl ProcessHandle for Handle {
             return Ok(());
         }
         let name = match signal {
-            // There is none that interrupts, so a program of the sandbox sends it.
-            Signal::Interrupt => {
+            // There are none of these, so a program of the sandbox sends them.
+            Signal::Interrupt | Signal::Nudge => {
                 let pid = self.pid.to_string();
-                let sent = run(&self.inside, &["/bin/sh", "-c", "kill -INT \"$1\"", "sh", &pid], START).await;
+                let option = if signal == Signal::Interrupt { "-INT" } else { "-URG" };
+                let script = "kill \"$1\" \"$2\"";
+                let sent = run(&self.inside, &["/bin/sh", "-c", script, "sh", option, &pid], START).await;
                 return match sent {
                     Ok(()) | Err(Trouble::Status { status: 0, .. }) => Ok(()),
                     Err(trouble) => Err(trouble.of_sandbox()),

@@ -34,6 +34,8 @@ const DRAIN_MAX: Duration = Duration::from_millis(250);
 const EXIT_MAX: Duration = Duration::from_secs(1);
 /// How long an interrupt waits to be announced before the signal is sent all the same.
 const ANNOUNCE_MAX: Duration = Duration::from_millis(300);
+/// How long after an interrupt an interpreter is nudged.
+const NUDGE: Duration = Duration::from_millis(250);
 /// How long a copy may take to become the session.
 const RESTORE_MAX: Duration = Duration::from_secs(2);
 /// A session that uses more than so many tenths of the memory limit keeps no copy of itself.
@@ -129,6 +131,8 @@ struct Link {
     copies: Copies,
     /// The nonce of the running cell. Whoever holds the lock may write to the control channel.
     running: Mutex<Option<String>>,
+    /// Whether the driver knows what a nudge is for.
+    nudged: bool,
 }
 
 #[derive(Debug)]
@@ -206,6 +210,7 @@ impl DriverSession {
                 handle: process.handle,
                 copies: Copies::default(),
                 running: Mutex::new(None),
+                nudged: !start.boot.is_empty(),
             }),
             nonce_base: secret.iter().map(|byte| format!("{byte:02x}")).collect(),
             cells: 0,
@@ -720,10 +725,14 @@ impl Session for DriverSession {
 impl Interrupter for DriverInterrupter {
     /// Announces the interrupt on the control channel first: a driver that has not begun the cell yet ignores the
     /// signal, and finds the announcement when it does. A cell that is over is not interrupted.
+    ///
+    /// An interpreter that notes a signal just before it begins to wait sleeps on, so it is nudged a moment later: that
+    /// ends the waiting, and means nothing to whoever has handled the signal.
     async fn interrupt(&self) -> Result<(), SandboxError> {
         let Some(link) = self.0.upgrade() else {
             return Ok(());
         };
+        let mut interrupted = None;
         if let Ok(running) = timeout(ANNOUNCE_MAX, link.running.lock()).await {
             let Some(nonce) = running.as_ref() else {
                 return Ok(());
@@ -733,8 +742,24 @@ impl Interrupter for DriverInterrupter {
             if let Ok(Err(error)) = timeout(ANNOUNCE_MAX, link.handle.write(Channel::Control, frame)).await {
                 tracing::debug!(%error, "an interrupt could not be announced");
             }
+            interrupted = Some(nonce.clone());
         }
-        link.handle.signal(Signal::Interrupt, SignalScope::Group).await
+        link.handle.signal(Signal::Interrupt, SignalScope::Group).await?;
+        if !link.nudged {
+            return Ok(());
+        }
+        drop(link);
+        tokio::time::sleep(NUDGE).await;
+        let Some(link) = self.0.upgrade() else {
+            return Ok(());
+        };
+        let over = timeout(ANNOUNCE_MAX, link.running.lock())
+            .await
+            .is_ok_and(|running| interrupted.is_some() && *running != interrupted);
+        if over {
+            return Ok(());
+        }
+        link.handle.signal(Signal::Nudge, SignalScope::Group).await
     }
 
     async fn installed(&self, result: Result<String, String>) -> Result<(), SandboxError> {

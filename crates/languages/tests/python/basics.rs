@@ -40,6 +40,78 @@ async fn the_last_expression_is_the_value_unless_a_semicolon_ends_it() {
     }
 }
 
+/// Lines whose kind shows without a syntax tree, and those that only look like them.
+#[tokio::test]
+async fn a_line_that_looks_like_an_assignment_or_a_call_means_what_it_would_mean_among_others() {
+    let mut python = python!();
+    python
+        .run("class C: pass\nc, n, d = C(), 0, {}\nasync def later(v): return v\nf = lambda v=3: v")
+        .await
+        .ok();
+    for (code, expected) in [
+        ("f()", "3"),
+        ("f(1) + f(2)", "3"),
+        ("f(v=5)", "5"),
+        ("f(4); f(5)", "5"),
+        ("f(4);", ""),
+        ("f(6) # )", "6"),
+        ("f('=')", "'='"),
+        ("f(1)if 1 else f(2)", "1"),
+        ("await later(7)", "7"),
+        ("await(later(8))", "8"),
+        ("x = await later(9)", ""),
+        ("x == 9", "True"),
+        ("n += 2", ""),
+        ("n != 2", "False"),
+        ("n <= f(2)", "True"),
+        ("n -= f(1)", ""),
+        ("f(n)", "1"),
+        ("x = y = f(2)", ""),
+        ("f(x).__class__ is (int)", "True"),
+        ("d.setdefault('a', C()).b = (1)", ""),
+        ("d.get('a').b + f(1)", "2"),
+        ("del(n)", ""),
+        ("not(x)", "False"),
+        ("(z := f(4))", "4"),
+        ("print(end='')", ""),
+        ("é = f(1)", ""),
+        ("f(é)", "1"),
+        ("x = 1\rf(2)", "2"),
+        ("x = !echo a", ""),
+        ("f(x[0])", "'a'"),
+    ] {
+        let ran = python.run(code).await.ok();
+        assert_eq!(ran.text(), expected, "{code}");
+        assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("", ""), "{code}");
+    }
+    for (code, name, line) in [
+        ("f(1)) + (2)", "SyntaxError", "f(1)) + (2)"),
+        ("x = = (1)", "SyntaxError", "x = = (1)"),
+        ("None = 1", "SyntaxError", "None = 1"),
+        ("return(1)", "SyntaxError", "outside function"),
+        ("x = 1 / 0", "ZeroDivisionError", "x = 1 / 0"),
+        ("f(1 / 0)", "ZeroDivisionError", "f(1 / 0)"),
+    ] {
+        let ran = python.run(code).await;
+        let error = ran.error();
+        assert!(
+            error.name == name && error.traceback.contains(line),
+            "{code}: {error:?}"
+        );
+    }
+    python
+        .run("import warnings\nwarnings.simplefilter('always')")
+        .await
+        .ok();
+    let ran = python.run("f((1) is 1)").await.ok();
+    assert_eq!(ran.stderr.matches("SyntaxWarning").count(), 1, "{}", ran.stderr);
+    python
+        .run("%config InteractiveShell.ast_node_interactivity = 'none'")
+        .await
+        .ok();
+    assert_eq!(python.run("f(2)").await.ok().text(), "");
+}
+
 #[tokio::test]
 async fn long_containers_break_into_lines_as_in_a_notebook() {
     let mut python = python!();

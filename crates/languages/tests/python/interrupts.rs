@@ -81,9 +81,32 @@ async fn the_code_may_clean_up() {
 async fn an_interrupt_that_is_swallowed_is_only_one() {
     let mut python = python!();
     let code = format!(
-        "import time\ncaught = 0\ntry:\n    {READY}    time.sleep(600)\nexcept KeyboardInterrupt:\n    caught += 1\ntime.sleep(0.3)\ncaught"
+        "import time\ncaught = 0\ntry:\n    {READY}    time.sleep(600)\nexcept KeyboardInterrupt:\n    caught += 1\ntime.sleep(0.6)\ncaught"
     );
     assert_eq!(python.run_interrupted(&code).await.ok().text(), "1");
+}
+
+/// As when the signal comes just before the call: noted, and the call does not know.
+#[tokio::test]
+async fn an_interrupt_that_python_has_noted_and_not_raised_ends_what_waits() {
+    let mut python = python!();
+    let code = format!(
+        "import _thread, signal, threading, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n\
+         threading.Timer(0.05, _thread.interrupt_main).start()\n{READY}time.sleep(600)"
+    );
+    python.run_interrupted(&code).await.interrupted();
+}
+
+#[tokio::test]
+async fn code_that_handles_interrupts_itself_gets_one() {
+    let mut python = python!();
+    let code = format!(
+        "import signal, subprocess, time\nseen = []\nsignal.signal(signal.SIGINT, lambda *_: seen.append('mine'))\n\
+         shell = subprocess.Popen(['sh', '-c', 'trap \"echo seen\" INT; sleep 0.1; sleep 0.3; sleep 0.3'], stdout=-1, text=True)\n\
+         time.sleep(0.1)\n{READY}time.sleep(0.6)\nseen + shell.communicate()[0].split()"
+    );
+    assert_eq!(python.run_interrupted(&code).await.ok().text(), "['mine', 'seen']");
+    assert_eq!(python.run("1 + 1").await.ok().text(), "2");
 }
 
 #[tokio::test]
@@ -202,7 +225,7 @@ async fn code_that_ignores_the_interrupt_can_be_killed() {
     let interrupter = python.interrupter();
     let ran = python
         .run_with(
-            "import time\nprint('on', flush=True)\nwhile True:\n    try:\n        time.sleep(600)\n    except KeyboardInterrupt: pass",
+            "import time\nwhile True:\n    try:\n        print('on', flush=True)\n        time.sleep(600)\n    except KeyboardInterrupt: pass",
             None,
             |_| {
                 let interrupter = Arc::clone(&interrupter);

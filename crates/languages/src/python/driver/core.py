@@ -59,6 +59,7 @@ class Session:
     cell = 0
     armed = False  # an interrupt becomes KeyboardInterrupt
     pending = False  # one came while the cell was between two stretches of user code
+    early = True  # one came while no cell ran, perhaps for the next one
     sending = False  # the main thread writes a frame: an interrupt waits until it is whole
     late = False  # one has waited
     child = False  # this process is a fork made by user code
@@ -228,8 +229,11 @@ def say(text):
 def on_interrupt(_signal_number, frame):
     """SIGINT: ignored between cells, one KeyboardInterrupt in the code of a cell. When it hits `guarded` itself, whose
     handlers must run undisturbed, it also disarms: a second one cannot come out."""
+    if session.nonce is None:
+        session.early = True
+        return
     if not session.armed:
-        session.pending = session.nonce is not None
+        session.pending = True
         return
     if session.sending and _thread.get_ident() == MAIN_THREAD:
         session.late = True
@@ -238,6 +242,10 @@ def on_interrupt(_signal_number, frame):
         session.armed = False
     if not part("imports").in_hook(frame):
         raise KeyboardInterrupt
+
+
+def on_nudge(_signal_number, _frame):
+    """SIGURG: ends a call that waits, so that Python sees what it has noted before."""
 
 
 def on_unraisable(unraisable, tell=sys.unraisablehook):
@@ -457,14 +465,35 @@ def ends_silently(text, last):
     return any([b";" in line.partition(b"#")[0] for line in lines])
 
 
+def plain(text, name):
+    """What `prepare` returns, without the detour by a syntax tree, for a line that can only be an assignment to a name
+    or one expression that begins with a call; else, and where that is wrong, None."""
+    if "\n" in text or "\r" in text or ";" in text:
+        return None
+    name_part, equal, rest = text.partition("=")
+    flags = TOP_LEVEL_AWAIT | session.future
+    try:
+        if equal and rest[:1] != "=" and name_part.rstrip("+-*/%&|^@ ").isidentifier():
+            return compile(text, name, "exec", flags, True), None
+        if text.endswith(")") and text.partition("(")[0].replace(".", "").isidentifier():
+            return None, compile(text, name, "eval", flags, True)
+    except SyntaxError:
+        pass
+    return None
+
+
 def prepare(text, name):
     """Compiles a cell: (code of the statements or None, code of the last expression or None)."""
+    own_way = "shell" in PARTS and PARTS["shell"].SHELL.ast_node_interactivity != "last_expr"
+    ready = None if own_way else plain(text, name)
+    if ready is not None:
+        return ready
     tree = parse(text, name)
     for node in tree.body:
         if type(node) is _ast.ClassDef:
             CLASS_CELLS[node.name] = name
     last, shows = None, True
-    if "shell" in PARTS and PARTS["shell"].SHELL.ast_node_interactivity != "last_expr":
+    if own_way:
         tree, shows = part("shell").interactive(tree)
     if shows and tree.body and type(tree.body[-1]) is _ast.Expr and not ends_silently(text, tree.body[-1]):
         last = tree.body.pop().value
@@ -534,8 +563,10 @@ def run_cell(header):
     session.shown, session.dropped, session.captured, session.failed = 0, 0, None, None
     session.syntax_error = None
     value, error = guarded(begin, header)
-    if error is None and inbox.interrupt_waits(session.nonce):
-        session.pending = True  # raised in the code: out of the reading it could lose half a frame
+    if error is None and session.early:
+        session.early = False
+        if inbox.interrupt_waits(session.nonce):
+            session.pending = True  # raised in the code: out of the reading it could lose half a frame
     if error is None:
         value, error = guarded(execute, header["code"], "<cell %d>" % header["cell"])
     if session.child or getpid() != PID:
@@ -707,6 +738,7 @@ def heal():
     """Puts right what a cell left broken: the interrupt handler, descriptors 1 and 2, sys.stdout."""
     if _signal.getsignal(_signal.SIGINT) is not on_interrupt:
         _signal.signal(_signal.SIGINT, on_interrupt)
+        session.early = True
     for fd, copy in ((1, OUT_COPY), (2, ERR_COPY)):
         try:
             whole = identity(fd) == IDENTITIES.get(fd)
@@ -898,6 +930,7 @@ def set_up():
     """What does not depend on whose session this becomes."""
     global NAMES
     _signal.signal(_signal.SIGINT, on_interrupt)
+    _signal.signal(_signal.SIGURG, on_nudge)
     sys.unraisablehook = on_unraisable
     sys.stdin = NO_STDIN
     posix.register_at_fork = register_at_fork

@@ -177,7 +177,7 @@ def interrupt_again(nonce):
 
 # ---------------------------------------------------------------- modules loaded ahead
 
-REHEARSED = "x = 1\nprint(end='')\nx"
+REHEARSED, PLAIN = "x = 1\nprint(end='')\nx", "print(end='')"
 
 
 def preload(header):
@@ -223,6 +223,7 @@ def rehearse():
         core.guarded(core.begin, {"code": REHEARSED, "stdin": None})
         value, _ = core.guarded(core.execute, REHEARSED, "<cell 1>")
         core.guarded(core.publish, value)
+        core.guarded(core.run_text, PLAIN, "<cell 1>")
         core.guarded(core.finish_output)
         core.send({"type": "done", "nonce": session.nonce, "status": "ok"})
         core.guarded(core.heal)

@@ -130,6 +130,7 @@ impl ProcessHandle for HostProcess {
             Signal::Interrupt => rustix::process::Signal::INT,
             Signal::Terminate => rustix::process::Signal::TERM,
             Signal::Kill => rustix::process::Signal::KILL,
+            Signal::Nudge => rustix::process::Signal::URG,
         };
         self.signal_group(signal);
         Ok(())
