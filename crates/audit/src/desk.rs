@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,9 @@ use crate::pace::{Pace, WINDOW};
 const QUEUE: usize = 4096;
 /// How long events are gathered: what a server that is killed loses at most.
 const GATHER: Duration = Duration::from_millis(20);
+/// So often the thread looks again, as long after each other, before it sleeps until it is woken: waking it takes time from the
+/// call that causes an event.
+const ROUNDS: u32 = 10;
 /// How soon a disk that refused is tried again.
 const AGAIN: Duration = Duration::from_secs(15);
 /// How long what was written may stand before the disk is waited for.
@@ -95,16 +98,17 @@ struct Work {
 
 impl Work {
     fn run(&mut self, requests: &Receiver<Request>) {
+        let mut rounds = 0;
         loop {
-            let mut next = match requests.recv_timeout(self.wait()) {
+            let mut next = match self.next(requests, rounds > 0) {
                 Ok(request) => {
-                    // The rest of a burst comes along.
-                    if self.failed.is_none() {
-                        thread::sleep(GATHER);
-                    }
+                    rounds = ROUNDS;
                     Some(request)
                 }
-                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Timeout) => {
+                    rounds = rounds.saturating_sub(1);
+                    None
+                }
                 Err(RecvTimeoutError::Disconnected) => {
                     self.write();
                     self.sync();
@@ -135,6 +139,22 @@ impl Work {
                 self.sync();
             }
         }
+    }
+
+    /// The first of a burst, when the rest has had time to come along.
+    fn next(&self, requests: &Receiver<Request>, is_awake: bool) -> Result<Request, RecvTimeoutError> {
+        if is_awake && self.failed.is_none() {
+            thread::sleep(GATHER);
+            return requests.try_recv().map_err(|error| match error {
+                TryRecvError::Empty => RecvTimeoutError::Timeout,
+                TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+            });
+        }
+        let request = requests.recv_timeout(self.wait())?;
+        if self.failed.is_none() {
+            thread::sleep(GATHER);
+        }
+        Ok(request)
     }
 
     /// How long until something is to be done if no event comes.

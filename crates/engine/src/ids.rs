@@ -2,6 +2,7 @@
 //!
 //! They are lower-case letters and digits only, so they fit into file names, host names and URLs.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use sandcell_sandbox::{Code, Failure};
@@ -10,6 +11,8 @@ use crate::{ExecutionId, Principal, SandboxId};
 
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const LENGTH: usize = 26;
+/// Ids whose randomness is got together.
+const IDS: usize = 16;
 
 impl SandboxId {
     pub(crate) fn random() -> Result<Self, Failure> {
@@ -31,9 +34,13 @@ impl Principal {
     }
 }
 
+thread_local! {
+    /// Random bytes for the next ids: each is used once.
+    static STOCK: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
 fn random(kind: &str) -> Result<Arc<str>, Failure> {
-    let mut bytes = [0_u8; LENGTH];
-    getrandom::fill(&mut bytes).map_err(|error| {
+    let bytes = random_bytes().map_err(|error| {
         Failure::new(
             Code::Internal,
             format!("the system gave no random bytes for an id: {error}"),
@@ -51,6 +58,23 @@ fn random(kind: &str) -> Result<Arc<str>, Failure> {
     Ok(Arc::from(id))
 }
 
+/// The system is asked for those of several ids at once: most calls then need not ask.
+fn random_bytes() -> Result<[u8; LENGTH], getrandom::Error> {
+    STOCK.with_borrow_mut(|stock| {
+        if stock.is_empty() {
+            let mut fresh = [0; IDS * LENGTH];
+            getrandom::fill(&mut fresh)?;
+            stock.extend_from_slice(&fresh);
+        }
+        let mut bytes = [0; LENGTH];
+        let rest = stock.len().saturating_sub(LENGTH);
+        { bytes.iter_mut() }
+            .zip(stock.drain(rest..))
+            .for_each(|(byte, fresh)| *byte = fresh);
+        Ok(bytes)
+    })
+}
+
 /// An id as a caller sent it, made fit for a message: bounded, and nothing but visible ASCII.
 pub(crate) fn echo(id: &str) -> String {
     let mut text: String = id
@@ -66,6 +90,8 @@ pub(crate) fn echo(id: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -81,8 +107,14 @@ mod tests {
     }
 
     #[test]
-    fn two_ids_differ() {
-        assert_ne!(SandboxId::random().unwrap(), SandboxId::random().unwrap());
+    fn no_two_ids_share_randomness() {
+        let ids: HashSet<_> = (0..1000).map(|_| SandboxId::random().unwrap().0).collect();
+        assert_eq!(ids.len(), 1000);
+        let ends: HashSet<_> = ids
+            .iter()
+            .flat_map(|id| [id[2..15].to_owned(), id[15..].to_owned()])
+            .collect();
+        assert_eq!(ends.len(), 2000);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::num::NonZero;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::available_parallelism;
 use std::time::Duration;
@@ -42,7 +43,9 @@ const OPEN: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_secs(5);
 /// How long making the next one waits for the call that took one: making takes a processor, and a call needs two.
 const AFTER_CALL: Duration = Duration::from_millis(10);
-/// And how long until its answer is on its way to the client.
+/// Most calls are answered in this time. So nobody is told of their ends, which would take time from them.
+const MOST_CALLS: Duration = Duration::from_millis(3);
+/// How long it takes until an answer is on its way to the client.
 const TELLING: Duration = Duration::from_millis(1);
 /// With so long a time without a miss fewer sandboxes wait.
 const QUIET: Duration = Duration::from_secs(60);
@@ -81,6 +84,8 @@ pub(crate) struct Pool {
     wake: Notify,
     /// A call has ended.
     answered: Notify,
+    /// How many have.
+    answers: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -148,6 +153,7 @@ impl Pool {
             state: Mutex::new(state),
             wake: Notify::new(),
             answered: Notify::new(),
+            answers: AtomicU64::new(0),
         }
     }
 
@@ -226,7 +232,20 @@ impl Pool {
 
     /// A call has ended, so the processors are free for making the next one.
     pub(crate) fn call_ended(&self) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
         self.answered.notify_waiters();
+    }
+
+    /// Waits until the call that took one is over, or takes long.
+    async fn pause(&self) {
+        let before = self.answers.load(Ordering::Relaxed);
+        sleep(MOST_CALLS).await;
+        if self.answers.load(Ordering::Relaxed) == before {
+            let over = timeout(AFTER_CALL.saturating_sub(MOST_CALLS), self.answered.notified()).await;
+            if over.is_ok() {
+                sleep(TELLING).await;
+            }
+        }
     }
 
     /// Whether another one should be made now, beside so many that are in the making.
@@ -444,8 +463,7 @@ pub(crate) async fn fill(core: Arc<Core>) {
                 woken = timeout(QUIET, core.pool.wake.notified()) => {
                     // Under load there is no pause to wait for.
                     if woken.is_ok() && making.is_empty() {
-                        let _ = timeout(AFTER_CALL, core.pool.answered.notified()).await;
-                        sleep(TELLING).await;
+                        core.pool.pause().await;
                     }
                 }
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sandcell_sandbox::{Backend, Code, Failure, LAYERS, Language, Sandbox, SandboxError, SandboxSpec};
 use tokio::sync::Semaphore;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{Instrument as _, Span};
 
@@ -27,6 +28,8 @@ pub(crate) const CLOSE: Duration = Duration::from_secs(5);
 
 /// How long a sandbox for one run is left alone after its run, whose answer is on its way.
 const AFTER_ANSWER: Duration = Duration::from_millis(2);
+/// Tasks that an answer passes through.
+const TURNS: usize = 4;
 
 /// What to make, and who may make it, in this order.
 #[derive(Debug, Clone)]
@@ -105,7 +108,11 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, mut plan: Plan, s
     record.born(sandbox.clone());
     let gone = watch(&core, &record, sandbox.as_ref()).await;
     if record.is_for_one_run() {
-        // Ending many processes takes the processors that the answer still needs.
+        // Ending many processes takes the processors that the answer still needs. It is written by tasks that wait for
+        // their turns now; even setting a timer comes after them.
+        for _ in 0..TURNS {
+            yield_now().await;
+        }
         sleep(AFTER_ANSWER).await;
     }
     core.witnesses

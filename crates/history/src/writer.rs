@@ -26,6 +26,8 @@ const QUEUE: usize = 4096;
 const QUEUE_BYTES: u64 = 64 << 20;
 /// How long rows are gathered. A committed row is not lost, and nothing waits longer than this to be one.
 const GATHER: Duration = Duration::from_millis(50);
+/// So often the thread looks again, as long after each other, before it sleeps until it is woken.
+const ROUNDS: u32 = 4;
 /// Rows that are written together.
 const BATCH: usize = 512;
 /// Bytes of rows that are written together: what is too much is deleted after each, before the file is full.
@@ -57,9 +59,17 @@ pub struct Writer {
     lost: AtomicU64,
 }
 
-/// What the thread has not taken yet, in order. It is woken for the first of it and takes all when it was gathered long
-/// enough: woken for each row it would be in the way of the answer that is just being written.
-type Rows = Arc<Mutex<Vec<News>>>;
+/// What the thread has not taken yet. It takes all when it was gathered long enough, and looks again for a while: woken for
+/// each row it would be in the way of the answer that is just being written.
+type Rows = Arc<Mutex<Left>>;
+
+#[derive(Debug, Default)]
+struct Left {
+    /// In order.
+    news: Vec<News>,
+    /// The thread looks by itself, soon.
+    watched: bool,
+}
 
 #[derive(Debug)]
 enum News {
@@ -131,18 +141,19 @@ impl Writer {
         }
     }
 
-    /// Leaves something for the thread, and wakes it if it does not know that there is something.
+    /// Leaves something for the thread, and wakes it unless it looks by itself.
     fn tell(&self, news: News) -> bool {
-        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        if rows.len() >= QUEUE {
+        let mut left = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        if left.news.len() >= QUEUE {
             return self.lose();
         }
-        if rows.is_empty() && !self.send(Request::Rows) {
+        if !left.watched && !self.send(Request::Rows) {
             return false;
         }
-        rows.push(news);
-        let many = rows.len() == BATCH;
-        drop(rows);
+        left.watched = true;
+        left.news.push(news);
+        let many = left.news.len() == BATCH;
+        drop(left);
         if many {
             self.send(Request::Rows);
         }
@@ -256,19 +267,34 @@ impl Desk {
     fn work(&mut self, requests: &Receiver<Request>) {
         self.open();
         let mut due: Option<Instant> = None;
+        let mut rounds = 0;
         loop {
             let wait = due.map_or(LOOK, |due| due.saturating_duration_since(Instant::now()));
             match requests.recv_timeout(wait) {
-                Ok(Request::Rows) if due.is_none() => due = Some(Instant::now() + GATHER),
+                Ok(Request::Rows) if due.is_none() => {
+                    due = Some(Instant::now() + GATHER);
+                    rounds = ROUNDS;
+                }
                 Ok(request) => {
                     self.gather();
                     self.answer(request);
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    self.gather();
+                    rounds = if self.gather() {
+                        ROUNDS
+                    } else {
+                        rounds.saturating_sub(1)
+                    };
                     self.write();
                     self.look();
-                    due = (!self.pending.is_empty()).then(|| Instant::now() + AGAIN);
+                    due = if !self.pending.is_empty() {
+                        rounds = 0;
+                        Some(Instant::now() + AGAIN)
+                    } else if rounds > 0 {
+                        Some(Instant::now() + GATHER)
+                    } else {
+                        None
+                    };
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     self.gather();
@@ -276,15 +302,28 @@ impl Desk {
                     return;
                 }
             }
-            if self.pending.is_empty() && self.rows.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
-                due = None;
+            if rounds == 0 {
+                if self.is_left_something() {
+                    due = Some(Instant::now() + GATHER);
+                    rounds = ROUNDS;
+                } else if self.pending.is_empty() {
+                    due = None;
+                }
             }
         }
     }
 
-    /// Takes the rows that have come.
-    fn gather(&mut self) {
-        let news = std::mem::take(&mut *self.rows.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Sleeps until it is woken from now on, unless something has come meanwhile.
+    fn is_left_something(&self) -> bool {
+        let mut left = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        left.watched = !left.news.is_empty();
+        left.watched
+    }
+
+    /// Takes the rows that have come, if there are any.
+    fn gather(&mut self) -> bool {
+        let news = std::mem::take(&mut self.rows.lock().unwrap_or_else(PoisonError::into_inner).news);
+        let found = !news.is_empty();
         for one in news {
             let done = match one {
                 News::Row(done) => done,
@@ -308,6 +347,7 @@ impl Desk {
                 self.write();
             }
         }
+        found
     }
 
     fn answer(&mut self, request: Request) {

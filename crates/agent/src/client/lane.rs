@@ -17,6 +17,8 @@ use super::process::{EVENTS, after_close};
 
 /// At most so many bytes are read at once, as much as a pipe holds.
 const PIECE: usize = 64 << 10;
+/// So many where little comes: most that a program says is less. A packet, where a program has made its pipe one of packets, is not more.
+const FIRST: usize = 4 << 10;
 
 /// The near ends.
 #[derive(Debug)]
@@ -37,6 +39,8 @@ struct Way {
     channel: Channel,
     /// None after its end.
     pipe: Option<pipe::Receiver>,
+    /// How much is read at once.
+    room: usize,
 }
 
 /// Nobody takes the events any more.
@@ -48,6 +52,7 @@ impl Near {
             Ok::<_, io::Error>(Way {
                 channel,
                 pipe: Some(pipe::Receiver::from_owned_fd(end)?),
+                room: FIRST,
             })
         };
         Ok(Self {
@@ -140,16 +145,14 @@ impl Outward {
                     send(&events, event).await?;
                 }
                 () = self.control.ready() => {
-                    // Looked at first: what stands in it was written after what is found in the others now.
-                    let standing = self.control.standing();
-                    for way in [&mut self.stdout, &mut self.stderr] {
-                        way.pass(way.standing(), &events).await?;
-                    }
-                    // Ready with nothing in it: its end.
-                    self.control.pass(standing.max(1), &events).await?;
+                    // Read before the others are: what it says was written after all that it must not overtake.
+                    let said = self.control.read();
+                    self.stdout.pass_ready(&events).await?;
+                    self.stderr.pass_ready(&events).await?;
+                    self.control.hand_on(said, &events).await?;
                 }
-                () = self.stdout.ready() => self.stdout.pass(PIECE, &events).await?,
-                () = self.stderr.ready() => self.stderr.pass(PIECE, &events).await?,
+                () = self.stdout.ready() => self.stdout.pass_ready(&events).await?,
+                () = self.stderr.ready() => self.stderr.pass_ready(&events).await?,
             }
         }
     }
@@ -175,33 +178,87 @@ impl Way {
     /// Passes on so many bytes, or what there is.
     async fn pass(&mut self, mut missing: usize, events: &mpsc::Sender<ProcessEvent>) -> Result<(), Left> {
         while missing > 0 {
-            let Some(pipe) = &self.pipe else { return Ok(()) };
-            let mut buffer = Vec::with_capacity(missing.min(PIECE));
-            match read(pipe, &mut buffer) {
-                Ok(count) if count > 0 => {
-                    missing = missing.saturating_sub(count);
-                    let (channel, bytes) = (self.channel, Bytes::from(buffer));
-                    send(events, ProcessEvent::Output { channel, bytes }).await?;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Ok(_) | Err(_) => {
-                    self.pipe = None;
-                    send(events, ProcessEvent::Closed { channel: self.channel }).await?;
-                }
-            }
+            let found = self.read();
+            let Found::Output(bytes) = &found else {
+                return self.hand_on(found, events).await;
+            };
+            missing = missing.saturating_sub(bytes.len());
+            self.hand_on(found, events).await?;
         }
         Ok(())
     }
+
+    async fn pass_ready(&mut self, events: &mpsc::Sender<ProcessEvent>) -> Result<(), Left> {
+        let found = self.read();
+        let rest = if found.is_output() { self.standing() } else { 0 };
+        self.hand_on(found, events).await?;
+        self.pass(rest, events).await
+    }
+
+    /// Reads once, as much as a pipe holds if there was much the last time.
+    fn read(&mut self) -> Found {
+        let Some(pipe) = &self.pipe else {
+            return Found::Nothing;
+        };
+        let mut buffer = Vec::with_capacity(self.room);
+        loop {
+            return match read(pipe, &mut buffer) {
+                Ok(count) if count > 0 => {
+                    let is_full = buffer.len() == buffer.capacity();
+                    self.room = if is_full { PIECE } else { FIRST };
+                    Found::Output(Bytes::from(buffer))
+                }
+                Err(Errno::AGAIN) => Found::Nothing,
+                Err(Errno::INTR) => continue,
+                Ok(_) | Err(_) => Found::End,
+            };
+        }
+    }
+
+    async fn hand_on(&mut self, found: Found, events: &mpsc::Sender<ProcessEvent>) -> Result<(), Left> {
+        let channel = self.channel;
+        match found {
+            Found::Output(bytes) => send(events, ProcessEvent::Output { channel, bytes }).await,
+            Found::Nothing => Ok(()),
+            Found::End => {
+                self.pipe = None;
+                send(events, ProcessEvent::Closed { channel }).await
+            }
+        }
+    }
 }
 
-/// Reads what there is. The system is asked first: the runtime may not have heard yet of what has come, and would say that
-/// there is nothing, also of what must be passed on before something else. It is asked then so that it waits anew.
-fn read(pipe: &pipe::Receiver, buffer: &mut Vec<u8>) -> io::Result<usize> {
-    match rustix::io::read(pipe, rustix::buffer::spare_capacity(buffer)) {
-        Err(Errno::AGAIN) => pipe.try_read_buf(buffer),
-        read => Ok(read?),
+/// What reading once has found.
+enum Found {
+    Output(Bytes),
+    Nothing,
+    /// Its end, or that it cannot be read.
+    End,
+}
+
+impl Found {
+    const fn is_output(&self) -> bool {
+        matches!(self, Self::Output(_))
     }
+}
+
+/// Reads what there is. The system is asked in any case: the runtime may not have heard yet of what has come, and would say
+/// that there is nothing, also of what must be passed on before something else. The runtime waits anew where less was found
+/// than there was room for: all that stood in the pipe is taken then.
+fn read(pipe: &pipe::Receiver, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
+    let mut found = None;
+    let known = pipe.try_io(|| {
+        let read = rustix::io::read(pipe, rustix::buffer::spare_capacity(buffer));
+        found = Some(read);
+        match read {
+            Ok(count) if count > 0 && buffer.len() < buffer.capacity() => Err(io::ErrorKind::WouldBlock.into()),
+            Err(Errno::AGAIN) => Err(io::ErrorKind::WouldBlock.into()),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    });
+    // What was found is known by now; this was for the runtime.
+    drop(known);
+    found.unwrap_or_else(|| rustix::io::read(pipe, rustix::buffer::spare_capacity(buffer)))
 }
 
 async fn send(events: &mpsc::Sender<ProcessEvent>, event: ProcessEvent) -> Result<(), Left> {
