@@ -5,11 +5,12 @@
 //! Everything that is awaited from inside either has a deadline or is ended by [`Interrupter::kill`].
 
 mod ask;
+mod interrupter;
 
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -23,6 +24,7 @@ use serde_json::json;
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use self::interrupter::DriverInterrupter;
 use super::copies::Copies;
 use super::frame::{Decoder, Done, Frame, encode};
 
@@ -32,10 +34,6 @@ const START_MAX: Duration = Duration::from_secs(30);
 const DRAIN_MAX: Duration = Duration::from_millis(250);
 /// How long the end of the process may come after that of its control channel.
 const EXIT_MAX: Duration = Duration::from_secs(1);
-/// How long an interrupt waits to be announced before the signal is sent all the same.
-const ANNOUNCE_MAX: Duration = Duration::from_millis(300);
-/// How long after an interrupt an interpreter is nudged.
-const NUDGE: Duration = Duration::from_millis(250);
 /// How long a copy may take to become the session.
 const RESTORE_MAX: Duration = Duration::from_secs(2);
 /// A session that uses more than so many tenths of the memory limit keeps no copy of itself.
@@ -134,9 +132,6 @@ struct Link {
     /// Whether the driver knows what a nudge is for.
     nudged: bool,
 }
-
-#[derive(Debug)]
-struct DriverInterrupter(Weak<Link>);
 
 /// What one cell has shown so far.
 #[derive(Debug, Default)]
@@ -718,86 +713,5 @@ impl Session for DriverSession {
 
     fn aftermath(&self) -> Aftermath {
         self.aftermath.clone()
-    }
-}
-
-#[async_trait]
-impl Interrupter for DriverInterrupter {
-    /// Announces the interrupt on the control channel first: a driver that has not begun the cell yet ignores the
-    /// signal, and finds the announcement when it does. A cell that is over is not interrupted.
-    ///
-    /// An interpreter that notes a signal just before it begins to wait sleeps on, so it is nudged a moment later: that
-    /// ends the waiting, and means nothing to whoever has handled the signal.
-    async fn interrupt(&self) -> Result<(), SandboxError> {
-        let Some(link) = self.0.upgrade() else {
-            return Ok(());
-        };
-        let mut interrupted = None;
-        if let Ok(running) = timeout(ANNOUNCE_MAX, link.running.lock()).await {
-            let Some(nonce) = running.as_ref() else {
-                return Ok(());
-            };
-            let frame = encode(&json!({"type": "interrupt", "nonce": nonce}), &[]);
-            // A cell that was interrupted very often without reading may have filled the pipe: the signal is enough.
-            if let Ok(Err(error)) = timeout(ANNOUNCE_MAX, link.handle.write(Channel::Control, frame)).await {
-                tracing::debug!(%error, "an interrupt could not be announced");
-            }
-            interrupted = Some(nonce.clone());
-        }
-        link.handle.signal(Signal::Interrupt, SignalScope::Group).await?;
-        if !link.nudged {
-            return Ok(());
-        }
-        drop(link);
-        tokio::time::sleep(NUDGE).await;
-        let Some(link) = self.0.upgrade() else {
-            return Ok(());
-        };
-        let over = timeout(ANNOUNCE_MAX, link.running.lock())
-            .await
-            .is_ok_and(|running| interrupted.is_some() && *running != interrupted);
-        if over {
-            return Ok(());
-        }
-        link.handle.signal(Signal::Nudge, SignalScope::Group).await
-    }
-
-    async fn installed(&self, result: Result<String, String>) -> Result<(), SandboxError> {
-        let Some(link) = self.0.upgrade() else {
-            return Ok(());
-        };
-        let running = link.running.lock().await;
-        let Some(nonce) = running.as_ref() else {
-            return Ok(());
-        };
-        let (ok, text) = result.map_or_else(|text| (false, text), |text| (true, text));
-        let frame = encode(
-            &json!({"type": "installed", "nonce": nonce, "ok": ok, "text": text}),
-            &[],
-        );
-        link.handle.write(Channel::Control, frame).await
-    }
-
-    async fn kill(&self) -> Result<(), SandboxError> {
-        let Some(link) = self.0.upgrade() else {
-            return Ok(());
-        };
-        if let Some(pid) = link.copies.pid() {
-            match link.handle.kill_but(pid).await {
-                Ok(()) => return Ok(()),
-                Err(error) => tracing::debug!(%error, "a copy could not be spared"),
-            }
-        }
-        link.handle.signal(Signal::Kill, SignalScope::Tree).await
-    }
-
-    async fn end(&self) -> Result<(), SandboxError> {
-        match self.0.upgrade() {
-            Some(link) => {
-                link.copies.forget();
-                link.handle.signal(Signal::Kill, SignalScope::Tree).await
-            }
-            None => Ok(()),
-        }
     }
 }

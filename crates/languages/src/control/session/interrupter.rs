@@ -1,0 +1,101 @@
+//! How a running cell is spoken to from beside it.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sandcell_sandbox::{Channel, Interrupter, SandboxError, Signal, SignalScope};
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::super::frame::encode;
+use super::Link;
+
+/// How long an interrupt waits to be announced before the signal is sent all the same.
+const ANNOUNCE_MAX: Duration = Duration::from_millis(300);
+/// How long after an interrupt an interpreter is nudged.
+const NUDGE: Duration = Duration::from_millis(250);
+
+#[derive(Debug)]
+pub(super) struct DriverInterrupter(pub(super) Weak<Link>);
+
+#[async_trait]
+impl Interrupter for DriverInterrupter {
+    /// Announces the interrupt on the control channel first: a driver that has not begun the cell yet ignores the
+    /// signal, and finds the announcement when it does. A cell that is over is not interrupted.
+    ///
+    /// An interpreter that notes a signal just before it begins to wait sleeps on, so it is nudged a moment later: that
+    /// ends the waiting, and means nothing to whoever has handled the signal.
+    async fn interrupt(&self) -> Result<(), SandboxError> {
+        let Some(link) = self.0.upgrade() else {
+            return Ok(());
+        };
+        let mut interrupted = None;
+        if let Ok(running) = timeout(ANNOUNCE_MAX, link.running.lock()).await {
+            let Some(nonce) = running.as_ref() else {
+                return Ok(());
+            };
+            let frame = encode(&json!({"type": "interrupt", "nonce": nonce}), &[]);
+            // A cell that was interrupted very often without reading may have filled the pipe: the signal is enough.
+            if let Ok(Err(error)) = timeout(ANNOUNCE_MAX, link.handle.write(Channel::Control, frame)).await {
+                tracing::debug!(%error, "an interrupt could not be announced");
+            }
+            interrupted = Some(nonce.clone());
+        }
+        link.handle.signal(Signal::Interrupt, SignalScope::Group).await?;
+        if !link.nudged {
+            return Ok(());
+        }
+        drop(link);
+        tokio::time::sleep(NUDGE).await;
+        let Some(link) = self.0.upgrade() else {
+            return Ok(());
+        };
+        let over = timeout(ANNOUNCE_MAX, link.running.lock())
+            .await
+            .is_ok_and(|running| interrupted.is_some() && *running != interrupted);
+        if over {
+            return Ok(());
+        }
+        link.handle.signal(Signal::Nudge, SignalScope::Group).await
+    }
+
+    async fn installed(&self, result: Result<String, String>) -> Result<(), SandboxError> {
+        let Some(link) = self.0.upgrade() else {
+            return Ok(());
+        };
+        let running = link.running.lock().await;
+        let Some(nonce) = running.as_ref() else {
+            return Ok(());
+        };
+        let (ok, text) = result.map_or_else(|text| (false, text), |text| (true, text));
+        let frame = encode(
+            &json!({"type": "installed", "nonce": nonce, "ok": ok, "text": text}),
+            &[],
+        );
+        link.handle.write(Channel::Control, frame).await
+    }
+
+    async fn kill(&self) -> Result<(), SandboxError> {
+        let Some(link) = self.0.upgrade() else {
+            return Ok(());
+        };
+        if let Some(pid) = link.copies.pid() {
+            match link.handle.kill_but(pid).await {
+                Ok(()) => return Ok(()),
+                Err(error) => tracing::debug!(%error, "a copy could not be spared"),
+            }
+        }
+        link.handle.signal(Signal::Kill, SignalScope::Tree).await
+    }
+
+    async fn end(&self) -> Result<(), SandboxError> {
+        match self.0.upgrade() {
+            Some(link) => {
+                link.copies.forget();
+                link.handle.signal(Signal::Kill, SignalScope::Tree).await
+            }
+            None => Ok(()),
+        }
+    }
+}
