@@ -106,7 +106,7 @@ fn a_cancelled_call_stops_its_code_and_keeps_variables() {
     server.text("kept = 'yes'\nimport time\nturns = 0");
     let call = server.begin_call(
         "execute_code",
-        json!({"code": "open('started', 'w').close()\nwhile True:\n    turns += 1\n    time.sleep(0.01)"}),
+        json!({"code": "while True:\n    turns += 1\n    if turns == 1: open('started', 'w').close()\n    time.sleep(0.01)"}),
     );
     until(PATIENCE, "the code runs", || {
         (!server.call("read_file", json!({"path": "started"})).is_error()).then_some(())
