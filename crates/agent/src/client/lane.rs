@@ -268,6 +268,9 @@ async fn send(events: &mpsc::Sender<ProcessEvent>, event: ProcessEvent) -> Resul
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
+
+    use rustix::fs::OFlags;
 
     use super::*;
 
@@ -310,5 +313,80 @@ mod tests {
             assert!(stdout < done, "{order:?}");
             drop(past);
         }
+    }
+
+    /// A program can make its own pipe one of packets: of each read the system then gives one, and drops what there is no room for.
+    #[tokio::test]
+    async fn packets_arrive_whole_and_before_what_was_said_after_them() {
+        let (near, far) = Lane::make().unwrap();
+        let near = Near::new(near).unwrap();
+        let (_telling, mut seen) = mpsc::channel(1);
+        rustix::fs::fcntl_setfl(&far.stdout, OFlags::DIRECT).unwrap();
+        let past = near.carry(&mut seen);
+        for round in 0..3_usize {
+            for size in [2000, 4096, 1, 3000] {
+                assert_eq!(rustix::io::write(&far.stdout, &vec![b'x'; size]).unwrap(), size);
+            }
+            rustix::io::write(&far.control_out, b"done").unwrap();
+            let mut before = 0;
+            loop {
+                let event = tokio::time::timeout(Duration::from_secs(10), seen.recv()).await;
+                match event.expect("everything arrives") {
+                    Some(ProcessEvent::Output {
+                        channel: Channel::Stdout,
+                        bytes,
+                    }) => before += bytes.len(),
+                    Some(ProcessEvent::Output {
+                        channel: Channel::Control,
+                        ..
+                    }) => break,
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!(before, 2000 + 4096 + 1 + 3000, "round {round}");
+        }
+        drop(past);
+    }
+
+    #[tokio::test]
+    async fn much_arrives_whole_and_its_end_comes_last() {
+        let (near, far) = Lane::make().unwrap();
+        let near = Near::new(near).unwrap();
+        let (_telling, mut seen) = mpsc::channel(1);
+        let past = near.carry(&mut seen);
+        let sizes = [1, 4095, 4096, 4097, 60_000, 65_536, 300_000, 1];
+        let writing = std::thread::spawn(move || {
+            let far = far;
+            for end in [&far.stdout, &far.control_out] {
+                for size in sizes {
+                    let data = vec![b'x'; size];
+                    let mut rest = &data[..];
+                    while !rest.is_empty() {
+                        rest = &rest[rustix::io::write(end, rest).unwrap()..];
+                    }
+                }
+            }
+        });
+        let (mut output, mut control, mut closed) = (0, 0, Vec::new());
+        while closed.len() < 3 {
+            match tokio::time::timeout(Duration::from_secs(10), seen.recv())
+                .await
+                .unwrap()
+            {
+                Some(ProcessEvent::Output { channel, bytes }) => {
+                    assert!(!closed.contains(&channel), "{channel:?} goes on after its end");
+                    match channel {
+                        Channel::Stdout => output += bytes.len(),
+                        _ => control += bytes.len(),
+                    }
+                }
+                Some(ProcessEvent::Closed { channel }) => closed.push(channel),
+                other => panic!("{other:?}"),
+            }
+        }
+        let all: usize = sizes.iter().sum();
+        assert_eq!((output, control), (all, all));
+        writing.join().unwrap();
+        drop(past);
     }
 }

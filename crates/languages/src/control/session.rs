@@ -95,8 +95,6 @@ pub struct DriverSession {
     aftermath: Aftermath,
     code: CodeIn,
     features: SessionFeatures,
-    /// Whether it knows what a module is: drivers that are handed over at their start do.
-    modules: bool,
     /// What it has loaded before its first cell.
     ahead: Arc<Ahead>,
 }
@@ -129,8 +127,8 @@ struct Link {
     copies: Copies,
     /// The nonce of the running cell. Whoever holds the lock may write to the control channel.
     running: Mutex<Option<String>>,
-    /// Whether the driver knows what a nudge is for.
-    nudged: bool,
+    /// Whether it is the driver that was handed over at its start, which knows what modules and nudges are.
+    handed_over: bool,
 }
 
 /// What one cell has shown so far.
@@ -205,7 +203,7 @@ impl DriverSession {
                 handle: process.handle,
                 copies: Copies::default(),
                 running: Mutex::new(None),
-                nudged: !start.boot.is_empty(),
+                handed_over: !start.boot.is_empty(),
             }),
             nonce_base: secret.iter().map(|byte| format!("{byte:02x}")).collect(),
             cells: 0,
@@ -223,7 +221,6 @@ impl DriverSession {
             aftermath: Aftermath::Over { why: None },
             code: start.code,
             features: start.features,
-            modules: !start.boot.is_empty(),
             ahead: Arc::default(),
         })
     }

@@ -38,7 +38,7 @@ impl DriverSession {
             .filter(|name| !self.ahead.asked.contains(name))
             .cloned()
             .collect();
-        if !self.modules {
+        if !self.link.handed_over {
             return Ok(Vec::new());
         }
         self.ask_to_load(&modules).await

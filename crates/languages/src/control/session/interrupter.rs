@@ -43,7 +43,7 @@ impl Interrupter for DriverInterrupter {
             interrupted = Some(nonce.clone());
         }
         link.handle.signal(Signal::Interrupt, SignalScope::Group).await?;
-        if !link.nudged {
+        if !link.handed_over {
             return Ok(());
         }
         drop(link);
