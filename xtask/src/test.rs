@@ -19,6 +19,17 @@ const SKIPS: &str = "SANDCELL_TEST_SKIPS";
 /// What runs a command on a kernel with control groups of version 2, where this machine may have version 1.
 const MACHINE: &str = "SANDCELL_TEST_VM";
 
+/// What does not depend on who runs the server, and takes minutes: what Python gives in a notebook, what is said to clients while
+/// they wait, who gets in over HTTP and what it does with bad requests.
+const SAME_FOR_EVERYBODY: [&str; 6] = [
+    "notebooks::",
+    "talking::",
+    "http::attacks::",
+    "http::browser::",
+    "http::oauth::",
+    "inspector::",
+];
+
 /// What of the end-to-end tests depends on the version of control groups: how warmed parents' copies enter a sandbox, are locked
 /// there, weighed and killed. Each takes half a minute and more on an emulated processor, so the others are left out.
 const ON_VERSION_2: [&str; 8] = [
@@ -145,8 +156,7 @@ fn as_ordinary_user(binary: &Path, filters: &[String], tally: &mut Tally) -> Res
         .args(filters)
         .arg("--color=never")
         .env(THREADS, "2")
-        // What Python gives in a notebook does not depend on who runs it, and takes minutes.
-        .args(["--skip", "notebooks::"])
+        .args(SAME_FOR_EVERYBODY.iter().flat_map(|tests| ["--skip", tests]))
         .env(BINARY, stage.binary())
         .env(SKIPS, &skips)
         .env("INSTA_UPDATE", "no")
