@@ -43,14 +43,10 @@ const ON_VERSION_2: [&str; 8] = [
     "warmed::what_is_made_ahead_gives_way_until_it_waits",
 ];
 
-/// Tests of builds that are never shipped: those that can make single steps and layers fail or leave them out, the one
-/// with the fixtures of the conformance suite, and the one with traces. Package, features (the same for one package, so that it is built once), test.
-const SPECIAL: [(&str, &str, &str); 4] = [
-    ("sandcell-jail", "fault-injection", "launch"),
-    ("sandcell", "fault-injection,conformance,otel", "layers"),
-    ("sandcell", "fault-injection,conformance,otel", "conformance"),
-    ("sandcell", "fault-injection,conformance,otel", "traces"),
-];
+/// Tests of a build that is never shipped: those that can make single steps and layers fail or leave them out, the one with the
+/// fixtures of the conformance suite, and the one with traces.
+const SPECIAL: [&str; 4] = ["launch", "layers", "conformance", "traces"];
+const SPECIAL_FEATURES: &str = "sandcell/fault-injection,sandcell/conformance,sandcell/otel";
 
 pub fn run(filters: &[String]) -> Result<()> {
     let binary = executable(
@@ -127,9 +123,10 @@ fn everything(binary: &Path, skips: &Path, filters: &[String], tally: &mut Tally
         )?;
     }
     if cfg!(target_os = "linux") {
-        for (package, features, test) in SPECIAL {
+        for test in SPECIAL {
             let mut command = cargo();
-            command.args(["test", "--package", package, "--features", features, "--test", test]);
+            // The whole workspace, or what all of it shares would be built anew with other features.
+            command.args(["test", "--workspace", "--features", SPECIAL_FEATURES, "--test", test]);
             command.args(["--color=never", "--"]).args(filters).env(SKIPS, skips);
             good &= watched(&mut command, |line| tally.see(line))?;
         }
