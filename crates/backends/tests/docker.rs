@@ -49,11 +49,13 @@ fn skip() -> ! {
     use libtest_mimic::{Arguments, Trial};
     use std::io::Write;
 
-    let said = Trial::test("docker::every_case", || {
-        println!("skipped: docker::every_case: no SANDCELL_TEST_IMAGE");
+    const NAME: &str = "docker::every_case";
+    let said = Trial::test(NAME, || {
+        let line = format!("{NAME}: no SANDCELL_TEST_IMAGE");
+        println!("skipped: {line}");
         if let Some(path) = std::env::var_os("SANDCELL_TEST_SKIPS") {
             let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
-            writeln!(file, "docker::every_case: no SANDCELL_TEST_IMAGE")?;
+            writeln!(file, "{line}")?;
         }
         Ok(())
     });
