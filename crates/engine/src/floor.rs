@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
@@ -20,6 +20,13 @@ use crate::sync::lock;
 const CROWD: usize = 2;
 /// For how long a crowd has the processors to itself: what is only for later waits.
 pub(crate) const GIVE_WAY: Duration = Duration::from_secs(5);
+
+/// How many processors this program may use, at least 1. The system is asked once: the answer takes it a dozen files.
+#[must_use]
+pub fn processors() -> usize {
+    static PROCESSORS: LazyLock<usize> = LazyLock::new(|| available_parallelism().map_or(1, NonZero::get));
+    *PROCESSORS
+}
 
 /// The places.
 #[derive(Debug)]
@@ -61,7 +68,7 @@ impl Floor {
             state: Mutex::default(),
             most: AtomicUsize::new(most),
             per_caller: AtomicUsize::new(per_caller),
-            crowd: CROWD * available_parallelism().map_or(1, NonZero::get),
+            crowd: CROWD * processors(),
         })
     }
 

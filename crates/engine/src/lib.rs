@@ -60,6 +60,7 @@ use tokio_util::sync::CancellationToken;
 pub use api::*;
 pub use clock::rfc3339_millis as timestamp;
 pub use expiring::{Expires, Expiring, ExpiringSoon, Expiry};
+pub use floor::processors;
 pub use lasting::{Auditor, EventKind, Finished, Keeper, KeptPicture, LastingView, SecurityEvent, Witnesses};
 pub use meter::{MemoryGrowth, MemoryUse};
 pub use network::Reaching;

@@ -9,11 +9,9 @@
 //! that it has loaded (`preload`); where it cannot be had, each sandbox loads them for itself.
 
 use std::collections::{HashSet, VecDeque};
-use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::available_parallelism;
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -26,7 +24,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::PoolConfig;
 use crate::cells::open;
 use crate::core::Core;
-use crate::floor::GIVE_WAY;
+use crate::floor::{GIVE_WAY, processors};
 use crate::meter::read_usage;
 use crate::packages::folders;
 use crate::passed::PassedOver;
@@ -432,7 +430,7 @@ async fn warm(core: &Arc<Core>) {
 
 /// Makes sandboxes ahead until the engine goes down.
 pub(crate) async fn fill(core: Arc<Core>) {
-    let makers = available_parallelism().map_or(1, NonZero::get);
+    let makers = processors();
     let filling = async {
         sleep(SETTLE).await;
         // A base that cannot be had now may be there when the first sandbox is made.

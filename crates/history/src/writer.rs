@@ -265,8 +265,8 @@ struct Desk {
 
 impl Desk {
     fn work(&mut self, requests: &Receiver<Request>) {
-        self.open();
-        let mut due: Option<Instant> = None;
+        // Opened with the first request, or soon: reading what the last server left takes a processor that this one's start needs.
+        let mut due = Some(Instant::now() + GATHER);
         let mut rounds = 0;
         loop {
             let wait = due.map_or(LOOK, |due| due.saturating_duration_since(Instant::now()));
@@ -389,6 +389,8 @@ impl Desk {
                 let _nobody_waits = answer.send(found.flatten());
             }
             Request::Flush(answer) => {
+                // What is too old goes, also where nothing is new.
+                self.open();
                 self.write();
                 let _nobody_waits = answer.send(());
             }

@@ -101,7 +101,12 @@ fn rules(fence: &Fence, more: &[String]) -> Built<RulesetCreated> {
         .create()?
         .no_new_privs(false);
     for path in fence.readable.iter().chain(more) {
-        let access = if std::fs::metadata(path)?.is_dir() {
+        let found = match std::fs::metadata(path) {
+            // In a folder that is not for everybody (a toolchain in root's home): the sandbox's own id cannot get there either.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => continue,
+            found => found?,
+        };
+        let access = if found.is_dir() {
             AccessFs::from_read(abi)
         } else {
             AccessFs::from_read(abi) & AccessFs::from_file(abi)

@@ -451,7 +451,7 @@ print(os.listdir("/"), os.listdir("/dev"))
 
     fn killed_early() -> Result<(), Failed> {
         for pause in (0..40).map(|number| number * 50) {
-            let mut session = Session::with(Template {
+            let session = Session::with(Template {
                 enterable: true,
                 ..template()
             });

@@ -182,10 +182,14 @@ pub fn detect(settings: &Settings) -> Detected {
         Err(failure) => detected.problems.push(failure),
     }
     detected.trees.sort();
-    let outer = detected.trees.clone();
-    let inside = |tree: &Path| outer.iter().any(|other| tree != other && tree.starts_with(other));
-    detected.trees.retain(|tree| !inside(tree));
-    detected.trees.dedup();
+    // What lies in a tree comes right after it.
+    let mut outer: Vec<PathBuf> = Vec::new();
+    for tree in std::mem::take(&mut detected.trees) {
+        if !outer.last().is_some_and(|last| tree.starts_with(last)) {
+            outer.push(tree);
+        }
+    }
+    detected.trees = outer;
     detected.config.sort();
     detected.config.dedup();
     detected

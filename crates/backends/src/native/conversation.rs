@@ -66,7 +66,7 @@ pub(super) struct Conversation {
     jails: Mutex<HashMap<u64, Entry>>,
     /// Flips to true when the launcher has ended.
     over: watch::Sender<bool>,
-    process: Mutex<std::process::Child>,
+    process: sandcell_jail::launcher::Process,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -86,7 +86,7 @@ impl Conversation {
             socket: UnixStream::from_std(socket).map_err(setup)?,
             jails: Mutex::new(HashMap::new()),
             over: watch::Sender::new(false),
-            process: Mutex::new(launcher.process),
+            process: launcher.process,
         });
         conversation
             .send(&ToLauncher::Configure(template), &[])
@@ -208,7 +208,7 @@ impl Conversation {
             entry.stage.send_replace(ended.clone());
         }
         self.over.send_replace(true);
-        let _ = lock(&self.process).wait();
+        let _ = self.process.wait();
     }
 
     /// Whether the launcher has ended.

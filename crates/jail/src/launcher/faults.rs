@@ -2,9 +2,13 @@
 //! functions are there but have nothing to look at.
 
 #[cfg(feature = "fault-injection")]
-pub(super) use injected::{any_skipped, empty_environment, environment_is_kept, in_place_of, layer, skipped, step};
+pub(super) use injected::{
+    POSSIBLE, any_skipped, empty_environment, environment_is_kept, in_place_of, layer, skipped, step,
+};
 #[cfg(not(feature = "fault-injection"))]
-pub(super) use none::{any_skipped, empty_environment, environment_is_kept, in_place_of, layer, skipped, step};
+pub(super) use none::{
+    POSSIBLE, any_skipped, empty_environment, environment_is_kept, in_place_of, layer, skipped, step,
+};
 
 #[cfg(not(feature = "fault-injection"))]
 mod none {
@@ -12,6 +16,9 @@ mod none {
 
     use crate::plan::Step;
     use crate::spec::{Request, Template};
+
+    /// Whether a request for a fault may come, so that nothing is made before it is known.
+    pub(in crate::launcher) const POSSIBLE: bool = false;
 
     pub(in crate::launcher) const fn skipped(_template: &Template, _layer: &str) -> bool {
         false
@@ -56,6 +63,8 @@ mod injected {
     use crate::plan::{Step, place};
     use crate::spec::{Request, Template};
     use crate::steps;
+
+    pub(in crate::launcher) const POSSIBLE: bool = true;
 
     fn names(list: Option<&str>, layer: &str) -> bool {
         list.is_some_and(|list| list.split(',').any(|name| name == layer))

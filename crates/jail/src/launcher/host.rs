@@ -4,12 +4,13 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path};
 
-use rustix::fs::{AtFlags, CWD, Mode, Timespec, Timestamps};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
 use rustix::mount::{
     MountAttrFlags, MountPropagationFlags, OpenTreeFlags, UnmountFlags, mount_change, open_tree, unmount,
 };
 
 use rustix::process::{WaitId, WaitIdOptions, waitid};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::bare::Bare;
 use super::config;
@@ -69,40 +70,126 @@ fn step<T>(name: &str, layer: Option<&str>, result: io::Result<T>) -> Result<T, 
     result.map_err(|error| StepError::new(name, layer, &error))
 }
 
-/// Prepares everything, once.
-pub(super) fn prepare(template: Template) -> Result<Prepared, StepError> {
-    let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let admin = ids.0 == 0 && holds_admin() && in_first_user_namespace();
-    step(
-        "look at the launcher's environment",
-        Some("empty_environment"),
-        empty_environment(&template),
-    )?;
-    if template.process_level
-        && let Err(error) = trial(&template, admin, ids)
-    {
-        let missing = StepError::new("make namespaces", Some("user_namespace"), &error);
-        return without_namespaces(template, ids, missing);
+/// What does not depend on what the server asks for. It is made while the server still reads its settings.
+pub(super) struct Ground {
+    empty_environment: bool,
+    ids: (u32, u32),
+    /// Whether this is the machine's root.
+    root: bool,
+    /// The host's files, to go back to. Only root can.
+    before: Option<OwnedFd>,
+    /// Whether namespaces can be made here, where there is no way back.
+    tried: io::Result<()>,
+    /// None where they cannot.
+    laid: Option<Result<Laid, StepError>>,
+}
+
+/// The launcher's own root, with the stub of /etc, and the control groups that were found.
+struct Laid {
+    groups: Result<Groups, String>,
+    leftovers: Vec<String>,
+}
+
+impl Ground {
+    pub(super) fn lay() -> Self {
+        let empty_environment = is_environment_empty();
+        let ids = own_ids();
+        let root = ids.0 == 0 && holds_admin() && in_first_user_namespace();
+        let before =
+            root.then(|| rustix::fs::open("/proc/self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()));
+        let before = before.and_then(Result::ok);
+        let tried = match before {
+            Some(_) => Ok(()),
+            None => trial(root, ids),
+        };
+        let laid = tried.is_ok().then(|| lay(root, ids));
+        Self {
+            empty_environment,
+            ids,
+            root,
+            before,
+            tried,
+            laid,
+        }
     }
-    let root = admin;
+
+    /// Why no namespaces can be made here, where the `process` level may stand in for them.
+    fn missing(&mut self) -> Option<io::Error> {
+        if let Err(error) = std::mem::replace(&mut self.tried, Ok(())) {
+            return Some(error);
+        }
+        let before = self.before.as_ref()?;
+        let error = match &self.laid {
+            Some(Err(error)) => io::Error::from_raw_os_error(error.errno),
+            Some(Ok(_)) | None => in_a_fork(|| sys::misc::unshare(super::cradle::all_namespaces())).err()?,
+        };
+        match move_into_link_name_space(before.as_fd(), Some(LinkNameSpaceType::Mount)) {
+            Ok(()) => Some(error),
+            // Then it stays here, where making a sandbox tells what is missing.
+            Err(_) => None,
+        }
+    }
+}
+
+fn own_ids() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+}
+
+fn lay(root: bool, ids: (u32, u32)) -> Result<Laid, StepError> {
     step(
         "make namespaces of the launcher",
         Some("user_namespace"),
         own_namespaces(root, ids),
     )?;
     step("make the launcher's root", Some("private_root"), own_root())?;
-    let found = Groups::find(place::host());
-    let leftovers = found
+    let groups = Groups::find(place::host());
+    let leftovers = groups
         .as_ref()
         .map(|groups| groups.sweep(place::host()))
         .unwrap_or_default();
+    step("prepare the devices", Some("private_root"), devices(root))?;
+    step("prepare /etc", Some("private_root"), etc())?;
+    // Here, once: each sandbox's first process is a fork of this one.
+    let _filter = crate::seccomp::filter(groups.is_ok());
+    Ok(Laid { groups, leftovers })
+}
+
+/// Prepares everything, once.
+pub(super) fn prepare(ground: Option<Ground>, template: Template) -> Result<Prepared, StepError> {
+    let process_level = |template, error| {
+        let missing = StepError::new("make namespaces", Some("user_namespace"), &error);
+        without_namespaces(template, own_ids(), missing)
+    };
+    let empty = ground
+        .as_ref()
+        .map_or_else(is_environment_empty, |ground| ground.empty_environment);
+    if !faults::empty_environment(&template, empty) {
+        let error = io::Error::from_raw_os_error(libc::EPERM);
+        let what = "look at the launcher's environment";
+        return Err(StepError::new(what, Some("empty_environment"), &error));
+    }
+    if template.process_level
+        && let Err(error) = faults::layer(&template, "user_namespace")
+    {
+        return process_level(template, error);
+    }
+    let mut ground = ground.unwrap_or_else(Ground::lay);
+    if template.process_level
+        && let Some(error) = ground.missing()
+    {
+        return process_level(template, error);
+    }
+    let Ground { ids, root, laid, .. } = ground;
+    // Where they cannot be made, trying tells which step it is.
+    let Laid {
+        groups: found,
+        leftovers,
+    } = laid.unwrap_or_else(|| lay(root, ids))?;
     let mut host = Host {
         root,
         memory_is_charged: found.is_ok(),
         ..Host::default()
     };
-    step("prepare the devices", Some("private_root"), devices(root))?;
-    step("prepare /etc", Some("private_root"), etc())?;
     step(
         "prepare the system's files",
         Some("private_root"),
@@ -126,8 +213,6 @@ pub(super) fn prepare(template: Template) -> Result<Prepared, StepError> {
             .try_for_each(steps::run)
             .and_then(|()| age(place::NOTHING)),
     )?;
-    // Here, once: each sandbox's first process is a fork of this one.
-    let _filter = crate::seccomp::filter(found.is_ok());
     let landlock_abi = sys::misc::landlock_abi();
     let mut template = template;
     template.enterable &= landlock_abi >= WITH_SCOPES && !faults::any_skipped(&template, &ENTERED);
@@ -164,20 +249,22 @@ fn age(folder: &str) -> io::Result<()> {
 }
 
 /// Whether namespaces can be made here, tried in a process of its own: one that is half inside could not go back.
-fn trial(template: &Template, root: bool, ids: (u32, u32)) -> io::Result<()> {
+fn trial(root: bool, ids: (u32, u32)) -> io::Result<()> {
+    in_a_fork(|| {
+        own_namespaces(root, ids)
+            .and_then(|()| own_root())
+            .and_then(|()| sys::misc::unshare(super::cradle::all_namespaces()))
+    })
+}
+
+fn in_a_fork(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     const SIGCHLD: u64 = 17;
-    faults::layer(template, "user_namespace")?;
     match fork(0, SIGCHLD, None)? {
-        Forked::Child => {
-            let result = own_namespaces(root, ids)
-                .and_then(|()| own_root())
-                .and_then(|()| sys::misc::unshare(super::cradle::all_namespaces()));
-            exit_now(
-                result
-                    .err()
-                    .map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO)),
-            )
-        }
+        Forked::Child => exit_now(
+            work()
+                .err()
+                .map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO)),
+        ),
         Forked::Parent { pidfd, .. } => {
             let status = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
             match status.and_then(|status| status.exit_status()) {
@@ -287,12 +374,8 @@ fn without_namespaces(template: Template, ids: (u32, u32), missing: StepError) -
 }
 
 /// The first process of every sandbox is a copy of this one, and shows what environment it was started with.
-fn empty_environment(template: &Template) -> io::Result<()> {
-    let empty = std::fs::read("/proc/self/environ")?.is_empty();
-    if !faults::empty_environment(template, empty) {
-        return Err(io::Error::from_raw_os_error(libc::EPERM));
-    }
-    Ok(())
+fn is_environment_empty() -> bool {
+    std::fs::read("/proc/self/environ").is_ok_and(|environment| environment.is_empty())
 }
 
 /// Root without the right to mount (a container) works as an ordinary user does.

@@ -22,7 +22,7 @@ use super::config;
 use super::cradle::{self, Entry, FromCradle, ToCradle};
 use super::faults;
 use super::folder;
-use super::host::{self, Prepared, prepare};
+use super::host::{self, Ground, Prepared, prepare};
 use super::parent::Parent;
 use cradles::Cradles;
 use fair::{Balance, Load};
@@ -48,6 +48,11 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const QUIET: Duration = Duration::from_millis(4);
 /// Where something happens all the time, one is made after so long.
 const SHORT_FOR: Duration = Duration::from_millis(30);
+/// What the server needs to answer its client once it knows that sandboxes can be made.
+const GIVE_WAY: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 2_000_000,
+};
 /// How long a sandbox may take to lock itself.
 const SETUP_DEADLINE: Duration = Duration::from_secs(10);
 /// How long an ended sandbox's group may stay busy.
@@ -164,12 +169,13 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
     files.current = files.maximum;
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, files);
     let _ = rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1));
+    let ground = (!faults::POSSIBLE).then(Ground::lay);
     let mut buffer = Vec::new();
     let template = match receive(socket.as_fd(), &mut buffer) {
         Ok(Some((ToLauncher::Configure(template), _))) => template,
         _ => return 0,
     };
-    let prepared = match prepare(template) {
+    let prepared = match prepare(ground, template) {
         Ok(prepared) => prepared,
         Err(error) => {
             let _ = send(socket.as_fd(), &FromLauncher::Refused(error), &[]);
@@ -208,6 +214,7 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
         .tell(&FromLauncher::Configured(keeper.prepared.report.clone()))
         .is_ok()
     {
+        keeper.give_way();
         keeper.complete();
         keeper.serve();
     }
@@ -218,6 +225,12 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
 impl Keeper {
     fn tell(&self, message: &FromLauncher) -> io::Result<()> {
         send(self.socket.as_fd(), message, &[])
+    }
+
+    /// Until the first request, or until the server had time to answer its client: it may have been woken on this very
+    /// processor, behind this process.
+    fn give_way(&self) {
+        let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&GIVE_WAY));
     }
 
     /// What takes milliseconds and nobody waits for but the first sandbox: the server can answer its client meanwhile.

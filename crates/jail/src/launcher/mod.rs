@@ -17,12 +17,18 @@ mod nursery;
 mod parent;
 mod waiting;
 
+use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
+use rustix::thread::{sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 pub use cradle::Entry;
+
+use crate::sys::spawn::{Fork, Texts, copy_to, execve, exit_now, fork, unblock_signals};
 
 /// The name that a launcher has in place of the program's.
 const NAME: &str = "sandcell-launcher";
@@ -33,27 +39,101 @@ pub struct Launcher {
     /// Messages go through here; closing it ends the launcher and every sandbox.
     pub socket: OwnedFd,
     /// The process.
-    pub process: Child,
+    pub process: Process,
+}
+
+/// A process that this one has started.
+#[derive(Debug)]
+pub struct Process {
+    pid: u32,
+    pidfd: OwnedFd,
+}
+
+impl Process {
+    /// Its number.
+    #[must_use]
+    pub const fn id(&self) -> u32 {
+        self.pid
+    }
+
+    /// Ends it at once.
+    ///
+    /// # Errors
+    /// It has ended and was waited for.
+    pub fn kill(&self) -> io::Result<()> {
+        Ok(pidfd_send_signal(&self.pidfd, Signal::KILL)?)
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    /// Somebody has waited for it before.
+    pub fn wait(&self) -> io::Result<()> {
+        waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)?;
+        Ok(())
+    }
 }
 
 /// Starts a launcher. Call it first in `main`, before any thread and before configuration is read.
+///
+/// It is not waited for until it runs: one that cannot be executed has hung up when it is talked to.
 ///
 /// # Errors
 /// The process could not be started.
 pub fn start() -> io::Result<Launcher> {
     let (ours, theirs) = crate::wire::pair()?;
-    rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0(NAME).arg(theirs.as_raw_fd().to_string());
-    if !faults::environment_is_kept() {
-        command.env_clear();
+    let nothing = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let argv = [NAME.to_owned(), theirs.as_raw_fd().to_string()];
+    let argv = argv.map(CString::new).into_iter().collect::<Result<_, _>>()?;
+    let argv = Texts::new(argv);
+    let env = Texts::new(environment());
+    match fork()? {
+        Fork::Child => {
+            let ready = (0..3)
+                .try_for_each(|standard| copy_to(nothing.as_raw_fd(), standard))
+                .and_then(|()| Ok(rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?))
+                .and_then(|()| unblock_signals());
+            if ready.is_ok() {
+                execve(c"/proc/self/exe", &argv, &env);
+            }
+            exit_now(127)
+        }
+        Fork::Parent(pid) => {
+            let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?;
+            send_elsewhere(pid);
+            Ok(Launcher {
+                socket: ours,
+                process: Process {
+                    pid: pid.as_raw_nonzero().get().unsigned_abs(),
+                    pidfd: pidfd_open(pid, PidfdFlags::empty())?,
+                },
+            })
+        }
     }
-    let process = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
-    Ok(Launcher { socket: ours, process })
+}
+
+/// None, but where a test wants it otherwise.
+fn environment() -> Vec<CString> {
+    if !faults::environment_is_kept() {
+        return Vec::new();
+    }
+    std::env::vars_os()
+        .filter_map(|(name, value)| CString::new([name.into_vec(), value.into_vec()].join(&b'=')).ok())
+        .collect()
+}
+
+/// Sends a process to another processor than this one's, where it may run on several. The kernel puts a new one beside its maker,
+/// and with two processors may leave both there for milliseconds.
+fn send_elsewhere(pid: Pid) {
+    let Ok(all) = sched_getaffinity(Some(pid)) else {
+        return;
+    };
+    let mut others = all;
+    others.unset(sched_getcpu());
+    if others.count() > 0 && sched_setaffinity(Some(pid), &others).is_ok() {
+        // It is there now, and may go where it likes again.
+        let _ = sched_setaffinity(Some(pid), &all);
+    }
 }
 
 /// Runs the launcher if this process was started as one, and then does not return. Call it before everything else.
@@ -70,5 +150,5 @@ pub fn become_launcher_if_asked(entry: Entry) {
         Some(Ok(socket)) => keeper::run(socket, entry),
         _ => 2,
     };
-    crate::sys::clone::exit_now(status)
+    exit_now(status)
 }

@@ -86,7 +86,8 @@ pub fn driver_sources() -> &'static [DriverFile] {
 pub(super) struct Boot {
     executable: PathBuf,
     site: serde_json::Value,
-    from_source: Bytes,
+    /// Made when the first session needs it.
+    from_source: OnceLock<Bytes>,
     compiled: Arc<OnceLock<Option<Bytes>>>,
     begun: OnceLock<()>,
 }
@@ -100,7 +101,7 @@ impl Boot {
         });
         Self {
             executable: runtime.executable.clone(),
-            from_source: frames(&site, "", &source_parts()),
+            from_source: OnceLock::new(),
             site,
             compiled: Arc::new(OnceLock::new()),
             begun: OnceLock::new(),
@@ -112,7 +113,7 @@ impl Boot {
         let site = json!({"layers": layer_places(), "prefix": ""});
         Self {
             executable: PathBuf::from(name),
-            from_source: frames(&site, "", &source_parts()),
+            from_source: OnceLock::new(),
             site,
             compiled: Arc::new(OnceLock::new()),
             begun: OnceLock::new(),
@@ -131,7 +132,10 @@ impl Boot {
     pub(super) fn frames(&self) -> Bytes {
         match self.compiled.get() {
             Some(Some(compiled)) => compiled.clone(),
-            Some(None) | None => self.from_source.clone(),
+            Some(None) | None => {
+                let make = || frames(&self.site, "", &source_parts());
+                self.from_source.get_or_init(make).clone()
+            }
         }
     }
 

@@ -31,6 +31,7 @@ pub(crate) struct Program {
 /// Looks for programs; each name once.
 #[derive(Debug)]
 pub struct Finder {
+    /// Those that are there, without links: several names of a search path are often one folder.
     folders: Vec<PathBuf>,
     home: Option<PathBuf>,
     known: Mutex<BTreeMap<String, Result<Program, NotFound>>>,
@@ -80,7 +81,11 @@ impl Finder {
         let mut unique: Vec<PathBuf> = Vec::new();
         for folder in folders {
             let stand_ins = folder.components().any(|part| part.as_os_str() == "shims");
-            if folder.is_absolute() && !stand_ins && !unique.contains(&folder) {
+            if !folder.is_absolute() || stand_ins {
+                continue;
+            }
+            let Ok(folder) = folder.canonicalize() else { continue };
+            if !unique.iter().any(|known| known.as_os_str() == folder.as_os_str()) {
                 unique.push(folder);
             }
         }
@@ -142,7 +147,7 @@ impl Finder {
     }
 }
 
-/// How it is started inside, and what must be shown for that.
+/// How it is started inside, and what must be shown for that. There is no link in the way to `path`.
 fn program(path: PathBuf, real: PathBuf) -> Result<Program, NotFound> {
     let tree = match covered_folder(&real) {
         Some(folder) => Some(folder),
@@ -150,17 +155,12 @@ fn program(path: PathBuf, real: PathBuf) -> Result<Program, NotFound> {
         None => Some(own_folder(&real)?),
     };
     // The name it was found by matters to programs that are several (clang++): it is kept if it can be seen inside.
-    let named = path
-        .parent()
-        .and_then(|folder| folder.canonicalize().ok())
-        .zip(path.file_name())
-        .map(|(folder, name)| folder.join(name));
-    let visible = |named: &PathBuf| match &tree {
-        Some(tree) => named.starts_with(tree),
-        None => is_system(named) && covered_folder(named).is_none(),
+    let visible = match &tree {
+        Some(tree) => path.starts_with(tree),
+        None => is_system(&path) && covered_folder(&path).is_none(),
     };
     Ok(Program {
-        path: named.filter(visible).unwrap_or_else(|| real.clone()),
+        path: if visible { path } else { real.clone() },
         real,
         tree,
     })

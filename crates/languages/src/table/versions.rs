@@ -42,6 +42,9 @@ impl Remembered {
     }
 
     pub(super) fn of(&self, language: &TableLanguage) -> Option<String> {
+        if self.0.is_empty() {
+            return None;
+        }
         self.0.get(&key(language)?).cloned()
     }
 

@@ -18,7 +18,7 @@ const RUNS: usize = 200;
 /// After a load the server makes ahead what it used up.
 const REST: Duration = Duration::from_secs(1);
 
-/// How long each load lasts, in seconds; it is the same for what it is compared with.
+/// How long a load lasts, in seconds.
 fn seconds() -> u64 {
     std::env::var("SANDCELL_BENCH_LOAD_S").map_or(10, |text| text.parse().unwrap())
 }
@@ -131,18 +131,20 @@ fn rate(in_flight: usize, length: Duration, work: impl Fn() + Sync) -> f64 {
     done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64()
 }
 
+/// For long enough that what a load leaves behind (groups and namespaces that the kernel ends later) is paid for within it.
 fn throughput(table: &mut Table, server: &Client) -> f64 {
+    let length = Duration::from_secs(6 * seconds());
     // The machine's speed changes within a minute: half of what ours is compared with comes before it, half after it.
     let half = || {
         std::thread::sleep(REST);
-        rate(IN_FLIGHT, Duration::from_secs(seconds()) / 2, bare)
+        rate(IN_FLIGHT, length / 4, bare)
     };
     let before = half();
-    let own = rate(IN_FLIGHT, Duration::from_secs(seconds()), || once(server, "print(1)"));
+    let own = rate(IN_FLIGHT, length, || once(server, "print(1)"));
     let other = f64::midpoint(before, half());
     let (value, against) = once_against(own, other);
     table.rows.push(Row {
-        name: format!("fresh runs a second, {IN_FLIGHT} under way, for {} s", seconds()),
+        name: format!("fresh runs a second, {IN_FLIGHT} under way, for {} s", length.as_secs()),
         value,
         unit: "/s",
         against: Some(against),
@@ -346,8 +348,14 @@ fn many(table: &mut Table) {
     let mut load = |settings: &str, ahead: bool, count: usize, what: &str, code: &str, goal: Option<f64>| {
         let parked = if ahead { count } else { 0 };
         let place = Place::with_settings(&format!("{settings}{LIMITS}[pool]\nparked = {parked}\n"));
+        let before = available();
         let server = Client::start(&mut place.command(&["serve"]));
         wait_for(&server, parked);
+        if parked == 1000 {
+            let name = format!("memory that the machine has less for each of {count} that wait{what}");
+            let each = (before - available()) / parked as f64;
+            table.rows.push(row(name, &[each], "MiB", Some(3.4)));
+        }
         let [made, answered] = create_and_ask(&server, count, code);
         let made_when = if ahead { "made ahead" } else { "made when asked for" };
         let name = format!("`create_sandbox` with `count` = {count}, {made_when}{what}");

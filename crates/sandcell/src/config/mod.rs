@@ -720,8 +720,7 @@ fn cpus(cores: f64) -> Cpus {
 /// The most that a call may ask for: half of the machine's memory and all of its cores, and never less than what
 /// every sandbox gets anyway.
 fn max_limits(limits: &Limits) -> Limits {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let cores = u32::try_from(cores).unwrap_or(1).min(1024);
+    let cores = u32::try_from(sandcell_engine::processors()).unwrap_or(1).min(1024);
     let half = machine_memory().map_or(limits.memory, |all| ByteSize::bytes(all.as_bytes() / 2));
     Limits {
         memory: limits.memory.max(half),

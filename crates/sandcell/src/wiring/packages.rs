@@ -169,10 +169,13 @@ fn kept(own: &PackageSettings) -> KeptMax {
 
 /// What an installer may use.
 fn limits(disk: ByteSize) -> Limits {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Limits {
         memory: MEMORY,
-        cpus: Cpus::milli(u32::try_from(cores).unwrap_or(1).saturating_mul(1000)),
+        cpus: Cpus::milli(
+            u32::try_from(sandcell_engine::processors())
+                .unwrap_or(1)
+                .saturating_mul(1000),
+        ),
         processes: PROCESSES,
         disk,
         inodes: INODES,

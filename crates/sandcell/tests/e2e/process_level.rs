@@ -41,10 +41,30 @@ open("/proc/sys/user/max_user_namespaces", "w").write("0")
 os.execv(sys.argv[1], sys.argv[1:])
 "#;
 
+/// Executes a program that may make every namespace but those of the network: it finds out late.
+const NO_NETWORKS: &str = r#"
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+unshare = {"x86_64": 272, "aarch64": 97}[os.uname().machine]
+flag, refused, allowed = 0x40000000, 0x00050001, 0x7FFF0000
+steps = [(0x20, 0, 0, 0), (0x15, 0, 3, unshare), (0x20, 0, 0, 16), (0x45, 0, 1, flag), (6, 0, 0, refused), (6, 0, 0, allowed)]
+text = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("steps", ctypes.c_void_p)]
+if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(Program(len(steps), ctypes.addressof(text)))):
+    sys.exit("seccomp: " + os.strerror(ctypes.get_errno()))
+os.execv(sys.argv[1], sys.argv[1:])
+"#;
+
 /// The same command where user namespaces are forbidden.
 fn forbidden(command: &Command) -> Command {
+    through(FORBIDDEN, command)
+}
+
+/// The same command, executed by this program in Python.
+fn through(program: &str, command: &Command) -> Command {
     let mut outer = Command::new(python().unwrap());
-    outer.args(["-I", "-S", "-c", FORBIDDEN]);
+    outer.args(["-I", "-S", "-c", program]);
     outer.arg(command.get_program()).args(command.get_args()).env_clear();
     outer.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     outer.current_dir(command.get_current_dir().unwrap_or(Path::new("/")));
@@ -105,6 +125,34 @@ fn without_user_namespaces_nothing_runs_unless_the_floor_allows_it_and_the_error
     ] {
         assert!(error.contains(word), "{word}: {error}");
     }
+}
+
+#[test]
+fn the_process_level_stands_in_where_only_one_kind_of_namespace_is_missing() {
+    let _turn = begin!();
+    needs_landlock!();
+    let place = place();
+    let server = Client::start(&mut through(NO_NETWORKS, &place.command(&["serve"])));
+    let answer = server.run("print(6 * 7)");
+    assert_eq!(answer.output().trim(), "42", "{answer:?}");
+    assert_eq!(answer.meta()["isolation"]["level"], "process", "{answer:?}");
+}
+
+#[test]
+fn a_toolchain_that_only_root_reaches_does_not_hinder_the_process_level() {
+    let _turn = begin!();
+    needs_landlock!();
+    let place = place();
+    std::fs::create_dir_all(place.work().join("private/deno/bin")).unwrap();
+    let program = place.write("private/deno/bin/deno", "#!/bin/sh\n");
+    let mode = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    mode(&program, 0o755);
+    let bin = program.parent().unwrap();
+    mode(bin.ancestors().nth(2).unwrap(), 0o700);
+    let mut command = place.command(&["serve"]);
+    command.env("PATH", format!("{}:/usr/bin:/bin", bin.display()));
+    let server = Client::start(&mut forbidden(&command));
+    assert_eq!(server.text("print(6 * 7)").trim(), "42");
 }
 
 #[test]
