@@ -133,7 +133,7 @@ class Inbox:
         size = readv(CONTROL_IN, (self.room,))
         if not size:
             _exit(0)
-        self.buffer += self.room[:size]
+        self.buffer += memoryview(self.room)[:size]
 
     def ready(self):
         """The first whole frame's header, or None. What stands behind the header is its `rest`."""
@@ -143,11 +143,12 @@ class Inbox:
         size = int.from_bytes(self.buffer[:4], "little")
         if have < 4 + size:
             return None
-        body = bytes(self.buffer[4 : 4 + size])
+        with memoryview(self.buffer) as view:
+            length = int.from_bytes(view[4:8], "little")
+            text, rest = str(view[8 : 8 + length], "utf-8"), bytes(view[8 + length : 4 + size])
         del self.buffer[: 4 + size]
-        length = int.from_bytes(body[:4], "little")
-        header, _ = scan(body[4 : 4 + length].decode("utf-8"), 0)
-        header["rest"] = body[4 + length :]
+        header, _ = scan(text, 0)
+        header["rest"] = rest
         return header
 
     def interrupt_waits(self, nonce):
