@@ -348,7 +348,7 @@ fn many(table: &mut Table) {
     let mut load = |settings: &str, ahead: bool, count: usize, what: &str, code: &str, goal: Option<f64>| {
         let parked = if ahead { count } else { 0 };
         let place = Place::with_settings(&format!("{settings}{LIMITS}[pool]\nparked = {parked}\n"));
-        let before = available();
+        let before = if parked == 1000 { settled() } else { 0.0 };
         let server = Client::start(&mut place.command(&["serve"]));
         wait_for(&server, parked);
         if parked == 1000 {
@@ -394,6 +394,19 @@ fn available() -> f64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap();
     let kib = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     kib.unwrap().trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
+}
+
+/// The same once the kernel has taken back what the last server had.
+fn settled() -> f64 {
+    let mut before = 0.0;
+    loop {
+        std::thread::sleep(2 * REST);
+        let now = available();
+        if now - before < 8.0 {
+            return now;
+        }
+        before = now;
+    }
 }
 
 /// How long creating took and how long it took until each had answered, in milliseconds.
