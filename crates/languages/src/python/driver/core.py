@@ -144,11 +144,10 @@ class Inbox:
         if have < 4 + size:
             return None
         with memoryview(self.buffer) as view:
-            length = int.from_bytes(view[4:8], "little")
-            text, rest = str(view[8 : 8 + length], "utf-8"), bytes(view[8 + length : 4 + size])
+            end = 8 + int.from_bytes(view[4:8], "little")
+            header, _ = scan(str(view[8:end], "utf-8"), 0)
+            header["rest"] = bytes(view[end : 4 + size])
         del self.buffer[: 4 + size]
-        header, _ = scan(text, 0)
-        header["rest"] = rest
         return header
 
     def interrupt_waits(self, nonce):
