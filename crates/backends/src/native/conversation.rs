@@ -98,7 +98,11 @@ impl Conversation {
             Ok(Ok(Some((FromLauncher::Configured(found), _)))) => found,
             Ok(Ok(Some((FromLauncher::Refused(error), _)))) => return Err(report::step_failed(error)),
             Ok(Err(source)) => return Err(setup(source)),
-            Ok(Ok(_)) => return Err(NativeBackend::unavailable("its launcher ended while it was configured")),
+            Ok(Ok(None)) => {
+                let _ = conversation.process.wait();
+                return Err(NativeBackend::unavailable("its launcher ended while it was configured"));
+            }
+            Ok(Ok(Some(_))) => return Err(NativeBackend::unavailable("its launcher said what it was not asked")),
             Err(_) => return Err(NativeBackend::unavailable("its launcher did not answer in time")),
         };
         let listener = Arc::downgrade(&conversation);

@@ -70,24 +70,20 @@ fn step<T>(name: &str, layer: Option<&str>, result: io::Result<T>) -> Result<T, 
     result.map_err(|error| StepError::new(name, layer, &error))
 }
 
-/// What does not depend on what the server asks for. It is made while the server still reads its settings.
+/// What does not depend on what the server asks for, and concerns nobody but this process. It is made while the server still reads
+/// its settings. Control groups do not belong to it: what is done there can move processes, and wants a server that lives.
 pub(super) struct Ground {
     empty_environment: bool,
     ids: (u32, u32),
     /// Whether this is the machine's root.
     root: bool,
-    /// The host's files, to go back to. Only root can.
-    before: Option<OwnedFd>,
+    /// The way back to the host's files.
+    before: Option<Before>,
     /// Whether namespaces can be made here, where there is no way back.
-    tried: io::Result<()>,
+    possible: io::Result<()>,
     /// None where they cannot.
-    laid: Option<Result<Laid, StepError>>,
-}
-
-/// The launcher's own root, with the stub of /etc, and the control groups that were found.
-struct Laid {
-    groups: Result<Groups, String>,
-    leftovers: Vec<String>,
+    entered: Option<Result<(), StepError>>,
+    furnished: Option<Result<(), StepError>>,
 }
 
 impl Ground {
@@ -95,39 +91,63 @@ impl Ground {
         let empty_environment = is_environment_empty();
         let ids = own_ids();
         let root = ids.0 == 0 && holds_admin() && in_first_user_namespace();
-        let before =
-            root.then(|| rustix::fs::open("/proc/self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()));
-        let before = before.and_then(Result::ok);
-        let tried = match before {
+        let before = if root { Before::open() } else { None };
+        let possible = match before {
             Some(_) => Ok(()),
             None => trial(root, ids),
         };
-        let laid = tried.is_ok().then(|| lay(root, ids));
+        let entered = possible.is_ok().then(|| enter_own_root(root, ids));
+        let furnished = matches!(entered, Some(Ok(()))).then(|| furnish(root));
         Self {
             empty_environment,
             ids,
             root,
             before,
-            tried,
-            laid,
+            possible,
+            entered,
+            furnished,
         }
     }
 
-    /// Why no namespaces can be made here, where the `process` level may stand in for them.
+    /// Why no namespaces can be made here, where the `process` level may stand in for them. This process is among the host's files
+    /// again then.
     fn missing(&mut self) -> Option<io::Error> {
-        if let Err(error) = std::mem::replace(&mut self.tried, Ok(())) {
+        if let Err(error) = std::mem::replace(&mut self.possible, Ok(())) {
             return Some(error);
         }
         let before = self.before.as_ref()?;
-        let error = match &self.laid {
+        let error = match &self.entered {
             Some(Err(error)) => io::Error::from_raw_os_error(error.errno),
-            Some(Ok(_)) | None => in_a_fork(|| sys::misc::unshare(super::cradle::all_namespaces())).err()?,
+            Some(Ok(())) | None => in_a_fork(|| sys::misc::unshare(super::cradle::all_namespaces())).err()?,
         };
-        match move_into_link_name_space(before.as_fd(), Some(LinkNameSpaceType::Mount)) {
-            Ok(()) => Some(error),
-            // Then it stays here, where making a sandbox tells what is missing.
-            Err(_) => None,
-        }
+        // Where there is no way back after all it stays here, and what follows fails.
+        before.go_back().is_ok().then_some(error)
+    }
+}
+
+/// The mount namespace and the root that this process had. Only root can go back to them.
+struct Before {
+    namespace: OwnedFd,
+    root: OwnedFd,
+}
+
+impl Before {
+    fn open() -> Option<Self> {
+        let able = rustix::thread::capabilities(None)
+            .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_CHROOT));
+        let open = |path, flags| rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).ok();
+        able.then_some(())?;
+        Some(Self {
+            namespace: open("/proc/self/ns/mnt", OFlags::RDONLY)?,
+            root: open("/", OFlags::PATH | OFlags::DIRECTORY)?,
+        })
+    }
+
+    fn go_back(&self) -> io::Result<()> {
+        move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Mount))?;
+        // That leads to the root of the namespace, which a server in a changed root must not see.
+        rustix::process::fchdir(&self.root)?;
+        Ok(rustix::process::chroot(".")?)
     }
 }
 
@@ -135,23 +155,21 @@ fn own_ids() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
-fn lay(root: bool, ids: (u32, u32)) -> Result<Laid, StepError> {
+fn enter_own_root(root: bool, ids: (u32, u32)) -> Result<(), StepError> {
     step(
         "make namespaces of the launcher",
         Some("user_namespace"),
         own_namespaces(root, ids),
     )?;
-    step("make the launcher's root", Some("private_root"), own_root())?;
-    let groups = Groups::find(place::host());
-    let leftovers = groups
-        .as_ref()
-        .map(|groups| groups.sweep(place::host()))
-        .unwrap_or_default();
+    step("make the launcher's root", Some("private_root"), own_root())
+}
+
+fn furnish(root: bool) -> Result<(), StepError> {
     step("prepare the devices", Some("private_root"), devices(root))?;
     step("prepare /etc", Some("private_root"), etc())?;
-    // Here, once: each sandbox's first process is a fork of this one.
-    let _filter = crate::seccomp::filter(groups.is_ok());
-    Ok(Laid { groups, leftovers })
+    // Here, once: each sandbox's first process is a fork of this one. The likely one of two.
+    let _filter = crate::seccomp::filter(true);
+    Ok(())
 }
 
 /// Prepares everything, once.
@@ -179,12 +197,22 @@ pub(super) fn prepare(ground: Option<Ground>, template: Template) -> Result<Prep
     {
         return process_level(template, error);
     }
-    let Ground { ids, root, laid, .. } = ground;
+    let Ground {
+        ids,
+        root,
+        entered,
+        furnished,
+        ..
+    } = ground;
     // Where they cannot be made, trying tells which step it is.
-    let Laid {
-        groups: found,
-        leftovers,
-    } = laid.unwrap_or_else(|| lay(root, ids))?;
+    entered.unwrap_or_else(|| enter_own_root(root, ids))?;
+    furnished.unwrap_or_else(|| furnish(root))?;
+    let found = Groups::find(place::host());
+    let leftovers = found
+        .as_ref()
+        .map(|groups| groups.sweep(place::host()))
+        .unwrap_or_default();
+    let _filter = crate::seccomp::filter(found.is_ok());
     let mut host = Host {
         root,
         memory_is_charged: found.is_ok(),

@@ -24,7 +24,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
-use rustix::thread::{sched_getaffinity, sched_getcpu, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 pub use cradle::Entry;
 
@@ -122,16 +122,24 @@ fn environment() -> Vec<CString> {
         .collect()
 }
 
-/// Sends a process to another processor than this one's, where it may run on several. The kernel puts a new one beside its maker,
-/// and with two processors may leave both there for milliseconds.
+/// Sends a process to another processor than this one's. The kernel puts a new one beside its maker, and with two processors may
+/// leave both there for milliseconds. Where somebody has chosen processors it stays as it is: the choice could not be given back.
 fn send_elsewhere(pid: Pid) {
-    let Ok(all) = sched_getaffinity(Some(pid)) else {
+    let (Ok(allowed), Ok(online)) = (
+        sched_getaffinity(Some(pid)),
+        std::fs::read_to_string("/sys/devices/system/cpu/online"),
+    ) else {
         return;
     };
-    let mut others = all;
+    if allowed.count() < 2 || online.trim() != format!("0-{}", allowed.count() - 1) {
+        return;
+    }
+    let mut others = allowed;
     others.unset(sched_getcpu());
-    if others.count() > 0 && sched_setaffinity(Some(pid), &others).is_ok() {
-        // It is there now, and may go where it likes again.
+    let mut all = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|number| all.set(number));
+    if sched_setaffinity(Some(pid), &others).is_ok() {
+        // It is there now, and may go where it likes again: also to those that are added later.
         let _ = sched_setaffinity(Some(pid), &all);
     }
 }
