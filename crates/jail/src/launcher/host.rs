@@ -111,17 +111,22 @@ impl Ground {
 
     /// Why no namespaces can be made here, where the `process` level may stand in for them. This process is among the host's files
     /// again then.
-    fn missing(&mut self) -> Option<io::Error> {
+    fn missing(&mut self) -> Result<Option<io::Error>, StepError> {
         if let Err(error) = std::mem::replace(&mut self.possible, Ok(())) {
-            return Some(error);
+            return Ok(Some(error));
         }
-        let before = self.before.as_ref()?;
-        let error = match &self.entered {
-            Some(Err(error)) => io::Error::from_raw_os_error(error.errno),
-            Some(Ok(())) | None => in_a_fork(|| sys::misc::unshare(super::cradle::all_namespaces())).err()?,
+        let Some(before) = &self.before else {
+            return Ok(None);
         };
-        // Where there is no way back after all it stays here, and what follows fails.
-        before.go_back().is_ok().then_some(error)
+        let found = match &self.entered {
+            Some(Err(error)) => Err(io::Error::from_raw_os_error(error.errno)),
+            Some(Ok(())) | None => in_a_fork(|| sys::misc::unshare(super::cradle::all_namespaces())),
+        };
+        if found.is_err() {
+            // Half of the way would be neither here nor there.
+            step("go back to the host's files", Some("private_root"), before.go_back())?;
+        }
+        Ok(found.err())
     }
 }
 
@@ -193,7 +198,7 @@ pub(super) fn prepare(ground: Option<Ground>, template: Template) -> Result<Prep
     }
     let mut ground = ground.unwrap_or_else(Ground::lay);
     if template.process_level
-        && let Some(error) = ground.missing()
+        && let Some(error) = ground.missing()?
     {
         return process_level(template, error);
     }
@@ -212,6 +217,7 @@ pub(super) fn prepare(ground: Option<Ground>, template: Template) -> Result<Prep
         .as_ref()
         .map(|groups| groups.sweep(place::host()))
         .unwrap_or_default();
+    // Where it was not the likely one.
     let _filter = crate::seccomp::filter(found.is_ok());
     let mut host = Host {
         root,
