@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -50,6 +51,8 @@ const FILES: [DriverFile; 18] = [
 
 /// So many of them, from the first one on, are in the first frame.
 const AT_START: usize = 2;
+/// When the driver is compiled if nobody needs it sooner.
+const LATER: Duration = Duration::from_secs(10);
 
 const fn file(name: &'static str, source: &'static str) -> DriverFile {
     DriverFile { name, source }
@@ -89,7 +92,8 @@ pub(super) struct Boot {
     /// Made when the first session needs it.
     from_source: OnceLock<Bytes>,
     compiled: Arc<OnceLock<Option<Bytes>>>,
-    begun: OnceLock<()>,
+    /// Hurries the compilation that has begun.
+    begun: OnceLock<mpsc::Sender<()>>,
 }
 
 impl Boot {
@@ -151,22 +155,32 @@ impl Boot {
         frames(&header, "", &source_parts())
     }
 
-    pub(super) fn compile_in_background(&self) {
-        if self.begun.set(()).is_err() {
-            return;
-        }
-        let (executable, site, compiled) = (self.executable.clone(), self.site.clone(), Arc::clone(&self.compiled));
-        let spawned = std::thread::Builder::new()
-            .name("compile-driver".to_owned())
-            .spawn(move || {
-                let frames = compile(&executable, &site);
-                if frames.is_none() {
-                    tracing::debug!("the driver could not be compiled; sessions start from its source");
-                }
-                let _already = compiled.set(frames);
-            });
-        if let Err(error) = spawned {
-            tracing::debug!(%error, "no thread to compile the driver in");
+    /// Compiles the driver in a thread of its own: at once if an interpreter is being started, which would have needed it, or else in
+    /// a while. The session that begins it may be one of a hundred that all want the processors and are copies.
+    pub(super) fn compile_in_background(&self, needed: bool) {
+        let hurry = self.begun.get_or_init(|| {
+            let (hurry, hurried) = mpsc::channel();
+            let (executable, site, compiled) = (self.executable.clone(), self.site.clone(), Arc::clone(&self.compiled));
+            let spawned = std::thread::Builder::new()
+                .name("compile-driver".to_owned())
+                .spawn(move || {
+                    if hurried.recv_timeout(LATER) == Err(RecvTimeoutError::Disconnected) {
+                        return; // nobody is left who could need it
+                    }
+                    let frames = compile(&executable, &site);
+                    if frames.is_none() {
+                        tracing::debug!("the driver could not be compiled; sessions start from its source");
+                    }
+                    let _already = compiled.set(frames);
+                });
+            if let Err(error) = spawned {
+                tracing::debug!(%error, "no thread to compile the driver in");
+            }
+            hurry
+        });
+        if needed {
+            // It has begun, or is done, where nobody hears this.
+            let _ = hurry.send(());
         }
     }
 }

@@ -81,9 +81,10 @@ impl PythonLanguage {
     }
 
     /// Begins, in a thread of its own, to compile the driver with the host's interpreter (about 50 ms of one core), so
-    /// that later sessions start faster. The first session begins it otherwise. Sessions never wait for it.
+    /// that later sessions start faster. The first session begins it otherwise, or some time after it where sessions are copies
+    /// of a warmed interpreter. Sessions never wait for it.
     pub fn prepare(&self) {
-        self.driver.compile_in_background();
+        self.driver.compile_in_background(true);
     }
 
     /// The same as [`Language::open`], with the session's own type.
@@ -92,10 +93,7 @@ impl PythonLanguage {
     /// [`SessionError`] when the interpreter does not become ready.
     pub async fn open_session(&self, sandbox: &dyn Sandbox) -> Result<DriverSession, SessionError> {
         let driver = match sandbox.image() {
-            None => {
-                self.driver.compile_in_background();
-                &self.driver
-            }
+            None => &self.driver,
             Some(_) => &self.abroad,
         };
         let command = Command {
@@ -122,17 +120,22 @@ impl PythonLanguage {
             let adopted = DriverSession::adopt(sandbox, chosen.number, Arc::clone(&chosen.ahead), start).await;
             let error = match adopted {
                 Ok(session) => {
+                    self.driver.compile_in_background(false);
                     parents::Parents::worked(&chosen);
                     return Ok(session);
                 }
                 Err(error) => error,
             };
+            self.driver.compile_in_background(true);
             let session = DriverSession::open(sandbox, self.start(command, driver.frames())).await?;
             // That this sandbox cannot be entered, or not again, says nothing about the parent.
             if !matches!(error, SessionError::Sandbox(SandboxError::Unsupported(_))) {
                 self.parents.failed(&chosen, &error);
             }
             return Ok(session);
+        }
+        if sandbox.image().is_none() {
+            self.driver.compile_in_background(true);
         }
         DriverSession::open(sandbox, self.start(command, driver.frames())).await
     }

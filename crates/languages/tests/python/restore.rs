@@ -90,3 +90,62 @@ async fn without_copies_a_dead_session_is_over() {
     let ran = python.run("x").await;
     assert!(matches!(ran.status, Ok(CellStatus::Died(Exit::Signal(9)))), "{ran:?}");
 }
+
+/// How many pages a process has had to be given, or given anew, so far.
+fn faults(pid: &str) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1;
+    fields.split_whitespace().nth(7).unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_cell_does_not_pay_for_the_copy_before_it() {
+    const ROUNDS: u32 = 12;
+    if !with_copies() {
+        return;
+    }
+    let mut python = python!();
+    let pid = python.run("import os\nx = 0\nos.getpid()").await.ok().text();
+    settle(&mut python).await;
+    let mut of_cells = Vec::new();
+    for _ in 0..ROUNDS {
+        let before = faults(&pid);
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        let between = faults(&pid);
+        python.run("x += 1").await.ok();
+        // What it writes to again was shared with a copy that was made meanwhile.
+        if between - before > 20 {
+            of_cells.push(faults(&pid) - between);
+        }
+    }
+    of_cells.sort_unstable();
+    assert!(of_cells.len() >= 4, "few copies were made: {of_cells:?}");
+    // Without a rehearsal they are 90, with one of the cell's own text alone 34.
+    assert!(of_cells[of_cells.len() / 2] < 20, "{of_cells:?}");
+}
+
+#[tokio::test]
+async fn nothing_stays_of_the_cell_that_is_rehearsed_after_a_copy() {
+    if !with_copies() {
+        return;
+    }
+    let mut python = python!();
+    python
+        .run("from __future__ import annotations\nimport gc, linecache, sys\ndef f(a: int): return a\nx = 'kept'\n5")
+        .await
+        .ok();
+    settle(&mut python).await;
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    let state = "print([x, _, __, len(In), In[0], In[1][:9], Out, _i[:9], _ii, _ih is In, _oh is Out,\n\
+                 [name for name in dir() if name[:2] == '_i'], gc.isenabled(), f.__annotations__,\n\
+                 [name for name in linecache.cache if 'sandcell' in name], sys.stdin.name])";
+    let ran = python.run(state).await.ok();
+    let first = "from __fu";
+    assert_eq!(
+        ran.stdout,
+        format!(
+            "['kept', 5, '', 3, '', '{first}', {{1: 5}}, '{first}', '', True, True, \
+             ['_i', '_i1', '_i2', '_ih', '_ii', '_iii'], True, {{'a': 'int'}}, [], '<stdin>']\n"
+        )
+    );
+}

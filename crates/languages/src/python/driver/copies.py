@@ -41,6 +41,10 @@ PAGE_COST = 0.5e-6
 # What a copy of nothing costs, in seconds; the rest grows with the session.
 FIXED_COST = 0.001
 CALL = _signal.SIGCONT
+# The cell that is rehearsed, as a frame, and the name of its text.
+REHEARSED = b'{"type":"run","nonce":"sandcell-0","cell":1,"code":"x = 1\\nx","stdin":null}'
+REHEARSED = (len(REHEARSED) + 4).to_bytes(4, "little") + len(REHEARSED).to_bytes(4, "little") + REHEARSED
+REHEARSAL = "<sandcell rehearsal>"
 # How often a copy looks whether the process that it was made of is still there, in seconds.
 LOOK = 10
 SIGNALS = _signal.valid_signals()
@@ -225,10 +229,12 @@ def make():
     purse.pages, purse.faults = memory()[0], None
     old = copy.pid, copy.started
     origin, name = core.PID, read_file("/proc/self/comm")
-    mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, SIGNALS)
+    mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
     session.copying = True
     pid, elsewhere = -1, 0
     try:
+        # A handler of the program's that has waited may raise here.
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, SIGNALS)
         pid, elsewhere = by_machine_code() if has_machine_code() else by_forks()
         if not pid:
             freeze(origin)
@@ -314,18 +320,44 @@ def by_forks():
 
 
 def rehearse():
-    """Does what every cell does, for nothing: the pages that this writes to are the copy's, too, and had better be copied
-    now than while somebody waits for the next cell."""
+    """Runs a cell that nobody hears of and that leaves nothing: the pages that every cell writes to are the copy's, too, and had
+    better be copied now than while somebody waits for the next one. Another session stands in for this one meanwhile."""
+    if sys.gettrace() or sys.getprofile() or sys.stdout is not core.streams[1] or sys.stderr is not core.streams[2]:
+        return  # the program watches what runs, or what is written
+    gc, inbox = core.standard("gc"), core.inbox
+    names, told, collects = core.NAMES, core.CONTROL_OUT, gc.isenabled()
+    mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
     try:
-        if sys.gettrace() or sys.getprofile():
-            return  # the program watches what runs
-        flags = core.TOP_LEVEL_AWAIT | session.future
-        header, _ = core.scan('{"type":"run","cell":1,"nonce":"sandcell-1","code":"x += 1","stdin":null}', 0)
-        tree = compile(header["code"], "<sandcell rehearsal>", "exec", core.ONLY_AST | flags, True)
-        eval(compile(tree, "<sandcell rehearsal>", "exec", flags, True), {"x": 0})
-        core.dump({"type": "done", "nonce": header["nonce"], "status": "ok"})
+        # Neither handlers of signals nor destructors may run in the other session.
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, SIGNALS)
+        gc.disable()
+        core.CONTROL_OUT = posix.open("/dev/null", posix.O_WRONLY | posix.O_CLOEXEC)
+        core.session, core.NAMES = core.Session(), {"x": 0}
+        vars(core.session).update(future=session.future, whole=True, waiting=[], inputs=[], outputs={})
+        inbox.room[: len(REHEARSED)] = REHEARSED
+        inbox.buffer += memoryview(inbox.room)[: len(REHEARSED)]
+        header = inbox.ready()
+        core.session.nonce = header["nonce"]
+        core.guarded(core.begin, header)
+        value, _ = core.guarded(core.execute, header["code"], REHEARSAL)
+        core.guarded(core.publish, value)
+        core.guarded(core.run_text, "x += 1", REHEARSAL)
+        core.guarded(core.finish_output)
+        core.send({"type": "done", "nonce": header["nonce"], "status": "ok"})
+        core.guarded(core.heal)
     except Exception:
         pass  # a hook of the program's that raises
+    finally:
+        if core.CONTROL_OUT != told:
+            core.close(core.CONTROL_OUT)
+        core.session, core.NAMES, core.CONTROL_OUT = session, names, told
+        core.remember.size -= len(core.SOURCES.pop(REHEARSAL, ""))
+        if "linecache" in sys.modules:
+            sys.modules["linecache"].cache.pop(REHEARSAL, None)
+        inbox.buffer.clear()
+        if collects:
+            gc.enable()
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
 
 
 def drop(why):
