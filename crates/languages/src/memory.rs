@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// The most that is read of a memory.
 #[cfg(unix)]
-const LIMIT: u64 = 64 << 10;
+const LIMIT: u64 = 1 << 20;
 
 /// Reads a file that only we can have written, in a folder that only we can write.
 #[cfg(unix)]

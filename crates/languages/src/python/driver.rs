@@ -4,7 +4,7 @@
 //! second, which is on its way meanwhile, what most never need.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,6 +15,7 @@ use serde_json::json;
 use sandcell_sandbox::{HOME, layer_places};
 
 use super::probe::{PythonRuntime, run_python};
+use super::remember;
 use crate::control::encode;
 
 /// A file of the driver.
@@ -89,11 +90,58 @@ pub fn driver_sources() -> &'static [DriverFile] {
 pub(super) struct Boot {
     executable: PathBuf,
     site: serde_json::Value,
+    /// Where what was compiled is left for the next start.
+    memory: Option<PathBuf>,
     /// Made when the first session needs it.
     from_source: OnceLock<Bytes>,
-    compiled: Arc<OnceLock<Option<Bytes>>>,
+    compiled: Arc<OnceLock<Option<Compiled>>>,
+    recalled: OnceLock<()>,
     /// Hurries the compilation that has begun.
     begun: OnceLock<mpsc::Sender<()>>,
+}
+
+/// The driver as an interpreter has compiled it.
+#[derive(Debug)]
+struct Compiled {
+    /// Which interpreters understand it.
+    magic: String,
+    /// (name, code) of each file, in their order.
+    parts: Vec<(String, Bytes)>,
+    /// The first frames of a session.
+    frames: Bytes,
+}
+
+impl Compiled {
+    /// Runs the interpreter (100 ms), and keeps what it has made.
+    fn make(executable: &Path, site: &serde_json::Value, memory: Option<&Path>) -> Option<Self> {
+        let output = Bytes::from(compile(executable)?);
+        let made = Self::parse(&output, site)?;
+        if let Some(memory) = memory {
+            remember::keep_driver(memory, executable, &output);
+        }
+        Some(made)
+    }
+
+    /// From what [`COMPILE`] has written.
+    fn parse(output: &Bytes, site: &serde_json::Value) -> Option<Self> {
+        let end = output.iter().position(|byte| *byte == b'\n')?;
+        let mut words = std::str::from_utf8(output.get(..end)?).ok()?.split(' ');
+        let magic = words.next()?.to_owned();
+        let mut parts = Vec::new();
+        let mut at = end + 1;
+        while let Some(name) = words.next() {
+            let next = at.checked_add(words.next()?.parse().ok()?)?;
+            output.get(at..next)?;
+            parts.push((name.to_owned(), output.slice(at..next)));
+            at = next;
+        }
+        let frames = frames(site, &magic, &borrowed(&parts));
+        (parts.len() == FILES.len()).then_some(Self { magic, parts, frames })
+    }
+}
+
+fn borrowed(parts: &[(String, Bytes)]) -> Vec<(String, &[u8])> {
+    parts.iter().map(|(name, code)| (name.clone(), &**code)).collect()
 }
 
 impl Boot {
@@ -105,21 +153,25 @@ impl Boot {
         });
         Self {
             executable: runtime.executable.clone(),
+            memory: None,
             from_source: OnceLock::new(),
             site,
             compiled: Arc::new(OnceLock::new()),
+            recalled: OnceLock::new(),
             begun: OnceLock::new(),
         }
     }
 
     /// For an interpreter that only its name is known of: it is looked up inside, and finds its packages itself.
-    pub(super) fn abroad(name: &std::path::Path) -> Self {
+    pub(super) fn abroad(name: &Path) -> Self {
         let site = json!({"layers": layer_places(), "prefix": ""});
         Self {
             executable: PathBuf::from(name),
+            memory: None,
             from_source: OnceLock::new(),
             site,
             compiled: Arc::new(OnceLock::new()),
+            recalled: OnceLock::new(),
             begun: OnceLock::new(),
         }
     }
@@ -132,11 +184,28 @@ impl Boot {
         argv
     }
 
+    /// What is compiled is kept in this folder, and what was kept there is used.
+    pub(super) fn remembering(self, memory: Option<PathBuf>) -> Self {
+        Self { memory, ..self }
+    }
+
+    /// The driver as code objects, if there are some by now.
+    fn compiled(&self) -> Option<&Compiled> {
+        self.recalled.get_or_init(|| {
+            let recall = |memory: &PathBuf| remember::recall_driver(memory, &self.executable);
+            let kept = self.memory.as_ref().and_then(recall);
+            if let Some(compiled) = kept.and_then(|kept| Compiled::parse(&kept.into(), &self.site)) {
+                let _none_was_made_before = self.compiled.set(Some(compiled));
+            }
+        });
+        self.compiled.get()?.as_ref()
+    }
+
     /// The first frames: with code objects if they are there by now.
     pub(super) fn frames(&self) -> Bytes {
-        match self.compiled.get() {
-            Some(Some(compiled)) => compiled.clone(),
-            Some(None) | None => {
+        match self.compiled() {
+            Some(compiled) => compiled.frames.clone(),
+            None => {
                 let make = || frames(&self.site, "", &source_parts());
                 self.from_source.get_or_init(make).clone()
             }
@@ -152,26 +221,33 @@ impl Boot {
             fields.insert("env".to_owned(), json!(usual_environment()));
             fields.insert("env_loading".to_owned(), json!(BTreeMap::from(WHILE_LOADING)));
         }
-        frames(&header, "", &source_parts())
+        match self.compiled() {
+            Some(compiled) => frames(&header, &compiled.magic, &borrowed(&compiled.parts)),
+            None => frames(&header, "", &source_parts()),
+        }
     }
 
     /// Compiles the driver in a thread of its own: at once if an interpreter is being started, which would have needed it, or else in
     /// a while. The session that begins it may be one of a hundred that all want the processors and are copies.
     pub(super) fn compile_in_background(&self, needed: bool) {
+        if self.compiled().is_some() {
+            return;
+        }
         let hurry = self.begun.get_or_init(|| {
             let (hurry, hurried) = mpsc::channel();
             let (executable, site, compiled) = (self.executable.clone(), self.site.clone(), Arc::clone(&self.compiled));
+            let memory = self.memory.clone();
             let spawned = std::thread::Builder::new()
                 .name("compile-driver".to_owned())
                 .spawn(move || {
                     if hurried.recv_timeout(LATER) == Err(RecvTimeoutError::Disconnected) {
                         return; // nobody is left who could need it
                     }
-                    let frames = compile(&executable, &site);
-                    if frames.is_none() {
+                    let made = Compiled::make(&executable, &site, memory.as_deref());
+                    if made.is_none() {
                         tracing::debug!("the driver could not be compiled; sessions start from its source");
                     }
-                    let _already = compiled.set(frames);
+                    let _already = compiled.set(made);
                 });
             if let Err(error) = spawned {
                 tracing::debug!(%error, "no thread to compile the driver in");
@@ -185,8 +261,8 @@ impl Boot {
     }
 }
 
-/// The frames with code objects, made by the interpreter that will read them.
-fn compile(executable: &std::path::Path, site: &serde_json::Value) -> Option<Bytes> {
+/// Code objects of all files, made by the interpreter that will read them.
+fn compile(executable: &Path) -> Option<Vec<u8>> {
     let head: Vec<_> = FILES
         .iter()
         .map(|file| format!("{} {}", file.name, file.source.len()))
@@ -195,18 +271,7 @@ fn compile(executable: &std::path::Path, site: &serde_json::Value) -> Option<Byt
     for file in &FILES {
         input.extend_from_slice(file.source.as_bytes());
     }
-    let output = run_python(executable, COMPILE, &input, Duration::from_secs(20)).ok()?;
-    let end = output.iter().position(|byte| *byte == b'\n')?;
-    let (head, mut rest) = (output.get(..end)?, output.get(end + 1..)?);
-    let mut words = std::str::from_utf8(head).ok()?.split(' ');
-    let magic = words.next()?;
-    let mut parts = Vec::new();
-    while let Some(name) = words.next() {
-        let (code, later) = rest.split_at_checked(words.next()?.parse().ok()?)?;
-        parts.push((name.to_owned(), code));
-        rest = later;
-    }
-    (parts.len() == FILES.len()).then(|| frames(site, magic, &parts))
+    run_python(executable, COMPILE, &input, Duration::from_secs(20)).ok()
 }
 
 /// What a child of a warmed parent reads first. Of the environment it is told what is not as in its parent.

@@ -74,6 +74,15 @@ impl PythonLanguage {
         Self { copies, ..self }
     }
 
+    /// The driver as this interpreter has compiled it is left in a file in this folder, and used again at the next start.
+    #[must_use]
+    pub fn remembering(self, memory: Option<std::path::PathBuf>) -> Self {
+        Self {
+            driver: self.driver.remembering(memory),
+            ..self
+        }
+    }
+
     /// The interpreter.
     #[must_use]
     pub fn runtime(&self) -> &PythonRuntime {

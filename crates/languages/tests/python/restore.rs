@@ -149,3 +149,42 @@ async fn nothing_stays_of_the_cell_that_is_rehearsed_after_a_copy() {
         )
     );
 }
+
+#[tokio::test]
+async fn copies_leave_a_program_alone_that_replaces_what_python_has() {
+    if !with_copies() {
+        return;
+    }
+    for replaces in [
+        "sys.modules['linecache'] = None",
+        "sys.modules['gc'] = None",
+        "sys.stdin = None",
+        "os.chdir(tempfile.mkdtemp()); os.rmdir(os.getcwd())",
+        "sys.addaudithook(lambda event, of: 1/0 if event == 'compile' and of[1] == '<sandcell rehearsal>' else None)",
+        "sys.setprofile(lambda *_: None)",
+    ] {
+        let mut python = python!();
+        let code = format!("import gc, os, signal, sys, tempfile\n{replaces}");
+        python.run(&code).await.ok();
+        settle(&mut python).await;
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        let ran = python
+            .run("print(signal.pthread_sigmask(signal.SIG_BLOCK, ()), gc.isenabled(), len(In))")
+            .await
+            .ok();
+        assert_eq!(ran.stdout, "set() True 3\n", "{replaces}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_program_shows_when_its_things_end_is_not_lost_between_cells() {
+    if !with_copies() {
+        return;
+    }
+    let mut python = python!();
+    let code = "import io, sys\nclass Input(io.StringIO):\n    def __del__(self): display('gone')\nsys.stdin = Input()";
+    assert!(python.run(code).await.ok().displays.is_empty());
+    settle(&mut python).await;
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    assert_eq!(python.run("1").await.ok().displays.len(), 1);
+}

@@ -360,6 +360,43 @@ fn a_session_that_began_as_a_copy_sets_copies_of_itself_aside_without_being_told
 }
 
 #[test]
+fn the_driver_is_compiled_once_for_all_starts_and_never_from_a_file_that_was_changed() {
+    /// From the driver's own names: whether it was compiled before it came.
+    const COMPILED: &str = "import sys\nprint(bool(sys.unraisablehook.__globals__['BOOT']['magic']))";
+    let _turn = begin!();
+    let mut place = Place::with_settings("[pool]\nparked = 0\nwarm_parents = false\n");
+    let kept = place.path("data").join("python-driver");
+    let start = |place: &Place| Client::start(&mut place.command(&["serve"]));
+    let server = start(&place);
+    assert_eq!(fresh(&server, COMPILED).output().trim(), "False");
+    until(PATIENCE, "the driver is kept", || kept.exists().then_some(()));
+    drop(server);
+    for parents in [false, true] {
+        place = place.with(&format!("[pool]\nparked = 0\nwarm_parents = {parents}\n"));
+        let server = if parents { warmed(&place) } else { start(&place) };
+        assert_eq!(fresh(&server, COMPILED).output().trim(), "True", "{parents}");
+        // Parts of it that are loaded when they are needed.
+        for (code, said) in [
+            ("import decimal\ndecimal.Decimal('3.14')", "Decimal('3.14')"),
+            ("prnit(1)", "did you mean print?"),
+            ("%timeit -n1 -r1 pass", "per loop"),
+        ] {
+            let told = server.call("execute_code", json!({"code": code}));
+            assert!(format!("{told:?}").contains(said), "{told:?}");
+        }
+    }
+    let mut bytes = std::fs::read(&kept).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&kept, &bytes).unwrap();
+    let server = start(&place);
+    assert_eq!(fresh(&server, COMPILED).output().trim(), "False");
+    until(PATIENCE, "it is compiled again", || {
+        (std::fs::read(&kept).unwrap() != bytes).then_some(())
+    });
+}
+
+#[test]
 fn switched_off_or_with_threads_every_session_starts_by_itself() {
     let _turn = begin!();
     let place = Place::with_settings("preload = [\"wave\"]\n[pool]\nparked = 0\nwarm_parents = false\n");

@@ -230,11 +230,11 @@ def make():
     old = copy.pid, copy.started
     origin, name = core.PID, read_file("/proc/self/comm")
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
-    session.copying = True
     pid, elsewhere = -1, 0
     try:
         # A handler of the program's that has waited may raise here.
         _signal.pthread_sigmask(_signal.SIG_BLOCK, SIGNALS)
+        session.copying = True
         pid, elsewhere = by_machine_code() if has_machine_code() else by_forks()
         if not pid:
             freeze(origin)
@@ -252,21 +252,28 @@ def make():
         if pid:
             session.copying = False
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
-    if pid > 0:
-        if tasks() > 1:
-            # Not those that end before a fork and begin again after it, as those of OpenBLAS do.
-            copy.threads = tasks()
-            drop("threads")
-        else:
-            copy.why = None
-            core.send({"type": "copy", "pid": pid, "cell": session.cell})
-            rehearse()
-    elif not copy.pid:
-        drop("processes")
-    # What the process in the middle takes to end, and the copy to begin, is about as much as it took to fork.
-    purse.cost = time.process_time() - began + 2 * elsewhere
-    purse.earned -= purse.cost
-    purse.faults = faults()
+    try:
+        if pid > 0:
+            announce()
+        elif not copy.pid:
+            drop("processes")
+    finally:
+        # What the process in the middle takes to end, and the copy to begin, is about as much as it took to fork.
+        purse.cost = time.process_time() - began + 2 * elsewhere
+        purse.earned -= purse.cost
+        purse.faults = faults()
+
+
+def announce():
+    """Says that there is a copy, unless it shows that there should be none."""
+    if tasks() > 1:
+        # Not those that end before a fork and begin again after it, as those of OpenBLAS do.
+        copy.threads = tasks()
+        drop("threads")
+        return
+    copy.why = None
+    core.send({"type": "copy", "pid": copy.pid, "cell": session.cell})
+    rehearse()
 
 
 def has_machine_code():
@@ -321,43 +328,68 @@ def by_forks():
 
 def rehearse():
     """Runs a cell that nobody hears of and that leaves nothing: the pages that every cell writes to are the copy's, too, and had
-    better be copied now than while somebody waits for the next one. Another session stands in for this one meanwhile."""
-    if sys.gettrace() or sys.getprofile() or sys.stdout is not core.streams[1] or sys.stderr is not core.streams[2]:
-        return  # the program watches what runs, or what is written
-    gc, inbox = core.standard("gc"), core.inbox
-    names, told, collects = core.NAMES, core.CONTROL_OUT, gc.isenabled()
+    better be copied now than while somebody waits for the next one."""
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
     try:
-        # Neither handlers of signals nor destructors may run in the other session.
+        # Neither handlers of signals nor destructors may run in the session that stands in for this one.
         _signal.pthread_sigmask(_signal.SIG_BLOCK, SIGNALS)
-        gc.disable()
-        core.CONTROL_OUT = posix.open("/dev/null", posix.O_WRONLY | posix.O_CLOEXEC)
-        core.session, core.NAMES = core.Session(), {"x": 0}
-        vars(core.session).update(future=session.future, whole=True, waiting=[], inputs=[], outputs={})
+        posix.getcwd()
+        if not (is_watched() or _thread._count()):
+            gc = core.standard("gc")
+            collects = gc.isenabled()
+            gc.disable()
+            try:
+                stand_in()
+            finally:
+                if collects:
+                    gc.enable()
+    except BaseException:
+        pass  # what the program has put in place of a module, or a hook of its own that raises; or its working folder is gone
+    finally:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+
+
+def is_watched():
+    """Whether the program watches what runs, or what is written."""
+    monitoring = getattr(sys, "monitoring", None)
+    if sys.gettrace() or sys.getprofile() or (monitoring and any(map(monitoring.get_tool, range(6)))):
+        return True
+    return sys.stdout is not core.streams[1] or sys.stderr is not core.streams[2]
+
+
+def stand_in():
+    """The rehearsal itself: all that a cell does, in another session with other names, to a host that does not listen."""
+    inbox, names, told, stdin = core.inbox, core.NAMES, core.CONTROL_OUT, getattr(sys, "stdin", core.NO_STDIN)
+    null = posix.open("/dev/null", posix.O_WRONLY | posix.O_CLOEXEC)
+    try:
+        core.session, core.NAMES, core.CONTROL_OUT = core.Session(), {"x": 0}, null
         inbox.room[: len(REHEARSED)] = REHEARSED
         inbox.buffer += memoryview(inbox.room)[: len(REHEARSED)]
         header = inbox.ready()
-        core.session.nonce = header["nonce"]
-        core.guarded(core.begin, header)
-        value, _ = core.guarded(core.execute, header["code"], REHEARSAL)
-        core.guarded(core.publish, value)
-        core.guarded(core.run_text, "x += 1", REHEARSAL)
-        core.guarded(core.finish_output)
+        vars(core.session).update(
+            nonce=header["nonce"], cell=header["cell"], future=session.future, whole=True, waiting=[], inputs=[], outputs={}
+        )
+        done(core.begin, header)
+        done(core.publish, done(core.execute, header["code"], REHEARSAL))
+        done(core.run_text, "x += 1", REHEARSAL)
+        done(core.finish_output)
         core.send({"type": "done", "nonce": header["nonce"], "status": "ok"})
-        core.guarded(core.heal)
-    except Exception:
-        pass  # a hook of the program's that raises
+        done(core.heal)
     finally:
-        if core.CONTROL_OUT != told:
-            core.close(core.CONTROL_OUT)
-        core.session, core.NAMES, core.CONTROL_OUT = session, names, told
-        core.remember.size -= len(core.SOURCES.pop(REHEARSAL, ""))
-        if "linecache" in sys.modules:
-            sys.modules["linecache"].cache.pop(REHEARSAL, None)
+        core.session, core.NAMES, core.CONTROL_OUT, sys.stdin = session, names, told, stdin
         inbox.buffer.clear()
-        if collects:
-            gc.enable()
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+        core.close(null)
+        core.remember.size -= len(core.SOURCES.pop(REHEARSAL, ""))
+        cache = getattr(sys.modules.get("linecache"), "cache", None)
+        if cache is not None:
+            cache.pop(REHEARSAL, None)
+
+
+def done(function, *arguments):
+    value, error = core.guarded(function, *arguments)
+    if error is not None:
+        raise error
+    return value
 
 
 def drop(why):
