@@ -5,6 +5,9 @@
 
 use std::path::Path;
 
+#[cfg(unix)]
+use rustix::fs::OFlags;
+
 /// The most that is read of a memory.
 #[cfg(unix)]
 const LIMIT: u64 = 1 << 20;
@@ -13,17 +16,24 @@ const LIMIT: u64 = 1 << 20;
 #[cfg(unix)]
 pub(crate) fn read_own(file: &Path) -> Option<Vec<u8>> {
     use std::io::Read;
+    use std::os::unix::fs::OpenOptionsExt;
     let folder = file.parent()?.symlink_metadata().ok()?;
-    let named = file.symlink_metadata().ok()?;
-    if !folder.is_dir() || !named.is_file() || !is_ours(&folder) || !is_ours(&named) {
+    if !folder.is_dir() || !is_ours(&folder) {
+        return None;
+    }
+    // No link is followed, and no pipe is waited for: what is looked at is what is read.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let opened = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(file)
+        .ok()?;
+    let found = opened.metadata().ok()?;
+    if !found.is_file() || !is_ours(&found) {
         return None;
     }
     let mut bytes = Vec::new();
-    std::fs::File::open(file)
-        .ok()?
-        .take(LIMIT)
-        .read_to_end(&mut bytes)
-        .ok()?;
+    opened.take(LIMIT).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 
@@ -45,11 +55,21 @@ pub(crate) fn write_own(memory: &Path, name: &str, bytes: &[u8]) -> std::io::Res
     use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(memory)?;
     let new = memory.join(format!("{name}.{}", std::process::id()));
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&new)?;
+    let create = || {
+        std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)
+    };
+    let mut file = match create() {
+        // Somebody of the same number was killed while writing; in a container every server has the same.
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            std::fs::remove_file(&new)?;
+            create()?
+        }
+        other => other?,
+    };
     let written = file
         .write_all(bytes)
         .and_then(|()| std::fs::rename(&new, memory.join(name)));

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -95,7 +96,10 @@ pub(super) struct Boot {
     /// Made when the first session needs it.
     from_source: OnceLock<Bytes>,
     compiled: Arc<OnceLock<Option<Compiled>>>,
-    recalled: OnceLock<()>,
+    /// Whether what was kept is there.
+    recalled: OnceLock<bool>,
+    /// Whether no interpreter has begun with it.
+    distrusted: AtomicBool,
     /// Hurries the compilation that has begun.
     begun: OnceLock<mpsc::Sender<()>>,
 }
@@ -114,10 +118,11 @@ struct Compiled {
 impl Compiled {
     /// Runs the interpreter (100 ms), and keeps what it has made.
     fn make(executable: &Path, site: &serde_json::Value, memory: Option<&Path>) -> Option<Self> {
+        let key = remember::key_of_driver(executable);
         let output = Bytes::from(compile(executable)?);
         let made = Self::parse(&output, site)?;
-        if let Some(memory) = memory {
-            remember::keep_driver(memory, executable, &output);
+        if let (Some(memory), Some(key)) = (memory, key) {
+            remember::keep_driver(memory, executable, &key, &output);
         }
         Some(made)
     }
@@ -158,6 +163,7 @@ impl Boot {
             site,
             compiled: Arc::new(OnceLock::new()),
             recalled: OnceLock::new(),
+            distrusted: AtomicBool::new(false),
             begun: OnceLock::new(),
         }
     }
@@ -172,6 +178,7 @@ impl Boot {
             site,
             compiled: Arc::new(OnceLock::new()),
             recalled: OnceLock::new(),
+            distrusted: AtomicBool::new(false),
             begun: OnceLock::new(),
         }
     }
@@ -194,11 +201,26 @@ impl Boot {
         self.recalled.get_or_init(|| {
             let recall = |memory: &PathBuf| remember::recall_driver(memory, &self.executable);
             let kept = self.memory.as_ref().and_then(recall);
-            if let Some(compiled) = kept.and_then(|kept| Compiled::parse(&kept.into(), &self.site)) {
-                let _none_was_made_before = self.compiled.set(Some(compiled));
-            }
+            let compiled = kept.and_then(|kept| Compiled::parse(&kept.into(), &self.site));
+            compiled.is_some_and(|compiled| self.compiled.set(Some(compiled)).is_ok())
         });
+        if self.distrusted.load(Ordering::Relaxed) {
+            return None;
+        }
         self.compiled.get()?.as_ref()
+    }
+
+    /// An interpreter did not begin with these frames. If they were kept by an earlier start, it may be that: from now on all begin
+    /// from source, and the next start compiles anew. Whether another attempt is worth it.
+    pub(super) fn distrust(&self) -> bool {
+        let kept = self.recalled.get() == Some(&true);
+        if !kept || self.distrusted.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        if let Some(memory) = &self.memory {
+            remember::forget_driver(memory);
+        }
+        true
     }
 
     /// The first frames: with code objects if they are there by now.
@@ -230,7 +252,7 @@ impl Boot {
     /// Compiles the driver in a thread of its own: at once if an interpreter is being started, which would have needed it, or else in
     /// a while. The session that begins it may be one of a hundred that all want the processors and are copies.
     pub(super) fn compile_in_background(&self, needed: bool) {
-        if self.compiled().is_some() {
+        if self.compiled().is_some() || self.distrusted.load(Ordering::Relaxed) {
             return;
         }
         let hurry = self.begun.get_or_init(|| {

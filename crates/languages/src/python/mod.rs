@@ -135,18 +135,34 @@ impl PythonLanguage {
                 }
                 Err(error) => error,
             };
-            self.driver.compile_in_background(true);
-            let session = DriverSession::open(sandbox, self.start(command, driver.frames())).await?;
+            let session = self.open_cold(sandbox, command, driver).await?;
             // That this sandbox cannot be entered, or not again, says nothing about the parent.
             if !matches!(error, SessionError::Sandbox(SandboxError::Unsupported(_))) {
                 self.parents.failed(&chosen, &error);
             }
             return Ok(session);
         }
+        self.open_cold(sandbox, command, driver).await
+    }
+
+    /// With an interpreter that is started for it.
+    async fn open_cold(
+        &self,
+        sandbox: &dyn Sandbox,
+        command: Command,
+        driver: &driver::Boot,
+    ) -> Result<DriverSession, SessionError> {
         if sandbox.image().is_none() {
-            self.driver.compile_in_background(true);
+            driver.compile_in_background(true);
         }
-        DriverSession::open(sandbox, self.start(command, driver.frames())).await
+        let opened = DriverSession::open(sandbox, self.start(command.clone(), driver.frames())).await;
+        match opened {
+            Err(error) if driver.distrust() => {
+                tracing::debug!(%error, "no session began with the driver that was kept");
+                DriverSession::open(sandbox, self.start(command, driver.frames())).await
+            }
+            other => other,
+        }
     }
 
     fn start(&self, command: Command, boot: Bytes) -> Start {

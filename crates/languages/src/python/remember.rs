@@ -32,10 +32,18 @@ pub(super) fn recall_driver(memory: &Path, path: &Path) -> Option<Vec<u8>> {
     (end == sum(&code)).then_some(code)
 }
 
-/// Keeps it, with a sum: an interpreter that loads what is no code may crash.
-pub(super) fn keep_driver(memory: &Path, path: &Path, code: &[u8]) {
-    if let Some(key) = key_of_driver(path) {
-        keep_as(DRIVER, &key, memory, &[code, &sum(code)].concat());
+/// Keeps it, with a sum: an interpreter that loads what is no code may crash. The key is from before it was compiled: if
+/// another interpreter has taken the place of that one meanwhile, nothing is kept.
+pub(super) fn keep_driver(memory: &Path, path: &Path, key: &str, code: &[u8]) {
+    if key_of_driver(path).as_deref() == Some(key) {
+        keep_as(DRIVER, key, memory, &[code, &sum(code)].concat());
+    }
+}
+
+/// No interpreter has begun with what was kept.
+pub(super) fn forget_driver(memory: &Path) {
+    if let Err(error) = std::fs::remove_file(memory.join(DRIVER)) {
+        tracing::debug!(%error, "the compiled driver could not be removed");
     }
 }
 
@@ -56,7 +64,8 @@ fn keep_as(file: &str, key: &str, memory: &Path, answer: &[u8]) {
     }
 }
 
-fn key_of_driver(path: &Path) -> Option<String> {
+/// What it is kept for.
+pub(super) fn key_of_driver(path: &Path) -> Option<String> {
     let own = state(&std::env::current_exe().ok()?)?;
     Some(format!("{own}\t{}", key(path)?))
 }
@@ -138,9 +147,14 @@ mod tests {
     #[test]
     fn the_driver_is_recalled_whole_or_not_at_all() {
         let (folder, python, memory) = place();
-        assert_eq!(recall_driver(&memory, &python), None);
-        keep_driver(&memory, &python, b"code");
         keep(&memory, &python, b"3.11.2\0");
+        assert_eq!(recall_driver(&memory, &python), None);
+        let key = key_of_driver(&python).unwrap();
+        keep_driver(&memory, &python, "another", b"code");
+        assert_eq!(recall_driver(&memory, &python), None, "it was replaced meanwhile");
+        // Of one who was killed while writing.
+        std::fs::write(memory.join(format!("{DRIVER}.{}", std::process::id())), "co").unwrap();
+        keep_driver(&memory, &python, &key, b"code");
         assert_eq!(recall_driver(&memory, &python), Some(b"code".to_vec()));
         let file = memory.join(DRIVER);
         let whole = std::fs::read(&file).unwrap();

@@ -173,6 +173,13 @@ async fn copies_leave_a_program_alone_that_replaces_what_python_has() {
             .await
             .ok();
         assert_eq!(ran.stdout, "set() True 3\n", "{replaces}");
+        let said = ran.stderr.contains("the working folder was deleted");
+        assert_eq!(
+            said,
+            replaces.contains("rmdir"),
+            "with the cell, not before it: {}",
+            ran.stderr
+        );
     }
 }
 

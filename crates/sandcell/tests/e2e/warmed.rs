@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -385,6 +386,36 @@ fn the_driver_is_compiled_once_for_all_starts_and_never_from_a_file_that_was_cha
             assert!(format!("{told:?}").contains(said), "{told:?}");
         }
     }
+    // What a program puts in the way of its parts.
+    let server = start(&place);
+    let answer = server.call(
+        "execute_code",
+        json!({"code": "import sys\nsys.modules['zlib'] = None\n1/0"}),
+    );
+    assert!(format!("{answer:?}").contains("line 3"), "{answer:?}");
+    drop(server);
+    // One that is whole and for another interpreter, however that came to be: the session begins from source, and it is gone.
+    let whole = std::fs::read(&kept).unwrap();
+    let of_another = {
+        let mut bytes = whole.clone();
+        let code = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+        let sum = bytes.len() - "\nend\n".len() - size_of::<u64>();
+        bytes[code] = if bytes[code] == b'0' { b'1' } else { b'0' };
+        let mut hasher = DefaultHasher::new();
+        bytes[code..sum].hash(&mut hasher);
+        bytes[sum..sum + size_of::<u64>()].copy_from_slice(&hasher.finish().to_le_bytes());
+        bytes
+    };
+    place = place.with("[pool]\nparked = 0\nwarm_parents = false\n");
+    std::fs::write(&kept, of_another).unwrap();
+    let server = start(&place);
+    assert_eq!(fresh(&server, COMPILED).output().trim(), "False");
+    assert!(!kept.exists());
+    drop(server);
+    std::fs::write(&kept, whole).unwrap();
+    let server = start(&place);
+    assert_eq!(fresh(&server, COMPILED).output().trim(), "True");
+    drop(server);
     let mut bytes = std::fs::read(&kept).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;

@@ -273,7 +273,8 @@ def announce():
         return
     copy.why = None
     core.send({"type": "copy", "pid": copy.pid, "cell": session.cell})
-    rehearse()
+    if not POLL.poll(0):
+        rehearse()
 
 
 def has_machine_code():
@@ -381,7 +382,7 @@ def stand_in():
         core.close(null)
         core.remember.size -= len(core.SOURCES.pop(REHEARSAL, ""))
         cache = getattr(sys.modules.get("linecache"), "cache", None)
-        if cache is not None:
+        if type(cache) is dict:
             cache.pop(REHEARSAL, None)
 
 
