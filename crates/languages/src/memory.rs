@@ -54,22 +54,15 @@ pub(crate) fn write_own(memory: &Path, name: &str, bytes: &[u8]) -> std::io::Res
     use std::io::Write;
     use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(memory)?;
-    let new = memory.join(format!("{name}.{}", std::process::id()));
-    let create = || {
-        std::fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&new)
-    };
-    let mut file = match create() {
-        // Somebody of the same number was killed while writing; in a container every server has the same.
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            std::fs::remove_file(&new)?;
-            create()?
-        }
-        other => other?,
-    };
+    // In containers every server has the same number; one of them may write, or was killed while writing.
+    let mut any = [0; 8];
+    getrandom::fill(&mut any).map_err(std::io::Error::other)?;
+    let new = memory.join(format!("{name}.{:016x}", u64::from_le_bytes(any)));
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&new)?;
     let written = file
         .write_all(bytes)
         .and_then(|()| std::fs::rename(&new, memory.join(name)));

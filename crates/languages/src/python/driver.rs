@@ -95,11 +95,11 @@ pub(super) struct Boot {
     memory: Option<PathBuf>,
     /// Made when the first session needs it.
     from_source: OnceLock<Bytes>,
-    compiled: Arc<OnceLock<Option<Compiled>>>,
-    /// Whether what was kept is there.
-    recalled: OnceLock<bool>,
+    /// What an earlier start has kept.
+    kept: OnceLock<Option<Compiled>>,
     /// Whether no interpreter has begun with it.
     distrusted: AtomicBool,
+    compiled: Arc<OnceLock<Option<Compiled>>>,
     /// Hurries the compilation that has begun.
     begun: OnceLock<mpsc::Sender<()>>,
 }
@@ -140,8 +140,11 @@ impl Compiled {
             parts.push((name.to_owned(), output.slice(at..next)));
             at = next;
         }
+        if parts.len() != FILES.len() {
+            return None;
+        }
         let frames = frames(site, &magic, &borrowed(&parts));
-        (parts.len() == FILES.len()).then_some(Self { magic, parts, frames })
+        Some(Self { magic, parts, frames })
     }
 }
 
@@ -161,9 +164,9 @@ impl Boot {
             memory: None,
             from_source: OnceLock::new(),
             site,
-            compiled: Arc::new(OnceLock::new()),
-            recalled: OnceLock::new(),
+            kept: OnceLock::new(),
             distrusted: AtomicBool::new(false),
+            compiled: Arc::new(OnceLock::new()),
             begun: OnceLock::new(),
         }
     }
@@ -176,9 +179,9 @@ impl Boot {
             memory: None,
             from_source: OnceLock::new(),
             site,
-            compiled: Arc::new(OnceLock::new()),
-            recalled: OnceLock::new(),
+            kept: OnceLock::new(),
             distrusted: AtomicBool::new(false),
+            compiled: Arc::new(OnceLock::new()),
             begun: OnceLock::new(),
         }
     }
@@ -198,22 +201,19 @@ impl Boot {
 
     /// The driver as code objects, if there are some by now.
     fn compiled(&self) -> Option<&Compiled> {
-        self.recalled.get_or_init(|| {
-            let recall = |memory: &PathBuf| remember::recall_driver(memory, &self.executable);
-            let kept = self.memory.as_ref().and_then(recall);
-            let compiled = kept.and_then(|kept| Compiled::parse(&kept.into(), &self.site));
-            compiled.is_some_and(|compiled| self.compiled.set(Some(compiled)).is_ok())
-        });
-        if self.distrusted.load(Ordering::Relaxed) {
-            return None;
-        }
-        self.compiled.get()?.as_ref()
+        let recall = || {
+            let kept = remember::recall_driver(self.memory.as_deref()?, &self.executable)?;
+            Compiled::parse(&kept.into(), &self.site)
+        };
+        let kept = self.kept.get_or_init(recall).as_ref();
+        kept.filter(|_| !self.distrusted.load(Ordering::Relaxed))
+            .or_else(|| self.compiled.get()?.as_ref())
     }
 
     /// An interpreter did not begin with these frames. If they were kept by an earlier start, it may be that: from now on all begin
-    /// from source, and the next start compiles anew. Whether another attempt is worth it.
+    /// without them, and they are compiled anew. Whether another attempt is worth it.
     pub(super) fn distrust(&self) -> bool {
-        let kept = self.recalled.get() == Some(&true);
+        let kept = matches!(self.kept.get(), Some(Some(_)));
         if !kept || self.distrusted.swap(true, Ordering::Relaxed) {
             return false;
         }
@@ -252,7 +252,7 @@ impl Boot {
     /// Compiles the driver in a thread of its own: at once if an interpreter is being started, which would have needed it, or else in
     /// a while. The session that begins it may be one of a hundred that all want the processors and are copies.
     pub(super) fn compile_in_background(&self, needed: bool) {
-        if self.compiled().is_some() || self.distrusted.load(Ordering::Relaxed) {
+        if self.compiled().is_some() {
             return;
         }
         let hurry = self.begun.get_or_init(|| {

@@ -157,7 +157,7 @@ impl PythonLanguage {
         }
         let opened = DriverSession::open(sandbox, self.start(command.clone(), driver.frames())).await;
         match opened {
-            Err(error) if driver.distrust() => {
+            Err(error) if !matches!(error, SessionError::Sandbox(_)) && driver.distrust() => {
                 tracing::debug!(%error, "no session began with the driver that was kept");
                 DriverSession::open(sandbox, self.start(command, driver.frames())).await
             }

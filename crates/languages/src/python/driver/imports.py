@@ -220,17 +220,28 @@ def rehearse():
     core.CONTROL_OUT = posix.open("/dev/null", posix.O_WRONLY | posix.O_CLOEXEC)
     session.nonce, session.cell = "sandcell-0", 1
     try:
-        core.guarded(core.begin, {"code": REHEARSED, "stdin": None})
-        value, _ = core.guarded(core.execute, REHEARSED, "<cell 1>")
-        core.guarded(core.publish, value)
-        core.guarded(core.run_text, PLAIN, "<cell 1>")
-        core.guarded(core.finish_output)
-        core.send({"type": "done", "nonce": session.nonce, "status": "ok"})
-        core.guarded(core.heal)
+        go_through({"code": REHEARSED, "stdin": None}, PLAIN, "<cell 1>")
     finally:
         core.close(core.CONTROL_OUT)
         core.CONTROL_OUT = told
         forget(names)
+
+
+def go_through(header, line, name):
+    """Takes all steps of a cell and of another one of one line, each as it is taken for a caller."""
+    step(core.begin, header)
+    step(core.publish, step(core.execute, header["code"], name))
+    step(core.run_text, line, name)
+    step(core.finish_output)
+    core.send({"type": "done", "nonce": core.session.nonce, "status": "ok"})
+    step(core.heal)
+
+
+def step(function, *arguments):
+    value, error = core.guarded(function, *arguments)
+    if error is not None:
+        raise error
+    return value
 
 
 def forget(names):
