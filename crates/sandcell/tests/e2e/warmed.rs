@@ -411,6 +411,8 @@ fn the_driver_is_compiled_once_for_all_starts_and_never_from_a_file_that_was_cha
     let server = start(&place);
     assert_eq!(fresh(&server, COMPILED).output().trim(), "False");
     assert!(!kept.exists());
+    fresh(&server, COMPILED);
+    until(PATIENCE, "it is compiled anew", || kept.exists().then_some(()));
     drop(server);
     std::fs::write(&kept, whole).unwrap();
     let server = start(&place);
