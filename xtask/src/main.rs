@@ -33,6 +33,9 @@ enum Chore {
     Test {
         /// Only tests whose name contains one of these
         filters: Vec<String>,
+        /// Builds them and runs none
+        #[arg(long, conflicts_with = "filters")]
+        no_run: bool,
     },
     /// Create, run and close many sandboxes on one server and compare what the machine holds before and after
     Soak {
@@ -87,7 +90,8 @@ enum Chore {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().chore {
         Chore::Check => check::run(),
-        Chore::Test { filters } => test::run(&filters),
+        Chore::Test { no_run: true, .. } => test::build(),
+        Chore::Test { filters, .. } => test::run(&filters),
         Chore::Soak {
             count,
             http: Some(clients),
