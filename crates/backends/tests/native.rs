@@ -13,7 +13,7 @@ mod contract;
 
 #[cfg(target_os = "linux")]
 fn main() {
-    use sandcell_backends::native::{NativeBackend, NativeConfig, become_launcher_if_asked, start_launcher};
+    use sandcell_backends::native::{NativeBackend, NativeConfig, SPARES, become_launcher_if_asked, start_launcher};
     use sandcell_sandbox::{Backend, Degree, Level};
     use std::sync::Arc;
 
@@ -21,6 +21,7 @@ fn main() {
     contract::run("native", &[], || async {
         let config = NativeConfig {
             warm: true,
+            spares: SPARES,
             trees: vec![],
             config: vec![],
             mounts: vec![],

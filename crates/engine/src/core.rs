@@ -54,7 +54,7 @@ pub(crate) struct Core {
     pub(crate) callers: Callers,
     pub(crate) processor: Processor,
     pub(crate) wanted: Wanted,
-    /// Fired when the engine is dropped: sandboxes end.
+    /// Fired when the engine is shut down or dropped: sandboxes end.
     pub(crate) down: CancellationToken,
 }
 

@@ -216,19 +216,18 @@ impl SecurityEvent {
 }
 
 impl Witnesses {
-    /// Waits until both have finished; each is bounded.
-    pub(crate) async fn close(&self) {
-        let keeper = async {
-            if let Some(keeper) = &self.keeper {
-                keeper.close().await;
-            }
-        };
-        let auditor = async {
-            if let Some(auditor) = &self.auditor {
-                auditor.close().await;
-            }
-        };
-        futures::future::join(keeper, auditor).await;
+    /// Waits until what was handed over is in the history; bounded.
+    pub(crate) async fn close_history(&self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.close().await;
+        }
+    }
+
+    /// Waits until what was noted is in the audit log; bounded.
+    pub(crate) async fn close_audit(&self) {
+        if let Some(auditor) = &self.auditor {
+            auditor.close().await;
+        }
     }
 
     /// Tells the auditor, if there is one.

@@ -280,17 +280,26 @@ impl Core {
         for record in &records {
             self.registry.depart(record, &Gone::now(GoneWhy::Shutdown));
         }
+        self.down.cancel();
         let all = join_all(records.iter().map(|record| record.gone()));
-        if timeout(SHUTDOWN_CLOSE, join(all, waiting)).await.is_err() {
+        let in_time = timeout(SHUTDOWN_CLOSE, join(all, waiting)).await.is_ok();
+        if !in_time {
             tracing::warn!("some sandboxes did not close in time; the back ends end them");
         }
-        let backends = join_all(self.backends.iter().map(|backend| backend.shutdown()));
-        if timeout(SHUTDOWN_BACKENDS, backends).await.is_err() {
-            tracing::warn!("a back end did not shut down in time");
+        let backends = async {
+            let all = join_all(self.backends.iter().map(|backend| backend.shutdown()));
+            if timeout(SHUTDOWN_BACKENDS, all).await.is_err() {
+                tracing::warn!("a back end did not shut down in time");
+            }
+        };
+        // What has ended is written down meanwhile.
+        join(backends, self.witnesses.close_history()).await;
+        if !in_time {
+            self.witnesses.close_history().await;
         }
         self.witnesses
             .note(|| SecurityEvent::new(EventKind::ServerStopped, "all sandboxes were ended".to_owned()));
-        self.witnesses.close().await;
+        self.witnesses.close_audit().await;
     }
 }
 

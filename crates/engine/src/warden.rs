@@ -113,7 +113,11 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, mut plan: Plan, s
         for _ in 0..TURNS {
             yield_now().await;
         }
-        sleep(AFTER_ANSWER).await;
+        // Nobody's answer is in the way of who ends the server.
+        tokio::select! {
+            () = sleep(AFTER_ANSWER) => {}
+            () = core.down.cancelled() => {}
+        }
     }
     core.witnesses
         .sandbox(EventKind::SandboxClosed, &record, || gone.story());

@@ -4,6 +4,7 @@ use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Transaction, params};
 use sandcell_engine::{KeptPicture, LastingView};
 
@@ -236,6 +237,8 @@ impl Database {
         // What a process committed survives its death; what the machine's own death takes is at most the last commits.
         it.pragma_update(None, "synchronous", "NORMAL")?;
         it.pragma_update(None, "journal_size_limit", 1 << 20)?;
+        // What is in the log of changes counts as it is. Putting it into the database at the end waits for the disk, while the process is on its way out.
+        it.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         it.pragma_update(None, "secure_delete", "FAST")?;
         let pages = i64::try_from(bytes / PAGE).unwrap_or(i64::MAX).max(64);
         it.pragma_update(None, "max_page_count", pages)?;

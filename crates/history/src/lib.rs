@@ -18,4 +18,4 @@ mod writer;
 pub use database::{Database, Filter, HistoryError};
 pub use retention::Retention;
 pub use row::Row;
-pub use writer::{Voice, Writer};
+pub use writer::{Whose, Writer};

@@ -7,7 +7,7 @@ use sandcell_engine::{ExecutionId, Finished, HistoryRecord, Keeper as _, KeptPic
 use sandcell_sandbox::ByteSize;
 
 use crate::row::Row;
-use crate::{Database, Filter, HistoryError, Retention, Voice, Writer};
+use crate::{Database, Filter, HistoryError, Retention, Whose, Writer};
 
 const DAY: Duration = Duration::from_secs(86_400);
 const KEEP: Retention = Retention {
@@ -60,7 +60,7 @@ fn file(folder: &tempfile::TempDir) -> std::path::PathBuf {
 #[tokio::test]
 async fn all_of_a_row_is_its_owners_alone_and_is_there_before_it_is_written() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
     writer.keep(finished(1, "ann", "x = 'whole'"));
     let (ann, bob) = (Principal::new("ann"), Principal::new("bob"));
     let kept = writer.find(&ann, &id(1)).await.unwrap();
@@ -94,7 +94,7 @@ async fn codes(writer: &Writer, owner: &str, last_n: usize) -> Option<(u64, Vec<
 #[tokio::test]
 async fn rows_outlive_the_server_and_belong_to_their_callers() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
     writer.keep(finished(1, "a", "one"));
     writer.keep(finished(2, "b", "two"));
     writer.keep(finished(3, "a", "three"));
@@ -102,7 +102,7 @@ async fn rows_outlive_the_server_and_belong_to_their_callers() {
     assert_eq!(codes(&writer, "a", 10).await, expected);
     writer.close().await;
     drop(writer);
-    let again = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    let again = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
     assert_eq!(codes(&again, "a", 10).await, expected);
     assert_eq!(codes(&again, "b", 10).await, Some((1, vec!["two".to_owned()])));
     assert_eq!(codes(&again, "nobody", 10).await, Some((0, Vec::new())));
@@ -111,7 +111,7 @@ async fn rows_outlive_the_server_and_belong_to_their_callers() {
 #[tokio::test]
 async fn a_reset_begins_a_new_view_for_its_caller_and_keeps_the_rows() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
     writer.keep(finished(1, "a", "old"));
     writer.keep(finished(2, "b", "other"));
     writer.reset(&Principal::new("a"), SystemTime::now());
@@ -124,7 +124,7 @@ async fn a_reset_begins_a_new_view_for_its_caller_and_keeps_the_rows() {
 #[tokio::test]
 async fn a_row_that_is_not_to_be_shown_is_kept_for_the_operator_only() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
     writer.keep(finished(1, "a", "seen"));
     writer.keep(Finished {
         shown: false,
@@ -138,7 +138,7 @@ async fn a_row_that_is_not_to_be_shown_is_kept_for_the_operator_only() {
 async fn a_busy_caller_does_not_push_out_a_quiet_one() {
     let folder = tempfile::tempdir().unwrap();
     let keep = Retention { rows: 10, ..KEEP };
-    let writer = Writer::start(file(&folder), keep, Voice::Loud).unwrap();
+    let writer = Writer::start(file(&folder), keep, Whose::Server).unwrap();
     writer.keep(finished(1, "quiet", "kept"));
     (2..300).for_each(|number| writer.keep(finished(number, "busy", &number.to_string())));
     assert_eq!(codes(&writer, "quiet", 10).await, Some((1, vec!["kept".to_owned()])));
@@ -151,7 +151,7 @@ async fn a_busy_caller_does_not_push_out_a_quiet_one() {
 async fn what_the_rows_take_is_bounded_and_so_is_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let keep = Retention { bytes: 2 << 20, ..KEEP };
-    let writer = Writer::start(file(&folder), keep, Voice::Loud).unwrap();
+    let writer = Writer::start(file(&folder), keep, Whose::Server).unwrap();
     let large = "x".repeat(900_000);
     for number in 0..60 {
         writer.keep(finished(number, "a", &large));
@@ -166,14 +166,14 @@ async fn what_the_rows_take_is_bounded_and_so_is_the_file() {
 #[tokio::test]
 async fn old_rows_go() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
     let mut old = finished(1, "a", "old");
     old.started = SystemTime::now() - DAY - Duration::from_secs(1);
     writer.keep(old);
     writer.keep(finished(2, "a", "new"));
     assert_eq!(codes(&writer, "a", 10).await.unwrap().1, ["new"]);
     drop(writer);
-    let again = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    let again = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
     again.close().await;
     assert_eq!(rows(&file(&folder), "a"), ["new"]);
 }
@@ -185,7 +185,7 @@ async fn a_broken_file_is_left_alone_and_memory_has_to_answer() {
         .map(|n| (n.wrapping_mul(2_654_435_761) >> 13).to_le_bytes()[0])
         .collect();
     std::fs::write(file(&folder), &garbage).unwrap();
-    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
     writer.keep(finished(1, "a", "one"));
     assert_eq!(codes(&writer, "a", 10).await, None);
     writer.close().await;
@@ -201,6 +201,12 @@ fn a_file_that_breaks_later_is_an_error_with_a_remedy() {
     let many: Vec<Row> = (0..200).map(|n| Row::of(finished(n, "a", &"y".repeat(3000)))).collect();
     database.add(&many, 0).unwrap();
     drop(database);
+    assert!(
+        std::fs::metadata(file(&folder)).unwrap().len() < 200_000,
+        "a process that ends has waited for the disk"
+    );
+    // The command that looks at it has the time.
+    assert_eq!(rows(&file(&folder), "a").len(), 200);
     let mut bytes = std::fs::read(file(&folder)).unwrap();
     bytes[8192..200_000].fill(0xa5);
     std::fs::write(file(&folder), bytes).unwrap();
@@ -300,8 +306,8 @@ fn secrets_of_our_own_tokens_are_not_kept() {
 async fn two_servers_share_a_database() {
     let folder = tempfile::tempdir().unwrap();
     let both = [
-        Writer::start(file(&folder), KEEP, Voice::Loud).unwrap(),
-        Writer::start(file(&folder), KEEP, Voice::Loud).unwrap(),
+        Writer::start(file(&folder), KEEP, Whose::Server).unwrap(),
+        Writer::start(file(&folder), KEEP, Whose::Server).unwrap(),
     ];
     for number in 0..200_u32 {
         both[usize::from(number % 2 == 1)].keep(finished(number, "a", &number.to_string()));
@@ -340,11 +346,11 @@ fn painted_rows(path: &Path) -> i64 {
 #[tokio::test]
 async fn pictures_outlive_the_server_and_go_with_their_execution() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
     writer.keep(painted(1, "ann", 2, 1000));
     writer.close().await;
     drop(writer);
-    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
     let (ann, bob) = (Principal::new("ann"), Principal::new("bob"));
     let kept = writer.find(&ann, &id(1)).await.unwrap();
     assert_eq!(kept.pictures, painted(1, "ann", 2, 1000).pictures);
@@ -365,7 +371,7 @@ async fn pictures_outlive_the_server_and_go_with_their_execution() {
 async fn pictures_count_toward_the_size_and_those_of_one_execution_are_bounded() {
     let folder = tempfile::tempdir().unwrap();
     let keep = Retention { bytes: 4 << 20, ..KEEP };
-    let writer = Writer::start(file(&folder), keep, Voice::Loud).unwrap();
+    let writer = Writer::start(file(&folder), keep, Whose::Server).unwrap();
     for number in 0..10 {
         writer.keep(painted(number, "ann", 1, 1 << 20));
     }
@@ -375,7 +381,7 @@ async fn pictures_count_toward_the_size_and_those_of_one_execution_are_bounded()
     assert!((1..=4).contains(&left), "{left}");
     assert_eq!(rows(&file(&folder), "ann").len(), usize::try_from(left).unwrap());
     let other = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&other), KEEP, Voice::Loud).unwrap();
+    let writer = Writer::start(file(&other), KEEP, Whose::Server).unwrap();
     // One that is too large leaves room for those after it.
     let mut many = painted(1, "ann", 40, 1000);
     many.pictures[1] = painted(1, "ann", 1, 5 << 20).pictures.remove(0);
@@ -388,7 +394,7 @@ async fn pictures_count_toward_the_size_and_those_of_one_execution_are_bounded()
 #[tokio::test]
 async fn a_file_without_pictures_is_read_as_it_is_and_takes_them_once_it_is_written() {
     let folder = tempfile::tempdir().unwrap();
-    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
     writer.keep(finished(1, "ann", "before"));
     writer.close().await;
     drop(writer);
@@ -398,7 +404,7 @@ async fn a_file_without_pictures_is_read_as_it_is_and_takes_them_once_it_is_writ
         .unwrap();
     drop(connection);
     assert_eq!(rows(&file(&folder), "ann"), ["before"]);
-    let writer = Writer::start(file(&folder), KEEP, Voice::Loud).unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
     writer.keep(painted(2, "ann", 1, 10));
     let ann = Principal::new("ann");
     assert_eq!(writer.find(&ann, &id(2)).await.unwrap().pictures.len(), 1);

@@ -41,13 +41,15 @@ const LOOK: Duration = Duration::from_secs(60);
 /// How long somebody waits for an answer.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// How it is told that the database does not work.
+/// Who keeps a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Voice {
-    /// As a warning: right for a server, whose operator counts on the history.
-    Loud,
-    /// For those who look: right for a command that is run for what it prints.
-    Low,
+pub enum Whose {
+    /// A server, whose operator counts on it: that the database does not work is a warning. It is opened a moment after the start,
+    /// whose processors others need.
+    Server,
+    /// A command that is run for what it prints: the same is told to those who look. It is opened at once, since the command may end soon,
+    /// and would wait for it then.
+    Command,
 }
 
 /// Keeps a history in a database, behind the calls.
@@ -106,13 +108,13 @@ impl Writer {
     ///
     /// # Errors
     /// When there can be no thread.
-    pub fn start(path: PathBuf, keep: Retention, voice: Voice) -> std::io::Result<Self> {
+    pub fn start(path: PathBuf, keep: Retention, whose: Whose) -> std::io::Result<Self> {
         let (queue, requests) = sync_channel(QUEUE);
         let (waiting, rows) = (Arc::new(AtomicU64::new(0)), Rows::default());
         let mut desk = Desk {
             path,
             keep,
-            voice,
+            whose,
             database: Store::Unopened,
             pending: VecDeque::new(),
             pending_bytes: 0,
@@ -250,7 +252,7 @@ enum Store {
 struct Desk {
     path: PathBuf,
     keep: Retention,
-    voice: Voice,
+    whose: Whose,
     database: Store,
     /// Rows that are not written yet, oldest first.
     pending: VecDeque<Row>,
@@ -266,6 +268,9 @@ struct Desk {
 impl Desk {
     fn work(&mut self, requests: &Receiver<Request>) {
         // Opened with the first request, or soon: reading what the last server left takes a processor that this one's start needs.
+        if self.whose == Whose::Command {
+            self.open();
+        }
         let mut due = Some(Instant::now() + GATHER);
         let mut rounds = 0;
         loop {
@@ -500,11 +505,11 @@ impl Desk {
             .map(ToString::to_string)
             .unwrap_or_default();
         let remedy = error.remedy();
-        match self.voice {
-            Voice::Loud => {
+        match self.whose {
+            Whose::Server => {
                 tracing::warn!("{error}: {cause}. Executions go on, and the history is kept in memory only. {remedy}")
             }
-            Voice::Low => tracing::info!("{error}: {cause}. {remedy}"),
+            Whose::Command => tracing::info!("{error}: {cause}. {remedy}"),
         }
     }
 }

@@ -58,6 +58,9 @@ pub(crate) fn give_back() {
 pub(crate) struct Launcher {
     #[cfg(all(target_os = "linux", feature = "native"))]
     started: native::Started,
+    /// Whether no more than a few sandboxes will be wanted: nothing is done ahead for others.
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    for_few: bool,
 }
 
 impl Launcher {
@@ -66,6 +69,17 @@ impl Launcher {
         Self {
             #[cfg(all(target_os = "linux", feature = "native"))]
             started: native::start(),
+            #[cfg(all(target_os = "linux", feature = "native"))]
+            for_few: false,
+        }
+    }
+
+    /// The same for a command that makes few sandboxes and ends.
+    fn for_few(self) -> Self {
+        Self {
+            #[cfg(all(target_os = "linux", feature = "native"))]
+            for_few: true,
+            ..self
         }
     }
 
@@ -78,6 +92,8 @@ impl Launcher {
         Self {
             #[cfg(all(target_os = "linux", feature = "native"))]
             started: Err(std::io::ErrorKind::Unsupported.into()),
+            #[cfg(all(target_os = "linux", feature = "native"))]
+            for_few: false,
         }
     }
 }
@@ -238,14 +254,14 @@ impl Ready {
 /// Makes an engine for a command that makes few sandboxes and ends: none wait.
 pub(crate) async fn wire_briefly(mut settings: Settings, launcher: Launcher, found: Detected, ask: Ask) -> Wired {
     settings.engine.pool = sandcell_engine::PoolConfig::default();
-    wire_with(settings, launcher, found, ask, Witnesses::default()).await
+    wire_with(settings, launcher.for_few(), found, ask, Witnesses::default()).await
 }
 
 /// The same for a command whose executions are the operator's own: they are kept.
 pub(crate) async fn wire_once(mut settings: Settings, launcher: Launcher, found: Detected) -> Wired {
     settings.engine.pool = sandcell_engine::PoolConfig::default();
     let witnesses = lasting::witnesses(&settings);
-    wire_with(settings, launcher, found, Ask::Nobody, witnesses).await
+    wire_with(settings, launcher.for_few(), found, Ask::Nobody, witnesses).await
 }
 
 /// Makes the engine.
@@ -434,7 +450,7 @@ pub(crate) async fn bases(
             let ground = Ground {
                 settings,
                 found: &found,
-                launcher: &mut Some(launcher),
+                launcher: &mut Some(launcher.for_few()),
             };
             select::make(BACKENDS, "native", ground).await?
         }
@@ -450,7 +466,7 @@ pub(crate) async fn native_alone(settings: &Settings, launcher: Launcher) -> Res
     let ground = Ground {
         settings,
         found: &Detected::default(),
-        launcher: &mut Some(launcher),
+        launcher: &mut Some(launcher.for_few()),
     };
     select::make(BACKENDS, "native", ground).await
 }

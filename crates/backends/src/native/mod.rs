@@ -99,6 +99,8 @@ pub struct NativeConfig {
     pub images: Option<Arc<dyn Images>>,
     /// Whether sandboxes are made so that warmed interpreters' children can enter them.
     pub warm: bool,
+    /// How many processes wait to become sandboxes: [`SPARES`], or none where one sandbox is all that is wanted.
+    pub spares: usize,
     /// A layer that is made to fail, in builds for tests.
     pub disabled_layer: Option<String>,
     /// A layer that is left out, in builds for tests.
@@ -138,7 +140,7 @@ impl NativeBackend {
             config: config.config,
             mounts: config.mounts.into_iter().map(mount).collect(),
             process_level: Level::Process.satisfies(config.isolation_min),
-            spares: SPARES,
+            spares: config.spares,
             enterable: config.warm,
             disabled: config.disabled_layer,
             skipped: config.skipped_layer,
@@ -240,8 +242,8 @@ fn allow_many_files() {
     }
 }
 
-/// Processes that wait to become sandboxes.
-const SPARES: usize = 4;
+/// Processes that wait to become sandboxes, where many are made.
+pub const SPARES: usize = 4;
 
 fn mount(mount: Mount) -> sandcell_jail::spec::Mount {
     sandcell_jail::spec::Mount {

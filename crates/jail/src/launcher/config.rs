@@ -113,16 +113,27 @@ fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Resul
         return Ok(());
     }
     if found.is_symlink() {
-        return there(from.read_link())?.map_or(Ok(()), |target| symlink(target, to));
+        return link(from, to);
     }
     if found.is_dir() && mode & 0o005 == 0o005 && depth > 0 {
         DirBuilder::new().mode(0o755).recursive(true).create(to)?;
         let children = there(std::fs::read_dir(from))?.into_iter().flatten();
         for child in children.take(ENTRIES_MAX) {
-            let Some(name) = there(child)?.map(|child| child.file_name()) else {
+            let Some(child) = there(child)? else {
                 continue;
             };
-            entry(&from.join(&name), &to.join(&name), depth - 1, budget)?;
+            let name = child.file_name();
+            let (from, to) = (from.join(&name), to.join(&name));
+            // There may be hundreds, so nothing is asked of them that the folder has told.
+            if child.file_type().is_ok_and(|kind| kind.is_symlink()) {
+                let Some(entries) = budget.entries.checked_sub(1) else {
+                    return Ok(());
+                };
+                budget.entries = entries;
+                link(&from, &to)?;
+            } else {
+                entry(&from, &to, depth - 1, budget)?;
+            }
         }
     } else if found.is_file() && mode & 0o004 != 0 {
         let Some(bytes) = budget.bytes.checked_sub(found.len()) else {
@@ -132,7 +143,7 @@ fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Resul
         let Some(file) = there(std::fs::File::open(from))? else {
             return Ok(());
         };
-        let mut content = Vec::new();
+        let mut content = Vec::with_capacity(usize::try_from(found.len()).unwrap_or(0));
         file.take(found.len()).read_to_end(&mut content)?;
         let mode = if mode & 0o001 == 0 { 0o644 } else { 0o755 };
         let mut copy = OpenOptions::new().write(true).create_new(true).mode(mode).open(to)?;
@@ -142,6 +153,17 @@ fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Resul
         copy.set_times(times)?;
     }
     Ok(())
+}
+
+/// Copies a link, unless something is there already.
+fn link(from: &Path, to: &Path) -> io::Result<()> {
+    let Some(target) = there(from.read_link())? else {
+        return Ok(());
+    };
+    match symlink(target, to) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
 }
 
 #[cfg(test)]

@@ -46,10 +46,10 @@ pub(crate) fn note(settings: &Settings, event: SecurityEvent) {
 
 #[cfg(all(unix, feature = "history"))]
 fn keeper(settings: &Settings, who: Who) -> Option<Arc<dyn Keeper>> {
-    use sandcell_history::{Database, Retention, Voice, Writer};
-    let voice = match who {
-        Who::Command => Voice::Low,
-        Who::Server => Voice::Loud,
+    use sandcell_history::{Database, Retention, Whose, Writer};
+    let whose = match who {
+        Who::Command => Whose::Command,
+        Who::Server => Whose::Server,
     };
     let history = settings.history.as_ref()?;
     let keep = Retention {
@@ -57,7 +57,7 @@ fn keeper(settings: &Settings, who: Who) -> Option<Arc<dyn Keeper>> {
         age: history.age,
         bytes: history.size.as_bytes(),
     };
-    match Writer::start(Database::file(&history.folder), keep, voice) {
+    match Writer::start(Database::file(&history.folder), keep, whose) {
         Ok(writer) => Some(Arc::new(writer)),
         Err(error) => {
             tracing::warn!(%error, "the history is kept in memory only: its thread could not be started");

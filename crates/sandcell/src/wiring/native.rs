@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandcell_backends::native::{self, NativeBackend, NativeConfig};
+use sandcell_backends::native::{self, NativeBackend, NativeConfig, SPARES};
 use sandcell_sandbox::{Backend, Code, Failure};
 
 use super::select::Ground;
@@ -32,6 +32,7 @@ pub(super) async fn make(ground: Ground<'_>) -> Result<Arc<dyn Backend>, Failure
             "name it once only",
         )
     })?;
+    let spares = if launcher.for_few { 0 } else { SPARES };
     let launcher = launcher.started.map_err(|error| {
         Failure::new(
             Code::BackendUnavailable,
@@ -49,6 +50,7 @@ pub(super) async fn make(ground: Ground<'_>) -> Result<Arc<dyn Backend>, Failure
         isolation_min: settings.isolation_min,
         limits_min: settings.limits_min,
         warm: settings.engine.pool.warm,
+        spares,
         disabled_layer: for_tests("SANDCELL_TEST_DISABLE"),
         skipped_layer: for_tests("SANDCELL_TEST_SKIP"),
     };

@@ -164,6 +164,33 @@ fn streams_stay_apart_and_bytes_stay_bytes() {
 }
 
 #[test]
+fn for_one_program_nothing_is_made_ahead() {
+    let _turn = begin!();
+    let place = Place::new();
+    let file = place.write("program.py", "print('up', flush=True)\ninput()\n");
+    let mut child = place
+        .command(&["run", &file.display().to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line, "up\n");
+    // Twenty times the pause after which a server makes processes for sandboxes to come.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let there = machine::descendants(child.id());
+    assert!(
+        there.len() <= 5,
+        "the launcher, what makes and holds the sandbox, and the program: {there:?}"
+    );
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
 fn a_program_can_come_from_standard_input() {
     let _turn = begin!();
     let place = Place::new();
