@@ -22,7 +22,6 @@ use tracing::Instrument as _;
 use crate::core::{Core, Finisher};
 use crate::executions::Execution;
 use crate::files::{FILES, read_wanted};
-use crate::floor::GIVE_WAY;
 use crate::ladder::{Ladder, Step, Stop};
 use crate::meter::{Cost, Meter};
 use crate::network::Reached;
@@ -262,9 +261,10 @@ impl Job {
         self.ticket.runs(&self.execution, held.cells.saturating_add(1));
         if self.once.is_some() || self.stay == Stay::Files {
             held.session.last_cell();
+        } else {
+            let wait = held.waits_with_copy(&self.core.copying, self.core.floor.is_crowded());
+            held.session.give_way(wait);
         }
-        let crowded = self.core.floor.is_crowded();
-        held.session.give_way(if crowded { GIVE_WAY } else { Duration::ZERO });
         let meter = Meter::start(&self.record, &sandbox, fresh);
         let cell = Cell {
             code: self.execution.code.clone(),

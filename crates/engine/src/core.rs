@@ -10,6 +10,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::callers::Callers;
+use crate::copying::Copying;
 use crate::executions::{Execution, error_line};
 use crate::expiring::Crier;
 use crate::floor::Floor;
@@ -51,6 +52,7 @@ pub(crate) struct Core {
     pub(crate) tally: Tally,
     pub(crate) crier: Crier,
     pub(crate) floor: Arc<Floor>,
+    pub(crate) copying: Copying,
     pub(crate) callers: Callers,
     pub(crate) processor: Processor,
     pub(crate) wanted: Wanted,

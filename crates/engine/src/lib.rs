@@ -14,6 +14,7 @@ mod artifacts;
 mod callers;
 mod cells;
 mod clock;
+mod copying;
 mod core;
 mod executions;
 mod expiring;
@@ -74,6 +75,7 @@ pub use watching::Watch;
 
 use crate::callers::Callers;
 use crate::cells::Stay;
+use crate::copying::Copying;
 use crate::core::Core;
 use crate::expiring::Crier;
 use crate::floor::Floor;
@@ -149,6 +151,7 @@ impl Engine {
             pool: Pool::new(&config.pool),
             tally: Tally::default(),
             crier: Crier::default(),
+            copying: Copying::new(),
             floor: Floor::new(config.executions, config.executions_per_caller),
             callers: Callers::default(),
             processor: Processor::new(&config.quota),

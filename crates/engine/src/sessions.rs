@@ -7,10 +7,13 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
+use std::time::Duration;
 
 use sandcell_sandbox::{Code, Failure, Language, Session, Variable};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
+use crate::copying::{Charged, Copying};
 use crate::executions::Execution;
 use crate::record::Record;
 use crate::sync::lock;
@@ -42,18 +45,26 @@ pub(crate) struct Held {
     pub(crate) cells: u32,
     /// The executions of its last cells, the newest one last.
     recent: VecDeque<ExecutionId>,
+    charged: Charged,
 }
 
 /// So many executions of a session can be named if it is restored to the state after one of them.
 const RECENT: usize = 256;
 
 impl Held {
-    pub(crate) const fn new(session: Box<dyn Session>) -> Self {
+    pub(crate) fn new(session: Box<dyn Session>) -> Self {
         Self {
             session,
             cells: 0,
             recent: VecDeque::new(),
+            charged: Charged::new(),
         }
+    }
+
+    /// How long it waits after the next cell with a copy of itself.
+    pub(crate) fn waits_with_copy(&mut self, copying: &Copying, crowded: bool) -> Duration {
+        let copies = self.session.copies();
+        copying.wait(&mut self.charged, copies, crowded, Instant::now())
     }
 
     /// Another cell has run.

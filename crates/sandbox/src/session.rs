@@ -295,6 +295,11 @@ pub trait Session: Send + std::fmt::Debug {
         let _ = time;
     }
 
+    /// How many copies it has made of itself so far, as far as is known, to be restored from.
+    fn copies(&self) -> u64 {
+        0
+    }
+
     /// What [`CellStatus::Died`] left, once it was returned.
     fn aftermath(&self) -> Aftermath {
         Aftermath::Over { why: None }

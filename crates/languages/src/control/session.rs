@@ -708,6 +708,10 @@ impl Session for DriverSession {
         self.copy_after = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     }
 
+    fn copies(&self) -> u64 {
+        self.link.copies.made()
+    }
+
     fn aftermath(&self) -> Aftermath {
         self.aftermath.clone()
     }

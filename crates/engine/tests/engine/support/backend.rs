@@ -39,6 +39,8 @@ pub(crate) struct World {
     pub(crate) preloaded: AtomicUsize,
     /// Cells that were rehearsed.
     pub(crate) rehearsed: AtomicUsize,
+    /// How long sessions were told to wait with copies of themselves, cell by cell.
+    pub(crate) waits: Mutex<Vec<Duration>>,
     pub(crate) weight: AtomicU64,
     /// The n-th creation (from 1) and later ones fail.
     pub(crate) fail_from: AtomicUsize,
@@ -66,6 +68,7 @@ impl Default for World {
             preload_fails: AtomicBool::new(false),
             preloaded: AtomicUsize::new(0),
             rehearsed: AtomicUsize::new(0),
+            waits: Mutex::default(),
             weight: AtomicU64::new(0),
             fail_from: AtomicUsize::new(usize::MAX),
             read_piece: AtomicUsize::new(usize::MAX),
