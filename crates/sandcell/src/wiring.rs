@@ -75,12 +75,15 @@ impl Launcher {
     }
 
     /// The same for a command that makes few sandboxes and ends.
+    #[cfg(all(target_os = "linux", feature = "native"))]
     fn for_few(self) -> Self {
-        Self {
-            #[cfg(all(target_os = "linux", feature = "native"))]
-            for_few: true,
-            ..self
-        }
+        Self { for_few: true, ..self }
+    }
+
+    /// Nothing is done ahead where there are no jails.
+    #[cfg(not(all(target_os = "linux", feature = "native")))]
+    fn for_few(self) -> Self {
+        self
     }
 
     /// Ends it: nothing here needs it.
