@@ -262,8 +262,7 @@ impl Job {
         if self.once.is_some() || self.stay == Stay::Files {
             held.session.last_cell();
         } else {
-            let wait = held.waits_with_copy(&self.core.copying, self.core.floor.is_crowded());
-            held.session.give_way(wait);
+            held.wait_with_copy(&self.core.copying, self.core.floor.is_crowded());
         }
         let meter = Meter::start(&self.record, &sandbox, fresh);
         let cell = Cell {

@@ -1,8 +1,8 @@
-//! How much of the processors goes into copies that sessions keep of themselves, all of them together.
+//! When sessions may copy themselves, so that all copies together leave the processors to those who wait.
 //!
 //! Each session bounds what its own copies take, as if it were alone. With sixty of them at work that was all that the machine had: calls
-//! took six times as long. The decision taken here: copies may take a small share of the processors; beyond it sessions keep one
-//! only when nobody has called them for a while, the longer the more of them there are.
+//! took six times as long. The decision taken here: each session in turn. With so many at work that a turn comes once in two seconds, each may
+//! copy itself that often, whatever the others do, and sooner than that where nobody calls it until then.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -14,76 +14,59 @@ use crate::sync::lock;
 
 /// What a copy takes, with what it makes slower: the fork, the pages that are copied afterwards, the end of the copy before.
 const COST: Duration = Duration::from_millis(6);
-/// What all copies together may take, in parts of the processors.
-const SHARE: f64 = 0.1;
-/// What may be taken ahead, at most.
-const ADVANCE: Duration = Duration::from_millis(200);
-/// What a session can make at once and in a second: its own bounds, beyond which it is not believed.
-const AT_ONCE: f64 = 20.0;
-const A_SECOND: f64 = 15.0;
-/// The least time that a copy is put off by.
-const LEAST: Duration = Duration::from_millis(70);
+/// Copies may take one of so many parts of the processors.
+const SHARE: u32 = 10;
+/// Turns that a session which took none for a while may take one right after the other: scripts are short.
+const AT_ONCE: u32 = 4;
+/// The longest that a session waits for its turn while nobody calls it.
+const LONGEST: Duration = Duration::from_secs(30);
+/// Sessions are counted for so long: those that are called less often than that are not all seen.
+const PERIOD: Duration = Duration::from_secs(4);
 
-/// What copies may still take.
+/// Whose turn it is.
 #[derive(Debug)]
 pub(crate) struct Copying {
     state: Mutex<State>,
-    /// Seconds of processor time that are earned in a second.
-    rate: f64,
+    /// How long a turn is.
+    turn: Duration,
 }
 
 #[derive(Debug)]
 struct State {
-    /// In seconds of processor time.
-    left: f64,
-    /// Copies that were put off in the last second or so.
-    put_off: f64,
-    since: Instant,
+    /// The period that is counted, and when it began.
+    period: u64,
+    began: Instant,
+    /// Sessions that were called in it so far, and in the one before.
+    now: u32,
+    before: u32,
 }
 
-/// What one session has been charged for.
-#[derive(Debug)]
-pub(crate) struct Charged {
-    /// The copies that it was known to have made when this was looked at last.
-    copies: u64,
-    /// Whether it was charged for one after its last cell, and after the one before. Only the latter is known by now to have been made or not:
-    /// what a session says after a cell is read with the next one.
-    last: bool,
-    before: bool,
-    /// Whether it has made the one that it was charged for, when that was looked at last. One that makes none is not charged.
-    makes: bool,
-    /// How many more it is believed to have made.
-    believed: f64,
-    since: Instant,
-}
-
-impl Charged {
-    pub(crate) fn new() -> Self {
-        Self {
-            copies: 0,
-            last: false,
-            before: false,
-            makes: true,
-            believed: AT_ONCE,
-            since: Instant::now(),
+impl State {
+    fn go_on(&mut self, now: Instant) {
+        let over = now.saturating_duration_since(self.began).as_secs() / PERIOD.as_secs();
+        if over > 0 {
+            self.before = if over == 1 { self.now } else { 0 };
+            self.now = 0;
+            self.period += over;
+            self.began += PERIOD.saturating_mul(u32::try_from(over).unwrap_or(u32::MAX));
         }
     }
+}
 
-    /// Whether it was charged for a copy that it has not made.
-    fn is_given_back(&mut self, copies: u64, now: Instant) -> bool {
-        let passed = now.saturating_duration_since(self.since).as_secs_f64();
-        self.believed = (self.believed + passed * A_SECOND).min(AT_ONCE);
-        self.since = now;
-        let made = copies > self.copies && self.believed >= 1.0;
-        self.copies = copies;
-        let charged = std::mem::replace(&mut self.before, std::mem::take(&mut self.last));
-        if made {
-            self.believed -= 1.0;
-        }
-        if charged || made {
-            self.makes = made;
-        }
-        charged && !made
+/// The turns of one session.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    /// The last period in which it was counted.
+    period: Option<u64>,
+    /// When its next one is, if it takes each as soon as it can.
+    next: Option<Instant>,
+    /// The one that it waits for since its last cell, unless another cell comes before.
+    waits: Option<Instant>,
+}
+
+impl Turns {
+    fn take(&mut self, at: Instant, interval: Duration) {
+        self.next = Some(self.next.map_or(at, |next| next.max(at)) + interval);
     }
 }
 
@@ -94,43 +77,45 @@ impl Copying {
 
     fn of(processors: u32) -> Self {
         let state = State {
-            left: ADVANCE.as_secs_f64(),
-            put_off: 0.0,
-            since: Instant::now(),
+            period: 0,
+            began: Instant::now(),
+            now: 0,
+            before: 0,
         };
         Self {
             state: Mutex::new(state),
-            rate: SHARE * f64::from(processors),
+            turn: COST * SHARE / processors.max(1),
         }
     }
 
-    /// How long a session that has made so many copies waits with the next one after its next cell, where more want to run than the processors
-    /// have time for, and where not. Asked before each cell: whether it made one shows the next time but one, and what was not done costs nothing.
-    pub(crate) fn wait(&self, charged: &mut Charged, copies: u64, crowded: bool, now: Instant) -> Duration {
-        let mut state = lock(&self.state);
-        let passed = now.saturating_duration_since(state.since).as_secs_f64();
-        let given_back = if charged.is_given_back(copies, now) {
-            COST
-        } else {
-            Duration::ZERO
+    /// For how long after its next cell a session leaves the processors to others before it copies itself; `crowded` where more want to run
+    /// than these have time for.
+    pub(crate) fn wait(&self, turns: &mut Turns, crowded: bool, now: Instant) -> Duration {
+        let interval = {
+            let mut state = lock(&self.state);
+            state.go_on(now);
+            if turns.period != Some(state.period) {
+                turns.period = Some(state.period);
+                state.now = state.now.saturating_add(1);
+            }
+            self.turn.saturating_mul(state.now.max(state.before))
         };
-        state.left = (state.left + passed * self.rate + given_back.as_secs_f64()).min(ADVANCE.as_secs_f64());
-        state.put_off *= (-passed).exp();
-        state.since = now;
-        if crowded {
-            return GIVE_WAY;
+        if let Some(at) = turns.waits.take()
+            && at <= now
+        {
+            turns.take(at, interval);
         }
-        if state.left < 0.0 {
-            // Those that are not called again meanwhile make theirs one after the other.
-            state.put_off += 1.0;
-            let turn = Duration::try_from_secs_f64(state.put_off * COST.as_secs_f64() / self.rate);
-            return turn.unwrap_or(GIVE_WAY).clamp(LEAST, GIVE_WAY);
+        let ahead = interval.saturating_mul(AT_ONCE - 1);
+        let wait = turns.next.map_or(Duration::ZERO, |next| {
+            next.saturating_duration_since(now).saturating_sub(ahead)
+        });
+        let wait = if crowded { wait.max(GIVE_WAY) } else { wait }.min(LONGEST);
+        if wait.is_zero() {
+            turns.take(now, interval);
+        } else {
+            turns.waits = Some(now + wait);
         }
-        if charged.makes {
-            charged.last = true;
-            state.left -= COST.as_secs_f64();
-        }
-        Duration::ZERO
+        wait
     }
 }
 
@@ -138,79 +123,112 @@ impl Copying {
 mod tests {
     use super::*;
 
-    /// Calls of so many sessions, one each so many milliseconds, and how many of them were followed by a copy.
-    fn copies(sessions: usize, apart: u64, calls: usize) -> usize {
-        let copying = Copying::of(2);
-        let mut each: Vec<_> = (0..sessions).map(|_| (Charged::new(), 0, 0)).collect();
-        let (mut now, mut all) = (Instant::now(), 0);
-        for call in 0..calls {
-            now += Duration::from_millis(apart);
-            let (charged, known, made) = &mut each[call % sessions];
-            let may = copying.wait(charged, *known, false, now).is_zero();
-            // What was made after the cell before is heard of with this one.
-            *known = *made;
-            *made += u64::from(may);
-            all += usize::from(may);
+    struct Play {
+        copying: Copying,
+        now: Instant,
+        sessions: Vec<(Turns, Option<Instant>, Vec<Instant>)>,
+    }
+
+    impl Play {
+        fn new(sessions: usize) -> Self {
+            Self {
+                copying: Copying::of(2),
+                now: Instant::now(),
+                sessions: (0..sessions).map(|_| (Turns::default(), None, Vec::new())).collect(),
+            }
         }
-        all
+
+        /// A call of a session, which makes a copy when it has waited for as long as it was told.
+        fn call(&mut self, session: usize) {
+            let (turns, due, made) = &mut self.sessions[session];
+            made.extend(due.take_if(|due| *due <= self.now));
+            *due = Some(self.now + self.copying.wait(turns, false, self.now));
+        }
+
+        /// All are called in turn, one each so many milliseconds, for so many seconds.
+        fn go_round(&mut self, apart: u64, seconds: u64) {
+            for call in 0..usize::try_from(seconds * 1000 / apart).unwrap() {
+                self.now += Duration::from_millis(apart);
+                self.call(call % self.sessions.len());
+            }
+        }
+
+        fn copies(&self) -> usize {
+            self.sessions.iter().map(|(_, _, made)| made.len()).sum()
+        }
     }
 
     #[test]
-    fn a_tenth_of_the_processors_goes_into_copies_however_many_sessions_want_one() {
-        // Of ten seconds of two processors, and the advance.
-        for sessions in [100, 1000] {
-            let copies = copies(sessions, 1, 10_000);
-            assert!((360..=375).contains(&copies), "{sessions} sessions: {copies} copies");
+    fn a_tenth_of_the_processors_goes_into_copies_however_many_sessions_there_are_and_however_often_they_are_called() {
+        for (sessions, apart, most) in [
+            (8, 1, 3400),
+            (64, 1, 3400),
+            (64, 20, 3400),
+            (1000, 1, 3400),
+            (1000, 6, 5100),
+        ] {
+            let mut play = Play::new(sessions);
+            play.go_round(apart, 100);
+            let before = play.copies();
+            play.go_round(apart, 100);
+            // 0.2 seconds in each.
+            let copies = play.copies() - before;
+            assert!(
+                (2500..=most).contains(&copies),
+                "{sessions} sessions, {apart} ms: {copies} copies"
+            );
         }
     }
 
     #[test]
     fn what_few_sessions_want_is_never_too_much() {
-        assert_eq!(copies(1, 100, 1000), 1000);
-        assert_eq!(copies(3, 40, 1000), 1000);
-    }
-
-    #[test]
-    fn a_session_that_boasts_of_copies_takes_no_more_than_one_can_make() {
-        let copying = Copying::of(2);
-        let mut boasting = Charged::new();
-        let mut now = Instant::now();
-        for call in 0..10_000 {
-            now += Duration::from_millis(1);
-            copying.wait(&mut boasting, call, false, now);
-        }
-        assert!(copying.wait(&mut Charged::new(), 0, false, now).is_zero());
-    }
-
-    #[test]
-    fn sessions_that_make_none_take_nothing_from_others() {
-        let copying = Copying::of(2);
-        let mut now = Instant::now();
-        let mut each: Vec<Charged> = (0..10).map(|_| Charged::new()).collect();
-        for call in 0..10_000 {
-            now += Duration::from_millis(1);
-            assert!(copying.wait(&mut each[call % 10], 0, false, now).is_zero());
+        for (sessions, apart) in [(1, 30), (3, 30), (3, 500), (16, 60)] {
+            let mut play = Play::new(sessions);
+            play.go_round(apart, 60);
+            let calls = usize::try_from(60_000 / apart).unwrap();
+            assert!(play.copies() + sessions >= calls, "{sessions}: {}", play.copies());
         }
     }
 
     #[test]
-    fn after_a_burst_all_make_theirs_one_after_the_other_and_under_load_none_is_in_the_way() {
-        let copying = Copying::of(2);
-        let mut now = Instant::now();
-        let burst: Vec<_> = (0..90)
-            .map(|_| copying.wait(&mut Charged::new(), 0, false, now))
-            .collect();
-        assert_eq!(burst.iter().filter(|wait| wait.is_zero()).count(), 34);
-        assert!(burst.is_sorted(), "{burst:?}");
-        assert_eq!(burst[89].as_millis(), 1680, "56 of 6 ms in a tenth of two processors");
-        let mut each: Vec<Charged> = (0..64).map(|_| Charged::new()).collect();
-        let mut put_off = Vec::new();
-        for call in 0..10_000 {
-            now += Duration::from_micros(400);
-            let wait = copying.wait(&mut each[call % 64], 0, false, now);
-            put_off.extend((!wait.is_zero()).then_some(wait));
+    fn nobody_is_put_off_for_ever_by_others_that_are_called_all_the_time() {
+        let mut play = Play::new(65);
+        for second in 0..60 {
+            for call in 0..2500 {
+                play.now += Duration::from_micros(400);
+                play.call(call % 64);
+            }
+            play.call(64);
+            assert!(
+                second < 4 || play.sessions[64].2.len() >= second / 3,
+                "after {second} s"
+            );
         }
-        // Each is called again after 26 ms.
-        assert!(put_off.iter().all(|wait| *wait >= LEAST), "{put_off:?}");
+        for (_, _, made) in &play.sessions {
+            let longest = made.windows(2).map(|two| two[1] - two[0]).max().unwrap();
+            assert!(longest < Duration::from_secs(4), "{longest:?}");
+        }
+    }
+
+    #[test]
+    fn first_calls_that_come_one_right_after_the_other_have_a_copy_each_however_many_sessions_there_are() {
+        let mut play = Play::new(100);
+        for session in 0..100 {
+            for _ in 0..5 {
+                play.now += Duration::from_millis(1);
+                play.call(session);
+            }
+        }
+        assert!(play.sessions.iter().all(|(_, _, made)| made.len() == 4));
+    }
+
+    #[test]
+    fn in_a_crowd_all_wait_and_after_it_none_does() {
+        let copying = Copying::of(2);
+        let mut turns = Turns::default();
+        let now = Instant::now();
+        assert_eq!(copying.wait(&mut turns, true, now), GIVE_WAY);
+        let later = now + Duration::from_secs(1);
+        assert_eq!(copying.wait(&mut turns, false, later), Duration::ZERO);
     }
 }

@@ -56,8 +56,10 @@ pub(crate) struct Core {
     pub(crate) callers: Callers,
     pub(crate) processor: Processor,
     pub(crate) wanted: Wanted,
-    /// Fired when the engine is shut down or dropped: sandboxes end.
+    /// Fired when the engine is dropped: sandboxes end.
     pub(crate) down: CancellationToken,
+    /// Fired when it begins to shut down: nobody waits for an answer any more.
+    pub(crate) ending: CancellationToken,
 }
 
 impl Core {

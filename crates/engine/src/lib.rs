@@ -157,6 +157,7 @@ impl Engine {
             processor: Processor::new(&config.quota),
             wanted: wanted::Wanted::default(),
             down: CancellationToken::new(),
+            ending: CancellationToken::new(),
             config: Live::new(config),
             backends,
             languages,

@@ -280,7 +280,7 @@ impl Core {
         for record in &records {
             self.registry.depart(record, &Gone::now(GoneWhy::Shutdown));
         }
-        self.down.cancel();
+        self.ending.cancel();
         let all = join_all(records.iter().map(|record| record.gone()));
         let in_time = timeout(SHUTDOWN_CLOSE, join(all, waiting)).await.is_ok();
         if !in_time {
@@ -292,14 +292,15 @@ impl Core {
                 tracing::warn!("a back end did not shut down in time");
             }
         };
-        // What has ended is written down meanwhile.
-        join(backends, self.witnesses.close_history()).await;
-        if !in_time {
-            self.witnesses.close_history().await;
+        if in_time {
+            // What has ended is written down meanwhile.
+            join(backends, self.witnesses.close_history()).await;
+        } else {
+            backends.await;
         }
         self.witnesses
             .note(|| SecurityEvent::new(EventKind::ServerStopped, "all sandboxes were ended".to_owned()));
-        self.witnesses.close_audit().await;
+        join(self.witnesses.close_history(), self.witnesses.close_audit()).await;
     }
 }
 

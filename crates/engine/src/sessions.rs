@@ -7,13 +7,12 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
-use std::time::Duration;
 
 use sandcell_sandbox::{Code, Failure, Language, Session, Variable};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use crate::copying::{Charged, Copying};
+use crate::copying::{Copying, Turns};
 use crate::executions::Execution;
 use crate::record::Record;
 use crate::sync::lock;
@@ -45,7 +44,7 @@ pub(crate) struct Held {
     pub(crate) cells: u32,
     /// The executions of its last cells, the newest one last.
     recent: VecDeque<ExecutionId>,
-    charged: Charged,
+    turns: Turns,
 }
 
 /// So many executions of a session can be named if it is restored to the state after one of them.
@@ -57,14 +56,16 @@ impl Held {
             session,
             cells: 0,
             recent: VecDeque::new(),
-            charged: Charged::new(),
+            turns: Turns::default(),
         }
     }
 
-    /// How long it waits after the next cell with a copy of itself.
-    pub(crate) fn waits_with_copy(&mut self, copying: &Copying, crowded: bool) -> Duration {
-        let copies = self.session.copies();
-        copying.wait(&mut self.charged, copies, crowded, Instant::now())
+    /// Says how long it waits after the next cell with a copy of itself.
+    pub(crate) fn wait_with_copy(&mut self, copying: &Copying, crowded: bool) {
+        if self.session.keeps_copies() {
+            let wait = copying.wait(&mut self.turns, crowded, Instant::now());
+            self.session.give_way(wait);
+        }
     }
 
     /// Another cell has run.

@@ -116,7 +116,7 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, mut plan: Plan, s
         // Nobody's answer is in the way of who ends the server.
         tokio::select! {
             () = sleep(AFTER_ANSWER) => {}
-            () = core.down.cancelled() => {}
+            () = core.ending.cancelled() => {}
         }
     }
     core.witnesses

@@ -171,6 +171,18 @@ impl Database {
         Ok(database)
     }
 
+    /// Leaves the log of changes as it is at the end: putting it into the database waits for the disk, for which a command that ends has no time.
+    /// What stands in it counts all the same, and the next server or command that looks at the history puts it there.
+    ///
+    /// # Errors
+    /// [`HistoryError`].
+    pub(crate) fn leave_log(&self) -> Result<(), HistoryError> {
+        let set = self
+            .connection
+            .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+        self.told(set).map(|_| ())
+    }
+
     /// Opens a database that is there.
     ///
     /// # Errors
@@ -237,8 +249,6 @@ impl Database {
         // What a process committed survives its death; what the machine's own death takes is at most the last commits.
         it.pragma_update(None, "synchronous", "NORMAL")?;
         it.pragma_update(None, "journal_size_limit", 1 << 20)?;
-        // What is in the log of changes counts as it is. Putting it into the database at the end waits for the disk, while the process is on its way out.
-        it.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         it.pragma_update(None, "secure_delete", "FAST")?;
         let pages = i64::try_from(bytes / PAGE).unwrap_or(i64::MAX).max(64);
         it.pragma_update(None, "max_page_count", pages)?;

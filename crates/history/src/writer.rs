@@ -394,6 +394,10 @@ impl Desk {
                 let _nobody_waits = answer.send(found.flatten());
             }
             Request::Flush(answer) => {
+                if !self.pending.is_empty() && matches!(self.database, Store::Failed(_)) {
+                    // Whoever had it is gone by now, perhaps, and there is no later.
+                    self.database = Store::Unopened;
+                }
                 // What is too old goes, also where nothing is new.
                 self.open();
                 self.write();
@@ -481,6 +485,9 @@ impl Desk {
         }
         let keep = self.keep;
         let opened = Database::open(&self.path, keep.file_bytes()).and_then(|mut database| {
+            if self.whose == Whose::Command {
+                database.leave_log()?;
+            }
             let held = database.trim(&keep)?;
             Ok((database, held))
         });

@@ -295,9 +295,9 @@ pub trait Session: Send + std::fmt::Debug {
         let _ = time;
     }
 
-    /// How many copies it has made of itself so far, as far as is known, to be restored from.
-    fn copies(&self) -> u64 {
-        0
+    /// Whether it copies itself after cells, to be restored from ([`give_way`](Self::give_way) says when).
+    fn keeps_copies(&self) -> bool {
+        false
     }
 
     /// What [`CellStatus::Died`] left, once it was returned.

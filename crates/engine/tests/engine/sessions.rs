@@ -23,18 +23,18 @@ async fn variables_stay_for_the_next_call_of_the_same_sandbox_and_language() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sessions_that_are_called_all_the_time_wait_with_copies_of_themselves_and_are_not_put_off_for_ever() {
+async fn sessions_that_are_called_all_the_time_wait_with_copies_of_themselves_and_later_calls_do_not() {
     let bench = Bench::new();
-    let sandboxes = bench.create(3).await.unwrap();
-    for _ in 0..20 {
+    let sandboxes = bench.create(2).await.unwrap();
+    for _ in 0..6 {
         for sandbox in &sandboxes {
             bench.exec_in(sandbox, "cell").await.unwrap();
         }
     }
     let waits = std::mem::take(&mut *bench.world.waits.lock().unwrap());
-    assert_eq!(waits.len(), 60);
-    assert!(waits[..30].iter().all(Duration::is_zero), "{waits:?}");
-    assert!(!waits.last().unwrap().is_zero(), "{waits:?}");
+    assert_eq!(waits.len(), 12);
+    assert!(waits[..8].iter().all(Duration::is_zero), "{waits:?}");
+    assert!(waits[8..].iter().all(|wait| !wait.is_zero()), "{waits:?}");
     tokio::time::sleep(Duration::from_secs(10)).await;
     bench.exec_in(&sandboxes[0], "cell").await.unwrap();
     assert_eq!(*bench.world.waits.lock().unwrap(), [Duration::ZERO]);

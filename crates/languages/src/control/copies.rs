@@ -11,8 +11,6 @@ struct State {
     pid: Option<i32>,
     /// Why there is none.
     why: Option<String>,
-    /// How many there have been.
-    made: u64,
 }
 
 impl Copies {
@@ -23,15 +21,10 @@ impl Copies {
 
     /// The driver says that there is one, or why not.
     pub(super) fn told(&self, pid: Option<i32>, why: &str) {
-        let mut state = self.state();
-        state.pid = pid;
-        state.why = pid.is_none().then(|| reason(why)).flatten();
-        state.made = state.made.saturating_add(u64::from(pid.is_some()));
-    }
-
-    /// How many there have been so far.
-    pub(super) fn made(&self) -> u64 {
-        self.state().made
+        *self.state() = State {
+            pid,
+            why: pid.is_none().then(|| reason(why)).flatten(),
+        };
     }
 
     /// The copy, if there is one.
@@ -41,8 +34,7 @@ impl Copies {
 
     /// Nobody wants it any more.
     pub(super) fn forget(&self) {
-        let mut state = self.state();
-        (state.pid, state.why) = (None, None);
+        *self.state() = State::default();
     }
 
     /// The copy, which from now on is none, or why there is none.

@@ -708,8 +708,8 @@ impl Session for DriverSession {
         self.copy_after = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     }
 
-    fn copies(&self) -> u64 {
-        self.link.copies.made()
+    fn keeps_copies(&self) -> bool {
+        self.copy_below > 0
     }
 
     fn aftermath(&self) -> Aftermath {

@@ -80,7 +80,6 @@ impl Language for FakeLanguage {
             variables: BTreeMap::new(),
             signals: watch::Sender::new(Signals::default()),
             dead: false,
-            cells: 0,
         }))
     }
 }
@@ -98,7 +97,6 @@ struct FakeSession {
     variables: BTreeMap<String, String>,
     signals: watch::Sender<Signals>,
     dead: bool,
-    cells: u64,
 }
 
 impl Drop for FakeSession {
@@ -161,12 +159,10 @@ impl Session for FakeSession {
 
     fn give_way(&mut self, time: Duration) {
         self.inside.world.waits.lock().unwrap().push(time);
-        self.cells += 1;
     }
 
-    /// One after each cell, which is heard of with the next one.
-    fn copies(&self) -> u64 {
-        self.cells.saturating_sub(1)
+    fn keeps_copies(&self) -> bool {
+        true
     }
 
     fn interrupter(&self) -> Arc<dyn Interrupter> {
