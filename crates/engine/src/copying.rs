@@ -16,6 +16,8 @@ use crate::sync::lock;
 const COST: Duration = Duration::from_millis(6);
 /// Copies may take one of so many parts of the processors.
 const SHARE: u32 = 10;
+/// What each session bounds its own by, in hundredths of one processor.
+const OWN: u32 = 3;
 /// Turns that a session which took none for a while may take one right after the other: scripts are short.
 const AT_ONCE: u32 = 4;
 /// The longest that a session waits for its turn while nobody calls it.
@@ -29,6 +31,8 @@ pub(crate) struct Copying {
     state: Mutex<State>,
     /// How long a turn is.
     turn: Duration,
+    /// So many sessions keep within the share by themselves.
+    few: u32,
 }
 
 #[derive(Debug)]
@@ -85,21 +89,30 @@ impl Copying {
         Self {
             state: Mutex::new(state),
             turn: COST * SHARE / processors.max(1),
+            few: processors.saturating_mul(100) / (SHARE * OWN),
         }
     }
 
     /// For how long after its next cell a session leaves the processors to others before it copies itself; `crowded` where more want to run
     /// than these have time for.
     pub(crate) fn wait(&self, turns: &mut Turns, crowded: bool, now: Instant) -> Duration {
-        let interval = {
+        let sessions = {
             let mut state = lock(&self.state);
             state.go_on(now);
             if turns.period != Some(state.period) {
                 turns.period = Some(state.period);
                 state.now = state.now.saturating_add(1);
             }
-            self.turn.saturating_mul(state.now.max(state.before))
+            state.now.max(state.before)
         };
+        if sessions <= self.few {
+            *turns = Turns {
+                period: turns.period,
+                ..Turns::default()
+            };
+            return if crowded { GIVE_WAY } else { Duration::ZERO };
+        }
+        let interval = self.turn.saturating_mul(sessions);
         if let Some(at) = turns.waits.take()
             && at <= now
         {
@@ -182,7 +195,7 @@ mod tests {
 
     #[test]
     fn what_few_sessions_want_is_never_too_much() {
-        for (sessions, apart) in [(1, 30), (3, 30), (3, 500), (16, 60)] {
+        for (sessions, apart) in [(1, 1), (6, 1), (3, 500), (16, 60)] {
             let mut play = Play::new(sessions);
             play.go_round(apart, 60);
             let calls = usize::try_from(60_000 / apart).unwrap();
@@ -224,11 +237,13 @@ mod tests {
 
     #[test]
     fn in_a_crowd_all_wait_and_after_it_none_does() {
-        let copying = Copying::of(2);
-        let mut turns = Turns::default();
-        let now = Instant::now();
-        assert_eq!(copying.wait(&mut turns, true, now), GIVE_WAY);
-        let later = now + Duration::from_secs(1);
-        assert_eq!(copying.wait(&mut turns, false, later), Duration::ZERO);
+        for sessions in [1, 20] {
+            let copying = Copying::of(2);
+            let mut all: Vec<_> = (0..sessions).map(|_| Turns::default()).collect();
+            let now = Instant::now();
+            assert!(all.iter_mut().all(|turns| copying.wait(turns, true, now) == GIVE_WAY));
+            let later = now + Duration::from_secs(1);
+            assert!(all.iter_mut().all(|turns| copying.wait(turns, false, later).is_zero()));
+        }
     }
 }

@@ -37,6 +37,8 @@ pub fn all(table: &mut Table) {
     eprintln!("arrivals at random");
     arrivals(table, &server);
     drop(server);
+    eprintln!("sessions");
+    sessions(table);
     eprintln!("ends");
     ends(table);
     eprintln!("memory");
@@ -160,6 +162,38 @@ fn concurrency(table: &mut Table, server: &Client, eight: f64) {
         let name = format!("the same with {in_flight} under way ({:.2} of that)", own / eight);
         table.rows.push(row(name, &[own], "/s", None));
     }
+}
+
+/// Calls of many sessions, one after the other, with the copies that sessions keep of themselves and without.
+fn sessions(table: &mut Table) {
+    const SESSIONS: usize = 64;
+    const UNDER_WAY: usize = 4;
+    let reached = |restore: bool| {
+        let limits = format!("[limits]\nsandboxes_per_caller = {SESSIONS}\n");
+        let place = Place::with_settings(&format!("{limits}[sessions]\nrestore = {restore}\n"));
+        let server = Client::start(&mut place.command(&["serve"]));
+        let made = server.call("create_sandbox", json!({"count": SESSIONS}));
+        let ids = made.data()["sandbox_ids"].as_array().unwrap().clone();
+        let call = |code: &str, session: usize| {
+            let answer = server.call(
+                "execute_code",
+                json!({"code": code, "sandbox_id": ids[session % SESSIONS]}),
+            );
+            assert_eq!(answer.status(), "ok", "{answer:?}");
+        };
+        (0..SESSIONS).for_each(|session| call("x = 0", session));
+        std::thread::sleep(REST);
+        let next = AtomicUsize::new(0);
+        rate(UNDER_WAY, Duration::from_secs(seconds()), || {
+            call("x += 1", next.fetch_add(1, Ordering::Relaxed));
+        })
+    };
+    let (with, without) = (reached(true), reached(false));
+    let name = format!(
+        "calls of `x += 1` a second, {SESSIONS} sessions in turn, {UNDER_WAY} under way ({:.2} of what it is without copies of sessions)",
+        with / without
+    );
+    table.rows.push(row(name, &[with], "/s", None));
 }
 
 /// What closing costs the caller, and how long what was in a sandbox lives on.

@@ -132,7 +132,7 @@ fn a_status_lists_what_each_execution_added_to_memory() {
             .clone();
         (rows, status.all())
     };
-    let many = server.run("import time\nmany = bytearray(b'x') * (60 << 20)\ntime.sleep(0.02)");
+    let many = server.run("import time\ntime.sleep(0.05)\nmany = bytearray(b'x') * (60 << 20)\ntime.sleep(0.02)");
     let short = server.run("1");
     let freed = server.run("del many\ntime.sleep(0.02)");
     let (listed, text) = rows(&many.sandbox());
