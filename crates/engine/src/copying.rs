@@ -106,10 +106,7 @@ impl Copying {
             state.now.max(state.before)
         };
         if sessions <= self.few {
-            *turns = Turns {
-                period: turns.period,
-                ..Turns::default()
-            };
+            (turns.next, turns.waits) = (None, None);
             return if crowded { GIVE_WAY } else { Duration::ZERO };
         }
         let interval = self.turn.saturating_mul(sessions);
@@ -118,6 +115,8 @@ impl Copying {
         {
             turns.take(at, interval);
         }
+        // Turns that were long when there were more sessions are not waited for.
+        turns.next = turns.next.map(|next| next.min(now + interval.saturating_mul(AT_ONCE)));
         let ahead = interval.saturating_mul(AT_ONCE - 1);
         let wait = turns.next.map_or(Duration::ZERO, |next| {
             next.saturating_duration_since(now).saturating_sub(ahead)
@@ -221,6 +220,18 @@ mod tests {
             let longest = made.windows(2).map(|two| two[1] - two[0]).max().unwrap();
             assert!(longest < Duration::from_secs(4), "{longest:?}");
         }
+    }
+
+    #[test]
+    fn turns_are_short_again_soon_after_many_sessions_have_become_few() {
+        let mut play = Play::new(1000);
+        play.go_round(1, 60);
+        play.sessions.truncate(10);
+        play.go_round(1, 10);
+        let before = play.copies();
+        play.go_round(1, 10);
+        let copies = play.copies() - before;
+        assert!(copies >= 300, "{copies} copies of ten sessions in ten seconds");
     }
 
     #[test]
