@@ -89,12 +89,16 @@ fn fits(from: &Path, depth: usize, budget: &mut Budget) -> Option<()> {
     }
 }
 
-/// None of what has gone since it was looked at: whoever administrates the host may be at work.
+/// None of what has gone, or is of another kind or not for us any more, since it was looked at: whoever administrates the host may be
+/// at work.
 fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    use io::ErrorKind::{InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied};
     match result {
         Ok(found) => Ok(Some(found)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+        Err(error) => match error.kind() {
+            NotFound | PermissionDenied | InvalidInput | IsADirectory | NotADirectory => Ok(None),
+            _ => Err(error),
+        },
     }
 }
 
@@ -144,7 +148,9 @@ fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Resul
             return Ok(());
         };
         let mut content = Vec::with_capacity(usize::try_from(found.len()).unwrap_or(0));
-        file.take(found.len()).read_to_end(&mut content)?;
+        if there(file.take(found.len()).read_to_end(&mut content))?.is_none() {
+            return Ok(());
+        }
         let mode = if mode & 0o001 == 0 { 0o644 } else { 0o755 };
         let mut copy = OpenOptions::new().write(true).create_new(true).mode(mode).open(to)?;
         copy.write_all(&content)?;
@@ -222,6 +228,16 @@ mod tests {
         assert_eq!(to.join("below/link").read_link().unwrap(), Path::new("file"));
         assert_eq!(to.join("beside").metadata().unwrap().modified().unwrap(), long_ago);
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_link_any_more_is_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, copy) = (folder.path().join("file"), folder.path().join("copy"));
+        std::fs::write(&file, "").unwrap();
+        link(&file, &copy).unwrap();
+        link(&file.join("below"), &copy).unwrap();
+        assert!(copy.symlink_metadata().is_err());
     }
 
     #[test]
