@@ -69,6 +69,9 @@ pub(crate) struct Bounds {
     pub(crate) tasks: Option<u64>,
     /// Whether the sandbox's sockets are those of its network namespace.
     pub(crate) own_network: bool,
+    /// The socket, by its number, through which the launcher speaks to the visitor's parent. The visitor has it until it is locked, and
+    /// what is on the way there is for its siblings.
+    pub(crate) channel: Option<u64>,
 }
 
 /// From whom all processes of a sandbox descend.
@@ -771,6 +774,7 @@ mod tests {
             cores: 1,
             tasks: None,
             own_network: true,
+            channel: None,
         };
         let none = Duration::ZERO;
         let pauses: Vec<Duration> = [0, 64 << 20, 128 << 20, 512 << 20]

@@ -54,6 +54,8 @@ pub(super) struct Parent {
     pub(super) pid: u32,
     pub(super) pidfd: OwnedFd,
     pub(super) socket: OwnedFd,
+    /// Its end of that, by its number, which a child has until it is locked.
+    pub(super) channel: u64,
     /// For what kind of sandbox it knows the way in.
     pub(super) knows: Option<(Request, Handed)>,
     /// The sandboxes that it was asked to let a child enter, in order. It does not learn their numbers: a child could read there
@@ -77,6 +79,7 @@ impl Parent {
         let control = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| unsupported())?;
         let program = Program::new(argv, &BTreeMap::new(), &["/"]).map_err(|error| error.source)?;
         let (ours, theirs) = pair()?;
+        let channel = rustix::fs::fstat(&theirs)?.st_ino;
         match fork(0, SIGCHLD, None)? {
             Forked::Child => live(prepared, common, theirs, control, views, &program, host_id),
             Forked::Parent { pid, pidfd } => {
@@ -85,6 +88,7 @@ impl Parent {
                     pid,
                     pidfd,
                     socket: ours,
+                    channel,
                     knows: None,
                     asked: VecDeque::new(),
                     error: None,

@@ -68,6 +68,7 @@ impl Held {
                 much: if self.much { 0 } else { much },
                 found: 0,
                 epolls: Vec::new(),
+                channel: bounds.channel.map(socket),
             };
             for seen in processes {
                 sum.look_at(seen.living);
@@ -103,6 +104,8 @@ struct Count {
     found: u64,
     /// Epoll instances: whose, and the number of the descriptor.
     epolls: Vec<(Pid, u32)>,
+    /// A socket that is none of the sandbox's.
+    channel: Option<String>,
 }
 
 impl Count {
@@ -120,6 +123,7 @@ impl Count {
             let target = std::fs::read_link(entry.path()).unwrap_or_default();
             match target.as_os_str().as_bytes() {
                 name if name == EPOLL.as_bytes() => self.epolls.push((pid, number)),
+                name if self.channel.as_ref().is_some_and(|channel| name == channel.as_bytes()) => {}
                 name if name.starts_with(b"socket:") => {
                     let text = std::fs::read_to_string(report_of(pid, number)).unwrap_or_default();
                     self.found += number_of(&text, "scm_fds:") * ON_THE_WAY / WATCH;
@@ -170,6 +174,11 @@ impl Count {
     }
 }
 
+/// What a descriptor of this socket leads to.
+fn socket(number: u64) -> String {
+    format!("socket:[{number}]")
+}
+
 /// What the kernel tells of a descriptor.
 fn report_of(pid: Pid, number: u32) -> String {
     format!("{}/proc/{}/fdinfo/{number}", place::host(), pid.as_raw_nonzero())
@@ -186,4 +195,43 @@ fn each_line(file: impl Read, mut more: impl FnMut(&[u8]) -> bool) {
 
 pub(super) fn is_epoll(descriptor: &Path) -> bool {
     std::fs::read_link(descriptor).is_ok_and(|target| target.as_os_str() == EPOLL)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::process::Stdio;
+
+    use rustix::fs::fstat;
+
+    use super::*;
+    use crate::wire::{pair, send};
+
+    #[test]
+    fn what_is_on_the_way_counts_but_for_what_a_visitors_siblings_get() {
+        place::host_is_as_it_is();
+        let (ours, theirs) = pair().unwrap();
+        let (own, other) = (fstat(&theirs).unwrap().st_ino, fstat(&ours).unwrap().st_ino);
+        for _ in 0..3 {
+            send(ours.as_fd(), &"enter", &[ours.as_fd(); 8]).unwrap();
+        }
+        // A program that has nothing else.
+        let mut sleep = std::process::Command::new("sleep");
+        let mut visitor = sleep.arg("60").stdin(theirs).stdout(Stdio::null()).spawn().unwrap();
+        let found = |channel: Option<u64>| {
+            let mut count = Count {
+                most: u64::MAX,
+                much: u64::MAX,
+                found: 0,
+                epolls: Vec::new(),
+                channel: channel.map(socket),
+            };
+            count.look_at(Pid::from_child(&visitor));
+            count.found * WATCH
+        };
+        let counts = [None, Some(other), Some(own)].map(found);
+        visitor.kill().unwrap();
+        visitor.wait().unwrap();
+        assert_eq!(counts, [24 * ON_THE_WAY, 24 * ON_THE_WAY, 0]);
+    }
 }

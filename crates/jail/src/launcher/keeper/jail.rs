@@ -279,6 +279,7 @@ impl Jail {
                     cores: u64::from(self.request.cpu_milli.div_ceil(1000)),
                     tasks: self.folder.as_ref().map(|_| u64::from(self.request.processes)),
                     own_network: self.folder.is_none(),
+                    channel: self.visitor.as_ref().and_then(Visitor::channel),
                 },
             ),
         }

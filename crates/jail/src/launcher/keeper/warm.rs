@@ -62,6 +62,8 @@ pub(super) enum Visitor {
         go: OwnedFd,
         /// The sandbox's process namespace, by its number.
         namespace: u64,
+        /// The parent's.
+        channel: u64,
         since: Instant,
         /// The child's id on the host, which the parent has told before the sandbox was made.
         told: Option<i32>,
@@ -70,6 +72,8 @@ pub(super) enum Visitor {
     Inside {
         pid: Pid,
         pidfd: OwnedFd,
+        /// Its parent's.
+        channel: u64,
         /// It has been let go on and moves itself into the control group.
         joining: Option<Joining>,
     },
@@ -87,6 +91,14 @@ pub(super) struct Joining {
 impl Visitor {
     fn is_joining(&self) -> bool {
         matches!(self, Self::Inside { joining: Some(_), .. })
+    }
+
+    /// Its parent's channel, once it runs.
+    pub(super) fn channel(&self) -> Option<u64> {
+        match self {
+            Self::Inside { channel, .. } => Some(*channel),
+            Self::Called { .. } => None,
+        }
     }
 
     /// Whether this parent was asked for it, and has not told of it.
@@ -202,6 +214,7 @@ impl Keeper {
             parent: number,
             go,
             namespace,
+            channel: parent.channel,
             since: Instant::now(),
             told: None,
         });
@@ -373,7 +386,10 @@ impl Jail {
     /// Lets a parent's child go on, if it is one that may. False while it joins the control group.
     fn admit(&mut self, child: i32) -> Result<bool, StepError> {
         let called = self.visitor.take();
-        let Some(Visitor::Called { go, namespace, .. }) = called else {
+        let Some(Visitor::Called {
+            go, namespace, channel, ..
+        }) = called
+        else {
             return Err(missing("expect a child"));
         };
         let (Some(pid), State::Running { pid: first, .. }) = (Pid::from_raw(child.max(0)), &self.state) else {
@@ -422,7 +438,12 @@ impl Jail {
             inside,
             since: Instant::now(),
         });
-        self.visitor = Some(Visitor::Inside { pid, pidfd, joining });
+        self.visitor = Some(Visitor::Inside {
+            pid,
+            pidfd,
+            channel,
+            joining,
+        });
         Ok(!joins)
     }
 
