@@ -182,7 +182,9 @@ fn another_version_is_replaced_when_it_has_nothing_to_lose() {
             assert_eq!(background.status()[0]["version"], env!("CARGO_PKG_VERSION"));
         } else {
             assert_eq!(listed["result"]["old"], true, "{listed}");
-            assert!(client.log().contains("another version"), "{}", client.log());
+            until(PATIENCE, "it is told", || {
+                client.log().contains("another version").then_some(())
+            });
             old.kill().unwrap();
             old.wait().unwrap();
             std::fs::remove_file(&socket).unwrap();
