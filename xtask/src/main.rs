@@ -10,6 +10,7 @@ mod check;
 mod command;
 mod dist;
 mod ordinary_user;
+mod panics;
 mod profile;
 mod tally;
 mod test;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::panics::Panics;
+
 /// So many failures may be the machine's; more are not.
 const SECOND_CHANCES: usize = 3;
 
@@ -20,11 +22,14 @@ pub struct Tally {
     failing: BTreeSet<String>,
     /// Tests that failed amid the others and passed when they ran again.
     pub flaky: BTreeSet<String>,
+    /// What tests that failed said, the second time as well.
+    pub panics: Panics,
 }
 
 impl Tally {
-    /// Takes the numbers from a line if it is a summary.
+    /// Takes the numbers from a line if it is a summary, and what a failing test says.
     pub fn see(&mut self, line: &str) {
+        self.panics.see(line);
         if let Some(rest) = line.trim_start().strip_prefix("Summary [") {
             self.see_nextest(rest);
         } else if let Some(rest) = line.strip_prefix("test result: ") {

@@ -79,6 +79,9 @@ pub fn run(filters: &[String]) -> Result<()> {
     for flaky in &tally.flaky {
         println!("flaky: {flaky} failed amid the others and passed when it ran again");
     }
+    for said in tally.panics.take() {
+        println!("a failing test said: {said}");
+    }
     println!("{}", tally.summary());
     if !good || tally.failed > 0 || !tally.seen {
         bail!("not every test passed");
@@ -236,7 +239,7 @@ fn passes_again(command: &mut Command, again: Vec<String>, whose: &str, tally: &
         return Ok(false);
     }
     println!("test: again {}", again.join(" "));
-    let good = watched(command, |_| ())?;
+    let good = watched(command, |line| tally.panics.see(line))?;
     if good {
         tally.passed_again(again, whose);
     }

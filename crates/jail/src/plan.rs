@@ -642,6 +642,12 @@ pub(crate) fn installing() -> Vec<Step> {
     ]
 }
 
+/// What the watcher counts beside the data of one process that has all it may, in bytes: its page tables and its copy's (a 512th
+/// each), the first process, open files. A program that goes on after an error for memory is not to be ended for that.
+const fn uncounted(memory: u64) -> u64 {
+    memory / 64 + (1 << 20)
+}
+
 pub(crate) fn resource_limits(host: &Host, request: &Request) -> Vec<Step> {
     let limit = |resource, soft, hard| Step::ResourceLimit { resource, soft, hard };
     // Private writable memory of one process. With control groups this only turns a single absurd allocation into a
@@ -649,7 +655,7 @@ pub(crate) fn resource_limits(host: &Host, request: &Request) -> Vec<Step> {
     let data = if host.memory_is_charged {
         request.memory.saturating_mul(2)
     } else {
-        request.memory
+        request.memory.saturating_sub(uncounted(request.memory))
     };
     // What descriptors hold is charged with control groups. Without, a user has as many on the way between processes as
     // one of them may have open; beyond that nobody with the same limit can pass any.

@@ -259,8 +259,10 @@ mod linux {
                 (asked.inodes..asked.inodes + 50).contains(&inodes),
                 "run {number}: {inodes}"
             );
+            // Without control groups a little less than all, for what is counted beside the program's own.
+            let watched = (asked.memory - asked.memory / 64 - (1 << 20)) >> 20;
             assert!(
-                [asked.memory >> 19, asked.memory >> 20].contains(&memory),
+                [asked.memory >> 19, watched].contains(&memory),
                 "run {number}: {memory}"
             );
             std::thread::sleep(LONG_ENOUGH);

@@ -92,6 +92,8 @@ pub struct DriverSession {
     copy_below: u64,
     /// So many milliseconds after a cell it makes none: others want the processors.
     copy_after: u64,
+    /// Code that has taken all memory goes on with an error.
+    watched: bool,
     aftermath: Aftermath,
     code: CodeIn,
     features: SessionFeatures,
@@ -139,6 +141,12 @@ struct Shown {
     bytes: usize,
 }
 
+/// Whether a limit of each process holds memory there, so that code which has taken all it may goes on.
+fn is_watched(sandbox: &dyn Sandbox) -> bool {
+    let degraded = &sandbox.isolation().degraded;
+    degraded.iter().any(|layer| layer.starts_with("memory_limit: "))
+}
+
 impl DriverSession {
     /// Starts the driver in the sandbox and waits until it is ready.
     ///
@@ -146,7 +154,7 @@ impl DriverSession {
     /// [`SessionError::Start`] with what the interpreter said; [`SessionError::Sandbox`] if it could not be started.
     pub async fn open(sandbox: &dyn Sandbox, start: Start) -> Result<Self, SessionError> {
         let process = sandbox.spawn(start.command.clone()).await?;
-        let mut session = Self::of(process, &start, sandbox.memory_limit())?;
+        let mut session = Self::of(process, &start, Some(sandbox))?;
         session.be_ready(start).await?;
         Ok(session)
     }
@@ -162,7 +170,7 @@ impl DriverSession {
         start: Start,
     ) -> Result<Self, SessionError> {
         let process = sandbox.adopt(parent).await?;
-        let mut session = Self::of(process, &start, sandbox.memory_limit())?;
+        let mut session = Self::of(process, &start, Some(sandbox))?;
         session.be_ready(start).await?;
         session.ahead = ahead;
         Ok(session)
@@ -189,7 +197,7 @@ impl DriverSession {
         &self.ahead
     }
 
-    fn of(process: Process, start: &Start, memory: Option<u64>) -> Result<Self, SessionError> {
+    fn of(process: Process, start: &Start, sandbox: Option<&dyn Sandbox>) -> Result<Self, SessionError> {
         let mut secret = [0_u8; 8];
         getrandom::fill(&mut secret).map_err(|error| SessionError::Start {
             language: start.language.clone(),
@@ -212,12 +220,13 @@ impl DriverSession {
             late: Vec::new(),
             untold: None,
             open: 3,
-            copy_below: match memory {
+            copy_below: match sandbox.and_then(|sandbox| sandbox.memory_limit()) {
                 _ if !copies => 0,
                 Some(limit) => limit / 10 * COPY_TENTHS,
                 None => COPY_ANY,
             },
             copy_after: 0,
+            watched: sandbox.is_some_and(is_watched),
             aftermath: Aftermath::Over { why: None },
             code: start.code,
             features: start.features,
@@ -651,7 +660,7 @@ impl Session for DriverSession {
                 let header = json!({
                     "type": "run", "cell": cell.number, "nonce": nonce, "code": cell.code, "stdin": cell.stdin,
                     "packages": cell.packages,
-                    "copy_below": self.copy_below, "copy_after": self.copy_after,
+                    "copy_below": self.copy_below, "copy_after": self.copy_after, "watched": self.watched,
                 });
                 encode(&header, &[])
             }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -13,10 +14,11 @@ use crate::support::{begin, is_root};
 
 /// Whether limits are watched here; root has control groups, and the tests run again as an ordinary user.
 fn watched(server: &Client) -> bool {
-    let answer = server.run("1");
-    answer.meta()["isolation"]["degraded"]
-        .to_string()
-        .contains("memory_limit: watched")
+    is_watched(&server.run("1").meta()["isolation"])
+}
+
+fn is_watched(isolation: &Value) -> bool {
+    isolation["degraded"].to_string().contains("memory_limit: watched")
 }
 
 /// The most memory that all processes called `dd` had together while `call` ran, in bytes. Each holds one buffer of its own
@@ -155,4 +157,39 @@ fn processor_time_processes_and_descriptors_are_held_and_named() {
          print(len(held) < 4096, error.errno)\nfor fd in held: os.close(fd)",
     );
     assert_eq!(counted.trim(), "True 24");
+}
+
+/// Some of what is counted is not the program's own: page tables, the session's copy, the first process.
+#[test]
+fn who_has_taken_all_memory_there_is_gets_an_error_and_keeps_the_variables() {
+    let _turn = begin!();
+    for _ in 0..2 {
+        // The first sandbox of a server has an interpreter that started by itself.
+        let place = Place::new();
+        let server = Client::start(&mut place.command(&["serve"]));
+        for fill in [
+            "for size in (8 << 20, 1 << 20):\n    try:\n        while True: parts.append(b'x' * size)\n    except MemoryError: pass\nparts.append(b'x' * (8 << 20))",
+            "for size in (8 << 20, 1 << 20, 64 << 10, 8 << 10, 100):\n    try:\n        while True: parts.append(b'x' * size)\n    except MemoryError: pass\nparts.append(b'x' * (8 << 20))",
+            "while True: parts.append((len(parts), float(len(parts))))",
+            "while True: parts = [parts, None]",
+        ] {
+            let made = server.call("create_sandbox", json!({"memory_mb": 128}));
+            if !is_watched(&made.data()["isolation"]) {
+                assert!(is_root(), "limits are watched for ordinary users: {made:?}");
+                return;
+            }
+            let id = made.data()["sandbox_id"].as_str().expect("an id").to_owned();
+            let run = |code: &str| server.call("execute_code", json!({"sandbox_id": id, "code": code}));
+            let full = run(&format!("kept, parts = 'kept', []\n{fill}"));
+            assert_eq!((full.status(), full.cause()), ("error", "out_of_memory"), "{full:?}");
+            for _ in 0..3 {
+                let next = run("print(kept, len(parts) > 1)");
+                assert_eq!(next.output().trim(), "kept True", "{next:?}");
+                // A copy is made meanwhile, and what there is is looked at every 50 ms.
+                std::thread::sleep(Duration::from_millis(120));
+            }
+            let freed = run("del parts\nprint(len(b'x' * (64 << 20)))");
+            assert_eq!(freed.output().trim(), "67108864", "{freed:?}");
+        }
+    }
 }

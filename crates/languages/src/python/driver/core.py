@@ -84,6 +84,9 @@ class Session:
     inputs = []  # `In`
     outputs = {}  # `Out`
     last = ("", "", "")  # `_`, `__` and `___`
+    reserve = None  # memory that a cell cannot take: the driver needs some after it, and code to delete what fills the rest
+    set_aside = None  # makes one
+    watched = False  # code that has taken all memory goes on with an error
 
 
 session = Session()
@@ -521,16 +524,21 @@ def run_code(code):
 
 def execute(text, name):
     """Runs a cell's text; returns the last expression's value or NOTHING."""
-    remember(name, text)
-    if session.reloads:
-        part("reloads").load_changed()
-    if text.lstrip().startswith("%%"):
-        return part("magics").cell(text, name)
-    return run_text(text, name)
+    try:
+        remember(name, text)
+        if session.reloads:
+            part("reloads").load_changed()
+        if text.lstrip().startswith("%%"):
+            return part("magics").cell(text, name)
+        return run_text(text, name)
+    finally:
+        session.reserve = None  # before any object is made
 
 
 def run_text(text, name):
     body, last = prepare(text, name)
+    if session.watched and session.set_aside is not None:
+        session.reserve = session.set_aside()
     if body is not None:
         run_code(body)
     return NOTHING if last is None else run_code(last)
@@ -559,6 +567,7 @@ def run_cell(header):
     session.pending = False
     session.nonce = session.last_nonce = header["nonce"]
     session.cell, session.packages = header["cell"], header.get("packages")
+    session.watched = header.get("watched")
     session.copy_below, session.copy_after = header.get("copy_below", 0), header.get("copy_after", 0)
     session.shown, session.dropped, session.captured, session.failed = 0, 0, None, None
     session.syntax_error = None
@@ -797,20 +806,9 @@ NO_STDIN = NoStdin()
 
 def give_stdin(text):
     """Makes `text` (or nothing) standard input, of this process and of those that it starts."""
-    if text is None:
-        if session.stdin_text:
-            session.stdin_text = False
-            replace_fd0(posix.open("/dev/null", posix.O_RDONLY))
-        sys.stdin = NO_STDIN
-        return
-    session.stdin_text = True
-    part("imports").give_text(text)
-
-
-def replace_fd0(fd):
-    if fd != 0:
-        dup2(fd, 0)
-        close(fd)
+    sys.stdin = NO_STDIN
+    if text is not None or session.stdin_text:
+        part("imports").give_text(text)
 
 
 # ---------------------------------------------------------------- start
@@ -973,4 +971,5 @@ else:
     set_up_commands()
     set_up()
     know_outputs()
+    session.reserve = bytes(4 << 20)  # for the first cell
 serve()

@@ -4,6 +4,9 @@ import _signal
 import posix
 import sys
 
+# In bytes: what is set aside while a cell runs. Loading a part of the driver and telling of an error takes some two MiB.
+RESERVE = 4 << 20
+
 
 # ---------------------------------------------------------------- site folders
 
@@ -101,7 +104,11 @@ def stdin_file(data):
 
 
 def give_text(text):
-    """Makes the text standard input."""
+    """Makes the text standard input, or takes the last one's away."""
+    core.session.stdin_text = text is not None
+    if text is None:
+        replace_fd0(posix.open("/dev/null", posix.O_RDONLY))
+        return
     data = text.encode("utf-8", "backslashreplace")
     source, sink = core.pipe()
     core.set_blocking(sink, False)
@@ -113,9 +120,15 @@ def give_text(text):
     if not fits:
         core.close(source)
         source = stdin_file(data)
-    core.replace_fd0(source)
+    replace_fd0(source)
     io = core.io
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", closefd=False)), "utf-8", "backslashreplace")
+
+
+def replace_fd0(fd):
+    if fd != 0:
+        core.dup2(fd, 0)
+        core.close(fd)
 
 
 # ---------------------------------------------------------------- awaiting
@@ -210,8 +223,28 @@ def get_ready(header):
     told = {"type": "preloaded", "nonce": header["nonce"], "missing": [], "loaded": []}
     if header["modules"]:
         told = preload(header)
+    keep_a_reserve()
     core.guarded(rehearse)
     return told
+
+
+def keep_a_reserve():
+    """From now on cells begin with memory set aside: mapped and never written to, so it costs nothing but the right to have it."""
+    if core.session.set_aside is not None:
+        return
+    try:
+        mapping, private = core.standard("mmap").mmap, 0x22
+        mapping(-1, RESERVE, private)
+    except Exception:
+        return  # an interpreter without it, or the name is another module's
+
+    def set_aside():
+        try:
+            return mapping(-1, RESERVE, private)
+        except Exception:
+            return None  # there is no more
+
+    core.session.set_aside = set_aside
 
 
 def rehearse():

@@ -60,9 +60,15 @@ fn compare(name: &str, found: &[(&'static Row, Found)]) {
         std::fs::write(&path, new).unwrap();
         return;
     }
-    assert_eq!(
-        new, page,
-        "{PAGE} is stale: UPDATE_REFERENCE=1 cargo test -p sandcell --test e2e contract"
+    let only_in = |one: &'_ str, other: &str| {
+        let lines = one.lines().filter(|line| other.lines().all(|old| old != *line));
+        lines.map(str::to_owned).collect::<Vec<_>>().join("\n")
+    };
+    assert!(
+        new == page,
+        "{name}: {PAGE} is stale (UPDATE_REFERENCE=1 cargo test -p sandcell --test e2e contract writes it):\n{}\ninstead of\n{}",
+        only_in(&new, &page),
+        only_in(&page, &new)
     );
 }
 
