@@ -55,7 +55,6 @@ WAIT_ALL = 0x40000000
 session = core.session
 POLL = core.POLL = select.poll()
 POLL.register(core.CONTROL_IN, select.POLLIN)
-core.part("imports").keep_a_reserve()
 
 
 class loop:

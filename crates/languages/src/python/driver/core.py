@@ -85,7 +85,6 @@ class Session:
     outputs = {}  # `Out`
     last = ("", "", "")  # `_`, `__` and `___`
     reserve = None  # memory that a cell cannot take: the driver needs some after it, and code to delete what fills the rest
-    set_aside = None  # makes one
     watched = False  # code that has taken all memory goes on with an error
 
 
@@ -537,8 +536,8 @@ def execute(text, name):
 
 def run_text(text, name):
     body, last = prepare(text, name)
-    if session.watched and session.set_aside is not None:
-        session.reserve = session.set_aside()
+    if session.watched:
+        session.reserve = part("imports").reserve()
     if body is not None:
         run_code(body)
     return NOTHING if last is None else run_code(last)
@@ -971,5 +970,4 @@ else:
     set_up_commands()
     set_up()
     know_outputs()
-    session.reserve = bytes(4 << 20)  # for the first cell
 serve()

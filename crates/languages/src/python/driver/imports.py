@@ -6,6 +6,7 @@ import sys
 
 # In bytes: what is set aside while a cell runs. Loading a part of the driver and telling of an error takes some two MiB.
 RESERVE = 4 << 20
+PRIVATE = 0x22  # and of no file
 
 
 # ---------------------------------------------------------------- site folders
@@ -223,28 +224,24 @@ def get_ready(header):
     told = {"type": "preloaded", "nonce": header["nonce"], "missing": [], "loaded": []}
     if header["modules"]:
         told = preload(header)
-    keep_a_reserve()
     core.guarded(rehearse)
     return told
 
 
-def keep_a_reserve():
-    """From now on cells begin with memory set aside: mapped and never written to, so it costs nothing but the right to have it."""
-    if core.session.set_aside is not None:
-        return
+class mapping:
+    """What maps memory, bound before any code of a cell has run."""
+
+    make = None
+
+
+def reserve():
+    """Memory that nobody writes to: it costs nothing but the right to have it. None if there is no more."""
     try:
-        mapping, private = core.standard("mmap").mmap, 0x22
-        mapping(-1, RESERVE, private)
+        if mapping.make is None:
+            mapping.make = core.standard("mmap").mmap
+        return mapping.make(-1, RESERVE, PRIVATE)
     except Exception:
-        return  # an interpreter without it, or the name is another module's
-
-    def set_aside():
-        try:
-            return mapping(-1, RESERVE, private)
-        except Exception:
-            return None  # there is no more
-
-    core.session.set_aside = set_aside
+        return None
 
 
 def rehearse():

@@ -70,7 +70,7 @@ def live():
         core.part(name)
     core.keep_code("copies")
     core.standard("time")
-    core.part("imports").keep_a_reserve()
+    core.part("imports").reserve()
     loaded = core.part("imports").preload(core.inbox.next())
     change_environment(usual, while_loading)
     core.guarded(find_numpy)
