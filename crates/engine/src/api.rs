@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use sandcell_sandbox::{
-    ByteSize, Code, Consent, Cpus, Finding, Isolation, LayerReport, Limits, SandboxPath, Usage, Variable,
+    ByteSize, Code, Consent, Cpus, Finding, Isolation, LayerReport, LeftOut, Limits, SandboxPath, Usage, Variable,
 };
 use serde::{Deserialize, Serialize};
 
@@ -753,6 +753,8 @@ pub struct BackendView {
     pub isolation: Isolation,
     /// Layer by layer.
     pub layers: Vec<LayerReport>,
+    /// Mounts of the host that its sandboxes do not show.
+    pub left_out: Vec<LeftOut>,
     /// Whether a request may name an image.
     pub knows_images: bool,
     /// Whether a sandbox without an image shows the programs of this machine.

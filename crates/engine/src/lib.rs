@@ -208,6 +208,7 @@ impl Engine {
             name: backend.name(),
             isolation: backend.isolation().clone(),
             layers: backend.layers().to_vec(),
+            left_out: backend.left_out().to_vec(),
             knows_images: backend.knows_images(),
             shows_host: backend.shows_host(),
         };

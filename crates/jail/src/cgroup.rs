@@ -574,7 +574,8 @@ fn write_if_there(path: &str, text: &str) -> io::Result<()> {
 }
 
 fn read(path: &str) -> io::Result<String> {
-    std::fs::read_to_string(path)
+    // Names of mounts and groups need not be UTF-8; one that is not is never ours.
+    Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned())
 }
 
 fn number(path: &str) -> u64 {

@@ -4,9 +4,11 @@
 //! [`enter`] for a process that joins a finished jail (a warmed interpreter), and [`attach`] for a read-only folder that
 //! appears in a running jail later (a package layer). Whatever comes after `make` treats the jail's tree as hostile.
 
+mod host;
+
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+pub use host::{Folder, Host, Lowers, Shows, Tree, View};
 
 use crate::masked::MASKED;
 use crate::spec::{INSIDE_ID, Request, Template};
@@ -54,39 +56,6 @@ pub mod place {
     pub const LAYERS: &str = "/opt/sandcell";
 }
 
-/// What the launcher found on the host, once.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Host {
-    /// Read-only sources in the launcher's root: (source such as `/l/0`, path inside).
-    pub trees: Vec<(String, String)>,
-    /// What is so small that each sandbox's root has a copy of it instead of a tree of its own.
-    pub copied: Vec<String>,
-    /// Top-level links such as `/bin -> usr/bin`.
-    pub links: Vec<(String, String)>,
-    /// Folders of the host's /usr that are covered, since nothing inside needs them.
-    pub covered: Vec<String>,
-    /// The operator's folders: (source, path inside, copy-on-write).
-    pub mounts: Vec<(String, String, bool)>,
-    /// Whether the launcher is the machine's root.
-    pub root: bool,
-    /// Whether a control group counts memory.
-    pub memory_is_charged: bool,
-    /// Without namespaces: what of the host's files can be read, at the host's paths.
-    pub readable: Vec<String>,
-    /// What the root shows.
-    pub shows: Shows,
-}
-
-/// Where the programs of a sandbox come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum Shows {
-    /// The host's system files.
-    #[default]
-    System,
-    /// The tree of an image, at [`place::IMAGE`], and nothing of the host's.
-    Image,
-}
-
 /// A file system mounted with what limits it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each step's own comment says what it does")]
@@ -103,8 +72,8 @@ pub enum Step {
     Folder { path: String },
     /// A symbolic link below the new root.
     Link { path: String, target: String },
-    /// A read-only tree through an overlay of its own, so that locks, leases and watches stay inside.
-    Tree { source: String, path: String },
+    /// A read-only tree of the host's files.
+    Tree { view: View, path: String },
     /// The tree of an image as the root, with the mount points that were made so far over it: whatever an image has in their
     /// place, they are folders of ours.
     ImageRoot,
@@ -120,7 +89,7 @@ pub enum Step {
     },
     /// An operator's folder with a private copy-on-write layer.
     CopyOnWrite {
-        source: String,
+        lowers: Lowers,
         path: String,
         number: usize,
     },
@@ -523,8 +492,11 @@ fn image_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
     steps.push(Step::EmptyRoot);
     steps.extend(["/proc", "/dev", "/home/user", "/tmp", "/var/tmp"].map(folder));
     steps.extend((0..ATTACHMENTS).map(|number| folder(&format!("{}/{number}", place::LAYERS))));
-    let outside = host.mounts.iter().filter(|(_, path, _)| !is_private(path));
-    steps.extend(outside.map(|(_, path, _)| folder(path)));
+    let outside = host
+        .mounts
+        .iter()
+        .filter(|mount| mount.view != View::Nothing && !is_private(&mount.path));
+    steps.extend(outside.map(|mount| folder(&mount.path)));
     steps.push(Step::ImageRoot);
     steps.push(Step::Work {
         bytes: request.disk,
@@ -548,15 +520,21 @@ fn private_folders(steps: &mut Vec<Step>) {
     }
 }
 
+/// A read-only tree at its place. Where nothing is shown the place is there, or nobody sees it.
+fn show(view: View, path: String) -> impl Iterator<Item = Step> {
+    let folder = (view != View::Nothing).then(|| Step::Folder { path: path.clone() });
+    folder.into_iter().chain([Step::Tree { view, path }])
+}
+
 fn operators_folders(host: &Host, steps: &mut Vec<Step>) {
-    for (number, (source, path, copy_on_write)) in host.mounts.iter().enumerate() {
-        let (source, path) = (source.clone(), path.clone());
-        steps.push(Step::Folder { path: path.clone() });
-        steps.push(if *copy_on_write {
-            Step::CopyOnWrite { source, path, number }
-        } else {
-            Step::Tree { source, path }
-        });
+    for (number, mount) in host.mounts.iter().enumerate() {
+        match (mount.view.clone(), mount.path.clone()) {
+            (View::Overlay(lowers), path) if mount.copy_on_write => steps.extend([
+                Step::Folder { path: path.clone() },
+                Step::CopyOnWrite { lowers, path, number },
+            ]),
+            (view, path) => steps.extend(show(view, path)),
+        }
     }
 }
 
@@ -572,8 +550,10 @@ pub(crate) fn skeleton(host: &Host) -> Vec<Step> {
         path: path.clone(),
         target: target.clone(),
     }));
-    let trees = host.trees.iter().map(|(_, path)| path);
-    let shown = trees.chain(host.mounts.iter().map(|(_, path, _)| path));
+    let trees = host.trees.iter().map(|tree| (&tree.view, &tree.path));
+    let mounts = host.mounts.iter().map(|mount| (&mount.view, &mount.path));
+    let shown = trees.chain(mounts).filter(|(view, _)| **view != View::Nothing);
+    let shown = shown.map(|(_, path)| path);
     // What is reached through a link lies in another tree.
     let linked = |path: &str| host.links.iter().any(|(link, _)| Path::new(path).starts_with(link));
     let needed = shown.filter(|path| !is_private(path) && !linked(path));
@@ -588,15 +568,12 @@ fn system_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
         inodes: request.inodes,
     });
     // A tree below a private folder (a virtual environment in /tmp) comes after that folder, which would hide it.
-    let (late, early): (Vec<_>, Vec<_>) = host.trees.iter().partition(|(_, path)| is_private(path));
-    let tree = |(source, path): &(String, String)| {
-        let (source, path) = (source.clone(), path.clone());
-        [Step::Folder { path: path.clone() }, Step::Tree { source, path }]
-    };
-    steps.extend(early.into_iter().flat_map(tree));
+    let (late, early): (Vec<_>, Vec<_>) = host.trees.iter().partition(|tree| is_private(&tree.path));
+    let show = |tree: &Tree| show(tree.view.clone(), tree.path.clone());
+    steps.extend(early.into_iter().flat_map(show));
     steps.extend(host.covered.iter().map(|path| Step::Cover { path: path.clone() }));
     private_folders(steps);
-    steps.extend(late.into_iter().flat_map(tree));
+    steps.extend(late.into_iter().flat_map(show));
     operators_folders(host, steps);
 }
 
@@ -696,7 +673,8 @@ fn landlock(host: &Host, template: &Template, signals: Signals) -> Step {
         Shows::Image => vec!["/".to_owned()],
     };
     if host.shows == Shows::System {
-        readable.extend(host.trees.iter().map(|(_, path)| path.clone()));
+        let shown = host.trees.iter().filter(|tree| tree.view != View::Nothing);
+        readable.extend(shown.map(|tree| tree.path.clone()));
         readable.extend(host.copied.iter().cloned());
     }
     let mut writable: Vec<String> = ["/home/user", "/tmp", "/var/tmp", "/dev", "/proc"]
@@ -710,8 +688,9 @@ fn landlock(host: &Host, template: &Template, signals: Signals) -> Step {
         };
         list.push(mount.sandbox.clone());
     }
-    readable.sort();
-    readable.dedup();
+    // Sorted, a folder stands before what lies below it; a rule on the folder holds there too, whatever is mounted.
+    readable.sort_by(|one, other| Path::new(one).cmp(Path::new(other)));
+    readable.dedup_by(|lower, upper| Path::new(lower).starts_with(&*upper));
     Step::Landlock {
         writable,
         readable,

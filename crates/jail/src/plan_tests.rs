@@ -24,6 +24,13 @@ fn template() -> Template {
     }
 }
 
+fn tree(source: &str, path: &str) -> Tree {
+    Tree {
+        view: View::Overlay(Lowers::of(source)),
+        path: path.to_owned(),
+    }
+}
+
 fn position(steps: &[Step], name: &str) -> usize {
     steps.iter().position(|step| step.name() == name).unwrap()
 }
@@ -50,10 +57,7 @@ fn locks_come_in_the_order_that_works() {
 
 #[test]
 fn an_interpreter_below_a_private_folder_is_mounted_after_that_folder() {
-    let trees = [("/l/0", "/usr"), ("/l/1", "/tmp/venv")];
-    let trees = trees
-        .map(|(source, path)| (source.to_owned(), path.to_owned()))
-        .to_vec();
+    let trees = vec![tree("/l/0", "/usr"), tree("/l/1", "/tmp/venv")];
     let steps = make(
         &Host {
             trees,
@@ -70,12 +74,30 @@ fn an_interpreter_below_a_private_folder_is_mounted_after_that_folder() {
 fn what_lies_behind_a_link_has_no_place_of_its_own() {
     let host = Host {
         links: vec![("/lib".into(), "usr/lib".into())],
-        trees: vec![("/l/0".into(), "/lib/firmware".into()), ("/l/1".into(), "/srv".into())],
+        trees: vec![tree("/l/0", "/lib/firmware"), tree("/l/1", "/srv")],
         ..Host::default()
     };
     let made = skeleton(&host);
     let folder = |path: &str| Step::Folder { path: path.into() };
     assert!(made.contains(&folder("/srv")) && !made.contains(&folder("/lib/firmware")));
+}
+
+#[test]
+fn a_rule_for_a_folder_is_not_repeated_for_what_lies_below_it() {
+    let host = Host {
+        trees: vec![
+            tree("/l/0", "/usr"),
+            tree("/l/1", "/usr/local"),
+            tree("/l/2", "/usr2"),
+            tree("/l/3", "/opt/x/lib"),
+            tree("/l/4", "/opt/x"),
+        ],
+        ..Host::default()
+    };
+    let Step::Landlock { readable, .. } = landlock(&host, &template(), Signals::Inside) else {
+        panic!("no rules");
+    };
+    assert_eq!(readable, ["/etc", "/opt/sandcell", "/opt/x", "/proc", "/usr", "/usr2"]);
 }
 
 #[test]

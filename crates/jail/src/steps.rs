@@ -16,7 +16,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::fence;
 use crate::masked::{BOOT_ID, FOLDERS};
-use crate::plan::{Resource, Step, Zeros, place};
+use crate::plan::{Lowers, Resource, Step, View, Zeros, place};
 use crate::seccomp;
 use crate::sys;
 use crate::sys::mount::Attributes;
@@ -29,16 +29,16 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
     match step {
         Step::Identity { id, drop_groups } => take_identity(*id, *drop_groups),
         Step::DieWithLauncher => Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?),
-        Step::Root => attach(&overlay(place::ROOT, None)?, place::ROOT),
+        Step::Root => attach(&overlay(&Lowers::of(place::ROOT), None)?, place::ROOT),
         Step::EmptyRoot => attach(&memory(4 << 20, 4096, "0755", PRIVATE)?, place::ROOT),
         Step::Folder { path } => make_folders(path),
         Step::Link { path, target } => Ok(rustix::fs::symlink(target.as_str(), below_root(path))?),
-        Step::Tree { source, path } => attach(&overlay(source, None)?, &below_root(path)),
+        Step::Tree { view, path } => show(view, &below_root(path)),
         Step::ImageRoot => image_root(),
         Step::Cover { path } => cover(place::OWN_NOTHING, &below_root(path)),
         Step::Work { bytes, inodes } => work(*bytes, *inodes),
         Step::WorkFolder { name, path, mode } => work_folder(name, path, *mode),
-        Step::CopyOnWrite { source, path, number } => copy_on_write(source, path, *number),
+        Step::CopyOnWrite { lowers, path, number } => copy_on_write(lowers, path, *number),
         Step::Devices { own_folder, zeros } => devices(*own_folder, *zeros),
         Step::Proc => attach(
             &fresh("proc", &[], PRIVATE.union(MountAttrFlags::MOUNT_ATTR_NOEXEC))?,
@@ -170,18 +170,36 @@ fn make_folders(path: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// An overlay over one source, detached: read-only, or with a private upper folder (`(upper, work)`).
-pub(crate) fn overlay(source: &str, upper: Option<(&str, &str)>) -> io::Result<OwnedFd> {
+/// Shows a read-only tree at `path`.
+fn show(view: &View, path: &str) -> io::Result<()> {
+    match view {
+        View::Overlay(lowers) => attach(&overlay(lowers, None)?, path),
+        View::Bind(source) => {
+            let mount = copy_of(source)?;
+            let attributes = Attributes::READ_ONLY.and(Attributes::NO_SUID).and(Attributes::NO_DEV);
+            sys::mount::restrict_tree(mount.as_fd(), attributes)?;
+            attach(&mount, path)
+        }
+        View::Nothing => match cover_either(path, place::OWN_NOTHING, place::OWN_NO_FILE) {
+            // Another mount hides its place.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => missing(path),
+            done => done,
+        },
+    }
+}
+
+/// An overlay over these, detached: read-only, or with a private upper folder (`(upper, work)`).
+pub(crate) fn overlay(lowers: &Lowers, upper: Option<(&str, &str)>) -> io::Result<OwnedFd> {
     // One lower alone is refused, so a read-only overlay gets an empty folder beside it. It comes first: what the file
     // system says of its size and free space is then the folder's, not the host's disk.
     let mut options = vec![("userxattr", String::new())];
     let attributes = if let Some((upper, work)) = upper {
-        options.push(("lowerdir", source.to_owned()));
+        options.push(("lowerdir", lowers.option()));
         options.push(("upperdir", upper.to_owned()));
         options.push(("workdir", work.to_owned()));
         PRIVATE
     } else {
-        options.push(("lowerdir", format!("{}:{source}", place::NOTHING)));
+        options.push(("lowerdir", format!("{}:{}", place::NOTHING, lowers.option())));
         READ_ONLY
     };
     fresh("overlay", &options, attributes)
@@ -211,6 +229,14 @@ fn cover(source: &str, path: &str) -> io::Result<()> {
     Ok(mount_bind(source, path)?)
 }
 
+/// Covers `path` with the likely one of the empty folder and the empty file, or else with the other.
+fn cover_either(path: &str, likely: &str, other: &str) -> io::Result<()> {
+    match cover(likely, path) {
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => cover(other, path),
+        done => done,
+    }
+}
+
 /// The private files, and beside them the empty folder and file that cover what is hidden.
 fn work(bytes: u64, inodes: u64) -> io::Result<()> {
     attach(&memory(bytes, inodes.saturating_add(16), "0755", PRIVATE)?, place::OWN)?;
@@ -228,13 +254,13 @@ fn work_folder(name: &str, path: &str, mode: u32) -> io::Result<()> {
     attach(&copy_of(&source)?, &below_root(path))
 }
 
-fn copy_on_write(source: &str, path: &str, number: usize) -> io::Result<()> {
+fn copy_on_write(lowers: &Lowers, path: &str, number: usize) -> io::Result<()> {
     let upper = format!("{}/cow{number}", place::OWN);
     let work = format!("{}/cow{number}.work", place::OWN);
     for folder in [&upper, &work] {
         rustix::fs::mkdir(folder.as_str(), Mode::from_raw_mode(0o755))?;
     }
-    attach(&overlay(source, Some((&upper, &work)))?, &below_root(path))
+    attach(&overlay(lowers, Some((&upper, &work)))?, &below_root(path))
 }
 
 /// The home and the temporary folder of a sandbox that has no root of its own, and where it starts.
@@ -348,11 +374,7 @@ fn mask_proc(name: &str) -> io::Result<()> {
     } else {
         (place::OWN_NO_FILE, place::OWN_NOTHING)
     };
-    let covered = match cover(likely, &path) {
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => cover(other, &path),
-        done => done,
-    };
-    match covered {
+    match cover_either(&path, likely, other) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => missing(&path),
         done => done,
     }

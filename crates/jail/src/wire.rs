@@ -179,6 +179,20 @@ pub struct Report {
     pub enterable: bool,
     /// Why there are no namespaces, so that sandboxes are of the `process` level; null if there are.
     pub namespaces_missing: Option<StepError>,
+    /// Mounts of the host that lie in what sandboxes see and are not shown, 64 at the most.
+    pub left_out: Vec<LeftOut>,
+    /// Folders of the host that sandboxes see by bind mounts, since an ordinary user cannot show them through overlays: file
+    /// locks and watches on them cross between sandboxes.
+    pub bound: Vec<String>,
+}
+
+/// A mount of the host that is not shown in sandboxes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// Where it is mounted on the host.
+    pub path: String,
+    /// Why it is left out.
+    pub reason: String,
 }
 
 /// To the first process of a sandbox that can be entered, through its door. The near ends of pipes come from the process

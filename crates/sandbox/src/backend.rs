@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Code, Command, Files, Forward, Isolation, LayerReport, Limits, Process, SandboxError, Session, SessionError,
+    Code, Command, Files, Forward, Isolation, LayerReport, LeftOut, Limits, Process, SandboxError, Session,
+    SessionError,
 };
 
 /// What is asked for.
@@ -86,6 +87,11 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
 
     /// The same, layer by layer, with reasons and remedies.
     fn layers(&self) -> &[LayerReport];
+
+    /// Returns the mounts of the host that lie in what sandboxes see and are not shown.
+    fn left_out(&self) -> &[LeftOut] {
+        &[]
+    }
 
     /// Whether a specification may name an image.
     fn knows_images(&self) -> bool {

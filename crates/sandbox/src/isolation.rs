@@ -85,6 +85,15 @@ pub struct LayerReport {
     pub remedy: Option<String>,
 }
 
+/// A mount of the host that lies in what sandboxes see and is not shown in them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// Where it is mounted on the host.
+    pub path: String,
+    /// Why it is not shown.
+    pub reason: String,
+}
+
 /// What is in force around one sandbox, as every result reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Isolation {

@@ -29,7 +29,7 @@ pub use consent::{Consent, LeftToUser};
 pub use error::{Code, Failure, FileError, SandboxError, SessionError};
 pub use files::{Entry, EntryKind, FileChunk, Files, HOME, Listing, PathError, SandboxPath, WriteMode};
 pub use images::{Image, Images};
-pub use isolation::{Degree, Isolation, LayerReport, LayerState, Level};
+pub use isolation::{Degree, Isolation, LayerReport, LayerState, LeftOut, Level};
 pub use limits::{ByteSize, Cpus, Limits, MAX_TIMEOUT};
 pub use network::{Connection, Denied, Forward, Network, PROXY_PORT, Way};
 pub use packages::{Held, Installed, LAYERS, LAYERS_MAX, Packages, Wanted, layer_places, of_registry};

@@ -22,8 +22,8 @@ use sandcell_jail::lane::Lane;
 use sandcell_jail::launcher::{self, Launcher};
 use sandcell_jail::spec::{Request, Template};
 use sandcell_sandbox::{
-    Backend, Degree, Image, Images, Isolation, LayerReport, Level, Limits, Mount, MountMode, Parent, Preparing,
-    Sandbox, SandboxError, SandboxSpec,
+    Backend, Degree, Image, Images, Isolation, LayerReport, LeftOut, Level, Limits, Mount, MountMode, Parent,
+    Preparing, Sandbox, SandboxError, SandboxSpec,
 };
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
@@ -120,6 +120,7 @@ pub struct NativeBackend {
     limits_min: Degree,
     isolation: Isolation,
     layers: Vec<LayerReport>,
+    left_out: Vec<LeftOut>,
     images: Option<Arc<dyn Images>>,
     /// Itself, for those who make sandboxes with it for their own work.
     me: Weak<Self>,
@@ -158,6 +159,7 @@ impl NativeBackend {
             limits_min: config.limits_min,
             isolation,
             layers,
+            left_out: report::left_out(&found),
             images: config.images,
             me: me.clone(),
             enterable: found.enterable,
@@ -345,6 +347,10 @@ impl Backend for NativeBackend {
 
     fn layers(&self) -> &[LayerReport] {
         &self.layers
+    }
+
+    fn left_out(&self) -> &[LeftOut] {
+        &self.left_out
     }
 
     fn preparing(&self, image: Option<&str>) -> Option<Preparing> {

@@ -3,7 +3,7 @@
 use sandcell_jail::plan::LAYERS;
 use sandcell_jail::process_level;
 use sandcell_jail::wire::{Report, StepError};
-use sandcell_sandbox::{Degree, Isolation, LayerReport, LayerState, Level, SandboxError};
+use sandcell_sandbox::{Degree, Isolation, LayerReport, LayerState, LeftOut, Level, SandboxError};
 
 use super::NAME;
 
@@ -24,6 +24,15 @@ pub(super) const fn level(found: &Report) -> Level {
         None => Level::Namespace,
         Some(_) => Level::Process,
     }
+}
+
+/// The host's mounts that sandboxes do not show.
+pub(super) fn left_out(found: &Report) -> Vec<LeftOut> {
+    let of = |mount: &sandcell_jail::wire::LeftOut| LeftOut {
+        path: mount.path.clone(),
+        reason: mount.reason.clone(),
+    };
+    found.left_out.iter().map(of).collect()
 }
 
 /// Without namespaces: what is there, and each layer that is not.
@@ -104,6 +113,17 @@ fn namespace_layers(found: &Report) -> Vec<LayerReport> {
                     found.landlock_abi
                 ),
                 "use Linux 6.12 or newer".to_owned(),
+            );
+        }
+        if layer.name == "private_root" && !found.bound.is_empty() {
+            degrade(
+                layer,
+                format!(
+                    "something is mounted below {} on the host, and an ordinary user can show that only by bind mounts: file \
+                     locks and watches on files there cross between sandboxes, and the mount table tells where they come from",
+                    found.bound.join(", ")
+                ),
+                "run the server as root, or in a mount namespace without what is mounted there".to_owned(),
             );
         }
         if layer.name == "user_namespace" && !found.root {
@@ -226,6 +246,8 @@ mod tests {
             landlock_abi: 7,
             enterable: false,
             namespaces_missing: None,
+            left_out: Vec::new(),
+            bound: Vec::new(),
         }
     }
 
@@ -262,6 +284,18 @@ mod tests {
     #[test]
     fn a_full_machine_has_nothing_degraded() {
         assert!(isolation_of(&found(Some("v1"), true)).degraded.is_empty());
+    }
+
+    #[test]
+    fn folders_that_are_bound_degrade_the_private_root() {
+        let mut machine = found(None, false);
+        machine.bound = vec!["/usr/lib".to_owned()];
+        let isolation = isolation_of(&machine);
+        let told = isolation
+            .degraded
+            .iter()
+            .find(|text| text.starts_with("private_root: "));
+        assert!(told.is_some_and(|text| text.contains("/usr/lib")), "{isolation:?}");
     }
 
     #[test]

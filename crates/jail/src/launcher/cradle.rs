@@ -149,9 +149,10 @@ fn show_folders(prepared: &Prepared, image: Option<OwnedFd>, host_id: u32) -> Re
     }
     sys::misc::unshare(libc::CLONE_NEWNS)
         .map_err(|error| StepError::new("make a mount namespace", Some("mount_namespace"), &error))?;
-    for (source, path, _) in mounts {
+    for mount in mounts {
+        let Some(source) = mount.view.source() else { continue };
         own_mount(source, host_id)
-            .map_err(|error| StepError::new(&format!("prepare the mount {path}"), None, &error))?;
+            .map_err(|error| StepError::new(&format!("prepare the mount {}", mount.path), None, &error))?;
     }
     let shown = image.map_or(Ok(()), |image| attach(&image, place::IMAGE));
     shown.map_err(|error| StepError::new("show the image", Some("private_root"), &error))

@@ -60,7 +60,7 @@ mod none {
 mod injected {
     use std::io;
 
-    use crate::plan::{Step, place};
+    use crate::plan::{Lowers, Step, place};
     use crate::spec::{Request, Template};
     use crate::steps;
 
@@ -108,7 +108,10 @@ mod injected {
                 }
                 Ok(())
             }
-            Step::Tree { source, path } => show(source, path),
+            Step::Tree { view, path } => match view.source() {
+                Some(source) => show(source, path),
+                None => steps::run(step),
+            },
             Step::Devices { .. } => show(&format!("{}/dev", place::host()), "/dev"),
             Step::Proc => show(&format!("{}/proc", place::host()), "/proc"),
             Step::Pivot => steps::run(step),
@@ -127,7 +130,10 @@ mod injected {
         for folder in [&upper, &work] {
             rustix::fs::mkdir(folder.as_str(), rustix::fs::Mode::from_raw_mode(0o755))?;
         }
-        steps::attach(&steps::overlay(place::ROOT, Some((&upper, &work)))?, place::ROOT)
+        steps::attach(
+            &steps::overlay(&Lowers::of(place::ROOT), Some((&upper, &work)))?,
+            place::ROOT,
+        )
     }
 
     /// An error if this step, or its layer, is to fail.

@@ -13,11 +13,14 @@ use rustix::process::{WaitId, WaitIdOptions, waitid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::bare::Bare;
+use super::common;
 use super::config;
 use super::faults;
+use super::host_trees::Survey;
+use super::mount_table::{MountTable, on_host};
 use crate::cgroup::Groups;
 use crate::fence::WITH_SCOPES;
-use crate::plan::{self, Host, Zeros, place};
+use crate::plan::{self, Folder, Host, Tree, View, Zeros, place};
 use crate::process_level;
 use crate::spec::Template;
 use crate::steps::{self, DEVICES, attach, copy_of, device_folder, devices_from, memory, write_once};
@@ -224,21 +227,19 @@ pub(super) fn prepare(ground: Option<Ground>, template: Template) -> Result<Prep
         memory_is_charged: found.is_ok(),
         ..Host::default()
     };
+    let mounts = step("read the mount table", Some("private_root"), MountTable::read())?;
+    let covered = covered(&template);
+    let mut survey = Survey::new(&mounts, root, &covered);
     step(
         "prepare the system's files",
         Some("private_root"),
-        trees(&mut host, &template),
+        trees(&mut host, &template, &mut survey),
     )?;
-    for mount in &template.mounts {
-        let source = format!("{}/m{}", place::LOWER, host.mounts.len());
-        let path = format!("{}{}", place::host(), mount.host.display());
-        step(
-            &format!("prepare the mount {}", mount.host.display()),
-            None,
-            bind(&path, &source),
-        )?;
-        host.mounts.push((source, mount.sandbox.clone(), mount.copy_on_write));
-    }
+    host.trees = survey.take_trees();
+    let is_there = |path: &&str| std::fs::metadata(on_host(Path::new(path))).is_ok_and(|found| found.is_dir());
+    host.covered = covered.iter().copied().filter(is_there).map(str::to_owned).collect();
+    operators_folders(&mut host, &template, &mut survey)?;
+    let mounted = survey.finish();
     step(
         "prepare the mount points",
         Some("private_root"),
@@ -257,6 +258,8 @@ pub(super) fn prepare(ground: Option<Ground>, template: Template) -> Result<Prep
         landlock_abi,
         enterable: template.enterable,
         namespaces_missing: None,
+        left_out: mounted.left_out,
+        bound: mounted.bound,
     };
     Ok(Prepared {
         host,
@@ -393,6 +396,8 @@ fn without_namespaces(template: Template, ids: (u32, u32), missing: StepError) -
         landlock_abi,
         enterable: false,
         namespaces_missing: Some(missing),
+        left_out: Vec::new(),
+        bound: Vec::new(),
     };
     Ok(Prepared {
         host,
@@ -512,7 +517,7 @@ fn etc() -> io::Result<()> {
 }
 
 /// The host's /usr and what else the interpreter needs.
-fn trees(host: &mut Host, template: &Template) -> io::Result<()> {
+fn trees(host: &mut Host, template: &Template, survey: &mut Survey<'_>) -> io::Result<()> {
     let mut wanted = vec!["/usr".to_owned()];
     for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
         let path = format!("{}/{name}", place::host());
@@ -536,28 +541,47 @@ fn trees(host: &mut Host, template: &Template) -> io::Result<()> {
             wanted.push(path);
         }
     }
-    for path in wanted {
-        let source = format!("{}/{}", place::LOWER, host.trees.len());
-        bind(&format!("{}{path}", place::host()), &source)?;
-        host.trees.push((source, path));
-    }
-    for path in COVERED {
-        let needed = template.trees.iter().any(|tree| tree.starts_with(path));
-        if !needed && std::fs::metadata(format!("{}{path}", place::host())).is_ok_and(|found| found.is_dir()) {
-            host.covered.push(path.to_owned());
+    wanted.iter().try_for_each(|path| survey.show(Path::new(path)))
+}
+
+/// The folders that are covered in all sandboxes of this template.
+fn covered(template: &Template) -> Vec<&'static str> {
+    let needed = |path: &str| template.trees.iter().any(|tree| tree.starts_with(path));
+    COVERED.into_iter().filter(|path| !needed(path)).collect()
+}
+
+/// The operator's folders, and what is mounted below them.
+fn operators_folders(host: &mut Host, template: &Template, survey: &mut Survey<'_>) -> Result<(), StepError> {
+    for mount in &template.mounts {
+        step(
+            &format!("prepare the mount {}", mount.host.display()),
+            None,
+            survey.show(&mount.host),
+        )?;
+        for Tree { mut view, path } in survey.take_trees() {
+            let inner = Path::new(&path).strip_prefix(&mount.host).unwrap_or(Path::new(""));
+            // Root shows them with other ids, which not every file system lets it.
+            if let (true, false, Some(source)) = (host.root, inner.as_os_str().is_empty(), view.source())
+                && let Err(error) = try_mapping_ids(source)
+            {
+                survey.leave_out_unmapped(&path, &error);
+                view = View::Nothing;
+            }
+            let path = Path::new(&mount.sandbox).join(inner);
+            host.mounts.push(Folder {
+                view,
+                path: path.to_string_lossy().trim_end_matches('/').to_owned(),
+                copy_on_write: mount.copy_on_write,
+            });
         }
     }
     Ok(())
 }
 
-/// The host's folder at a short name in the launcher's root.
-fn bind(from: &str, to: &str) -> io::Result<()> {
-    let source = std::fs::metadata(from)?;
-    if !source.is_dir() {
-        return Err(io::ErrorKind::NotADirectory.into());
-    }
-    rustix::fs::mkdir(to, Mode::from_raw_mode(0o755))?;
-    attach(&copy_of(from)?, to)
+fn try_mapping_ids(source: &str) -> io::Result<()> {
+    let ids = format!("0 {} 1", super::keeper::HOST_IDS.0);
+    let namespace = common::namespace(&ids, &ids)?;
+    sys::mount::map_ids(single_copy_of(source)?.as_fd(), namespace.as_fd())
 }
 
 /// The tree of an image, a folder of the host, as a mount that is nowhere yet.
@@ -574,7 +598,8 @@ pub(super) fn tree_of_image(folder: &Path) -> io::Result<OwnedFd> {
 /// so each that there is stays.
 pub(super) fn leave_the_host() -> io::Result<()> {
     let host = place::host();
-    let table = std::fs::read_to_string(format!("{host}/proc/self/mountinfo"))?;
+    let table = std::fs::read(format!("{host}/proc/self/mountinfo"))?;
+    let table = String::from_utf8_lossy(&table);
     let proc = format!("{host}/proc");
     let others = process_file_systems(&table).filter(|path| *path != proc && path.starts_with(host));
     let mut kept = vec![copy_of(&proc)?];

@@ -267,6 +267,7 @@ impl Host for FakeHost {
         vec![BackendView {
             name: "native",
             isolation: isolation(&[]),
+            left_out: Vec::new(),
             layers: vec![],
             knows_images: false,
             shows_host: true,

@@ -21,6 +21,8 @@ mod support;
 
 // Interpreters of the operator, wherever they lie.
 mod interpreters;
+// Hosts with file systems mounted below what sandboxes see.
+mod mounts;
 // What a session keeps, hands back and survives.
 mod session;
 // What comes back after an interpreter has died.

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use clap::Args;
 use sandcell_engine::Engine;
 use sandcell_languages::Detected;
-use sandcell_sandbox::{Code, Failure, Language as _, LayerReport, LayerState, Level};
+use sandcell_sandbox::{Code, Failure, Language as _, LayerReport, LayerState, LeftOut, Level};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -44,6 +44,7 @@ struct Report {
     level: Level,
     floor: Level,
     layers: Vec<LayerReport>,
+    left_out: Vec<LeftOut>,
     backends: Vec<BackendRow>,
     python: Result<String, Failure>,
     /// What installs packages: uv's path, or nothing where pip has to do; none where this build installs none.
@@ -123,6 +124,7 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
         host: host::advice(situation(&layers)),
         clients: install::configured(),
         layers,
+        left_out: left_out(&wired.engine),
         backends: wired
             .backends
             .iter()
@@ -177,6 +179,12 @@ fn layers(engine: &Arc<Engine>) -> Vec<LayerReport> {
         .next()
         .map(|backend| backend.layers)
         .unwrap_or_default()
+}
+
+/// The mounts of the host that the first back end leaves out.
+fn left_out(engine: &Arc<Engine>) -> Vec<LeftOut> {
+    let first = engine.backends().into_iter().next();
+    first.map(|backend| backend.left_out).unwrap_or_default()
 }
 
 /// What advice for the host depends on.
@@ -243,6 +251,7 @@ fn as_json(report: &Report) -> serde_json::Value {
         "level": report.level,
         "ok": report.ok(),
         "layers": report.layers,
+        "left_out": report.left_out,
         "attacks": {
             "tried": siege.results.len(),
             "held": siege.results.iter().filter(|result| result.held).count(),
@@ -328,6 +337,7 @@ fn as_text(report: &Report, style: Style) -> String {
             told = remedy.or(told);
         }
     }
+    text.push_str(&left_out_text(&report.left_out, style));
     text.push_str(
         &report
             .siege
@@ -431,6 +441,23 @@ fn layer_line(group: &[LayerReport], style: Style, remedy: Option<&str>) -> Stri
     text
 }
 
+/// The mounts of the host that sandboxes do not show.
+fn left_out_text(left_out: &[LeftOut], style: Style) -> String {
+    if left_out.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("\n{}\n", style.bold("Mounts of this machine that sandboxes do not see"));
+    for mount in left_out {
+        text.push_str(&format!(
+            "  {} {}: {}\n",
+            style.yellow("~"),
+            safe(&mount.path),
+            safe(&mount.reason)
+        ));
+    }
+    text
+}
+
 /// What the operator could change on the host.
 fn host_text(advice: &[Advice], style: Style) -> String {
     if advice.is_empty() {
@@ -522,6 +549,10 @@ mod tests {
                 reason: Some("the kernel forbids it".to_owned()),
                 remedy: Some("sudo sysctl kernel.unprivileged_userns_clone=1".to_owned()),
             }],
+            left_out: vec![LeftOut {
+                path: "/usr/lib/wsl/drivers".to_owned(),
+                reason: "9p is not a local file system".to_owned(),
+            }],
             backends: vec![BackendRow {
                 name: "native".to_owned(),
                 level: None,
@@ -557,6 +588,7 @@ mod tests {
         );
         assert!(text.contains("fix: sudo sysctl -w kernel.dmesg_restrict=1"), "{text}");
         assert!(text.contains("npm is not on PATH"), "{text}");
+        assert!(text.contains("/usr/lib/wsl/drivers: 9p is not"), "{text}");
         assert!(text.contains("uv is not on PATH"), "{text}");
         let json = as_json(&report);
         assert_eq!(json["host"][0]["remedy"], "sudo sysctl -w kernel.dmesg_restrict=1");

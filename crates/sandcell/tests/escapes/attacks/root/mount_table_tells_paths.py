@@ -8,11 +8,11 @@
 
 # Where a tree stands inside is its path outside, as the programs in it expect; that alone is shown on purpose.
 told = []
-for line in open("/proc/self/mountinfo"):
+for line in open("/proc/self/mountinfo", errors="replace"):
     fields = line.split(" ")
     told.append(" ".join(fields[:4] + fields[5:]))
 for name in ("mounts", "mountstats"):
-    for line in open("/proc/self/" + name):
+    for line in open("/proc/self/" + name, errors="replace"):
         words = line.split(" ")
         at = words.index("on") + 2 if "on" in words else 2
         told.append(" ".join([word for number, word in enumerate(words) if number != at - 1]))
