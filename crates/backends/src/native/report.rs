@@ -226,6 +226,7 @@ mod tests {
             landlock_abi: 7,
             enterable: false,
             namespaces_missing: None,
+            open_files: 1024,
         }
     }
 

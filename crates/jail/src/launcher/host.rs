@@ -17,6 +17,7 @@ use super::config;
 use super::faults;
 use crate::cgroup::Groups;
 use crate::fence::WITH_SCOPES;
+use crate::open_files::OpenFiles;
 use crate::plan::{self, Host, Zeros, place};
 use crate::process_level;
 use crate::spec::Template;
@@ -257,6 +258,7 @@ pub(super) fn prepare(ground: Option<Ground>, template: Template) -> Result<Prep
         landlock_abi,
         enterable: template.enterable,
         namespaces_missing: None,
+        open_files: OpenFiles::now().most(),
     };
     Ok(Prepared {
         host,
@@ -393,6 +395,7 @@ fn without_namespaces(template: Template, ids: (u32, u32), missing: StepError) -
         landlock_abi,
         enterable: false,
         namespaces_missing: Some(missing),
+        open_files: OpenFiles::now().most(),
     };
     Ok(Prepared {
         host,

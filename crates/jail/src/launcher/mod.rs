@@ -13,6 +13,7 @@ mod faults;
 mod folder;
 mod host;
 mod keeper;
+mod namespaces;
 mod nursery;
 mod parent;
 mod waiting;

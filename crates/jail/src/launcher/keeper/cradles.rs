@@ -66,14 +66,6 @@ pub(super) struct Cradles {
     last: Option<(Request, bool)>,
 }
 
-/// Whether nobody is at the other end of a socket.
-fn is_gone(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected
-    )
-}
-
 impl Cradle {
     /// Ends it. Its group is empty then.
     fn end(self) -> Option<Group> {
@@ -198,7 +190,10 @@ impl Keeper {
 
     pub(super) fn listen_to_nursery(&mut self) {
         if let Some(nursery) = &self.cradles.nursery {
-            self.deaf |= self.listener.listen(Token::Nursery, &nursery.socket).is_err();
+            self.deaf |= self
+                .listener
+                .listen(Token::Nursery, &nursery.socket, Interest::Messages)
+                .is_err();
         }
     }
 
@@ -211,7 +206,12 @@ impl Keeper {
         entered_by: Option<u64>,
         mut descriptors: Vec<OwnedFd>,
     ) -> bool {
-        if let Some(error) = self.broken.clone() {
+        let complete = descriptors.len() == 2;
+        let refused = match self.broken.clone() {
+            None if !complete || !self.may_stand_in_line() => Some(self.no_room()),
+            broken => broken,
+        };
+        if let Some(error) = refused {
             return self.tell(&FromLauncher::Failed { id, error }).is_ok();
         }
         let shows = match image.map(|image| self.open_image(image)).transpose() {
@@ -247,8 +247,20 @@ impl Keeper {
 
     /// Gives cradles to those who wait for one, and asks for as many as are missing. False when the server is gone.
     pub(super) fn serve_wanted(&mut self) -> bool {
-        loop {
-            while let Some((cradle, wanted)) = self.cradles.pair() {
+        while !self.cradles.wanted.is_empty() {
+            let room = self.room();
+            if room == 0 {
+                if self.room_may_come() {
+                    return true;
+                }
+                if !self.cradles.waiting.is_empty() {
+                    self.end_waiting();
+                } else if !self.fail_wanted(self.no_room()) {
+                    return false;
+                }
+                continue;
+            }
+            if let Some((cradle, wanted)) = self.cradles.pair() {
                 let id = wanted.id;
                 match self.begin(cradle, wanted) {
                     Ok(()) => self.listen(id),
@@ -259,12 +271,10 @@ impl Keeper {
                         }
                     }
                 }
-            }
-            if self.cradles.wanted.is_empty() {
-                return true;
+                continue;
             }
             let mut failed = None;
-            for _ in 0..self.cradles.missing() {
+            for _ in 0..self.cradles.missing().min(usize::try_from(room).unwrap_or(usize::MAX)) {
                 failed = self.add_cradle().err();
                 if failed.is_some() {
                     break;
@@ -282,6 +292,16 @@ impl Keeper {
             }
             // Without a nursery those that were added are there already.
         }
+        true
+    }
+
+    /// What waits to become a sandbox gives its descriptors back.
+    fn end_waiting(&mut self) {
+        for cradle in std::mem::take(&mut self.cradles.waiting) {
+            let group = cradle.end();
+            self.give_up(group);
+        }
+        self.cradles.has_failed();
     }
 
     /// Where there are more than shall wait, one that nobody wants gives way to one that was just made.
@@ -356,7 +376,6 @@ impl Keeper {
             load: Load::default(),
             namespaces: None,
             lane: Vec::new(),
-            entrances: None,
             door: None,
             visitor: None,
             called: false,
@@ -466,9 +485,20 @@ impl Keeper {
         let mut buffer = std::mem::take(&mut self.buffer);
         let received = receive(nursery.socket.as_fd(), &mut buffer);
         self.buffer = buffer;
-        let Ok(Some((answer, mut descriptors))) = received else {
-            self.close_nursery();
-            return self.serve_wanted();
+        let (answer, mut descriptors) = match received {
+            Ok(Some(received)) => received,
+            // Who was born finds nobody at its socket and ends.
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+                self.strays = true;
+                (
+                    FromNursery::Failed(StepError::new("start a process", None, &error)),
+                    Vec::new(),
+                )
+            }
+            Ok(None) | Err(_) => {
+                self.close_nursery();
+                return self.serve_wanted();
+            }
         };
         let Some(order) = self.cradles.orders.pop_front() else {
             return true;
@@ -513,10 +543,7 @@ impl Keeper {
     pub(super) fn discard_cradles(&mut self) {
         self.cradles.wanted.clear();
         self.close_nursery();
-        for cradle in std::mem::take(&mut self.cradles.waiting) {
-            let group = cradle.end();
-            self.give_up(group);
-        }
+        self.end_waiting();
         for group in self.cradles.free.drain(..) {
             let _ = group.remove();
         }
