@@ -28,6 +28,7 @@ use sandcell_sandbox::{
     Preparing, Sandbox, SandboxError, SandboxSpec,
 };
 use tokio::net::UnixStream;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use capacity::Machine;
@@ -131,7 +132,7 @@ pub struct NativeBackend {
     next: AtomicU64,
     machine: Machine,
     /// Sandboxes in the making.
-    making: AtomicU64,
+    making: watch::Sender<u64>,
 }
 
 impl NativeBackend {
@@ -169,7 +170,7 @@ impl NativeBackend {
             enterable: found.enterable,
             next: AtomicU64::new(1),
             machine: Machine::new(&found),
-            making: AtomicU64::new(0),
+            making: watch::Sender::new(0),
         }))
     }
 
@@ -229,6 +230,21 @@ impl NativeBackend {
             });
         }
         Arc::clone(images).find(name, me).await
+    }
+
+    /// Waits until this process has room for one more. What is taken by others in the making is known when they are made, so
+    /// only who is alone is refused.
+    async fn begin_making(&self, ahead: bool) -> Result<Making<'_>, SandboxError> {
+        let mut seen = self.making.subscribe();
+        loop {
+            let making = *seen.borrow_and_update();
+            match self.machine.room(making, ahead) {
+                Ok(()) => return Ok(Making::begin(&self.making)),
+                Err(refused) if making == 0 || ahead => return Err(refused),
+                // Its sender is this back end.
+                Err(_) => drop(seen.changed().await),
+            }
+        }
     }
 
     async fn make(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
@@ -304,22 +320,18 @@ fn agent_socket() -> std::io::Result<(UnixStream, [OwnedFd; 2])> {
 }
 
 /// A sandbox in the making, until it is there or not.
-struct Making<'a> {
-    all: &'a AtomicU64,
-    /// Others in the making when it began.
-    others: u64,
-}
+struct Making<'a>(&'a watch::Sender<u64>);
 
 impl<'a> Making<'a> {
-    fn begin(all: &'a AtomicU64) -> Self {
-        let others = all.fetch_add(1, Ordering::Relaxed);
-        Self { all, others }
+    fn begin(all: &'a watch::Sender<u64>) -> Self {
+        all.send_modify(|count| *count += 1);
+        Self(all)
     }
 }
 
 impl Drop for Making<'_> {
     fn drop(&mut self) {
-        self.all.fetch_sub(1, Ordering::Relaxed);
+        self.0.send_modify(|count| *count -= 1);
     }
 }
 
@@ -461,8 +473,7 @@ impl Backend for NativeBackend {
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
-        let making = Making::begin(&self.making);
-        self.machine.room(making.others, spec.ahead)?;
+        let _making = self.begin_making(spec.ahead).await?;
         self.make(spec).await.map_err(|error| self.machine.name_limit(error))
     }
 

@@ -97,8 +97,9 @@ fn live(
         done = plan.len();
         cradle::lock(prepared, Steps::all(request, &plan), &socket, &mut devices)
     });
-    if ahead.is_some() && ready.is_err() {
+    if let (Some(_), Err(error)) = (&ahead, &ready) {
         // Whoever wants one from now on gets another; whoever has been given this one already is told.
+        let _ = send(socket.as_fd(), &FromCradle::Failed(error.clone()), &[]);
         let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Read);
     }
     let (request, shows, mut descriptors) = wait_for_request(&socket);

@@ -11,6 +11,8 @@ const BIRTH_DEADLINE: Duration = Duration::from_secs(5);
 const REST: Duration = Duration::from_millis(50);
 /// At the most.
 const REST_MAX: Duration = Duration::from_millis(800);
+/// How many cradles that have ended a sandbox may be given before it is refused.
+const LOST_MAX: u32 = 3;
 /// How many control groups of ended sandboxes are kept for others.
 const FREE_GROUPS: usize = 32;
 
@@ -48,6 +50,8 @@ pub(super) struct Wanted {
     entered_by: Option<u64>,
     /// Its part of the processors.
     load: Load,
+    /// How many cradles that it was given had ended.
+    lost: u32,
 }
 
 /// Cradles, and who waits for one.
@@ -67,6 +71,18 @@ pub(super) struct Cradles {
 }
 
 impl Cradle {
+    /// Why it has ended, if it said so.
+    fn last_words(&self, buffer: &mut Vec<u8>) -> Option<StepError> {
+        while readable(&self.socket) {
+            match receive::<FromCradle>(self.socket.as_fd(), buffer) {
+                Ok(Some((FromCradle::Failed(error), _))) => return Some(error),
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return None,
+            }
+        }
+        None
+    }
+
     /// Ends it. Its group is empty then.
     fn end(self) -> Option<Group> {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
@@ -230,6 +246,7 @@ impl Keeper {
             descriptors,
             entered_by,
             load: Load::default(),
+            lost: 0,
         });
         self.serve_wanted()
     }
@@ -248,28 +265,29 @@ impl Keeper {
     /// Gives cradles to those who wait for one, and asks for as many as are missing. False when the server is gone.
     pub(super) fn serve_wanted(&mut self) -> bool {
         while !self.cradles.wanted.is_empty() {
+            if self.may_begin()
+                && let Some((cradle, wanted)) = self.cradles.pair()
+            {
+                let id = wanted.id;
+                match self.begin(cradle, wanted) {
+                    Ok(()) => self.listen(id),
+                    Err(error) => {
+                        if self.tell(&FromLauncher::Failed { id, error }).is_err() {
+                            return false;
+                        }
+                    }
+                }
+                continue;
+            }
             let room = self.room();
             if room == 0 {
-                if self.room_may_come() {
+                if self.room_may_come() || self.cradles.are_ordered() {
                     return true;
                 }
                 if !self.cradles.waiting.is_empty() {
                     self.end_waiting();
                 } else if !self.fail_wanted(self.no_room()) {
                     return false;
-                }
-                continue;
-            }
-            if let Some((cradle, wanted)) = self.cradles.pair() {
-                let id = wanted.id;
-                match self.begin(cradle, wanted) {
-                    Ok(()) => self.listen(id),
-                    Err(error) => {
-                        let error = StepError::new("start a process", None, &error);
-                        if self.tell(&FromLauncher::Failed { id, error }).is_err() {
-                            return false;
-                        }
-                    }
                 }
                 continue;
             }
@@ -330,7 +348,7 @@ impl Keeper {
     }
 
     /// Tells a cradle what to become.
-    fn begin(&mut self, mut cradle: Cradle, wanted: Wanted) -> io::Result<()> {
+    fn begin(&mut self, mut cradle: Cradle, mut wanted: Wanted) -> Result<(), StepError> {
         let borrowed: Vec<_> = wanted.descriptors.iter().map(AsFd::as_fd).collect();
         let limited = cradle
             .group
@@ -338,18 +356,23 @@ impl Keeper {
             .map_or(Ok(()), |group| group.limit(&wanted.request));
         match limited.and_then(|()| send(cradle.socket.as_fd(), &wanted.message, &borrowed)) {
             Ok(()) => {}
-            // A waiting process was killed (by the kernel, for memory); take another.
+            // A waiting process was killed (by the kernel, for memory), or could not get ready; take another.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                let said = cradle.last_words(&mut self.buffer);
                 let group = cradle.end();
                 self.give_up(group);
                 drop(borrowed);
+                wanted.lost += 1;
+                if wanted.lost > LOST_MAX {
+                    return Err(said.unwrap_or_else(|| StepError::new("start a process", None, &error)));
+                }
                 self.cradles.wanted.push_front(wanted);
                 return Ok(());
             }
             Err(error) => {
                 let group = cradle.end();
                 self.give_up(group);
-                return Err(error);
+                return Err(StepError::new("start a process", None, &error));
             }
         }
         let folder = self.prepared.bare.as_ref().map(|bare| bare.folder_of(cradle.pid));

@@ -12,6 +12,8 @@ use crate::plan::place;
 const RESERVE: u64 = 24;
 /// What a sandbox in the making may still take.
 const MAKING: u64 = 16;
+/// What the launcher holds of a cradle.
+const CRADLE: u64 = 2;
 
 impl Keeper {
     /// Descriptors that this process may still open. Where that cannot be learnt, as many as there may be: what fails then fails by itself.
@@ -27,9 +29,18 @@ impl Keeper {
         u64::try_from(making).unwrap_or(u64::MAX)
     }
 
-    /// How many more can be begun now, beside those in the making.
+    /// How many more cradles can be made for sandboxes to be begun now, beside those in the making.
     pub(super) fn room(&self) -> u64 {
-        let fit = self.free_descriptors().saturating_sub(RESERVE) / MAKING;
+        self.room_with(0)
+    }
+
+    /// Whether one that has a cradle can be begun now. What the cradle holds is a part of what it takes.
+    pub(super) fn may_begin(&self) -> bool {
+        self.room_with(CRADLE) > 0
+    }
+
+    fn room_with(&self, held: u64) -> u64 {
+        let fit = (self.free_descriptors() + held).saturating_sub(RESERVE) / MAKING;
         fit.saturating_sub(self.making())
     }
 
