@@ -52,7 +52,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Backend, Failure, FileChunk, Language, LanguageInfo, LeftToUser, Listing, Network, Packages, SandboxPath,
+    Backend, Capacity, Failure, FileChunk, Language, LanguageInfo, LeftToUser, Listing, Network, Packages, SandboxPath,
     SessionEvent, WriteMode,
 };
 use tokio::sync::mpsc;
@@ -213,6 +213,12 @@ impl Engine {
             shows_host: backend.shows_host(),
         };
         self.core.backends.iter().map(view).collect()
+    }
+
+    /// How many sandboxes of the preferred back end fit within the limits of this machine. None where it does not bound them.
+    #[must_use]
+    pub fn capacity(&self) -> Option<Capacity> {
+        self.core.backends.first()?.capacity()
     }
 
     /// What the engine did since it started, and what it holds now.

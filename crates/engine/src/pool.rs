@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::join_all;
-use sandcell_sandbox::{Language, Limits, Sandbox, SandboxError, SandboxSpec, Session, SessionError, Usage};
+use sandcell_sandbox::{
+    Code, Failure, Language, Limits, Sandbox, SandboxError, SandboxSpec, Session, SessionError, Usage,
+};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -276,6 +278,18 @@ impl Pool {
         state.parked.split_off(keep).into()
     }
 
+    /// Ends one that waits, since somebody asks for what it holds. False if none waits.
+    pub(crate) async fn give_way(&self) -> bool {
+        let oldest = lock(&self.state).parked.pop_front();
+        match oldest {
+            Some(parked) => {
+                end(parked).await;
+                true
+            }
+            None => false,
+        }
+    }
+
     /// Puts one in line; gives it back if the pool has closed meanwhile.
     fn park(&self, parked: Parked) -> Option<Parked> {
         let mut state = lock(&self.state);
@@ -448,14 +462,18 @@ pub(crate) async fn fill(core: Arc<Core>) {
             tokio::select! {
                 () = sleep(AFTER_CALL), if gives_way => {}
                 Some(made) = making.join_next() => {
-                    let reason = match made {
+                    let failure = match made {
                         Ok(Ok(())) => continue,
-                        Ok(Err(reason)) => reason,
-                        Err(broken) => broken.to_string(),
+                        Ok(Err(failure)) => failure,
+                        Err(broken) => broken_off(broken.to_string()),
                     };
                     // A server that is ending ends those that it makes, too, and has no need to say so.
                     sleep(ENDING).await;
-                    tracing::warn!("no sandbox could be made ahead: {reason}");
+                    // That the machine is full was said at the start, and concerns those who ask for a sandbox.
+                    match failure.code {
+                        Code::LimitReached => tracing::debug!("no sandbox was made ahead: {}", failure.message),
+                        _ => tracing::warn!("no sandbox could be made ahead: {}", failure.message),
+                    }
                     sleep(PAUSE).await;
                 }
                 woken = timeout(QUIET, core.pool.wake.notified()) => {
@@ -475,7 +493,7 @@ pub(crate) async fn fill(core: Arc<Core>) {
 }
 
 /// Makes one and puts it in line.
-async fn make_one(core: Arc<Core>) -> Result<(), String> {
+async fn make_one(core: Arc<Core>) -> Result<(), Failure> {
     let parked = make(&core).await?;
     if let Some(late) = core.pool.park(parked) {
         end(late).await;
@@ -483,18 +501,23 @@ async fn make_one(core: Arc<Core>) -> Result<(), String> {
     Ok(())
 }
 
-async fn make(core: &Arc<Core>) -> Result<Parked, String> {
+async fn make(core: &Arc<Core>) -> Result<Parked, Failure> {
     let limits = core.config().limits.clone();
     let mut plan = core.plain_plan(limits.clone());
     plan.spec.ahead = true;
     plan.opens = core.languages.first().cloned();
-    let (sandbox, passed) = create(core, &plan).await.map_err(|failure| failure.message)?;
+    let (sandbox, passed) = create(core, &plan).await?;
     let mut session = None;
     if let Some(language) = core.languages.first() {
         let mut opened = match timeout(OPEN, open(language.as_ref(), &sandbox)).await {
             Ok(Ok(opened)) => opened,
-            Ok(Err(error)) => return Err(error.to_string()),
-            Err(_) => return Err(format!("no interpreter was ready within {} s", OPEN.as_secs())),
+            Ok(Err(error)) => return Err(broken_off(error.to_string())),
+            Err(_) => {
+                return Err(broken_off(format!(
+                    "no interpreter was ready within {} s",
+                    OPEN.as_secs()
+                )));
+            }
         };
         let modules = core.pool.modules();
         // With none this is a rehearsal.
@@ -503,7 +526,7 @@ async fn make(core: &Arc<Core>) -> Result<Parked, String> {
             if !modules.is_empty() {
                 core.pool.loaded(&outcome);
             }
-            outcome.map_err(|error| error.to_string())?;
+            outcome.map_err(|error| broken_off(error.to_string()))?;
         }
         session = Some((language.clone(), opened));
     }
@@ -516,6 +539,11 @@ async fn make(core: &Arc<Core>) -> Result<Parked, String> {
         passed,
         usage,
     })
+}
+
+/// A sandbox that was made ahead and is not of use.
+fn broken_off(message: String) -> Failure {
+    Failure::new(Code::Internal, message, "another one is tried")
 }
 
 async fn end(parked: Parked) {

@@ -72,8 +72,8 @@ pub(crate) async fn keep(core: Arc<Core>, record: Arc<Record>, mut plan: Plan, s
             sandbox
         }
         Err(failure) => {
-            if failure.code == Code::InvalidArgument {
-                // What was asked for is not possible here; nothing is wrong with the machine.
+            if matches!(failure.code, Code::InvalidArgument | Code::LimitReached) {
+                // What was asked for is not possible here, or not now; the caller is told.
                 tracing::debug!(sandbox = %record.id, "a sandbox could not be made: {}", failure.message);
             } else if failure.code != Code::Cancelled {
                 tracing::warn!(sandbox = %record.id, code = %failure.code, "a sandbox could not be made: {}", failure.message);
@@ -269,7 +269,7 @@ pub(crate) async fn create(core: &Core, plan: &Plan) -> Result<Made, Failure> {
     let arranged = |(installer, base): &Ground| base.folder.is_some() && installer.arrange(LAYERS).is_some();
     let opens = plan.opens.as_ref().filter(|_| !bases.iter().any(arranged));
     spec.entered_by = opens.and_then(|language| language.warmed(&folders(&bases)));
-    let (sandbox, mut passed) = create_bare(plan, &spec).await?;
+    let (sandbox, mut passed) = create_within_limits(core, plan, &spec).await?;
     if plan.backends.len() == core.backends.len() {
         // Nobody named one, so those that never worked were preferred, too.
         let name = sandbox.isolation().backend.as_str();
@@ -292,6 +292,17 @@ fn bases_for(core: &Core, plan: &Plan) -> Result<Vec<Ground>, Failure> {
         return Ok(Vec::new());
     }
     core.bases()
+}
+
+/// Where the machine has no room for one more, those that wait for nobody give theirs.
+async fn create_within_limits(core: &Core, plan: &Plan, spec: &SandboxSpec) -> Result<Made, Failure> {
+    loop {
+        let made = create_bare(plan, spec).await;
+        let is_full = matches!(&made, Err(failure) if failure.code == Code::LimitReached);
+        if !is_full || spec.ahead || !core.pool.give_way().await {
+            return made;
+        }
+    }
 }
 
 async fn create_bare(plan: &Plan, spec: &SandboxSpec) -> Result<Made, Failure> {

@@ -125,11 +125,12 @@ pub(crate) struct Entrance {
     pub(crate) lock: Vec<Call>,
 }
 
-/// The numbers under which descriptors are kept between two calls: above those that a parent has in use, below what it may have.
-const RULES: i64 = 900;
-const FOLDER: i64 = 901;
-const GO: i64 = 902;
-const DOOR: i64 = 903;
+/// The numbers under which descriptors are kept between two calls: above those that a parent has in use, below what it may have
+/// where the whole server may have few.
+const RULES: i64 = 100;
+const FOLDER: i64 = 101;
+const GO: i64 = 102;
+const DOOR: i64 = 103;
 /// How long a sandbox may wait for its session, in seconds. It ends when the agent does in any case.
 const WAIT: i64 = 86_400;
 /// The first descriptor that nobody needs once the child is locked.

@@ -5,14 +5,15 @@
 
 mod again;
 mod find;
+mod outer;
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 
-use rustix::fs::{Mode, OFlags, fstatvfs};
+use rustix::fs::{Mode, OFlags, StatVfs, fstat, fstatvfs, stat, statvfs};
 
 use crate::spec::Request;
 use crate::steps::write_once;
@@ -20,6 +21,7 @@ use crate::watch::small_file;
 use crate::wire::Usage;
 
 pub(crate) use again::Cleared;
+pub use outer::outer_limit;
 
 /// What sockets may hold, as a part of the memory limit.
 const IN_SOCKETS: u64 = 8;
@@ -59,15 +61,36 @@ pub struct Group {
     kind: Groups,
     memory_limit: u64,
     /// The sandbox's private files, whose memory is its disk.
-    private_files: Option<OwnedFd>,
-    /// What says how much processor time it has used. It is asked often, and opening it is most of the work.
-    processor: OnceCell<File>,
+    private_files: Option<PrivateFiles>,
+    /// The counter of its processor time. It is read often while the sandbox works, and opening it is most of the work;
+    /// an idle sandbox holds no descriptor for it.
+    processor: RefCell<Option<File>>,
     /// The limits that it has.
     limited: Option<Request>,
     /// Whether it was given a part of the processors.
     weighed: Cell<bool>,
     /// How many sandboxes have been in it and have ended.
     uses: u32,
+}
+
+/// The folder whose file system tells how much memory a sandbox's private files take.
+#[derive(Debug)]
+enum PrivateFiles {
+    /// Held open.
+    Held(OwnedFd),
+    /// Found when it is needed: its path, and the device that it must be on.
+    Named { path: String, device: u64 },
+}
+
+impl PrivateFiles {
+    fn usage(&self) -> Option<StatVfs> {
+        match self {
+            Self::Held(folder) => fstatvfs(folder).ok(),
+            Self::Named { path, device } => (stat(path.as_str()).ok()?.st_dev == *device)
+                .then(|| statvfs(path.as_str()).ok())
+                .flatten(),
+        }
+    }
 }
 
 /// How a process that is to be made gets into a group.
@@ -164,7 +187,7 @@ impl Groups {
             kind: self.child(name),
             memory_limit: u64::MAX,
             private_files: None,
-            processor: OnceCell::new(),
+            processor: RefCell::new(None),
             limited: None,
             weighed: Cell::new(false),
             uses: 0,
@@ -435,10 +458,11 @@ impl Group {
             Groups::V1 { cpuacct, .. } => format!("{cpuacct}/cpuacct.usage"),
             Groups::V2 { folder } => format!("{folder}/cpu.stat"),
         };
-        let file = match self.processor.get() {
+        let mut held = self.processor.borrow_mut();
+        let file = match &mut *held {
             Some(file) => file,
-            None => match File::open(path()) {
-                Ok(file) => self.processor.get_or_init(|| file),
+            empty => match File::open(path()) {
+                Ok(file) => empty.insert(file),
                 Err(_) => return 0,
             },
         };
@@ -451,6 +475,11 @@ impl Group {
             Groups::V1 { .. } => text.trim().parse::<u64>().unwrap_or(0) / 1000,
             Groups::V2 { .. } => field_of(&text, "usage_usec"),
         }
+    }
+
+    /// Holds no descriptor for the counter of processor time until it is read again.
+    pub(crate) fn rest(&self) {
+        self.processor.replace(None);
     }
 
     /// How often the kernel has ended something of it for memory.
@@ -497,7 +526,7 @@ impl Group {
                 (field_of(&stat, "anon"), field_of(&stat, "shmem"), kernel)
             }
         };
-        let files = self.private_files.as_ref().and_then(|folder| fstatvfs(folder).ok());
+        let files = self.private_files.as_ref().and_then(PrivateFiles::usage);
         let (stored, inodes) = files.map_or((0, 0), |files| {
             let blocks = files.f_blocks.saturating_sub(files.f_bfree);
             let inodes = files.f_files.saturating_sub(files.f_ffree);
@@ -512,7 +541,23 @@ impl Group {
     /// From now on the files of this folder, which are in memory, are told from memory that processes share. Called before
     /// any code runs in the sandbox.
     pub(crate) fn keep_private_files(&mut self, folder: OwnedFd) {
-        self.private_files = Some(folder);
+        self.private_files = Some(PrivateFiles::Held(folder));
+    }
+
+    /// Finds that folder by its path from now on, where this process can. `path` leads to it for as long as the sandbox lives.
+    pub(crate) fn name_private_files(&mut self, path: String) {
+        let Some(PrivateFiles::Held(folder)) = &self.private_files else {
+            return;
+        };
+        if let (Ok(held), Ok(named)) = (fstat(folder), stat(path.as_str()))
+            && (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino)
+            && statvfs(path.as_str()).is_ok()
+        {
+            self.private_files = Some(PrivateFiles::Named {
+                path,
+                device: held.st_dev,
+            });
+        }
     }
 
     /// Everything charged to the group: a cheap upper bound of [`Self::process_memory`].

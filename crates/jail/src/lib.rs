@@ -18,6 +18,8 @@ pub mod lane;
 pub mod launcher;
 pub mod masked;
 #[cfg(target_os = "linux")]
+pub mod open_files;
+#[cfg(target_os = "linux")]
 pub mod plan;
 #[cfg(target_os = "linux")]
 pub mod process_level;

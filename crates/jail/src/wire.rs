@@ -184,6 +184,8 @@ pub struct Report {
     /// Folders of the host that sandboxes see by bind mounts, since an ordinary user cannot show them through overlays: file
     /// locks and watches on them cross between sandboxes.
     pub bound: Vec<String>,
+    /// How many files it may have open.
+    pub open_files: u64,
 }
 
 /// A mount of the host that is not shown in sandboxes.
@@ -305,10 +307,55 @@ pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, descriptors: &[Bo
     Ok(())
 }
 
+/// The same on a blocking socket, tried again while the system lacks memory.
+///
+/// # Errors
+/// As of [`send`].
+pub(crate) fn send_patiently<T: Serialize>(
+    socket: BorrowedFd<'_>,
+    message: &T,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    const TRIES: u32 = 100;
+    let mut tries = 0;
+    loop {
+        let sent = send(socket, message, descriptors);
+        let passes = |error: &io::Error| {
+            matches!(
+                error.raw_os_error(),
+                Some(libc::ENOMEM | libc::ENOBUFS | libc::EAGAIN | libc::EINTR)
+            )
+        };
+        tries += 1;
+        if tries >= TRIES || !sent.as_ref().is_err_and(passes) {
+            return sent;
+        }
+        pause();
+    }
+}
+
+/// Gives the system a moment in which it may find memory.
+pub(crate) fn pause() {
+    let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
+        tv_sec: 0,
+        tv_nsec: 1_000_000,
+    });
+}
+
+/// Whether an error of a socket says that nobody is at its other end.
+#[must_use]
+pub fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected
+    )
+}
+
 /// Receives one message and the descriptors beside it. `None` is the end of the stream.
 ///
 /// # Errors
-/// What the socket says; `InvalidData` for a message that is too long or cannot be read.
+/// What the socket says; `InvalidData` for a message that is too long or cannot be read, and `EMFILE` where this process has no
+/// room for its descriptors. Both messages are gone from the socket, which goes on.
 pub fn receive<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
     buffer: &mut Vec<u8>,
@@ -361,6 +408,10 @@ fn take<T: DeserializeOwned>(
     }
     if received.bytes == 0 {
         return Ok(None);
+    }
+    if received.flags.intersects(broken & ReturnFlags::CTRUNC) {
+        // The message is taken; those descriptors that had room are closed.
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
     }
     if received.flags.intersects(broken) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the message was cut"));

@@ -93,6 +93,12 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         &[]
     }
 
+    /// How many sandboxes fit within the limits of this machine. None where the machine does not bound them. Reads some
+    /// files of the system.
+    fn capacity(&self) -> Option<crate::Capacity> {
+        None
+    }
+
     /// Whether a specification may name an image.
     fn knows_images(&self) -> bool {
         false

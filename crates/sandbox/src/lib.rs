@@ -7,6 +7,7 @@
 
 mod analysis;
 mod backend;
+mod capacity;
 mod consent;
 mod error;
 mod files;
@@ -25,6 +26,7 @@ pub use analysis::{Advice, Finding, Severity};
 pub use backend::{
     Backend, EndReason, Ended, Mount, MountMode, NetworkRule, Parent, Preparing, Sandbox, SandboxSpec, Usage,
 };
+pub use capacity::{Bound, Capacity};
 pub use consent::{Consent, LeftToUser};
 pub use error::{Code, Failure, FileError, SandboxError, SessionError};
 pub use files::{Entry, EntryKind, FileChunk, Files, HOME, Listing, PathError, SandboxPath, WriteMode};

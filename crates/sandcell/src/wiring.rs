@@ -272,6 +272,7 @@ pub(crate) async fn wire(settings: Settings, launcher: Launcher) -> Wired {
     let found = languages(&settings);
     let witnesses = lasting::witnesses_of_a_server(&settings);
     let wired = wire_with(settings, launcher, found, Ask::Nobody, witnesses).await;
+    tell_capacity(&wired.engine);
     wired.engine.note(SecurityEvent::new(
         EventKind::ServerStarted,
         format!(
@@ -281,6 +282,27 @@ pub(crate) async fn wire(settings: Settings, launcher: Launcher) -> Wired {
         ),
     ));
     wired
+}
+
+/// Says once how many sandboxes fit on this machine, and whether the settings allow more. Who is refused one later is told why.
+fn tell_capacity(engine: &Engine) {
+    let Some(capacity) = engine.capacity() else { return };
+    let Some(tightest) = capacity.tightest() else { return };
+    let allowed = u64::try_from(engine.config().sandboxes).unwrap_or(u64::MAX);
+    if capacity.sandboxes < allowed {
+        tracing::warn!(
+            "limits.sandboxes = {allowed}, and {} idle sandboxes fit on this machine: {}. To raise it: {}",
+            capacity.sandboxes,
+            tightest.limit,
+            tightest.remedy
+        );
+    } else {
+        tracing::info!(
+            "{} idle sandboxes fit on this machine ({}); limits.sandboxes = {allowed}",
+            capacity.sandboxes,
+            tightest.limit
+        );
+    }
 }
 
 /// Whether languages are asked for their versions, in a sandbox made for it.

@@ -26,6 +26,9 @@ const USAGE_DEADLINE: Duration = Duration::from_secs(5);
 /// How long it may take to show a folder in a sandbox.
 const ATTACH_DEADLINE: Duration = Duration::from_secs(10);
 
+/// How long to wait after a message could not be taken.
+const TAKE_AGAIN: Duration = Duration::from_millis(1);
+
 /// How far a jail is.
 #[derive(Debug, Clone)]
 enum Stage {
@@ -112,6 +115,11 @@ impl Conversation {
             while let Some(conversation) = listener.upgrade() {
                 match conversation.receive(&mut buffer).await {
                     Ok(Some((message, descriptors))) => conversation.take(message, descriptors),
+                    // What this process lacks for a moment, or cannot read, is no reason to give up every sandbox.
+                    Err(error) if !wire::is_gone(&error) => {
+                        tracing::warn!(%error, "a message of the launcher could not be taken");
+                        tokio::time::sleep(TAKE_AGAIN).await;
+                    }
                     Ok(None) | Err(_) => {
                         conversation.lost();
                         return;
@@ -213,6 +221,11 @@ impl Conversation {
         }
         self.over.send_replace(true);
         let _ = self.process.wait();
+    }
+
+    /// How many jails there are, and are being made.
+    pub(super) fn count(&self) -> u64 {
+        u64::try_from(lock(&self.jails).len()).unwrap_or(u64::MAX)
     }
 
     /// Whether the launcher has ended.

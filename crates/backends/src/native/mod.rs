@@ -3,6 +3,7 @@
 //! The launcher (see the jail crate) makes the jails; this side keeps the conversation with it and puts an agent
 //! client on each jail's two pipes.
 
+mod capacity;
 mod conversation;
 mod parent;
 mod report;
@@ -20,14 +21,17 @@ use sandcell_agent::client::AgentClient;
 use sandcell_agent::server::{ServeEnd, ServerConfig, serve_beside};
 use sandcell_jail::lane::Lane;
 use sandcell_jail::launcher::{self, Launcher};
+use sandcell_jail::open_files::OpenFiles;
 use sandcell_jail::spec::{Request, Template};
 use sandcell_sandbox::{
-    Backend, Degree, Image, Images, Isolation, LayerReport, LeftOut, Level, Limits, Mount, MountMode, Parent,
+    Backend, Capacity, Degree, Image, Images, Isolation, LayerReport, LeftOut, Level, Limits, Mount, MountMode, Parent,
     Preparing, Sandbox, SandboxError, SandboxSpec,
 };
-use tokio::net::unix::pipe;
+use tokio::net::UnixStream;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
+use capacity::Machine;
 use conversation::{Answer, Conversation};
 use sandbox::NativeSandbox;
 
@@ -127,6 +131,9 @@ pub struct NativeBackend {
     /// Whether warmed interpreters' children can enter what is made.
     enterable: bool,
     next: AtomicU64,
+    machine: Machine,
+    /// Sandboxes in the making.
+    making: watch::Sender<u64>,
 }
 
 impl NativeBackend {
@@ -135,7 +142,7 @@ impl NativeBackend {
     /// # Errors
     /// [`SandboxError::Isolation`] names the missing layer and what mends it.
     pub async fn start(launcher: Launcher, config: NativeConfig) -> Result<Arc<Self>, SandboxError> {
-        allow_many_files();
+        OpenFiles::raise();
         let template = Template {
             trees: config.trees,
             config: config.config,
@@ -164,6 +171,8 @@ impl NativeBackend {
             me: me.clone(),
             enterable: found.enterable,
             next: AtomicU64::new(1),
+            machine: Machine::new(&found),
+            making: watch::Sender::new(0),
         }))
     }
 
@@ -225,6 +234,77 @@ impl NativeBackend {
         Arc::clone(images).find(name, me).await
     }
 
+    /// Waits until this process has room for one more. What is taken by others in the making is known when they are made, so
+    /// only who is alone is refused.
+    async fn begin_making(&self, ahead: bool) -> Result<Making<'_>, SandboxError> {
+        let mut seen = self.making.subscribe();
+        loop {
+            let making = *seen.borrow_and_update();
+            match self.machine.room(making, ahead) {
+                Ok(()) => return Ok(Making::begin(&self.making)),
+                Err(refused) if making == 0 || ahead => return Err(refused),
+                // Its sender is this back end.
+                Err(_) => drop(seen.changed().await),
+            }
+        }
+    }
+
+    async fn make(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
+        let image = match &spec.image {
+            Some(name) => Some(self.image(name).await?),
+            None => None,
+        };
+        let (ours, theirs) = agent_socket().map_err(|source| SandboxError::Setup {
+            step: "make the agent's socket".to_owned(),
+            source,
+        })?;
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        // From here on dropping the jail's handle ends the jail, also if this future is dropped.
+        let jail = self
+            .conversation()
+            .await?
+            .make(
+                id,
+                request(&spec.limits),
+                image.as_ref().map(|image| image.root.clone()),
+                spec.entered_by.filter(|_| image.is_none() && self.enterable),
+                theirs,
+            )
+            .await?;
+        if let Some(caller) = spec.caller {
+            jail.belongs_to(caller);
+        }
+        if spec.ahead {
+            jail.comes_last(true);
+        }
+        let folder = match timeout(CREATE_DEADLINE, jail.made()).await {
+            Ok(Answer::Made(folder)) => folder,
+            Ok(Answer::Failed(error)) => return Err(self.machine.step_failed(error)),
+            Ok(Answer::LauncherLost) => return Err(Self::unavailable("its launcher has ended")),
+            Err(_) => {
+                return Err(Self::unavailable(format!(
+                    "no sandbox was ready within {CREATE_DEADLINE:?}"
+                )));
+            }
+        };
+        let (reader, writer) = ours.into_split();
+        let client = AgentClient::connect(reader, writer).await?;
+        if let Some(lane) = jail.take_lane() {
+            client.use_lane(lane);
+        }
+        Ok(Arc::new(NativeSandbox::new(
+            jail,
+            client,
+            self.isolation.clone(),
+            match &image {
+                Some(image) => environment_of_image(spec, image),
+                None => environment(spec, folder.as_deref()),
+            },
+            spec.limits.memory,
+            image,
+        )))
+    }
+
     fn unavailable(reason: impl Into<String>) -> SandboxError {
         SandboxError::Unavailable {
             backend: NAME.to_owned(),
@@ -234,13 +314,26 @@ impl NativeBackend {
     }
 }
 
-/// Each sandbox has six pipes to here. Only the server itself is given more files: the launcher was started before.
-fn allow_many_files() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::debug!(%error, "the limit of open files cannot be raised");
+/// What leads to an agent: our end, and the agent's, once to read from and once to write to.
+fn agent_socket() -> std::io::Result<(UnixStream, [OwnedFd; 2])> {
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    Ok((UnixStream::from_std(ours)?, [theirs.try_clone()?.into(), theirs.into()]))
+}
+
+/// A sandbox in the making, until it is there or not.
+struct Making<'a>(&'a watch::Sender<u64>);
+
+impl<'a> Making<'a> {
+    fn begin(all: &'a watch::Sender<u64>) -> Self {
+        all.send_modify(|count| *count += 1);
+        Self(all)
+    }
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
     }
 }
 
@@ -381,64 +474,13 @@ impl Backend for NativeBackend {
         parent::start(self.conversation().await?, number, argv, folders).await
     }
 
+    fn capacity(&self) -> Option<Capacity> {
+        Some(self.machine.capacity(self.current().count()))
+    }
+
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
-        let image = match &spec.image {
-            Some(name) => Some(self.image(name).await?),
-            None => None,
-        };
-        let pipes = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
-        let setup = |source: std::io::Error| SandboxError::Setup {
-            step: "make the agent's pipes".to_owned(),
-            source,
-        };
-        let (their_input, our_output) = pipes().map_err(|error| setup(error.into()))?;
-        let (our_input, their_output) = pipes().map_err(|error| setup(error.into()))?;
-        let writer = pipe::Sender::from_owned_fd(our_output).map_err(setup)?;
-        let reader = pipe::Receiver::from_owned_fd(our_input).map_err(setup)?;
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        // From here on dropping the jail's handle ends the jail, also if this future is dropped.
-        let jail = self
-            .conversation()
-            .await?
-            .make(
-                id,
-                request(&spec.limits),
-                image.as_ref().map(|image| image.root.clone()),
-                spec.entered_by.filter(|_| image.is_none() && self.enterable),
-                [their_input, their_output],
-            )
-            .await?;
-        if let Some(caller) = spec.caller {
-            jail.belongs_to(caller);
-        }
-        if spec.ahead {
-            jail.comes_last(true);
-        }
-        let folder = match timeout(CREATE_DEADLINE, jail.made()).await {
-            Ok(Answer::Made(folder)) => folder,
-            Ok(Answer::Failed(error)) => return Err(report::step_failed(error)),
-            Ok(Answer::LauncherLost) => return Err(Self::unavailable("its launcher has ended")),
-            Err(_) => {
-                return Err(Self::unavailable(format!(
-                    "no sandbox was ready within {CREATE_DEADLINE:?}"
-                )));
-            }
-        };
-        let client = AgentClient::connect(reader, writer).await?;
-        if let Some(lane) = jail.take_lane() {
-            client.use_lane(lane);
-        }
-        Ok(Arc::new(NativeSandbox::new(
-            jail,
-            client,
-            self.isolation.clone(),
-            match &image {
-                Some(image) => environment_of_image(spec, image),
-                None => environment(spec, folder.as_deref()),
-            },
-            spec.limits.memory,
-            image,
-        )))
+        let _making = self.begin_making(spec.ahead).await?;
+        self.make(spec).await.map_err(|error| self.machine.name_limit(error))
     }
 
     async fn shutdown(&self) {

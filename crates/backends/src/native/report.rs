@@ -248,6 +248,7 @@ mod tests {
             namespaces_missing: None,
             left_out: Vec::new(),
             bound: Vec::new(),
+            open_files: 1024,
         }
     }
 

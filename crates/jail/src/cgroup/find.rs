@@ -195,17 +195,20 @@ fn is(error: &io::Error, number: Errno) -> bool {
 }
 
 /// What the mount table and the process' own groups say.
-struct Mounts {
+pub(super) struct Mounts {
     /// (controllers, folder of our own group) for each version 1 hierarchy.
     v1: Vec<(Vec<String>, String)>,
+    /// Where each of those is mounted.
+    v1_tops: Vec<String>,
     /// Our own group in version 2.
     v2: Option<Place>,
 }
 
 impl Mounts {
-    fn parse(mountinfo: &str, own: &str, host: &str) -> Self {
+    pub(super) fn parse(mountinfo: &str, own: &str, host: &str) -> Self {
         let mut found = Self {
             v1: Vec::new(),
+            v1_tops: Vec::new(),
             v2: None,
         };
         for line in mountinfo.lines() {
@@ -246,12 +249,23 @@ impl Mounts {
                     });
                     if let Some(path) = path {
                         found.v1.push((options, join(&place, root, path)));
+                        found.v1_tops.push(place);
                     }
                 }
                 _ => {}
             }
         }
         found
+    }
+
+    /// Our own group of this controller on version 1, and that of version 2, each with the topmost that is mounted.
+    pub(super) fn own_groups(&self, controller: &str) -> Vec<(&str, &str)> {
+        let v1 = self.v1.iter().zip(&self.v1_tops);
+        let v1 = v1.filter(|((controllers, _), _)| controllers.iter().any(|name| name == controller));
+        let v2 = self.v2.iter().map(|place| (place.own.as_str(), place.top.as_str()));
+        v1.map(|((_, folder), top)| (folder.as_str(), top.as_str()))
+            .chain(v2)
+            .collect()
     }
 
     fn v1(&self) -> Result<Groups, &'static str> {

@@ -9,12 +9,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path};
 
-use rustix::fs::{Mode, OFlags};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::host::single_copy_of;
+use super::namespaces::ForFolders;
 use crate::plan::{self, Lowers, place};
 use crate::steps::{attach as put, overlay};
 use crate::sys::clone::{Forked, exit_now, fork};
@@ -23,27 +23,6 @@ use crate::wire::StepError;
 const SIGCHLD: u64 = 17;
 /// The exit status of a fork whose error has no number of the system's.
 const UNKNOWN: i32 = 255;
-
-/// A sandbox's user and mount namespaces. They are opened while the sandbox is made: once its first process has hidden its
-/// memory, an ordinary user's launcher may not look at it any more.
-pub(super) struct Namespaces {
-    pub(super) user: OwnedFd,
-    pub(super) mount: OwnedFd,
-}
-
-impl Namespaces {
-    /// Those of a process.
-    pub(super) fn of(pid: u32) -> io::Result<Self> {
-        let open = |name: &str| {
-            let path = format!("{}/proc/{pid}/ns/{name}", place::host());
-            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        };
-        Ok(Self {
-            user: open("user")?,
-            mount: open("mnt")?,
-        })
-    }
-}
 
 /// A folder that has not been put at its place yet.
 pub(super) struct View {
@@ -54,7 +33,7 @@ pub(super) struct View {
 }
 
 /// Shows `folder` as the `number`th attached folder of the sandbox that has these namespaces.
-pub(super) fn attach(namespaces: &Namespaces, folder: &Path, number: usize) -> Result<(), StepError> {
+pub(super) fn attach(namespaces: &ForFolders, folder: &Path, number: usize) -> Result<(), StepError> {
     let view = view(folder, number)?;
     move_in(&view, namespaces).map_err(|error| named("attach the folder", &error))
 }
@@ -90,7 +69,7 @@ fn view_of(source: &str) -> io::Result<OwnedFd> {
     view
 }
 
-fn move_in(view: &View, namespaces: &Namespaces) -> io::Result<()> {
+fn move_in(view: &View, namespaces: &ForFolders) -> io::Result<()> {
     match fork(0, SIGCHLD, None)? {
         Forked::Child => {
             let moved = move_into_link_name_space(namespaces.user.as_fd(), Some(LinkNameSpaceType::User))

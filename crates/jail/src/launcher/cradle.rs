@@ -94,9 +94,7 @@ pub(super) fn live(prepared: &Prepared, socket: OwnedFd, ways: &Ways, host_id: u
             host::own_devices(prepared)
                 .map_err(|error| StepError::new("make device nodes", Some("private_root"), &error))
         });
-    let Ok(Some((ToCradle::Make(request, shows), mut descriptors))) = receive_one(socket.as_fd()) else {
-        exit_now(0)
-    };
+    let (request, shows, mut descriptors) = wait_for_request(&socket);
     let image = match shows {
         Shows::System => None,
         Shows::Image => descriptors.pop(),
@@ -221,6 +219,19 @@ fn become_sandbox(
     }
 }
 
+/// Until it is told what to become. The launcher hears why that cannot be taken.
+pub(super) fn wait_for_request(socket: &OwnedFd) -> (Request, Shows, Vec<OwnedFd>) {
+    match receive_one(socket.as_fd()) {
+        Ok(Some((ToCradle::Make(request, shows), descriptors))) => (request, shows, descriptors),
+        Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+            let error = StepError::new("take the agent's descriptors", None, &error);
+            let _ = send(socket.as_fd(), &FromCradle::Failed(error), &[]);
+            exit_now(1)
+        }
+        Ok(_) | Err(_) => exit_now(0),
+    }
+}
+
 /// Until the ids are mapped.
 pub(super) fn wait_for_ids(socket: &OwnedFd) {
     let Ok(Some((ToCradle::Mapped, _))) = receive_one(socket.as_fd()) else {
@@ -297,9 +308,12 @@ pub(super) fn first_process(
     exit_now(entry(input, output, far, folder, door))
 }
 
+/// A folder of a sandbox's private files, all of which share a file system.
+pub(super) const PRIVATE_FILES: &str = "/tmp";
+
 fn hand_files_over(socket: &OwnedFd) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let folder = rustix::fs::open("/tmp", flags, Mode::empty())?;
+    let folder = rustix::fs::open(PRIVATE_FILES, flags, Mode::empty())?;
     send(socket.as_fd(), &FromCradle::Files, &[folder.as_fd()])
 }
 

@@ -20,6 +20,7 @@ use super::host_trees::Survey;
 use super::mount_table::{MountTable, on_host};
 use crate::cgroup::Groups;
 use crate::fence::WITH_SCOPES;
+use crate::open_files::OpenFiles;
 use crate::plan::{self, Folder, Host, Tree, View, Zeros, place};
 use crate::process_level;
 use crate::spec::Template;
@@ -260,6 +261,7 @@ pub(super) fn prepare(ground: Option<Ground>, template: Template) -> Result<Prep
         namespaces_missing: None,
         left_out: mounted.left_out,
         bound: mounted.bound,
+        open_files: OpenFiles::now().most(),
     };
     Ok(Prepared {
         host,
@@ -398,6 +400,7 @@ fn without_namespaces(template: Template, ids: (u32, u32), missing: StepError) -
         namespaces_missing: Some(missing),
         left_out: Vec::new(),
         bound: Vec::new(),
+        open_files: OpenFiles::now().most(),
     };
     Ok(Prepared {
         host,

@@ -4,6 +4,7 @@ mod cradles;
 mod fair;
 mod jail;
 mod ready;
+mod room;
 mod warm;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
-use super::attach::{self, Namespaces};
+use super::attach;
 use super::bare;
 use super::common;
 use super::config;
@@ -23,20 +24,25 @@ use super::cradle::{self, Entry, FromCradle, ToCradle};
 use super::faults;
 use super::folder;
 use super::host::{self, Ground, Prepared, prepare};
+use super::namespaces::Namespaces;
 use super::parent::Parent;
 use cradles::Cradles;
 use fair::{Balance, Load};
 use jail::readable;
-use ready::{Listener, Ready, Token};
-use warm::{Entrances, Visitor};
+use ready::{Interest, Listener, Ready, Token};
+use warm::Visitor;
 
 use crate::cgroup::{Cleared, Group, Groups};
+use crate::open_files::OpenFiles;
 use crate::plan::{Shows, place};
 use crate::spec::{INSIDE_ID, Request};
 use crate::steps::write_once;
 use crate::sys::clone::{Forked, fork};
 use crate::watch;
-use crate::wire::{FromLauncher, StepError, ToLauncher, Usage, pair, receive, send};
+use crate::wire::{
+    FromLauncher, StepError, ToLauncher, Usage, hung_up, is_gone, pair, pause, receive, receive_what_fits, send,
+    send_patiently,
+};
 
 /// How long nothing is looked at, at the most, while sandboxes live.
 const WATCH_EVERY: Duration = watch::EVERY;
@@ -83,12 +89,10 @@ struct Jail {
     watched: watch::Record,
     /// Its part of the processors.
     load: Load,
-    /// Where folders are attached; none before it is cloned.
+    /// Where folders are attached and by which it is entered; none before it is cloned.
     namespaces: Option<Namespaces>,
     /// The near ends of its lane, on their way to the server.
     lane: Vec<OwnedFd>,
-    /// How it is entered, once; none where nobody enters.
-    entrances: Option<Entrances>,
     /// The way to its first process, for news of whom it did not start.
     door: Option<OwnedFd>,
     visitor: Option<Visitor>,
@@ -108,8 +112,8 @@ enum State {
     },
     Running {
         pid: u32,
-        /// Its end is the sandbox's: the first process, or its guardian.
-        pidfd: OwnedFd,
+        /// Its end is the sandbox's: the first process, or its guardian. None while the first process' door tells of its end.
+        pidfd: Option<OwnedFd>,
         guarded: Option<Guarded>,
     },
     Ended {
@@ -140,6 +144,8 @@ struct Keeper {
     strays: bool,
     /// Why no sandbox can be made after all.
     broken: Option<StepError>,
+    /// How many files this process may have open.
+    files_most: u64,
     balance: Balance,
     /// When something happened last.
     stirred: Instant,
@@ -165,9 +171,7 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
         let _ = write_once(identity, &rustix::process::getuid().as_raw().to_string());
     }
     // Each sandbox takes a handful of descriptors; its own limit is set inside.
-    let mut files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    files.current = files.maximum;
-    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, files);
+    let files_most = OpenFiles::raise().most();
     let _ = rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1));
     let ground = (!faults::POSSIBLE).then(Ground::lay);
     let mut buffer = Vec::new();
@@ -202,6 +206,7 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
         parents: BTreeMap::new(),
         strays: false,
         broken: None,
+        files_most,
         balance: Balance::new(),
         stirred: Instant::now(),
         full: Instant::now(),
@@ -223,8 +228,13 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
 }
 
 impl Keeper {
+    /// Tells the server something. An error means that it is gone: a message that cannot be sent for another reason is lost, and
+    /// only who waits for it finds out.
     fn tell(&self, message: &FromLauncher) -> io::Result<()> {
-        send(self.socket.as_fd(), message, &[])
+        match send_patiently(self.socket.as_fd(), message, &[]) {
+            Err(error) if is_gone(&error) => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 
     /// Until the first request, or until the server had time to answer its client: it may have been woken on this very
@@ -289,7 +299,8 @@ impl Keeper {
                 self.tend();
             }
             self.look_after_nursery();
-            if !self.refill(ready.idle) {
+            // Those that stood in line for want of room.
+            if !self.serve_wanted() || !self.refill(ready.idle) {
                 return;
             }
         }
@@ -306,7 +317,8 @@ impl Keeper {
             self.full = now;
         } else if (now - self.stirred >= QUIET || now - self.full >= SHORT_FOR) && self.cradles.rest(now).is_zero() {
             self.full = now;
-            if self.add_cradle().is_err() {
+            // What nobody waits for leaves room for what somebody asks for.
+            if self.room() < 2 || self.add_cradle().is_err() {
                 self.cradles.has_failed();
             }
             // Whoever waited for one of a nursery that is found gone.
@@ -318,8 +330,8 @@ impl Keeper {
     /// Is woken by what happens to this sandbox.
     fn listen(&mut self, id: u64) {
         if let Some(jail) = self.jails.get(&id) {
-            for (token, fd) in jail.heard_by(id) {
-                self.deaf |= self.listener.listen(token, fd).is_err();
+            for (token, fd, interest) in jail.heard_by(id) {
+                self.deaf |= self.listener.listen(token, fd, interest).is_err();
             }
         }
     }
@@ -331,7 +343,7 @@ impl Keeper {
                 (Token::Parent(number), &parent.socket),
                 (Token::ParentsEnd(number), &parent.pidfd),
             ] {
-                self.deaf |= self.listener.listen(token, fd).is_err();
+                self.deaf |= self.listener.listen(token, fd, Interest::Messages).is_err();
             }
         }
     }
@@ -364,7 +376,7 @@ impl Keeper {
             if jail.visitor_end().is_some_and(readable) {
                 self.hear_visitor(id);
             }
-            let own = |(token, fd): (Token, &OwnedFd)| token == Token::Jail(id) && readable(fd);
+            let own = |(token, fd, _): (Token, &OwnedFd, Interest)| token == Token::Jail(id) && readable(fd);
             if self.jails.get(&id).is_some_and(|jail| jail.heard_by(id).any(own)) {
                 self.look_at(id);
             }
@@ -394,7 +406,7 @@ impl Keeper {
     /// Handles one request. False when the server is gone.
     fn take_request(&mut self) -> bool {
         let mut buffer = std::mem::take(&mut self.buffer);
-        let received = receive(self.socket.as_fd(), &mut buffer);
+        let received = receive_what_fits(self.socket.as_fd(), &mut buffer);
         self.buffer = buffer;
         match received {
             Ok(Some((
@@ -434,7 +446,13 @@ impl Keeper {
                 true
             }
             Ok(Some((ToLauncher::Configure(_), _))) => true,
-            Ok(None) | Err(_) => false,
+            Ok(None) => false,
+            Err(error) if is_gone(&error) => false,
+            // Nothing that this process lacks for a moment ends the sandboxes that are there.
+            Err(_) => {
+                pause();
+                true
+            }
         }
     }
 
@@ -446,7 +464,11 @@ impl Keeper {
             .filter(running)
             .and_then(|jail| jail.namespaces.as_ref())
         {
-            Some(namespaces) => attach::attach(namespaces, folder, number),
+            Some(namespaces) => {
+                let opened = namespaces.for_folders();
+                let opened = opened.map_err(|error| StepError::new("open the sandbox's namespaces", None, &error))?;
+                attach::attach(&opened, folder, number)
+            }
             None => Err(StepError {
                 step: "find the sandbox".into(),
                 layer: None,
@@ -468,11 +490,8 @@ impl Keeper {
     fn look_at(&mut self, id: u64) {
         let Some(jail) = self.jails.get_mut(&id) else { return };
         match &jail.state {
-            State::Running { pidfd, guarded, .. } => {
-                let status = waitid(
-                    WaitId::PidFd(pidfd.as_fd()),
-                    WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
-                );
+            State::Running { guarded, .. } => {
+                let status = jail.state.ended();
                 if let Some(guarded) = guarded
                     && !jail.disk_full
                     && readable(&guarded.socket)
@@ -481,6 +500,8 @@ impl Keeper {
                     jail.disk_full = matches!(message, Ok(Some((FromCradle::Full, _))));
                 }
                 if matches!(status, Ok(None)) {
+                    // Its first process ends, or does not need its door.
+                    self.deaf |= jail.door.as_ref().is_some_and(hung_up) && !jail.close_door();
                     if jail.disk_full {
                         let _ = self.tell(&FromLauncher::Full { id });
                     }
@@ -495,7 +516,7 @@ impl Keeper {
                 };
                 // Its files go with the last who could see them, and what they are charged with them.
                 jail.namespaces = None;
-                jail.entrances = None;
+                jail.door = None;
                 self.due = None;
             }
             State::Starting { .. } => {
@@ -513,7 +534,8 @@ impl Keeper {
                 let now = jail.go_on(&mut buffer, mapping, enterable);
                 self.buffer = buffer;
                 let ended = matches!(jail.state, State::Ended { .. });
-                self.strays |= enterable && ended;
+                // Its first process may be unknown.
+                self.strays |= ended && self.prepared.bare.is_none();
                 if now || ended {
                     self.due = None;
                 }
@@ -521,7 +543,11 @@ impl Keeper {
                     let folder = jail.folder.clone();
                     let lane = std::mem::take(&mut jail.lane);
                     let ends: Vec<_> = lane.iter().map(AsFd::as_fd).collect();
-                    let _ = send(self.socket.as_fd(), &FromLauncher::Made { id, folder }, &ends);
+                    let made = FromLauncher::Made { id, folder };
+                    // A sandbox without a lane is slower, and no more.
+                    if send_patiently(self.socket.as_fd(), &made, &ends).is_err() {
+                        let _ = self.tell(&made);
+                    }
                 }
                 self.see_to_visitor(id);
             }

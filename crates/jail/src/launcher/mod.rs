@@ -15,6 +15,7 @@ mod host;
 mod host_trees;
 mod keeper;
 mod mount_table;
+mod namespaces;
 mod nursery;
 mod parent;
 mod waiting;

@@ -122,7 +122,19 @@ fn live(prepared: &mut Prepared, socket: OwnedFd, of_first: bool, entry: Entry) 
         exit_now(2);
     }
     let cloned_into = prepared.groups.as_ref().is_some_and(|groups| groups.version() == "v2");
-    while let Ok(Some((ToNursery::Bear { host_id, ahead }, descriptors))) = receive_one(socket.as_fd()) {
+    loop {
+        let (ToNursery::Bear { host_id, ahead }, descriptors) = match receive_one(socket.as_fd()) {
+            Ok(Some(received)) => received,
+            // The machine has no open file left. The order is answered, and the next one may do better.
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+                let error = StepError::new("start a process", None, &error);
+                if send(socket.as_fd(), &FromNursery::Failed(error), &[]).is_err() {
+                    break;
+                }
+                continue;
+            }
+            Ok(None) | Err(_) => break,
+        };
         let mut descriptors = descriptors.into_iter();
         let Some(theirs) = descriptors.next() else { exit_now(2) };
         let devices = if of_first && prepared.host.root {

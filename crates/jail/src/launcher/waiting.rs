@@ -9,23 +9,20 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags};
 use rustix::process::Signal;
 
 use super::common;
-use super::cradle::{self, Entry, FromCradle, NAMESPACES, Own, Steps, ToCradle, first_process, keep_only};
+use super::cradle::{self, Entry, FromCradle, NAMESPACES, Own, Steps, first_process, keep_only, wait_for_request};
 use super::faults;
 use super::host::Prepared;
+use super::namespaces;
 use crate::cgroup::Ways;
 use crate::plan::{self, Host, Shows, place};
 use crate::spec::Request;
 use crate::steps::attach;
 use crate::sys;
 use crate::sys::clone::{Forked, exit_now, fork};
-use crate::wire::{StepError, hung_up, receive_one, send};
-
-/// The namespaces that are handed to the launcher, in this order; some kernels have none for time.
-const HANDED: [&str; 8] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"];
+use crate::wire::{StepError, hung_up, send};
 
 /// Whether first processes are cloned by the nursery. Only the machine's root can show an operator's folders with other ids, and
 /// on version 2 of control groups nobody else may clone into those that root has made.
@@ -100,13 +97,12 @@ fn live(
         done = plan.len();
         cradle::lock(prepared, Steps::all(request, &plan), &socket, &mut devices)
     });
-    if ahead.is_some() && ready.is_err() {
+    if let (Some(_), Err(error)) = (&ahead, &ready) {
         // Whoever wants one from now on gets another; whoever has been given this one already is told.
+        let _ = send(socket.as_fd(), &FromCradle::Failed(error.clone()), &[]);
         let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Read);
     }
-    let Ok(Some((ToCradle::Make(request, shows), mut descriptors))) = receive_one(socket.as_fd()) else {
-        exit_now(0)
-    };
+    let (request, shows, mut descriptors) = wait_for_request(&socket);
     let image = match shows {
         Shows::System => None,
         Shows::Image => descriptors.pop(),
@@ -173,15 +169,7 @@ fn until_mapped() -> io::Result<()> {
 
 /// The launcher enters these namespaces, and hands them to whom it lets in.
 fn hand_over(socket: &OwnedFd) -> io::Result<()> {
-    let mut found = Vec::with_capacity(HANDED.len());
-    for name in HANDED {
-        let path = format!("{}/proc/self/ns/{name}", place::host());
-        match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
-            Ok(namespace) => found.push(namespace),
-            Err(rustix::io::Errno::NOENT) if name == "time" => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let found = namespaces::open_all("self")?;
     let found: Vec<_> = found.iter().map(AsFd::as_fd).collect();
     send(socket.as_fd(), &FromCradle::Stands, &found)
 }

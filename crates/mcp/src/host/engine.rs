@@ -10,7 +10,7 @@ use sandcell_engine::{
     HistoryView, InstallRequest, KeptExecution, KeptPicture, Principal, ResetView, RunRequest, RunningView, SandboxId,
     SandboxView, SecurityEvent, StreamSlice, Watch,
 };
-use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, LeftToUser, Listing, SandboxPath, WriteMode};
+use sandcell_sandbox::{Capacity, Failure, FileChunk, LanguageInfo, LeftToUser, Listing, SandboxPath, WriteMode};
 use tokio_util::sync::CancellationToken;
 
 use super::{Host, StreamPart};
@@ -38,6 +38,10 @@ impl Host for EngineHost {
 
     fn counts(&self) -> Counts {
         self.0.counts()
+    }
+
+    fn capacity(&self) -> Option<Capacity> {
+        self.0.capacity()
     }
 
     async fn execute(

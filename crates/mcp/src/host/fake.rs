@@ -263,6 +263,10 @@ impl Host for FakeHost {
         sandcell_engine::Counts::default()
     }
 
+    fn capacity(&self) -> Option<sandcell_sandbox::Capacity> {
+        None
+    }
+
     fn backends(&self) -> Vec<BackendView> {
         vec![BackendView {
             name: "native",

@@ -14,7 +14,7 @@ use sandcell_engine::{
     HistoryView, InstallRequest, KeptExecution, KeptPicture, Principal, ResetView, RunRequest, RunningView, SandboxId,
     SandboxView, SecurityEvent, StreamName, StreamSlice, Watch,
 };
-use sandcell_sandbox::{Failure, FileChunk, LanguageInfo, LeftToUser, Listing, SandboxPath, WriteMode};
+use sandcell_sandbox::{Capacity, Failure, FileChunk, LanguageInfo, LeftToUser, Listing, SandboxPath, WriteMode};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use engine::EngineHost;
@@ -39,6 +39,8 @@ pub(crate) trait Host: Send + Sync {
     fn default_language(&self) -> &str;
     fn backends(&self) -> Vec<BackendView>;
     fn counts(&self) -> Counts;
+
+    fn capacity(&self) -> Option<Capacity>;
     async fn execute(
         &self,
         who: &Principal,

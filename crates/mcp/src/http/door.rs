@@ -285,9 +285,12 @@ impl Door {
         if request.method() != Method::GET {
             return Err(Refusal::method("GET"));
         }
-        let text = self
-            .metrics
-            .render(&self.host.counts(), self.tenants.count(), self.calls());
+        let text = self.metrics.render(
+            &self.host.counts(),
+            self.host.capacity().as_ref(),
+            self.tenants.count(),
+            self.calls(),
+        );
         let mut response = plain(StatusCode::OK, text);
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         response.headers_mut().insert(CONTENT_TYPE, kind);

@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use sandcell_engine::Counts;
+use sandcell_sandbox::Capacity;
 
 /// What happened at the door since the server started.
 #[derive(Debug, Default)]
@@ -31,7 +32,13 @@ impl Metrics {
     }
 
     /// Everything as text.
-    pub(crate) fn render(&self, engine: &Counts, (callers, sessions): (usize, usize), calls: usize) -> String {
+    pub(crate) fn render(
+        &self,
+        engine: &Counts,
+        capacity: Option<&Capacity>,
+        (callers, sessions): (usize, usize),
+        calls: usize,
+    ) -> String {
         let mut page = Page::default();
         page.head(
             "sandcell_http_requests_total",
@@ -107,6 +114,9 @@ impl Metrics {
             help,
             evicted,
         );
+        if let Some(capacity) = capacity {
+            page.capacity(capacity);
+        }
         page.engine(engine);
         page.text
     }
@@ -133,6 +143,25 @@ impl Page {
     fn put(&mut self, text: std::fmt::Arguments<'_>) {
         // Writing into a string cannot fail.
         let _written = self.text.write_fmt(text);
+    }
+
+    /// What the limits of the machine have room for. What has no limit is left out.
+    fn capacity(&mut self, capacity: &Capacity) {
+        let help = "Idle sandboxes that fit within each limit of this machine.";
+        self.head("sandcell_sandboxes_capacity", "gauge", help);
+        for bound in &capacity.bounds {
+            self.line(&format!("{{limit=\"{}\"}}", bound.name), bound.sandboxes);
+        }
+        self.head("sandcell_open_files", "gauge", "Files that the server has open.");
+        self.line("", capacity.open_files);
+        if let Some(most) = capacity.open_files_max {
+            self.head(
+                "sandcell_open_files_most",
+                "gauge",
+                "Files that the server may have open.",
+            );
+            self.line("", most);
+        }
     }
 
     fn engine(&mut self, counts: &Counts) {
@@ -173,6 +202,8 @@ fn add<K: Ord>(counts: &Mutex<BTreeMap<K, u64>>, key: K) {
 
 #[cfg(test)]
 mod tests {
+    use sandcell_sandbox::Bound;
+
     use super::*;
 
     #[test]
@@ -188,13 +219,23 @@ mod tests {
             duration_sum: Duration::from_millis(1500),
             ..Counts::default()
         };
-        let page = metrics.render(&counts, (1, 2), 4);
+        let bound = Bound {
+            name: "open_files".to_owned(),
+            sandboxes: 40,
+            limit: "open files: 256".to_owned(),
+            remedy: "raise it".to_owned(),
+        };
+        let capacity = Capacity::of(vec![bound], 12, Some(256));
+        let page = metrics.render(&counts, Some(&capacity), (1, 2), 4);
         for line in [
             "sandcell_http_requests_total{route=\"/mcp\",status=\"200\"} 2",
             "sandcell_http_refused_total{reason=\"token\"} 1",
             "# TYPE sandcell_sandboxes gauge",
             "sandcell_sandboxes 3",
             "sandcell_http_sessions 2",
+            "sandcell_sandboxes_capacity{limit=\"open_files\"} 40",
+            "sandcell_open_files 12",
+            "sandcell_open_files_most 256",
             "sandcell_execution_seconds_bucket{le=\"0.005\"} 1",
             "sandcell_execution_seconds_bucket{le=\"+Inf\"} 2",
             "sandcell_execution_seconds_sum 1.5",

@@ -45,6 +45,8 @@ mod files;
 mod bad_input;
 // Many at once.
 mod concurrency;
+// Limits of the machine that bound how many there can be.
+mod capacity;
 // Packages: an index of our own, good and bad.
 mod packages;
 // Packages that mean harm, and a disk that is full.

@@ -11,6 +11,8 @@ const BIRTH_DEADLINE: Duration = Duration::from_secs(5);
 const REST: Duration = Duration::from_millis(50);
 /// At the most.
 const REST_MAX: Duration = Duration::from_millis(800);
+/// How many cradles that have ended a sandbox may be given before it is refused.
+const LOST_MAX: u32 = 3;
 /// How many control groups of ended sandboxes are kept for others.
 const FREE_GROUPS: usize = 32;
 
@@ -48,6 +50,8 @@ pub(super) struct Wanted {
     entered_by: Option<u64>,
     /// Its part of the processors.
     load: Load,
+    /// How many cradles that it was given had ended.
+    lost: u32,
 }
 
 /// Cradles, and who waits for one.
@@ -66,15 +70,19 @@ pub(super) struct Cradles {
     last: Option<(Request, bool)>,
 }
 
-/// Whether nobody is at the other end of a socket.
-fn is_gone(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected
-    )
-}
-
 impl Cradle {
+    /// Why it has ended, if it said so.
+    fn last_words(&self, buffer: &mut Vec<u8>) -> Option<StepError> {
+        while readable(&self.socket) {
+            match receive::<FromCradle>(self.socket.as_fd(), buffer) {
+                Ok(Some((FromCradle::Failed(error), _))) => return Some(error),
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return None,
+            }
+        }
+        None
+    }
+
     /// Ends it. Its group is empty then.
     fn end(self) -> Option<Group> {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
@@ -198,7 +206,10 @@ impl Keeper {
 
     pub(super) fn listen_to_nursery(&mut self) {
         if let Some(nursery) = &self.cradles.nursery {
-            self.deaf |= self.listener.listen(Token::Nursery, &nursery.socket).is_err();
+            self.deaf |= self
+                .listener
+                .listen(Token::Nursery, &nursery.socket, Interest::Messages)
+                .is_err();
         }
     }
 
@@ -211,7 +222,12 @@ impl Keeper {
         entered_by: Option<u64>,
         mut descriptors: Vec<OwnedFd>,
     ) -> bool {
-        if let Some(error) = self.broken.clone() {
+        let complete = descriptors.len() == 2;
+        let refused = match self.broken.clone() {
+            None if !complete || !self.may_stand_in_line() => Some(self.no_room()),
+            broken => broken,
+        };
+        if let Some(error) = refused {
             return self.tell(&FromLauncher::Failed { id, error }).is_ok();
         }
         let shows = match image.map(|image| self.open_image(image)).transpose() {
@@ -230,6 +246,7 @@ impl Keeper {
             descriptors,
             entered_by,
             load: Load::default(),
+            lost: 0,
         });
         self.serve_wanted()
     }
@@ -247,24 +264,35 @@ impl Keeper {
 
     /// Gives cradles to those who wait for one, and asks for as many as are missing. False when the server is gone.
     pub(super) fn serve_wanted(&mut self) -> bool {
-        loop {
-            while let Some((cradle, wanted)) = self.cradles.pair() {
+        while !self.cradles.wanted.is_empty() {
+            if self.may_begin()
+                && let Some((cradle, wanted)) = self.cradles.pair()
+            {
                 let id = wanted.id;
                 match self.begin(cradle, wanted) {
                     Ok(()) => self.listen(id),
                     Err(error) => {
-                        let error = StepError::new("start a process", None, &error);
                         if self.tell(&FromLauncher::Failed { id, error }).is_err() {
                             return false;
                         }
                     }
                 }
+                continue;
             }
-            if self.cradles.wanted.is_empty() {
-                return true;
+            let room = self.room();
+            if room == 0 {
+                if self.room_may_come() || self.cradles.are_ordered() {
+                    return true;
+                }
+                if !self.cradles.waiting.is_empty() {
+                    self.end_waiting();
+                } else if !self.fail_wanted(self.no_room()) {
+                    return false;
+                }
+                continue;
             }
             let mut failed = None;
-            for _ in 0..self.cradles.missing() {
+            for _ in 0..self.cradles.missing().min(usize::try_from(room).unwrap_or(usize::MAX)) {
                 failed = self.add_cradle().err();
                 if failed.is_some() {
                     break;
@@ -282,6 +310,16 @@ impl Keeper {
             }
             // Without a nursery those that were added are there already.
         }
+        true
+    }
+
+    /// What waits to become a sandbox gives its descriptors back.
+    fn end_waiting(&mut self) {
+        for cradle in std::mem::take(&mut self.cradles.waiting) {
+            let group = cradle.end();
+            self.give_up(group);
+        }
+        self.cradles.has_failed();
     }
 
     /// Where there are more than shall wait, one that nobody wants gives way to one that was just made.
@@ -310,7 +348,7 @@ impl Keeper {
     }
 
     /// Tells a cradle what to become.
-    fn begin(&mut self, mut cradle: Cradle, wanted: Wanted) -> io::Result<()> {
+    fn begin(&mut self, mut cradle: Cradle, mut wanted: Wanted) -> Result<(), StepError> {
         let borrowed: Vec<_> = wanted.descriptors.iter().map(AsFd::as_fd).collect();
         let limited = cradle
             .group
@@ -318,18 +356,23 @@ impl Keeper {
             .map_or(Ok(()), |group| group.limit(&wanted.request));
         match limited.and_then(|()| send(cradle.socket.as_fd(), &wanted.message, &borrowed)) {
             Ok(()) => {}
-            // A waiting process was killed (by the kernel, for memory); take another.
+            // A waiting process was killed (by the kernel, for memory), or could not get ready; take another.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                let said = cradle.last_words(&mut self.buffer);
                 let group = cradle.end();
                 self.give_up(group);
                 drop(borrowed);
+                wanted.lost += 1;
+                if wanted.lost > LOST_MAX {
+                    return Err(said.unwrap_or_else(|| StepError::new("start a process", None, &error)));
+                }
                 self.cradles.wanted.push_front(wanted);
                 return Ok(());
             }
             Err(error) => {
                 let group = cradle.end();
                 self.give_up(group);
-                return Err(error);
+                return Err(StepError::new("start a process", None, &error));
             }
         }
         let folder = self.prepared.bare.as_ref().map(|bare| bare.folder_of(cradle.pid));
@@ -356,7 +399,6 @@ impl Keeper {
             load: Load::default(),
             namespaces: None,
             lane: Vec::new(),
-            entrances: None,
             door: None,
             visitor: None,
             called: false,
@@ -466,9 +508,20 @@ impl Keeper {
         let mut buffer = std::mem::take(&mut self.buffer);
         let received = receive(nursery.socket.as_fd(), &mut buffer);
         self.buffer = buffer;
-        let Ok(Some((answer, mut descriptors))) = received else {
-            self.close_nursery();
-            return self.serve_wanted();
+        let (answer, mut descriptors) = match received {
+            Ok(Some(received)) => received,
+            // Who was born finds nobody at its socket and ends.
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+                self.strays = true;
+                (
+                    FromNursery::Failed(StepError::new("start a process", None, &error)),
+                    Vec::new(),
+                )
+            }
+            Ok(None) | Err(_) => {
+                self.close_nursery();
+                return self.serve_wanted();
+            }
         };
         let Some(order) = self.cradles.orders.pop_front() else {
             return true;
@@ -513,10 +566,7 @@ impl Keeper {
     pub(super) fn discard_cradles(&mut self) {
         self.cradles.wanted.clear();
         self.close_nursery();
-        for cradle in std::mem::take(&mut self.cradles.waiting) {
-            let group = cradle.end();
-            self.give_up(group);
-        }
+        self.end_waiting();
         for group in self.cradles.free.drain(..) {
             let _ = group.remove();
         }

@@ -1,5 +1,8 @@
 //! One sandbox as the launcher sees it: what is heard of it while it is made, its end, and what it uses.
 
+use rustix::process::{PidfdFlags, WaitIdStatus, kill_process, pidfd_open};
+
+use super::ready::Interest;
 use super::*;
 
 impl Jail {
@@ -18,10 +21,13 @@ impl Jail {
                 let Some(pidfd) = descriptors.pop() else { return false };
                 *first = Some((pid, pidfd));
                 // Without namespaces nothing can be attached.
-                let found = self.folder.is_none().then(|| Namespaces::of(pid)).transpose();
+                let found = self
+                    .folder
+                    .is_none()
+                    .then(|| Namespaces::of(pid, enterable))
+                    .transpose();
                 let mapped = found.and_then(|found| {
                     self.namespaces = found;
-                    self.entrances = enterable.then(|| Entrances::of(pid)).transpose()?;
                     group_id.map_or(Ok(()), |group| map_ids(pid, self.host_id, group))
                 });
                 match mapped.and_then(|()| send(socket.as_fd(), &ToCradle::Mapped, &[])) {
@@ -36,15 +42,14 @@ impl Jail {
                 }
             }
             Ok(Some((FromCradle::Stands, handed))) => {
-                let mut handed = handed.into_iter();
-                if let (Some(user), Some(mount)) = (handed.next(), handed.next()) {
-                    self.namespaces = Some(Namespaces { user, mount });
+                let pid = first.as_ref().map_or(0, |(pid, _)| *pid);
+                match Namespaces::handed(pid, handed) {
+                    Ok(found) => {
+                        self.namespaces = Some(found);
+                        return false;
+                    }
+                    Err(error) => StepError::new("hand namespaces over", None, &error),
                 }
-                self.entrances = handed.next().map(|pid| Entrances {
-                    pid,
-                    others: handed.collect(),
-                });
-                return false;
             }
             Ok(Some((FromCradle::Lane, lane))) => {
                 self.lane = lane;
@@ -68,6 +73,7 @@ impl Jail {
                 None,
                 &io::Error::from_raw_os_error(libc::ECHILD),
             ),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return false,
             Err(error) => StepError::new("hear from the sandbox's process", None, &error),
         };
         self.give_up(error);
@@ -128,23 +134,53 @@ impl Jail {
                 ..
             } if self.folder.is_some() => State::Running {
                 pid,
-                pidfd: cradle,
+                pidfd: Some(cradle),
                 guarded: Some(Guarded { first, socket }),
             },
             State::Starting { socket, .. } => {
-                self.door = (self.entrances.is_some() || self.visitor.is_some()).then_some(socket);
-                if let Some(door) = &self.door {
-                    // Nobody inside holds the launcher up.
-                    let _ = rustix::fs::fcntl_setfl(door, rustix::fs::OFlags::NONBLOCK);
-                }
+                let entered = self.visitor.is_some() || self.namespaces.as_ref().is_some_and(Namespaces::are_open);
+                // Nobody inside holds the launcher up. Of a sandbox with a door its hang-up tells the end.
+                let nonblocking = rustix::fs::OFlags::NONBLOCK;
+                self.door = (entered && rustix::fs::fcntl_setfl(&socket, nonblocking).is_ok()).then_some(socket);
                 State::Running {
                     pid,
-                    pidfd: first,
+                    pidfd: self.door.is_none().then_some(first),
                     guarded: None,
                 }
             }
             other => other,
         };
+        if self.visitor.is_none() {
+            self.hold_less();
+        }
+    }
+
+    /// Lets go of what can be found again when it is needed.
+    pub(super) fn hold_less(&mut self) {
+        let (State::Running { pid, .. }, None) = (&self.state, &self.folder) else {
+            return;
+        };
+        if let Some(namespaces) = &mut self.namespaces {
+            namespaces.let_go();
+        }
+        if let Some(group) = &mut self.group {
+            group.name_private_files(format!("{}/proc/{pid}/root{}", place::host(), cradle::PRIVATE_FILES));
+        }
+    }
+
+    /// The sandbox's door is of no more use. It stays where its first process cannot be heard of otherwise. False then.
+    pub(super) fn close_door(&mut self) -> bool {
+        let State::Running { pid, pidfd, .. } = &mut self.state else {
+            return true;
+        };
+        if pidfd.is_none() {
+            let first = i32::try_from(*pid).ok().and_then(Pid::from_raw);
+            *pidfd = first.and_then(|first| pidfd_open(first, PidfdFlags::empty()).ok());
+        }
+        if pidfd.is_some() {
+            self.door = None;
+        }
+        pidfd.is_some()
     }
 
     pub(super) fn kill(&mut self) {
@@ -155,8 +191,14 @@ impl Jail {
             } => {
                 let _ = pidfd_send_signal(&guarded.first, Signal::KILL);
             }
-            State::Running { pidfd, .. } => {
+            State::Running { pidfd: Some(pidfd), .. } => {
                 let _ = pidfd_send_signal(pidfd, Signal::KILL);
+            }
+            // A child of this process, and not reaped: the number is still its own.
+            State::Running { pid, pidfd: None, .. } => {
+                if let Some(pid) = i32::try_from(*pid).ok().and_then(Pid::from_raw) {
+                    let _ = kill_process(pid, Signal::KILL);
+                }
             }
             State::Starting { cradle, first, .. } => {
                 let first = first.as_ref().map(|(_, pidfd)| pidfd);
@@ -190,7 +232,7 @@ impl Jail {
         // Its process namespace does not end before.
         self.reap_visitor();
         match &self.state {
-            State::Running { pidfd, .. } => gone(pidfd),
+            State::Running { .. } => !matches!(self.state.ended(), Ok(None)),
             State::Starting { cradle, first, .. } => {
                 // Whoever was called into it is reaped as a stray.
                 self.visitor = None;
@@ -221,18 +263,21 @@ impl Jail {
     }
 
     /// The descriptors that tell of it. One that has ended has none.
-    pub(super) fn heard_by(&self, id: u64) -> impl Iterator<Item = (Token, &OwnedFd)> {
+    pub(super) fn heard_by(&self, id: u64) -> impl Iterator<Item = (Token, &OwnedFd, Interest)> {
+        let messages = |fd| (Token::Jail(id), fd, Interest::Messages);
         let (first, second) = match &self.state {
-            State::Starting { socket, .. } => (Some(socket), None),
+            State::Starting { socket, .. } => (Some(messages(socket)), None),
             State::Running { pidfd, guarded, .. } => {
                 let guardian = guarded.as_ref().filter(|_| !self.disk_full);
-                (Some(pidfd), guardian.map(|guarded| &guarded.socket))
+                let by_door = self.door.as_ref().map(|door| (Token::Jail(id), door, Interest::HangUp));
+                let own = pidfd.as_ref().map(messages).or(by_door);
+                (own, guardian.map(|guarded| messages(&guarded.socket)))
             }
             State::Ended { .. } => (None, None),
         };
         let visitor = first.and_then(|_| self.visitor_end());
-        let own = first.into_iter().chain(second).map(move |fd| (Token::Jail(id), fd));
-        own.chain(visitor.map(|fd| (Token::Visitor(id), fd)))
+        let visitor = visitor.map(|fd| (Token::Visitor(id), fd, Interest::Messages));
+        first.into_iter().chain(second).chain(visitor)
     }
 
     pub(super) fn visitor_pid(&self) -> Option<Pid> {
@@ -282,6 +327,21 @@ impl Jail {
                     channel: self.visitor.as_ref().and_then(Visitor::channel),
                 },
             ),
+        }
+    }
+}
+
+impl State {
+    /// The exit status of the process whose end is the sandbox's, if it runs and has ended. Nobody learns it a second time.
+    pub(super) fn ended(&self) -> rustix::io::Result<Option<WaitIdStatus>> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        match self {
+            Self::Running { pidfd: Some(pidfd), .. } => waitid(WaitId::PidFd(pidfd.as_fd()), options),
+            Self::Running { pid, pidfd: None, .. } => match i32::try_from(*pid).ok().and_then(Pid::from_raw) {
+                Some(pid) => waitid(WaitId::Pid(pid), options),
+                None => Err(rustix::io::Errno::CHILD),
+            },
+            Self::Starting { .. } | Self::Ended { .. } => Ok(None),
         }
     }
 }

@@ -48,6 +48,15 @@ impl Token {
     }
 }
 
+/// The events of a descriptor that wake the launcher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Interest {
+    /// There is something to read, or nobody is at the other end.
+    Messages,
+    /// Nobody is at the other end. What there is to read is for somebody else.
+    HangUp,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Ready {
     pub(super) requests: bool,
@@ -75,9 +84,13 @@ impl Listener {
     }
 
     /// Is woken once by this descriptor.
-    pub(super) fn listen(&self, token: Token, fd: &OwnedFd) -> io::Result<()> {
+    pub(super) fn listen(&self, token: Token, fd: &OwnedFd, interest: Interest) -> io::Result<()> {
         let data = epoll::EventData::new_u64(token.number());
-        let once = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        // A hang-up is told in any case.
+        let once = match interest {
+            Interest::Messages => epoll::EventFlags::IN | epoll::EventFlags::ONESHOT,
+            Interest::HangUp => epoll::EventFlags::ONESHOT,
+        };
         match epoll::modify(&self.epoll, fd.as_fd(), data, once) {
             Err(rustix::io::Errno::NOENT) => Ok(epoll::add(&self.epoll, fd.as_fd(), data, once)?),
             other => Ok(other?),
@@ -132,12 +145,16 @@ mod tests {
             tv_sec: 0,
             tv_nsec: 1_000_000,
         };
-        listener.listen(Token::Jail(3), &near).unwrap();
+        listener.listen(Token::Jail(3), &near, Interest::Messages).unwrap();
         assert!(listener.wait(Some(&soon)).unwrap().idle);
         rustix::io::write(&far, b"x").unwrap();
         assert_eq!(listener.wait(Some(&soon)).unwrap().jails, [3]);
         assert!(listener.wait(Some(&soon)).unwrap().idle);
-        listener.listen(Token::Jail(3), &near).unwrap();
+        listener.listen(Token::Jail(3), &near, Interest::Messages).unwrap();
+        assert_eq!(listener.wait(Some(&soon)).unwrap().jails, [3]);
+        listener.listen(Token::Jail(3), &near, Interest::HangUp).unwrap();
+        assert!(listener.wait(Some(&soon)).unwrap().idle);
+        drop(far);
         assert_eq!(listener.wait(Some(&soon)).unwrap().jails, [3]);
     }
 }

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags, fstat, stat};
+use rustix::fs::stat;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus};
 use rustix::process::{pidfd_open, pidfd_send_signal, waitid};
 
@@ -17,6 +17,7 @@ use super::{Jail, Keeper, State};
 use crate::calls::Handed;
 use crate::cgroup::Group;
 use crate::launcher::attach::view;
+use crate::launcher::namespaces::Namespaces;
 use crate::launcher::parent::{FromParent, Parent, ToParent};
 use crate::plan::place;
 use crate::watch;
@@ -24,33 +25,6 @@ use crate::wire::{AtDoor, FromLauncher, StepError, pair, receive, send};
 
 /// How long a child may take until the launcher hears of it.
 const ENTER_DEADLINE: Duration = Duration::from_secs(5);
-
-/// The namespaces of a sandbox by which it can be entered, beside the two by which folders are attached. They are opened
-/// while it is made: once its first process has hidden itself, an ordinary user's launcher may not look at it any more.
-pub(super) struct Entrances {
-    pub(super) pid: OwnedFd,
-    pub(super) others: Vec<OwnedFd>,
-}
-
-impl Entrances {
-    pub(super) fn of(pid: u32) -> io::Result<Self> {
-        let open = |name: &str| {
-            let path = format!("{}/proc/{pid}/ns/{name}", place::host());
-            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        };
-        let mut others = vec![open("net")?, open("ipc")?, open("uts")?, open("cgroup")?];
-        // Some kernels have none for time.
-        match open("time") {
-            Ok(time) => others.push(time),
-            Err(rustix::io::Errno::NOENT) => {}
-            Err(error) => return Err(error.into()),
-        }
-        Ok(Self {
-            pid: open("pid")?,
-            others,
-        })
-    }
-}
 
 /// A child of a parent in a sandbox, or on its way there.
 pub(super) enum Visitor {
@@ -173,7 +147,7 @@ impl Keeper {
             && made
         {
             self.let_in(id, child);
-        } else if (made || jail.entrances.is_some())
+        } else if (made || jail.namespaces.as_ref().is_some_and(Namespaces::are_open))
             && let Some(number) = jail.invited.take()
         {
             self.enter(id, number);
@@ -188,32 +162,32 @@ impl Keeper {
         let lives = |jail: &&mut Jail| !matches!(jail.state, State::Ended { .. });
         let jail = self.jails.get_mut(&id).filter(lives);
         let jail = jail.ok_or_else(|| missing("find the sandbox"))?;
-        let namespaces = jail.namespaces.as_ref();
-        let namespaces = namespaces.ok_or_else(|| missing("find the sandbox's namespaces"))?;
-        let ways = jail.entrances.take().ok_or_else(|| missing("find a way in"))?;
+        let open = jail.namespaces.as_mut().filter(|namespaces| namespaces.are_open());
+        let namespaces = open.ok_or_else(|| missing("find a way in"))?;
+        let ways = namespaces.entrances();
+        let ways = ways.map_err(|error| StepError::new("open the sandbox's namespaces", None, &error))?;
         if !parent.is_single() {
             parent.kill();
             return Err(missing("find a parent with one thread"));
         }
         let with_it = Handed {
-            namespaces: 2 + ways.others.len(),
+            namespaces: ways.all.len(),
             groups: jail.group.as_ref().map_or(0, Group::count_entrances),
         };
         parent.show_the_way(&self.prepared, jail.request, with_it)?;
         jail.called = true;
-        let mut ask = || -> io::Result<(OwnedFd, u64)> {
+        let mut ask = || -> io::Result<OwnedFd> {
             let (go, wait) = pair()?;
-            let handed = [&ways.pid, &namespaces.user].into_iter().chain(&ways.others);
-            let handed = handed.chain([&wait]).map(AsFd::as_fd);
+            let handed = ways.descriptors().chain([wait.as_fd()]);
             send(parent.socket.as_fd(), &ToParent::Enter {}, &handed.collect::<Vec<_>>())?;
             parent.asked.push_back(id);
-            Ok((go, fstat(&ways.pid)?.st_ino))
+            Ok(go)
         };
-        let (go, namespace) = ask().map_err(|error| StepError::new("ask the parent", None, &error))?;
+        let go = ask().map_err(|error| StepError::new("ask the parent", None, &error))?;
         jail.visitor = Some(Visitor::Called {
             parent: number,
             go,
-            namespace,
+            namespace: ways.pid_number,
             channel: parent.channel,
             since: Instant::now(),
             told: None,
@@ -424,15 +398,13 @@ impl Jail {
             self.announce(inside)?;
         }
         // Not before: until it is made, its mount namespace shows the host, and its door is the launcher's ear.
-        let own = [
-            self.namespaces.as_ref().map(|namespaces| &namespaces.mount),
-            self.door.as_ref(),
-        ];
-        let [Some(files), Some(door)] = own else {
+        let (Some(namespaces), Some(door)) = (&self.namespaces, &self.door) else {
             return Err(missing("find the sandbox's door"));
         };
-        let fds: Vec<_> = [files, door].into_iter().chain(&beside).map(AsFd::as_fd).collect();
+        let files = namespaces.mount().map_err(named("open the sandbox's namespaces"))?;
+        let fds: Vec<_> = [&files, door].into_iter().chain(&beside).map(AsFd::as_fd).collect();
         send(go.as_fd(), &1, &fds).map_err(named("let the child go on"))?;
+        self.hold_less();
         let joining = joins.then(|| Joining {
             socket: go,
             inside,
@@ -501,9 +473,10 @@ impl Jail {
             Err(_) => None,
         };
         self.visitor = None;
-        if let Some(door) = self.door.take() {
+        if let Some(door) = &self.door {
             let _ = send(door.as_fd(), &end_of(status.as_ref()), &[]);
         }
+        self.close_door();
     }
 }
 

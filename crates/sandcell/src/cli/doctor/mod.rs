@@ -1,6 +1,7 @@
 //! `sandcell doctor`: what this machine can isolate, why not more, and whether it holds.
 
 mod attacks;
+mod capacity;
 mod host;
 mod lure;
 mod siege;
@@ -19,6 +20,7 @@ use super::install::{self, Configured};
 use super::output::{self, Printed, Style, safe};
 use crate::config::Settings;
 use crate::wiring::{self, Launcher};
+use capacity::Room;
 use host::Advice;
 use siege::Siege;
 
@@ -55,6 +57,7 @@ struct Report {
     /// What else keeps code from being run: settings that cannot be read, a base that is not there.
     problems: Vec<Failure>,
     host: Vec<Advice>,
+    room: Room,
     clients: Vec<Configured>,
 }
 
@@ -92,6 +95,7 @@ pub(super) fn run(args: &DoctorArgs, settings: Settings, launcher: Launcher) -> 
 
 async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     let floor = settings.isolation_min;
+    let allowed = u64::try_from(settings.engine.sandboxes).unwrap_or(u64::MAX);
     // A look at the machine is not bound by how little its sandboxes get.
     settings.engine.limits.processes = settings.engine.limits.processes.max(32);
     let uv = uv(&settings);
@@ -122,6 +126,10 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
         level: wired.level(),
         floor,
         host: host::advice(situation(&layers)),
+        room: Room {
+            capacity: wired.engine.capacity(),
+            allowed,
+        },
         clients: install::configured(),
         layers,
         left_out: left_out(&wired.engine),
@@ -273,6 +281,7 @@ fn as_json(report: &Report) -> serde_json::Value {
             "remedy": npm.is_err().then_some(GET_NPM),
         })),
         "host": report.host,
+        "capacity": report.room.as_json(),
         "clients": report.clients.iter().map(|row| json!({
             "client": row.client,
             "file": row.file,
@@ -345,6 +354,7 @@ fn as_text(report: &Report, style: Style) -> String {
             .map(|siege| attacks_text(siege, style))
             .unwrap_or_default(),
     );
+    text.push_str(&report.room.as_text(style));
     text.push_str(&host_text(&report.host, style));
     text.push_str(&clients_text(&report.clients, style));
     text
@@ -569,6 +579,10 @@ mod tests {
                 reason: "the log is open",
                 remedy: "sudo sysctl -w kernel.dmesg_restrict=1".to_owned(),
             }],
+            room: Room {
+                capacity: None,
+                allowed: 256,
+            },
             clients: Vec::new(),
         }
     }

@@ -1,0 +1,325 @@
+//! The limits of this machine that bound the number of sandboxes, and the answer to who finds one reached.
+
+use std::io;
+
+use sandcell_jail::cgroup;
+use sandcell_jail::open_files::{self, OpenFiles};
+use sandcell_jail::wire::{Report, StepError};
+use sandcell_sandbox::{Bound, Capacity, Code, Failure, SandboxError};
+
+/// The server's descriptors of one idle sandbox: the agent's socket, and what leads past it to an interpreter.
+const FILES_IN_SERVER: u64 = 5;
+/// The launcher's, where it can open the rest again: the door, and the interpreter's process.
+const FILES_IN_LAUNCHER: u64 = 2;
+/// The launcher's where it cannot, as an ordinary user's: the namespaces and the private files are held, too.
+const FILES_HELD: u64 = 11;
+/// What the launcher has without sandboxes, and keeps back.
+const LAUNCHER_OWN: u64 = 56;
+/// First process, and an interpreter with its frozen copy.
+const PROCESSES: u64 = 3;
+/// Memory of an idle sandbox with an interpreter, in bytes, as measured.
+const MEMORY: u64 = 6 << 20;
+/// The server's own memory and that of what it starts, in bytes.
+const MEMORY_OWN: u64 = 128 << 20;
+/// Namespaces of a kind that are no sandbox's.
+const NAMESPACES_OWN: u64 = 8;
+/// Host ids that one launcher hands out as root: one sandbox has one.
+const IDS: u64 = 1 << 14;
+/// Sandboxes for which room is left where one is made that nobody waits for.
+const AHEAD: u64 = 4;
+const SERVER_FILES: &str = "/proc/self/fd";
+
+/// What of the machine is asked again and again.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Machine {
+    root: bool,
+    /// Files that the launcher may have open.
+    launcher_files: u64,
+}
+
+impl Machine {
+    pub(super) const fn new(found: &Report) -> Self {
+        Self {
+            root: found.root,
+            launcher_files: found.open_files,
+        }
+    }
+
+    /// Everything that bounds the number of sandboxes.
+    pub(super) fn capacity(self, sandboxes_now: u64) -> Capacity {
+        let files = OpenFiles::now();
+        let open = open_files::count(SERVER_FILES).unwrap_or(0);
+        let mut bounds = vec![self.open_files(files, open, sandboxes_now)];
+        bounds.extend(self.processes());
+        bounds.extend(memory());
+        bounds.extend(self.namespaces());
+        Capacity::of(bounds, open, files.soft)
+    }
+
+    fn open_files(self, files: OpenFiles, open: u64, sandboxes_now: u64) -> Bound {
+        let most = files.most();
+        let own = open.saturating_sub(sandboxes_now.saturating_mul(FILES_IN_SERVER));
+        let server = most.saturating_sub(own + reserve(most)) / FILES_IN_SERVER;
+        let each = if self.root { FILES_IN_LAUNCHER } else { FILES_HELD };
+        let launcher = self.launcher_files.saturating_sub(LAUNCHER_OWN) / each;
+        let number = |limit: Option<u64>| limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
+        Bound {
+            name: "open_files".to_owned(),
+            sandboxes: server.min(launcher),
+            limit: format!(
+                "open files of one process: soft limit {}, hard limit {} (RLIMIT_NOFILE)",
+                number(files.soft),
+                number(files.hard)
+            ),
+            remedy: files_remedy().to_owned(),
+        }
+    }
+
+    fn processes(self) -> Option<Bound> {
+        use rustix::process::{Resource, getrlimit};
+        let own = getrlimit(Resource::Nproc).current.filter(|_| !self.root);
+        let candidates = [
+            (
+                own,
+                "processes of this user (RLIMIT_NPROC)",
+                "`ulimit -u 65536` before the server starts, or LimitNPROC=65536 in its systemd unit",
+            ),
+            (
+                cgroup::outer_limit("pids", "pids.max"),
+                "processes of the server's control group (pids.max)",
+                "TasksMax=infinity in the server's systemd unit, or `docker run --pids-limit=-1`",
+            ),
+            (
+                number("/proc/sys/kernel/pid_max"),
+                "processes of this machine (kernel.pid_max)",
+                "`sudo sysctl -w kernel.pid_max=4194304`",
+            ),
+            (
+                number("/proc/sys/kernel/threads-max"),
+                "threads of this machine (kernel.threads-max)",
+                "`sudo sysctl -w kernel.threads-max=1000000`",
+            ),
+        ];
+        let found = candidates
+            .into_iter()
+            .filter_map(|(limit, name, remedy)| Some((limit?, name, remedy)));
+        let (limit, name, remedy) = found.min_by_key(|(limit, ..)| *limit)?;
+        Some(Bound {
+            name: "processes".to_owned(),
+            sandboxes: limit / PROCESSES,
+            limit: format!("{name}: {limit}"),
+            remedy: remedy.to_owned(),
+        })
+    }
+
+    fn namespaces(self) -> Option<Bound> {
+        let kinds = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"];
+        let found = kinds.iter().filter_map(|kind| {
+            let name = format!("user.max_{kind}_namespaces");
+            Some((number(&format!("/proc/sys/{}", name.replace('.', "/")))?, name))
+        });
+        let (limit, name) = found.min()?;
+        let remedy = format!("`sudo sysctl -w {name}=100000`");
+        let fit = limit.saturating_sub(NAMESPACES_OWN);
+        Some(Bound {
+            name: "namespaces".to_owned(),
+            sandboxes: if self.root { fit.min(IDS) } else { fit },
+            limit: format!("namespaces of one kind ({name}): {limit}"),
+            remedy,
+        })
+    }
+
+    /// Whether this process has files left for one more sandbox, beside so many in the making.
+    pub(super) fn room(self, making: u64, ahead: bool) -> Result<(), SandboxError> {
+        let most = OpenFiles::now().most();
+        let Ok(open) = open_files::count(SERVER_FILES) else {
+            return Err(self.lacking("count the open files", libc_errno::EMFILE));
+        };
+        let others = if ahead { making + AHEAD } else { making };
+        let needed = reserve(most) + (others + 1).saturating_mul(FILES_IN_SERVER);
+        if most.saturating_sub(open) >= needed {
+            return Ok(());
+        }
+        Err(self.lacking(
+            &format!("find open files for it in the server ({open} of {most} are open)"),
+            libc_errno::EMFILE,
+        ))
+    }
+
+    /// A sandbox that could not be made: if the machine lacks something, which limit that is.
+    pub(super) fn step_failed(self, error: StepError) -> SandboxError {
+        if is_lack(error.errno) {
+            self.lacking(&error.step, error.errno)
+        } else {
+            super::report::step_failed(error)
+        }
+    }
+
+    /// The same for what failed on this side.
+    pub(super) fn name_limit(self, error: SandboxError) -> SandboxError {
+        match error {
+            SandboxError::Setup { step, source } => match source.raw_os_error() {
+                Some(errno) if is_lack(errno) => self.lacking(&step, errno),
+                _ => SandboxError::Setup { step, source },
+            },
+            other => other,
+        }
+    }
+
+    fn lacking(self, step: &str, errno: i32) -> SandboxError {
+        let said = io::Error::from_raw_os_error(errno);
+        let capacity = self.capacity(0);
+        let bound = |name: &str| {
+            capacity
+                .bound(name)
+                .map(|bound| (bound.limit.clone(), bound.remedy.clone()))
+        };
+        let named = match errno {
+            libc_errno::EMFILE | libc_errno::ETOOMANYREFS => bound("open_files"),
+            libc_errno::ENFILE => Some((
+                "open files of this machine (fs.file-max)".to_owned(),
+                "`sudo sysctl -w fs.file-max=1000000`".to_owned(),
+            )),
+            libc_errno::EAGAIN => bound("processes"),
+            libc_errno::ENOSPC if step.contains("namespace") => bound("namespaces"),
+            libc_errno::ENOMEM | libc_errno::ENOBUFS => bound("memory"),
+            _ => None,
+        };
+        let (limit, remedy) = named.unwrap_or_else(|| {
+            (
+                "a limit of this machine".to_owned(),
+                "`sandcell doctor` on the host shows the limits that it knows".to_owned(),
+            )
+        });
+        SandboxError::Refused(Box::new(Failure::new(
+            Code::LimitReached,
+            format!("no more sandboxes fit: {limit}; failed to {step}: {said}"),
+            format!(
+                "close a sandbox that is no longer needed and try again; the operator can raise the limit: {remedy}"
+            ),
+        )))
+    }
+}
+
+/// Error numbers that say that something is used up.
+mod libc_errno {
+    use rustix::io::Errno;
+
+    pub(super) const EAGAIN: i32 = Errno::AGAIN.raw_os_error();
+    pub(super) const EMFILE: i32 = Errno::MFILE.raw_os_error();
+    pub(super) const ENFILE: i32 = Errno::NFILE.raw_os_error();
+    pub(super) const ENOBUFS: i32 = Errno::NOBUFS.raw_os_error();
+    pub(super) const ENOMEM: i32 = Errno::NOMEM.raw_os_error();
+    pub(super) const ENOSPC: i32 = Errno::NOSPC.raw_os_error();
+    pub(super) const ETOOMANYREFS: i32 = Errno::TOOMANYREFS.raw_os_error();
+}
+
+const fn is_lack(errno: i32) -> bool {
+    matches!(
+        errno,
+        libc_errno::EAGAIN
+            | libc_errno::EMFILE
+            | libc_errno::ENFILE
+            | libc_errno::ENOBUFS
+            | libc_errno::ENOMEM
+            | libc_errno::ENOSPC
+            | libc_errno::ETOOMANYREFS
+    )
+}
+
+/// Files that are kept back for connections, history and the like.
+fn reserve(most: u64) -> u64 {
+    (most / 8).clamp(16, 64)
+}
+
+fn files_remedy() -> &'static str {
+    "`ulimit -n 65536` before the server starts, LimitNOFILE=65536 in its systemd unit, or `docker run --ulimit nofile=65536:65536`"
+}
+
+fn memory() -> Option<Bound> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let machine = line.split_whitespace().next()?.parse::<u64>().ok()? << 10;
+    let group = cgroup::outer_limit("memory", "memory.max").filter(|group| *group < machine);
+    let (limit, name, remedy) = match group {
+        Some(group) => (
+            group,
+            "memory of the server's control group",
+            "a larger MemoryMax= in the server's systemd unit, or `docker run --memory`",
+        ),
+        None => (machine, "memory of this machine", "a machine with more memory"),
+    };
+    Some(Bound {
+        name: "memory".to_owned(),
+        sandboxes: limit.saturating_sub(MEMORY_OWN) / MEMORY,
+        limit: format!("{name}: {} MiB, {} MiB for an idle sandbox", limit >> 20, MEMORY >> 20),
+        remedy: remedy.to_owned(),
+    })
+}
+
+fn number(path: &str) -> Option<u64> {
+    std::fs::read_to_string(path)
+        .ok()?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MACHINE: Machine = Machine {
+        root: true,
+        launcher_files: 256,
+    };
+
+    fn failure(error: SandboxError) -> Failure {
+        error.into()
+    }
+
+    #[test]
+    fn what_is_used_up_is_named_with_the_way_to_raise_it() {
+        for (errno, step, name, remedy) in [
+            (libc_errno::EMFILE, "start a process", "RLIMIT_NOFILE", "LimitNOFILE="),
+            (libc_errno::ENFILE, "start a process", "fs.file-max", "fs.file-max="),
+            (libc_errno::EAGAIN, "make namespaces", "process", ""),
+            (
+                libc_errno::ENOSPC,
+                "make namespaces",
+                "_namespaces",
+                "sysctl -w user.max_",
+            ),
+            (libc_errno::ENOMEM, "make namespaces", "memory", ""),
+        ] {
+            let failed = StepError {
+                step: step.to_owned(),
+                layer: Some("user_namespace".to_owned()),
+                errno,
+            };
+            let told = failure(MACHINE.step_failed(failed));
+            assert_eq!(told.code, Code::LimitReached, "{told}");
+            assert!(told.message.contains(name), "{told}");
+            assert!(told.remedy.contains(remedy), "{told}");
+        }
+        let missing = StepError {
+            step: "make namespaces".to_owned(),
+            layer: Some("user_namespace".to_owned()),
+            errno: 1,
+        };
+        assert_eq!(failure(MACHINE.step_failed(missing)).code, Code::IsolationUnavailable);
+    }
+
+    #[test]
+    fn the_launchers_files_bound_the_capacity_as_the_servers_do() {
+        let bound = MACHINE.capacity(0);
+        let files = bound.bound("open_files").unwrap();
+        assert!(files.sandboxes <= (256 - LAUNCHER_OWN) / FILES_IN_LAUNCHER, "{files:?}");
+        let more = Machine {
+            launcher_files: 100_000,
+            ..MACHINE
+        };
+        assert!(more.capacity(0).bound("open_files").unwrap().sandboxes >= files.sandboxes);
+    }
+}
