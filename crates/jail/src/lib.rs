@@ -18,6 +18,8 @@ pub mod lane;
 pub mod launcher;
 pub mod masked;
 #[cfg(target_os = "linux")]
+mod outer;
+#[cfg(target_os = "linux")]
 pub mod plan;
 #[cfg(target_os = "linux")]
 pub mod process_level;
@@ -36,6 +38,8 @@ mod watch;
 #[cfg(target_os = "linux")]
 pub mod wire;
 
+#[cfg(target_os = "linux")]
+pub use outer::withstand_limits;
 #[cfg(target_os = "linux")]
 pub use sys::fd::adopt;
 #[cfg(target_os = "linux")]

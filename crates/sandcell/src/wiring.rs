@@ -41,6 +41,12 @@ pub(crate) fn become_launcher_if_asked() {
     native::become_launcher_if_asked();
 }
 
+/// Lives with limits that somebody else has set for this process, as far as that can be done.
+pub(crate) fn withstand_limits() {
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    sandcell_jail::withstand_limits();
+}
+
 /// Lets the allocator give back what was freed. Before the first thread, and not for the launcher, which frees little.
 pub(crate) fn give_back_early() {
     #[cfg(all(target_os = "linux", feature = "native"))]

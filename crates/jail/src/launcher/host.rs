@@ -93,7 +93,7 @@ impl Ground {
     pub(super) fn lay() -> Self {
         let empty_environment = is_environment_empty();
         let ids = own_ids();
-        let root = ids.0 == 0 && holds_admin() && in_first_user_namespace();
+        let root = ids.0 == 0 && holds_roots_powers() && in_first_user_namespace();
         let before = if root { Before::open() } else { None };
         let possible = match before {
             Some(_) => Ok(()),
@@ -225,6 +225,7 @@ pub(super) fn prepare(ground: Option<Ground>, template: Template) -> Result<Prep
     let mut host = Host {
         root,
         memory_is_charged: found.is_ok(),
+        first_is_reached: !root && ids.0 == 0,
         ..Host::default()
     };
     let mounts = step("read the mount table", Some("private_root"), MountTable::read())?;
@@ -417,10 +418,16 @@ fn is_environment_empty() -> bool {
     std::fs::read("/proc/self/environ").is_ok_and(|environment| environment.is_empty())
 }
 
-/// Root without the right to mount (a container) works as an ordinary user does.
-fn holds_admin() -> bool {
-    rustix::thread::capabilities(None)
-        .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN))
+/// Root that lacks one of the powers that making sandboxes as root takes (a container) works as an ordinary user does.
+fn holds_roots_powers() -> bool {
+    use rustix::thread::CapabilitySet;
+    let needed = CapabilitySet::SYS_ADMIN
+        | CapabilitySet::SYS_PTRACE
+        | CapabilitySet::SETUID
+        | CapabilitySet::SETGID
+        | CapabilitySet::MKNOD
+        | CapabilitySet::KILL;
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
 }
 
 /// Root of a user namespace (a container without root) can mount, but make no device nodes and map no ids; it works as an

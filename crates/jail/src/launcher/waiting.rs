@@ -175,7 +175,9 @@ fn until_mapped() -> io::Result<()> {
 fn hand_over(socket: &OwnedFd) -> io::Result<()> {
     let mut found = Vec::with_capacity(HANDED.len());
     for name in HANDED {
-        let path = format!("{}/proc/self/ns/{name}", place::host());
+        // That of its children: where a process is made without clone3 its own is the launcher's.
+        let file = if name == "time" { "time_for_children" } else { name };
+        let path = format!("{}/proc/self/ns/{file}", place::host());
         match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
             Ok(namespace) => found.push(namespace),
             Err(rustix::io::Errno::NOENT) if name == "time" => {}
