@@ -123,7 +123,7 @@ impl Ground {
         };
         let found = match &self.entered {
             Some(Err(error)) => Err(io::Error::from_raw_os_error(error.errno)),
-            Some(Ok(())) | None => in_a_fork(|| sys::misc::unshare(super::cradle::all_namespaces())),
+            Some(Ok(())) | None => in_a_fork(trial_of_a_sandbox),
         };
         if found.is_err() {
             // Half of the way would be neither here nor there.
@@ -291,7 +291,20 @@ fn trial(root: bool, ids: (u32, u32)) -> io::Result<()> {
     in_a_fork(|| {
         own_namespaces(root, ids)
             .and_then(|()| own_root())
-            .and_then(|()| sys::misc::unshare(super::cradle::all_namespaces()))
+            .and_then(|()| trial_of_a_sandbox())
+    })
+}
+
+/// Whether a sandbox could have its namespaces, and in them the file systems that a host may refuse: a /proc where parts of
+/// this one are covered, an overlay where the kernel has none.
+fn trial_of_a_sandbox() -> io::Result<()> {
+    sys::misc::unshare(super::cradle::all_namespaces())?;
+    in_a_fork(|| {
+        let plain = MountAttrFlags::MOUNT_ATTR_NOSUID;
+        steps::fresh("proc", &[], plain)?;
+        let lower = format!("{}:{}", place::NOTHING, place::LOWER);
+        steps::fresh("overlay", &[("userxattr", String::new()), ("lowerdir", lower)], plain)?;
+        Ok(())
     })
 }
 

@@ -1,0 +1,456 @@
+//! Why a step of making sandboxes fails on a host, and what mends it: decided by the step, the kernel's error number and
+//! what the host is like. Pure, so that each kind of host has a test.
+//!
+//! A remedy is one text with all that is needed, since an option that is left out is only the next failure. A version of
+//! the kernel is named where it is the cause, and nowhere else.
+
+use rustix::io::Errno;
+use sandcell_jail::wire::StepError;
+
+use super::facts::{Container, Facts};
+
+/// The cause of a failure, and its remedy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cause {
+    pub(super) cause: String,
+    pub(super) remedy: String,
+}
+
+/// What a step is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum About {
+    Namespaces,
+    Proc,
+    Landlock,
+    Processes,
+    Devices,
+    Root,
+}
+
+const SETFCAP: u32 = 31;
+const SYS_ADMIN: u32 = 21;
+const MKNOD: u32 = 27;
+
+/// What root needs to give each sandbox a user of its own: number and name.
+const ROOTS: [(u32, &str); 6] = [
+    (SYS_ADMIN, "SYS_ADMIN"),
+    (19, "SYS_PTRACE"),
+    (7, "SETUID"),
+    (6, "SETGID"),
+    (MKNOD, "MKNOD"),
+    (5, "KILL"),
+];
+
+/// The oldest kernel that has all of it: overlays in user namespaces (5.11), attributes of mounts (5.12), Landlock (5.13).
+const OLDEST: (u32, u32) = (5, 13);
+
+const PROCESS_LEVEL: &str = "if the weaker level without namespaces is enough (THREAT_MODEL.md says what it does not stop), \
+                             set `isolation_min = \"process\"`";
+
+/// Explains a failed step; none where nothing about this host explains it.
+pub(super) fn explain(error: &StepError, facts: &Facts) -> Option<Cause> {
+    let about = about(error);
+    let errno = Errno::from_raw_os_error(error.errno);
+    by_number(errno, about, facts).or_else(|| match about {
+        About::Landlock => landlock(facts),
+        _ if facts.container == Some(Container::Sandcell) => Some(nested()),
+        _ if !refused(errno) => None,
+        About::Namespaces => namespaces(errno, facts),
+        About::Proc => proc(facts),
+        About::Root => root(facts),
+        About::Devices => devices(facts),
+        About::Processes => None,
+    })
+}
+
+const fn refused(errno: Errno) -> bool {
+    matches!(errno, Errno::PERM | Errno::ACCESS | Errno::NOSYS | Errno::INVAL)
+}
+
+fn about(error: &StepError) -> About {
+    const NAMESPACES: [&str; 7] = [
+        "make namespaces",
+        "make a mount namespace",
+        "enter the common namespace",
+        "map ids",
+        "wait for ids",
+        "take the",
+        "hand namespaces over",
+    ];
+    let step = error.step.as_str();
+    if error.layer.as_deref() == Some("landlock") {
+        About::Landlock
+    } else if step.contains("/proc") || step.starts_with("forbid user namespaces") || step.starts_with("limit ") {
+        About::Proc
+    } else if NAMESPACES.iter().any(|name| step.starts_with(name)) {
+        About::Namespaces
+    } else if step.contains("start a process") {
+        About::Processes
+    } else if step.contains("device") || step.ends_with("/dev") {
+        About::Devices
+    } else {
+        About::Root
+    }
+}
+
+/// Numbers that say the cause themselves.
+fn by_number(errno: Errno, about: About, facts: &Facts) -> Option<Cause> {
+    let limit = |limit: Option<u64>| limit.map_or_else(|| "not limited here".to_owned(), |limit| limit.to_string());
+    let told = |cause: String, remedy: &str| {
+        Some(Cause {
+            cause,
+            remedy: remedy.to_owned(),
+        })
+    };
+    match errno {
+        Errno::NOSPC | Errno::USERS if about == About::Namespaces => Some(used_up(facts)),
+        Errno::ROFS if matches!(about, About::Namespaces | About::Proc) => proc(facts),
+        Errno::NODEV if about == About::Root => told(
+            "this kernel has no overlay file system".to_owned(),
+            "load it: `sudo modprobe overlay` (lasting: `echo overlay | sudo tee /etc/modules-load.d/overlay.conf`)",
+        ),
+        Errno::MFILE => told(
+            format!("the limit of open files (ulimit -Hn) is {}", limit(facts.open_files)),
+            "raise it where the server is started: `ulimit -Hn 65536`, systemd `LimitNOFILE=65536`, Docker `--ulimit nofile=65536`",
+        ),
+        Errno::NFILE => told(
+            "the machine has no more open files to give (fs.file-max)".to_owned(),
+            "sudo sysctl -w fs.file-max=1000000",
+        ),
+        Errno::AGAIN => told(
+            format!(
+                "no more processes are allowed: ulimit -u is {}, and the server's control group may have a pids.max",
+                limit(facts.processes)
+            ),
+            "raise it where the server is started: `ulimit -u 4096`, systemd `TasksMax=4096`, Docker `--pids-limit 4096`",
+        ),
+        Errno::FBIG => told(
+            format!(
+                "the limit of a file's size (ulimit -f) is {} bytes",
+                limit(facts.file_size)
+            ),
+            "raise it where the server is started: `ulimit -f unlimited`, systemd `LimitFSIZE=infinity`",
+        ),
+        Errno::NOMEM => told(
+            "no memory is left, on the machine or in the server's control group".to_owned(),
+            "end what uses it, or give the server's control group more (systemd `MemoryMax=`, Docker `--memory`)",
+        ),
+        _ => None,
+    }
+}
+
+fn nested() -> Cause {
+    Cause {
+        cause: "this is inside a sandbox of sandcell, where no other can be made".to_owned(),
+        remedy: "run sandcell outside of the sandbox".to_owned(),
+    }
+}
+
+/// Which kind of namespaces there are no more of.
+fn used_up(facts: &Facts) -> Cause {
+    let kinds = facts.settings.iter().filter(|(name, _)| name.starts_with("user.max_"));
+    let none: Vec<&str> = kinds
+        .clone()
+        .filter(|(_, most)| **most == 0)
+        .map(|(name, _)| name.as_str())
+        .collect();
+    let (cause, names) = if none.is_empty() {
+        let least = kinds
+            .min_by_key(|(_, most)| **most)
+            .map(|(name, most)| (name.as_str(), *most));
+        let (name, most) = least.unwrap_or(("user.max_user_namespaces", 0));
+        (
+            format!("there are no more namespaces: {name} is {most}, and they are used up here or above"),
+            vec![name],
+        )
+    } else {
+        (format!("the kernel makes none: {} is 0", none.join(" and ")), none)
+    };
+    let settings: Vec<String> = names.iter().map(|name| format!("{name}=10000")).collect();
+    let place = if facts.container.is_some() || !facts.first_user_namespace {
+        ", where the limit is set: on the host, or in the container or user namespace around this one"
+    } else {
+        ""
+    };
+    Cause {
+        cause,
+        remedy: format!("`sudo sysctl -w {}`{place}", settings.join(" ")),
+    }
+}
+
+fn namespaces(errno: Errno, facts: &Facts) -> Option<Cause> {
+    let setting = |name: &str| facts.settings.get(name).copied();
+    let ordinary = !facts.holds(SYS_ADMIN);
+    let told = |cause: &str, remedy: String| {
+        Some(Cause {
+            cause: cause.to_owned(),
+            remedy: or_process_level(remedy, facts),
+        })
+    };
+    if facts.chrooted && errno == Errno::PERM {
+        return told(
+            "this process is in a chroot, where the kernel makes no user namespaces",
+            "start it in a root of its own (`systemd-nspawn`, `bwrap`, a container, `unshare -m` with pivot_root)"
+                .to_owned(),
+        );
+    }
+    if ordinary && setting("kernel.unprivileged_userns_clone") == Some(0) {
+        return told(
+            "kernel.unprivileged_userns_clone is 0: only root may make user namespaces",
+            "`sudo sysctl -w kernel.unprivileged_userns_clone=1` (lasting in /etc/sysctl.d), or run the server as root"
+                .to_owned(),
+        );
+    }
+    if facts.filtered {
+        return Some(filtered(facts));
+    }
+    if ordinary && setting("kernel.apparmor_restrict_unprivileged_userns").is_some_and(|value| value != 0) {
+        return told(
+            "AppArmor takes the rights in user namespaces away from programs without a profile of their own \
+             (kernel.apparmor_restrict_unprivileged_userns is 1)",
+            "give sandcell a profile (docs/guides/hosts.md has it), or `sudo sysctl -w \
+             kernel.apparmor_restrict_unprivileged_userns=0`, or run the server as root"
+                .to_owned(),
+        );
+    }
+    if facts.root && !facts.holds(SETFCAP) && errno == Errno::PERM {
+        return told(
+            "root without CAP_SETFCAP may not map its own id into a user namespace",
+            "run the server as an ordinary user (Docker: `--user 1000:1000`), or add the capability (Docker: `--cap-add SETFCAP`)"
+                .to_owned(),
+        );
+    }
+    confined(facts).or_else(|| {
+        (errno == Errno::INVAL).then(|| Cause {
+            cause: "this kernel was built without one of the namespaces that sandboxes need".to_owned(),
+            remedy: or_process_level("use a kernel with all of them, as distributions have".to_owned(), facts),
+        })
+    })
+}
+
+fn root(facts: &Facts) -> Option<Cause> {
+    if facts.kernel < OLDEST {
+        return Some(too_old(facts));
+    }
+    if facts.filtered {
+        return Some(filtered(facts));
+    }
+    confined(facts)
+}
+
+fn devices(facts: &Facts) -> Option<Cause> {
+    if facts.kernel < OLDEST {
+        return Some(too_old(facts));
+    }
+    if facts.root && facts.holds(SYS_ADMIN) && facts.holds(MKNOD) && !facts.filtered && facts.container.is_some() {
+        return Some(Cause {
+            cause: "the container's device rules forbid device nodes".to_owned(),
+            remedy: "run the server as an ordinary user, or allow them (Docker: `--device-cgroup-rule 'c *:* m'`)"
+                .to_owned(),
+        });
+    }
+    root(facts)
+}
+
+fn proc(facts: &Facts) -> Option<Cause> {
+    let cause = if facts.proc_covered.is_empty() && !facts.proc_read_only {
+        return root(facts);
+    } else if facts.proc_covered.is_empty() {
+        "/proc is read-only here, and the kernel makes no other one that could be written".to_owned()
+    } else {
+        let shown: Vec<&str> = facts.proc_covered.iter().take(3).map(String::as_str).collect();
+        let more = if facts.proc_covered.len() > 3 { ", …" } else { "" };
+        format!(
+            "parts of /proc are covered ({}{more}), and the kernel makes no other one that would show them",
+            shown.join(", ")
+        )
+    };
+    let remedy = match facts.container {
+        Some(_) => allowed(facts),
+        None => "take away what is mounted over /proc (`findmnt -R /proc` lists it), or have one whole /proc mounted \
+                 anywhere beside it; in a unit of systemd leave out ProtectKernelTunables=, ProtectProc= and ProcSubset="
+            .to_owned(),
+    };
+    Some(Cause {
+        cause,
+        remedy: or_process_level(remedy, facts),
+    })
+}
+
+fn landlock(facts: &Facts) -> Option<Cause> {
+    match Errno::from_raw_os_error(facts.landlock?) {
+        Errno::NOSYS if facts.kernel < OLDEST => Some(too_old(facts)),
+        Errno::NOSYS if !facts.filtered => Some(Cause {
+            cause: "this kernel was built without Landlock".to_owned(),
+            remedy: "use a kernel with CONFIG_SECURITY_LANDLOCK=y, as distributions have".to_owned(),
+        }),
+        Errno::NOSYS | Errno::PERM | Errno::ACCESS => Some(Cause {
+            cause: "a filter of system calls stands in front of Landlock".to_owned(),
+            remedy: allowed(facts),
+        }),
+        // What the kernel answers where it is there and switched off.
+        _ => Some(Cause {
+            cause: "Landlock is in this kernel, but not switched on".to_owned(),
+            remedy:
+                "boot with `landlock` in front in the kernel's `lsm=` list (`cat /sys/kernel/security/lsm` shows the \
+                     present one)"
+                    .to_owned(),
+        }),
+    }
+}
+
+fn too_old(facts: &Facts) -> Cause {
+    let ((major, minor), (oldest_major, oldest_minor)) = (facts.kernel, OLDEST);
+    Cause {
+        cause: format!(
+            "this kernel is Linux {major}.{minor}, which lacks overlays in user namespaces, mount_setattr or Landlock"
+        ),
+        remedy: format!(
+            "use Linux {oldest_major}.{oldest_minor} or newer (Debian 11: `linux-image-amd64` of bullseye-backports), or another \
+             back end (`--backend docker`)"
+        ),
+    }
+}
+
+fn filtered(facts: &Facts) -> Cause {
+    Cause {
+        cause: match facts.container {
+            None => "a filter of system calls (seccomp), set by whoever started this program, refuses it".to_owned(),
+            Some(Container::Service) => "the unit's filter of system calls (seccomp) refuses it".to_owned(),
+            Some(_) => "the container's filter of system calls (seccomp) refuses it".to_owned(),
+        },
+        remedy: or_process_level(allowed(facts), facts),
+    }
+}
+
+/// By AppArmor or SELinux.
+fn confined(facts: &Facts) -> Option<Cause> {
+    let cause = match &facts.apparmor {
+        Some(profile) => format!("the AppArmor profile {profile} refuses it"),
+        None if facts.selinux => "SELinux refuses it".to_owned(),
+        None => return None,
+    };
+    let remedy = match (facts.container, &facts.apparmor) {
+        (Some(Container::Service) | None, Some(_)) => {
+            "allow mounts and user namespaces in that profile, or start the server outside of it".to_owned()
+        }
+        (Some(Container::Service) | None, None) => {
+            "`sudo ausearch -m avc -ts recent` shows what was refused; allow it (`audit2allow`), or start the server in a \
+             domain that may make user namespaces and mounts"
+                .to_owned()
+        }
+        (Some(_), _) => allowed(facts),
+    };
+    Some(Cause {
+        cause,
+        remedy: or_process_level(remedy, facts),
+    })
+}
+
+/// All that a container, or a unit, must be allowed so that sandboxes can be made in it.
+fn allowed(facts: &Facts) -> String {
+    let label = if facts.selinux {
+        " --security-opt label=disable"
+    } else {
+        ""
+    };
+    match facts.container {
+        Some(Container::Docker) => format!(
+            "start the container with `--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt \
+             systempaths=unconfined{label}`"
+        ),
+        Some(Container::Podman) => format!(
+            "start the container with `--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt \
+             unmask=ALL{label}`"
+        ),
+        Some(Container::Kubernetes) => "give the container `securityContext: {seccompProfile: {type: Unconfined}, \
+             appArmorProfile: {type: Unconfined}, procMount: Unmasked}` and its pod `hostUsers: false`; where the cluster has \
+             no user namespaces, `securityContext: {privileged: true}`"
+            .to_owned(),
+        Some(Container::Lxc) => "allow nesting: `incus config set NAME security.nesting=true` (LXD: `lxc config set NAME \
+             security.nesting=true`; Proxmox: `pct set ID --features nesting=1`; LXC: `lxc.include = \
+             /usr/share/lxc/config/nesting.conf`), and restart the container"
+            .to_owned(),
+        Some(Container::Nspawn) => "start the container with `systemd-nspawn --system-call-filter=\"landlock_create_ruleset \
+             landlock_add_rule landlock_restrict_self\"` (in a .nspawn file: SystemCallFilter=)"
+            .to_owned(),
+        Some(Container::Sandcell) => nested().remedy,
+        Some(Container::Service) | None => "start it without that filter; in a unit of systemd leave out SystemCallFilter=, \
+             RestrictNamespaces=, ProtectKernelTunables=, ProtectProc= and ProcSubset="
+            .to_owned(),
+    }
+}
+
+/// With the other way out, where there is one.
+fn or_process_level(remedy: String, facts: &Facts) -> String {
+    if facts.landlock_has_scopes {
+        format!("{remedy}; or, {PROCESS_LEVEL}")
+    } else {
+        remedy
+    }
+}
+
+/// Why sandboxes do not have a user of their own on the host, where the server is not the machine's root; as [`explain`] does.
+pub(super) fn no_own_user(facts: &Facts) -> Cause {
+    let lacking: Vec<&str> = ROOTS
+        .iter()
+        .filter(|(number, _)| !facts.holds(*number))
+        .map(|(_, name)| *name)
+        .collect();
+    if !facts.root {
+        return Cause {
+            cause: "sandboxes run as your own user on the host, not as a user of their own".to_owned(),
+            remedy: "run the server as root to give each sandbox a host user of its own".to_owned(),
+        };
+    }
+    if !facts.first_user_namespace {
+        return Cause {
+            cause: "sandboxes run as the server's user: its root is that of a user namespace, not the machine's"
+                .to_owned(),
+            remedy: "start the server, or its container, as the machine's root and without a user namespace of its own"
+                .to_owned(),
+        };
+    }
+    let adds: Vec<String> = lacking.iter().map(|name| format!("--cap-add {name}")).collect();
+    Cause {
+        cause: format!(
+            "sandboxes run as the server's own user, root: to give each another one it lacks CAP_{}",
+            lacking.join(" and CAP_")
+        ),
+        remedy: match facts.container {
+            Some(Container::Kubernetes) => {
+                format!(
+                    "give the container `securityContext: {{capabilities: {{add: [{}]}}}}`",
+                    lacking.join(", ")
+                )
+            }
+            Some(Container::Docker | Container::Podman) => format!("start the container with `{}`", adds.join(" ")),
+            _ => format!(
+                "start the server with CAP_{} (Docker: `{}`)",
+                lacking.join(" and CAP_"),
+                adds.join(" ")
+            ),
+        },
+    }
+}
+
+/// How to get control groups, for those who have none.
+pub(super) fn no_groups(facts: &Facts) -> &'static str {
+    match (facts.root, facts.container) {
+        (true, Some(Container::Docker | Container::Podman)) => {
+            "let the container write control groups: `--cgroupns host -v /sys/fs/cgroup:/sys/fs/cgroup`"
+        }
+        (true, _) => "make the control groups below /sys/fs/cgroup writable for the server",
+        (false, Some(Container::Docker | Container::Podman | Container::Kubernetes)) => {
+            "run the server as the container's root with writable control groups (Docker: `--cgroupns host -v \
+             /sys/fs/cgroup:/sys/fs/cgroup`)"
+        }
+        (false, _) => {
+            "run as root, or on a systemd host start it with `systemd-run --user --scope -p Delegate=yes sandcell …`"
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "cause_tests.rs"]
+mod tests;
