@@ -337,7 +337,20 @@ fn died(what: &str, exit: Exit, facts: &Facts<'_>) -> Verdict {
     let starved = exit == Exit::Code(1) && after.memory_peak >= memory - memory / 8;
     let for_memory = for_memory || starved;
     let lost = facts.variables();
+    // Whom the system ends far below the limit was not ended for that: what is around the server had no more.
+    let outside = for_memory && !starved && (1..memory / 4 * 3).contains(&after.memory_peak);
     let verdict = match (by_signal || starved, for_memory, for_processes) {
+        (true, true, _) if outside => killed(
+            Code::OutOfMemory,
+            format!(
+                "{what} was killed for memory, probably from outside: the sandbox may use {} MiB, and its peak was only {} MiB, \
+                 so the server's control group or the machine had no more{lost}",
+                facts.limits.memory.as_mib(),
+                after.memory_peak >> 20
+            ),
+            "give the server's control group more memory (`sandcell doctor` on the host compares the limits), or run less at once"
+                .to_owned(),
+        ),
         (true, true, _) => killed(
             Code::OutOfMemory,
             format!(
@@ -507,7 +520,7 @@ fn signal_name(signal: u8) -> String {
         6 => "SIGABRT, an abort",
         7 => "SIGBUS, a bus error",
         8 => "SIGFPE, an arithmetic error",
-        9 => "SIGKILL, from inside the sandbox",
+        9 => "SIGKILL, from inside the sandbox or by the system for want of memory around it",
         11 => "SIGSEGV, a segmentation fault",
         13 => "SIGPIPE, a broken pipe",
         15 => "SIGTERM, a request to end",
@@ -571,6 +584,27 @@ mod tests {
         assert!(verdict.cause.unwrap().message.contains("512 MiB"));
         assert!(verdict.state_lost);
         assert_eq!(verdict.exit_code, Some(137));
+    }
+
+    #[test]
+    fn a_kill_far_below_the_limit_is_told_as_one_from_outside() {
+        let limits = Limits::default();
+        let killed = |peak_mib: u64| {
+            let verdict = judge(Facts {
+                after: Some(Usage {
+                    memory_peak: peak_mib << 20,
+                    memory_events: 1,
+                    ..Usage::default()
+                }),
+                ..facts(Ending::Cell(CellStatus::Died(Exit::Signal(9))), &limits)
+            });
+            assert_eq!(code_of(&verdict), Code::OutOfMemory);
+            verdict.cause.unwrap().message
+        };
+        assert!(killed(190).contains("from outside"), "{}", killed(190));
+        for peak_mib in [0, 500, 600] {
+            assert!(!killed(peak_mib).contains("from outside"), "{}", killed(peak_mib));
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub mod lane;
 pub mod launcher;
 pub mod masked;
 #[cfg(target_os = "linux")]
-mod outer;
+mod own_limits;
 #[cfg(target_os = "linux")]
 pub mod plan;
 #[cfg(target_os = "linux")]
@@ -39,7 +39,7 @@ mod watch;
 pub mod wire;
 
 #[cfg(target_os = "linux")]
-pub use outer::withstand_limits;
+pub use own_limits::withstand_limits;
 #[cfg(target_os = "linux")]
 pub use sys::fd::adopt;
 #[cfg(target_os = "linux")]

@@ -41,6 +41,9 @@ const ROOTS: [(u32, &str); 6] = [
     (5, "KILL"),
 ];
 
+/// Nobody uses up so many namespaces.
+const MANY: i64 = 1_000_000;
+
 /// The oldest kernel that has all of it: overlays in user namespaces (5.11), attributes of mounts (5.12), Landlock (5.13).
 const OLDEST: (u32, u32) = (5, 13);
 
@@ -51,7 +54,13 @@ const PROCESS_LEVEL: &str = "if the weaker level without namespaces is enough (T
 pub(super) fn explain(error: &StepError, facts: &Facts) -> Option<Cause> {
     let about = about(error);
     let errno = Errno::from_raw_os_error(error.errno);
-    by_number(errno, about, facts).or_else(|| match about {
+    if error.step.starts_with("take an id of its own") {
+        return Some(Cause {
+            cause: "at the level `process` root gives each sandbox an id of its own on the host".to_owned(),
+            remedy: "run the server as an ordinary user".to_owned(),
+        });
+    }
+    by_number(errno, about, error.layer.as_deref(), facts).or_else(|| match about {
         About::Landlock => landlock(facts),
         _ if facts.container == Some(Container::Sandcell) => Some(nested()),
         _ if !refused(errno) => None,
@@ -94,7 +103,7 @@ fn about(error: &StepError) -> About {
 }
 
 /// Numbers that say the cause themselves.
-fn by_number(errno: Errno, about: About, facts: &Facts) -> Option<Cause> {
+fn by_number(errno: Errno, about: About, layer: Option<&str>, facts: &Facts) -> Option<Cause> {
     let limit = |limit: Option<u64>| limit.map_or_else(|| "not limited here".to_owned(), |limit| limit.to_string());
     let told = |cause: String, remedy: &str| {
         Some(Cause {
@@ -103,9 +112,9 @@ fn by_number(errno: Errno, about: About, facts: &Facts) -> Option<Cause> {
         })
     };
     match errno {
-        Errno::NOSPC | Errno::USERS if about == About::Namespaces => Some(used_up(facts)),
+        Errno::NOSPC | Errno::USERS if about == About::Namespaces => Some(used_up(layer, facts)),
         Errno::ROFS if matches!(about, About::Namespaces | About::Proc) => proc(facts),
-        Errno::NODEV if about == About::Root => told(
+        Errno::NODEV if matches!(about, About::Root | About::Namespaces) => told(
             "this kernel has no overlay file system".to_owned(),
             "load it: `sudo modprobe overlay` (lasting: `echo overlay | sudo tee /etc/modules-load.d/overlay.conf`)",
         ),
@@ -146,27 +155,23 @@ fn nested() -> Cause {
     }
 }
 
-/// Which kind of namespaces there are no more of.
-fn used_up(facts: &Facts) -> Cause {
-    let kinds = facts.settings.iter().filter(|(name, _)| name.starts_with("user.max_"));
-    let none: Vec<&str> = kinds
-        .clone()
-        .filter(|(_, most)| **most == 0)
-        .map(|(name, _)| name.as_str())
-        .collect();
-    let (cause, names) = if none.is_empty() {
-        let least = kinds
-            .min_by_key(|(_, most)| **most)
-            .map(|(name, most)| (name.as_str(), *most));
-        let (name, most) = least.unwrap_or(("user.max_user_namespaces", 0));
-        (
-            format!("there are no more namespaces: {name} is {most}, and they are used up here or above"),
-            vec![name],
-        )
-    } else {
-        (format!("the kernel makes none: {} is 0", none.join(" and ")), none)
+/// No more namespaces of a layer's kind, or of any.
+fn used_up(layer: Option<&str>, facts: &Facts) -> Cause {
+    let of_layer = match layer.and_then(|layer| layer.strip_suffix("_namespace")) {
+        Some("network") => "user.max_net_namespaces".to_owned(),
+        Some("mount") => "user.max_mnt_namespaces".to_owned(),
+        Some(kind) => format!("user.max_{kind}_namespaces"),
+        None => "user.max_user_namespaces".to_owned(),
     };
-    let settings: Vec<String> = names.iter().map(|name| format!("{name}=10000")).collect();
+    let cause = match facts.settings.get(&of_layer) {
+        Some(0) => format!("the kernel makes none: {of_layer} is 0"),
+        // Limits of the namespaces around this one cannot be read, and count as well.
+        Some(most) if *most > MANY => {
+            format!("there are no more of them: {of_layer} of a namespace around this one is reached")
+        }
+        Some(most) => format!("there are no more of them: {of_layer} is {most}, and they are used up"),
+        None => format!("there are no more of them: {of_layer} is reached"),
+    };
     let place = if facts.container.is_some() || !facts.first_user_namespace {
         ", where the limit is set: on the host, or in the container or user namespace around this one"
     } else {
@@ -174,7 +179,7 @@ fn used_up(facts: &Facts) -> Cause {
     };
     Cause {
         cause,
-        remedy: format!("`sudo sysctl -w {}`{place}", settings.join(" ")),
+        remedy: format!("`sudo sysctl -w {of_layer}=10000` (lasting in /etc/sysctl.d){place}"),
     }
 }
 
@@ -220,12 +225,17 @@ fn namespaces(errno: Errno, facts: &Facts) -> Option<Cause> {
                 .to_owned(),
         );
     }
-    confined(facts).or_else(|| {
-        (errno == Errno::INVAL).then(|| Cause {
-            cause: "this kernel was built without one of the namespaces that sandboxes need".to_owned(),
-            remedy: or_process_level("use a kernel with all of them, as distributions have".to_owned(), facts),
-        })
-    })
+    if let Some(confined) = confined(facts) {
+        return Some(confined);
+    }
+    if errno == Errno::INVAL {
+        return told(
+            "this kernel was built without one of the namespaces that sandboxes need",
+            "use a kernel with all of them, as distributions have".to_owned(),
+        );
+    }
+    // Whether a sandbox could have them was tried as a whole.
+    (facts.proc_read_only || !facts.proc_covered.is_empty()).then(|| proc(facts))?
 }
 
 fn root(facts: &Facts) -> Option<Cause> {
@@ -278,7 +288,16 @@ fn proc(facts: &Facts) -> Option<Cause> {
 }
 
 fn landlock(facts: &Facts) -> Option<Cause> {
-    match Errno::from_raw_os_error(facts.landlock?) {
+    let Some(refusal) = facts.landlock else {
+        return (!facts.landlock_has_scopes).then(|| Cause {
+            cause: "the level `process` needs Landlock version 6".to_owned(),
+            remedy:
+                "use Linux 6.12 or newer, or make namespaces possible, which need no more than Landlock version 1: \
+                     `isolation_min = \"namespace\"` says what they lack here"
+                    .to_owned(),
+        });
+    };
+    match Errno::from_raw_os_error(refusal) {
         Errno::NOSYS if facts.kernel < OLDEST => Some(too_old(facts)),
         Errno::NOSYS if !facts.filtered => Some(Cause {
             cause: "this kernel was built without Landlock".to_owned(),

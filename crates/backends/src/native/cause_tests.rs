@@ -177,27 +177,53 @@ fn landlock_that_is_not_there_is_told_from_one_behind_a_filter() {
 }
 
 #[test]
+fn what_the_process_level_lacks_is_named() {
+    let old = Facts {
+        landlock_has_scopes: false,
+        ..machine()
+    };
+    let found = explain(
+        &failed("look for Landlock (version 4)", "landlock", Errno::OPNOTSUPP),
+        &old,
+    )
+    .unwrap();
+    assert!(found.remedy.contains("Linux 6.12 or newer"), "{found:?}");
+    let step = (
+        "take an id of its own for each sandbox (root lacks CAP_SETUID)",
+        "user_namespace",
+    );
+    told(step, Errno::PERM, &machine(), "level `process`", "as an ordinary user");
+}
+
+#[test]
 fn namespaces_that_are_used_up_are_named_by_the_setting() {
     let mut facts = machine();
+    let step = ("make namespaces", "network_namespace");
+    let setting = "sysctl -w user.max_net_namespaces=10000";
     told(
-        MAKE,
+        step,
         Errno::NOSPC,
         &facts,
-        "user.max_net_namespaces is 9000",
-        "sysctl -w user.max_net_namespaces=10000",
+        "user.max_net_namespaces is 9000, and they are used up",
+        setting,
     );
-    facts.settings.insert("user.max_mnt_namespaces".to_owned(), 0);
-    let found = told(
-        MAKE,
-        Errno::NOSPC,
-        &facts,
-        "user.max_mnt_namespaces is 0",
-        "user.max_mnt_namespaces=10000",
-    );
-    assert!(!found.remedy.contains("max_net"), "{found:?}");
+    facts.settings.insert("user.max_net_namespaces".to_owned(), 0);
+    let found = told(step, Errno::NOSPC, &facts, "user.max_net_namespaces is 0", setting);
     assert!(!found.remedy.contains("on the host"), "{found:?}");
     facts.container = Some(Container::Docker);
-    told(MAKE, Errno::NOSPC, &facts, "is 0", "on the host");
+    told(step, Errno::NOSPC, &facts, "is 0", "on the host");
+    facts
+        .settings
+        .insert("user.max_net_namespaces".to_owned(), i64::from(i32::MAX));
+    told(step, Errno::NOSPC, &facts, "of a namespace around this one", setting);
+    told(
+        ("make namespaces", "mount_namespace"),
+        Errno::NOSPC,
+        &facts,
+        "max_mnt",
+        "max_mnt",
+    );
+    told(MAKE, Errno::USERS, &facts, "max_user", "max_user");
 }
 
 #[test]

@@ -150,7 +150,7 @@ impl NativeBackend {
             skipped: config.skipped_layer,
         };
         let facts = Facts::read();
-        report::check_stack(&facts)?;
+        report::check_limits(&facts)?;
         let (conversation, found) = Conversation::open(launcher, template.clone()).await?;
         report::check_floor(&found, &facts, config.isolation_min, config.limits_min)?;
         let layers = report::layers(&found, &facts);

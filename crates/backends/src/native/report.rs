@@ -171,20 +171,33 @@ pub(super) fn isolation(found: &Report, layers: &[LayerReport]) -> Isolation {
 
 /// The least stack that the launcher and the first processes do with, in bytes.
 const LEAST_STACK: u64 = 256 << 10;
+/// The fewest open files with which one program can be started inside.
+const LEAST_FILES: u64 = 32;
 
-/// Refuses a stack on which the launcher would end without a word.
-pub(super) fn check_stack(facts: &Facts) -> Result<(), SandboxError> {
-    match facts.stack {
-        Some(stack) if stack < LEAST_STACK => Err(SandboxError::Unavailable {
+/// Refuses limits of this process with which the launcher would end without a word, or no program could start inside.
+pub(super) fn check_limits(facts: &Facts) -> Result<(), SandboxError> {
+    let refused = |reason: String, remedy: &str| {
+        Err(SandboxError::Unavailable {
             backend: NAME.to_owned(),
-            reason: format!(
+            reason,
+            remedy: format!("raise it where the server is started: {remedy}"),
+        })
+    };
+    match (facts.stack, facts.open_files) {
+        (Some(stack), _) if stack < LEAST_STACK => refused(
+            format!(
                 "the hard limit of a program's stack (ulimit -Hs) is {} KiB here, and {} KiB are needed",
                 stack >> 10,
                 LEAST_STACK >> 10
             ),
-            remedy: "raise it where the server is started: `ulimit -s 8192`, systemd `LimitSTACK=8M`, Docker `--ulimit stack=8388608`"
-                .to_owned(),
-        }),
+            "`ulimit -s 8192`, systemd `LimitSTACK=8M`, Docker `--ulimit stack=8388608`",
+        ),
+        (_, Some(files)) if files < LEAST_FILES => refused(
+            format!(
+                "the hard limit of open files (ulimit -Hn) is {files} here, and {LEAST_FILES} are needed for one sandbox"
+            ),
+            "`ulimit -Hn 65536`, systemd `LimitNOFILE=65536`, Docker `--ulimit nofile=65536`",
+        ),
         _ => Ok(()),
     }
 }
@@ -337,15 +350,25 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_that_is_too_small_is_refused_by_name() {
-        let of = |stack| Facts {
-            stack,
-            ..Facts::default()
+    fn limits_of_the_process_that_are_too_low_are_refused_by_name() {
+        let refused = |stack, open_files| {
+            let facts = Facts {
+                stack,
+                open_files,
+                ..Facts::default()
+            };
+            check_limits(&facts)
+                .err()
+                .map(|error| sandcell_sandbox::Failure::from(error).message)
         };
-        let failure = sandcell_sandbox::Failure::from(check_stack(&of(Some(64 << 10))).unwrap_err());
-        assert!(failure.message.contains("(ulimit -Hs) is 64 KiB"), "{failure}");
-        assert!(check_stack(&of(Some(8 << 20))).is_ok());
-        assert!(check_stack(&of(None)).is_ok());
+        assert!(
+            refused(Some(64 << 10), None)
+                .unwrap()
+                .contains("(ulimit -Hs) is 64 KiB")
+        );
+        assert!(refused(None, Some(20)).unwrap().contains("(ulimit -Hn) is 20"));
+        assert_eq!(refused(Some(8 << 20), Some(1024)), None);
+        assert_eq!(refused(None, None), None);
     }
 
     fn plan_layers() -> Vec<Option<String>> {

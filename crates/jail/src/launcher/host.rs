@@ -152,6 +152,11 @@ impl Before {
     }
 
     fn go_back(&self) -> io::Result<()> {
+        let own = rustix::fs::stat("/proc/self/ns/mnt").map(|found| found.st_ino);
+        if own.is_ok_and(|own| rustix::fs::fstat(&self.namespace).is_ok_and(|before| before.st_ino == own)) {
+            // Where not even a mount namespace could be made, entering one may be refused, too.
+            return Ok(());
+        }
         move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Mount))?;
         // That leads to the root of the namespace, which a server in a changed root must not see.
         rustix::process::fchdir(&self.root)?;
@@ -164,11 +169,10 @@ fn own_ids() -> (u32, u32) {
 }
 
 fn enter_own_root(root: bool, ids: (u32, u32)) -> Result<(), StepError> {
-    step(
-        "make namespaces of the launcher",
-        Some("user_namespace"),
-        own_namespaces(root, ids),
-    )?;
+    own_namespaces(root, ids).map_err(|error| StepError {
+        step: "make namespaces of the launcher".to_owned(),
+        ..super::cradle::no_namespaces(&error)
+    })?;
     step("make the launcher's root", Some("private_root"), own_root())
 }
 
@@ -295,20 +299,25 @@ fn trial(root: bool, ids: (u32, u32)) -> io::Result<()> {
     })
 }
 
-/// Whether a sandbox could have its namespaces, and in them the file systems that a host may refuse: a /proc where parts of
-/// this one are covered, an overlay where the kernel has none.
+/// Whether a sandbox could have its namespaces, and in them what a host may refuse: a /proc where parts of this one are
+/// covered, mounts that are made read-only, an overlay where the kernel has none.
 fn trial_of_a_sandbox() -> io::Result<()> {
     sys::misc::unshare(super::cradle::all_namespaces())?;
     in_a_fork(|| {
         let plain = MountAttrFlags::MOUNT_ATTR_NOSUID;
         steps::fresh("proc", &[], plain)?;
-        let lower = format!("{}:{}", place::NOTHING, place::LOWER);
+        sys::mount::restrict(
+            memory(4096, 1, "0755", plain)?.as_fd(),
+            sys::mount::Attributes::READ_ONLY,
+        )?;
+        let lower = format!("{}:{}", place::NOTHING, place::DEVICES);
         steps::fresh("overlay", &[("userxattr", String::new()), ("lowerdir", lower)], plain)?;
         Ok(())
     })
 }
 
-fn in_a_fork(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+/// Does this in a process of its own, whose memory and namespaces go with it.
+pub(super) fn in_a_fork(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     const SIGCHLD: u64 = 17;
     match fork(0, SIGCHLD, None)? {
         Forked::Child => exit_now(

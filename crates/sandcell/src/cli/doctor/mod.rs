@@ -2,8 +2,11 @@
 
 mod attacks;
 mod host;
+mod layers;
 mod lure;
+mod outer;
 mod siege;
+mod verdict;
 
 use std::io;
 use std::process::ExitCode;
@@ -20,7 +23,7 @@ use super::output::{self, Printed, Style, safe};
 use crate::config::Settings;
 use crate::wiring::{self, Launcher};
 use host::Advice;
-use siege::Siege;
+use siege::{Siege, State};
 
 /// Says what this machine can isolate and why not more, and attacks itself to see what holds
 ///
@@ -55,6 +58,8 @@ struct Report {
     /// What else keeps code from being run: settings that cannot be read, a base that is not there.
     problems: Vec<Failure>,
     host: Vec<Advice>,
+    /// Limits of others that are lower than those of a sandbox.
+    outer: Vec<Advice>,
     clients: Vec<Configured>,
 }
 
@@ -96,51 +101,54 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     settings.engine.limits.processes = settings.engine.limits.processes.max(32);
     let uv = uv(&settings);
     let found = wiring::languages(&settings);
+    let limits = settings.engine.limits.clone();
     let wired = wiring::wire_briefly(settings, launcher, found, wiring::Ask::Nobody).await;
-    let python = python(&wired.found);
-    let layers = layers(&wired.engine);
+    let python = python(&wired.found).map_err(mended);
+    let mut layers = layers(&wired.engine);
     let missing = layers.iter().filter(|layer| layer.state == LayerState::Missing);
     let absent: Vec<String> = missing.map(|layer| layer.name.clone()).collect();
-    let mut problems = wired.problems.clone();
+    let mut problems: Vec<Failure> = wired.problems.iter().cloned().map(mended).collect();
     let siege = if python.is_ok() && problems.is_empty() && wired.unready.is_none() {
         siege::lay(&wired.engine, &absent)
             .await
-            .map_err(|failure| problems.push(failure))
+            .map_err(|failure| problems.push(mended(failure)))
             .ok()
     } else {
         None
     };
+    let own = wired
+        .preferred
+        .as_ref()
+        .filter(|backend| backend.name() == siege::NATIVE);
+    let mut backends = backends(&wired);
+    let mut level = wired.level();
+    if let (None, Some(backend)) = (&siege, own)
+        && let Some(failed) = layers::failed(backend, limits.clone()).await
+    {
+        layers = layers::after(layers, &failed);
+        if let Some(row) = backends.iter_mut().find(|row| row.name == siege::NATIVE) {
+            row.failure = Some(mended(failed.failure));
+            row.level = None;
+        }
+        level = backends.iter().find_map(|row| row.level).unwrap_or(Level::None);
+    }
+    for layer in &mut layers {
+        layer.remedy = layer.remedy.as_deref().map(without_itself);
+    }
     // What has a line of its own is said once.
     problems.retain(|problem| {
         python.as_ref().err() != Some(problem)
-            && wired
-                .backends
-                .iter()
-                .all(|backend| backend.failure.as_ref() != Some(problem))
+            && backends.iter().all(|backend| backend.failure.as_ref() != Some(problem))
     });
     let report = Report {
-        level: wired.level(),
+        level,
         floor,
         host: host::advice(situation(&layers)),
+        outer: outer::advice(&limits),
         clients: install::configured(),
         layers,
         left_out: left_out(&wired.engine),
-        backends: wired
-            .backends
-            .iter()
-            .map(|row| BackendRow {
-                name: row.name.clone(),
-                level: row.level,
-                failure: row.failure.clone().or_else(|| {
-                    // Of the first one that works: its image is the one that was tried.
-                    let first = wired.backends.iter().find(|other| other.failure.is_none());
-                    let unready = wired.unready.as_ref()?;
-                    first
-                        .is_some_and(|first| first.name == row.name)
-                        .then(|| unready.clone())
-                }),
-            })
-            .collect(),
+        backends,
         siege,
         problems,
         npm: npm(&wired.engine),
@@ -149,6 +157,45 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     };
     wired.engine.shutdown().await;
     report
+}
+
+fn backends(wired: &wiring::Wired) -> Vec<BackendRow> {
+    let row = |row: &wiring::BackendState| BackendRow {
+        name: row.name.clone(),
+        level: row.level,
+        failure: row
+            .failure
+            .clone()
+            .or_else(|| {
+                // Of the first one that works: its image is the one that was tried.
+                let first = wired.backends.iter().find(|other| other.failure.is_none());
+                let unready = wired.unready.as_ref()?;
+                first
+                    .is_some_and(|first| first.name == row.name)
+                    .then(|| unready.clone())
+            })
+            .map(mended),
+    };
+    wired.backends.iter().map(row).collect()
+}
+
+/// A failure without the advice to run what is running.
+fn mended(failure: Failure) -> Failure {
+    let remedy = without_itself(&failure.remedy);
+    Failure { remedy, ..failure }
+}
+
+/// A remedy without the parts that lead here.
+fn without_itself(remedy: &str) -> String {
+    let parts: Vec<&str> = remedy
+        .split("; ")
+        .filter(|part| !part.contains("sandcell doctor"))
+        .collect();
+    if parts.is_empty() {
+        "docs/guides/hosts.md lists what each kind of host needs".to_owned()
+    } else {
+        parts.join("; ")
+    }
 }
 
 #[cfg(all(target_os = "linux", feature = "native"))]
@@ -253,8 +300,10 @@ fn as_json(report: &Report) -> serde_json::Value {
         "layers": report.layers,
         "left_out": report.left_out,
         "attacks": {
-            "tried": siege.results.len(),
-            "held": siege.results.iter().filter(|result| result.held).count(),
+            "tried": siege.count(State::Held) + siege.count(State::Breached),
+            "held": siege.count(State::Held),
+            "breached": siege.count(State::Breached),
+            "not_tried": siege.count(State::NotTried),
             "results": siege.results,
         },
         "backends": backends.collect::<Vec<_>>(),
@@ -272,7 +321,7 @@ fn as_json(report: &Report) -> serde_json::Value {
             "reason": npm.is_err().then_some(NO_NPM),
             "remedy": npm.is_err().then_some(GET_NPM),
         })),
-        "host": report.host,
+        "host": report.host.iter().chain(&report.outer).collect::<Vec<_>>(),
         "clients": report.clients.iter().map(|row| json!({
             "client": row.client,
             "file": row.file,
@@ -286,7 +335,7 @@ fn as_json(report: &Report) -> serde_json::Value {
 
 fn as_text(report: &Report, style: Style) -> String {
     let mut text = String::from("\n");
-    text.push_str(&verdict(report, style));
+    text.push_str(&verdict::text(report, style));
     for backend in &report.backends {
         match &backend.failure {
             None => text.push_str(&format!("{} back end {}\n", style.green("✓"), backend.name)),
@@ -345,7 +394,10 @@ fn as_text(report: &Report, style: Style) -> String {
             .map(|siege| attacks_text(siege, style))
             .unwrap_or_default(),
     );
-    text.push_str(&host_text(&report.host, style));
+    let (stricter, outer) = ("The host could be stricter", "Limits from outside");
+    text.push_str(&advice_text(&report.outer, &format!("{}\n", style.bold(outer)), style));
+    let title = format!("{}  (lasting in /etc/sysctl.d)\n", style.bold(stricter));
+    text.push_str(&advice_text(&report.host, &title, style));
     text.push_str(&clients_text(&report.clients, style));
     text
 }
@@ -379,29 +431,6 @@ fn clients_text(clients: &[Configured], style: Style) -> String {
     }
     text.push('\n');
     text
-}
-
-fn verdict(report: &Report, style: Style) -> String {
-    if report.ok() {
-        let level = style.bold(report.level.as_str());
-        return format!(
-            "{} This machine isolates at level {level}, and every attack held.\n\n",
-            style.green("✓")
-        );
-    }
-    let why = if report.backends.iter().all(|backend| backend.failure.is_some()) {
-        format!(
-            "no sandbox can be made here at level {} or above, so sandcell runs no code",
-            report.floor
-        )
-    } else if report.python.is_err() {
-        "there is no interpreter to run code with".to_owned()
-    } else if report.siege.is_none() {
-        "no sandbox can be made with these settings".to_owned()
-    } else {
-        "an attack was not held; do not run code from strangers here".to_owned()
-    };
-    format!("{} Not ready: {why}.\n\n", style.red("✗"))
 }
 
 fn trouble(style: Style, what: &str, failure: &Failure) -> String {
@@ -458,15 +487,12 @@ fn left_out_text(left_out: &[LeftOut], style: Style) -> String {
     text
 }
 
-/// What the operator could change on the host.
-fn host_text(advice: &[Advice], style: Style) -> String {
+/// What the operator could change around the server.
+fn advice_text(advice: &[Advice], title: &str, style: Style) -> String {
     if advice.is_empty() {
         return String::new();
     }
-    let mut text = format!(
-        "\n{}  (lasting in /etc/sysctl.d)\n",
-        style.bold("The host could be stricter")
-    );
+    let mut text = format!("\n{title}");
     for one in advice {
         text.push_str(&format!(
             "  {} {} is {}: {}\n      {} {}\n",
@@ -483,12 +509,15 @@ fn host_text(advice: &[Advice], style: Style) -> String {
 
 /// One line for each layer that was attacked, and one for each attack that was not held.
 fn attacks_text(siege: &Siege, style: Style) -> String {
-    let held = siege.results.iter().filter(|result| result.held).count();
+    let held = siege.count(State::Held);
+    let left = match siege.count(State::NotTried) {
+        0 => String::new(),
+        count => format!(", {count} could not be tried"),
+    };
     let mut text = format!(
-        "\n{}  {} tried, {} held, in {:.1} s\n",
+        "\n{}  {} tried, {held} held{left}, in {:.1} s\n",
         style.bold("Attacks on a sandbox of this machine"),
-        siege.results.len(),
-        held,
+        held + siege.count(State::Breached),
         siege.took.as_secs_f64()
     );
     let mut layers: Vec<&str> = Vec::new();
@@ -500,10 +529,12 @@ fn attacks_text(siege: &Siege, style: Style) -> String {
     for layer in layers {
         let of_layer: Vec<_> = siege.results.iter().filter(|result| result.layer == layer).collect();
         let held = of_layer.iter().filter(|result| result.held).count();
-        let mark = if held == of_layer.len() {
+        let mark = if of_layer.iter().any(|result| result.state == State::Breached) {
+            style.red("✗")
+        } else if held == of_layer.len() {
             style.green("✓")
         } else {
-            style.red("✗")
+            style.yellow("?")
         };
         let names: Vec<&str> = of_layer.iter().map(|result| result.name).collect();
         text.push_str(&format!(
@@ -512,11 +543,11 @@ fn attacks_text(siege: &Siege, style: Style) -> String {
             style.dim(&shorten(&names.join(" · "), 54))
         ));
         for result in of_layer.iter().filter(|result| !result.held) {
-            text.push_str(&format!(
-                "      {} {}\n",
-                style.red(&format!("{}:", result.name)),
-                safe(&result.detail)
-            ));
+            let name = match result.state {
+                State::NotTried => style.yellow(&format!("{}: not tried:", result.name)),
+                State::Held | State::Breached => style.red(&format!("{}:", result.name)),
+            };
+            text.push_str(&format!("      {name} {}\n", safe(&result.detail)));
         }
     }
     text
@@ -566,9 +597,10 @@ mod tests {
             host: vec![Advice {
                 name: "kernel.dmesg_restrict",
                 now: "0".to_owned(),
-                reason: "the log is open",
+                reason: "the log is open".to_owned(),
                 remedy: "sudo sysctl -w kernel.dmesg_restrict=1".to_owned(),
             }],
+            outer: Vec::new(),
             clients: Vec::new(),
         }
     }
@@ -611,30 +643,57 @@ mod tests {
         assert!(json["uv"].is_null() && json["npm"].is_null(), "{json}");
     }
 
-    #[test]
-    fn one_attack_that_is_not_held_makes_it_not_ok() {
+    fn attacked(states: &[State]) -> Report {
         let mut report = unable();
         report.backends[0].failure = None;
-        let result = |held| siege::Outcome {
+        let result = |state: &State| siege::Outcome {
             name: "mount a file system",
             layer: "namespaces",
-            held,
+            held: *state == State::Held,
+            state: *state,
             detail: "broke mount gave 0\u{1b}[2J".to_owned(),
         };
-        let mut siege = Siege {
-            results: vec![result(true)],
+        report.siege = Some(Siege {
+            results: states.iter().map(result).collect(),
             took: std::time::Duration::from_secs(1),
-        };
-        report.siege = Some(siege);
-        assert!(report.ok());
-        siege = Siege {
-            results: vec![result(true), result(false)],
-            took: std::time::Duration::from_secs(1),
-        };
-        report.siege = Some(siege);
+        });
+        report
+    }
+
+    #[test]
+    fn one_attack_that_is_not_held_makes_it_not_ok() {
+        assert!(attacked(&[State::Held]).ok());
+        let report = attacked(&[State::Held, State::Breached, State::NotTried]);
         assert!(!report.ok());
         let text = as_text(&report, Style::plain());
         assert!(text.contains("broke mount gave 0\\u{1b}[2J"), "{text}");
-        assert!(text.contains("1/2"), "{text}");
+        assert!(text.contains("1/3"), "{text}");
+        assert!(text.contains("2 tried, 1 held, 1 could not be tried"), "{text}");
+        assert!(text.contains("an attack was not held"), "{text}");
+        let attacks = &as_json(&report)["attacks"];
+        for (field, count) in [("tried", 2), ("held", 1), ("breached", 1), ("not_tried", 1)] {
+            assert_eq!(attacks[field], count, "{field}");
+        }
+        assert_eq!(attacks["results"][2]["state"], "not_tried");
+    }
+
+    #[test]
+    fn an_attack_that_could_not_be_tried_is_no_breach_and_shows_nothing() {
+        let report = attacked(&[State::Held, State::NotTried]);
+        assert!(!report.ok());
+        let text = as_text(&report, Style::plain());
+        assert!(!text.contains("an attack was not held"), "{text}");
+        assert!(text.contains("1 attack could not be tried (broke mount"), "{text}");
+        assert!(text.contains("mount a file system: not tried: broke"), "{text}");
+    }
+
+    #[test]
+    fn the_doctor_does_not_advise_to_run_the_doctor() {
+        assert_eq!(
+            without_itself("try again; `sandcell doctor` on the host says why"),
+            "try again"
+        );
+        assert_eq!(without_itself("raise the limit"), "raise the limit");
+        assert!(without_itself("`sandcell doctor` says why").contains("hosts.md"));
     }
 }
