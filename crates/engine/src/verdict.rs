@@ -10,6 +10,7 @@ use crate::record::{Gone, GoneWhy, span};
 use crate::said;
 use crate::{Cause, Hints, Phase, Restored, Status};
 
+const FROM_OUTSIDE: &str = ": probably the server's control group, or the machine, had no more";
 const RESTORED: &str = "correct the code and call again: the next call goes on in the restored session";
 const NEXT_IS_FRESH: &str = "the next call gets a fresh interpreter; files are still there";
 
@@ -337,31 +338,21 @@ fn died(what: &str, exit: Exit, facts: &Facts<'_>) -> Verdict {
     let starved = exit == Exit::Code(1) && after.memory_peak >= memory - memory / 8;
     let for_memory = for_memory || starved;
     let lost = facts.variables();
-    // Whom the system ends far below the limit was not ended for that: what is around the server had no more.
+    // Whom the system ends far below the limit was not ended for that.
     let outside = for_memory && !starved && (1..memory / 4 * 3).contains(&after.memory_peak);
     let verdict = match (by_signal || starved, for_memory, for_processes) {
-        (true, true, _) if outside => killed(
-            Code::OutOfMemory,
-            format!(
-                "{what} was killed for memory, probably from outside: the sandbox may use {} MiB, and its peak was only {} MiB, \
-                 so the server's control group or the machine had no more{lost}",
-                facts.limits.memory.as_mib(),
-                after.memory_peak >> 20
-            ),
-            "give the server's control group more memory (`sandcell doctor` on the host compares the limits), or run less at once"
-                .to_owned(),
-        ),
         (true, true, _) => killed(
             Code::OutOfMemory,
             format!(
-                "{what} {}: the sandbox may use {} MiB, and its peak was {} MiB{lost}",
+                "{what} {}: the sandbox may use {} MiB, and its peak was {} MiB{}{lost}",
                 if starved {
                     "ended for want of memory"
                 } else {
                     "was killed for memory"
                 },
                 facts.limits.memory.as_mib(),
-                after.memory_peak >> 20
+                after.memory_peak >> 20,
+                if outside { FROM_OUTSIDE } else { "" }
             ),
             facts.hints.more_memory.clone(),
         ),
@@ -587,38 +578,23 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_far_below_the_limit_is_told_as_one_from_outside() {
-        let limits = Limits::default();
-        let killed = |peak_mib: u64| {
-            let verdict = judge(Facts {
-                after: Some(Usage {
-                    memory_peak: peak_mib << 20,
-                    memory_events: 1,
-                    ..Usage::default()
-                }),
-                ..facts(Ending::Cell(CellStatus::Died(Exit::Signal(9))), &limits)
-            });
-            assert_eq!(code_of(&verdict), Code::OutOfMemory);
-            verdict.cause.unwrap().message
-        };
-        assert!(killed(190).contains("from outside"), "{}", killed(190));
-        for peak_mib in [0, 500, 600] {
-            assert!(!killed(peak_mib).contains("from outside"), "{}", killed(peak_mib));
-        }
-    }
-
-    #[test]
     fn want_of_memory_is_named_even_if_nobody_was_killed_for_it() {
         let limits = Limits::default();
-        let ended = |peak_mib: u64| {
+        let died = |exit: Exit, peak_mib: u64| {
             judge(Facts {
                 after: Some(Usage {
                     memory_peak: peak_mib << 20,
+                    memory_events: u64::from(exit == Exit::Signal(9)),
                     ..Usage::default()
                 }),
-                ..facts(Ending::Cell(CellStatus::Died(Exit::Code(1))), &limits)
+                ..facts(Ending::Cell(CellStatus::Died(exit)), &limits)
             })
         };
+        let ended = |peak_mib| died(Exit::Code(1), peak_mib);
+        for (peak_mib, outside) in [(0, false), (190, true), (500, false)] {
+            let message = died(Exit::Signal(9), peak_mib).cause.unwrap().message;
+            assert_eq!(message.contains(FROM_OUTSIDE), outside, "{message}");
+        }
         assert_eq!(code_of(&ended(500)), Code::OutOfMemory);
         assert_eq!(code_of(&ended(100)), Code::Crashed);
         let error = CellError {

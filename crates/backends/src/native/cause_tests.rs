@@ -1,4 +1,5 @@
 use super::*;
+use crate::native::options::{no_groups, no_own_user};
 
 /// A machine where everything is allowed to its root.
 fn machine() -> Facts {
@@ -318,6 +319,12 @@ fn an_old_kernel_and_one_without_overlay_are_named() {
         "no overlay file system",
         "modprobe overlay",
     );
+}
+
+#[test]
+fn a_folder_that_cannot_be_shown_with_other_ids_is_named() {
+    let step = ("prepare the mount /mnt/data", "private_root");
+    told(step, Errno::INVAL, &machine(), "with other ids", "ext4");
 }
 
 #[test]

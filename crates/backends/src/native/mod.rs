@@ -6,6 +6,7 @@
 mod cause;
 mod conversation;
 mod facts;
+mod options;
 mod parent;
 mod report;
 mod sandbox;

@@ -8,6 +8,7 @@ use sandcell_sandbox::{Degree, Isolation, LayerReport, LayerState, LeftOut, Leve
 use super::NAME;
 use super::cause::{self, Cause};
 use super::facts::Facts;
+use super::options;
 
 /// The kernel's Landlock version that has every right this program asks for.
 const FULL_LANDLOCK: i32 = 6;
@@ -76,7 +77,7 @@ fn process_layers(found: &Report, missing: &StepError, facts: &Facts) -> Vec<Lay
         layers.push(match reason {
             None => layer(name, LayerState::Active, None, None),
             Some(reason) => {
-                let remedy = if always { namespaces } else { cause::no_groups(facts) };
+                let remedy = if always { namespaces } else { options::no_groups(facts) };
                 layer(name, LayerState::Degraded, Some(reason), Some(remedy))
             }
         });
@@ -131,7 +132,7 @@ fn namespace_layers(found: &Report, facts: &Facts) -> Vec<LayerReport> {
             );
         }
         if layer.name == "user_namespace" && !found.root {
-            let Cause { cause, remedy } = cause::no_own_user(facts);
+            let Cause { cause, remedy } = options::no_own_user(facts);
             degrade(layer, cause, remedy);
         }
     }
@@ -141,7 +142,7 @@ fn namespace_layers(found: &Report, facts: &Facts) -> Vec<LayerReport> {
             degrade(
                 &mut layer,
                 format!("watched every 50 ms instead of held by a control group: {reason}"),
-                cause::no_groups(facts).to_owned(),
+                options::no_groups(facts).to_owned(),
             );
         }
         layers.push(layer);
@@ -226,7 +227,7 @@ pub(super) fn check_floor(
         (Some(reason), Degree::Enforced) => Err(SandboxError::Isolation {
             layer: "memory_limit".to_owned(),
             reason: format!("limits_min is enforced, but {reason}"),
-            remedy: format!("{}; or set limits_min = \"watched\"", cause::no_groups(facts)),
+            remedy: format!("{}; or set limits_min = \"watched\"", options::no_groups(facts)),
         }),
         _ => Ok(()),
     }
