@@ -10,6 +10,7 @@ use crate::record::{Gone, GoneWhy, span};
 use crate::said;
 use crate::{Cause, Hints, Phase, Restored, Status};
 
+const FROM_OUTSIDE: &str = ": probably the server's control group, or the machine, had no more";
 const RESTORED: &str = "correct the code and call again: the next call goes on in the restored session";
 const NEXT_IS_FRESH: &str = "the next call gets a fresh interpreter; files are still there";
 
@@ -337,18 +338,21 @@ fn died(what: &str, exit: Exit, facts: &Facts<'_>) -> Verdict {
     let starved = exit == Exit::Code(1) && after.memory_peak >= memory - memory / 8;
     let for_memory = for_memory || starved;
     let lost = facts.variables();
+    // Whom the system ends far below the limit was not ended for that.
+    let outside = for_memory && !starved && (1..memory / 4 * 3).contains(&after.memory_peak);
     let verdict = match (by_signal || starved, for_memory, for_processes) {
         (true, true, _) => killed(
             Code::OutOfMemory,
             format!(
-                "{what} {}: the sandbox may use {} MiB, and its peak was {} MiB{lost}",
+                "{what} {}: the sandbox may use {} MiB, and its peak was {} MiB{}{lost}",
                 if starved {
                     "ended for want of memory"
                 } else {
                     "was killed for memory"
                 },
                 facts.limits.memory.as_mib(),
-                after.memory_peak >> 20
+                after.memory_peak >> 20,
+                if outside { FROM_OUTSIDE } else { "" }
             ),
             facts.hints.more_memory.clone(),
         ),
@@ -507,7 +511,7 @@ fn signal_name(signal: u8) -> String {
         6 => "SIGABRT, an abort",
         7 => "SIGBUS, a bus error",
         8 => "SIGFPE, an arithmetic error",
-        9 => "SIGKILL, from inside the sandbox",
+        9 => "SIGKILL, from inside the sandbox or by the system for want of memory around it",
         11 => "SIGSEGV, a segmentation fault",
         13 => "SIGPIPE, a broken pipe",
         15 => "SIGTERM, a request to end",
@@ -576,15 +580,21 @@ mod tests {
     #[test]
     fn want_of_memory_is_named_even_if_nobody_was_killed_for_it() {
         let limits = Limits::default();
-        let ended = |peak_mib: u64| {
+        let died = |exit: Exit, peak_mib: u64| {
             judge(Facts {
                 after: Some(Usage {
                     memory_peak: peak_mib << 20,
+                    memory_events: u64::from(exit == Exit::Signal(9)),
                     ..Usage::default()
                 }),
-                ..facts(Ending::Cell(CellStatus::Died(Exit::Code(1))), &limits)
+                ..facts(Ending::Cell(CellStatus::Died(exit)), &limits)
             })
         };
+        let ended = |peak_mib| died(Exit::Code(1), peak_mib);
+        for (peak_mib, outside) in [(0, false), (190, true), (500, false)] {
+            let message = died(Exit::Signal(9), peak_mib).cause.unwrap().message;
+            assert_eq!(message.contains(FROM_OUTSIDE), outside, "{message}");
+        }
         assert_eq!(code_of(&ended(500)), Code::OutOfMemory);
         assert_eq!(code_of(&ended(100)), Code::Crashed);
         let error = CellError {

@@ -24,6 +24,12 @@ pub fn available() -> i32 {
     crate::sys::misc::landlock_abi()
 }
 
+/// Why there is no Landlock, as the kernel's error number; none if there is.
+#[must_use]
+pub fn refusal() -> Option<i32> {
+    crate::sys::misc::landlock_version().err()?.raw_os_error()
+}
+
 type Built<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// The fence around the files of a sandbox with a root of its own.

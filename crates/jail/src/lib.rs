@@ -20,6 +20,8 @@ pub mod masked;
 #[cfg(target_os = "linux")]
 pub mod open_files;
 #[cfg(target_os = "linux")]
+mod own_limits;
+#[cfg(target_os = "linux")]
 pub mod plan;
 #[cfg(target_os = "linux")]
 pub mod process_level;
@@ -38,6 +40,8 @@ mod watch;
 #[cfg(target_os = "linux")]
 pub mod wire;
 
+#[cfg(target_os = "linux")]
+pub use own_limits::withstand_limits;
 #[cfg(target_os = "linux")]
 pub use sys::fd::adopt;
 #[cfg(target_os = "linux")]

@@ -109,6 +109,8 @@ pub enum Step {
     MaskProc { name: &'static str },
     /// /proc/sys cannot be written.
     ReadOnlySysctl,
+    /// Nor can what /proc has of the first process.
+    ReadOnlyFirst,
     /// The new root becomes the root; the old one goes.
     Pivot,
     /// The host name.
@@ -247,6 +249,7 @@ impl Step {
             Self::SocketBuffers => "limit buffers of sockets".into(),
             Self::MaskProc { name } => format!("mask /proc/{name}"),
             Self::ReadOnlySysctl => "make /proc/sys read-only".into(),
+            Self::ReadOnlyFirst => "make /proc/1 read-only".into(),
             Self::Pivot => "change the root".into(),
             Self::HostName { .. } => "set the host name".into(),
             Self::Loopback => "bring up loopback".into(),
@@ -280,7 +283,7 @@ impl Step {
             | Self::CopyOnWrite { .. }
             | Self::Devices { .. }
             | Self::Pivot => Some("private_root"),
-            Self::Proc | Self::MaskProc { .. } | Self::ReadOnlySysctl => Some("private_proc"),
+            Self::Proc | Self::MaskProc { .. } | Self::ReadOnlySysctl | Self::ReadOnlyFirst => Some("private_proc"),
             Self::HostName { .. } => Some("uts_namespace"),
             Self::Loopback | Self::SocketBuffers => Some("network_namespace"),
             Self::ResourceLimit { .. } | Self::Cores { .. } => Some("resource_limits"),
@@ -359,6 +362,9 @@ pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
     steps.push(Step::SocketBuffers);
     steps.extend(MASKED.map(|name| Step::MaskProc { name }));
     steps.push(Step::ReadOnlySysctl);
+    if host.first_is_reached {
+        steps.push(Step::ReadOnlyFirst);
+    }
     steps.push(Step::Pivot);
     steps.push(Step::HostName { name: "sandcell" });
     steps.push(Step::Loopback);

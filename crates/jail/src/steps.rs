@@ -48,7 +48,8 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
         Step::Watches { instances, watches } => limit_watches(*instances, *watches),
         Step::SocketBuffers => socket_buffers(),
         Step::MaskProc { name } => mask_proc(name),
-        Step::ReadOnlySysctl => read_only_sysctl(),
+        Step::ReadOnlySysctl => read_only("/proc/sys"),
+        Step::ReadOnlyFirst => read_only("/proc/1"),
         Step::Pivot => pivot(),
         Step::HostName { name } => Ok(rustix::system::sethostname(name.as_bytes())?),
         Step::Loopback => loopback(),
@@ -400,8 +401,8 @@ fn missing(path: &str) -> io::Result<()> {
     }
 }
 
-fn read_only_sysctl() -> io::Result<()> {
-    let path = below_root("/proc/sys");
+fn read_only(path: &str) -> io::Result<()> {
+    let path = below_root(path);
     let mount = copy_of(&path)?;
     sys::mount::restrict(
         mount.as_fd(),

@@ -17,5 +17,22 @@ fn main() -> ExitCode {
     // This may be the launcher: it must know nothing, so it comes before everything else.
     wiring::become_launcher_if_asked();
     wiring::give_back_early();
-    cli::main()
+    wiring::withstand_limits();
+    with_room(cli::main)
+}
+
+/// Runs this on a stack of its own where the limit of this one is too low and could not be raised.
+fn with_room(work: fn() -> ExitCode) -> ExitCode {
+    #[cfg(unix)]
+    {
+        const ENOUGH: u64 = 1 << 20;
+        const ROOM: usize = 8 << 20;
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
+        if limit.is_some_and(|limit| limit < ENOUGH)
+            && let Ok(thread) = std::thread::Builder::new().stack_size(ROOM).spawn(work)
+        {
+            return thread.join().unwrap_or(ExitCode::FAILURE);
+        }
+    }
+    work()
 }

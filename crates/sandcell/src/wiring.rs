@@ -41,6 +41,12 @@ pub(crate) fn become_launcher_if_asked() {
     native::become_launcher_if_asked();
 }
 
+/// Lives with limits that somebody else has set for this process, as far as that can be done.
+pub(crate) fn withstand_limits() {
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    sandcell_jail::withstand_limits();
+}
+
 /// Lets the allocator give back what was freed. Before the first thread, and not for the launcher, which frees little.
 pub(crate) fn give_back_early() {
     #[cfg(all(target_os = "linux", feature = "native"))]
@@ -103,18 +109,22 @@ impl Launcher {
 
 /// An async runtime for one command.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let failed = |error: std::io::Error| {
+        Failure::new(
+            Code::Internal,
+            format!("threads could not be started: {error}"),
+            "raise the limits of processes (`ulimit -u`, systemd TasksMax=, Docker --pids-limit) and of open files, and see that no \
+             filter of system calls forbids clone3 otherwise than by ENOSYS",
+        )
+    };
+    // Later one that cannot be started would end the program in the middle of something.
+    std::thread::Builder::new().spawn(|| ()).map_err(failed)?;
     // One thread: what the server does itself is little, requests are taken up in the order in which they come, and
     // no call pays for waking another thread. Pictures and host files are read on threads of their own.
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| {
-            Failure::new(
-                Code::Internal,
-                format!("threads could not be started: {error}"),
-                "raise the limits of processes and open files, and try again",
-            )
-        })
+        .map_err(failed)
 }
 
 /// Finds the languages of this machine. Runs each interpreter once, for some milliseconds, unless it is remembered.

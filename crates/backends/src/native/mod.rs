@@ -4,7 +4,10 @@
 //! client on each jail's two pipes.
 
 mod capacity;
+mod cause;
 mod conversation;
+mod facts;
+mod options;
 mod parent;
 mod report;
 mod sandbox;
@@ -33,6 +36,7 @@ use tokio::time::timeout;
 
 use capacity::Machine;
 use conversation::{Answer, Conversation};
+use facts::Facts;
 use sandbox::NativeSandbox;
 
 /// The name in settings and results.
@@ -153,9 +157,11 @@ impl NativeBackend {
             disabled: config.disabled_layer,
             skipped: config.skipped_layer,
         };
+        let facts = Facts::read();
+        report::check_limits(&facts)?;
         let (conversation, found) = Conversation::open(launcher, template.clone()).await?;
-        report::check_floor(&found, config.isolation_min, config.limits_min)?;
-        let layers = report::layers(&found);
+        report::check_floor(&found, &facts, config.isolation_min, config.limits_min)?;
+        let layers = report::layers(&found, &facts);
         let isolation = report::isolation(&found, &layers);
         Ok(Arc::new_cyclic(|me| Self {
             conversation: RwLock::new(conversation),
@@ -207,8 +213,9 @@ impl NativeBackend {
             source,
         })?;
         let (conversation, found) = Conversation::open(launcher, self.template.clone()).await?;
-        report::check_floor(&found, self.isolation_min, self.limits_min)?;
-        let layers = report::layers(&found);
+        let facts = Facts::read();
+        report::check_floor(&found, &facts, self.isolation_min, self.limits_min)?;
+        let layers = report::layers(&found, &facts);
         if report::isolation(&found, &layers) != self.isolation {
             conversation.hang_up();
             return Err(Self::unavailable(

@@ -6,15 +6,18 @@ use sandcell_jail::wire::{Report, StepError};
 use sandcell_sandbox::{Degree, Isolation, LayerReport, LayerState, LeftOut, Level, SandboxError};
 
 use super::NAME;
+use super::cause::{self, Cause};
+use super::facts::Facts;
+use super::options;
 
 /// The kernel's Landlock version that has every right this program asks for.
 const FULL_LANDLOCK: i32 = 6;
 
 /// The layers of every sandbox on this machine. Those that only hold amounts come last.
-pub(super) fn layers(found: &Report) -> Vec<LayerReport> {
+pub(super) fn layers(found: &Report, facts: &Facts) -> Vec<LayerReport> {
     match &found.namespaces_missing {
-        None => namespace_layers(found),
-        Some(missing) => process_layers(found, missing),
+        None => namespace_layers(found, facts),
+        Some(missing) => process_layers(found, missing, facts),
     }
 }
 
@@ -36,7 +39,9 @@ pub(super) fn left_out(found: &Report) -> Vec<LeftOut> {
 }
 
 /// Without namespaces: what is there, and each layer that is not.
-fn process_layers(found: &Report, missing: &StepError) -> Vec<LayerReport> {
+fn process_layers(found: &Report, missing: &StepError, facts: &Facts) -> Vec<LayerReport> {
+    let Cause { cause, remedy } = explained(missing, facts);
+    let namespaces = remedy.split("; or, if the weaker level").next().unwrap_or_default();
     let layer = |name: &str, state, reason: Option<String>, remedy: Option<&str>| LayerReport {
         name: name.to_owned(),
         state,
@@ -50,10 +55,10 @@ fn process_layers(found: &Report, missing: &StepError) -> Vec<LayerReport> {
                 layer(name, LayerState::Active, None, None)
             } else {
                 let reason = match *name {
-                    "user_namespace" => format!("{missing}; {}", without(name)),
+                    "user_namespace" => format!("{missing}: {cause}; {}", without(name)),
                     _ => without(name).to_owned(),
                 };
-                layer(name, LayerState::Missing, Some(reason), Some(remedy("user_namespace")))
+                layer(name, LayerState::Missing, Some(reason), Some(namespaces))
             }
         })
         .collect();
@@ -72,7 +77,7 @@ fn process_layers(found: &Report, missing: &StepError) -> Vec<LayerReport> {
         layers.push(match reason {
             None => layer(name, LayerState::Active, None, None),
             Some(reason) => {
-                let remedy = if always { remedy("user_namespace") } else { GROUP_REMEDY };
+                let remedy = if always { namespaces } else { options::no_groups(facts) };
                 layer(name, LayerState::Degraded, Some(reason), Some(remedy))
             }
         });
@@ -96,7 +101,7 @@ fn without(layer: &str) -> &'static str {
     }
 }
 
-fn namespace_layers(found: &Report) -> Vec<LayerReport> {
+fn namespace_layers(found: &Report, facts: &Facts) -> Vec<LayerReport> {
     let active = |name: &str| LayerReport {
         name: name.to_owned(),
         state: LayerState::Active,
@@ -127,11 +132,8 @@ fn namespace_layers(found: &Report) -> Vec<LayerReport> {
             );
         }
         if layer.name == "user_namespace" && !found.root {
-            degrade(
-                layer,
-                "sandboxes run as your own user on the host, not as a user of their own".to_owned(),
-                "run the server as root to give each sandbox a host user of its own".to_owned(),
-            );
+            let Cause { cause, remedy } = options::no_own_user(facts);
+            degrade(layer, cause, remedy);
         }
     }
     for name in ["memory_limit", "cpu_limit", "process_limit"] {
@@ -140,16 +142,13 @@ fn namespace_layers(found: &Report) -> Vec<LayerReport> {
             degrade(
                 &mut layer,
                 format!("watched every 50 ms instead of held by a control group: {reason}"),
-                GROUP_REMEDY.to_owned(),
+                options::no_groups(facts).to_owned(),
             );
         }
         layers.push(layer);
     }
     layers
 }
-
-const GROUP_REMEDY: &str =
-    "run as root, or on a systemd host start it with `systemd-run --user --scope -p Delegate=yes sandcell …`";
 
 fn degrade(layer: &mut LayerReport, reason: String, remedy: String) {
     layer.state = LayerState::Degraded;
@@ -171,8 +170,46 @@ pub(super) fn isolation(found: &Report, layers: &[LayerReport]) -> Isolation {
     }
 }
 
+/// The least stack that the launcher and the first processes do with, in bytes.
+const LEAST_STACK: u64 = 256 << 10;
+/// The fewest open files with which one program can be started inside.
+const LEAST_FILES: u64 = 32;
+
+/// Refuses limits of this process with which the launcher would end without a word, or no program could start inside.
+pub(super) fn check_limits(facts: &Facts) -> Result<(), SandboxError> {
+    let refused = |reason: String, remedy: &str| {
+        Err(SandboxError::Unavailable {
+            backend: NAME.to_owned(),
+            reason,
+            remedy: format!("raise it where the server is started: {remedy}"),
+        })
+    };
+    match (facts.stack, facts.open_files) {
+        (Some(stack), _) if stack < LEAST_STACK => refused(
+            format!(
+                "the hard limit of a program's stack (ulimit -Hs) is {} KiB here, and {} KiB are needed",
+                stack >> 10,
+                LEAST_STACK >> 10
+            ),
+            "`ulimit -s 8192`, systemd `LimitSTACK=8M`, Docker `--ulimit stack=8388608`",
+        ),
+        (_, Some(files)) if files < LEAST_FILES => refused(
+            format!(
+                "the hard limit of open files (ulimit -Hn) is {files} here, and {LEAST_FILES} are needed for one sandbox"
+            ),
+            "`ulimit -Hn 65536`, systemd `LimitNOFILE=65536`, Docker `--ulimit nofile=65536`",
+        ),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses what is weaker than the operator accepts.
-pub(super) fn check_floor(found: &Report, isolation_min: Level, limits_min: Degree) -> Result<(), SandboxError> {
+pub(super) fn check_floor(
+    found: &Report,
+    facts: &Facts,
+    isolation_min: Level,
+    limits_min: Degree,
+) -> Result<(), SandboxError> {
     let level = level(found);
     if !level.satisfies(isolation_min) {
         return Err(SandboxError::Isolation {
@@ -190,46 +227,56 @@ pub(super) fn check_floor(found: &Report, isolation_min: Level, limits_min: Degr
         (Some(reason), Degree::Enforced) => Err(SandboxError::Isolation {
             layer: "memory_limit".to_owned(),
             reason: format!("limits_min is enforced, but {reason}"),
-            remedy: format!("{GROUP_REMEDY}; or set limits_min = \"watched\""),
+            remedy: format!("{}; or set limits_min = \"watched\"", options::no_groups(facts)),
         }),
         _ => Ok(()),
     }
 }
 
-/// A step of the launcher's or a sandbox's set-up that failed.
+/// A step of the launcher's or a sandbox's set-up that failed, with its cause as far as this host tells it.
 pub(super) fn step_failed(error: StepError) -> SandboxError {
-    match error.layer.clone() {
-        Some(layer) => {
-            let remedy = remedy(&layer).to_owned();
+    refusal(error, &Facts::read())
+}
+
+fn refusal(error: StepError, facts: &Facts) -> SandboxError {
+    let known = cause::explain(&error, facts);
+    match (error.layer.clone(), known) {
+        (Some(layer), known) => {
+            let unknown = remedy(&layer);
             SandboxError::Isolation {
                 layer,
-                reason: error.to_string(),
-                remedy,
+                reason: known
+                    .as_ref()
+                    .map_or_else(|| error.to_string(), |known| format!("{error}: {}", known.cause)),
+                remedy: known.map_or_else(|| unknown.to_owned(), |known| known.remedy),
             }
         }
-        None => {
-            let source = std::io::Error::from_raw_os_error(error.errno);
-            SandboxError::Setup {
-                step: error.step,
-                source,
-            }
-        }
+        (None, Some(Cause { cause, remedy })) => SandboxError::Unavailable {
+            backend: NAME.to_owned(),
+            reason: format!("{error}: {cause}"),
+            remedy,
+        },
+        (None, None) => SandboxError::Setup {
+            source: std::io::Error::from_raw_os_error(error.errno),
+            step: error.step,
+        },
     }
 }
 
-/// What mends a missing layer, on the systems where it is known to be missing.
+/// The cause of a failure, or that nothing about this host tells it.
+fn explained(error: &StepError, facts: &Facts) -> Cause {
+    cause::explain(error, facts).unwrap_or_else(|| Cause {
+        cause: "the kernel refuses it".to_owned(),
+        remedy: remedy("").to_owned(),
+    })
+}
+
+/// What may mend a missing layer where the cause is not known.
 fn remedy(layer: &str) -> &'static str {
     match layer {
-        "user_namespace" => {
-            "allow user namespaces: `sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` (Ubuntu) or `sudo sysctl -w kernel.unprivileged_userns_clone=1` (older Debian) or `sudo sysctl -w user.max_user_namespaces=10000`; in Docker, start the container with `--security-opt seccomp=unconfined --security-opt apparmor=unconfined`; or run as root; or, if the weaker level without namespaces is enough (THREAT_MODEL.md says what it does not stop), set `isolation_min = \"process\"`"
-        }
-        "private_proc" => {
-            "a container that masks /proc cannot make a private one: start it with `--security-opt systempaths=unconfined`, or run on the host"
-        }
-        "landlock" => "boot with `landlock` in the kernel's `lsm=` list (Linux 5.13 or newer)",
         "memory" => "make the control groups writable, or run as an ordinary user to have limits watched",
         _ => {
-            "run `sandcell doctor` on the host; a kernel of Linux 5.13 or newer with namespaces, overlayfs and seccomp is needed"
+            "the kernel's log may say why (`sudo dmesg | tail`); docs/guides/hosts.md lists what each kind of host needs"
         }
     }
 }
@@ -253,7 +300,7 @@ mod tests {
     }
 
     fn isolation_of(machine: &Report) -> Isolation {
-        isolation(machine, &layers(machine))
+        isolation(machine, &layers(machine, &Facts::default()))
     }
 
     #[test]
@@ -277,9 +324,58 @@ mod tests {
                 .iter()
                 .any(|text| text.starts_with("disk_limit: watched"))
         );
-        assert!(check_floor(&machine, Level::Process, Degree::Watched).is_ok());
-        assert!(check_floor(&machine, Level::Namespace, Degree::Watched).is_err());
-        assert!(check_floor(&machine, Level::Process, Degree::Enforced).is_err());
+        assert!(check_floor(&machine, &Facts::default(), Level::Process, Degree::Watched).is_ok());
+        assert!(check_floor(&machine, &Facts::default(), Level::Namespace, Degree::Watched).is_err());
+        assert!(check_floor(&machine, &Facts::default(), Level::Process, Degree::Enforced).is_err());
+    }
+
+    #[test]
+    fn a_failed_step_is_told_with_its_cause_and_no_remedy_is_the_doctor() {
+        for layer in plan_layers() {
+            let error = StepError {
+                step: "do something".to_owned(),
+                layer,
+                errno: 5,
+            };
+            let failure = sandcell_sandbox::Failure::from(refusal(error, &Facts::default()));
+            let is_layer = failure.code == sandcell_sandbox::Code::IsolationUnavailable;
+            assert!(!is_layer || !failure.remedy.contains("sandcell doctor"), "{failure}");
+        }
+        let error = StepError {
+            step: "start a process".to_owned(),
+            layer: None,
+            errno: 11,
+        };
+        let failure = sandcell_sandbox::Failure::from(refusal(error, &Facts::default()));
+        assert!(failure.message.contains("no more processes are allowed"), "{failure}");
+        assert!(failure.remedy.contains("ulimit -u"), "{failure}");
+    }
+
+    #[test]
+    fn limits_of_the_process_that_are_too_low_are_refused_by_name() {
+        let refused = |stack, open_files| {
+            let facts = Facts {
+                stack,
+                open_files,
+                ..Facts::default()
+            };
+            check_limits(&facts)
+                .err()
+                .map(|error| sandcell_sandbox::Failure::from(error).message)
+        };
+        assert!(
+            refused(Some(64 << 10), None)
+                .unwrap()
+                .contains("(ulimit -Hs) is 64 KiB")
+        );
+        assert!(refused(None, Some(20)).unwrap().contains("(ulimit -Hn) is 20"));
+        assert_eq!(refused(Some(8 << 20), Some(1024)), None);
+        assert_eq!(refused(None, None), None);
+    }
+
+    fn plan_layers() -> Vec<Option<String>> {
+        let named = LAYERS.iter().map(|layer| Some((*layer).to_owned()));
+        named.chain([None, Some("memory".to_owned())]).collect()
     }
 
     #[test]
@@ -308,8 +404,8 @@ mod tests {
                 .iter()
                 .any(|text| text.starts_with("memory_limit: watched"))
         );
-        assert!(check_floor(&machine, Level::Namespace, Degree::Watched).is_ok());
-        assert!(check_floor(&machine, Level::Namespace, Degree::Enforced).is_err());
-        assert!(check_floor(&machine, Level::Gvisor, Degree::Watched).is_err());
+        assert!(check_floor(&machine, &Facts::default(), Level::Namespace, Degree::Watched).is_ok());
+        assert!(check_floor(&machine, &Facts::default(), Level::Namespace, Degree::Enforced).is_err());
+        assert!(check_floor(&machine, &Facts::default(), Level::Gvisor, Degree::Watched).is_err());
     }
 }

@@ -197,7 +197,7 @@ fn become_sandbox(
             flags |= flag;
         }
     }
-    match fork(flags, 0, None).map_err(|error| StepError::new("make namespaces", Some("user_namespace"), &error))? {
+    match fork(flags, 0, None).map_err(|error| no_namespaces(&error))? {
         Forked::Parent { pid, pidfd } => {
             if prepared.common.is_some() {
                 common::map_child(prepared, pid, host_id)
@@ -230,6 +230,26 @@ pub(super) fn wait_for_request(socket: &OwnedFd) -> (Request, Shows, Vec<OwnedFd
         }
         Ok(_) | Err(_) => exit_now(0),
     }
+}
+
+/// The failure to clone into namespaces. Where there are no more of a kind, the kernel does not tell of which: each is tried.
+pub(super) fn no_namespaces(error: &io::Error) -> StepError {
+    let used_up = |error: &io::Error| error.raw_os_error() == Some(libc::ENOSPC);
+    let one_of = |flag: u64| {
+        let flag = libc::c_int::try_from(flag).unwrap_or(0);
+        host::in_a_fork(|| sys::misc::unshare(libc::CLONE_NEWUSER | flag))
+    };
+    let mut kinds = NAMESPACES.iter();
+    let kind = if used_up(error) {
+        kinds.find(|(flag, _)| one_of(*flag).is_err_and(|error| used_up(&error)))
+    } else {
+        None
+    };
+    StepError::new(
+        "make namespaces",
+        Some(kind.map_or("user_namespace", |(_, layer)| layer)),
+        error,
+    )
 }
 
 /// Until the ids are mapped.

@@ -94,7 +94,7 @@ impl Ground {
     pub(super) fn lay() -> Self {
         let empty_environment = is_environment_empty();
         let ids = own_ids();
-        let root = ids.0 == 0 && holds_admin() && in_first_user_namespace();
+        let root = ids.0 == 0 && holds_roots_powers() && in_first_user_namespace();
         let before = if root { Before::open() } else { None };
         let possible = match before {
             Some(_) => Ok(()),
@@ -124,7 +124,7 @@ impl Ground {
         };
         let found = match &self.entered {
             Some(Err(error)) => Err(io::Error::from_raw_os_error(error.errno)),
-            Some(Ok(())) | None => in_a_fork(|| sys::misc::unshare(super::cradle::all_namespaces())),
+            Some(Ok(())) | None => in_a_fork(trial_of_a_sandbox),
         };
         if found.is_err() {
             // Half of the way would be neither here nor there.
@@ -153,6 +153,11 @@ impl Before {
     }
 
     fn go_back(&self) -> io::Result<()> {
+        let own = rustix::fs::stat("/proc/self/ns/mnt").map(|found| found.st_ino);
+        if own.is_ok_and(|own| rustix::fs::fstat(&self.namespace).is_ok_and(|before| before.st_ino == own)) {
+            // Where not even a mount namespace could be made, entering one may be refused, too.
+            return Ok(());
+        }
         move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Mount))?;
         // That leads to the root of the namespace, which a server in a changed root must not see.
         rustix::process::fchdir(&self.root)?;
@@ -165,11 +170,10 @@ fn own_ids() -> (u32, u32) {
 }
 
 fn enter_own_root(root: bool, ids: (u32, u32)) -> Result<(), StepError> {
-    step(
-        "make namespaces of the launcher",
-        Some("user_namespace"),
-        own_namespaces(root, ids),
-    )?;
+    own_namespaces(root, ids).map_err(|error| StepError {
+        step: "make namespaces of the launcher".to_owned(),
+        ..super::cradle::no_namespaces(&error)
+    })?;
     step("make the launcher's root", Some("private_root"), own_root())
 }
 
@@ -226,6 +230,7 @@ pub(super) fn prepare(ground: Option<Ground>, template: Template) -> Result<Prep
     let mut host = Host {
         root,
         memory_is_charged: found.is_ok(),
+        first_is_reached: !root && ids.0 == 0,
         ..Host::default()
     };
     let mounts = step("read the mount table", Some("private_root"), MountTable::read())?;
@@ -292,11 +297,29 @@ fn trial(root: bool, ids: (u32, u32)) -> io::Result<()> {
     in_a_fork(|| {
         own_namespaces(root, ids)
             .and_then(|()| own_root())
-            .and_then(|()| sys::misc::unshare(super::cradle::all_namespaces()))
+            .and_then(|()| trial_of_a_sandbox())
     })
 }
 
-fn in_a_fork(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+/// Whether a sandbox could have its namespaces, and in them what a host may refuse: a /proc where parts of this one are
+/// covered, mounts that are made read-only, an overlay where the kernel has none.
+fn trial_of_a_sandbox() -> io::Result<()> {
+    sys::misc::unshare(super::cradle::all_namespaces())?;
+    in_a_fork(|| {
+        let plain = MountAttrFlags::MOUNT_ATTR_NOSUID;
+        steps::fresh("proc", &[], plain)?;
+        sys::mount::restrict(
+            memory(4096, 1, "0755", plain)?.as_fd(),
+            sys::mount::Attributes::READ_ONLY,
+        )?;
+        let lower = format!("{}:{}", place::NOTHING, place::DEVICES);
+        steps::fresh("overlay", &[("userxattr", String::new()), ("lowerdir", lower)], plain)?;
+        Ok(())
+    })
+}
+
+/// Does this in a process of its own, whose memory and namespaces go with it.
+pub(super) fn in_a_fork(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     const SIGCHLD: u64 = 17;
     match fork(0, SIGCHLD, None)? {
         Forked::Child => exit_now(
@@ -420,10 +443,16 @@ fn is_environment_empty() -> bool {
     std::fs::read("/proc/self/environ").is_ok_and(|environment| environment.is_empty())
 }
 
-/// Root without the right to mount (a container) works as an ordinary user does.
-fn holds_admin() -> bool {
-    rustix::thread::capabilities(None)
-        .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN))
+/// Root that lacks one of the powers that making sandboxes as root takes (a container) works as an ordinary user does.
+fn holds_roots_powers() -> bool {
+    use rustix::thread::CapabilitySet;
+    let needed = CapabilitySet::SYS_ADMIN
+        | CapabilitySet::SYS_PTRACE
+        | CapabilitySet::SETUID
+        | CapabilitySet::SETGID
+        | CapabilitySet::MKNOD
+        | CapabilitySet::KILL;
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
 }
 
 /// Root of a user namespace (a container without root) can mount, but make no device nodes and map no ids; it works as an

@@ -164,6 +164,7 @@ struct Keeper {
 pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
     let _ = rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC);
     let _ = rustix::process::setsid();
+    crate::withstand_limits();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     // Whoever has none may take an audit identity, and is numbered by the machine; so all take this one.
     let identity = "/proc/self/loginuid";

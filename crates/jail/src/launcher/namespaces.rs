@@ -48,7 +48,9 @@ fn number(namespace: &OwnedFd) -> io::Result<u64> {
 
 /// Opens one of a process, as `pid` or `self`.
 fn open(process: impl std::fmt::Display, name: &str) -> io::Result<OwnedFd> {
-    let path = format!("{}/proc/{process}/ns/{name}", place::host());
+    // That of its children: where a process is made without clone3 its own is the launcher's.
+    let file = if name == "time" { "time_for_children" } else { name };
+    let path = format!("{}/proc/{process}/ns/{file}", place::host());
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 

@@ -51,8 +51,7 @@ pub(super) fn bear(
         flags |= cradle::TIME_NAMESPACE;
     }
     let folder = ways.folder.as_ref().map(AsFd::as_fd);
-    let made =
-        fork(flags, 0, folder).map_err(|error| StepError::new("make namespaces", Some("user_namespace"), &error))?;
+    let made = fork(flags, 0, folder).map_err(|error| cradle::no_namespaces(&error))?;
     let Forked::Parent { pid, pidfd } = made else {
         live(prepared, socket, ways, devices, ahead, entry)
     };

@@ -19,6 +19,9 @@ pub struct Host {
     pub root: bool,
     /// Whether a control group counts memory.
     pub memory_is_charged: bool,
+    /// Whether sandboxes have root's id without being given one of their own: hidden processes' files are root's, and so
+    /// the first process' would be open to the code.
+    pub first_is_reached: bool,
     /// Without namespaces: what of the host's files can be read, at the host's paths.
     pub readable: Vec<String>,
     /// What the root shows.

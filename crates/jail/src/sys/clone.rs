@@ -56,13 +56,24 @@ pub(crate) fn fork(flags: u64, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>)
     // SAFETY: `args` is a valid clone_args of the size that is passed, it and `pidfd` outlive the call, and without
     // CLONE_VM or a new stack the child runs on its own copy of this one. The process has one thread, so no lock is
     // held by a thread that the child lacks.
-    let pid = super::check(unsafe {
+    let made = super::check(unsafe {
         libc::syscall(
             libc::SYS_clone3,
             std::ptr::addr_of_mut!(args),
             std::mem::size_of::<CloneArgs>(),
         )
-    })?;
+    });
+    let pid = match made {
+        // The filters of older container managers do not know the call.
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+            let pid = clone_with(args.flags, exit_signal, std::ptr::addr_of_mut!(pidfd))?;
+            if pid == 0 && complete(flags, cgroup).is_err() {
+                exit_now(1);
+            }
+            pid
+        }
+        made => made?,
+    };
     if pid == 0 {
         return Ok(Forked::Child);
     }
@@ -74,8 +85,63 @@ pub(crate) fn fork(flags: u64, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>)
     })
 }
 
+/// The older call, whose flags have room neither for a control group nor for the time namespace.
+fn clone_with(flags: u64, exit_signal: u64, pidfd: *mut libc::c_int) -> io::Result<libc::c_long> {
+    const OLDER: u64 = 0xFFFF_FF00;
+    let nothing = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: the kernel writes nothing but `pidfd`, which outlives the call; the last two arguments, whose order depends
+    // on the architecture, are both null. Without CLONE_VM or a new stack the child runs on its own copy of this one.
+    super::check(unsafe {
+        libc::syscall(
+            libc::SYS_clone,
+            (flags & OLDER) | exit_signal,
+            nothing,
+            pidfd,
+            nothing,
+            nothing,
+        )
+    })
+}
+
+/// The child's part of what [`clone_with`] could not do. Its time namespace is that of its children only.
+fn complete(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    const CLONE_NEWTIME: u64 = 0x80;
+    if let Some(cgroup) = cgroup {
+        let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
+        let members = rustix::fs::openat(cgroup, "cgroup.procs", flags, rustix::fs::Mode::empty())?;
+        rustix::io::write(&members, b"0")?;
+    }
+    if flags & CLONE_NEWTIME != 0 {
+        super::misc::unshare(libc::c_int::try_from(CLONE_NEWTIME).map_err(io::Error::other)?)?;
+    }
+    Ok(())
+}
+
 /// Ends this process at once, without running any destructor or exit handler of the copied program.
 pub(crate) fn exit_now(status: i32) -> ! {
     // SAFETY: _exit reads no memory and does not return.
     unsafe { libc::_exit(status) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+
+    use super::*;
+
+    #[test]
+    fn the_older_call_makes_a_child_with_a_descriptor_too() {
+        const SIGCHLD: u64 = 17;
+        const CLONE_PIDFD: u64 = 0x1000;
+        let mut pidfd: libc::c_int = -1;
+        let pid = clone_with(CLONE_PIDFD, SIGCHLD, std::ptr::addr_of_mut!(pidfd)).unwrap();
+        if pid == 0 {
+            exit_now(i32::from(complete(0, None).is_err()));
+        }
+        let child = super::super::fd::adopt(pidfd).unwrap();
+        let status = waitid(WaitId::PidFd(child.as_fd()), WaitIdOptions::EXITED).unwrap();
+        assert_eq!(status.unwrap().exit_status(), Some(0));
+    }
 }

@@ -66,6 +66,11 @@ pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
 
 /// The kernel's Landlock version, or a number below 1 without it.
 pub(crate) fn landlock_abi() -> i32 {
+    landlock_version().unwrap_or(0)
+}
+
+/// The same, or why there is none.
+pub(crate) fn landlock_version() -> io::Result<i32> {
     const CREATE_RULESET_VERSION: libc::c_uint = 1;
     // SAFETY: with the version flag the call takes a null attribute of size 0 and returns a number.
     let version = unsafe {
@@ -76,5 +81,5 @@ pub(crate) fn landlock_abi() -> i32 {
             CREATE_RULESET_VERSION,
         )
     };
-    i32::try_from(version).unwrap_or(0)
+    super::check(version).map(|version| i32::try_from(version).unwrap_or(0))
 }

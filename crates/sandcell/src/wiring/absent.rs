@@ -18,6 +18,12 @@ pub(super) struct AbsentBackend {
 impl AbsentBackend {
     /// For this reason.
     pub(super) fn new(failure: Failure) -> Self {
+        let (name, reason) = match failure.message.split_once(" is not available: ") {
+            Some((subject, reason)) if subject.starts_with("isolation layer ") => {
+                (subject.trim_start_matches("isolation layer "), reason)
+            }
+            _ => ("sandbox", failure.message.as_str()),
+        };
         Self {
             isolation: Isolation {
                 backend: NAME.to_owned(),
@@ -26,9 +32,9 @@ impl AbsentBackend {
                 degraded: Vec::new(),
             },
             layers: vec![LayerReport {
-                name: "sandbox".to_owned(),
+                name: name.to_owned(),
                 state: LayerState::Missing,
-                reason: Some(failure.message.clone()),
+                reason: Some(reason.to_owned()),
                 remedy: Some(failure.remedy.clone()),
             }],
             failure,

@@ -37,7 +37,7 @@ pub(super) async fn make(ground: Ground<'_>) -> Result<Arc<dyn Backend>, Failure
         Failure::new(
             Code::BackendUnavailable,
             format!("back end native is not available: the launcher of sandboxes could not be started: {error}"),
-            "check that /proc is mounted and that more processes are allowed",
+            "check that /proc is mounted, and that more processes are allowed (`ulimit -u`, systemd TasksMax=, Docker --pids-limit)",
         )
     })?;
     let images = super::images::of(settings)?;

@@ -77,6 +77,7 @@ mod transcripts;
 // The other commands of the binary.
 mod demo;
 mod doctor;
+mod hosts_told;
 mod install;
 mod run_command;
 // What a session shows beside text: charts, tables, variables, progress, memory.

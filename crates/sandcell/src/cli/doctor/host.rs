@@ -11,7 +11,7 @@ pub(super) struct Advice {
     /// What it is now.
     pub(super) now: String,
     /// Why that matters here.
-    pub(super) reason: &'static str,
+    pub(super) reason: String,
     /// The command that changes it.
     pub(super) remedy: String,
 }
@@ -141,7 +141,7 @@ fn judge(situation: Situation, read: impl Fn(&str) -> Option<i64>) -> Vec<Advice
             (setting.bad)(now).then(|| Advice {
                 name: setting.name,
                 now: now.to_string(),
-                reason: setting.reason,
+                reason: setting.reason.to_owned(),
                 remedy: format!("sudo sysctl -w {}={}", setting.name, setting.better),
             })
         })
@@ -150,7 +150,7 @@ fn judge(situation: Situation, read: impl Fn(&str) -> Option<i64>) -> Vec<Advice
         found.push(Advice {
             name: "delegated control groups",
             now: "none".to_owned(),
-            reason: "limits are watched instead of enforced; systemd can delegate a group to your user",
+            reason: "limits are watched instead of enforced; systemd can delegate a group to your user".to_owned(),
             remedy: "systemd-run --user --scope -p Delegate=yes sandcell serve".to_owned(),
         });
     }

@@ -3,8 +3,12 @@
 mod attacks;
 mod capacity;
 mod host;
+mod layers;
 mod lure;
+mod outer;
 mod siege;
+mod text;
+mod verdict;
 
 use std::io;
 use std::process::ExitCode;
@@ -17,12 +21,12 @@ use serde_json::json;
 use std::sync::Arc;
 
 use super::install::{self, Configured};
-use super::output::{self, Printed, Style, safe};
+use super::output::{self, Printed, Style};
 use crate::config::Settings;
 use crate::wiring::{self, Launcher};
 use capacity::Room;
 use host::Advice;
-use siege::Siege;
+use siege::{Siege, State};
 
 /// Says what this machine can isolate and why not more, and attacks itself to see what holds
 ///
@@ -58,6 +62,8 @@ struct Report {
     problems: Vec<Failure>,
     host: Vec<Advice>,
     room: Room,
+    /// Limits of others that are lower than those of a sandbox.
+    outer: Vec<Advice>,
     clients: Vec<Configured>,
 }
 
@@ -84,7 +90,7 @@ pub(super) fn run(args: &DoctorArgs, settings: Settings, launcher: Launcher) -> 
     if args.json {
         output::json(&as_json(&report))?;
     } else {
-        output::text(&as_text(&report, Style::of(&io::stdout())))?;
+        output::text(&text::of(&report, Style::of(&io::stdout())))?;
     }
     Ok(if report.ok() {
         ExitCode::SUCCESS
@@ -100,55 +106,58 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     settings.engine.limits.processes = settings.engine.limits.processes.max(32);
     let uv = uv(&settings);
     let found = wiring::languages(&settings);
+    let limits = settings.engine.limits.clone();
     let wired = wiring::wire_briefly(settings, launcher, found, wiring::Ask::Nobody).await;
-    let python = python(&wired.found);
-    let layers = layers(&wired.engine);
+    let python = python(&wired.found).map_err(mended);
+    let mut layers = layers(&wired.engine);
     let missing = layers.iter().filter(|layer| layer.state == LayerState::Missing);
     let absent: Vec<String> = missing.map(|layer| layer.name.clone()).collect();
-    let mut problems = wired.problems.clone();
+    let mut problems: Vec<Failure> = wired.problems.iter().cloned().map(mended).collect();
     let siege = if python.is_ok() && problems.is_empty() && wired.unready.is_none() {
         siege::lay(&wired.engine, &absent)
             .await
-            .map_err(|failure| problems.push(failure))
+            .map_err(|failure| problems.push(mended(failure)))
             .ok()
     } else {
         None
     };
+    let own = wired
+        .preferred
+        .as_ref()
+        .filter(|backend| backend.name() == siege::NATIVE);
+    let mut backends = backends(&wired);
+    let mut level = wired.level();
+    if let (None, Some(backend)) = (&siege, own)
+        && let Some(failed) = layers::failed(backend, limits.clone()).await
+    {
+        layers = layers::after(layers, &failed);
+        if let Some(row) = backends.iter_mut().find(|row| row.name == siege::NATIVE) {
+            row.failure = Some(mended(failed.failure));
+            row.level = None;
+        }
+        level = backends.iter().find_map(|row| row.level).unwrap_or(Level::None);
+    }
+    for layer in &mut layers {
+        layer.remedy = layer.remedy.as_deref().map(without_itself);
+    }
     // What has a line of its own is said once.
     problems.retain(|problem| {
         python.as_ref().err() != Some(problem)
-            && wired
-                .backends
-                .iter()
-                .all(|backend| backend.failure.as_ref() != Some(problem))
+            && backends.iter().all(|backend| backend.failure.as_ref() != Some(problem))
     });
     let report = Report {
-        level: wired.level(),
+        level,
         floor,
         host: host::advice(situation(&layers)),
         room: Room {
             capacity: wired.engine.capacity(),
             allowed,
         },
+        outer: outer::advice(&limits),
         clients: install::configured(),
         layers,
         left_out: left_out(&wired.engine),
-        backends: wired
-            .backends
-            .iter()
-            .map(|row| BackendRow {
-                name: row.name.clone(),
-                level: row.level,
-                failure: row.failure.clone().or_else(|| {
-                    // Of the first one that works: its image is the one that was tried.
-                    let first = wired.backends.iter().find(|other| other.failure.is_none());
-                    let unready = wired.unready.as_ref()?;
-                    first
-                        .is_some_and(|first| first.name == row.name)
-                        .then(|| unready.clone())
-                }),
-            })
-            .collect(),
+        backends,
         siege,
         problems,
         npm: npm(&wired.engine),
@@ -157,6 +166,45 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     };
     wired.engine.shutdown().await;
     report
+}
+
+fn backends(wired: &wiring::Wired) -> Vec<BackendRow> {
+    let row = |row: &wiring::BackendState| BackendRow {
+        name: row.name.clone(),
+        level: row.level,
+        failure: row
+            .failure
+            .clone()
+            .or_else(|| {
+                // Of the first one that works: its image is the one that was tried.
+                let first = wired.backends.iter().find(|other| other.failure.is_none());
+                let unready = wired.unready.as_ref()?;
+                first
+                    .is_some_and(|first| first.name == row.name)
+                    .then(|| unready.clone())
+            })
+            .map(mended),
+    };
+    wired.backends.iter().map(row).collect()
+}
+
+/// A failure without the advice to run what is running.
+fn mended(failure: Failure) -> Failure {
+    let remedy = without_itself(&failure.remedy);
+    Failure { remedy, ..failure }
+}
+
+/// A remedy without the parts that lead here.
+fn without_itself(remedy: &str) -> String {
+    let parts: Vec<&str> = remedy
+        .split("; ")
+        .filter(|part| !part.contains("sandcell doctor"))
+        .collect();
+    if parts.is_empty() {
+        "docs/guides/hosts.md lists what each kind of host needs".to_owned()
+    } else {
+        parts.join("; ")
+    }
 }
 
 #[cfg(all(target_os = "linux", feature = "native"))]
@@ -261,8 +309,10 @@ fn as_json(report: &Report) -> serde_json::Value {
         "layers": report.layers,
         "left_out": report.left_out,
         "attacks": {
-            "tried": siege.results.len(),
-            "held": siege.results.iter().filter(|result| result.held).count(),
+            "tried": siege.count(State::Held) + siege.count(State::Breached),
+            "held": siege.count(State::Held),
+            "breached": siege.count(State::Breached),
+            "not_tried": siege.count(State::NotTried),
             "results": siege.results,
         },
         "backends": backends.collect::<Vec<_>>(),
@@ -280,7 +330,7 @@ fn as_json(report: &Report) -> serde_json::Value {
             "reason": npm.is_err().then_some(NO_NPM),
             "remedy": npm.is_err().then_some(GET_NPM),
         })),
-        "host": report.host,
+        "host": report.host.iter().chain(&report.outer).collect::<Vec<_>>(),
         "capacity": report.room.as_json(),
         "clients": report.clients.iter().map(|row| json!({
             "client": row.client,
@@ -293,255 +343,9 @@ fn as_json(report: &Report) -> serde_json::Value {
     })
 }
 
-fn as_text(report: &Report, style: Style) -> String {
-    let mut text = String::from("\n");
-    text.push_str(&verdict(report, style));
-    for backend in &report.backends {
-        match &backend.failure {
-            None => text.push_str(&format!("{} back end {}\n", style.green("✓"), backend.name)),
-            Some(failure) => text.push_str(&trouble(style, &format!("back end {}", backend.name), failure)),
-        }
-    }
-    match &report.python {
-        // Of an image that cannot be looked into it is only supposed to be there.
-        Ok(version) if version.is_empty() => {}
-        Ok(version) => text.push_str(&format!("{} Python {version}\n", style.green("✓"))),
-        Err(failure) => text.push_str(&trouble(style, "Python", failure)),
-    }
-    for problem in &report.problems {
-        text.push_str(&trouble(style, "sandboxes", problem));
-    }
-    match &report.uv {
-        Some(Ok(path)) => text.push_str(&format!(
-            "{} packages are installed with uv ({})\n",
-            style.green("✓"),
-            path.display()
-        )),
-        Some(Err(())) => text.push_str(&format!(
-            "{} {NO_UV}\n    {} {GET_UV}\n",
-            style.yellow("!"),
-            style.bold("fix:")
-        )),
-        None => {}
-    }
-    match &report.npm {
-        Some(Ok(path)) => text.push_str(&format!(
-            "{} packages of npm are installed with {}\n",
-            style.green("✓"),
-            path.display()
-        )),
-        Some(Err(())) => text.push_str(&format!(
-            "{} {NO_NPM}\n    {} {GET_NPM}\n",
-            style.yellow("!"),
-            style.bold("fix:")
-        )),
-        None => {}
-    }
-    if !report.layers.is_empty() {
-        text.push_str(&format!("\n{}\n", style.bold("Layers")));
-        let mut told: Option<&str> = None;
-        for group in report.layers.chunk_by(same_trouble) {
-            let remedy = group.first().and_then(|layer| layer.remedy.as_deref());
-            text.push_str(&layer_line(group, style, remedy.filter(|remedy| told != Some(*remedy))));
-            told = remedy.or(told);
-        }
-    }
-    text.push_str(&left_out_text(&report.left_out, style));
-    text.push_str(
-        &report
-            .siege
-            .as_ref()
-            .map(|siege| attacks_text(siege, style))
-            .unwrap_or_default(),
-    );
-    text.push_str(&report.room.as_text(style));
-    text.push_str(&host_text(&report.host, style));
-    text.push_str(&clients_text(&report.clients, style));
-    text
-}
-
-/// What the user's clients start, or what to give them.
-fn clients_text(clients: &[Configured], style: Style) -> String {
-    let mut text = format!("\n{}\n", style.bold("Your clients"));
-    for row in clients {
-        match (&row.trouble, &row.program) {
-            (None, program) => text.push_str(&format!(
-                "  {} {} starts {}\n",
-                style.green("✓"),
-                row.client,
-                safe(program.as_deref().unwrap_or_default())
-            )),
-            (Some((reason, remedy)), _) => text.push_str(&format!(
-                "  {} {} ({}): {}\n      {} {remedy}\n",
-                style.red("✗"),
-                row.client,
-                row.file.display(),
-                safe(reason),
-                style.bold("fix:")
-            )),
-        }
-    }
-    if clients.is_empty() {
-        text.push_str(&format!(
-            "  `sandcell install CLIENT`, or an entry in its MCP settings: command {}, arguments [\"serve\"]\n",
-            std::env::current_exe().map_or_else(|_| "sandcell".to_owned(), |path| format!("\"{}\"", path.display())),
-        ));
-    }
-    text.push('\n');
-    text
-}
-
-fn verdict(report: &Report, style: Style) -> String {
-    if report.ok() {
-        let level = style.bold(report.level.as_str());
-        return format!(
-            "{} This machine isolates at level {level}, and every attack held.\n\n",
-            style.green("✓")
-        );
-    }
-    let why = if report.backends.iter().all(|backend| backend.failure.is_some()) {
-        format!(
-            "no sandbox can be made here at level {} or above, so sandcell runs no code",
-            report.floor
-        )
-    } else if report.python.is_err() {
-        "there is no interpreter to run code with".to_owned()
-    } else if report.siege.is_none() {
-        "no sandbox can be made with these settings".to_owned()
-    } else {
-        "an attack was not held; do not run code from strangers here".to_owned()
-    };
-    format!("{} Not ready: {why}.\n\n", style.red("✗"))
-}
-
-fn trouble(style: Style, what: &str, failure: &Failure) -> String {
-    format!(
-        "{} {what}: {}\n    {} {}\n",
-        style.red("✗"),
-        failure.message,
-        style.bold("fix:"),
-        failure.remedy
-    )
-}
-
-/// Layers that stand in one line: those that lack something for the same reason.
-fn same_trouble(one: &LayerReport, two: &LayerReport) -> bool {
-    one.reason.is_some() && (one.state, &one.reason, &one.remedy) == (two.state, &two.reason, &two.remedy)
-}
-
-/// `remedy` is left out where the line before has said it.
-fn layer_line(group: &[LayerReport], style: Style, remedy: Option<&str>) -> String {
-    let Some(layer) = group.first() else {
-        return String::new();
-    };
-    let names: Vec<&str> = group.iter().map(|layer| layer.name.as_str()).collect();
-    let (mark, state) = match layer.state {
-        LayerState::Active => (style.green("✓"), String::new()),
-        LayerState::Degraded => (style.yellow("~"), style.yellow(" (weaker)")),
-        LayerState::Missing => (style.red("✗"), style.red(" (missing)")),
-    };
-    let mut text = format!("  {mark} {}{state}", names.join(", "));
-    if let Some(reason) = &layer.reason {
-        text.push_str(&format!(": {reason}"));
-    }
-    text.push('\n');
-    if let Some(remedy) = remedy {
-        text.push_str(&format!("      {} {remedy}\n", style.bold("fix:")));
-    }
-    text
-}
-
-/// The mounts of the host that sandboxes do not show.
-fn left_out_text(left_out: &[LeftOut], style: Style) -> String {
-    if left_out.is_empty() {
-        return String::new();
-    }
-    let mut text = format!("\n{}\n", style.bold("Mounts of this machine that sandboxes do not see"));
-    for mount in left_out {
-        text.push_str(&format!(
-            "  {} {}: {}\n",
-            style.yellow("~"),
-            safe(&mount.path),
-            safe(&mount.reason)
-        ));
-    }
-    text
-}
-
-/// What the operator could change on the host.
-fn host_text(advice: &[Advice], style: Style) -> String {
-    if advice.is_empty() {
-        return String::new();
-    }
-    let mut text = format!(
-        "\n{}  (lasting in /etc/sysctl.d)\n",
-        style.bold("The host could be stricter")
-    );
-    for one in advice {
-        text.push_str(&format!(
-            "  {} {} is {}: {}\n      {} {}\n",
-            style.yellow("~"),
-            one.name,
-            one.now,
-            one.reason,
-            style.bold("fix:"),
-            one.remedy
-        ));
-    }
-    text
-}
-
-/// One line for each layer that was attacked, and one for each attack that was not held.
-fn attacks_text(siege: &Siege, style: Style) -> String {
-    let held = siege.results.iter().filter(|result| result.held).count();
-    let mut text = format!(
-        "\n{}  {} tried, {} held, in {:.1} s\n",
-        style.bold("Attacks on a sandbox of this machine"),
-        siege.results.len(),
-        held,
-        siege.took.as_secs_f64()
-    );
-    let mut layers: Vec<&str> = Vec::new();
-    for result in &siege.results {
-        if !layers.contains(&result.layer) {
-            layers.push(result.layer);
-        }
-    }
-    for layer in layers {
-        let of_layer: Vec<_> = siege.results.iter().filter(|result| result.layer == layer).collect();
-        let held = of_layer.iter().filter(|result| result.held).count();
-        let mark = if held == of_layer.len() {
-            style.green("✓")
-        } else {
-            style.red("✗")
-        };
-        let names: Vec<&str> = of_layer.iter().map(|result| result.name).collect();
-        text.push_str(&format!(
-            "  {mark} {layer:<17} {held:>2}/{:<2}  {}\n",
-            of_layer.len(),
-            style.dim(&shorten(&names.join(" · "), 54))
-        ));
-        for result in of_layer.iter().filter(|result| !result.held) {
-            text.push_str(&format!(
-                "      {} {}\n",
-                style.red(&format!("{}:", result.name)),
-                safe(&result.detail)
-            ));
-        }
-    }
-    text
-}
-
-fn shorten(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
-        return text.to_owned();
-    }
-    let head: String = text.chars().take(most.saturating_sub(1)).collect();
-    format!("{head}…")
-}
-
 #[cfg(test)]
 mod tests {
+    use super::text::of as as_text;
     use super::*;
 
     fn unable() -> Report {
@@ -576,13 +380,14 @@ mod tests {
             host: vec![Advice {
                 name: "kernel.dmesg_restrict",
                 now: "0".to_owned(),
-                reason: "the log is open",
+                reason: "the log is open".to_owned(),
                 remedy: "sudo sysctl -w kernel.dmesg_restrict=1".to_owned(),
             }],
             room: Room {
                 capacity: None,
                 allowed: 256,
             },
+            outer: Vec::new(),
             clients: Vec::new(),
         }
     }
@@ -625,30 +430,57 @@ mod tests {
         assert!(json["uv"].is_null() && json["npm"].is_null(), "{json}");
     }
 
-    #[test]
-    fn one_attack_that_is_not_held_makes_it_not_ok() {
+    fn attacked(states: &[State]) -> Report {
         let mut report = unable();
         report.backends[0].failure = None;
-        let result = |held| siege::Outcome {
+        let result = |state: &State| siege::Outcome {
             name: "mount a file system",
             layer: "namespaces",
-            held,
+            held: *state == State::Held,
+            state: *state,
             detail: "broke mount gave 0\u{1b}[2J".to_owned(),
         };
-        let mut siege = Siege {
-            results: vec![result(true)],
+        report.siege = Some(Siege {
+            results: states.iter().map(result).collect(),
             took: std::time::Duration::from_secs(1),
-        };
-        report.siege = Some(siege);
-        assert!(report.ok());
-        siege = Siege {
-            results: vec![result(true), result(false)],
-            took: std::time::Duration::from_secs(1),
-        };
-        report.siege = Some(siege);
+        });
+        report
+    }
+
+    #[test]
+    fn one_attack_that_is_not_held_makes_it_not_ok() {
+        assert!(attacked(&[State::Held]).ok());
+        let report = attacked(&[State::Held, State::Breached, State::NotTried]);
         assert!(!report.ok());
         let text = as_text(&report, Style::plain());
         assert!(text.contains("broke mount gave 0\\u{1b}[2J"), "{text}");
-        assert!(text.contains("1/2"), "{text}");
+        assert!(text.contains("1/3"), "{text}");
+        assert!(text.contains("2 tried, 1 held, 1 could not be tried"), "{text}");
+        assert!(text.contains("an attack was not held"), "{text}");
+        let attacks = &as_json(&report)["attacks"];
+        for (field, count) in [("tried", 2), ("held", 1), ("breached", 1), ("not_tried", 1)] {
+            assert_eq!(attacks[field], count, "{field}");
+        }
+        assert_eq!(attacks["results"][2]["state"], "not_tried");
+    }
+
+    #[test]
+    fn an_attack_that_could_not_be_tried_is_no_breach_and_shows_nothing() {
+        let report = attacked(&[State::Held, State::NotTried]);
+        assert!(!report.ok());
+        let text = as_text(&report, Style::plain());
+        assert!(!text.contains("an attack was not held"), "{text}");
+        assert!(text.contains("1 attack could not be tried (broke mount"), "{text}");
+        assert!(text.contains("mount a file system: not tried: broke"), "{text}");
+    }
+
+    #[test]
+    fn the_doctor_does_not_advise_to_run_the_doctor() {
+        assert_eq!(
+            without_itself("try again; `sandcell doctor` on the host says why"),
+            "try again"
+        );
+        assert_eq!(without_itself("raise the limit"), "raise the limit");
+        assert!(without_itself("`sandcell doctor` says why").contains("hosts.md"));
     }
 }

@@ -16,6 +16,18 @@ const EACH: Duration = Duration::from_secs(20);
 /// How long a flood that only time ends may take.
 const ENDLESS: Duration = Duration::from_millis(400);
 
+/// What an attack has shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum State {
+    /// The layer held.
+    Held,
+    /// It did not.
+    Breached,
+    /// Nothing: it did not come to an end, for a reason that is not the layer's.
+    NotTried,
+}
+
 /// What came of one attack.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Outcome {
@@ -25,7 +37,9 @@ pub(super) struct Outcome {
     pub(super) layer: &'static str,
     /// Whether it did.
     pub(super) held: bool,
-    /// What was seen.
+    /// The same, told apart from an attack that has shown nothing.
+    pub(super) state: State,
+    /// What was seen, or why nothing was.
     pub(super) detail: String,
 }
 
@@ -39,12 +53,26 @@ pub(super) struct Siege {
 impl Siege {
     /// Whether every attack was held, and at least one was made.
     pub(super) fn held(&self) -> bool {
-        !self.results.is_empty() && self.results.iter().all(|result| result.held)
+        !self.results.is_empty() && self.count(State::Held) == self.results.len()
+    }
+
+    /// How many attacks have shown this.
+    pub(super) fn count(&self, state: State) -> usize {
+        self.results.iter().filter(|result| result.state == state).count()
+    }
+
+    /// Why one could not be tried, if so it was.
+    pub(super) fn hindrance(&self) -> Option<&str> {
+        let mut results = self.results.iter();
+        results.find_map(|result| (result.state == State::NotTried).then_some(result.detail.as_str()))
     }
 }
 
+/// After so many attacks on end that could not be tried, those that are left are not.
+const GIVE_UP: usize = 3;
+
 /// The back end whose sandboxes this program makes itself.
-const NATIVE: &str = "native";
+pub(super) const NATIVE: &str = "native";
 /// What holds in place of a layer that this machine cannot give.
 const IN_PLACE: &str = "landlock, seccomp";
 
@@ -70,7 +98,7 @@ pub(super) async fn lay(engine: &Arc<Engine>, absent: &[String]) -> Result<Siege
         match Field::open(engine, request).await {
             Ok(field) => results.extend(field.fight(attacks, !absent.is_empty()).await),
             Err(failure) if results.is_empty() => return Err(failure),
-            Err(failure) => results.extend(attacks.iter().map(|attack| lost(attack, &failure))),
+            Err(failure) => results.extend(attacks.iter().map(|attack| lost(attack, &reason_of(&failure)))),
         }
     }
     for result in &mut results {
@@ -85,12 +113,21 @@ pub(super) async fn lay(engine: &Arc<Engine>, absent: &[String]) -> Result<Siege
 }
 
 /// An attack that could not be made has shown nothing.
-fn lost(attack: &Attack, failure: &Failure) -> Outcome {
+fn lost(attack: &Attack, reason: &str) -> Outcome {
+    outcome(attack, State::NotTried, reason.to_owned())
+}
+
+fn reason_of(failure: &Failure) -> String {
+    format!("{} ({})", failure.message, super::without_itself(&failure.remedy))
+}
+
+fn outcome(attack: &Attack, state: State, detail: String) -> Outcome {
     Outcome {
         name: attack.name,
         layer: attack.layer,
-        held: false,
-        detail: format!("could not be tried: {failure}"),
+        held: state == State::Held,
+        state,
+        detail,
     }
 }
 
@@ -129,10 +166,16 @@ impl<'a> Field<'a> {
     async fn fight(&self, attacks: &'static [Attack], fenced: bool) -> Vec<Outcome> {
         let mut results = Vec::new();
         let mut ready = false;
+        let mut lost_on_end = 0;
         for attack in attacks.iter().filter(|attack| attack.everywhere || !self.foreign) {
+            if lost_on_end >= GIVE_UP {
+                results.push(lost(attack, "those before it could not be tried either"));
+                continue;
+            }
             // The session may have been the price of the attack before.
             if !ready && let Err(failure) = self.execute(&format!("{}{PRELUDE}", self.lure.words()), EACH).await {
-                results.push(lost(attack, &failure));
+                results.push(lost(attack, &reason_of(&failure)));
+                lost_on_end += 1;
                 continue;
             }
             let limit = if attack.code.starts_with("while True") {
@@ -147,8 +190,13 @@ impl<'a> Field<'a> {
                 }
                 Err(failure) => {
                     ready = false;
-                    lost(attack, &failure)
+                    lost(attack, &reason_of(&failure))
                 }
+            };
+            lost_on_end = if outcome.state == State::NotTried {
+                lost_on_end + 1
+            } else {
+                0
             };
             results.push(outcome);
         }
@@ -187,10 +235,17 @@ fn judge(attack: &Attack, view: &ExecutionView, touched: bool, fenced: bool) -> 
         (_, None, Some(cause)) => cause.message.clone(),
         (_, None, None) => last.to_owned(),
     };
-    Outcome {
-        name: attack.name,
-        layer: attack.layer,
-        held: !touched && (said_held || ended_as_wanted || (fenced && detail.starts_with("PermissionError: "))),
-        detail,
-    }
+    let state = if touched || last.starts_with("BREACH") {
+        State::Breached
+    } else if said_held || ended_as_wanted || (fenced && detail.starts_with("PermissionError: ")) {
+        State::Held
+    } else {
+        // Ended by something else: by a time that was too short for this machine, from outside, by a mistake of its own.
+        State::NotTried
+    };
+    let detail = match (state, detail.as_str()) {
+        (State::NotTried, "") => "it came to no result".to_owned(),
+        _ => detail,
+    };
+    outcome(attack, state, detail)
 }

@@ -1,0 +1,372 @@
+//! Why a step of making sandboxes fails on a host, and what mends it: decided by the step, the kernel's error number and
+//! what the host is like. Pure, so that each kind of host has a test.
+//!
+//! A remedy is one text with all that is needed, since an option that is left out is only the next failure. A version of
+//! the kernel is named where it is the cause, and nowhere else.
+
+use rustix::io::Errno;
+use sandcell_jail::wire::StepError;
+
+use super::facts::{Container, Facts};
+use super::options::{SYS_ADMIN, allowed, or_process_level};
+
+/// The cause of a failure, and its remedy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cause {
+    pub(super) cause: String,
+    pub(super) remedy: String,
+}
+
+/// What a step is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum About {
+    Namespaces,
+    Proc,
+    Landlock,
+    Processes,
+    Devices,
+    Root,
+}
+
+const SETFCAP: u32 = 31;
+const MKNOD: u32 = 27;
+
+/// Nobody uses up so many namespaces.
+const MANY: i64 = 1_000_000;
+
+/// The oldest kernel that has all of it: overlays in user namespaces (5.11), attributes of mounts (5.12), Landlock (5.13).
+const OLDEST: (u32, u32) = (5, 13);
+
+/// Explains a failed step; none where nothing about this host explains it.
+pub(super) fn explain(error: &StepError, facts: &Facts) -> Option<Cause> {
+    let about = about(error);
+    let errno = Errno::from_raw_os_error(error.errno);
+    if error.step.starts_with("take an id of its own") {
+        return Some(Cause {
+            cause: "at the level `process` root gives each sandbox an id of its own on the host".to_owned(),
+            remedy: "run the server as an ordinary user".to_owned(),
+        });
+    }
+    by_number(errno, about, error.layer.as_deref(), facts).or_else(|| match about {
+        About::Landlock => landlock(facts),
+        _ if facts.container == Some(Container::Sandcell) => Some(nested()),
+        _ if !refused(errno) => None,
+        About::Namespaces => namespaces(errno, facts),
+        About::Proc => proc(facts),
+        About::Root if errno == Errno::INVAL && error.step.starts_with("prepare the mount /") => Some(folder()),
+        About::Root => root(facts),
+        About::Devices => devices(facts),
+        About::Processes => None,
+    })
+}
+
+const fn refused(errno: Errno) -> bool {
+    matches!(errno, Errno::PERM | Errno::ACCESS | Errno::NOSYS | Errno::INVAL)
+}
+
+fn about(error: &StepError) -> About {
+    const NAMESPACES: [&str; 7] = [
+        "make namespaces",
+        "make a mount namespace",
+        "enter the common namespace",
+        "map ids",
+        "wait for ids",
+        "take the",
+        "hand namespaces over",
+    ];
+    const PROC: [&str; 4] = ["/proc", "forbid user namespaces", "limit watches", "limit buffers"];
+    let step = error.step.as_str();
+    if error.layer.as_deref() == Some("landlock") {
+        About::Landlock
+    } else if PROC.iter().any(|part| step.contains(part)) {
+        About::Proc
+    } else if NAMESPACES.iter().any(|name| step.starts_with(name)) {
+        About::Namespaces
+    } else if step.contains("start a process") {
+        About::Processes
+    } else if step.contains("device") || step.ends_with("/dev") {
+        About::Devices
+    } else {
+        About::Root
+    }
+}
+
+/// Numbers that say the cause themselves.
+fn by_number(errno: Errno, about: About, layer: Option<&str>, facts: &Facts) -> Option<Cause> {
+    let limit = |limit: Option<u64>| limit.map_or_else(|| "not limited here".to_owned(), |limit| limit.to_string());
+    let told = |cause: String, remedy: &str| {
+        Some(Cause {
+            cause,
+            remedy: remedy.to_owned(),
+        })
+    };
+    match errno {
+        Errno::NOSPC | Errno::USERS if about == About::Namespaces => Some(used_up(layer, facts)),
+        Errno::ROFS if matches!(about, About::Namespaces | About::Proc) => proc(facts),
+        Errno::NODEV if matches!(about, About::Root | About::Namespaces) => told(
+            "this kernel has no overlay file system".to_owned(),
+            "load it: `sudo modprobe overlay` (lasting: `echo overlay | sudo tee /etc/modules-load.d/overlay.conf`)",
+        ),
+        Errno::MFILE => told(
+            format!("the limit of open files (ulimit -Hn) is {}", limit(facts.open_files)),
+            "raise it where the server is started: `ulimit -Hn 65536`, systemd `LimitNOFILE=65536`, Docker `--ulimit nofile=65536`",
+        ),
+        Errno::NFILE => told(
+            "the machine has no more open files to give (fs.file-max)".to_owned(),
+            "sudo sysctl -w fs.file-max=1000000",
+        ),
+        Errno::AGAIN => told(
+            format!(
+                "no more processes are allowed: ulimit -u is {}, and the server's control group may have a pids.max",
+                limit(facts.processes)
+            ),
+            "raise it where the server is started: `ulimit -u 4096`, systemd `TasksMax=4096`, Docker `--pids-limit 4096`",
+        ),
+        Errno::FBIG => told(
+            format!(
+                "the limit of a file's size (ulimit -f) is {} bytes",
+                limit(facts.file_size)
+            ),
+            "raise it where the server is started: `ulimit -f unlimited`, systemd `LimitFSIZE=infinity`",
+        ),
+        Errno::NOMEM => told(
+            "no memory is left, on the machine or in the server's control group".to_owned(),
+            "end what uses it, or give the server's control group more (systemd `MemoryMax=`, Docker `--memory`)",
+        ),
+        _ => None,
+    }
+}
+
+fn nested() -> Cause {
+    Cause {
+        cause: "this is inside a sandbox of sandcell, where no other can be made".to_owned(),
+        remedy: "run sandcell outside of the sandbox".to_owned(),
+    }
+}
+
+/// No more namespaces of a layer's kind, or of any.
+fn used_up(layer: Option<&str>, facts: &Facts) -> Cause {
+    let of_layer = match layer.and_then(|layer| layer.strip_suffix("_namespace")) {
+        Some("network") => "user.max_net_namespaces".to_owned(),
+        Some("mount") => "user.max_mnt_namespaces".to_owned(),
+        Some(kind) => format!("user.max_{kind}_namespaces"),
+        None => "user.max_user_namespaces".to_owned(),
+    };
+    let cause = match facts.settings.get(&of_layer) {
+        Some(0) => format!("the kernel makes none: {of_layer} is 0"),
+        // Limits of the namespaces around this one cannot be read, and count as well.
+        Some(most) if *most > MANY => {
+            format!("there are no more of them: {of_layer} of a namespace around this one is reached")
+        }
+        Some(most) => format!("there are no more of them: {of_layer} is {most}, and they are used up"),
+        None => format!("there are no more of them: {of_layer} is reached"),
+    };
+    let place = if facts.container.is_some() || !facts.first_user_namespace {
+        ", where the limit is set: on the host, or in the container or user namespace around this one"
+    } else {
+        ""
+    };
+    Cause {
+        cause,
+        remedy: or_process_level(
+            format!("`sudo sysctl -w {of_layer}=10000` (lasting in /etc/sysctl.d){place}"),
+            facts,
+        ),
+    }
+}
+
+fn namespaces(errno: Errno, facts: &Facts) -> Option<Cause> {
+    let setting = |name: &str| facts.settings.get(name).copied();
+    let ordinary = !facts.holds(SYS_ADMIN);
+    let told = |cause: &str, remedy: String| {
+        Some(Cause {
+            cause: cause.to_owned(),
+            remedy: or_process_level(remedy, facts),
+        })
+    };
+    if facts.chrooted && errno == Errno::PERM {
+        return told(
+            "this process is in a chroot, where the kernel makes no user namespaces",
+            "start it in a root of its own (`systemd-nspawn`, `bwrap`, a container, `unshare -m` with pivot_root)"
+                .to_owned(),
+        );
+    }
+    if ordinary && setting("kernel.unprivileged_userns_clone") == Some(0) {
+        return told(
+            "kernel.unprivileged_userns_clone is 0: only root may make user namespaces",
+            "`sudo sysctl -w kernel.unprivileged_userns_clone=1` (lasting in /etc/sysctl.d), or run the server as root"
+                .to_owned(),
+        );
+    }
+    if facts.filtered {
+        return Some(filtered(facts));
+    }
+    if ordinary && setting("kernel.apparmor_restrict_unprivileged_userns").is_some_and(|value| value != 0) {
+        return told(
+            "AppArmor takes the rights in user namespaces away from programs without a profile of their own \
+             (kernel.apparmor_restrict_unprivileged_userns is 1)",
+            "give sandcell a profile (docs/guides/hosts.md has it), or `sudo sysctl -w \
+             kernel.apparmor_restrict_unprivileged_userns=0`, or run the server as root"
+                .to_owned(),
+        );
+    }
+    if facts.root && !facts.holds(SETFCAP) && errno == Errno::PERM {
+        return told(
+            "root without CAP_SETFCAP may not map its own id into a user namespace",
+            "run the server as an ordinary user (Docker: `--user 1000:1000`), or add the capability (Docker: `--cap-add SETFCAP`)"
+                .to_owned(),
+        );
+    }
+    if let Some(confined) = confined(facts) {
+        return Some(confined);
+    }
+    if errno == Errno::INVAL {
+        return told(
+            "this kernel was built without one of the namespaces that sandboxes need",
+            "use a kernel with all of them, as distributions have".to_owned(),
+        );
+    }
+    // Whether a sandbox could have them was tried as a whole.
+    (facts.proc_read_only || !facts.proc_covered.is_empty()).then(|| proc(facts))?
+}
+
+fn root(facts: &Facts) -> Option<Cause> {
+    if facts.kernel < OLDEST {
+        return Some(too_old(facts));
+    }
+    if facts.filtered {
+        return Some(filtered(facts));
+    }
+    confined(facts)
+}
+
+/// An operator's folder, which root shows with other ids.
+fn folder() -> Cause {
+    Cause {
+        cause: "the kernel cannot show this folder's file system with other ids (idmapped mounts)".to_owned(),
+        remedy: "take a folder on another file system (ext4, xfs, btrfs), or run the server as an ordinary user"
+            .to_owned(),
+    }
+}
+
+fn devices(facts: &Facts) -> Option<Cause> {
+    if facts.kernel < OLDEST {
+        return Some(too_old(facts));
+    }
+    if facts.root && facts.holds(SYS_ADMIN) && facts.holds(MKNOD) && !facts.filtered && facts.container.is_some() {
+        return Some(Cause {
+            cause: "the container's device rules forbid device nodes".to_owned(),
+            remedy: "run the server as an ordinary user, or allow them (Docker: `--device-cgroup-rule 'c *:* m'`)"
+                .to_owned(),
+        });
+    }
+    root(facts)
+}
+
+fn proc(facts: &Facts) -> Option<Cause> {
+    let cause = if facts.proc_covered.is_empty() && !facts.proc_read_only {
+        return root(facts);
+    } else if facts.proc_covered.is_empty() {
+        "/proc is read-only here, and the kernel makes no other one that could be written".to_owned()
+    } else {
+        let shown: Vec<&str> = facts.proc_covered.iter().take(3).map(String::as_str).collect();
+        let more = if facts.proc_covered.len() > 3 { ", …" } else { "" };
+        format!(
+            "parts of /proc are covered ({}{more}), and the kernel makes no other one that would show them",
+            shown.join(", ")
+        )
+    };
+    let remedy = match facts.container {
+        Some(_) => allowed(facts),
+        None => "take away what is mounted over /proc (`findmnt -R /proc` lists it), or have one whole /proc mounted \
+                 anywhere beside it; in a unit of systemd leave out ProtectKernelTunables=, ProtectProc= and ProcSubset="
+            .to_owned(),
+    };
+    Some(Cause {
+        cause,
+        remedy: or_process_level(remedy, facts),
+    })
+}
+
+fn landlock(facts: &Facts) -> Option<Cause> {
+    let Some(refusal) = facts.landlock else {
+        return (!facts.landlock_has_scopes).then(|| Cause {
+            cause: "the level `process` needs Landlock version 6".to_owned(),
+            remedy:
+                "use Linux 6.12 or newer, or make namespaces possible, which need no more than Landlock version 1: \
+                     `isolation_min = \"namespace\"` says what they lack here"
+                    .to_owned(),
+        });
+    };
+    match Errno::from_raw_os_error(refusal) {
+        Errno::NOSYS if facts.kernel < OLDEST => Some(too_old(facts)),
+        Errno::NOSYS if !facts.filtered => Some(Cause {
+            cause: "this kernel was built without Landlock".to_owned(),
+            remedy: "use a kernel with CONFIG_SECURITY_LANDLOCK=y, as distributions have".to_owned(),
+        }),
+        Errno::NOSYS | Errno::PERM | Errno::ACCESS => Some(Cause {
+            cause: "a filter of system calls stands in front of Landlock".to_owned(),
+            remedy: allowed(facts),
+        }),
+        // What the kernel answers where it is there and switched off.
+        _ => Some(Cause {
+            cause: "Landlock is in this kernel, but not switched on".to_owned(),
+            remedy:
+                "boot with `landlock` in front in the kernel's `lsm=` list (`cat /sys/kernel/security/lsm` shows the \
+                     present one)"
+                    .to_owned(),
+        }),
+    }
+}
+
+fn too_old(facts: &Facts) -> Cause {
+    let ((major, minor), (oldest_major, oldest_minor)) = (facts.kernel, OLDEST);
+    Cause {
+        cause: format!(
+            "this kernel is Linux {major}.{minor}, which lacks overlays in user namespaces, mount_setattr or Landlock"
+        ),
+        remedy: format!(
+            "use Linux {oldest_major}.{oldest_minor} or newer (Debian 11: `linux-image-amd64` of bullseye-backports), or another \
+             back end (`--backend docker`)"
+        ),
+    }
+}
+
+fn filtered(facts: &Facts) -> Cause {
+    Cause {
+        cause: match facts.container {
+            None => "a filter of system calls (seccomp), set by whoever started this program, refuses it".to_owned(),
+            Some(Container::Service) => "the unit's filter of system calls (seccomp) refuses it".to_owned(),
+            Some(_) => "the container's filter of system calls (seccomp) refuses it".to_owned(),
+        },
+        remedy: or_process_level(allowed(facts), facts),
+    }
+}
+
+/// By AppArmor or SELinux.
+fn confined(facts: &Facts) -> Option<Cause> {
+    let cause = match &facts.apparmor {
+        Some(profile) => format!("the AppArmor profile {profile} refuses it"),
+        None if facts.selinux => "SELinux refuses it".to_owned(),
+        None => return None,
+    };
+    let remedy = match (facts.container, &facts.apparmor) {
+        (Some(Container::Service) | None, Some(_)) => {
+            "allow mounts and user namespaces in that profile, or start the server outside of it".to_owned()
+        }
+        (Some(Container::Service) | None, None) => {
+            "`sudo ausearch -m avc -ts recent` shows what was refused; allow it (`audit2allow`), or start the server in a \
+             domain that may make user namespaces and mounts"
+                .to_owned()
+        }
+        (Some(_), _) => allowed(facts),
+    };
+    Some(Cause {
+        cause,
+        remedy: or_process_level(remedy, facts),
+    })
+}
+
+#[cfg(test)]
+#[path = "cause_tests.rs"]
+mod tests;

@@ -1,0 +1,372 @@
+use super::*;
+use crate::native::options::{no_groups, no_own_user};
+
+/// A machine where everything is allowed to its root.
+fn machine() -> Facts {
+    Facts {
+        root: true,
+        first_user_namespace: true,
+        capabilities: u64::MAX,
+        kernel: (6, 12),
+        landlock_has_scopes: true,
+        settings: [
+            ("user.max_net_namespaces".to_owned(), 9000),
+            ("user.max_user_namespaces".to_owned(), 9000),
+        ]
+        .into(),
+        ..Facts::default()
+    }
+}
+
+fn user() -> Facts {
+    Facts {
+        root: false,
+        capabilities: 0,
+        ..machine()
+    }
+}
+
+fn container(container: Container) -> Facts {
+    Facts {
+        container: Some(container),
+        filtered: true,
+        // What Docker gives.
+        capabilities: 0xa804_25fb,
+        proc_covered: ["/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/sys"]
+            .map(str::to_owned)
+            .to_vec(),
+        proc_read_only: true,
+        ..machine()
+    }
+}
+
+fn failed(step: &str, layer: &str, errno: Errno) -> StepError {
+    StepError {
+        step: step.to_owned(),
+        layer: Some(layer.to_owned()),
+        errno: errno.raw_os_error(),
+    }
+}
+
+const MAKE: (&str, &str) = ("make namespaces of the launcher", "user_namespace");
+const ROOT: (&str, &str) = ("make the launcher's root", "private_root");
+const PROC: (&str, &str) = ("mount /proc", "private_proc");
+const LANDLOCK: (&str, &str) = ("restrict files with Landlock", "landlock");
+
+#[track_caller]
+fn told((step, layer): (&str, &str), errno: Errno, facts: &Facts, cause: &str, remedy: &str) -> Cause {
+    let found = explain(&failed(step, layer, errno), facts).expect("a cause");
+    assert!(found.cause.contains(cause), "{cause}: {found:?}");
+    assert!(found.remedy.contains(remedy), "{remedy}: {found:?}");
+    assert!(!found.remedy.contains("sandcell doctor"), "{found:?}");
+    let old = facts.kernel < OLDEST;
+    assert_eq!(
+        found.remedy.contains("or newer"),
+        old,
+        "a version only where it is the cause: {found:?}"
+    );
+    found
+}
+
+#[test]
+fn dockers_filter_is_named_with_all_options_at_once_whatever_fails_first() {
+    let docker = container(Container::Docker);
+    for (step, errno) in [
+        (MAKE, Errno::PERM),
+        // With `--cap-add SYS_ADMIN` and Docker's own filter.
+        (ROOT, Errno::PERM),
+        (PROC, Errno::PERM),
+        (LANDLOCK, Errno::OPNOTSUPP),
+    ] {
+        let facts = Facts {
+            landlock: (step == LANDLOCK).then_some(Errno::PERM.raw_os_error()),
+            ..docker.clone()
+        };
+        let found = told(step, errno, &facts, "", "--security-opt seccomp=unconfined");
+        for option in ["apparmor=unconfined", "systempaths=unconfined"] {
+            assert!(found.remedy.contains(option), "{found:?}");
+        }
+        assert!(!found.remedy.contains("sysctl"), "{found:?}");
+    }
+    told(
+        MAKE,
+        Errno::PERM,
+        &docker,
+        "the container's filter",
+        "isolation_min = \"process\"",
+    );
+    let labelled = Facts {
+        selinux: true,
+        ..docker
+    };
+    told(MAKE, Errno::PERM, &labelled, "filter", "label=disable");
+}
+
+#[test]
+fn other_containers_hear_their_own_options() {
+    for (manager, option) in [
+        (Container::Podman, "unmask=ALL"),
+        (Container::Kubernetes, "procMount: Unmasked"),
+        (Container::Lxc, "security.nesting=true"),
+        (Container::Nspawn, "--system-call-filter="),
+        (Container::Service, "RestrictNamespaces="),
+    ] {
+        told(MAKE, Errno::PERM, &container(manager), "filter of system calls", option);
+    }
+    told(MAKE, Errno::PERM, &container(Container::Sandcell), "", "outside");
+}
+
+#[test]
+fn lxcfs_over_proc_is_named_by_the_files_it_covers() {
+    let facts = Facts {
+        container: Some(Container::Lxc),
+        proc_covered: ["/proc/cpuinfo", "/proc/meminfo"].map(str::to_owned).to_vec(),
+        ..machine()
+    };
+    told(PROC, Errno::PERM, &facts, "(/proc/cpuinfo, /proc/meminfo)", "nesting");
+    let bare = Facts {
+        container: None,
+        ..facts
+    };
+    told(PROC, Errno::PERM, &bare, "/proc/cpuinfo", "findmnt -R /proc");
+}
+
+#[test]
+fn a_read_only_proc_is_named_at_the_maps_of_ids_too() {
+    let facts = Facts {
+        proc_read_only: true,
+        ..machine()
+    };
+    told(
+        ("map ids", "user_namespace"),
+        Errno::ROFS,
+        &facts,
+        "/proc is read-only",
+        "ProtectKernelTunables=",
+    );
+    told(PROC, Errno::PERM, &facts, "/proc is read-only", "findmnt");
+}
+
+#[test]
+fn landlock_that_is_not_there_is_told_from_one_behind_a_filter() {
+    let lacks = |errno: Errno, filtered, kernel| Facts {
+        landlock: Some(errno.raw_os_error()),
+        landlock_has_scopes: false,
+        filtered,
+        kernel,
+        container: filtered.then_some(Container::Nspawn),
+        ..machine()
+    };
+    let told = |facts: Facts, cause: &str, remedy: &str| told(LANDLOCK, Errno::OPNOTSUPP, &facts, cause, remedy);
+    told(
+        lacks(Errno::PERM, true, (6, 1)),
+        "in front of Landlock",
+        "landlock_create_ruleset",
+    );
+    told(
+        lacks(Errno::NOSYS, true, (6, 1)),
+        "in front of Landlock",
+        "landlock_create_ruleset",
+    );
+    told(lacks(Errno::OPNOTSUPP, false, (6, 1)), "not switched on", "lsm=");
+    told(
+        lacks(Errno::NOSYS, false, (6, 1)),
+        "built without Landlock",
+        "CONFIG_SECURITY_LANDLOCK",
+    );
+    told(lacks(Errno::NOSYS, false, (5, 10)), "Linux 5.10", "5.13 or newer");
+}
+
+#[test]
+fn what_the_process_level_lacks_is_named() {
+    let old = Facts {
+        landlock_has_scopes: false,
+        ..machine()
+    };
+    let found = explain(
+        &failed("look for Landlock (version 4)", "landlock", Errno::OPNOTSUPP),
+        &old,
+    )
+    .unwrap();
+    assert!(found.remedy.contains("Linux 6.12 or newer"), "{found:?}");
+    let step = (
+        "take an id of its own for each sandbox (root lacks CAP_SETUID)",
+        "user_namespace",
+    );
+    told(step, Errno::PERM, &machine(), "level `process`", "as an ordinary user");
+}
+
+#[test]
+fn namespaces_that_are_used_up_are_named_by_the_setting() {
+    let mut facts = machine();
+    let step = ("make namespaces", "network_namespace");
+    let setting = "sysctl -w user.max_net_namespaces=10000";
+    told(
+        step,
+        Errno::NOSPC,
+        &facts,
+        "user.max_net_namespaces is 9000, and they are used up",
+        setting,
+    );
+    facts.settings.insert("user.max_net_namespaces".to_owned(), 0);
+    let found = told(step, Errno::NOSPC, &facts, "user.max_net_namespaces is 0", setting);
+    assert!(!found.remedy.contains("on the host"), "{found:?}");
+    facts.container = Some(Container::Docker);
+    told(step, Errno::NOSPC, &facts, "is 0", "on the host");
+    facts
+        .settings
+        .insert("user.max_net_namespaces".to_owned(), i64::from(i32::MAX));
+    told(step, Errno::NOSPC, &facts, "of a namespace around this one", setting);
+    told(
+        ("make namespaces", "mount_namespace"),
+        Errno::NOSPC,
+        &facts,
+        "max_mnt",
+        "max_mnt",
+    );
+    told(MAKE, Errno::USERS, &facts, "max_user", "max_user");
+}
+
+#[test]
+fn settings_that_forbid_user_namespaces_are_named_to_those_they_are_about() {
+    for (name, value, cause, remedy) in [
+        (
+            "kernel.unprivileged_userns_clone",
+            0,
+            "unprivileged_userns_clone is 0",
+            "unprivileged_userns_clone=1",
+        ),
+        (
+            "kernel.apparmor_restrict_unprivileged_userns",
+            1,
+            "AppArmor takes",
+            "docs/guides/hosts.md",
+        ),
+    ] {
+        let mut facts = user();
+        facts.settings.insert(name.to_owned(), value);
+        for errno in [Errno::PERM, Errno::ACCESS] {
+            told(MAKE, errno, &facts, cause, remedy);
+        }
+        let root = Facts {
+            settings: facts.settings,
+            ..machine()
+        };
+        assert_eq!(
+            explain(&failed(MAKE.0, MAKE.1, Errno::PERM), &root),
+            None,
+            "root is not held by {name}"
+        );
+    }
+}
+
+#[test]
+fn a_chroot_lost_capabilities_and_other_policies_are_told_apart() {
+    let chrooted = Facts {
+        chrooted: true,
+        ..user()
+    };
+    told(MAKE, Errno::PERM, &chrooted, "chroot", "bwrap");
+    let bare = Facts {
+        capabilities: 0,
+        ..machine()
+    };
+    told(MAKE, Errno::PERM, &bare, "CAP_SETFCAP", "--user 1000:1000");
+    let confined = Facts {
+        apparmor: Some("docker-default (enforce)".to_owned()),
+        container: Some(Container::Docker),
+        ..machine()
+    };
+    told(
+        ROOT,
+        Errno::ACCESS,
+        &confined,
+        "AppArmor profile docker-default",
+        "apparmor=unconfined",
+    );
+    let selinux = Facts {
+        selinux: true,
+        ..user()
+    };
+    told(MAKE, Errno::PERM, &selinux, "SELinux", "ausearch");
+    assert_eq!(explain(&failed(MAKE.0, MAKE.1, Errno::PERM), &user()), None);
+}
+
+#[test]
+fn an_old_kernel_and_one_without_overlay_are_named() {
+    let old = Facts {
+        kernel: (5, 10),
+        ..machine()
+    };
+    told(
+        ("mount /usr", "private_root"),
+        Errno::PERM,
+        &old,
+        "Linux 5.10",
+        "5.13 or newer",
+    );
+    told(
+        ("make device nodes", "private_root"),
+        Errno::NOSYS,
+        &old,
+        "mount_setattr",
+        "bullseye-backports",
+    );
+    told(
+        ("mount /usr", "private_root"),
+        Errno::NODEV,
+        &machine(),
+        "no overlay file system",
+        "modprobe overlay",
+    );
+}
+
+#[test]
+fn a_folder_that_cannot_be_shown_with_other_ids_is_named() {
+    let step = ("prepare the mount /mnt/data", "private_root");
+    told(step, Errno::INVAL, &machine(), "with other ids", "ext4");
+}
+
+#[test]
+fn limits_that_others_set_are_named_with_their_values() {
+    let facts = Facts {
+        open_files: Some(20),
+        processes: Some(5),
+        file_size: Some(0),
+        ..machine()
+    };
+    for (errno, cause, remedy) in [
+        (Errno::MFILE, "(ulimit -Hn) is 20", "LimitNOFILE="),
+        (Errno::AGAIN, "ulimit -u is 5", "--pids-limit"),
+        (Errno::FBIG, "(ulimit -f) is 0 bytes", "LimitFSIZE="),
+        (Errno::NFILE, "fs.file-max", "sysctl -w fs.file-max"),
+        (Errno::NOMEM, "no memory is left", "MemoryMax="),
+    ] {
+        told(("prepare /etc", "private_root"), errno, &facts, cause, remedy);
+    }
+}
+
+#[test]
+fn root_that_lacks_capabilities_is_not_told_to_be_root() {
+    let docker = Facts {
+        filtered: false,
+        ..container(Container::Docker)
+    };
+    let found = no_own_user(&docker);
+    assert!(found.cause.contains("CAP_SYS_ADMIN and CAP_SYS_PTRACE"), "{found:?}");
+    assert_eq!(
+        found.remedy,
+        "start the container with `--cap-add SYS_ADMIN --cap-add SYS_PTRACE`"
+    );
+    let rootless = Facts {
+        first_user_namespace: false,
+        ..docker
+    };
+    assert!(no_own_user(&rootless).cause.contains("that of a user namespace"));
+    assert!(no_own_user(&user()).remedy.starts_with("run the server as root"));
+    assert!(!no_groups(&docker_root()).contains("run as root"));
+}
+
+fn docker_root() -> Facts {
+    container(Container::Docker)
+}

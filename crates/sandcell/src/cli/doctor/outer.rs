@@ -1,0 +1,280 @@
+//! Limits that somebody else has set for the server, compared with those of its sandboxes: of two the lower one holds, and
+//! what it ends does not look like the sandbox's own. Reading is apart from judging, so that judging is pure.
+
+use sandcell_sandbox::Limits;
+
+use super::host::Advice;
+
+/// What was found; none: unlimited, or not on this system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Outer {
+    memory: Option<u64>,
+    processes: Option<u64>,
+    user_processes: Option<u64>,
+    files: Option<u64>,
+    file_size: Option<u64>,
+    data: Option<u64>,
+    address_space: Option<u64>,
+    stack: Option<u64>,
+}
+
+/// Processes beside a sandbox's own: the server's threads, the launcher, its helpers.
+const BESIDE: u64 = 64;
+/// Open files that a server with a few sandboxes needs.
+const FILES: u64 = 1024;
+/// What programs expect, in bytes.
+const STACK: u64 = 8 << 20;
+
+/// The limits from outside that are lower than those of one sandbox.
+pub(super) fn advice(limits: &Limits) -> Vec<Advice> {
+    judge(read(), limits)
+}
+
+fn judge(outer: Outer, limits: &Limits) -> Vec<Advice> {
+    let memory = limits.memory.as_bytes();
+    let processes = u64::from(limits.processes);
+    let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
+    let below = |outer: Option<u64>, own: u64| outer.filter(|outer| *outer < own);
+    let mut found = Vec::new();
+    let mut add = |name, now: String, reason: String, remedy: &str| {
+        found.push(Advice {
+            name,
+            now,
+            reason,
+            remedy: remedy.to_owned(),
+        });
+    };
+    if let Some(most) = below(outer.memory, memory) {
+        let reason = format!(
+            "less than limits.memory_mb ({}), so that the system ends programs, or the server itself, before a sandbox's own limit does",
+            limits.memory.as_mib()
+        );
+        let remedy = "give the group more (systemd MemoryMax=, Docker --memory, Kubernetes limits.memory), or lower limits.memory_mb";
+        add("memory of the server's control group", mib(most), reason, remedy);
+    }
+    for (name, most, remedy) in [
+        (
+            "pids.max of the server's control group",
+            outer.processes,
+            "give the group more (systemd TasksMax=, Docker --pids-limit), or lower limits.processes",
+        ),
+        (
+            "processes of the server's user (ulimit -u)",
+            outer.user_processes,
+            "raise it where the server is started (`ulimit -u`, systemd LimitNPROC=), or lower limits.processes",
+        ),
+    ] {
+        if let Some(most) = below(most, processes + BESIDE) {
+            let reason = format!("one sandbox may have {processes} (limits.processes), and the server has its own");
+            add(name, most.to_string(), reason, remedy);
+        }
+    }
+    if let Some(most) = below(outer.files, FILES) {
+        let reason = "each sandbox takes some of them, in the server and in its launcher".to_owned();
+        let remedy = "raise it where the server is started (`ulimit -Hn 65536`, systemd LimitNOFILE=65536)";
+        add("open files (ulimit -Hn)", most.to_string(), reason, remedy);
+    }
+    if let Some(most) = below(outer.file_size, limits.disk.as_bytes()) {
+        let reason = "no file inside grows beyond it, whatever limits.disk_mb says".to_owned();
+        let remedy = "raise it where the server is started (`ulimit -f unlimited`, systemd LimitFSIZE=infinity)";
+        add("a file's size (ulimit -f)", mib(most), reason, remedy);
+    }
+    for (name, most, remedy) in [
+        (
+            "data of a process (ulimit -d)",
+            outer.data,
+            "raise it where the server is started (`ulimit -d unlimited`, systemd LimitDATA=infinity)",
+        ),
+        (
+            "address space of a process (ulimit -v)",
+            outer.address_space,
+            "raise it where the server is started (`ulimit -v unlimited`, systemd LimitAS=infinity)",
+        ),
+    ] {
+        if let Some(most) = below(most, memory) {
+            let reason = "less than limits.memory_mb: programs inside run out of memory there".to_owned();
+            add(name, mib(most), reason, remedy);
+        }
+    }
+    if let Some(most) = below(outer.stack, STACK) {
+        let reason = "programs inside get no more, and may end with a fault".to_owned();
+        let remedy = "raise it where the server is started (`ulimit -s 8192`, systemd LimitSTACK=8M)";
+        add(
+            "stack of a program (ulimit -Hs)",
+            format!("{} KiB", most >> 10),
+            reason,
+            remedy,
+        );
+    }
+    found
+}
+
+#[cfg(target_os = "linux")]
+fn read() -> Outer {
+    use rustix::process::{Resource, getrlimit};
+
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let least = |controller: &str, file_v1: &str, file_v2: &str| {
+        let folders = folders(&own, &mounts, controller);
+        let limits = folders
+            .iter()
+            .flat_map(|folder| [folder.join(file_v1), folder.join(file_v2)]);
+        limits
+            .filter_map(|file| limit(&std::fs::read_to_string(file).ok()?))
+            .min()
+    };
+    let hard = |resource| getrlimit(resource).maximum;
+    let root = rustix::process::geteuid().is_root();
+    Outer {
+        memory: least("memory", "memory.limit_in_bytes", "memory.max"),
+        processes: least("pids", "pids.max", "pids.max"),
+        // The kernel does not hold root to it.
+        user_processes: hard(Resource::Nproc).filter(|_| !root),
+        files: hard(Resource::Nofile),
+        file_size: getrlimit(Resource::Fsize).current,
+        data: getrlimit(Resource::Data).current,
+        address_space: getrlimit(Resource::As).current,
+        stack: hard(Resource::Stack),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn read() -> Outer {
+    Outer::default()
+}
+
+/// A control file's number; none: `max`, or as much as version 1 writes for it.
+#[cfg_attr(
+    not(target_os = "linux"),
+    expect(dead_code, reason = "only Linux has control groups")
+)]
+fn limit(text: &str) -> Option<u64> {
+    let number: u64 = text.trim().parse().ok()?;
+    (number < 1 << 62).then_some(number)
+}
+
+/// The folders of this process' control groups that can hold this controller, with those above them as far as they are seen.
+#[cfg_attr(
+    not(target_os = "linux"),
+    expect(dead_code, reason = "only Linux has control groups")
+)]
+fn folders(own: &str, mounts: &str, controller: &str) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for line in own.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        let unified = controllers.is_empty();
+        if !unified && !controllers.split(',').any(|one| one == controller) {
+            continue;
+        }
+        let mount = mounts.lines().find_map(|line| {
+            let (mount, source) = line.split_once(" - ")?;
+            let mut fields = mount.split(' ').skip(3);
+            let (root, point) = (fields.next()?, fields.next()?);
+            let mut source = source.split(' ');
+            let (kind, options) = (source.next()?, source.nth(1)?);
+            let of_controller = kind == "cgroup" && options.split(',').any(|one| one == controller);
+            ((unified && kind == "cgroup2") || (!unified && of_controller)).then_some((root, point))
+        });
+        let Some((root, point)) = mount else { continue };
+        // A container sees its own group as the root.
+        let below = if root == "/" {
+            path
+        } else {
+            path.strip_prefix(root).unwrap_or("")
+        };
+        let point = std::path::Path::new(point);
+        let below = below.split('/').filter(|name| !name.is_empty());
+        let folder = below.fold(point.to_path_buf(), |folder, name| folder.join(name));
+        found.extend(
+            folder
+                .ancestors()
+                .take_while(|folder| folder.starts_with(point))
+                .map(std::path::Path::to_path_buf),
+        );
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_said_of_limits_that_are_high_enough() {
+        assert_eq!(judge(Outer::default(), &Limits::default()), []);
+        let roomy = Some(1 << 40);
+        let outer = Outer {
+            memory: roomy,
+            processes: roomy,
+            user_processes: roomy,
+            files: roomy,
+            file_size: roomy,
+            data: roomy,
+            address_space: roomy,
+            stack: roomy,
+        };
+        assert_eq!(judge(outer, &Limits::default()), []);
+    }
+
+    #[test]
+    fn each_limit_that_is_lower_than_a_sandboxes_own_is_named() {
+        let outer = Outer {
+            memory: Some(100 << 20),
+            processes: Some(50),
+            user_processes: Some(5),
+            files: Some(20),
+            file_size: Some(1 << 20),
+            data: Some(20 << 20),
+            address_space: Some(20 << 20),
+            stack: Some(64 << 10),
+        };
+        let found = judge(outer, &Limits::default());
+        let told: Vec<String> = found.iter().map(|one| format!("{} {}", one.name, one.now)).collect();
+        assert_eq!(
+            told,
+            [
+                "memory of the server's control group 100 MiB",
+                "pids.max of the server's control group 50",
+                "processes of the server's user (ulimit -u) 5",
+                "open files (ulimit -Hn) 20",
+                "a file's size (ulimit -f) 1 MiB",
+                "data of a process (ulimit -d) 20 MiB",
+                "address space of a process (ulimit -v) 20 MiB",
+                "stack of a program (ulimit -Hs) 64 KiB",
+            ]
+        );
+        assert!(found[0].reason.contains("limits.memory_mb"), "{found:?}");
+    }
+
+    #[test]
+    fn groups_of_both_versions_are_found_with_those_above_them() {
+        let hybrid = "30 20 0:3 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+                      31 20 0:4 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        let own = "4:memory:/a/b\n2:cpu:/x\n0::/c\n";
+        let paths =
+            |found: Vec<std::path::PathBuf>| found.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+        assert_eq!(
+            paths(folders(own, hybrid, "memory")),
+            [
+                "/sys/fs/cgroup/memory/a/b",
+                "/sys/fs/cgroup/memory/a",
+                "/sys/fs/cgroup/memory",
+                "/sys/fs/cgroup/unified/c",
+                "/sys/fs/cgroup/unified",
+            ]
+        );
+        let contained = "30 20 0:3 /docker/1 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n";
+        assert_eq!(
+            paths(folders("4:memory:/docker/1\n", contained, "memory")),
+            ["/sys/fs/cgroup/memory"]
+        );
+        assert_eq!(
+            (limit("max\n"), limit("9223372036854771712\n"), limit("42\n")),
+            (None, None, Some(42))
+        );
+    }
+}
