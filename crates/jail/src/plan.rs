@@ -8,7 +8,7 @@ mod host;
 
 use std::path::Path;
 
-pub use host::{Folder, Host, Lowers, Shows, Tree, View};
+pub use host::{Folder, Host, Inner, InnerView, Shows, Tree, View};
 
 use crate::masked::MASKED;
 use crate::spec::{INSIDE_ID, Request, Template};
@@ -52,6 +52,8 @@ pub mod place {
     pub const OWN_NO_FILE: &str = "/own/nofile";
     /// A name of its own for the boot, since the machine's would tell sandboxes that they share one.
     pub const OWN_BOOT_ID: &str = "/own/boot";
+    /// Copies of files that are mounted on single files of the host.
+    pub const OWN_FILES: &str = "/own/files";
     /// Where package layers appear inside a sandbox.
     pub const LAYERS: &str = "/opt/sandcell";
 }
@@ -89,9 +91,17 @@ pub enum Step {
     },
     /// An operator's folder with a private copy-on-write layer.
     CopyOnWrite {
-        lowers: Lowers,
+        source: String,
         path: String,
         number: usize,
+    },
+    /// The copies of files that are mounted on single files, through an overlay of the sandbox's own.
+    Files { source: String },
+    /// A mount within a tree that was just shown, unless its mount point is no longer there: the host may have changed it.
+    Inner {
+        tree: String,
+        inner: Inner,
+        writable: Writable,
     },
     /// The device nodes, and pseudo terminals of its own. Where the launcher could not make nodes for each sandbox,
     /// at least the folder they stand in is the sandbox's own.
@@ -151,6 +161,15 @@ pub enum Step {
     OnlyEntering,
     /// The filter of a warmed parent: what sandboxes may call, and what its children need to enter one.
     CallsOfParent,
+}
+
+/// Whether a mount within an operator's folder can be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writable {
+    /// It is read-only.
+    No,
+    /// It has a private copy-on-write layer, named by the number of the folder and of the mount within it.
+    Privately(usize, usize),
 }
 
 /// Whom a process' Landlock rules let it send signals to.
@@ -242,6 +261,8 @@ impl Step {
             Self::Work { .. } => "mount the private files".into(),
             Self::WorkFolder { path, .. } => format!("mount private {path}"),
             Self::CopyOnWrite { path, .. } => format!("mount copy-on-write {path}"),
+            Self::Files { .. } => "mount copies of files".into(),
+            Self::Inner { tree, inner, .. } => format!("mount {tree}/{}", inner.path.display()),
             Self::Devices { .. } => "mount /dev".into(),
             Self::Proc => "mount /proc".into(),
             Self::NoUserNamespaces => "forbid user namespaces".into(),
@@ -281,6 +302,8 @@ impl Step {
             | Self::ImageRoot
             | Self::Cover { .. }
             | Self::CopyOnWrite { .. }
+            | Self::Files { .. }
+            | Self::Inner { .. }
             | Self::Devices { .. }
             | Self::Pivot => Some("private_root"),
             Self::Proc | Self::MaskProc { .. } | Self::ReadOnlySysctl | Self::ReadOnlyFirst => Some("private_proc"),
@@ -498,16 +521,14 @@ fn image_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
     steps.push(Step::EmptyRoot);
     steps.extend(["/proc", "/dev", "/home/user", "/tmp", "/var/tmp"].map(folder));
     steps.extend((0..ATTACHMENTS).map(|number| folder(&format!("{}/{number}", place::LAYERS))));
-    let outside = host
-        .mounts
-        .iter()
-        .filter(|mount| mount.view != View::Nothing && !is_private(&mount.path));
-    steps.extend(outside.map(|mount| folder(&mount.path)));
+    let outside = host.mounts.iter().filter(|mount| !is_private(&mount.tree.path));
+    steps.extend(outside.map(|mount| folder(&mount.tree.path)));
     steps.push(Step::ImageRoot);
     steps.push(Step::Work {
         bytes: request.disk,
         inodes: request.inodes,
     });
+    steps.extend(files_of_their_own(host));
     private_folders(steps);
     operators_folders(host, steps);
 }
@@ -526,20 +547,36 @@ fn private_folders(steps: &mut Vec<Step>) {
     }
 }
 
-/// A read-only tree at its place. Where nothing is shown the place is there, or nobody sees it.
-fn show(view: View, path: String) -> impl Iterator<Item = Step> {
-    let folder = (view != View::Nothing).then(|| Step::Folder { path: path.clone() });
-    folder.into_iter().chain([Step::Tree { view, path }])
+/// A read-only tree at its place, with what is mounted within it.
+fn show(tree: &Tree) -> Vec<Step> {
+    let (view, path) = (tree.view.clone(), tree.path.clone());
+    let mut steps = vec![Step::Folder { path: path.clone() }, Step::Tree { view, path }];
+    steps.extend(inner_steps(tree, |_| Writable::No));
+    steps
+}
+
+fn inner_steps(tree: &Tree, writable: impl Fn(usize) -> Writable) -> impl Iterator<Item = Step> {
+    tree.inner.iter().enumerate().map(move |(number, inner)| Step::Inner {
+        tree: tree.path.clone(),
+        inner: inner.clone(),
+        writable: writable(number),
+    })
+}
+
+fn files_of_their_own(host: &Host) -> Option<Step> {
+    host.files.clone().map(|source| Step::Files { source })
 }
 
 fn operators_folders(host: &Host, steps: &mut Vec<Step>) {
-    for (number, mount) in host.mounts.iter().enumerate() {
-        match (mount.view.clone(), mount.path.clone()) {
-            (View::Overlay(lowers), path) if mount.copy_on_write => steps.extend([
-                Step::Folder { path: path.clone() },
-                Step::CopyOnWrite { lowers, path, number },
-            ]),
-            (view, path) => steps.extend(show(view, path)),
+    for (number, Folder { tree, copy_on_write }) in host.mounts.iter().enumerate() {
+        match &tree.view {
+            View::Overlay(source) if *copy_on_write => {
+                let (source, path) = (source.clone(), tree.path.clone());
+                steps.push(Step::Folder { path: path.clone() });
+                steps.push(Step::CopyOnWrite { source, path, number });
+                steps.extend(inner_steps(tree, |inner| Writable::Privately(number, inner)));
+            }
+            _ => steps.extend(show(tree)),
         }
     }
 }
@@ -556,10 +593,8 @@ pub(crate) fn skeleton(host: &Host) -> Vec<Step> {
         path: path.clone(),
         target: target.clone(),
     }));
-    let trees = host.trees.iter().map(|tree| (&tree.view, &tree.path));
-    let mounts = host.mounts.iter().map(|mount| (&mount.view, &mount.path));
-    let shown = trees.chain(mounts).filter(|(view, _)| **view != View::Nothing);
-    let shown = shown.map(|(_, path)| path);
+    let mounts = host.mounts.iter().map(|mount| &mount.tree);
+    let shown = host.trees.iter().chain(mounts).map(|tree| &tree.path);
     // What is reached through a link lies in another tree.
     let linked = |path: &str| host.links.iter().any(|(link, _)| Path::new(path).starts_with(link));
     let needed = shown.filter(|path| !is_private(path) && !linked(path));
@@ -574,8 +609,8 @@ fn system_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
         inodes: request.inodes,
     });
     // A tree below a private folder (a virtual environment in /tmp) comes after that folder, which would hide it.
+    steps.extend(files_of_their_own(host));
     let (late, early): (Vec<_>, Vec<_>) = host.trees.iter().partition(|tree| is_private(&tree.path));
-    let show = |tree: &Tree| show(tree.view.clone(), tree.path.clone());
     steps.extend(early.into_iter().flat_map(show));
     steps.extend(host.covered.iter().map(|path| Step::Cover { path: path.clone() }));
     private_folders(steps);
@@ -679,8 +714,7 @@ fn landlock(host: &Host, template: &Template, signals: Signals) -> Step {
         Shows::Image => vec!["/".to_owned()],
     };
     if host.shows == Shows::System {
-        let shown = host.trees.iter().filter(|tree| tree.view != View::Nothing);
-        readable.extend(shown.map(|tree| tree.path.clone()));
+        readable.extend(host.trees.iter().map(|tree| tree.path.clone()));
         readable.extend(host.copied.iter().cloned());
     }
     let mut writable: Vec<String> = ["/home/user", "/tmp", "/var/tmp", "/dev", "/proc"]

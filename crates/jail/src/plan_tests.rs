@@ -26,8 +26,9 @@ fn template() -> Template {
 
 fn tree(source: &str, path: &str) -> Tree {
     Tree {
-        view: View::Overlay(Lowers::of(source)),
+        view: View::Overlay(source.to_owned()),
         path: path.to_owned(),
+        inner: Vec::new(),
     }
 }
 

@@ -16,7 +16,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::fence;
 use crate::masked::{BOOT_ID, FOLDERS};
-use crate::plan::{Lowers, Resource, Step, View, Zeros, place};
+use crate::plan::{Inner, InnerView, Resource, Step, View, Writable, Zeros, place};
 use crate::seccomp;
 use crate::sys;
 use crate::sys::mount::Attributes;
@@ -29,16 +29,20 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
     match step {
         Step::Identity { id, drop_groups } => take_identity(*id, *drop_groups),
         Step::DieWithLauncher => Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?),
-        Step::Root => attach(&overlay(&Lowers::of(place::ROOT), None)?, place::ROOT),
+        Step::Root => attach(&overlay(place::ROOT, None)?, place::ROOT),
         Step::EmptyRoot => attach(&memory(4 << 20, 4096, "0755", PRIVATE)?, place::ROOT),
         Step::Folder { path } => make_folders(path),
         Step::Link { path, target } => Ok(rustix::fs::symlink(target.as_str(), below_root(path))?),
-        Step::Tree { view, path } => show(view, &below_root(path)),
+        Step::Tree { view, path } => attach(&tree(view)?, &below_root(path)),
         Step::ImageRoot => image_root(),
-        Step::Cover { path } => cover(place::OWN_NOTHING, &below_root(path)),
+        Step::Cover { path } => cover_folder(&below_root(path)),
         Step::Work { bytes, inodes } => work(*bytes, *inodes),
         Step::WorkFolder { name, path, mode } => work_folder(name, path, *mode),
-        Step::CopyOnWrite { lowers, path, number } => copy_on_write(lowers, path, *number),
+        Step::CopyOnWrite { source, path, number } => {
+            attach(&copy_on_write(source, &format!("cow{number}"))?, &below_root(path))
+        }
+        Step::Files { source } => files(source),
+        Step::Inner { tree, inner, writable } => mount_within(&below_root(tree), inner, *writable),
         Step::Devices { own_folder, zeros } => devices(*own_folder, *zeros),
         Step::Proc => attach(
             &fresh("proc", &[], PRIVATE.union(MountAttrFlags::MOUNT_ATTR_NOEXEC))?,
@@ -130,7 +134,7 @@ pub(crate) fn attach(mount: &OwnedFd, path: &str) -> io::Result<()> {
 }
 
 /// A detached copy of the mount at `path` (and of those below it).
-pub(crate) fn copy_of(path: &str) -> io::Result<OwnedFd> {
+pub(crate) fn copy_of(path: impl rustix::path::Arg) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     Ok(open_tree(CWD, path, flags)?)
 }
@@ -171,36 +175,73 @@ fn make_folders(path: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Shows a read-only tree at `path`.
-fn show(view: &View, path: &str) -> io::Result<()> {
+/// A read-only tree, detached.
+fn tree(view: &View) -> io::Result<OwnedFd> {
     match view {
-        View::Overlay(lowers) => attach(&overlay(lowers, None)?, path),
+        View::Overlay(source) => overlay(source, None),
         View::Bind(source) => {
             let mount = copy_of(source)?;
             let attributes = Attributes::READ_ONLY.and(Attributes::NO_SUID).and(Attributes::NO_DEV);
             sys::mount::restrict_tree(mount.as_fd(), attributes)?;
-            attach(&mount, path)
+            Ok(mount)
         }
-        View::Nothing => match cover_either(path, place::OWN_NOTHING, place::OWN_NO_FILE) {
-            // Another mount hides its place.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => missing(path),
-            done => done,
-        },
     }
 }
 
-/// An overlay over these, detached: read-only, or with a private upper folder (`(upper, work)`).
-pub(crate) fn overlay(lowers: &Lowers, upper: Option<(&str, &str)>) -> io::Result<OwnedFd> {
+fn files(source: &str) -> io::Result<()> {
+    rustix::fs::mkdir(place::OWN_FILES, Mode::from_raw_mode(0o755))?;
+    attach(&overlay(source, None)?, place::OWN_FILES)
+}
+
+/// Mounts something within a tree. The host's files may have changed since they were looked at, and whoever owns them may have
+/// put a link in the way: links are not followed, and where there is no mount point any more nothing is mounted.
+fn mount_within(tree_path: &str, inner: &Inner, writable: Writable) -> io::Result<()> {
+    use rustix::fs::{OFlags, ResolveFlags};
+    use rustix::io::Errno;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let root = rustix::fs::open(tree_path, flags | OFlags::DIRECTORY, Mode::empty())?;
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let place = match rustix::fs::openat2(&root, &inner.path, flags | OFlags::NOFOLLOW, Mode::empty(), within) {
+        Ok(place) => place,
+        // Nobody inside gets there.
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let mount = match (&inner.view, writable) {
+        (InnerView::Tree(View::Overlay(source)), Writable::Privately(folder, number)) => {
+            copy_on_write(source, &format!("cow{folder}.{number}"))?
+        }
+        (InnerView::Tree(view), _) => tree(view)?,
+        (InnerView::File(name), _) => copy_of(format!("{}/{name}", place::OWN_FILES))?,
+        (InnerView::Covered, _) => copy_of(if is_folder(&place)? {
+            place::OWN_NOTHING
+        } else {
+            place::OWN_NO_FILE
+        })?,
+    };
+    if is_folder(&mount)? != is_folder(&place)? {
+        return Ok(());
+    }
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(mount.as_fd(), "", place.as_fd(), "", flags)?)
+}
+
+fn is_folder(file: &OwnedFd) -> io::Result<bool> {
+    Ok(rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode).is_dir())
+}
+
+/// An overlay over a source, detached: read-only, or with a private upper folder (`(upper, work)`).
+pub(crate) fn overlay(source: &str, upper: Option<(&str, &str)>) -> io::Result<OwnedFd> {
     // One lower alone is refused, so a read-only overlay gets an empty folder beside it. It comes first: what the file
     // system says of its size and free space is then the folder's, not the host's disk.
     let mut options = vec![("userxattr", String::new())];
     let attributes = if let Some((upper, work)) = upper {
-        options.push(("lowerdir", lowers.option()));
+        options.push(("lowerdir", source.to_owned()));
         options.push(("upperdir", upper.to_owned()));
         options.push(("workdir", work.to_owned()));
         PRIVATE
     } else {
-        options.push(("lowerdir", format!("{}:{}", place::NOTHING, lowers.option())));
+        options.push(("lowerdir", format!("{}:{source}", place::NOTHING)));
         READ_ONLY
     };
     fresh("overlay", &options, attributes)
@@ -238,6 +279,14 @@ fn cover_either(path: &str, likely: &str, other: &str) -> io::Result<()> {
     }
 }
 
+/// Covers a folder of the host's, if it is there.
+fn cover_folder(path: &str) -> io::Result<()> {
+    match cover_either(path, place::OWN_NOTHING, place::OWN_NO_FILE) {
+        Err(_) if rustix::fs::stat(path).is_err() => Ok(()),
+        done => done,
+    }
+}
+
 /// The private files, and beside them the empty folder and file that cover what is hidden.
 fn work(bytes: u64, inodes: u64) -> io::Result<()> {
     attach(&memory(bytes, inodes.saturating_add(16), "0755", PRIVATE)?, place::OWN)?;
@@ -255,13 +304,14 @@ fn work_folder(name: &str, path: &str, mode: u32) -> io::Result<()> {
     attach(&copy_of(&source)?, &below_root(path))
 }
 
-fn copy_on_write(lowers: &Lowers, path: &str, number: usize) -> io::Result<()> {
-    let upper = format!("{}/cow{number}", place::OWN);
-    let work = format!("{}/cow{number}.work", place::OWN);
+/// A folder with a private copy-on-write layer of this name, detached.
+fn copy_on_write(source: &str, name: &str) -> io::Result<OwnedFd> {
+    let upper = format!("{}/{name}", place::OWN);
+    let work = format!("{}/{name}.work", place::OWN);
     for folder in [&upper, &work] {
         rustix::fs::mkdir(folder.as_str(), Mode::from_raw_mode(0o755))?;
     }
-    attach(&overlay(lowers, Some((&upper, &work)))?, &below_root(path))
+    overlay(source, Some((&upper, &work)))
 }
 
 /// The home and the temporary folder of a sandbox that has no root of its own, and where it starts.
@@ -308,7 +358,7 @@ pub(crate) fn devices_from(source: &str, folder: &str, zeros: Zeros) -> io::Resu
         let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
         rustix::fs::open(path.as_str(), flags, Mode::from_raw_mode(0o666))?;
         let node = if name == "zero" { zeros.node() } else { name };
-        attach(&copy_of(&format!("{source}/{node}"))?, &path)?;
+        attach(&copy_of(format!("{source}/{node}"))?, &path)?;
     }
     Ok(())
 }

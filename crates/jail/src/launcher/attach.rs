@@ -15,7 +15,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::host::single_copy_of;
 use super::namespaces::ForFolders;
-use crate::plan::{self, Lowers, place};
+use crate::plan::{self, place};
 use crate::steps::{attach as put, overlay};
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::StepError;
@@ -64,7 +64,7 @@ pub(super) fn view(folder: &Path, number: usize) -> Result<View, StepError> {
 /// A detached read-only overlay of a folder.
 fn view_of(source: &str) -> io::Result<OwnedFd> {
     put(&single_copy_of(source)?, place::ATTACHED)?;
-    let view = overlay(&Lowers::of(place::ATTACHED), None);
+    let view = overlay(place::ATTACHED, None);
     unmount(place::ATTACHED, UnmountFlags::DETACH)?;
     view
 }

@@ -102,17 +102,6 @@ fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Copies a file that everybody may read, if its size fits into what is left of `bytes`. False if it was not copied.
-pub(super) fn copy_file(from: &Path, to: &Path, bytes: &mut u64) -> io::Result<bool> {
-    let mut budget = Budget {
-        entries: 1,
-        bytes: *bytes,
-    };
-    entry(from, to, 0, &mut budget)?;
-    *bytes = budget.bytes;
-    Ok(to.symlink_metadata().is_ok())
-}
-
 /// Copies one entry. What has gone meanwhile, may not be read or does not fit is left out.
 fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Result<()> {
     let Ok(found) = from.symlink_metadata() else {

@@ -14,7 +14,7 @@ use super::faults;
 use super::host::{self, Prepared};
 use crate::cgroup::Ways;
 use crate::lane::Lane;
-use crate::plan::{Host, Shows, Step, place};
+use crate::plan::{Host, Shows, Step, Tree, place};
 use crate::spec::Request;
 use crate::steps::attach;
 use crate::sys::clone::{Forked, exit_now, fork};
@@ -148,20 +148,20 @@ fn show_folders(prepared: &Prepared, image: Option<OwnedFd>, host_id: u32) -> Re
     sys::misc::unshare(libc::CLONE_NEWNS)
         .map_err(|error| StepError::new("make a mount namespace", Some("mount_namespace"), &error))?;
     for mount in mounts {
-        let Some(source) = mount.view.source() else { continue };
-        own_mount(source, host_id)
-            .map_err(|error| StepError::new(&format!("prepare the mount {}", mount.path), None, &error))?;
+        own_mount(&mount.tree, host_id)
+            .map_err(|error| StepError::new(&format!("prepare the mount {}", mount.tree.path), None, &error))?;
     }
     let shown = image.map_or(Ok(()), |image| attach(&image, place::IMAGE));
     shown.map_err(|error| StepError::new("show the image", Some("private_root"), &error))
 }
 
-/// As root, an operator's folder is shown with its owner's id as the sandbox's.
-fn own_mount(source: &str, host_id: u32) -> io::Result<()> {
-    let found = rustix::fs::stat(source)?;
+/// As root, an operator's folder is shown with its owner's id as the sandbox's, and so is what is mounted within it: whoever owns
+/// that opens nothing to the sandbox.
+fn own_mount(tree: &Tree, host_id: u32) -> io::Result<()> {
+    let found = rustix::fs::stat(tree.view.source())?;
     let user = format!("{} {host_id} 1", found.st_uid);
     let namespace = common::namespace(&user, &format!("{} {host_id} 1", found.st_gid))?;
-    host::show_as(source, &namespace)
+    tree.sources().try_for_each(|source| host::show_as(source, &namespace))
 }
 
 /// As root: takes the sandbox's own id, so that its user namespace has an owner of its own. The kernel counts watches,

@@ -60,7 +60,7 @@ mod none {
 mod injected {
     use std::io;
 
-    use crate::plan::{Lowers, Step, place};
+    use crate::plan::{Step, place};
     use crate::spec::{Request, Template};
     use crate::steps;
 
@@ -108,10 +108,7 @@ mod injected {
                 }
                 Ok(())
             }
-            Step::Tree { view, path } => match view.source() {
-                Some(source) => show(source, path),
-                None => steps::run(step),
-            },
+            Step::Tree { view, path } => show(view.source(), path),
             Step::Devices { .. } => show(&format!("{}/dev", place::host()), "/dev"),
             Step::Proc => show(&format!("{}/proc", place::host()), "/proc"),
             Step::Pivot => steps::run(step),
@@ -130,10 +127,7 @@ mod injected {
         for folder in [&upper, &work] {
             rustix::fs::mkdir(folder.as_str(), rustix::fs::Mode::from_raw_mode(0o755))?;
         }
-        steps::attach(
-            &steps::overlay(&Lowers::of(place::ROOT), Some((&upper, &work)))?,
-            place::ROOT,
-        )
+        steps::attach(&steps::overlay(place::ROOT, Some((&upper, &work)))?, place::ROOT)
     }
 
     /// An error if this step, or its layer, is to fail.

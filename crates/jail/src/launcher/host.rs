@@ -16,12 +16,12 @@ use super::bare::Bare;
 use super::common;
 use super::config;
 use super::faults;
-use super::host_trees::Survey;
-use super::mount_table::{MountTable, on_host};
+use super::host_trees::{Owner, Survey};
+use super::mount_table::MountTable;
 use crate::cgroup::Groups;
 use crate::fence::WITH_SCOPES;
 use crate::open_files::OpenFiles;
-use crate::plan::{self, Folder, Host, Tree, View, Zeros, place};
+use crate::plan::{self, Folder, Host, Tree, Zeros, place};
 use crate::process_level;
 use crate::spec::Template;
 use crate::steps::{self, DEVICES, attach, copy_of, device_folder, devices_from, memory, write_once};
@@ -235,17 +235,16 @@ pub(super) fn prepare(ground: Option<Ground>, template: Template) -> Result<Prep
     };
     let mounts = step("read the mount table", Some("private_root"), MountTable::read())?;
     let covered = covered(&template);
-    let mut survey = Survey::new(&mounts, root, &covered);
+    let mut survey = Survey::new(&mounts, root, &covered, try_mapping_ids);
     step(
         "prepare the system's files",
         Some("private_root"),
         trees(&mut host, &template, &mut survey),
     )?;
-    host.trees = survey.take_trees();
-    let is_there = |path: &&str| std::fs::metadata(on_host(Path::new(path))).is_ok_and(|found| found.is_dir());
-    host.covered = covered.iter().copied().filter(is_there).map(str::to_owned).collect();
+    host.covered = covered.iter().copied().map(str::to_owned).collect();
     operators_folders(&mut host, &template, &mut survey)?;
-    let mounted = survey.finish();
+    let (files, mounted) = survey.finish();
+    host.files = files;
     step(
         "prepare the mount points",
         Some("private_root"),
@@ -573,7 +572,10 @@ fn trees(host: &mut Host, template: &Template, survey: &mut Survey<'_>) -> io::R
             wanted.push(path);
         }
     }
-    wanted.iter().try_for_each(|path| survey.show(Path::new(path)))
+    for path in wanted {
+        host.trees.push(survey.tree(Path::new(&path), Owner::System)?);
+    }
+    Ok(())
 }
 
 /// The folders that are covered in all sandboxes of this template.
@@ -585,27 +587,18 @@ fn covered(template: &Template) -> Vec<&'static str> {
 /// The operator's folders, and what is mounted below them.
 fn operators_folders(host: &mut Host, template: &Template, survey: &mut Survey<'_>) -> Result<(), StepError> {
     for mount in &template.mounts {
-        step(
+        let tree = step(
             &format!("prepare the mount {}", mount.host.display()),
             None,
-            survey.show(&mount.host),
+            survey.tree(&mount.host, Owner::Operator),
         )?;
-        for Tree { mut view, path } in survey.take_trees() {
-            let inner = Path::new(&path).strip_prefix(&mount.host).unwrap_or(Path::new(""));
-            // Root shows them with other ids, which not every file system lets it.
-            if let (true, false, Some(source)) = (host.root, inner.as_os_str().is_empty(), view.source())
-                && let Err(error) = try_mapping_ids(source)
-            {
-                survey.leave_out_unmapped(&path, &error);
-                view = View::Nothing;
-            }
-            let path = Path::new(&mount.sandbox).join(inner);
-            host.mounts.push(Folder {
-                view,
-                path: path.to_string_lossy().trim_end_matches('/').to_owned(),
-                copy_on_write: mount.copy_on_write,
-            });
-        }
+        host.mounts.push(Folder {
+            tree: Tree {
+                path: mount.sandbox.clone(),
+                ..tree
+            },
+            copy_on_write: mount.copy_on_write,
+        });
     }
     Ok(())
 }
@@ -622,7 +615,7 @@ pub(super) fn tree_of_image(folder: &Path) -> io::Result<OwnedFd> {
     if !plain {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    single_copy_of(&format!("{}{}", place::host(), folder.display()))
+    single_copy_of(format!("{}{}", place::host(), folder.display()))
 }
 
 /// Takes the host's files out of this process' own mount namespace, all but `/proc`. Whatever is mounted here is copied for each
@@ -660,7 +653,7 @@ fn process_file_systems(table: &str) -> impl Iterator<Item = &str> {
 }
 
 /// A detached copy of one mount, for showing it with other ids.
-pub(super) fn single_copy_of(path: &str) -> io::Result<OwnedFd> {
+pub(super) fn single_copy_of(path: impl rustix::path::Arg) -> io::Result<OwnedFd> {
     Ok(open_tree(
         CWD,
         path,

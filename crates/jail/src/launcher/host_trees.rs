@@ -1,431 +1,435 @@
-//! How the host's files are shown in sandboxes where other file systems are mounted below them.
+//! Finds how sandboxes can see the host's files where other file systems are mounted below them.
 //!
-//! Sandboxes see the host's trees through overlays, and an overlay shows one file system alone. Root takes each mounted file
-//! system for itself and shows it at its place in the tree. An ordinary user's mount namespace has inherited the mounts, and
-//! the kernel refuses an overlay of a folder with inherited mounts below it. So that folder becomes a folder in memory,
-//! with copies of its files, and each folder in it without mounts is shown through an overlay of its own. Where
-//! that would take too many of them, the folder is bound as it is, and the report says so.
+//! Sandboxes see the host's trees through overlays, and an overlay shows one file system alone. As root the launcher clones
+//! each mounted file system by itself and shows it through an overlay at its mount point. The mount namespace of an
+//! ordinary user's launcher has inherited the mounts, and the kernel refuses an overlay of a folder with inherited mounts
+//! below it. The launcher takes such a folder apart: it makes a folder in memory with copies of the links and files, and
+//! shows each subfolder without mounts through an overlay. Where that needs too many overlays or copies, it binds the folder
+//! as it is if that is one of the system's, and the report names it.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
-use std::io;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, statx};
 
-use super::config;
 use super::host::single_copy_of;
-use super::mount_table::{Mount, MountTable, on_host, shown};
-use crate::plan::{Lowers, Tree, View, place};
+use super::mount_table::{Mount, MountTable, on_host};
+use crate::plan::{Inner, InnerView, Tree, View, place};
 use crate::steps::{attach, copy_of, overlay};
-use crate::wire::LeftOut;
+use crate::wire::{About, LeftOut};
 
-/// The most overlays of one folder that was taken apart: each costs every sandbox some 60 microseconds.
-const PIECES_MAX: usize = 48;
-/// The most entries that are looked at in one folder.
+/// The most overlays for one folder that is taken apart: each costs every sandbox some 60 microseconds.
+const OVERLAYS_MAX: usize = 96;
+/// The most entries of one folder that is taken apart.
 const ENTRIES_MAX: usize = 512;
-/// The most bytes of files that are copied into memory, of all trees together.
+/// The most bytes of files that are copied into memory, for all trees together.
 const COPIED_BYTES_MAX: u64 = 24 << 20;
-/// The most mounts that are reported as left out, and the most characters of a path in that report.
-const LEFT_OUT_MAX: usize = 64;
+/// The most mounts within one tree that root shows.
+const INNER_MAX: usize = 256;
+/// The most paths that a report names, and the most characters of each.
+const REPORTED_MAX: usize = 64;
 const REPORTED_PATH_MAX: usize = 200;
-/// The most mounts below one tree that root shows.
-const MOUNTS_MAX: usize = 256;
 
-/// Finds out how trees are shown, one after the other.
-pub(super) struct Survey<'a> {
-    mounts: &'a MountTable,
-    /// Whether this is the machine's root, who inherits no mounts.
-    root: bool,
-    /// Folders that are covered in sandboxes whatever is in them.
-    covered: &'a [&'a str],
-    /// How many sources there are.
-    sources: usize,
-    /// How many bytes of files may still be copied.
-    copied: u64,
-    found: Found,
+/// Who owns the files of a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// The system, or an interpreter's installation.
+    System,
+    /// The operator. Root shows the files with other ids, which not every file system supports.
+    Operator,
 }
 
-/// What was found.
+/// Prepares trees, one after the other.
+pub(super) struct Survey<'a> {
+    mounts: &'a MountTable,
+    /// Whether the launcher is the machine's root and has inherited no mounts.
+    root: bool,
+    /// Folders that sandboxes do not see whatever is in them.
+    covered: &'a [&'a str],
+    /// Tries whether files can be shown with other ids.
+    maps_ids: fn(&str) -> io::Result<()>,
+    /// How many folders the launcher has made for sources.
+    sources: usize,
+    /// How many bytes of files may still be copied.
+    bytes_left: u64,
+    /// The folder of [`crate::plan::Host::files`], and how many files are in it.
+    files: Option<(String, usize)>,
+    report: Report,
+}
+
+/// Paths of the host that the operator should know of.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    /// Each tree before those within it.
-    pub(super) trees: Vec<Tree>,
-    /// What sandboxes do not see.
+pub(super) struct Report {
+    /// Mounts that sandboxes do not see.
     pub(super) left_out: Vec<LeftOut>,
-    /// The folders that are bound as they are.
+    /// Folders that are bound.
     pub(super) bound: Vec<String>,
+}
+
+/// An attempt to take a folder apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    Done,
+    TooMuch,
+}
+
+/// A tree in the making.
+struct TakenApart {
+    inner: Vec<Inner>,
+    overlays_left: usize,
+    owner: Owner,
 }
 
 /// An entry of a folder that is taken apart.
 struct Entry {
     name: OsString,
-    /// None for what is left out; only its place is made then.
-    found: Option<Metadata>,
-}
-
-impl Found {
-    fn len(&self) -> [usize; 3] {
-        [self.trees.len(), self.left_out.len(), self.bound.len()]
-    }
-
-    /// Forgets what was found since then.
-    fn truncate(&mut self, [trees, left_out, bound]: [usize; 3]) {
-        self.trees.truncate(trees);
-        self.left_out.truncate(left_out);
-        self.bound.truncate(bound);
-    }
+    found: Metadata,
 }
 
 impl<'a> Survey<'a> {
-    pub(super) fn new(mounts: &'a MountTable, root: bool, covered: &'a [&'a str]) -> Self {
+    pub(super) fn new(
+        mounts: &'a MountTable,
+        root: bool,
+        covered: &'a [&'a str],
+        maps_ids: fn(&str) -> io::Result<()>,
+    ) -> Self {
         Self {
             mounts,
             root,
             covered,
+            maps_ids,
             sources: 0,
-            copied: COPIED_BYTES_MAX,
-            found: Found::default(),
+            bytes_left: COPIED_BYTES_MAX,
+            files: None,
+            report: Report::default(),
         }
     }
 
-    /// The trees that were found since this was asked last.
-    pub(super) fn take_trees(&mut self) -> Vec<Tree> {
-        std::mem::take(&mut self.found.trees)
+    /// Returns the folder with copies of single files, and the report.
+    pub(super) fn finish(self) -> (Option<String>, Report) {
+        (self.files.map(|(folder, _)| folder), self.report)
     }
 
-    /// Reports a mount as left out whose ids cannot be mapped to a sandbox's, as an operator's folder's are.
-    pub(super) fn leave_out_unmapped(&mut self, path: &str, error: &io::Error) {
-        self.report_left_out(Path::new(path), format!("it cannot be shown with other ids: {error}"));
-    }
-
-    /// What was found beside trees. Each path is reported once.
-    pub(super) fn finish(mut self) -> Found {
-        self.found.left_out.sort_by(|one, other| one.path.cmp(&other.path));
-        self.found.left_out.dedup_by(|one, other| one.path == other.path);
-        self.found
-    }
-
-    /// Shows a folder of the host.
-    pub(super) fn show(&mut self, path: &Path) -> io::Result<()> {
+    /// Prepares a folder of the host. Its path in the tree is that of the host.
+    pub(super) fn tree(&mut self, path: &Path, owner: Owner) -> io::Result<Tree> {
         if !std::fs::metadata(on_host(path))?.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
         }
+        let tree = |view, inner| Tree {
+            view,
+            path: path.to_string_lossy().into_owned(),
+            inner,
+        };
         if self.mounts.below(path).next().is_none() {
-            return self.whole(path);
+            return Ok(tree(View::Overlay(self.overlay_source(path)?), Vec::new()));
         }
         if self.root {
-            self.whole(path)?;
-            self.mounted_below(path);
-            Ok(())
-        } else {
-            self.apart(path)
+            let source = self.overlay_source(path)?;
+            return Ok(tree(View::Overlay(source), self.mounts_within(path, owner)));
+        }
+        let folder = self.new_folder()?;
+        let mut parts = TakenApart {
+            inner: Vec::new(),
+            overlays_left: OVERLAYS_MAX,
+            owner,
+        };
+        match self.take_apart(path, path, Path::new(&folder), &mut parts)? {
+            Attempt::Done => Ok(tree(View::Overlay(folder), parts.inner)),
+            Attempt::TooMuch if owner == Owner::System => {
+                let (source, inner) = self.bind(path, path)?;
+                Ok(tree(View::Bind(source), inner))
+            }
+            Attempt::TooMuch => Err(About {
+                what: "other file systems are mounted below it, which an ordinary user can show only where its folders are few \
+                       and its files small; run the server as root, or mount the folders one by one"
+                    .to_owned(),
+                errno: libc::EINVAL,
+            }
+            .into()),
         }
     }
 
-    /// A folder of the launcher's for the next source.
-    fn place(&mut self) -> io::Result<String> {
-        let place = format!("{}/{}", place::LOWER, self.sources);
+    /// Makes a folder in the launcher's root.
+    fn new_folder(&mut self) -> io::Result<String> {
+        let folder = format!("{}/{}", place::LOWER, self.sources);
         self.sources += 1;
-        rustix::fs::mkdir(place.as_str(), Mode::from_raw_mode(0o755))?;
-        Ok(place)
+        rustix::fs::mkdir(folder.as_str(), Mode::from_raw_mode(0o755))?;
+        Ok(folder)
     }
 
-    fn add(&mut self, path: &Path, view: View) {
-        self.found.trees.push(Tree {
-            view,
-            path: shown(path),
-        });
+    /// Clones the file system at a path, from there on, without what is mounted below.
+    fn overlay_source(&mut self, path: &Path) -> io::Result<String> {
+        let source = self.new_folder()?;
+        attach(&single_copy_of(on_host(path))?, &source)?;
+        Ok(source)
     }
 
-    fn leave_out(&mut self, mount: &Mount, reason: impl Into<String>) {
-        self.report_left_out(&mount.path, reason.into());
-    }
-
-    fn report_left_out(&mut self, path: &Path, reason: String) {
-        if self.found.left_out.len() < LEFT_OUT_MAX {
-            self.found.left_out.push(LeftOut {
+    fn leave_out(&mut self, path: &Path, reason: impl Into<String>) {
+        if self.report.left_out.len() < REPORTED_MAX {
+            self.report.left_out.push(LeftOut {
                 path: reported(path),
-                reason,
+                reason: reason.into(),
             });
         }
-    }
-
-    /// Shows nothing at the place of a mount.
-    fn hide(&mut self, mount: &Mount, reason: impl Into<String>) {
-        self.leave_out(mount, reason);
-        self.add(&mount.path, View::Nothing);
     }
 
     fn is_covered(&self, path: &Path) -> bool {
         self.covered.iter().any(|folder| path.starts_with(folder))
     }
 
-    /// One file system's part below a path, through an overlay.
-    fn whole(&mut self, path: &Path) -> io::Result<()> {
-        let source = self.place()?;
-        attach(&single_copy_of(&shown(&on_host(path)))?, &source)?;
-        self.add(path, View::Overlay(Lowers::of(source)));
-        Ok(())
-    }
-
-    /// As root: each file system that is mounted below a folder, at its place.
-    fn mounted_below(&mut self, path: &Path) {
+    /// As root: prepares each mount below a tree's root.
+    fn mounts_within(&mut self, root: &Path, owner: Owner) -> Vec<Inner> {
         let mounts = self.mounts;
-        let mut hidden: Vec<&Path> = Vec::new();
-        let most = self.found.trees.len() + MOUNTS_MAX;
-        for mount in mounts.below(path) {
-            if self.is_covered(&mount.path) || hidden.iter().any(|folder| mount.path.starts_with(folder)) {
+        let (mut found, mut closed) = (Vec::new(), Vec::<&Path>::new());
+        for mount in mounts.below(root) {
+            if self.is_covered(&mount.path) || closed.iter().any(|path| mount.path.starts_with(path)) {
                 continue;
             }
-            if self.found.trees.len() >= most {
-                self.hide(mount, "too many file systems are mounted here");
-                hidden.push(&mount.path);
-                continue;
-            }
-            if !self.mounted(mount) {
-                hidden.push(&mount.path);
-            }
-        }
-    }
-
-    /// As root: shows one mounted file system, or reports why not. True if what is below it may be shown, too.
-    fn mounted(&mut self, mount: &Mount) -> bool {
-        if let Some(reason) = self.why_not(mount) {
-            self.hide(mount, reason);
-            return false;
-        }
-        // Another mount hides it, and is in the table as well.
-        if !mount.is_visible() {
-            return true;
-        }
-        let shown = std::fs::metadata(on_host(&mount.path)).and_then(|found| {
-            if found.is_dir() {
-                self.whole(&mount.path)?;
-                Ok(self.keep_last_if_it_works(mount))
+            let view = if found.len() < INNER_MAX {
+                self.mounted(mount, owner)
             } else {
-                self.put_over_file(mount)?;
-                Ok(true)
-            }
-        });
-        shown.unwrap_or_else(|error| {
-            self.hide(mount, error.to_string());
-            false
-        })
-    }
-
-    /// Why this mount, whose path may lie below one that is shown, is not shown.
-    fn why_not(&self, mount: &Mount) -> Option<String> {
-        if mount.path.to_str().is_none() {
-            return Some("its path is not UTF-8".to_owned());
-        }
-        let other = self.mounts.at(&mount.path).find(|mount| !mount.is_ordinary())?;
-        Some(format!(
-            "{} is not a local file system that sandboxes may see",
-            other.kind
-        ))
-    }
-
-    /// Some file systems cannot be shown through an overlay (names without case, too many overlays over each other).
-    fn keep_last_if_it_works(&mut self, mount: &Mount) -> bool {
-        let works = match self.found.trees.last() {
-            Some(Tree {
-                view: View::Overlay(lowers),
-                ..
-            }) => overlay(lowers, None),
-            _ => return true,
-        };
-        if let Err(error) = works {
-            self.found.trees.pop();
-            self.hide(
-                mount,
-                format!("{} cannot be shown through an overlay: {error}", mount.kind),
-            );
-            return false;
-        }
-        true
-    }
-
-    /// As root: a copy of what is mounted on a single file, over the tree that the file is in.
-    fn put_over_file(&mut self, mount: &Mount) -> io::Result<()> {
-        let around = self
-            .found
-            .trees
-            .iter()
-            .rposition(|tree| mount.path.starts_with(&tree.path));
-        let Some(around) = around else { return Ok(()) };
-        let (outer, before) = match self.found.trees.get(around) {
-            Some(Tree {
-                view: View::Overlay(lowers),
-                path,
-            }) => (PathBuf::from(path), lowers.clone()),
-            _ => return Ok(()),
-        };
-        let files = match &before.files {
-            Some(files) => files.clone(),
-            None => self.place()?,
-        };
-        let inner = mount.path.strip_prefix(&outer).map_err(io::Error::other)?;
-        let copy = Path::new(&files).join(inner);
-        copy_parents(&outer, &files, inner)?;
-        if !config::copy_file(&on_host(&mount.path), &copy, &mut self.copied)? {
-            self.hide(mount, NOT_COPIED);
-            return Ok(());
-        }
-        if let Some(tree) = self.found.trees.get_mut(around) {
-            tree.view = View::Overlay(Lowers {
-                files: Some(files),
-                ..before
+                Err("too many file systems are mounted here".to_owned())
+            };
+            let view = view.unwrap_or_else(|reason| {
+                self.leave_out(&mount.path, reason);
+                closed.push(&mount.path);
+                InnerView::Covered
+            });
+            found.push(Inner {
+                view,
+                path: relative(&mount.path, root),
             });
         }
-        Ok(())
+        found
     }
 
-    /// As an ordinary user: a folder with mounts below it.
-    fn apart(&mut self, path: &Path) -> io::Result<()> {
-        let place = self.place()?;
-        let before = self.found.len();
-        self.add(path, View::Overlay(Lowers::of(place.clone())));
-        if self.fill(path, Path::new(&place), &mut PIECES_MAX.clone())? {
-            return Ok(());
-        }
-        self.found.truncate(before);
-        self.bind(path)
-    }
-
-    /// Shows what is in a folder, each entry for itself, where `place` stands for the folder. False if that would be too much.
-    fn fill(&mut self, path: &Path, place: &Path, pieces: &mut usize) -> io::Result<bool> {
-        let Some(entries) = self.list(path, *pieces)? else {
-            return Ok(false);
+    /// As root: prepares one mount. The error is the reason to leave it out.
+    fn mounted(&mut self, mount: &Mount, owner: Owner) -> Result<InnerView, String> {
+        check_kind(mount)?;
+        let prepared = match kind_of(&mount.path) {
+            Ok(FileType::Directory) => self.overlay_source(&mount.path).and_then(|source| {
+                overlay(&source, None)?;
+                if owner == Owner::Operator {
+                    (self.maps_ids)(&source)?;
+                }
+                Ok(InnerView::Tree(View::Overlay(source)))
+            }),
+            Ok(FileType::RegularFile) => self.copied_file(&mount.path).map(InnerView::File),
+            Ok(_) => return Err("it is neither a folder nor a file".to_owned()),
+            Err(error) => Err(error),
         };
+        prepared.map_err(|error| format!("{} cannot be shown: {error}", mount.kind))
+    }
+
+    /// As root: copies a file that is mounted on another one. Returns its name in the folder of such files.
+    fn copied_file(&mut self, path: &Path) -> io::Result<String> {
+        let (folder, number) = match self.files.take() {
+            Some(files) => files,
+            None => (self.new_folder()?, 0),
+        };
+        let name = number.to_string();
+        let copied = self.copy_file(path, &Path::new(&folder).join(&name));
+        self.files = Some((folder, number + 1));
+        copied.map(|()| name)
+    }
+
+    /// As an ordinary user: shows a folder with mounts below it through `folder`, which stands for it.
+    fn take_apart(&mut self, root: &Path, path: &Path, folder: &Path, parts: &mut TakenApart) -> io::Result<Attempt> {
+        let Some(entries) = self.list(path, folder, parts)? else {
+            return Ok(Attempt::TooMuch);
+        };
+        let mut has_files = false;
         for Entry { name, found } in entries {
-            let (path, place) = (path.join(&name), place.join(&name));
-            let Some(found) = found else {
-                rustix::fs::mkdir(&place, Mode::from_raw_mode(0o755))?;
-                continue;
-            };
-            if found.is_symlink() {
-                std::os::unix::fs::symlink(std::fs::read_link(on_host(&path))?, &place)?;
+            let (path, copy) = (path.join(&name), folder.join(&name));
+            let done = if found.is_symlink() {
+                std::fs::read_link(on_host(&path)).and_then(|target| std::os::unix::fs::symlink(target, &copy))
             } else if found.is_file() {
-                config::copy_file(&on_host(&path), &place, &mut self.copied)?;
-            } else if found.is_dir() && !self.piece(&path, &place, pieces)? {
-                return Ok(false);
+                has_files = true;
+                self.copy_file(&path, &copy)
+            } else if found.is_dir() {
+                match self.subfolder(root, &path, &copy, parts)? {
+                    Attempt::Done => Ok(()),
+                    Attempt::TooMuch => return Ok(Attempt::TooMuch),
+                }
+            } else {
+                Ok(())
+            };
+            if let Err(error) = done
+                && !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
+            {
+                self.leave_out(&path, error.to_string());
             }
         }
-        Ok(true)
+        if has_files && parts.owner == Owner::Operator {
+            self.leave_out(
+                path,
+                "files directly in this folder are seen as they were when the server started, since other file systems are \
+                 mounted below it",
+            );
+        }
+        Ok(Attempt::Done)
     }
 
-    /// The entries of a folder; none if there are too many, or too much would have to be copied.
-    fn list(&mut self, path: &Path, pieces: usize) -> io::Result<Option<Vec<Entry>>> {
+    /// Lists a folder. None if it has too many entries, or too much would have to be copied.
+    fn list(&mut self, path: &Path, folder: &Path, parts: &TakenApart) -> io::Result<Option<Vec<Entry>>> {
         let (mut entries, mut folders, mut bytes) = (Vec::new(), 0, 0);
         for entry in std::fs::read_dir(on_host(path))? {
-            let entry = entry?;
-            let path = path.join(entry.file_name());
-            if path.to_str().is_none() {
+            let name = entry?.file_name();
+            let path = path.join(&name);
+            // A file system that sandboxes may not see is not asked either: it may never answer.
+            if let Some(reason) = self.mounts.at(&path).and_then(|mount| check_kind(mount).err()) {
+                self.leave_out(&path, reason);
+                stand_in(&path, &folder.join(&name))?;
                 continue;
             }
-            // Whoever asks a file system that does not answer waits for ever.
-            let mounts = self.mounts;
-            let left_out = mounts.at(&path).find_map(|mount| Some((mount, self.why_not(mount)?)));
-            let found = match left_out {
-                Some((mount, reason)) => {
-                    self.leave_out(mount, reason);
-                    None
-                }
-                None => Some(std::fs::symlink_metadata(on_host(&path))?),
+            let Ok(found) = std::fs::symlink_metadata(on_host(&path)) else {
+                continue;
             };
-            folders += usize::from(found.as_ref().is_some_and(Metadata::is_dir));
-            bytes += found.as_ref().filter(|found| found.is_file()).map_or(0, Metadata::len);
-            if found.is_some() || entry.file_type()?.is_dir() {
-                entries.push(Entry {
-                    name: entry.file_name(),
-                    found,
-                });
-            }
-            if entries.len() > ENTRIES_MAX || folders > pieces || bytes > self.copied {
+            folders += usize::from(found.is_dir());
+            bytes += if found.is_file() { found.len() } else { 0 };
+            entries.push(Entry { name, found });
+            if entries.len() > ENTRIES_MAX || folders > parts.overlays_left || bytes > self.bytes_left {
                 return Ok(None);
             }
         }
         Ok(Some(entries))
     }
 
-    /// One folder of a folder that is taken apart. `place` is its mount point.
-    fn piece(&mut self, path: &Path, place: &Path, pieces: &mut usize) -> io::Result<bool> {
-        rustix::fs::mkdir(place, Mode::from_raw_mode(0o755))?;
+    /// As an ordinary user: shows a folder of one that is taken apart. `copy` is its mount point.
+    fn subfolder(&mut self, root: &Path, path: &Path, copy: &Path, parts: &mut TakenApart) -> io::Result<Attempt> {
+        rustix::fs::mkdir(copy, Mode::from_raw_mode(0o755))?;
         if self.is_covered(path) {
-            return Ok(true);
+            return Ok(Attempt::Done);
         }
-        let Some(rest) = pieces.checked_sub(1) else {
-            return Ok(false);
+        let Some(left) = parts.overlays_left.checked_sub(1) else {
+            return Ok(Attempt::TooMuch);
         };
-        *pieces = rest;
+        parts.overlays_left = left;
         if self.mounts.below(path).next().is_some() {
-            // A file system that is mounted there is taken apart like any other folder.
-            let (before, left) = (self.found.len(), *pieces);
-            if self.readable(path) && !self.fill(path, place, pieces)? {
-                *pieces = left;
-                self.found.truncate(before);
-                self.bind(path)?;
+            let count = parts.inner.len();
+            match self.take_apart(root, path, copy, parts) {
+                Ok(Attempt::Done) => {}
+                Ok(Attempt::TooMuch) if parts.owner == Owner::System => {
+                    parts.inner.truncate(count);
+                    parts.overlays_left = left;
+                    let (source, covered) = self.bind(root, path)?;
+                    parts.inner.push(Inner {
+                        view: InnerView::Tree(View::Bind(source)),
+                        path: relative(path, root),
+                    });
+                    parts.inner.extend(covered);
+                }
+                Ok(Attempt::TooMuch) => return Ok(Attempt::TooMuch),
+                Err(error) => self.leave_out(path, error.to_string()),
             }
-            return Ok(true);
+            return Ok(Attempt::Done);
         }
-        self.whole(path)?;
-        let mounts = self.mounts;
-        if let Some(mount) = mounts.at(path).next() {
-            self.keep_last_if_it_works(mount);
+        match self
+            .overlay_source(path)
+            .and_then(|source| overlay(&source, None).map(|_| source))
+        {
+            Ok(source) => parts.inner.push(Inner {
+                view: InnerView::Tree(View::Overlay(source)),
+                path: relative(path, root),
+            }),
+            Err(error) => self.leave_out(path, error.to_string()),
         }
-        Ok(true)
+        Ok(Attempt::Done)
     }
 
-    /// Whether this user may list a folder. What an ordinary user may not see nobody in its sandboxes would.
-    fn readable(&self, path: &Path) -> bool {
-        !std::fs::read_dir(on_host(path)).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
-    }
-
-    /// A folder as it is, with all that is mounted below it. What may not be seen of that is covered.
-    fn bind(&mut self, path: &Path) -> io::Result<()> {
-        let source = self.place()?;
-        attach(&copy_of(&shown(&on_host(path)))?, &source)?;
-        self.add(path, View::Bind(source));
-        self.found.bound.push(reported(path));
+    /// As an ordinary user: a folder of the system's with all that is mounted below it. Returns its source, and what covers the
+    /// mounts that sandboxes may not see.
+    fn bind(&mut self, root: &Path, path: &Path) -> io::Result<(String, Vec<Inner>)> {
+        let source = self.new_folder()?;
+        attach(&copy_of(on_host(path))?, &source)?;
+        self.report.bound.push(reported(path));
         let (mounts, mut covered) = (self.mounts, Vec::<&Path>::new());
         for mount in mounts.below(path) {
-            if covered.iter().any(|folder| mount.path.starts_with(folder)) {
+            if covered.iter().any(|path| mount.path.starts_with(path)) {
                 continue;
             }
-            if let Some(reason) = self.why_not(mount) {
-                self.hide(mount, reason);
+            if let Err(reason) = check_kind(mount) {
+                self.leave_out(&mount.path, reason);
                 covered.push(&mount.path);
             }
         }
-        Ok(())
+        let cover = |path: &&Path| Inner {
+            view: InnerView::Covered,
+            path: relative(path, root),
+        };
+        Ok((source, covered.iter().map(cover).collect()))
+    }
+
+    /// Copies a file that this process may read, and that sandboxes may.
+    fn copy_file(&mut self, path: &Path, copy: &Path) -> io::Result<()> {
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let from = std::fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(i32::try_from(flags.bits()).map_err(io::Error::other)?)
+            .open(on_host(path))?;
+        let found = from.metadata()?;
+        let mode = found.permissions().mode();
+        // A sandbox of an ordinary user's server runs with that user's id.
+        let own = !self.root && found.uid() == rustix::process::getuid().as_raw();
+        if !found.is_file() || !(own || mode & 0o004 != 0) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        if found.len() > self.bytes_left {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let mode = if own {
+            mode & 0o777
+        } else if mode & 0o001 != 0 {
+            0o755
+        } else {
+            0o644
+        };
+        let mut to = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(copy)?;
+        let mut content = Vec::new();
+        let modified = found.modified()?;
+        from.take(found.len()).read_to_end(&mut content)?;
+        self.bytes_left = self.bytes_left.saturating_sub(found.len());
+        to.write_all(&content)?;
+        to.set_permissions(std::fs::Permissions::from_mode(mode))?;
+        // Some programs compare files by their times.
+        to.set_times(std::fs::FileTimes::new().set_modified(modified))
     }
 }
 
-/// A path as reports tell it.
+/// The error is the reason why sandboxes may not see a mount.
+fn check_kind(mount: &Mount) -> Result<(), String> {
+    if mount.is_local() {
+        return Ok(());
+    }
+    Err(format!("{} is not a local file system of plain files", mount.kind))
+}
+
+/// Returns what a path of the host is, as far as the kernel knows without asking a server.
+fn kind_of(path: &Path) -> io::Result<FileType> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let found = statx(CWD, on_host(path), flags, StatxFlags::TYPE)?;
+    Ok(FileType::from_raw_mode(u32::from(found.stx_mode)))
+}
+
+/// Makes an empty folder or file in place of a mount that is left out.
+fn stand_in(path: &Path, copy: &Path) -> io::Result<()> {
+    match kind_of(path) {
+        Ok(kind) if kind != FileType::Directory => std::fs::File::create_new(copy).map(drop),
+        Ok(_) | Err(_) => Ok(rustix::fs::mkdir(copy, Mode::from_raw_mode(0o755))?),
+    }
+}
+
+fn relative(path: &Path, root: &Path) -> PathBuf {
+    path.strip_prefix(root).unwrap_or(path).to_path_buf()
+}
+
 fn reported(path: &Path) -> String {
-    shown(path).chars().take(REPORTED_PATH_MAX).collect()
-}
-
-const NOT_COPIED: &str =
-    "what is mounted on a single file is copied, and this file is too large or not readable by everybody";
-
-/// Makes the folders that lead to `inner`, with the modes that they have on the host.
-fn copy_parents(outer: &Path, files: &str, inner: &Path) -> io::Result<()> {
-    let Some(parent) = inner.parent() else { return Ok(()) };
-    let (mut original, mut copy) = (outer.to_path_buf(), PathBuf::from(files));
-    for name in parent {
-        original.push(name);
-        copy.push(name);
-        let found = rustix::fs::stat(on_host(&original))?;
-        if !FileType::from_raw_mode(found.st_mode).is_dir() {
-            return Err(io::ErrorKind::NotADirectory.into());
-        }
-        match rustix::fs::mkdir(&copy, Mode::from_raw_mode(0o700)) {
-            Ok(()) => rustix::fs::chmod(&copy, Mode::from_raw_mode(found.st_mode & 0o777))?,
-            Err(rustix::io::Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
+    path.to_string_lossy().chars().take(REPORTED_PATH_MAX).collect()
 }

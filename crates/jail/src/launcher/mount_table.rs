@@ -1,33 +1,33 @@
-//! What is mounted where on the host, as the launcher sees it.
+//! The mounts of the host, as the launcher sees them.
 
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
-
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::plan::place;
 
 /// File systems that keep their files on this machine and are nothing but files. Others (of the network, of a program of
 /// some user, of the kernel) are not shown in sandboxes: reading them can hang, have effects or tell about the host.
-const ORDINARY: [&str; 24] = [
+const LOCAL: [&str; 25] = [
     "aufs", "bcachefs", "btrfs", "cramfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hfsplus", "iso9660",
     "jfs", "nilfs2", "ntfs3", "overlay", "ramfs", "reiserfs", "romfs", "squashfs", "tmpfs", "udf", "vfat", "xfs",
+    "zfs",
 ];
-const ZFS: &str = "zfs";
 
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mount {
     id: u64,
+    parent: u64,
     /// Its mount point on the host.
     pub(super) path: PathBuf,
     /// The type of its file system.
     pub(super) kind: String,
 }
 
-/// The mounts of the host, parents first.
+/// The mounts that are visible on the host, parents first. The table alone decides that: no file system is asked, since one
+/// may never answer.
 #[derive(Debug)]
 pub(super) struct MountTable(Vec<Mount>);
 
@@ -35,61 +35,74 @@ impl MountTable {
     /// Reads this process' own table.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of reading `/proc`.
     pub(super) fn read() -> io::Result<Self> {
         let table = std::fs::read(format!("{}/proc/self/mountinfo", place::host()))?;
-        Ok(Self::parse(&table, place::host()))
+        Ok(Self::parse(&table, Path::new(place::host())))
     }
 
     /// `host` is where the host's root is mounted.
-    fn parse(table: &[u8], host: &str) -> Self {
-        let mut mounts: Vec<Mount> = table
-            .split(|byte| *byte == b'\n')
-            .filter_map(|line| Mount::parse(line, Path::new(host)))
+    fn parse(table: &[u8], host: &Path) -> Self {
+        let lines = table.split(|byte| *byte == b'\n');
+        let all: Vec<Mount> = lines.filter_map(|line| Mount::parse(line, host)).collect();
+        let root = Path::new("/");
+        let stands_on_root = |mount: &Mount| all.iter().any(|other| other.id == mount.parent && other.path == root);
+        let mut visible = Vec::new();
+        let mut pending: Vec<&Mount> = all
+            .iter()
+            .filter(|mount| mount.path == root && !stands_on_root(mount))
             .collect();
-        mounts.sort_by(|one, other| one.path.cmp(&other.path));
-        Self(mounts)
+        while let Some(mount) = pending.pop() {
+            let children: Vec<&Mount> = all
+                .iter()
+                .filter(|child| child.parent == mount.id && child.id != mount.id)
+                .collect();
+            // A mount on this one's own root hides it and whatever else is mounted on it.
+            if let Some(top) = children.iter().find(|child| child.path == mount.path) {
+                pending.push(top);
+                continue;
+            }
+            let is_hidden = |child: &Mount| {
+                let hides = |other: &&&Mount| other.path != child.path && child.path.starts_with(&other.path);
+                children.iter().any(|other| hides(&other))
+            };
+            pending.extend(children.iter().filter(|child| !is_hidden(child)));
+            visible.push(mount.clone());
+        }
+        visible.sort_by(|one, other| one.path.cmp(&other.path));
+        Self(visible)
     }
 
     /// The mounts strictly below a path of the host, parents first.
     pub(super) fn below(&self, path: &Path) -> impl Iterator<Item = &Mount> {
-        self.0
-            .iter()
-            .filter(move |mount| mount.path != path && mount.path.starts_with(path))
+        let is_below = move |mount: &&Mount| mount.path != path && mount.path.starts_with(path);
+        self.0.iter().filter(is_below)
     }
 
-    /// The mounts at a path of the host.
-    pub(super) fn at(&self, path: &Path) -> impl Iterator<Item = &Mount> {
-        self.0.iter().filter(move |mount| mount.path == path)
+    /// The mount at a path of the host.
+    pub(super) fn at(&self, path: &Path) -> Option<&Mount> {
+        self.0.iter().find(|mount| mount.path == path)
     }
 }
 
 impl Mount {
     fn parse(line: &[u8], host: &Path) -> Option<Self> {
         let mut fields = line.split(|byte| *byte == b' ');
-        let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-        let path = PathBuf::from(unescaped(fields.nth(3)?));
+        let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
+        let (id, parent) = (number()?, number()?);
+        let path = PathBuf::from(unescaped(fields.nth(2)?));
         let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
         Some(Self {
             id,
+            parent,
             path: Path::new("/").join(path.strip_prefix(host).ok()?),
             kind: String::from_utf8_lossy(kind).into_owned(),
         })
     }
 
-    /// Whether it may be shown in sandboxes.
-    pub(super) fn is_ordinary(&self) -> bool {
-        ORDINARY.contains(&self.kind.as_str()) || self.kind == ZFS
-    }
-
-    /// Whether it is what the host sees at this place, and not hidden by a later mount. Only for ordinary file systems: others
-    /// may never answer. A kernel that does not number mounts in answers (before 5.8) says yes.
-    pub(super) fn is_visible(&self) -> bool {
-        let flags = AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW;
-        statx(CWD, on_host(&self.path), flags, StatxFlags::MNT_ID).is_ok_and(|found| {
-            let numbered = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID);
-            !numbered || found.stx_mnt_id == self.id
-        })
+    /// Returns whether sandboxes may see its files.
+    pub(super) fn is_local(&self) -> bool {
+        LOCAL.contains(&self.kind.as_str())
     }
 }
 
@@ -121,56 +134,81 @@ fn unescaped(field: &[u8]) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// A path in words, for reports.
-pub(super) fn shown(path: &Path) -> String {
-    String::from_utf8_lossy(path.as_os_str().as_bytes()).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const TABLE: &[u8] = b"22 1 8:1 / /host rw,relatime shared:1 master:2 - ext4 /dev/sda1 rw\n\
+    const TABLE: &[u8] = b"1 1 0:2 / / rw - tmpfs none rw\n\
+        22 1 8:1 / /host rw,relatime shared:1 master:2 - ext4 /dev/sda1 rw\n\
         25 22 0:40 / /host/usr/local/a\\040b rw - tmpfs none rw\n\
         24 22 0:41 / /host/usr/lib/wsl/drivers ro - 9p drivers ro\n\
         23 22 8:1 /usr/bin/true /host/usr/bin/yes rw - ext4 /dev/sda1 rw\n\
         26 1 0:42 / /new rw - tmpfs none rw\n\
         27 25 0:43 / /host/usr/local/a\\040b/c rw - fuse.sshfs me@there rw\n";
 
-    fn paths<'a>(found: impl Iterator<Item = &'a Mount>) -> Vec<String> {
-        found.map(|mount| shown(&mount.path)).collect()
+    fn visible(table: &[u8], below: &str) -> Vec<(String, String)> {
+        let table = MountTable::parse(table, Path::new("/host"));
+        let told = |mount: &Mount| (mount.path.to_str().unwrap().to_owned(), mount.kind.clone());
+        table.below(Path::new(below)).map(told).collect()
+    }
+
+    fn paths(table: &[u8], below: &str) -> Vec<String> {
+        visible(table, below).into_iter().map(|(path, _)| path).collect()
     }
 
     #[test]
     fn mounts_below_a_folder_are_found_parents_first() {
-        let table = MountTable::parse(TABLE, "/host");
-        assert_eq!(
-            paths(table.below(Path::new("/usr"))),
-            [
-                "/usr/bin/yes",
-                "/usr/lib/wsl/drivers",
-                "/usr/local/a b",
-                "/usr/local/a b/c"
-            ]
-        );
-        assert_eq!(paths(table.below(Path::new("/usr/local/a b"))), ["/usr/local/a b/c"]);
-        assert_eq!(paths(table.below(Path::new("/usr/lo"))), [""; 0]);
-        assert_eq!(paths(table.at(Path::new("/usr/bin/yes"))), ["/usr/bin/yes"]);
-        // What is the launcher's own is not the host's.
-        assert_eq!(paths(table.below(Path::new("/"))).len(), 4);
+        let all = [
+            "/usr/bin/yes",
+            "/usr/lib/wsl/drivers",
+            "/usr/local/a b",
+            "/usr/local/a b/c",
+        ];
+        assert_eq!(paths(TABLE, "/usr"), all);
+        assert_eq!(paths(TABLE, "/usr/local/a b"), ["/usr/local/a b/c"]);
+        assert_eq!(paths(TABLE, "/usr/lo"), [""; 0]);
+        // The launcher's own mounts are not the host's.
+        assert_eq!(paths(TABLE, "/"), all);
+        let table = MountTable::parse(TABLE, Path::new("/host"));
+        assert!(table.at(Path::new("/usr/bin/yes")).is_some_and(Mount::is_local));
+        assert_eq!(table.at(Path::new("/usr/bin")), None);
     }
 
     #[test]
-    fn only_local_file_systems_are_ordinary() {
-        let table = MountTable::parse(TABLE, "/host");
+    fn only_local_file_systems_may_be_seen() {
+        let table = MountTable::parse(TABLE, Path::new("/host"));
         let kinds: Vec<_> = table
             .below(Path::new("/usr"))
-            .map(|mount| (mount.kind.as_str(), mount.is_ordinary()))
+            .map(|mount| (mount.kind.as_str(), mount.is_local()))
             .collect();
         assert_eq!(
             kinds,
             [("ext4", true), ("9p", false), ("tmpfs", true), ("fuse.sshfs", false)]
         );
+    }
+
+    #[test]
+    fn what_another_mount_hides_is_not_there() {
+        // Below a later mount; below one on the same place; two at the same place; all of it below a new root.
+        let hidden = b"22 1 8:1 / /host rw - ext4 a rw\n\
+            30 22 0:1 / /host/usr/a/b rw - devpts none rw\n\
+            31 22 0:2 / /host/usr/a rw - tmpfs none rw\n\
+            32 31 0:3 / /host/usr/a/c rw - tmpfs none rw\n\
+            33 22 0:4 / /host/usr/d rw - devpts none rw\n\
+            34 33 0:5 / /host/usr/d rw - tmpfs none rw\n\
+            35 33 0:6 / /host/usr/d/e rw - devpts none rw\n";
+        let told = |path: &str, kind: &str| (path.to_owned(), kind.to_owned());
+        assert_eq!(
+            visible(hidden, "/usr"),
+            [
+                told("/usr/a", "tmpfs"),
+                told("/usr/a/c", "tmpfs"),
+                told("/usr/d", "tmpfs")
+            ]
+        );
+        let mut covered = hidden.to_vec();
+        covered.extend(b"40 22 0:9 / /host rw - tmpfs none rw\n41 40 0:10 / /host/usr/x rw - tmpfs none rw\n");
+        assert_eq!(paths(&covered, "/"), ["/usr/x"]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What sandboxes see of the host, as the launcher has prepared it.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 /// What the launcher found on the host, once.
@@ -7,13 +9,15 @@ use serde::{Deserialize, Serialize};
 pub struct Host {
     /// The host's files that sandboxes see, each tree before those that lie within it.
     pub trees: Vec<Tree>,
+    /// A folder in the launcher's root with copies of files that are mounted on single files; none if there are none.
+    pub files: Option<String>,
     /// What is so small that each sandbox's root has a copy of it instead of a tree of its own.
     pub copied: Vec<String>,
     /// Top-level links such as `/bin -> usr/bin`.
     pub links: Vec<(String, String)>,
     /// Folders of the host's /usr that are covered, since nothing inside needs them.
     pub covered: Vec<String>,
-    /// The operator's folders, each before those that lie within it.
+    /// The operator's folders.
     pub mounts: Vec<Folder>,
     /// Whether the launcher is the machine's root.
     pub root: bool,
@@ -28,74 +32,73 @@ pub struct Host {
     pub shows: Shows,
 }
 
-/// A read-only tree of the host's files.
+/// A tree of the host's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
     /// How it is shown.
     pub view: View,
     /// Its path inside.
     pub path: String,
+    /// What is mounted within it, each before those within itself.
+    pub inner: Vec<Inner>,
 }
 
-/// How a sandbox sees a tree of the host's.
+/// How a sandbox sees a tree of the host's. Sources are folders in the launcher's root (such as `/l/0`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum View {
     /// Through an overlay of the sandbox's own, so that locks, leases and watches stay inside.
-    Overlay(Lowers),
-    /// By a bind mount. File locks and watches on it cross between sandboxes: only for what an ordinary user cannot show
-    /// through an overlay.
+    Overlay(String),
+    /// By a bind mount. File locks and watches on it cross between sandboxes: only for system files that an ordinary user
+    /// cannot show through an overlay.
     Bind(String),
-    /// An empty folder or file in place of a mount that is not shown, so that what the mount hides stays hidden.
-    Nothing,
+}
+
+/// A mount within a tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inner {
+    /// What it shows.
+    pub view: InnerView,
+    /// Its mount point, relative to the tree.
+    pub path: PathBuf,
+}
+
+/// What a mount within a tree shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InnerView {
+    /// A folder, as a tree of its own.
+    Tree(View),
+    /// The file of this name in [`Host::files`].
+    File(String),
+    /// An empty folder or file in place of a mount that sandboxes may not see. What that mount hides stays hidden.
+    Covered,
 }
 
 impl View {
-    /// The files of the host that it shows, in the launcher's root.
+    /// The files of the host that it shows.
     #[must_use]
-    pub fn source(&self) -> Option<&str> {
+    pub fn source(&self) -> &str {
         match self {
-            Self::Overlay(lowers) => Some(&lowers.source),
-            Self::Bind(source) => Some(source),
-            Self::Nothing => None,
+            Self::Overlay(source) | Self::Bind(source) => source,
         }
     }
 }
 
-/// The lower directories of an overlay, in the launcher's root.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lowers {
-    /// The files of the host (such as `/l/0`).
-    pub source: String,
-    /// Files over those: copies of what is mounted on single files.
-    pub files: Option<String>,
-}
-
-impl Lowers {
-    /// Of the files of the host alone.
-    #[must_use]
-    pub fn of(source: impl Into<String>) -> Self {
-        Self {
-            source: source.into(),
-            files: None,
-        }
-    }
-
-    /// As the option `lowerdir` takes them, the uppermost first.
-    pub(crate) fn option(&self) -> String {
-        match &self.files {
-            Some(files) => format!("{files}:{}", self.source),
-            None => self.source.clone(),
-        }
+impl Tree {
+    /// The folders of the host that it shows, its own first.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = &str> {
+        let inner = self.inner.iter().filter_map(|inner| match &inner.view {
+            InnerView::Tree(view) => Some(view.source()),
+            InnerView::File(_) | InnerView::Covered => None,
+        });
+        std::iter::once(self.view.source()).chain(inner)
     }
 }
 
-/// An operator's folder, or one that is mounted below it.
+/// An operator's folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Folder {
-    /// How it is shown where it is read-only; what is copy-on-write is always an overlay.
-    pub view: View,
-    /// Its path inside.
-    pub path: String,
+    /// Its files.
+    pub tree: Tree,
     /// Whether the sandbox sees a private copy that it can change.
     pub copy_on_write: bool,
 }

@@ -149,3 +149,134 @@ fn a_file_system_mounted_below_an_operators_folder_is_seen_at_its_place() {
     assert_eq!(names, ["data", "own", "read.me"]);
     assert_eq!(std::fs::read_to_string(folder.join("read.me")).unwrap(), "words");
 }
+
+/// Layouts of mounts, a program's words for what it sees there, and what it must see.
+const LAYOUTS: &[(&str, &str, &str)] = &[
+    // A folder that sandboxes never see lies on a file system that they may not see.
+    ("mount -t devpts -o newinstance d /usr/local", "os.listdir('/usr/local')", "[]"),
+    // The later mount is what the host sees.
+    (
+        "mount -t devpts -o newinstance d /usr/games; mount -t tmpfs t /usr/games; echo 1 >/usr/games/seen",
+        "os.listdir('/usr/games')",
+        "['seen']",
+    ),
+    (
+        "mount -t tmpfs a /usr/share; mkdir -p /usr/share/b/c; mount -t devpts -o newinstance d /usr/share/b/c
+         mount -t tmpfs t /usr/share/b; echo 1 >/usr/share/b/c",
+        "os.path.isfile('/usr/share/b/c')",
+        "True",
+    ),
+    // Below a folder that nobody else may enter.
+    (
+        "mount -t tmpfs a /usr/share; mkdir -m 700 /usr/share/b; mkdir /usr/share/b/c; mount -t tmpfs t /usr/share/b/c",
+        "os.listdir('/usr/share')",
+        "['b']",
+    ),
+    // Names that are not UTF-8, of what may be seen and of what may not.
+    (
+        "mount -t tmpfs a /usr/share; x=/usr/share/$(printf 'x\\377'); mkdir $x; echo hidden >$x/under
+         mount -t devpts -o newinstance d $x; y=/usr/share/$(printf 'y\\377'); mkdir $y; mount -t tmpfs t $y; echo 1 >$y/seen",
+        "[sorted(os.listdir(b'/usr/share/' + name)) for name in (b'x\\xff', b'y\\xff')]",
+        "[[], [b'seen']]",
+    ),
+    // A bind mount of the tree itself, with what is mounted below it.
+    ("mount --rbind /usr /usr; mount -t tmpfs t /usr/games", "os.listdir('/usr/games')", "[]"),
+    // What was mounted has been deleted.
+    (
+        "mount -t tmpfs a /usr/share; mkdir /usr/share/gone /usr/share/at; mount --bind /usr/share/gone /usr/share/at
+         rmdir /usr/share/gone",
+        "os.listdir('/usr/share/at')",
+        "[]",
+    ),
+];
+
+#[test]
+fn odd_layouts_of_mounts_run_and_show_what_the_host_sees() {
+    let _turn = begin!();
+    let place = Place::new();
+    for (mounts, look, seen) in LAYOUTS {
+        let code = format!("import os\nprint({look})");
+        assert_eq!(printed(&place, mounts, &code).trim_end(), *seen, "{mounts}");
+    }
+}
+
+#[test]
+fn an_operators_folder_with_many_folders_is_never_bound_as_it_is() {
+    let _turn = begin!();
+    let place = Place::new();
+    let folder = place.work().join("project");
+    for number in 0..120 {
+        std::fs::create_dir_all(folder.join(format!("{number}"))).unwrap();
+    }
+    let socket = std::os::unix::net::UnixListener::bind(folder.join("socket")).unwrap();
+    let mounts = format!("chmod -R a+rwX {0}; mount -t tmpfs t {0}/1", folder.display());
+    let code = "import socket\nwith socket.socket(socket.AF_UNIX) as s:\n    try:\n        s.connect('/mnt/project/socket')\n\
+                \x20       print('reached')\n    except OSError:\n        print('not reached')";
+    let file = place.write("program.py", code).display().to_string();
+    for mode in ["ro", "cow"] {
+        let mount = format!("{}:/mnt/project:{mode}", folder.display());
+        let output = mounted(&place, &mounts, &["run", "--mount", &mount, &file]);
+        let (said, why) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        if am_root() {
+            assert_eq!(said, "not reached\n", "{mode}: {output:?}");
+        } else {
+            assert!(!output.status.success() && said.is_empty(), "{mode}: {output:?}");
+            assert!(
+                why.contains("run the server as root") && why.contains("project"),
+                "{why}"
+            );
+        }
+    }
+    drop(socket);
+}
+
+#[test]
+fn what_is_mounted_in_an_operators_folder_opens_nothing_of_another_owner() {
+    let _turn = begin!();
+    if !am_root() {
+        return;
+    }
+    let place = Place::new();
+    let folder = place.work().join("project");
+    std::fs::create_dir_all(folder.join("data")).unwrap();
+    let mounts = format!(
+        "chown 4321:4321 {0}; chmod 755 {0}; mount -t tmpfs -o mode=700,uid=1234 t {0}/data; echo secret >{0}/data/file",
+        folder.display()
+    );
+    let code = "import os\ntry:\n    print(os.listdir('/mnt/project/data'))\nexcept OSError as error:\n    print(error.strerror)";
+    let file = place.write("program.py", code).display().to_string();
+    for mode in ["ro", "cow"] {
+        let mount = format!("{}:/mnt/project:{mode}", folder.display());
+        let output = mounted(&place, &mounts, &["run", "--mount", &mount, &file]);
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout),
+            "Permission denied\n",
+            "{mode}: {output:?}"
+        );
+    }
+}
+
+#[test]
+fn a_file_mounted_on_one_of_an_operators_folder_is_seen_in_its_place() {
+    let _turn = begin!();
+    let place = Place::new();
+    let folder = place.work().join("project");
+    std::fs::create_dir_all(folder.join("deep")).unwrap();
+    std::fs::write(folder.join("deep/settings"), "old").unwrap();
+    let other = place.write("other", "new");
+    let mounts = format!(
+        "chmod -R a+rX {0} {1}; mount --bind {1} {0}/deep/settings",
+        folder.display(),
+        other.display()
+    );
+    let code = "print(open('/mnt/project/deep/settings').read())";
+    let file = place.write("program.py", code).display().to_string();
+    for mode in ["ro", "cow"] {
+        let mount = format!("{}:/mnt/project:{mode}", folder.display());
+        let output = mounted(&place, &mounts, &["run", "--mount", &mount, &file]);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "new\n", "{mode}: {output:?}");
+    }
+}
