@@ -72,6 +72,23 @@ fn an_interpreter_below_a_private_folder_is_mounted_after_that_folder() {
 }
 
 #[test]
+fn the_first_process_is_shut_in_proc_where_sandboxes_have_roots_id() {
+    let name = "make /proc/1 read-only";
+    for first_is_reached in [false, true] {
+        let host = Host {
+            first_is_reached,
+            ..Host::default()
+        };
+        let steps = make(&host, &template(), &request());
+        assert_eq!(steps.iter().any(|step| step.name() == name), first_is_reached);
+        if first_is_reached {
+            assert!(position(&steps, "mount /proc") < position(&steps, name));
+            assert!(position(&steps, name) < position(&steps, "change the root"));
+        }
+    }
+}
+
+#[test]
 fn what_lies_behind_a_link_has_no_place_of_its_own() {
     let host = Host {
         links: vec![("/lib".into(), "usr/lib".into())],

@@ -253,11 +253,13 @@ fn devices(facts: &Facts) -> Option<Cause> {
     if facts.kernel < OLDEST {
         return Some(too_old(facts));
     }
-    if facts.root && facts.holds(SYS_ADMIN) && facts.holds(MKNOD) && !facts.filtered && facts.container.is_some() {
+    if facts.root && facts.holds(SYS_ADMIN) && facts.holds(MKNOD) && !facts.filtered {
         return Some(Cause {
-            cause: "the container's device rules forbid device nodes".to_owned(),
-            remedy: "run the server as an ordinary user, or allow them (Docker: `--device-cgroup-rule 'c *:* m'`)"
-                .to_owned(),
+            cause: "the device rules of the server's control group forbid device nodes".to_owned(),
+            remedy:
+                "run the server as an ordinary user, or allow them (Docker: `--device-cgroup-rule 'c *:* m'`, systemd: \
+                     `DevicePolicy=auto`)"
+                    .to_owned(),
         });
     }
     root(facts)

@@ -293,6 +293,12 @@ fn a_chroot_lost_capabilities_and_other_policies_are_told_apart() {
 }
 
 #[test]
+fn rules_of_a_control_group_for_devices_are_named() {
+    let step = ("make device nodes", "private_root");
+    told(step, Errno::PERM, &machine(), "device rules", "--device-cgroup-rule");
+}
+
+#[test]
 fn an_old_kernel_and_one_without_overlay_are_named() {
     let old = Facts {
         kernel: (5, 10),

@@ -50,7 +50,7 @@ fn filtered(calls: &str, command: &Command) -> Command {
 }
 
 /// In a mount namespace of its own, after this script.
-fn after(script: &str, command: &Command) -> Command {
+pub(crate) fn after(script: &str, command: &Command) -> Command {
     let namespaces = if is_root() { "-m" } else { "-Urm" };
     through(
         "unshare",

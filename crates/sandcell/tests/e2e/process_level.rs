@@ -131,6 +131,18 @@ fn without_user_namespaces_nothing_runs_unless_the_floor_allows_it_and_the_error
 }
 
 #[test]
+fn the_process_level_stands_in_where_parts_of_proc_are_covered() {
+    let _turn = begin!();
+    needs_landlock!();
+    let place = place();
+    let (file, cover) = (place.write("a.py", "print('ran')"), place.write("uptime", "1.00 1.00"));
+    let cover = format!("mount --bind '{}' /proc/uptime", cover.display());
+    let mut command = crate::hosts_told::after(&cover, &place.command(&["run", file.to_str().unwrap()]));
+    let output = command.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "ran\n", "{output:?}");
+}
+
+#[test]
 fn the_process_level_stands_in_where_only_one_kind_of_namespace_is_missing() {
     let _turn = begin!();
     needs_landlock!();

@@ -110,6 +110,7 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     let wired = wiring::wire_briefly(settings, launcher, found, wiring::Ask::Nobody).await;
     let python = python(&wired.found).map_err(mended);
     let mut layers = layers(&wired.engine);
+    let host = host::advice(situation(&layers));
     let missing = layers.iter().filter(|layer| layer.state == LayerState::Missing);
     let absent: Vec<String> = missing.map(|layer| layer.name.clone()).collect();
     let mut problems: Vec<Failure> = wired.problems.iter().cloned().map(mended).collect();
@@ -148,7 +149,7 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     let report = Report {
         level,
         floor,
-        host: host::advice(situation(&layers)),
+        host,
         room: Room {
             capacity: wired.engine.capacity(),
             allowed,
