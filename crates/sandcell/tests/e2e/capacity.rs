@@ -35,7 +35,11 @@ fn launcher(server: &Client) -> u32 {
     let is_launcher = |pid: u32| {
         std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"sandcell-launcher\0"))
     };
-    let mut launchers: Vec<u32> = children.iter().map(|seen| seen.pid).filter(|pid| is_launcher(*pid)).collect();
+    let mut launchers: Vec<u32> = children
+        .iter()
+        .map(|seen| seen.pid)
+        .filter(|pid| is_launcher(*pid))
+        .collect();
     // Forks of it bear its name until they are something else.
     launchers.sort_unstable();
     launchers[0]
@@ -46,13 +50,21 @@ fn id_of(made: &Answer) -> Value {
 }
 
 fn set(server: &Client, sandbox: &Value, value: usize) {
-    let answer = server.call("execute_code", json!({"code": format!("x = {value}"), "sandbox_id": sandbox}));
+    let answer = server.call(
+        "execute_code",
+        json!({"code": format!("x = {value}"), "sandbox_id": sandbox}),
+    );
     assert_eq!(answer.status(), "ok", "{answer:?}\n{}", server.log());
 }
 
 fn has(server: &Client, sandbox: &Value, value: usize) {
     let answer = server.call("execute_code", json!({"code": "print(x)", "sandbox_id": sandbox}));
-    assert_eq!(answer.output().trim(), value.to_string(), "{answer:?}\n{}", server.log());
+    assert_eq!(
+        answer.output().trim(),
+        value.to_string(),
+        "{answer:?}\n{}",
+        server.log()
+    );
 }
 
 fn only_what_does_not_fit_is_refused(files: u32) {
@@ -61,7 +73,9 @@ fn only_what_does_not_fit_is_refused(files: u32) {
     let first = id_of(&server.call("create_sandbox", json!({})));
     set(&server, &first, 41);
     let before = launcher(&server);
-    let calls: Vec<_> = (0..120).map(|_| server.begin_call("create_sandbox", json!({}))).collect();
+    let calls: Vec<_> = (0..120)
+        .map(|_| server.begin_call("create_sandbox", json!({})))
+        .collect();
     let mut made = Vec::new();
     for call in calls {
         let answer = call.answer();
@@ -73,7 +87,12 @@ fn only_what_does_not_fit_is_refused(files: u32) {
             made.push(id_of(&answer));
         }
     }
-    assert!(!made.is_empty() && made.len() < 120, "{} of 120\n{}", made.len(), server.log());
+    assert!(
+        !made.is_empty() && made.len() < 120,
+        "{} of 120\n{}",
+        made.len(),
+        server.log()
+    );
     for (value, sandbox) in made.iter().enumerate() {
         set(&server, sandbox, value);
     }
@@ -160,7 +179,10 @@ fn an_idle_sandbox_holds_few_descriptors() {
     println!("{idle} and {with_session} descriptors of {SANDBOXES} sandboxes, without and with a session");
     // An ordinary user's launcher may not open namespaces again, and holds them.
     let (most, most_with_session) = if is_root() { (6, 7) } else { (15, 10) };
-    assert!(idle <= most * SANDBOXES + 4, "{idle} descriptors of {SANDBOXES} sandboxes");
+    assert!(
+        idle <= most * SANDBOXES + 4,
+        "{idle} descriptors of {SANDBOXES} sandboxes"
+    );
     assert!(
         with_session <= most_with_session * SANDBOXES + 4,
         "{with_session} descriptors of {SANDBOXES} sandboxes with a session"
