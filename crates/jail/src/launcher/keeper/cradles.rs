@@ -165,9 +165,10 @@ impl Cradles {
         self.waiting.len() + self.orders.len()
     }
 
-    /// Whether this process is one of them, or makes them.
-    pub(super) fn include(&self, is: impl Fn(u32) -> bool) -> bool {
-        self.nursery.as_ref().is_some_and(|nursery| is(nursery.pid)) || self.waiting.iter().any(|cradle| is(cradle.pid))
+    /// Their processes, and the one that makes them.
+    pub(super) fn pids(&self) -> impl Iterator<Item = u32> {
+        let nursery = self.nursery.iter().map(|nursery| nursery.pid);
+        nursery.chain(self.waiting.iter().map(|cradle| cradle.pid))
     }
 
     /// The control group of a sandbox that has ended: kept for another one, or removed. False while it is busy.
