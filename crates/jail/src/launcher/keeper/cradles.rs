@@ -13,7 +13,7 @@ const REST: Duration = Duration::from_millis(50);
 /// At the most.
 const REST_MAX: Duration = Duration::from_millis(800);
 /// How many cradles that have ended a sandbox may be given before it is refused.
-const LOST_MAX: u32 = 3;
+const LOST_MAX: u32 = 8;
 /// How many control groups of ended sandboxes are kept for others.
 const FREE_GROUPS: usize = 32;
 
