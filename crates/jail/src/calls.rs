@@ -475,7 +475,7 @@ mod tests {
             processes: 128,
             disk: 512 << 20,
             inodes: 50_000,
-            fail_at: None,
+            fault: None,
         };
         let template = Template {
             trees: vec![],

@@ -170,7 +170,7 @@ impl Groups {
             processes: 16,
             disk: 0,
             inodes: 0,
-            fail_at: None,
+            fault: None,
         };
         let mut group = group;
         let limited = group.limit(&limits);

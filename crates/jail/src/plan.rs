@@ -452,7 +452,7 @@ pub(crate) fn parent(host: &Host) -> Vec<Step> {
         processes: 0,
         disk: 64 << 20,
         inodes: 4096,
-        fail_at: None,
+        fault: None,
     };
     let mut steps = vec![Step::DieWithLauncher];
     tree_steps(&host, &request, &mut steps);

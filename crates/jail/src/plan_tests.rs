@@ -7,7 +7,7 @@ fn request() -> Request {
         processes: 128,
         disk: 512 << 20,
         inodes: 50_000,
-        fail_at: None,
+        fault: None,
     }
 }
 

@@ -149,7 +149,7 @@ mod tests {
             processes: 128,
             disk: 512 << 20,
             inodes: 50_000,
-            fail_at: None,
+            fault: None,
         };
         let place = Place {
             folder: "/tmp/x/1".to_owned(),

@@ -53,6 +53,68 @@ pub struct Request {
     pub disk: u64,
     /// Private files and folders.
     pub inodes: u64,
-    /// The set-up step that is made to fail, from 0; only builds with fault injection look at it.
-    pub fail_at: Option<usize>,
+    /// What is made to fail; only builds with fault injection look at it.
+    pub fault: Option<Fault>,
+}
+
+/// What a test makes fail while a sandbox is made, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// Where.
+    pub at: Site,
+    /// The system's error number.
+    pub errno: i32,
+}
+
+/// What of making a sandbox can be made to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Site {
+    /// The launcher takes the request and its descriptors.
+    Request,
+    /// The launcher makes the socket to the process.
+    Socket,
+    /// The launcher makes the control group.
+    Group,
+    /// The launcher opens the ways into the control group.
+    Ways,
+    /// The launcher makes the device folder.
+    Devices,
+    /// The launcher asks for a process.
+    Order,
+    /// The process is cloned.
+    Clone,
+    /// The ids of the process are mapped.
+    Ids,
+    /// The process joins its control group.
+    Join,
+    /// The namespaces are opened.
+    Namespaces,
+    /// The launcher sets the limits of the control group.
+    Limits,
+    /// The set-up step of this number, from 0.
+    Step(usize),
+    /// The pipes past the agent are made.
+    Lane,
+    /// The folder of private files is opened.
+    Files,
+}
+
+impl Site {
+    /// All but the steps.
+    pub const ALL: [Self; 13] = [
+        Self::Request,
+        Self::Socket,
+        Self::Group,
+        Self::Ways,
+        Self::Devices,
+        Self::Order,
+        Self::Clone,
+        Self::Ids,
+        Self::Join,
+        Self::Namespaces,
+        Self::Limits,
+        Self::Lane,
+        Self::Files,
+    ];
 }

@@ -150,11 +150,8 @@ impl Record {
         if worked > 0 && self.calm == Some(worked) {
             // Nothing ran since there was little.
             self.calm_looks = self.calm_looks.saturating_add(1);
-            let is_idle = self.calm_looks > CALM_LOOKS;
-            if is_idle {
-                group.rest();
-            }
-            let wait = if is_idle { SELDOM } else { EVERY };
+            group.rest();
+            let wait = if self.calm_looks > CALM_LOOKS { SELDOM } else { EVERY };
             self.due = Some(Instant::now() + wait);
             return;
         }

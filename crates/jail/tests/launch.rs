@@ -26,7 +26,7 @@ mod linux {
 
     use libtest_mimic::{Arguments, Failed, Trial};
     use sandcell_jail::launcher::{Launcher, start};
-    use sandcell_jail::spec::{Request, Template};
+    use sandcell_jail::spec::{Fault, Request, Site, Template};
     use sandcell_jail::wire::{FromLauncher, ToLauncher, receive, send};
 
     /// What runs inside: a shell that takes its program from the first descriptor.
@@ -80,6 +80,7 @@ mod linux {
             );
             if faults {
                 add("a_failed_step_of_a_jail_leaves_nothing_and_the_next_works", fault_loop);
+                add("whatever_is_used_up_costs_one_jail_and_is_named", lacks);
                 add("each_layer_that_is_missing_refuses_the_jail", missing_layers);
             }
         }
@@ -314,7 +315,7 @@ print(os.listdir("/"), os.listdir("/dev"))
             processes: 32,
             disk: 64 << 20,
             inodes: 1000,
-            fail_at: None,
+            fault: None,
         }
     }
 
@@ -338,6 +339,36 @@ print(os.listdir("/"), os.listdir("/dev"))
             .unwrap();
             drop((theirs_in, theirs_out));
             (self.hear(), ours_out)
+        }
+
+        /// Makes a jail that stays: its number, and its stream.
+        fn hold(&mut self) -> (u64, std::io::PipeReader) {
+            let (theirs_in, mut ours_in) = std::io::pipe().unwrap();
+            let (mut ours_out, theirs_out) = std::io::pipe().unwrap();
+            self.next += 1;
+            let message = ToLauncher::Make {
+                id: self.next,
+                request: request(),
+                image: None,
+                entered_by: None,
+            };
+            let ends = [theirs_in.as_fd(), theirs_out.as_fd()];
+            send(self.launcher.socket.as_fd(), &message, &ends).unwrap();
+            drop((theirs_in, theirs_out));
+            assert!(matches!(self.hear(), FromLauncher::Made { .. }));
+            let program = "import time\nprint('here', flush=True)\ntime.sleep(1000)\n";
+            ours_in.write_all(program.as_bytes()).unwrap();
+            drop(ours_in);
+            let mut said = [0; 5];
+            ours_out.read_exact(&mut said).unwrap();
+            assert_eq!(&said, b"here\n");
+            (self.next, ours_out)
+        }
+
+        /// Descriptors of the launcher.
+        fn descriptors(&self) -> usize {
+            let pid = self.launcher.process.id();
+            std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
         }
 
         /// Processes that descend from the launcher.
@@ -396,8 +427,7 @@ print(os.listdir("/"), os.listdir("/dev"))
         for step in [0, 2, 9, 40] {
             for _ in 0..3 {
                 std::thread::sleep(LONG_ENOUGH);
-                let fail_at = Some(step);
-                match session.ask(Request { fail_at, ..request() }).0 {
+                match session.ask(failing(Site::Step(step), EIO)).0 {
                     FromLauncher::Failed { error, .. } => assert_eq!(error.errno, 5, "{error}"),
                     other => panic!("{other:?}"),
                 }
@@ -417,14 +447,74 @@ print(os.listdir("/"), os.listdir("/dev"))
         Ok(())
     }
 
+    const EIO: i32 = 5;
+    /// Everything that may be used up: ENOMEM, EAGAIN, ENFILE, EMFILE, ENOSPC.
+    const LACKS: [i32; 5] = [12, 11, 23, 24, 28];
+
+    fn failing(at: Site, errno: i32) -> Request {
+        Request {
+            fault: Some(Fault { at, errno }),
+            ..request()
+        }
+    }
+
+    /// Whatever is used up while a sandbox is made, only that sandbox is not made, and it says what was missing.
+    fn lacks(enterable: bool) -> Result<(), Failed> {
+        let mut session = Session::new(enterable);
+        let (first, bystander) = session.hold();
+        assert_eq!(session.python("print(1)"), "1\n");
+        let before = session.descriptors();
+        let sites = Site::ALL.into_iter().chain((0..60).step_by(6).map(Site::Step));
+        for site in sites {
+            for errno in LACKS {
+                let (answer, mut stream) = session.ask(failing(site, errno));
+                match (answer, site) {
+                    (FromLauncher::Failed { error, .. }, _) => {
+                        assert_eq!(error.errno, errno, "{site:?}: {error}");
+                        let mut text = String::new();
+                        stream.read_to_string(&mut text).unwrap();
+                        assert_eq!(text, "", "nothing ran after {site:?} failed");
+                    }
+                    // Without them everything goes through the agent; and there may be no such step.
+                    (FromLauncher::Made { .. }, Site::Lane | Site::Step(_)) => {
+                        assert!(matches!(session.hear(), FromLauncher::Gone { .. }));
+                    }
+                    // Control groups are this machine's, and a device folder is root's.
+                    (FromLauncher::Made { .. }, Site::Files) if session.groups.is_none() => {
+                        assert!(matches!(session.hear(), FromLauncher::Gone { .. }));
+                    }
+                    (other, _) => panic!("{site:?} with {errno}: {other:?}"),
+                }
+            }
+            assert_eq!(session.python("print(2)"), "2\n", "after {site:?}");
+        }
+        // Nobody else was touched.
+        send(session.launcher.socket.as_fd(), &ToLauncher::Usage { id: first }, &[]).unwrap();
+        match session.hear() {
+            FromLauncher::Usage { id, usage: Some(usage) } => assert!(id == first && usage.cpu_us > 0),
+            other => panic!("{other:?}"),
+        }
+        send(session.launcher.socket.as_fd(), &ToLauncher::Kill { id: first }, &[]).unwrap();
+        assert!(matches!(session.hear(), FromLauncher::Gone { asked: true, .. }));
+        drop(bystander);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        while session.children() > 2 || session.descriptors() > before {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "{} processes and {} of {before} descriptors are left",
+                session.children(),
+                session.descriptors()
+            );
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
     /// Fails the n-th step for every n; there are more than `least`.
     fn fail_each(session: &mut Session, least: usize) {
         let mut step = 0;
         loop {
-            let (answer, mut stream) = session.ask(Request {
-                fail_at: Some(step),
-                ..request()
-            });
+            let (answer, mut stream) = session.ask(failing(Site::Step(step), EIO));
             match answer {
                 FromLauncher::Failed { error, .. } => assert_eq!(error.errno, 5, "{error}"),
                 FromLauncher::Made { .. } => break,
@@ -574,7 +664,7 @@ print(os.listdir("/"), os.listdir("/dev"))
             processes: 32,
             disk: 64 << 20,
             inodes: 1000,
-            fail_at: None,
+            fault: None,
         };
         send(
             session.launcher.socket.as_fd(),

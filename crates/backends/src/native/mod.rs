@@ -365,7 +365,7 @@ fn request(limits: &Limits) -> Request {
         processes: limits.processes,
         disk: limits.disk.as_bytes(),
         inodes: limits.inodes,
-        fail_at: None,
+        fault: None,
     }
 }
 

@@ -15,7 +15,7 @@ use super::host::{self, Prepared};
 use crate::cgroup::Ways;
 use crate::lane::Lane;
 use crate::plan::{Host, Shows, Step, Tree, place};
-use crate::spec::Request;
+use crate::spec::{Request, Site};
 use crate::steps::attach;
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{StepError, hung_up, receive_one, send};
@@ -80,6 +80,7 @@ pub(super) fn all_namespaces() -> libc::c_int {
 
 /// The life of a cradle. `socket` leads to the launcher.
 pub(super) fn live(prepared: &Prepared, socket: OwnedFd, ways: &Ways, host_id: u32, entry: Entry) -> ! {
+    // What fails here is told once it is known for whom this is.
     let joined = ways.join();
     let Ok((socket, common)) = keep_only(socket, prepared.common.as_ref()) else {
         exit_now(2)
@@ -95,6 +96,11 @@ pub(super) fn live(prepared: &Prepared, socket: OwnedFd, ways: &Ways, host_id: u
                 .map_err(|error| StepError::new("make device nodes", Some("private_root"), &error))
         });
     let (request, shows, mut descriptors) = wait_for_request(&socket);
+    let ready = ready.and_then(|devices| {
+        let joined = faults::at(Some(&request), Site::Join);
+        joined.map_err(|error| StepError::new("join the control group", Some("memory"), &error))?;
+        Ok(devices)
+    });
     let image = match shows {
         Shows::System => None,
         Shows::Image => descriptors.pop(),
@@ -303,7 +309,12 @@ pub(super) fn first_process(
     entry: Entry,
 ) -> ! {
     // A sandbox without namespaces may not pass descriptors; without a lane everything goes through the agent.
-    let lane = if folder.is_none() { Lane::make().ok() } else { None };
+    let made = || {
+        faults::at(Some(steps.request), Site::Lane)
+            .and_then(|()| Lane::make())
+            .ok()
+    };
+    let lane = if folder.is_none() { made() } else { None };
     let (near, far) = lane.unzip();
     if let Some(near) = near
         && send(socket.as_fd(), &FromCradle::Lane, &near.descriptors()).is_err()
@@ -357,7 +368,8 @@ pub(super) fn lock(
         done.map_err(|error| StepError::new(&step.name(), step.layer(), &error))?;
         // Later the launcher may not look into its root, nor may it pass descriptors.
         if *step == Step::Pivot && prepared.groups.is_some() {
-            hand_files_over(socket)
+            faults::at(Some(request), Site::Files)
+                .and_then(|()| hand_files_over(socket))
                 .map_err(|error| StepError::new("hand the private files over", Some("memory"), &error))?;
         }
         // The launcher may have gone before its death could be signalled.

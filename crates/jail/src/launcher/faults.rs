@@ -3,11 +3,11 @@
 
 #[cfg(feature = "fault-injection")]
 pub(super) use injected::{
-    POSSIBLE, any_skipped, empty_environment, environment_is_kept, in_place_of, layer, skipped, step,
+    POSSIBLE, any_skipped, at, empty_environment, environment_is_kept, in_place_of, layer, needs_own, skipped, step,
 };
 #[cfg(not(feature = "fault-injection"))]
 pub(super) use none::{
-    POSSIBLE, any_skipped, empty_environment, environment_is_kept, in_place_of, layer, skipped, step,
+    POSSIBLE, any_skipped, at, empty_environment, environment_is_kept, in_place_of, layer, needs_own, skipped, step,
 };
 
 #[cfg(not(feature = "fault-injection"))]
@@ -15,7 +15,7 @@ mod none {
     use std::io;
 
     use crate::plan::Step;
-    use crate::spec::{Request, Template};
+    use crate::spec::{Request, Site, Template};
 
     /// Whether a request for a fault may come, so that nothing is made before it is known.
     pub(in crate::launcher) const POSSIBLE: bool = false;
@@ -43,6 +43,15 @@ mod none {
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "builds for tests answer otherwise")]
+    pub(in crate::launcher) const fn at(_request: Option<&Request>, _site: Site) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(in crate::launcher) const fn needs_own(_request: &Request) -> bool {
+        false
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "builds for tests answer otherwise")]
     pub(in crate::launcher) const fn layer(_template: &Template, _layer: &str) -> io::Result<()> {
         Ok(())
     }
@@ -61,7 +70,7 @@ mod injected {
     use std::io;
 
     use crate::plan::{Step, place};
-    use crate::spec::{Request, Template};
+    use crate::spec::{Request, Site, Template};
     use crate::steps;
 
     pub(in crate::launcher) const POSSIBLE: bool = true;
@@ -137,10 +146,34 @@ mod injected {
         number: usize,
         step: &Step,
     ) -> io::Result<()> {
-        if request.fail_at == Some(number) {
-            return Err(io::Error::from_raw_os_error(libc::EIO));
-        }
+        at(Some(request), Site::Step(number))?;
         step.layer().map_or(Ok(()), |name| layer(template, name))
+    }
+
+    /// An error if this is to fail for this sandbox.
+    pub(in crate::launcher) fn at(request: Option<&Request>, site: Site) -> io::Result<()> {
+        match request.and_then(|request| request.fault) {
+            Some(fault) if fault.at == site => Err(io::Error::from_raw_os_error(fault.errno)),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Whether it fails before it is known for whom a process is made: it needs one that is made for it.
+    pub(in crate::launcher) fn needs_own(request: &Request) -> bool {
+        request.fault.is_some_and(|fault| {
+            matches!(
+                fault.at,
+                Site::Socket
+                    | Site::Group
+                    | Site::Ways
+                    | Site::Devices
+                    | Site::Order
+                    | Site::Clone
+                    | Site::Ids
+                    | Site::Join
+                    | Site::Namespaces
+            )
+        })
     }
 
     /// An error if this layer is to fail.

@@ -643,7 +643,7 @@ impl Keeper {
     fn knows(&self, child: Pid) -> bool {
         let is = |pid: u32| i32::try_from(pid).is_ok_and(|pid| pid == child.as_raw_nonzero().get());
         let guards = |jail: &Jail| is(jail.cradle) && !matches!(jail.state, State::Ended { .. });
-        self.cradles.include(is) || self.jails.values().any(guards)
+        self.cradles.pids().any(is) || self.jails.values().any(guards)
     }
 
     /// The server is gone: nothing may stay.

@@ -16,7 +16,7 @@ use super::faults;
 use super::host::{self, Prepared};
 use super::waiting;
 use crate::cgroup::Ways;
-use crate::spec::Request;
+use crate::spec::{Request, Site};
 use crate::sys;
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{StepError, hung_up, pair, receive_one, send};
@@ -152,7 +152,9 @@ fn live(prepared: &mut Prepared, socket: OwnedFd, of_first: bool, entry: Entry) 
             let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
             born
         } else {
-            match fork(CLONE_PARENT, 0, ways.folder.as_ref().map(AsFd::as_fd)) {
+            let forked = faults::at(ahead.as_ref(), Site::Clone)
+                .and_then(|()| fork(CLONE_PARENT, 0, ways.folder.as_ref().map(AsFd::as_fd)));
+            match forked {
                 Ok(Forked::Child) => cradle::live(prepared, theirs, &ways, host_id, entry),
                 Ok(Forked::Parent { pid, pidfd }) => Ok((pid, pidfd)),
                 Err(error) => Err(StepError::new("start a process", None, &error)),

@@ -18,7 +18,7 @@ use super::host::Prepared;
 use super::namespaces;
 use crate::cgroup::Ways;
 use crate::plan::{self, Host, Shows, place};
-use crate::spec::Request;
+use crate::spec::{Request, Site};
 use crate::steps::attach;
 use crate::sys;
 use crate::sys::clone::{Forked, exit_now, fork};
@@ -51,11 +51,13 @@ pub(super) fn bear(
         flags |= cradle::TIME_NAMESPACE;
     }
     let folder = ways.folder.as_ref().map(AsFd::as_fd);
-    let made = fork(flags, 0, folder).map_err(|error| cradle::no_namespaces(&error))?;
+    let made = faults::at(ahead.as_ref(), Site::Clone)
+        .and_then(|()| fork(flags, 0, folder))
+        .map_err(|error| cradle::no_namespaces(&error))?;
     let Forked::Parent { pid, pidfd } = made else {
         live(prepared, socket, ways, devices, ahead, entry)
     };
-    let mapped = common::map_child(prepared, pid, host_id);
+    let mapped = faults::at(ahead.as_ref(), Site::Ids).and_then(|()| common::map_child(prepared, pid, host_id));
     if mapped.is_err() {
         let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
     }
@@ -72,7 +74,7 @@ fn live(
     ahead: Option<Request>,
     entry: Entry,
 ) -> ! {
-    let joined = ways.join();
+    let joined = faults::at(ahead.as_ref(), Site::Join).and_then(|()| ways.join());
     let Ok((socket, mut devices)) = keep_only(socket, devices.as_ref()) else {
         exit_now(2)
     };
@@ -86,7 +88,10 @@ fn live(
             let shown = sys::misc::unshare(libc::CLONE_NEWCGROUP);
             shown.map_err(|error| StepError::new("make namespaces", Some("cgroup_namespace"), &error))
         })
-        .and_then(|()| hand_over(&socket).map_err(|error| StepError::new("hand namespaces over", None, &error)));
+        .and_then(|()| {
+            let handed = faults::at(ahead.as_ref(), Site::Namespaces).and_then(|()| hand_over(&socket));
+            handed.map_err(|error| StepError::new("hand namespaces over", None, &error))
+        });
     let mut done = 0;
     let ready = ready.and_then(|()| {
         let Some(request) = &ahead else { return Ok(()) };
@@ -99,6 +104,8 @@ fn live(
     if let (Some(_), Err(error)) = (&ahead, &ready) {
         // Whoever wants one from now on gets another; whoever has been given this one already is told.
         let _ = send(socket.as_fd(), &FromCradle::Failed(error.clone()), &[]);
+        // Who ends before that is taken for one whose ids cannot be mapped.
+        let _ = until_mapped();
         let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Read);
     }
     let (request, shows, mut descriptors) = wait_for_request(&socket);

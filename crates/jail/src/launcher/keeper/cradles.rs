@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::launcher::nursery::{FromNursery, Nursery};
+use crate::spec::Site;
 
 /// How many cradles are asked for at once: what is sent back and forth fits into the socket.
 const ORDERS: usize = 16;
@@ -12,7 +13,7 @@ const REST: Duration = Duration::from_millis(50);
 /// At the most.
 const REST_MAX: Duration = Duration::from_millis(800);
 /// How many cradles that have ended a sandbox may be given before it is refused.
-const LOST_MAX: u32 = 3;
+const LOST_MAX: u32 = 8;
 /// How many control groups of ended sandboxes are kept for others.
 const FREE_GROUPS: usize = 32;
 
@@ -94,6 +95,9 @@ impl Cradle {
 impl Wanted {
     /// Whether a cradle that gets ready for this, if for anything, can become it. What is done ahead is for the system's files.
     fn suits(&self, ahead: Option<Request>) -> bool {
+        if faults::needs_own(&self.request) {
+            return ahead == Some(self.request);
+        }
         ahead.is_none_or(|ahead| matches!(self.message, ToCradle::Make(wanted, Shows::System) if wanted == ahead))
     }
 }
@@ -161,9 +165,10 @@ impl Cradles {
         self.waiting.len() + self.orders.len()
     }
 
-    /// Whether this process is one of them, or makes them.
-    pub(super) fn include(&self, is: impl Fn(u32) -> bool) -> bool {
-        self.nursery.as_ref().is_some_and(|nursery| is(nursery.pid)) || self.waiting.iter().any(|cradle| is(cradle.pid))
+    /// Their processes, and the one that makes them.
+    pub(super) fn pids(&self) -> impl Iterator<Item = u32> {
+        let nursery = self.nursery.iter().map(|nursery| nursery.pid);
+        nursery.chain(self.waiting.iter().map(|cradle| cradle.pid))
     }
 
     /// The control group of a sandbox that has ended: kept for another one, or removed. False while it is busy.
@@ -223,9 +228,10 @@ impl Keeper {
         mut descriptors: Vec<OwnedFd>,
     ) -> bool {
         let complete = descriptors.len() == 2;
-        let refused = match self.broken.clone() {
-            None if !complete || !self.may_stand_in_line() => Some(self.no_room()),
-            broken => broken,
+        let refused = match (self.broken.clone(), faults::at(Some(&request), Site::Request)) {
+            (None, Err(error)) => Some(StepError::new("take the request", None, &error)),
+            (None, Ok(())) if !complete || !self.may_stand_in_line() => Some(self.no_room()),
+            (broken, _) => broken,
         };
         if let Some(error) = refused {
             return self.tell(&FromLauncher::Failed { id, error }).is_ok();
@@ -353,7 +359,8 @@ impl Keeper {
         let limited = cradle
             .group
             .as_mut()
-            .map_or(Ok(()), |group| group.limit(&wanted.request));
+            .map_or(Ok(()), |group| group.limit(&wanted.request))
+            .and_then(|()| faults::at(Some(&wanted.request), Site::Limits));
         match limited.and_then(|()| send(cradle.socket.as_fd(), &wanted.message, &borrowed)) {
             Ok(()) => {}
             // A waiting process was killed (by the kernel, for memory), or could not get ready; take another.
@@ -417,7 +424,13 @@ impl Keeper {
         let number = self.next_number;
         self.next_number += 1;
         let host_id = self.host_id(number);
+        // Whoever is first in line, where a test makes something fail for it.
+        let faulty = self.cradles.wanted.front().map(|wanted| wanted.request);
+        let faulty = faulty.filter(faults::needs_own);
+        let fails = |site| faults::at(faulty.as_ref(), site);
+        fails(Site::Socket)?;
         let (socket, theirs) = pair()?;
+        fails(Site::Group)?;
         let group = match (&self.prepared.groups, self.cradles.free.pop()) {
             (Some(_), Some(group)) => Some(group),
             (groups, _) => {
@@ -427,11 +440,11 @@ impl Keeper {
                     .transpose()?
             }
         };
-        let prepared = group
-            .as_ref()
-            .map(Group::ways)
-            .transpose()
-            .and_then(|ways| Ok((ways.unwrap_or_default(), self.devices_for_first()?)));
+        let prepared = group.as_ref().map(Group::ways).transpose().and_then(|ways| {
+            fails(Site::Ways)?;
+            fails(Site::Devices)?;
+            Ok((ways.unwrap_or_default(), self.devices_for_first()?))
+        });
         let (ways, devices) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -443,7 +456,9 @@ impl Keeper {
             // Whoever is wanted already would gain nothing.
             let ahead = self.cradles.usual();
             let ahead = ahead.filter(|_| nursery.of_first && self.cradles.wanted.is_empty());
-            match nursery.ask(&theirs, host_id, ahead, devices.as_ref(), &ways) {
+            let ahead = faulty.or(ahead);
+            let asked = fails(Site::Order).and_then(|()| nursery.ask(&theirs, host_id, ahead, devices.as_ref(), &ways));
+            match asked {
                 Ok(()) => {
                     self.cradles.orders.push_back(Order {
                         socket,
@@ -462,7 +477,8 @@ impl Keeper {
                 }
             }
         }
-        match fork(0, SIGCHLD, ways.folder.as_ref().map(AsFd::as_fd)) {
+        let forked = fails(Site::Clone).and_then(|()| fork(0, SIGCHLD, ways.folder.as_ref().map(AsFd::as_fd)));
+        match forked {
             Ok(Forked::Child) => cradle::live(&self.prepared, theirs, &ways, host_id, self.entry),
             Ok(Forked::Parent { pid, pidfd }) => {
                 self.cradles.waiting.push_back(Cradle {
@@ -472,7 +488,7 @@ impl Keeper {
                     group,
                     host_id,
                     is_first: false,
-                    ahead: None,
+                    ahead: faulty,
                 });
                 Ok(())
             }

@@ -4,6 +4,7 @@ use rustix::process::{PidfdFlags, WaitIdStatus, kill_process, pidfd_open};
 
 use super::ready::Interest;
 use super::*;
+use crate::spec::Site;
 
 impl Jail {
     /// The next message of a sandbox in the making. True when it is made. `group_id` is the group on the host that it
@@ -24,10 +25,14 @@ impl Jail {
                 let found = self
                     .folder
                     .is_none()
-                    .then(|| Namespaces::of(pid, enterable))
+                    .then(|| {
+                        faults::at(Some(&self.request), Site::Namespaces)?;
+                        Namespaces::of(pid, enterable)
+                    })
                     .transpose();
                 let mapped = found.and_then(|found| {
                     self.namespaces = found;
+                    faults::at(Some(&self.request), Site::Ids)?;
                     group_id.map_or(Ok(()), |group| map_ids(pid, self.host_id, group))
                 });
                 match mapped.and_then(|()| send(socket.as_fd(), &ToCradle::Mapped, &[])) {

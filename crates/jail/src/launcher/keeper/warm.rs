@@ -4,6 +4,7 @@
 //! process namespace, the launcher learns from the kernel, and only then lets it go on. Whatever fails, the sandbox is as it
 //! was and its session is started in the usual way.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -323,36 +324,41 @@ impl Keeper {
     /// namespace does not end before all of its processes were reaped.
     pub(super) fn reap_strays(&mut self) {
         let me = rustix::process::getpid();
-        let strays = watch::children(me).into_iter().filter(|child| !self.is_own(*child));
+        let own = self.own();
+        let number = |child: &Pid| child.as_raw_nonzero().get().unsigned_abs();
+        let strays = watch::children(me)
+            .into_iter()
+            .filter(|child| !own.contains(&number(child)));
         let mut left = false;
-        for stray in strays.collect::<Vec<_>>() {
+        for stray in strays {
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
             left |= matches!(waitid(WaitId::Pid(stray), options), Ok(None));
         }
         self.strays = left;
     }
 
-    /// Whether this is a process that the launcher has made or let in, and holds.
-    fn is_own(&self, child: Pid) -> bool {
-        let is = |pid: u32| i32::try_from(pid).is_ok_and(|pid| pid == child.as_raw_nonzero().get());
-        let of_jail = |jail: &Jail| {
-            let first = match &jail.state {
-                State::Starting { first, .. } => first.as_ref().map(|(pid, _)| *pid),
-                State::Running { pid, .. } => Some(*pid),
-                State::Ended { .. } => None,
-            };
-            let cradle = matches!(jail.state, State::Starting { .. }) || jail.folder.is_some();
-            (cradle && is(jail.cradle))
-                || first.is_some_and(is)
-                || jail
-                    .visitor
-                    .as_ref()
-                    .and_then(Visitor::pid)
-                    .is_some_and(|pid| pid == child)
-        };
-        self.cradles.include(is)
-            || self.parents.values().any(|parent| is(parent.pid))
-            || self.jails.values().any(of_jail)
+    /// The processes that the launcher has made or let in, and holds.
+    fn own(&self) -> BTreeSet<u32> {
+        let mut own: BTreeSet<u32> = self.cradles.pids().collect();
+        own.extend(self.parents.values().map(|parent| parent.pid));
+        for jail in self.jails.values() {
+            match &jail.state {
+                State::Starting { first, .. } => {
+                    own.insert(jail.cradle);
+                    own.extend(first.as_ref().map(|(pid, _)| *pid));
+                }
+                State::Running { pid, .. } => {
+                    own.insert(*pid);
+                }
+                State::Ended { .. } => {}
+            }
+            if jail.folder.is_some() {
+                own.insert(jail.cradle);
+            }
+            let visitor = jail.visitor.as_ref().and_then(Visitor::pid);
+            own.extend(visitor.map(|pid| pid.as_raw_nonzero().get().unsigned_abs()));
+        }
+        own
     }
 }
 
