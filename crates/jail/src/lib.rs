@@ -9,6 +9,8 @@ mod calls;
 #[cfg(target_os = "linux")]
 pub mod cgroup;
 #[cfg(target_os = "linux")]
+mod claim;
+#[cfg(target_os = "linux")]
 pub mod contained;
 #[cfg(target_os = "linux")]
 pub mod fence;
@@ -17,6 +19,10 @@ pub mod lane;
 #[cfg(target_os = "linux")]
 pub mod launcher;
 pub mod masked;
+#[cfg(target_os = "linux")]
+pub mod oom;
+#[cfg(target_os = "linux")]
+pub mod outer;
 #[cfg(target_os = "linux")]
 pub mod plan;
 #[cfg(target_os = "linux")]

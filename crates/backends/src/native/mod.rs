@@ -4,6 +4,8 @@
 //! client on each jail's two pipes.
 
 mod conversation;
+mod launchers;
+mod liveness;
 mod parent;
 mod report;
 mod sandbox;
@@ -11,15 +13,16 @@ mod sandbox;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use sandcell_agent::client::AgentClient;
 use sandcell_agent::server::{ServeEnd, ServerConfig, serve_beside};
 use sandcell_jail::lane::Lane;
 use sandcell_jail::launcher::{self, Launcher};
+use sandcell_jail::oom;
 use sandcell_jail::spec::{Request, Template};
 use sandcell_sandbox::{
     Backend, Degree, Image, Images, Isolation, LayerReport, LeftOut, Level, Limits, Mount, MountMode, Parent,
@@ -29,17 +32,15 @@ use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
 use conversation::{Answer, Conversation};
+use launchers::{Launchers, Terms};
 use sandbox::NativeSandbox;
 
 /// The name in settings and results.
 pub const NAME: &str = "native";
 /// How long a jail may take.
 const CREATE_DEADLINE: Duration = Duration::from_secs(20);
-/// How long everything may take to end.
-const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
-
-/// A launcher that ends sooner than this after it took the place of another is not replaced.
-const RESTART_PAUSE: Duration = Duration::from_secs(5);
+/// How often a sandbox is begun whose launcher is lost while it is made. Nobody has seen it, so nothing is lost with it.
+const CREATE_ATTEMPTS: u32 = 4;
 
 /// Runs the launcher if this process was started as one, and then does not return. Call it first in `main`.
 pub fn become_launcher_if_asked() {
@@ -110,14 +111,7 @@ pub struct NativeConfig {
 /// Makes native sandboxes.
 #[derive(Debug)]
 pub struct NativeBackend {
-    conversation: RwLock<Arc<Conversation>>,
-    /// When a launcher was started in place of one that had ended. Held while that is done.
-    restarted: tokio::sync::Mutex<Option<Instant>>,
-    /// Nothing is made any more.
-    closed: AtomicBool,
-    template: Template,
-    isolation_min: Level,
-    limits_min: Degree,
+    launchers: Arc<Launchers>,
     isolation: Isolation,
     layers: Vec<LayerReport>,
     left_out: Vec<LeftOut>,
@@ -136,6 +130,7 @@ impl NativeBackend {
     /// [`SandboxError::Isolation`] names the missing layer and what mends it.
     pub async fn start(launcher: Launcher, config: NativeConfig) -> Result<Arc<Self>, SandboxError> {
         allow_many_files();
+        oom::protect_self();
         let template = Template {
             trees: config.trees,
             config: config.config,
@@ -146,17 +141,17 @@ impl NativeBackend {
             disabled: config.disabled_layer,
             skipped: config.skipped_layer,
         };
-        let (conversation, found) = Conversation::open(launcher, template.clone()).await?;
-        report::check_floor(&found, config.isolation_min, config.limits_min)?;
-        let layers = report::layers(&found);
-        let isolation = report::isolation(&found, &layers);
-        Ok(Arc::new_cyclic(|me| Self {
-            conversation: RwLock::new(conversation),
-            restarted: tokio::sync::Mutex::new(None),
-            closed: AtomicBool::new(false),
+        let terms = Terms {
             template,
             isolation_min: config.isolation_min,
             limits_min: config.limits_min,
+        };
+        let (conversation, found) = Conversation::open(launcher, terms.template.clone()).await?;
+        terms.check(&found)?;
+        let layers = report::layers(&found);
+        let isolation = report::isolation(&found, &layers);
+        Ok(Arc::new_cyclic(|me| Self {
+            launchers: Launchers::new(conversation, terms, isolation.clone()),
             isolation,
             layers,
             left_out: report::left_out(&found),
@@ -165,49 +160,6 @@ impl NativeBackend {
             enterable: found.enterable,
             next: AtomicU64::new(1),
         }))
-    }
-
-    fn current(&self) -> Arc<Conversation> {
-        Arc::clone(&self.conversation.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// The conversation with a launcher that lives. One that was killed took its sandboxes along and is replaced, if the
-    /// machine still gives what the first one found.
-    async fn conversation(&self) -> Result<Arc<Conversation>, SandboxError> {
-        let current = self.current();
-        if !current.is_over() {
-            return Ok(current);
-        }
-        let mut restarted = self.restarted.lock().await;
-        let current = self.current();
-        if !current.is_over() {
-            return Ok(current);
-        }
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Self::unavailable("it was shut down"));
-        }
-        if restarted.is_some_and(|at| at.elapsed() < RESTART_PAUSE) {
-            return Err(Self::unavailable(
-                "its launcher has ended, and so has the one in its place",
-            ));
-        }
-        *restarted = Some(Instant::now());
-        tracing::warn!("the launcher of sandboxes has ended; another one is started");
-        let launcher = launcher::start().map_err(|source| SandboxError::Setup {
-            step: "start another launcher".to_owned(),
-            source,
-        })?;
-        let (conversation, found) = Conversation::open(launcher, self.template.clone()).await?;
-        report::check_floor(&found, self.isolation_min, self.limits_min)?;
-        let layers = report::layers(&found);
-        if report::isolation(&found, &layers) != self.isolation {
-            conversation.hang_up();
-            return Err(Self::unavailable(
-                "its launcher has ended, and another one would isolate otherwise than this server says",
-            ));
-        }
-        *self.conversation.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&conversation);
-        Ok(conversation)
     }
 
     /// The image of this name, where sandboxes can be made of images.
@@ -229,7 +181,9 @@ impl NativeBackend {
         SandboxError::Unavailable {
             backend: NAME.to_owned(),
             reason: reason.into(),
-            remedy: "restart the server; `sandcell doctor` on the host says what this machine lacks".to_owned(),
+            remedy: "call again in a few seconds: the server replaces what it has lost by itself; if this stays, `sandcell doctor` \
+                     on the host says what the machine lacks"
+                .to_owned(),
         }
     }
 }
@@ -331,7 +285,7 @@ fn environment_of_image(spec: &SandboxSpec, image: &Image) -> BTreeMap<String, S
 
 impl Drop for NativeBackend {
     fn drop(&mut self) {
-        self.current().hang_up();
+        self.launchers.close();
     }
 }
 
@@ -378,7 +332,7 @@ impl Backend for NativeBackend {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let folders = attached.iter().map(|folder| sandbox::whole_path(folder));
         let folders = folders.collect::<Result<Vec<_>, _>>()?;
-        parent::start(self.conversation().await?, number, argv, folders).await
+        parent::start(self.launchers.get().await?, number, argv, folders).await
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
@@ -386,6 +340,24 @@ impl Backend for NativeBackend {
             Some(name) => Some(self.image(name).await?),
             None => None,
         };
+        for _ in 0..CREATE_ATTEMPTS {
+            if let Some(made) = self.attempt(spec, image.as_ref()).await? {
+                return Ok(Arc::new(made));
+            }
+        }
+        Err(Self::unavailable(format!(
+            "each of {CREATE_ATTEMPTS} launchers was lost while it made this sandbox"
+        )))
+    }
+
+    async fn shutdown(&self) {
+        self.launchers.shut_down().await;
+    }
+}
+
+impl NativeBackend {
+    /// Makes a sandbox; none if the launcher was lost meanwhile.
+    async fn attempt(&self, spec: &SandboxSpec, image: Option<&Image>) -> Result<Option<NativeSandbox>, SandboxError> {
         let pipes = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
         let setup = |source: std::io::Error| SandboxError::Setup {
             step: "make the agent's pipes".to_owned(),
@@ -396,18 +368,21 @@ impl Backend for NativeBackend {
         let writer = pipe::Sender::from_owned_fd(our_output).map_err(setup)?;
         let reader = pipe::Receiver::from_owned_fd(our_input).map_err(setup)?;
         let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let conversation = self.launchers.get().await?;
         // From here on dropping the jail's handle ends the jail, also if this future is dropped.
-        let jail = self
-            .conversation()
-            .await?
+        let asked = conversation
             .make(
                 id,
                 request(&spec.limits),
-                image.as_ref().map(|image| image.root.clone()),
+                image.map(|image| image.root.clone()),
                 spec.entered_by.filter(|_| image.is_none() && self.enterable),
                 [their_input, their_output],
             )
-            .await?;
+            .await;
+        let jail = match asked {
+            Err(_) if conversation.is_lost().await => return Ok(None),
+            asked => asked?,
+        };
         if let Some(caller) = spec.caller {
             jail.belongs_to(caller);
         }
@@ -417,36 +392,30 @@ impl Backend for NativeBackend {
         let folder = match timeout(CREATE_DEADLINE, jail.made()).await {
             Ok(Answer::Made(folder)) => folder,
             Ok(Answer::Failed(error)) => return Err(report::step_failed(error)),
-            Ok(Answer::LauncherLost) => return Err(Self::unavailable("its launcher has ended")),
+            Ok(Answer::LauncherLost) => return Ok(None),
             Err(_) => {
                 return Err(Self::unavailable(format!(
                     "no sandbox was ready within {CREATE_DEADLINE:?}"
                 )));
             }
         };
-        let client = AgentClient::connect(reader, writer).await?;
+        let client = match AgentClient::connect(reader, writer).await {
+            Err(_) if conversation.is_lost().await => return Ok(None),
+            client => client?,
+        };
         if let Some(lane) = jail.take_lane() {
             client.use_lane(lane);
         }
-        Ok(Arc::new(NativeSandbox::new(
+        Ok(Some(NativeSandbox::new(
             jail,
             client,
             self.isolation.clone(),
-            match &image {
+            match image {
                 Some(image) => environment_of_image(spec, image),
                 None => environment(spec, folder.as_deref()),
             },
             spec.limits.memory,
-            image,
+            image.cloned(),
         )))
-    }
-
-    async fn shutdown(&self) {
-        self.closed.store(true, Ordering::Release);
-        // A launcher that is just being started ends as well.
-        let _none_starts = self.restarted.lock().await;
-        if timeout(SHUTDOWN_DEADLINE, self.current().end()).await.is_err() {
-            tracing::warn!("sandboxes did not end within {SHUTDOWN_DEADLINE:?}");
-        }
     }
 }

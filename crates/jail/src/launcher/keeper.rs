@@ -31,12 +31,13 @@ use ready::{Listener, Ready, Token};
 use warm::{Entrances, Visitor};
 
 use crate::cgroup::{Cleared, Group, Groups};
+use crate::oom;
 use crate::plan::{Shows, place};
 use crate::spec::{INSIDE_ID, Request};
 use crate::steps::write_once;
 use crate::sys::clone::{Forked, fork};
 use crate::watch;
-use crate::wire::{FromLauncher, StepError, ToLauncher, Usage, pair, receive, send};
+use crate::wire::{FromLauncher, Killer, StepError, ToLauncher, Usage, pair, receive, send};
 
 /// How long nothing is looked at, at the most, while sandboxes live.
 const WATCH_EVERY: Duration = watch::EVERY;
@@ -76,6 +77,8 @@ struct Jail {
     /// Without namespaces: its private folder.
     folder: Option<String>,
     disk_full: bool,
+    /// Somebody outside killed it.
+    killed: Option<Killer>,
     group: Option<Group>,
     host_id: u32,
     request: Request,
@@ -149,8 +152,6 @@ struct Keeper {
     due: Option<Instant>,
     next_number: u64,
     id_block: u32,
-    /// How its control groups' names begin.
-    names: String,
     buffer: Vec<u8>,
 }
 
@@ -164,6 +165,7 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
     if std::fs::read_to_string(identity).is_ok_and(|text| text.trim() == u32::MAX.to_string()) {
         let _ = write_once(identity, &rustix::process::getuid().as_raw().to_string());
     }
+    oom::protect_self();
     // Each sandbox takes a handful of descriptors; its own limit is set inside.
     let mut files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     files.current = files.maximum;
@@ -190,6 +192,8 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
     let Ok(listener) = Listener::new(&socket) else {
         return 1;
     };
+    // Whoever stopped this process: it sees the server's end, and ends all. (After the namespaces, which take it away.)
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     let mut keeper = Keeper {
         id_block,
         socket,
@@ -207,7 +211,6 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
         full: Instant::now(),
         due: None,
         next_number: 0,
-        names: Groups::names(),
         buffer,
     };
     if keeper
@@ -433,6 +436,12 @@ impl Keeper {
                 self.comes_last(id, last);
                 true
             }
+            Ok(Some((ToLauncher::Ping {}, _))) => self.tell(&FromLauncher::Pong {}).is_ok(),
+            Ok(Some((ToLauncher::Sweep {}, _))) => {
+                let left = self.prepared.groups.as_ref().map(Groups::sweep);
+                self.prepared.leftovers.extend(left.unwrap_or_default());
+                true
+            }
             Ok(Some((ToLauncher::Configure(_), _))) => true,
             Ok(None) | Err(_) => false,
         }
@@ -489,6 +498,7 @@ impl Keeper {
                 if let Some(group) = &jail.group {
                     jail.watched.last_look_at_group(group);
                 }
+                jail.learn_killer(status.ok().flatten().and_then(|status| status.terminating_signal()));
                 jail.state = State::Ended {
                     since: Instant::now(),
                     error: None,
@@ -538,6 +548,7 @@ impl Keeper {
                     out_of_memory: false,
                     disk_full: false,
                     asked: true,
+                    killed: None,
                 })
                 .is_ok();
         };
@@ -595,6 +606,7 @@ impl Keeper {
                     out_of_memory: jail.watched.events > 0 && !jail.asked,
                     disk_full: jail.disk_full,
                     asked: jail.asked,
+                    killed: jail.killed,
                 },
             };
             let _ = self.tell(&message);
@@ -657,6 +669,10 @@ impl Keeper {
                 tv_sec: 0,
                 tv_nsec: if patient { 50_000_000 } else { 1_000_000 },
             });
+        }
+        // After its groups: what has neither is a dead launcher's.
+        if let Some(instance) = self.prepared.instance.take() {
+            instance.remove();
         }
         if let Some(bare) = &self.prepared.bare {
             bare::end_descendants(|_| false);
