@@ -572,6 +572,9 @@ pub struct Artifact {
     pub text: Option<String>,
 }
 
+/// What a cause says when a whole sandbox was lost, not only the session in it.
+pub const SANDBOX_LOST: &str = "its variables and files are gone";
+
 /// An execution, running or finished.
 #[derive(Debug, Clone)]
 pub struct ExecutionView {

@@ -8,7 +8,7 @@ use crate::ladder::{GRACE, KILL_WAIT, Step, Stop};
 use crate::network::Reached;
 use crate::record::{Gone, GoneWhy, span};
 use crate::said;
-use crate::{Cause, Hints, Phase, Restored, Status};
+use crate::{Cause, Hints, Phase, Restored, SANDBOX_LOST, Status};
 
 const FROM_OUTSIDE: &str = ": probably the server's control group, or the machine, had no more";
 const RESTORED: &str = "correct the code and call again: the next call goes on in the restored session";
@@ -470,9 +470,9 @@ fn departed(gone: &Gone, facts: &Facts<'_>) -> Verdict {
         _ => String::new(),
     };
     let rest = if facts.keeps {
-        "; its variables and files are gone"
+        format!("; {SANDBOX_LOST}")
     } else {
-        ""
+        String::new()
     };
     let remedy = match code {
         Code::OutOfMemory => facts.hints.more_memory.as_str(),

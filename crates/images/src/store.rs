@@ -83,22 +83,33 @@ pub struct Pruned {
 
 /// Something that is being written; what is left of it goes when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Draft(PathBuf);
+pub(crate) struct Draft {
+    path: PathBuf,
+    /// Tells other servers that this one still works on it; none where the file system has no locks.
+    _lock: Option<File>,
+}
 
 impl Draft {
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 }
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        if self.0.exists()
-            && let Err(error) = std::fs::remove_dir_all(&self.0)
+        if self.path.exists()
+            && let Err(error) = std::fs::remove_dir_all(&self.path)
         {
-            tracing::warn!(%error, path = %self.0.display(), "a draft of an image could not be removed");
+            tracing::warn!(%error, path = %self.path.display(), "a draft of an image could not be removed");
         }
     }
+}
+
+/// Locks a folder for as long as the result is held, unless somebody has.
+fn lock(folder: &Path) -> io::Result<File> {
+    let opened = File::open(folder)?;
+    rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(opened)
 }
 
 fn step<T>(what: &str, path: &Path, result: io::Result<T>) -> Result<T, ImageError> {
@@ -141,12 +152,10 @@ impl Store {
         step("close", &self.root, std::fs::set_permissions(&self.root, private))
     }
 
-    /// Removes drafts of processes that are gone.
+    /// Removes drafts of processes that are gone. A process id would not tell: one may be in another PID namespace.
     pub(crate) fn sweep(&self) {
         for path in entries(&self.folder("drafts")) {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let pid = name.split('-').next().unwrap_or_default();
-            if pid.is_empty() || !Path::new("/proc").join(pid).exists() {
+            if lock(&path).is_ok() {
                 let _ = std::fs::remove_dir_all(&path);
             }
         }
@@ -162,7 +171,8 @@ impl Store {
         )?;
         let path = drafts.join(format!("{}-{:016x}", std::process::id(), u64::from_le_bytes(random)));
         step("make the folder", &path, std::fs::create_dir(&path))?;
-        Ok(Draft(path))
+        let lock = lock(&path).ok();
+        Ok(Draft { path, _lock: lock })
     }
 
     /// Nothing is removed while this is held.

@@ -5,6 +5,7 @@
 
 mod again;
 mod find;
+mod instance;
 mod outer;
 
 use std::cell::{Cell, RefCell};
@@ -21,6 +22,8 @@ use crate::watch::small_file;
 use crate::wire::Usage;
 
 pub(crate) use again::Cleared;
+pub(crate) use find::{own_memory_kills, own_process_groups};
+pub use instance::Instance;
 pub use outer::outer_limit;
 
 /// What sockets may hold, as a part of the memory limit.
@@ -160,25 +163,34 @@ impl Groups {
         }
     }
 
-    fn usable(self) -> Result<Self, String> {
-        let group = self
-            .make(&format!("{PREFIX}probe-{}", std::process::id()))
+    /// Claims an identity and tries whether limits can be set.
+    fn usable(self) -> Result<(Self, Instance), String> {
+        let instance = Instance::claim(&self).map_err(|error| format!("cannot make a control group: {error}"))?;
+        match self.try_limits(&instance) {
+            Ok(()) => Ok((self, instance)),
+            Err(error) => {
+                instance.remove();
+                Err(error)
+            }
+        }
+    }
+
+    fn try_limits(&self, instance: &Instance) -> Result<(), String> {
+        let mut group = self
+            .make(&instance.group("probe"))
             .map_err(|error| format!("cannot make a control group: {error}"))?;
-        let limits = Request {
+        let limited = group.limit(&Request {
             memory: 64 << 20,
             cpu_milli: 1000,
             processes: 16,
             disk: 0,
             inodes: 0,
             fault: None,
-        };
-        let mut group = group;
-        let limited = group.limit(&limits);
+        });
         group
             .remove()
             .map_err(|error| format!("cannot remove a control group: {error}"))?;
-        limited.map_err(|error| format!("cannot set limits on a control group: {error}"))?;
-        Ok(self)
+        limited.map_err(|error| format!("cannot set limits on a control group: {error}"))
     }
 
     /// A group that is there.
@@ -208,75 +220,6 @@ impl Groups {
         }
         Ok(group)
     }
-
-    /// How the names of this launcher's groups begin; a number follows. They tell a later one whether their maker still lives.
-    #[must_use]
-    pub fn names() -> String {
-        let pid = std::process::id();
-        let since = started(crate::plan::place::host(), pid).unwrap_or(0);
-        format!("{PREFIX}{pid}-{since}-")
-    }
-
-    /// Removes the groups of launchers that are gone (after a kill of everything, or a crash of the machine). Gives
-    /// back the folders that are still busy: what was killed in them takes a moment to go.
-    #[must_use]
-    pub fn sweep(&self, host: &str) -> Vec<String> {
-        let mut busy = Vec::new();
-        for folder in self.folders() {
-            let Ok(entries) = std::fs::read_dir(folder) else {
-                continue;
-            };
-            for entry in entries.flatten() {
-                let name = entry.file_name().to_string_lossy().into_owned();
-                let Some(maker) = Maker::parse(&name) else { continue };
-                if started(host, maker.pid) == Some(maker.started) {
-                    continue;
-                }
-                let path = entry.path().to_string_lossy().into_owned();
-                for pid in pids_in(&path) {
-                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-                }
-                if matches!(rustix::fs::rmdir(path.as_str()), Err(rustix::io::Errno::BUSY)) {
-                    busy.push(path);
-                }
-            }
-        }
-        busy
-    }
-}
-
-/// Who made a group, from its name.
-#[derive(Debug, PartialEq, Eq)]
-struct Maker {
-    pid: u32,
-    started: u64,
-}
-
-impl Maker {
-    fn parse(name: &str) -> Option<Self> {
-        let mut parts = name.strip_prefix(PREFIX)?.split('-');
-        let maker = Self {
-            pid: parts.next()?.parse().ok()?,
-            started: parts.next()?.parse().ok()?,
-        };
-        let _number: u64 = parts.next()?.parse().ok()?;
-        parts.next().is_none().then_some(maker)
-    }
-}
-
-/// When a process was started, in clock ticks since boot: with its id, a name for good. None for one that has ended,
-/// whether or not its status was read.
-fn started(host: &str, pid: u32) -> Option<u64> {
-    let stat = read(&format!("{host}/proc/{pid}/stat")).ok()?;
-    started_of(&stat)
-}
-
-fn started_of(stat: &str) -> Option<u64> {
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    if matches!(fields.next()?, "Z" | "X" | "x") {
-        return None;
-    }
-    fields.nth(18)?.parse().ok()
 }
 
 fn pids_in(folder: &str) -> Vec<rustix::process::Pid> {
@@ -491,6 +434,16 @@ impl Group {
         }
     }
 
+    /// Whether the kernel has ended something of it for memory although its own limit was never reached: the memory of a
+    /// group above it, or of the machine, ran out.
+    pub(crate) fn was_killed_from_above(&self) -> bool {
+        let reached = match &self.kind {
+            Groups::V1 { memory, .. } => number(&format!("{memory}/memory.failcnt")),
+            Groups::V2 { folder } => field(&format!("{folder}/memory.events"), "max"),
+        };
+        reached == 0 && self.memory_events() > 0
+    }
+
     /// Memory of the group's processes: their own, what they share beside the sandbox's private files, and what the kernel
     /// holds for them beyond the usual and cannot take back, where it tells (version 2). Where private files are not known,
     /// those in memory count as shared.
@@ -659,27 +612,6 @@ mod tests {
             assert!(!group.holds(&told(other)), "{other}");
         }
         assert!(!group.holds(""));
-    }
-
-    #[test]
-    fn names_of_groups_tell_their_maker() {
-        assert_eq!(Maker::parse("sandcell-12-345-6"), Some(Maker { pid: 12, started: 345 }));
-        for other in [
-            "sandcell-probe-3",
-            "sandcell-1-2",
-            "sandcell-1-2-3-4",
-            "docker-1-2-3",
-            "sandcell-server",
-        ] {
-            assert_eq!(Maker::parse(other), None, "{other}");
-        }
-    }
-
-    #[test]
-    fn a_dead_launcher_that_nobody_reaped_is_dead() {
-        let stat = |state| format!("7 (a) b) {state} 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0");
-        assert_eq!(started_of(&stat("S")), Some(4242));
-        assert_eq!(started_of(&stat("Z")), None);
     }
 
     #[test]

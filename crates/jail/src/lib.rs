@@ -9,6 +9,8 @@ mod calls;
 #[cfg(target_os = "linux")]
 pub mod cgroup;
 #[cfg(target_os = "linux")]
+mod claim;
+#[cfg(target_os = "linux")]
 pub mod contained;
 #[cfg(target_os = "linux")]
 pub mod fence;
@@ -18,7 +20,11 @@ pub mod lane;
 pub mod launcher;
 pub mod masked;
 #[cfg(target_os = "linux")]
+pub mod oom;
+#[cfg(target_os = "linux")]
 pub mod open_files;
+#[cfg(target_os = "linux")]
+pub mod outer;
 #[cfg(target_os = "linux")]
 mod own_limits;
 #[cfg(target_os = "linux")]

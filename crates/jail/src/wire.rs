@@ -92,6 +92,10 @@ pub enum ToLauncher {
         /// The folder, with no symbolic link in its path.
         folder: PathBuf,
     },
+    /// Answer at once: the server wonders whether the launcher hangs.
+    Ping {},
+    /// Remove what dead launchers have left, as at the start.
+    Sweep {},
 }
 
 /// From the launcher to the server.
@@ -102,6 +106,15 @@ pub enum FromLauncher {
     Configured(Report),
     /// No sandbox can be made on this machine as configured.
     Refused(StepError),
+    /// The answer to a ping.
+    Pong {},
+    /// A process of the launcher's own was killed. Others do its work.
+    HelperKilled {
+        /// What it was, in words.
+        what: String,
+        /// The signal.
+        signal: i32,
+    },
     /// The sandbox is locked and its agent runs. Beside it: the near ends of its lane, if it has one.
     Made {
         /// Which.
@@ -161,7 +174,19 @@ pub enum FromLauncher {
         disk_full: bool,
         /// Whether the server had asked for it.
         asked: bool,
+        /// Who outside killed it, if somebody did.
+        killed: Option<Killer>,
     },
+}
+
+/// Who killed a sandbox's first process, where it was nobody of this program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Killer {
+    /// The kernel, since the memory of the machine or of a control group above the sandbox's ran out.
+    OuterMemory,
+    /// Somebody outside.
+    Unknown,
 }
 
 /// What the launcher found when it was configured.

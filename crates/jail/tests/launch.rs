@@ -92,6 +92,8 @@ mod linux {
         /// The version of control groups that sandboxes have.
         groups: Option<String>,
         buffer: Vec<u8>,
+        /// What it said was killed of its own processes, and by which signal.
+        killed: Vec<(String, i32)>,
         next: u64,
     }
 
@@ -124,6 +126,7 @@ mod linux {
                 launcher,
                 groups: None,
                 buffer: Vec::new(),
+                killed: Vec::new(),
                 next: 0,
             };
             match session.hear() {
@@ -137,10 +140,13 @@ mod linux {
         }
 
         fn hear(&mut self) -> FromLauncher {
-            receive(self.launcher.socket.as_fd(), &mut self.buffer)
-                .unwrap()
-                .expect("the launcher lives")
-                .0
+            loop {
+                let heard = receive(self.launcher.socket.as_fd(), &mut self.buffer);
+                match heard.unwrap().expect("the launcher lives").0 {
+                    FromLauncher::HelperKilled { what, signal } => self.killed.push((what, signal)),
+                    other => return other,
+                }
+            }
         }
 
         fn python(&mut self, program: &str) -> String {
@@ -589,6 +595,10 @@ print(os.listdir("/"), os.listdir("/dev"))
                 !makers(session.launcher.process.id()).contains(&nursery),
                 "it is still there"
             );
+            let told: Vec<i32> = session.killed.iter().map(|(_, signal)| *signal).collect();
+            // One that was stopped the launcher has ended itself.
+            let expected: &[i32] = if signal == Signal::KILL { &[9] } else { &[] };
+            assert_eq!(told, expected, "{:?}", session.killed);
         }
         Ok(())
     }

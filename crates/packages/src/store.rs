@@ -11,6 +11,7 @@
 //! to nobody else, or it is not used: what somebody else can write is not trusted.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -205,23 +206,34 @@ pub(crate) fn key(parts: &[&str]) -> String {
 
 /// A layer that is being written; what is left of it goes when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Draft(PathBuf);
+pub(crate) struct Draft {
+    path: PathBuf,
+    /// Tells other servers that this one still works on it; none where the file system has no locks.
+    _lock: Option<File>,
+}
 
 impl Draft {
     /// Where its files go; not there yet.
     pub(crate) fn site(&self) -> PathBuf {
-        self.0.join("site")
+        self.path.join("site")
     }
 }
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        if self.0.exists()
-            && let Err(error) = std::fs::remove_dir_all(&self.0)
+        if self.path.exists()
+            && let Err(error) = std::fs::remove_dir_all(&self.path)
         {
-            tracing::warn!(%error, path = %self.0.display(), "a draft of packages could not be removed");
+            tracing::warn!(%error, path = %self.path.display(), "a draft of packages could not be removed");
         }
     }
+}
+
+/// Locks a folder for as long as the result is held, unless somebody has.
+fn lock(folder: &Path) -> io::Result<File> {
+    let opened = File::open(folder)?;
+    rustix::fs::flock(&opened, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
+    Ok(opened)
 }
 
 impl Store {
@@ -256,16 +268,11 @@ impl Store {
         Ok(())
     }
 
-    /// Removes drafts of servers that are gone.
+    /// Removes drafts of servers that are gone. A process id would not tell: the server may be in another PID namespace.
     pub(crate) fn sweep(&self) {
         let drafts = self.root.join("drafts");
         for entry in std::fs::read_dir(drafts).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let pid = name
-                .to_str()
-                .and_then(|name| name.split('-').next())
-                .unwrap_or_default();
-            if !Path::new("/proc").join(pid).exists() || pid.is_empty() {
+            if lock(&entry.path()).is_ok() {
                 let _ = std::fs::remove_dir_all(entry.path());
             }
         }
@@ -304,7 +311,8 @@ impl Store {
         )?;
         let path = drafts.join(format!("{}-{:016x}", std::process::id(), u64::from_le_bytes(random)));
         step("make a folder", &path, std::fs::create_dir(&path))?;
-        Ok(Draft(path))
+        let lock = lock(&path).ok();
+        Ok(Draft { path, _lock: lock })
     }
 
     /// Makes a draft a layer, in one step. If the same layer has come meanwhile, that one stays.
@@ -313,22 +321,26 @@ impl Store {
         let site = folder.join("site");
         // An empty set of files is a layer too.
         if !draft.site().exists() {
-            step("make a folder", &draft.0, std::fs::create_dir(draft.site()))?;
+            step("make a folder", &draft.path, std::fs::create_dir(draft.site()))?;
         }
         let open = std::fs::Permissions::from_mode(0o755);
-        step("open a folder", &draft.0, std::fs::set_permissions(draft.site(), open))?;
-        write(&draft.0.join("layer"), layer)?;
-        let opened = step("open a folder", &draft.0, std::fs::File::open(&draft.0))?;
+        step(
+            "open a folder",
+            &draft.path,
+            std::fs::set_permissions(draft.site(), open),
+        )?;
+        write(&draft.path.join("layer"), layer)?;
+        let opened = step("open a folder", &draft.path, File::open(&draft.path))?;
         step(
             "write to the disk",
-            &draft.0,
+            &draft.path,
             rustix::fs::syncfs(&opened).map_err(io::Error::from),
         )?;
         let _one_at_a_time = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
         self.make_room_of(owner, key, layer)?;
         let layers = self.owner(owner).join("layers");
         step("make a folder", &layers, std::fs::create_dir_all(&layers))?;
-        match std::fs::rename(&draft.0, &folder) {
+        match std::fs::rename(&draft.path, &folder) {
             Ok(()) => Ok(site),
             Err(_) if self.layer(owner, key).is_some() => Ok(site),
             Err(source) => Err(StoreError::File {
@@ -582,7 +594,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::new(folder.path(), KeptMax::of_all(100));
         drop(store.draft().unwrap());
-        std::fs::create_dir(folder.path().join("packages/drafts/999999999-x")).unwrap();
+        std::fs::create_dir(folder.path().join("packages/drafts/1-x")).unwrap();
         store.sweep();
         assert_eq!(
             std::fs::read_dir(folder.path().join("packages/drafts"))

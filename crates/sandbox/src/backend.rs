@@ -291,8 +291,18 @@ pub enum EndReason {
     DiskFull,
     /// Its agent broke the protocol or ended by itself.
     AgentLost,
+    /// Its first process was killed from outside.
+    AgentKilled,
+    /// The kernel killed it, since the memory of the machine or of a control group around it ran out.
+    OuterMemory,
     /// The launcher that held it is gone.
     LauncherLost,
+    /// The launcher that held it was killed.
+    LauncherKilled,
+    /// The kernel killed the launcher that held it for memory.
+    LauncherOutOfMemory,
+    /// The launcher that held it hung, and was ended.
+    LauncherStuck,
     /// Whoever held it elsewhere ended it: its time there was over, or it was ended there.
     Expired,
 }
@@ -305,7 +315,13 @@ impl EndReason {
             Self::Closed => Code::NotFound,
             Self::OutOfMemory => Code::OutOfMemory,
             Self::DiskFull => Code::DiskFull,
-            Self::AgentLost | Self::LauncherLost => Code::SessionLost,
+            Self::AgentLost
+            | Self::AgentKilled
+            | Self::OuterMemory
+            | Self::LauncherLost
+            | Self::LauncherKilled
+            | Self::LauncherOutOfMemory
+            | Self::LauncherStuck => Code::SessionLost,
             Self::Expired => Code::Expired,
         }
     }
@@ -318,7 +334,22 @@ impl std::fmt::Display for EndReason {
             Self::OutOfMemory => "it was killed for memory",
             Self::DiskFull => "it was killed for more private files than it may have",
             Self::AgentLost => "its first process ended",
+            Self::AgentKilled => "its first process was killed from outside the sandbox",
+            Self::OuterMemory => {
+                "the kernel killed it because memory ran out around it: on the machine, or in the server's control group"
+            }
             Self::LauncherLost => "the process that held it ended",
+            Self::LauncherKilled => {
+                "the launcher, the process that held every sandbox, was killed from outside; another one takes its place"
+            }
+            Self::LauncherOutOfMemory => {
+                "the kernel killed the launcher, the process that held every sandbox, because memory ran out on the machine or \
+                 in the server's control group; another one takes its place"
+            }
+            Self::LauncherStuck => {
+                "the launcher, the process that held every sandbox, did not answer (it was stopped, or hung in the kernel) and \
+                 was ended; another one takes its place"
+            }
             Self::Expired => "it expired or was ended where it ran",
         })
     }

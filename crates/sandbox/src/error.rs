@@ -223,6 +223,13 @@ impl From<SandboxError> for Failure {
             SandboxError::Unavailable { remedy, .. } => Self::new(Code::BackendUnavailable, message, remedy),
             SandboxError::Refused(failure) => *failure,
             SandboxError::Image { remedy, .. } => Self::new(Code::ImageUnavailable, message, remedy),
+            // The system makes no more processes.
+            SandboxError::Spawn { source, .. } if source.kind() == std::io::ErrorKind::WouldBlock => Self::new(
+                Code::LimitReached,
+                message,
+                "a limit of processes is reached, of the sandbox or around the server: end programs, close sandboxes that are no \
+                 longer needed, and call again",
+            ),
             SandboxError::Spawn { .. } => Self::new(
                 Code::LanguageUnavailable,
                 message,
@@ -363,6 +370,18 @@ fn describe(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_for_which_there_is_no_process_left_is_no_missing_program() {
+        let failed = |kind: std::io::ErrorKind| {
+            Failure::from(SandboxError::Spawn {
+                program: "python3".to_owned(),
+                source: kind.into(),
+            })
+        };
+        assert_eq!(failed(std::io::ErrorKind::WouldBlock).code, Code::LimitReached);
+        assert_eq!(failed(std::io::ErrorKind::NotFound).code, Code::LanguageUnavailable);
+    }
 
     #[test]
     fn every_code_has_the_name_that_serde_writes() {

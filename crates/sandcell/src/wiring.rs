@@ -21,6 +21,7 @@ pub(crate) mod packages;
 mod select;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sandcell_engine::{AbsentLanguage, Engine, EngineConfig, EventKind, SecurityEvent, Witnesses};
 use sandcell_languages::Detected;
@@ -107,6 +108,11 @@ impl Launcher {
     }
 }
 
+/// The most threads for blocking work.
+const BLOCKING_THREADS_MAX: usize = 64;
+/// How long one stays without work: for good.
+const BLOCKING_THREADS_STAY: Duration = Duration::from_secs(1 << 31);
+
 /// An async runtime for one command.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     let failed = |error: std::io::Error| {
@@ -117,14 +123,18 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
              filter of system calls forbids clone3 otherwise than by ENOSYS",
         )
     };
-    // Later one that cannot be started would end the program in the middle of something.
+    // Work that no thread can be started for panics; with one that stays it waits. Processes may run out later.
     std::thread::Builder::new().spawn(|| ()).map_err(failed)?;
     // One thread: what the server does itself is little, requests are taken up in the order in which they come, and
     // no call pays for waking another thread. Pictures and host files are read on threads of their own.
-    tokio::runtime::Builder::new_current_thread()
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .thread_keep_alive(BLOCKING_THREADS_STAY)
         .enable_all()
         .build()
-        .map_err(failed)
+        .map_err(failed)?;
+    drop(runtime.spawn_blocking(|| ()));
+    Ok(runtime)
 }
 
 /// Finds the languages of this machine. Runs each interpreter once, for some milliseconds, unless it is remembered.

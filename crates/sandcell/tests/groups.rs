@@ -126,7 +126,8 @@ fn in_use() -> BTreeSet<PathBuf> {
             .strip_prefix("sandcell-")
             .into_iter()
             .flat_map(|rest| rest.split('-'));
-        parts.clone().count() == 3 && parts.all(|part| part.parse::<u64>().is_ok())
+        // The launcher's process id, something random, and the sandbox's number.
+        parts.clone().count() == 3 && parts.step_by(2).all(|part| part.parse::<u64>().is_ok())
     };
     let all = folders(Path::new(TOP)).into_iter().filter(of_a_sandbox);
     all.map(|folder| folder.parent().unwrap().to_owned()).collect()

@@ -148,7 +148,9 @@ impl Machine {
 
     /// A sandbox that could not be made: if the machine lacks something, which limit that is.
     pub(super) fn step_failed(self, error: StepError) -> SandboxError {
-        if is_lack(error.errno) {
+        let forbidden =
+            error.errno == libc_errno::ENOSPC && self.namespaces().is_some_and(|bound| bound.sandboxes == 0);
+        if is_lack(error.errno) && !forbidden {
             self.lacking(&error.step, error.errno)
         } else {
             super::report::step_failed(error)
@@ -167,6 +169,10 @@ impl Machine {
     }
 
     fn lacking(self, step: &str, errno: i32) -> SandboxError {
+        // Several limits count processes, and the nearest one is named.
+        if let Some(refused) = super::report::no_process(Some(errno)) {
+            return refused;
+        }
         let said = io::Error::from_raw_os_error(errno);
         let capacity = self.capacity(0);
         let bound = |name: &str| {
@@ -180,7 +186,6 @@ impl Machine {
                 "open files of this machine (fs.file-max)".to_owned(),
                 "`sudo sysctl -w fs.file-max=1000000`".to_owned(),
             )),
-            libc_errno::EAGAIN => bound("processes"),
             libc_errno::ENOSPC if step.contains("namespace") => bound("namespaces"),
             libc_errno::ENOMEM | libc_errno::ENOBUFS => bound("memory"),
             _ => None,

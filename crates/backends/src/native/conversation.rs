@@ -1,27 +1,34 @@
 //! The conversation with the launcher: requests out, answers and ends in, matched by number.
 
+mod life;
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use sandcell_jail::lane::Lane;
-use sandcell_jail::launcher::Launcher;
+use sandcell_jail::launcher::{Launcher, Process};
+use sandcell_jail::oom;
 use sandcell_jail::spec::{Request, Template};
-use sandcell_jail::wire::{self, FromLauncher, Report, StepError, ToLauncher};
+use sandcell_jail::wire::{self, FromLauncher, Killer, Report, StepError, ToLauncher};
 use sandcell_sandbox::{EndReason, Ended, SandboxError, Usage};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::timeout;
 
 use super::{NativeBackend, report};
+use life::{attend, listen, reap};
 
 /// How long the launcher may take to get ready.
 const CONFIGURE_DEADLINE: Duration = Duration::from_secs(10);
 /// How long it may take to say what a sandbox uses.
 const USAGE_DEADLINE: Duration = Duration::from_secs(5);
+/// The same for one that is doubted.
+const DOUBTED_DEADLINE: Duration = Duration::from_millis(100);
 
 /// How long it may take to show a folder in a sandbox.
 const ATTACH_DEADLINE: Duration = Duration::from_secs(10);
@@ -47,8 +54,19 @@ pub(super) enum Answer {
     Made(Option<String>),
     /// It is not, and nothing is left.
     Failed(StepError),
-    /// The launcher has ended.
+    /// The launcher has ended, or may hang. Another one takes its place.
     LauncherLost,
+}
+
+/// How the launcher is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Health {
+    /// As far as anybody knows.
+    Well,
+    /// It may hang: nothing more is asked of it that another one can do.
+    Doubted,
+    /// It is gone, for this reason, and so are its sandboxes.
+    Over(EndReason),
 }
 
 #[derive(Debug)]
@@ -67,9 +85,22 @@ pub(super) struct Conversation {
     /// Message borders are kept (it is a packet socket); tokio only tells when it is ready.
     socket: UnixStream,
     jails: Mutex<HashMap<u64, Entry>>,
-    /// Flips to true when the launcher has ended.
-    over: watch::Sender<bool>,
-    process: sandcell_jail::launcher::Process,
+    /// The warmed parents that live; dropping one's end tells of its.
+    parents: Mutex<HashMap<u64, oneshot::Sender<()>>>,
+    health: watch::Sender<Health>,
+    process: Process,
+    /// Whether the process was waited for.
+    reaped: watch::Sender<bool>,
+    /// Whether it said anything since somebody last looked.
+    heard: AtomicBool,
+    /// It was asked for something.
+    asked: Notify,
+    /// It was asked for something and has said nothing since.
+    owes: AtomicBool,
+    /// Why this server has ended it.
+    sentence: OnceLock<EndReason>,
+    /// What the kernel kills for memory beside it.
+    kills: Mutex<oom::Kills>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -88,51 +119,52 @@ impl Conversation {
         let conversation = Arc::new(Self {
             socket: UnixStream::from_std(socket).map_err(setup)?,
             jails: Mutex::new(HashMap::new()),
-            over: watch::Sender::new(false),
+            parents: Mutex::new(HashMap::new()),
+            health: watch::Sender::new(Health::Well),
             process: launcher.process,
+            reaped: watch::Sender::new(false),
+            heard: AtomicBool::new(false),
+            asked: Notify::new(),
+            owes: AtomicBool::new(false),
+            sentence: OnceLock::new(),
+            kills: Mutex::new(oom::Kills::from_now()),
         });
-        conversation
-            .send(&ToLauncher::Configure(template), &[])
-            .await
-            .map_err(setup)?;
+        tokio::spawn(reap(Arc::clone(&conversation)));
         let mut buffer = Vec::new();
-        let answer = timeout(CONFIGURE_DEADLINE, conversation.receive(&mut buffer)).await;
-        let found = match answer {
-            Ok(Ok(Some((FromLauncher::Configured(found), _)))) => found,
-            Ok(Ok(Some((FromLauncher::Refused(error), _)))) => return Err(report::step_failed(error)),
-            Ok(Err(source)) => return Err(setup(source)),
-            Ok(Ok(None)) => {
-                let _ = conversation.process.wait();
-                return Err(NativeBackend::unavailable("its launcher ended while it was configured"));
-            }
-            Ok(Ok(Some(_))) => return Err(NativeBackend::unavailable("its launcher said what it was not asked")),
-            Err(_) => return Err(NativeBackend::unavailable("its launcher did not answer in time")),
-        };
-        let listener = Arc::downgrade(&conversation);
-        tokio::spawn(async move {
-            let mut buffer = buffer;
-            // The strong reference lives only while a message is waited for; hanging up wakes this through the socket.
-            while let Some(conversation) = listener.upgrade() {
-                match conversation.receive(&mut buffer).await {
-                    Ok(Some((message, descriptors))) => conversation.take(message, descriptors),
-                    // What this process lacks for a moment, or cannot read, is no reason to give up every sandbox.
-                    Err(error) if !wire::is_gone(&error) => {
-                        tracing::warn!(%error, "a message of the launcher could not be taken");
-                        tokio::time::sleep(TAKE_AGAIN).await;
-                    }
-                    Ok(None) | Err(_) => {
-                        conversation.lost();
-                        return;
-                    }
-                }
-            }
-        });
+        let found = conversation.configure(template, &mut buffer).await;
+        if found.is_err() {
+            // One that refused has ended by itself; one that hangs has not.
+            conversation.destroy(EndReason::LauncherLost).await;
+        }
+        let found = found?;
+        tokio::spawn(attend(Arc::downgrade(&conversation)));
+        tokio::spawn(listen(Arc::downgrade(&conversation), buffer));
         Ok((conversation, found))
     }
 
+    async fn configure(&self, template: Template, buffer: &mut Vec<u8>) -> Result<Report, SandboxError> {
+        let setup = |source| SandboxError::Setup {
+            step: "talk to the launcher".to_owned(),
+            source,
+        };
+        let unavailable = |reason: &str| Err(NativeBackend::unavailable(reason));
+        self.send(&ToLauncher::Configure(template), &[]).await.map_err(setup)?;
+        match timeout(CONFIGURE_DEADLINE, self.receive(buffer)).await {
+            Ok(Ok(Some((FromLauncher::Configured(found), _)))) => Ok(found),
+            Ok(Ok(Some((FromLauncher::Refused(error), _)))) => Err(report::step_failed(error)),
+            Ok(Err(source)) => Err(setup(source)),
+            Ok(Ok(None)) => unavailable("its launcher ended while it was configured"),
+            Ok(Ok(Some(_))) => unavailable("its launcher said what it was not asked"),
+            Err(_) => unavailable("its launcher did not answer in time"),
+        }
+    }
+
+    /// Sends a message to which something must be heard.
     async fn send(&self, message: &ToLauncher, descriptors: &[OwnedFd]) -> std::io::Result<()> {
         let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         let attempt = || wire::send(self.socket.as_fd(), message, &borrowed);
+        // One that hangs reads nothing, so that there may be no room to ask.
+        self.expect_word();
         self.socket.async_io(Interest::WRITABLE, attempt).await
     }
 
@@ -145,6 +177,8 @@ impl Conversation {
     }
 
     fn take(&self, message: FromLauncher, descriptors: Vec<OwnedFd>) {
+        self.heard.store(true, Ordering::Release);
+        self.owes.store(false, Ordering::Release);
         let mut jails = lock(&self.jails);
         match message {
             FromLauncher::Made { id, folder } => {
@@ -163,13 +197,16 @@ impl Conversation {
                 out_of_memory,
                 disk_full,
                 asked,
+                killed,
             } => {
                 if let Some(entry) = jails.remove(&id) {
-                    let reason = match (out_of_memory, disk_full, asked) {
-                        (true, _, _) => EndReason::OutOfMemory,
-                        (false, true, _) => EndReason::DiskFull,
-                        (false, false, true) => EndReason::Closed,
-                        (false, false, false) => EndReason::AgentLost,
+                    let reason = match (killed, out_of_memory, disk_full, asked) {
+                        (Some(Killer::OuterMemory), ..) => EndReason::OuterMemory,
+                        (_, true, _, _) => EndReason::OutOfMemory,
+                        (_, false, true, _) => EndReason::DiskFull,
+                        (_, false, false, true) => EndReason::Closed,
+                        (Some(Killer::Unknown), ..) => EndReason::AgentKilled,
+                        (None, false, false, false) => EndReason::AgentLost,
                     };
                     entry.stage.send_replace(Stage::Ended(Ended { reason }));
                 }
@@ -203,24 +240,18 @@ impl Conversation {
                     }
                 }
             }
-            FromLauncher::Cooled { parent, error } => match error {
-                Some(error) => tracing::warn!("a warmed interpreter could not be had: {error}"),
-                None => tracing::debug!(parent, "a warmed interpreter has ended"),
-            },
-            FromLauncher::Configured(_) | FromLauncher::Refused(_) => {}
+            FromLauncher::Cooled { parent, error } => {
+                lock(&self.parents).remove(&parent);
+                match error {
+                    Some(error) => tracing::warn!("a warmed interpreter could not be had: {error}"),
+                    None => tracing::debug!(parent, "a warmed interpreter has ended"),
+                }
+            }
+            FromLauncher::HelperKilled { what, signal } => {
+                tracing::warn!("{what} was killed by signal {signal}{}", self.killer(signal));
+            }
+            FromLauncher::Pong {} | FromLauncher::Configured(_) | FromLauncher::Refused(_) => {}
         }
-    }
-
-    /// The launcher is gone, and with it every sandbox.
-    fn lost(&self) {
-        let ended = Stage::Ended(Ended {
-            reason: EndReason::LauncherLost,
-        });
-        for (_, entry) in lock(&self.jails).drain() {
-            entry.stage.send_replace(ended.clone());
-        }
-        self.over.send_replace(true);
-        let _ = self.process.wait();
     }
 
     /// How many jails there are, and are being made.
@@ -228,9 +259,9 @@ impl Conversation {
         u64::try_from(lock(&self.jails).len()).unwrap_or(u64::MAX)
     }
 
-    /// Whether the launcher has ended.
-    pub(super) fn is_over(&self) -> bool {
-        *self.over.borrow()
+    /// Has it remove what a launcher left that ended late.
+    pub(super) fn sweep(&self) {
+        let _ = wire::send(self.socket.as_fd(), &ToLauncher::Sweep {}, &[]);
     }
 
     /// Asks for a jail. The agent's two descriptors go to it.
@@ -242,9 +273,6 @@ impl Conversation {
         entered_by: Option<u64>,
         descriptors: [OwnedFd; 2],
     ) -> Result<Jail, SandboxError> {
-        if self.is_over() {
-            return Err(NativeBackend::unavailable("its launcher has ended"));
-        }
         let (stage, seen) = watch::channel(Stage::Making);
         let (entering, entered) = entered_by
             .map(|parent| {
@@ -262,6 +290,11 @@ impl Conversation {
                 entering: entering.into_iter().collect(),
             },
         );
+        if let Health::Over(reason) = self.health()
+            && let Some(entry) = lock(&self.jails).remove(&id)
+        {
+            entry.stage.send_replace(Stage::Ended(Ended { reason }));
+        }
         let jail = Jail {
             id,
             conversation: Arc::clone(self),
@@ -283,37 +316,28 @@ impl Conversation {
         Ok(jail)
     }
 
-    /// Starts a warmed parent; its control channel's two descriptors go to it.
+    /// Starts a warmed parent; its control channel's two descriptors go to it. The result tells of its end, by an error.
     pub(super) async fn warm(
         &self,
         parent: u64,
         argv: Vec<String>,
         folders: Vec<PathBuf>,
         descriptors: [OwnedFd; 2],
-    ) -> Result<(), SandboxError> {
+    ) -> Result<oneshot::Receiver<()>, SandboxError> {
+        let (lives, ended) = oneshot::channel();
+        lock(&self.parents).insert(parent, lives);
         self.send(&ToLauncher::Warm { parent, argv, folders }, &descriptors)
             .await
             .map_err(|source| SandboxError::Setup {
                 step: "ask the launcher for a warmed interpreter".to_owned(),
                 source,
-            })
+            })?;
+        Ok(ended)
     }
 
     /// Ends a warmed parent, if there is room to say so; it ends with the launcher in any case.
     pub(super) fn cool(&self, parent: u64) {
         let _ = wire::send(self.socket.as_fd(), &ToLauncher::Cool { parent }, &[]);
-    }
-
-    /// The launcher sees the end of the stream, removes every sandbox and exits; we see its exit.
-    pub(super) fn hang_up(&self) {
-        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
-    }
-
-    /// Hangs up and waits until the launcher has removed everything and ended.
-    pub(super) async fn end(&self) {
-        self.hang_up();
-        let mut over = self.over.subscribe();
-        let _ = over.wait_for(|over| *over).await;
     }
 }
 
@@ -331,7 +355,20 @@ impl Jail {
     /// Waits until it is made, or not.
     pub(super) async fn made(&self) -> Answer {
         let mut stage = self.stage.clone();
-        match stage.wait_for(|stage| !matches!(stage, Stage::Making)).await.as_deref() {
+        let made = stage.wait_for(|stage| !matches!(stage, Stage::Making));
+        // Another launcher makes it sooner, unless this one was doubted before and is asked all the same.
+        let given_up = async {
+            match self.conversation.health() {
+                Health::Well => drop(self.conversation.unfit().await),
+                Health::Doubted | Health::Over(_) => self.conversation.over().await,
+            }
+        };
+        let made = tokio::select! {
+            biased;
+            made = made => made,
+            () = given_up => return Answer::LauncherLost,
+        };
+        match made.as_deref() {
             Ok(Stage::Made(folder)) => Answer::Made(folder.clone()),
             Ok(Stage::Failed(error)) => Answer::Failed(error.clone()),
             Ok(Stage::Ending(_) | Stage::Ended(_) | Stage::Making) | Err(_) => Answer::LauncherLost,
@@ -457,8 +494,16 @@ impl Jail {
             .send(&ToLauncher::Usage { id: self.id }, &[])
             .await
             .map_err(|_| gone())?;
-        match timeout(USAGE_DEADLINE, receiver).await {
-            Ok(Ok(Some(usage))) => Ok(Usage {
+        let well = self.conversation.health() == Health::Well;
+        let answer = tokio::select! {
+            biased;
+            answer = receiver => answer,
+            // No call waits for numbers.
+            _ = self.conversation.unfit(), if well => Ok(None),
+            () = tokio::time::sleep(if well { USAGE_DEADLINE } else { DOUBTED_DEADLINE }) => Ok(None),
+        };
+        match answer {
+            Ok(Some(usage)) => Ok(Usage {
                 memory: usage.memory,
                 memory_peak: usage.memory_peak,
                 cpu_us: usage.cpu_us,
@@ -467,8 +512,10 @@ impl Jail {
                 process_events: usage.process_events,
                 ..Usage::default()
             }),
-            Ok(Ok(None) | Err(_)) => Err(gone()),
-            Err(_) => Err(NativeBackend::unavailable("its launcher did not answer in time")),
+            Ok(None) if self.has_ended().is_none() => {
+                Err(NativeBackend::unavailable("its launcher did not answer in time"))
+            }
+            Ok(None) | Err(_) => Err(gone()),
         }
     }
 }

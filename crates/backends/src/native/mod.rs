@@ -7,6 +7,8 @@ mod capacity;
 mod cause;
 mod conversation;
 mod facts;
+mod launchers;
+mod liveness;
 mod options;
 mod parent;
 mod report;
@@ -15,15 +17,16 @@ mod sandbox;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use sandcell_agent::client::AgentClient;
 use sandcell_agent::server::{ServeEnd, ServerConfig, serve_beside};
 use sandcell_jail::lane::Lane;
 use sandcell_jail::launcher::{self, Launcher};
+use sandcell_jail::oom;
 use sandcell_jail::open_files::OpenFiles;
 use sandcell_jail::spec::{Request, Template};
 use sandcell_sandbox::{
@@ -37,17 +40,15 @@ use tokio::time::timeout;
 use capacity::Machine;
 use conversation::{Answer, Conversation};
 use facts::Facts;
+use launchers::{Launchers, Terms};
 use sandbox::NativeSandbox;
 
 /// The name in settings and results.
 pub const NAME: &str = "native";
 /// How long a jail may take.
 const CREATE_DEADLINE: Duration = Duration::from_secs(20);
-/// How long everything may take to end.
-const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
-
-/// A launcher that ends sooner than this after it took the place of another is not replaced.
-const RESTART_PAUSE: Duration = Duration::from_secs(5);
+/// How often a sandbox is begun whose launcher is lost while it is made. Nobody has seen it, so nothing is lost with it.
+const CREATE_ATTEMPTS: u32 = 4;
 
 /// Runs the launcher if this process was started as one, and then does not return. Call it first in `main`.
 pub fn become_launcher_if_asked() {
@@ -118,14 +119,7 @@ pub struct NativeConfig {
 /// Makes native sandboxes.
 #[derive(Debug)]
 pub struct NativeBackend {
-    conversation: RwLock<Arc<Conversation>>,
-    /// When a launcher was started in place of one that had ended. Held while that is done.
-    restarted: tokio::sync::Mutex<Option<Instant>>,
-    /// Nothing is made any more.
-    closed: AtomicBool,
-    template: Template,
-    isolation_min: Level,
-    limits_min: Degree,
+    launchers: Arc<Launchers>,
     isolation: Isolation,
     layers: Vec<LayerReport>,
     left_out: Vec<LeftOut>,
@@ -147,6 +141,7 @@ impl NativeBackend {
     /// [`SandboxError::Isolation`] names the missing layer and what mends it.
     pub async fn start(launcher: Launcher, config: NativeConfig) -> Result<Arc<Self>, SandboxError> {
         OpenFiles::raise();
+        oom::protect_self();
         let template = Template {
             trees: config.trees,
             config: config.config,
@@ -159,17 +154,17 @@ impl NativeBackend {
         };
         let facts = Facts::read();
         report::check_limits(&facts)?;
-        let (conversation, found) = Conversation::open(launcher, template.clone()).await?;
-        report::check_floor(&found, &facts, config.isolation_min, config.limits_min)?;
-        let layers = report::layers(&found, &facts);
-        let isolation = report::isolation(&found, &layers);
-        Ok(Arc::new_cyclic(|me| Self {
-            conversation: RwLock::new(conversation),
-            restarted: tokio::sync::Mutex::new(None),
-            closed: AtomicBool::new(false),
+        let terms = Terms {
             template,
             isolation_min: config.isolation_min,
             limits_min: config.limits_min,
+        };
+        let (conversation, found) = Conversation::open(launcher, terms.template.clone()).await?;
+        terms.check(&found, &facts)?;
+        let layers = report::layers(&found, &facts);
+        let isolation = report::isolation(&found, &layers);
+        Ok(Arc::new_cyclic(|me| Self {
+            launchers: Launchers::new(conversation, terms, isolation.clone()),
             isolation,
             layers,
             left_out: report::left_out(&found),
@@ -180,50 +175,6 @@ impl NativeBackend {
             machine: Machine::new(&found),
             making: watch::Sender::new(0),
         }))
-    }
-
-    fn current(&self) -> Arc<Conversation> {
-        Arc::clone(&self.conversation.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// The conversation with a launcher that lives. One that was killed took its sandboxes along and is replaced, if the
-    /// machine still gives what the first one found.
-    async fn conversation(&self) -> Result<Arc<Conversation>, SandboxError> {
-        let current = self.current();
-        if !current.is_over() {
-            return Ok(current);
-        }
-        let mut restarted = self.restarted.lock().await;
-        let current = self.current();
-        if !current.is_over() {
-            return Ok(current);
-        }
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Self::unavailable("it was shut down"));
-        }
-        if restarted.is_some_and(|at| at.elapsed() < RESTART_PAUSE) {
-            return Err(Self::unavailable(
-                "its launcher has ended, and so has the one in its place",
-            ));
-        }
-        *restarted = Some(Instant::now());
-        tracing::warn!("the launcher of sandboxes has ended; another one is started");
-        let launcher = launcher::start().map_err(|source| SandboxError::Setup {
-            step: "start another launcher".to_owned(),
-            source,
-        })?;
-        let (conversation, found) = Conversation::open(launcher, self.template.clone()).await?;
-        let facts = Facts::read();
-        report::check_floor(&found, &facts, self.isolation_min, self.limits_min)?;
-        let layers = report::layers(&found, &facts);
-        if report::isolation(&found, &layers) != self.isolation {
-            conversation.hang_up();
-            return Err(Self::unavailable(
-                "its launcher has ended, and another one would isolate otherwise than this server says",
-            ));
-        }
-        *self.conversation.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&conversation);
-        Ok(conversation)
     }
 
     /// The image of this name, where sandboxes can be made of images.
@@ -256,67 +207,13 @@ impl NativeBackend {
         }
     }
 
-    async fn make(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
-        let image = match &spec.image {
-            Some(name) => Some(self.image(name).await?),
-            None => None,
-        };
-        let (ours, theirs) = agent_socket().map_err(|source| SandboxError::Setup {
-            step: "make the agent's socket".to_owned(),
-            source,
-        })?;
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        // From here on dropping the jail's handle ends the jail, also if this future is dropped.
-        let jail = self
-            .conversation()
-            .await?
-            .make(
-                id,
-                request(&spec.limits),
-                image.as_ref().map(|image| image.root.clone()),
-                spec.entered_by.filter(|_| image.is_none() && self.enterable),
-                theirs,
-            )
-            .await?;
-        if let Some(caller) = spec.caller {
-            jail.belongs_to(caller);
-        }
-        if spec.ahead {
-            jail.comes_last(true);
-        }
-        let folder = match timeout(CREATE_DEADLINE, jail.made()).await {
-            Ok(Answer::Made(folder)) => folder,
-            Ok(Answer::Failed(error)) => return Err(self.machine.step_failed(error)),
-            Ok(Answer::LauncherLost) => return Err(Self::unavailable("its launcher has ended")),
-            Err(_) => {
-                return Err(Self::unavailable(format!(
-                    "no sandbox was ready within {CREATE_DEADLINE:?}"
-                )));
-            }
-        };
-        let (reader, writer) = ours.into_split();
-        let client = AgentClient::connect(reader, writer).await?;
-        if let Some(lane) = jail.take_lane() {
-            client.use_lane(lane);
-        }
-        Ok(Arc::new(NativeSandbox::new(
-            jail,
-            client,
-            self.isolation.clone(),
-            match &image {
-                Some(image) => environment_of_image(spec, image),
-                None => environment(spec, folder.as_deref()),
-            },
-            spec.limits.memory,
-            image,
-        )))
-    }
-
     fn unavailable(reason: impl Into<String>) -> SandboxError {
         SandboxError::Unavailable {
             backend: NAME.to_owned(),
             reason: reason.into(),
-            remedy: "restart the server; `sandcell doctor` on the host says what this machine lacks".to_owned(),
+            remedy: "call again in a few seconds: the server replaces what it has lost by itself; if this stays, `sandcell doctor` \
+                     on the host says what the machine lacks"
+                .to_owned(),
         }
     }
 }
@@ -431,7 +328,7 @@ fn environment_of_image(spec: &SandboxSpec, image: &Image) -> BTreeMap<String, S
 
 impl Drop for NativeBackend {
     fn drop(&mut self) {
-        self.current().hang_up();
+        self.launchers.close();
     }
 }
 
@@ -478,24 +375,92 @@ impl Backend for NativeBackend {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let folders = attached.iter().map(|folder| sandbox::whole_path(folder));
         let folders = folders.collect::<Result<Vec<_>, _>>()?;
-        parent::start(self.conversation().await?, number, argv, folders).await
+        parent::start(self.launchers.get().await?, number, argv, folders).await
     }
 
     fn capacity(&self) -> Option<Capacity> {
-        Some(self.machine.capacity(self.current().count()))
+        Some(self.machine.capacity(self.launchers.count()))
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
         let _making = self.begin_making(spec.ahead).await?;
-        self.make(spec).await.map_err(|error| self.machine.name_limit(error))
+        let image = match &spec.image {
+            Some(name) => Some(self.image(name).await?),
+            None => None,
+        };
+        for _ in 0..CREATE_ATTEMPTS {
+            let made = self.attempt(spec, image.as_ref()).await;
+            if let Some(made) = made.map_err(|error| self.machine.name_limit(error))? {
+                return Ok(Arc::new(made));
+            }
+        }
+        Err(Self::unavailable(format!(
+            "each of {CREATE_ATTEMPTS} launchers was lost while it made this sandbox"
+        )))
     }
 
     async fn shutdown(&self) {
-        self.closed.store(true, Ordering::Release);
-        // A launcher that is just being started ends as well.
-        let _none_starts = self.restarted.lock().await;
-        if timeout(SHUTDOWN_DEADLINE, self.current().end()).await.is_err() {
-            tracing::warn!("sandboxes did not end within {SHUTDOWN_DEADLINE:?}");
+        self.launchers.shut_down().await;
+    }
+}
+
+impl NativeBackend {
+    /// Makes a sandbox; none if the launcher was lost meanwhile.
+    async fn attempt(&self, spec: &SandboxSpec, image: Option<&Image>) -> Result<Option<NativeSandbox>, SandboxError> {
+        let (ours, theirs) = agent_socket().map_err(|source| SandboxError::Setup {
+            step: "make the agent's socket".to_owned(),
+            source,
+        })?;
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let conversation = self.launchers.get().await?;
+        // From here on dropping the jail's handle ends the jail, also if this future is dropped.
+        let asked = conversation
+            .make(
+                id,
+                request(&spec.limits),
+                image.map(|image| image.root.clone()),
+                spec.entered_by.filter(|_| image.is_none() && self.enterable),
+                theirs,
+            )
+            .await;
+        let jail = match asked {
+            Err(_) if conversation.is_lost().await => return Ok(None),
+            asked => asked?,
+        };
+        if let Some(caller) = spec.caller {
+            jail.belongs_to(caller);
         }
+        if spec.ahead {
+            jail.comes_last(true);
+        }
+        let folder = match timeout(CREATE_DEADLINE, jail.made()).await {
+            Ok(Answer::Made(folder)) => folder,
+            Ok(Answer::Failed(error)) => return Err(self.machine.step_failed(error)),
+            Ok(Answer::LauncherLost) => return Ok(None),
+            Err(_) => {
+                return Err(Self::unavailable(format!(
+                    "no sandbox was ready within {CREATE_DEADLINE:?}"
+                )));
+            }
+        };
+        let (reader, writer) = ours.into_split();
+        let client = match AgentClient::connect(reader, writer).await {
+            Err(_) if conversation.is_lost().await => return Ok(None),
+            client => client?,
+        };
+        if let Some(lane) = jail.take_lane() {
+            client.use_lane(lane);
+        }
+        Ok(Some(NativeSandbox::new(
+            jail,
+            client,
+            self.isolation.clone(),
+            match image {
+                Some(image) => environment_of_image(spec, image),
+                None => environment(spec, folder.as_deref()),
+            },
+            spec.limits.memory,
+            image.cloned(),
+        )))
     }
 }

@@ -37,19 +37,32 @@ pub(super) async fn start(
     let (our_input, their_output) = pipes().map_err(setup)?;
     let writer = pipe::Sender::from_owned_fd(our_output).map_err(setup)?;
     let mut reader = pipe::Receiver::from_owned_fd(our_input).map_err(setup)?;
-    conversation
+    let ended = conversation
         .warm(number, argv.to_vec(), folders, [their_input, their_output])
         .await?;
     let (sender, events) = mpsc::channel(EVENTS);
+    let launcher = Arc::clone(&conversation);
     let reading = tokio::spawn(async move {
         let mut buffer = vec![0; PIECE];
-        while let Ok(count @ 1..) = reader.read(&mut buffer).await {
+        loop {
+            let read = tokio::select! {
+                read = reader.read(&mut buffer) => read,
+                // Its children enter no sandbox of another launcher.
+                _ = launcher.unfit() => return,
+            };
+            let Ok(count @ 1..) = read else { break };
             let bytes = Bytes::copy_from_slice(buffer.get(..count).unwrap_or_default());
             let channel = Channel::Control;
             if sender.send(ProcessEvent::Output { channel, bytes }).await.is_err() {
                 return;
             }
         }
+        // One that waits to fork has closed its channel. That no more comes is its end.
+        tokio::select! {
+            _ = ended => {}
+            _ = launcher.unfit() => {}
+        }
+        drop(sender);
     });
     let handle = ParentHandle {
         conversation,

@@ -1,9 +1,10 @@
 //! What this machine gives, layer by layer, in words: why something is missing and what mends it.
 
+use sandcell_jail::outer::nearest_process_limit;
 use sandcell_jail::plan::LAYERS;
 use sandcell_jail::process_level;
 use sandcell_jail::wire::{Report, StepError};
-use sandcell_sandbox::{Degree, Isolation, LayerReport, LayerState, LeftOut, Level, SandboxError};
+use sandcell_sandbox::{Code, Degree, Failure, Isolation, LayerReport, LayerState, LeftOut, Level, SandboxError};
 
 use super::NAME;
 use super::cause::{self, Cause};
@@ -233,9 +234,43 @@ pub(super) fn check_floor(
     }
 }
 
+/// A step of the server's that failed.
+pub(super) fn failed(step: &str, source: std::io::Error) -> SandboxError {
+    let number = source.raw_os_error();
+    no_process(number).unwrap_or_else(|| SandboxError::Setup {
+        step: step.to_owned(),
+        source,
+    })
+}
+
+/// What it means that the system makes no more processes. The limits of a sandbox itself leave room for making it.
+pub(super) fn no_process(errno: Option<i32>) -> Option<SandboxError> {
+    (errno == Some(rustix::io::Errno::AGAIN.raw_os_error())).then(|| {
+        let failure = match nearest_process_limit() {
+            Some(limit) => Failure::new(
+                Code::LimitReached,
+                format!(
+                    "no process could be started for a sandbox: {} allows {} processes and threads, and {} are in use",
+                    limit.of, limit.max, limit.used
+                ),
+                format!(
+                    "close sandboxes that are no longer needed and call again; or {}",
+                    limit.remedy
+                ),
+            ),
+            None => Failure::new(
+                Code::LimitReached,
+                "no process could be started for a sandbox: a limit of processes around the server is reached",
+                "close sandboxes that are no longer needed and call again",
+            ),
+        };
+        SandboxError::Refused(Box::new(failure))
+    })
+}
+
 /// A step of the launcher's or a sandbox's set-up that failed, with its cause as far as this host tells it.
 pub(super) fn step_failed(error: StepError) -> SandboxError {
-    refusal(error, &Facts::read())
+    no_process(Some(error.errno)).unwrap_or_else(|| refusal(error, &Facts::read()))
 }
 
 fn refusal(error: StepError, facts: &Facts) -> SandboxError {
@@ -376,6 +411,21 @@ mod tests {
     fn plan_layers() -> Vec<Option<String>> {
         let named = LAYERS.iter().map(|layer| Some((*layer).to_owned()));
         named.chain([None, Some("memory".to_owned())]).collect()
+    }
+
+    #[test]
+    fn a_limit_of_processes_is_named_with_what_raises_it() {
+        for layer in [None, Some("user_namespace".to_owned())] {
+            let error = StepError {
+                step: "start a process".to_owned(),
+                layer,
+                errno: 11,
+            };
+            let failure = Failure::from(step_failed(error));
+            assert_eq!(failure.code, Code::LimitReached);
+            assert!(failure.message.contains("allows"), "{failure:?}");
+            assert!(failure.remedy.contains("raise"), "{failure:?}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandcell_agent::client::AgentClient;
+use sandcell_agent::client::{AgentClient, AgentEnd};
 use sandcell_jail::plan::{self, ATTACHMENTS};
 use sandcell_sandbox::{
     ByteSize, Command, EndReason, Ended, Files, Forward, Image, Isolation, Level, Process, Sandbox, SandboxError, Usage,
@@ -17,6 +17,9 @@ use super::conversation::Jail;
 
 /// How long an end may take.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How long the launcher may take to say how a sandbox ended whose agent has hung up.
+const END_KNOWN_DEADLINE: Duration = Duration::from_millis(500);
 
 /// How long a child of a warmed parent may take to be there.
 const ADOPT_DEADLINE: Duration = Duration::from_secs(10);
@@ -208,7 +211,13 @@ impl Sandbox for NativeSandbox {
         tokio::select! {
             biased;
             ended = self.jail.ending() => ended,
-            _ = self.client.closed() => {
+            end = self.client.closed() => {
+                // Most likely its process is gone, and the launcher knows how. One that only closed its stream is ended.
+                if !matches!(end, AgentEnd::Breach(_))
+                    && let Ok(ended) = timeout(END_KNOWN_DEADLINE, self.jail.ending()).await
+                {
+                    return ended;
+                }
                 let _ = self.jail.kill().await;
                 let ended = self.jail.ending().await;
                 match ended.reason {

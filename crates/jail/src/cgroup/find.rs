@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 
-use super::{Groups, pids_in, read};
+use super::{Groups, Instance, field_of, pids_in, read};
 use crate::steps::write_once;
 
 /// What the server's own group is called, where it had to make room for groups beside it.
@@ -15,11 +15,12 @@ const LEAF: &str = "sandcell-server";
 const NEEDED: [&str; 3] = ["memory", "pids", "cpu"];
 
 impl Groups {
-    /// Finds where this process may make groups. `host` is the path of the host's root as this process sees it.
+    /// Finds where this process may make groups, and claims an identity there. `host` is the path of the host's root as
+    /// this process sees it.
     ///
     /// # Errors
     /// Why there is no such place, in words.
-    pub fn find(host: &str) -> Result<Self, String> {
+    pub fn find(host: &str) -> Result<(Self, Instance), String> {
         let own = read(&format!("{host}/proc/self/cgroup")).map_err(|error| format!("/proc/self/cgroup: {error}"))?;
         let mounts =
             read(&format!("{host}/proc/self/mountinfo")).map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
@@ -35,6 +36,31 @@ impl Groups {
             },
         }
     }
+}
+
+/// How many processes of this process' own memory group, those below it left out, the kernel has killed for memory. None where
+/// that is not counted.
+pub(crate) fn own_memory_kills() -> Option<u64> {
+    let found = Mounts::of_this_process()?;
+    let counted = match (found.folder("memory"), found.v2) {
+        (Some(memory), _) => read(&format!("{memory}/memory.oom_control")),
+        (None, Some(place)) => read(&format!("{}/memory.events.local", place.own)),
+        (None, None) => return None,
+    };
+    counted.ok().map(|text| field_of(&text, "oom_kill"))
+}
+
+/// This process' own group of those that count processes, and all above it that can be seen.
+pub(crate) fn own_process_groups() -> Vec<String> {
+    let Some(found) = Mounts::of_this_process() else {
+        return Vec::new();
+    };
+    let own = found.folder("pids").or(found.v2.map(|place| place.own));
+    let folders = own.iter().flat_map(|own| Path::new(own).ancestors());
+    let folders = folders.take_while(|folder| folder.join("pids.current").exists());
+    folders
+        .filter_map(|folder| folder.to_str().map(str::to_owned))
+        .collect()
 }
 
 /// Our own group of version 2.
@@ -205,6 +231,18 @@ pub(super) struct Mounts {
 }
 
 impl Mounts {
+    /// As this process sees them, where the host's files are at their places.
+    fn of_this_process() -> Option<Self> {
+        let own = read("/proc/self/cgroup").ok()?;
+        Some(Self::parse(&read("/proc/self/mountinfo").ok()?, &own, ""))
+    }
+
+    /// This process' own group of version 1 for a controller.
+    fn folder(&self, name: &str) -> Option<String> {
+        let has = |(controllers, _): &&(Vec<String>, String)| controllers.iter().any(|controller| controller == name);
+        self.v1.iter().find(has).map(|(_, folder)| folder.clone())
+    }
+
     pub(super) fn parse(mountinfo: &str, own: &str, host: &str) -> Self {
         let mut found = Self {
             v1: Vec::new(),
@@ -269,13 +307,7 @@ impl Mounts {
     }
 
     fn v1(&self) -> Result<Groups, &'static str> {
-        let of = |name: &'static str| {
-            self.v1
-                .iter()
-                .find(|(controllers, _)| controllers.iter().any(|controller| controller == name))
-                .map(|(_, folder)| folder.clone())
-                .ok_or(name)
-        };
+        let of = |name: &'static str| self.folder(name).ok_or(name);
         Ok(Groups::V1 {
             memory: of("memory")?,
             pids: of("pids")?,

@@ -10,12 +10,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::Mode;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::cradle::{Entry, FromCradle, Own, Steps, first_process, wait_for_ids};
 use super::folder;
 use super::host::Prepared;
+use crate::claim;
 use crate::plan::{Step, place};
 use crate::process_level::{self, Place};
 use crate::spec::Request;
@@ -47,17 +48,11 @@ impl Bare {
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
         let name: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
         let folder = format!("{PARENT}/{PREFIX}{name}");
-        rustix::fs::mkdir(folder.as_str(), Mode::from_raw_mode(0o700))?;
+        let lock = claim::make(&folder, 0o700)?;
         if root {
             // Sandboxes have ids of their own and must get to their folders, which are not open to each other.
             rustix::fs::chmod(folder.as_str(), Mode::from_raw_mode(0o711))?;
         }
-        let lock = rustix::fs::open(
-            folder.as_str(),
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         Ok(Self { folder, _lock: lock })
     }
 
@@ -202,12 +197,9 @@ fn sweep() {
             continue;
         }
         let path = format!("{PARENT}/{PREFIX}{random}");
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(found) = rustix::fs::open(path.as_str(), flags, Mode::empty()) else {
-            continue;
-        };
-        let own = rustix::fs::fstat(&found).is_ok_and(|status| status.st_uid == me.as_raw());
-        if own && rustix::fs::flock(&found, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        if let claim::Owner::Dead(lock) = claim::owner(&path)
+            && rustix::fs::fstat(&lock).is_ok_and(|status| status.st_uid == me.as_raw())
+        {
             folder::remove(&path);
         }
     }

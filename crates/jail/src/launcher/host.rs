@@ -18,7 +18,7 @@ use super::config;
 use super::faults;
 use super::host_trees::{Owner, Survey};
 use super::mount_table::MountTable;
-use crate::cgroup::Groups;
+use crate::cgroup::{Groups, Instance};
 use crate::fence::WITH_SCOPES;
 use crate::open_files::OpenFiles;
 use crate::plan::{self, Folder, Host, Tree, Zeros, place};
@@ -56,6 +56,8 @@ pub(super) struct Prepared {
     pub(super) host: Host,
     pub(super) template: Template,
     pub(super) groups: Option<Groups>,
+    /// This launcher's identity among those that make groups there.
+    pub(super) instance: Option<Instance>,
     /// Folders of dead launchers that could not be removed yet.
     pub(super) leftovers: Vec<String>,
     pub(super) report: Report,
@@ -221,10 +223,7 @@ pub(super) fn prepare(ground: Option<Ground>, template: Template) -> Result<Prep
     entered.unwrap_or_else(|| enter_own_root(root, ids))?;
     furnished.unwrap_or_else(|| furnish(root))?;
     let found = Groups::find(place::host());
-    let leftovers = found
-        .as_ref()
-        .map(|groups| groups.sweep(place::host()))
-        .unwrap_or_default();
+    let leftovers = found.as_ref().map(|(groups, _)| groups.sweep()).unwrap_or_default();
     // Where it was not the likely one.
     let _filter = crate::seccomp::filter(found.is_ok());
     let mut host = Host {
@@ -258,7 +257,7 @@ pub(super) fn prepare(ground: Option<Ground>, template: Template) -> Result<Prep
     template.enterable &= landlock_abi >= WITH_SCOPES && !faults::any_skipped(&template, &ENTERED);
     let report = Report {
         root,
-        cgroups: found.as_ref().ok().map(|groups| groups.version().to_owned()),
+        cgroups: found.as_ref().ok().map(|(groups, _)| groups.version().to_owned()),
         cgroups_missing: found.as_ref().err().cloned(),
         landlock_abi,
         enterable: template.enterable,
@@ -267,10 +266,12 @@ pub(super) fn prepare(ground: Option<Ground>, template: Template) -> Result<Prep
         bound: mounted.bound,
         open_files: OpenFiles::now().most(),
     };
+    let (groups, instance) = found.ok().unzip();
     Ok(Prepared {
         host,
         template,
-        groups: found.ok(),
+        groups,
+        instance,
         leftovers,
         report,
         ids,
@@ -397,10 +398,7 @@ fn without_namespaces(template: Template, ids: (u32, u32), missing: StepError) -
         });
     }
     let found = Groups::find(place::host());
-    let leftovers = found
-        .as_ref()
-        .map(|groups| groups.sweep(place::host()))
-        .unwrap_or_default();
+    let leftovers = found.as_ref().map(|(groups, _)| groups.sweep()).unwrap_or_default();
     let root = step("take an id of its own for each sandbox", None, takes_ids(ids.0))?;
     let bare = step("make a folder for private files", None, Bare::make(root))?;
     let template = Template {
@@ -415,7 +413,7 @@ fn without_namespaces(template: Template, ids: (u32, u32), missing: StepError) -
     };
     let report = Report {
         root,
-        cgroups: found.as_ref().ok().map(|groups| groups.version().to_owned()),
+        cgroups: found.as_ref().ok().map(|(groups, _)| groups.version().to_owned()),
         cgroups_missing: found.as_ref().err().cloned(),
         landlock_abi,
         enterable: false,
@@ -424,10 +422,12 @@ fn without_namespaces(template: Template, ids: (u32, u32), missing: StepError) -
         bound: Vec::new(),
         open_files: OpenFiles::now().most(),
     };
+    let (groups, instance) = found.ok().unzip();
     Ok(Prepared {
         host,
         template,
-        groups: found.ok(),
+        groups,
+        instance,
         leftovers,
         report,
         ids,

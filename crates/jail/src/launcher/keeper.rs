@@ -33,6 +33,7 @@ use ready::{Interest, Listener, Ready, Token};
 use warm::Visitor;
 
 use crate::cgroup::{Cleared, Group, Groups};
+use crate::oom;
 use crate::open_files::OpenFiles;
 use crate::plan::{Shows, place};
 use crate::spec::{INSIDE_ID, Request};
@@ -40,8 +41,8 @@ use crate::steps::write_once;
 use crate::sys::clone::{Forked, fork};
 use crate::watch;
 use crate::wire::{
-    FromLauncher, StepError, ToLauncher, Usage, hung_up, is_gone, pair, pause, receive, receive_what_fits, send,
-    send_patiently,
+    FromLauncher, Killer, StepError, ToLauncher, Usage, hung_up, is_gone, pair, pause, receive, receive_what_fits,
+    send, send_patiently,
 };
 
 /// How long nothing is looked at, at the most, while sandboxes live.
@@ -82,6 +83,8 @@ struct Jail {
     /// Without namespaces: its private folder.
     folder: Option<String>,
     disk_full: bool,
+    /// Somebody outside killed it.
+    killed: Option<Killer>,
     group: Option<Group>,
     host_id: u32,
     request: Request,
@@ -155,8 +158,6 @@ struct Keeper {
     due: Option<Instant>,
     next_number: u64,
     id_block: u32,
-    /// How its control groups' names begin.
-    names: String,
     buffer: Vec<u8>,
 }
 
@@ -171,6 +172,7 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
     if std::fs::read_to_string(identity).is_ok_and(|text| text.trim() == u32::MAX.to_string()) {
         let _ = write_once(identity, &rustix::process::getuid().as_raw().to_string());
     }
+    oom::protect_self();
     // Each sandbox takes a handful of descriptors; its own limit is set inside.
     let files_most = OpenFiles::raise().most();
     let _ = rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1));
@@ -195,6 +197,8 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
     let Ok(listener) = Listener::new(&socket) else {
         return 1;
     };
+    // Whoever stopped this process: it sees the server's end, and ends all. (After the namespaces, which take it away.)
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     let mut keeper = Keeper {
         id_block,
         socket,
@@ -213,7 +217,6 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
         full: Instant::now(),
         due: None,
         next_number: 0,
-        names: Groups::names(),
         buffer,
     };
     if keeper
@@ -446,6 +449,12 @@ impl Keeper {
                 self.comes_last(id, last);
                 true
             }
+            Ok(Some((ToLauncher::Ping {}, _))) => self.tell(&FromLauncher::Pong {}).is_ok(),
+            Ok(Some((ToLauncher::Sweep {}, _))) => {
+                let left = self.prepared.groups.as_ref().map(Groups::sweep);
+                self.prepared.leftovers.extend(left.unwrap_or_default());
+                true
+            }
             Ok(Some((ToLauncher::Configure(_), _))) => true,
             Ok(None) => false,
             Err(error) if is_gone(&error) => false,
@@ -511,6 +520,7 @@ impl Keeper {
                 if let Some(group) = &jail.group {
                     jail.watched.last_look_at_group(group);
                 }
+                jail.learn_killer(status.ok().flatten().and_then(|status| status.terminating_signal()));
                 jail.state = State::Ended {
                     since: Instant::now(),
                     error: None,
@@ -565,6 +575,7 @@ impl Keeper {
                     out_of_memory: false,
                     disk_full: false,
                     asked: true,
+                    killed: None,
                 })
                 .is_ok();
         };
@@ -622,6 +633,7 @@ impl Keeper {
                     out_of_memory: jail.watched.events > 0 && !jail.asked,
                     disk_full: jail.disk_full,
                     asked: jail.asked,
+                    killed: jail.killed,
                 },
             };
             let _ = self.tell(&message);
@@ -684,6 +696,10 @@ impl Keeper {
                 tv_sec: 0,
                 tv_nsec: if patient { 50_000_000 } else { 1_000_000 },
             });
+        }
+        // After its groups: what has neither is a dead launcher's.
+        if let Some(instance) = self.prepared.instance.take() {
+            instance.remove();
         }
         if let Some(bare) = &self.prepared.bare {
             bare::end_descendants(|_| false);

@@ -18,18 +18,20 @@ mod mount_table;
 mod namespaces;
 mod nursery;
 mod parent;
+mod process;
 mod waiting;
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
+use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 pub use cradle::Entry;
+pub use process::{Activity, Exit, Process};
 
 use crate::sys::spawn::{Fork, Texts, copy_to, execve, exit_now, fork, unblock_signals};
 
@@ -43,38 +45,6 @@ pub struct Launcher {
     pub socket: OwnedFd,
     /// The process.
     pub process: Process,
-}
-
-/// A process that this one has started.
-#[derive(Debug)]
-pub struct Process {
-    pid: u32,
-    pidfd: OwnedFd,
-}
-
-impl Process {
-    /// Its number.
-    #[must_use]
-    pub const fn id(&self) -> u32 {
-        self.pid
-    }
-
-    /// Ends it at once.
-    ///
-    /// # Errors
-    /// It has ended and was waited for.
-    pub fn kill(&self) -> io::Result<()> {
-        Ok(pidfd_send_signal(&self.pidfd, Signal::KILL)?)
-    }
-
-    /// Waits until it has ended.
-    ///
-    /// # Errors
-    /// Somebody has waited for it before.
-    pub fn wait(&self) -> io::Result<()> {
-        waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)?;
-        Ok(())
-    }
 }
 
 /// Starts a launcher. Call it first in `main`, before any thread and before configuration is read.
@@ -106,10 +76,7 @@ pub fn start() -> io::Result<Launcher> {
             send_elsewhere(pid);
             Ok(Launcher {
                 socket: ours,
-                process: Process {
-                    pid: pid.as_raw_nonzero().get().unsigned_abs(),
-                    pidfd: pidfd_open(pid, PidfdFlags::empty())?,
-                },
+                process: Process::of_child(pid)?,
             })
         }
     }

@@ -7,21 +7,31 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::process::Signal;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 use serde::{Deserialize, Serialize};
 
 use super::common;
 use super::cradle::{self, CLONE_PARENT, Entry};
 use super::faults;
 use super::host::{self, Prepared};
+use super::process::{Activity, activity_in};
 use super::waiting;
 use crate::cgroup::Ways;
+use crate::oom;
+use crate::plan::place;
 use crate::spec::{Request, Site};
 use crate::sys;
 use crate::sys::clone::{Forked, exit_now, fork};
+use crate::watch::small_file;
 use crate::wire::{StepError, hung_up, pair, receive_one, send};
 
 const SIGCHLD: u64 = 17;
+/// How long the launcher waits to learn how its nursery has ended.
+const MOMENT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 5_000_000,
+};
 /// Layers in whose place a test shows the host's files.
 const SHOWS_HOST: [&str; 4] = ["user_namespace", "mount_namespace", "private_root", "private_proc"];
 
@@ -92,6 +102,22 @@ impl Nursery {
         send(self.socket.as_fd(), &ToNursery::Bear { host_id, ahead }, &beside)
     }
 
+    /// The signal by which one has ended that has hung up, if it has.
+    pub(super) fn killed_by(&self) -> Option<i32> {
+        // A process closes its files a moment before it is known to have ended.
+        let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&MOMENT));
+        // It is reaped as a stray.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), options).ok().flatten();
+        status.and_then(|status| status.terminating_signal())
+    }
+
+    /// Whether somebody has stopped it.
+    pub(super) fn is_stopped(&self) -> bool {
+        let status = small_file(&format!("{}/proc/{}/status", place::host(), self.pid));
+        activity_in(&status) == Some(Activity::Stopped)
+    }
+
     /// Ends it. What it has made lives on. It is a stray until it is reaped: one that is stuck in the kernel holds nobody up.
     pub(super) fn end(self) {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
@@ -101,6 +127,8 @@ impl Nursery {
 /// The life of the nursery. `socket` leads to the launcher.
 fn live(prepared: &mut Prepared, socket: OwnedFd, of_first: bool, entry: Entry) -> ! {
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    // Its children have it from here, and cannot go below it.
+    oom::go_first(place::host(), oom::FIRST_PROCESS);
     let Ok((socket, common)) = cradle::keep_only(socket, prepared.common.as_ref()) else {
         exit_now(2)
     };

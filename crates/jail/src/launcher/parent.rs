@@ -4,6 +4,7 @@
 //! see, no /proc, no network, no environment, an id of its own as root, and of all power only that to enter namespaces which
 //! lie below the common one and which it is handed.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,6 +17,7 @@ use super::common;
 use super::faults;
 use super::host::{self, Prepared};
 use crate::calls::{self, Entrance, Handed};
+use crate::oom;
 use crate::plan::{self, Resource, Zeros};
 use crate::spawn::Program;
 use crate::spec::Request;
@@ -63,6 +65,8 @@ pub(super) struct Parent {
     pub(super) asked: VecDeque<u64>,
     /// Why it ends, if it said so.
     pub(super) error: Option<StepError>,
+    /// The launcher ended it.
+    pub(super) killed: Cell<bool>,
 }
 
 impl Parent {
@@ -92,12 +96,19 @@ impl Parent {
                     knows: None,
                     asked: VecDeque::new(),
                     error: None,
+                    killed: Cell::new(false),
                 })
             }
         }
     }
 
     pub(super) fn kill(&self) {
+        self.killed.set(true);
+        self.end();
+    }
+
+    /// The same for one that has most likely ended already, maybe by somebody else's doing.
+    pub(super) fn end(&self) {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
@@ -228,8 +239,7 @@ fn lock(
 ) -> Result<(), StepError> {
     let named = |step: &str, result: io::Result<()>| result.map_err(|error| StepError::new(step, None, &error));
     // Its children have it from here: they go before their sandboxes' first processes when memory runs out.
-    let adjustment = format!("{}/proc/self/oom_score_adj", plan::place::host());
-    let _ = crate::steps::write_once(&adjustment, "300");
+    oom::go_first(plan::place::host(), oom::INTERPRETER);
     if prepared.host.root {
         named("make a mount namespace", sys::misc::unshare(libc::CLONE_NEWNS))?;
         let devices = host::private_devices(Zeros::on(prepared.host.memory_is_charged));

@@ -191,6 +191,12 @@ impl DriverSession {
         Ok((session, missing))
     }
 
+    /// Whether its program has ended, or nothing is heard of it any more.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.events.is_closed()
+    }
+
     /// What it has loaded ahead.
     #[must_use]
     pub fn ahead(&self) -> &Arc<Ahead> {

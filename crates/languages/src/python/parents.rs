@@ -18,6 +18,8 @@ const CHILDREN_MAX: u32 = 1000;
 const AGE_MAX: Duration = Duration::from_secs(3600);
 /// One that failed sooner than this after its start is replaced only after such a pause.
 const LIFE_MIN: Duration = Duration::from_secs(60);
+/// One that ended sooner than this after its start ends by itself, and is not replaced at once.
+const ENDS_BY_ITSELF: Duration = Duration::from_secs(1);
 /// How long the one before lives on.
 const FORMER: Duration = Duration::from_secs(10);
 /// After so many failures in a row it counts as broken.
@@ -45,7 +47,7 @@ pub(super) struct Warm {
     failures: AtomicU32,
     recipe: Recipe,
     /// Ends it when dropped.
-    _driver: DriverSession,
+    driver: DriverSession,
 }
 
 /// The parent that there is.
@@ -106,7 +108,7 @@ impl Parents {
             children: AtomicU32::new(0),
             failures: AtomicU32::new(0),
             recipe,
-            _driver: driver,
+            driver,
         };
         let former = self.current().replace(Arc::new(warm));
         self.former().clone_from(&former);
@@ -121,14 +123,27 @@ impl Parents {
         Ok(missing)
     }
 
+    /// The parent that there is. One that has ended (with the launcher, say) is replaced at once.
+    fn living(self: &Arc<Self>) -> Option<Arc<Warm>> {
+        let mut current = self.current();
+        if !current.as_ref()?.driver.is_lost() {
+            return current.clone();
+        }
+        let ended = current.take()?;
+        drop(current);
+        let by_itself = ended.since.elapsed() < ENDS_BY_ITSELF;
+        self.renew(&ended, if by_itself { LIFE_MIN } else { Duration::ZERO });
+        None
+    }
+
     /// The parent that there is, if its children fit into sandboxes with these folders.
-    pub(super) fn fitting(&self, attached: &[PathBuf]) -> Option<Arc<Warm>> {
-        self.current().clone().filter(|warm| warm.fits(attached))
+    pub(super) fn fitting(self: &Arc<Self>, attached: &[PathBuf]) -> Option<Arc<Warm>> {
+        self.living().filter(|warm| warm.fits(attached))
     }
 
     /// The parent of one more child, for a sandbox with these folders, which may expect that of one.
     pub(super) fn choose(self: &Arc<Self>, attached: &[PathBuf], expected: Option<u64>) -> Option<Chosen> {
-        let current = self.current().clone();
+        let current = self.living();
         let warm = match expected {
             None => current,
             Some(number) => [current, self.former().clone()]

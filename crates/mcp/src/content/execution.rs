@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use sandcell_engine::{Artifact, ExecutionView, Expiry, MemoryUse, PassedOver, Restored, Shown, Status};
+use sandcell_engine::{Artifact, ExecutionView, Expiry, MemoryUse, PassedOver, Restored, SANDBOX_LOST, Shown, Status};
 use sandcell_sandbox::{ByteSize, Code, Isolation};
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
@@ -416,6 +416,12 @@ fn server_block(view: &ExecutionView, notes: &[String], read_on: ReadOn) -> Stri
         // A new sandbox that stands in for another one says so before everything else.
         text.push_str(if view.new_sandbox && !view.notices.is_empty() {
             "\nstate_lost: variables and files of the previous sandbox are gone"
+        } else if view
+            .cause
+            .as_ref()
+            .is_some_and(|cause| cause.message.ends_with(SANDBOX_LOST))
+        {
+            "\nstate_lost: variables and files of this sandbox are gone"
         } else {
             "\nstate_lost: variables and imports of earlier calls are gone; files are still there"
         });

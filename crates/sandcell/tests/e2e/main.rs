@@ -58,6 +58,8 @@ mod npm;
 mod network;
 // However it ends, nothing is left.
 mod endings;
+// What goes wrong around a server.
+mod faults;
 // Killed at random, again and again.
 mod kills;
 // Settings that change while a server runs.

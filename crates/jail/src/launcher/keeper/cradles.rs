@@ -2,12 +2,15 @@
 
 use super::*;
 use crate::launcher::nursery::{FromNursery, Nursery};
+use crate::oom;
 use crate::spec::Site;
 
 /// How many cradles are asked for at once: what is sent back and forth fits into the socket.
 const ORDERS: usize = 16;
 /// How long the nursery may take for one.
 const BIRTH_DEADLINE: Duration = Duration::from_secs(5);
+/// The same for one that is stopped.
+const STOPPED_DEADLINE: Duration = Duration::from_secs(1);
 /// How long none is made for later after one could not be; twice as long after the next.
 const REST: Duration = Duration::from_millis(50);
 /// At the most.
@@ -398,6 +401,7 @@ impl Keeper {
             cradle: cradle.pid,
             folder,
             disk_full: false,
+            killed: None,
             group: cradle.group,
             host_id: cradle.host_id,
             request: wanted.request,
@@ -434,9 +438,9 @@ impl Keeper {
         let group = match (&self.prepared.groups, self.cradles.free.pop()) {
             (Some(_), Some(group)) => Some(group),
             (groups, _) => {
-                let groups = groups.as_ref();
-                groups
-                    .map(|groups| groups.make(&format!("{}{number}", self.names)))
+                let found = groups.as_ref().zip(self.prepared.instance.as_ref());
+                found
+                    .map(|(groups, instance)| groups.make(&instance.group(&number.to_string())))
                     .transpose()?
             }
         };
@@ -479,7 +483,10 @@ impl Keeper {
         }
         let forked = fails(Site::Clone).and_then(|()| fork(0, SIGCHLD, ways.folder.as_ref().map(AsFd::as_fd)));
         match forked {
-            Ok(Forked::Child) => cradle::live(&self.prepared, theirs, &ways, host_id, self.entry),
+            Ok(Forked::Child) => {
+                oom::go_first(place::host(), oom::FIRST_PROCESS);
+                cradle::live(&self.prepared, theirs, &ways, host_id, self.entry)
+            }
             Ok(Forked::Parent { pid, pidfd }) => {
                 self.cradles.waiting.push_back(Cradle {
                     pid,
@@ -509,8 +516,11 @@ impl Keeper {
 
     /// A nursery that has not answered for so long is stuck, and gone.
     pub(super) fn look_after_nursery(&mut self) {
-        let late = |order: &Order| order.since.elapsed() > BIRTH_DEADLINE;
-        if self.cradles.orders.front().is_some_and(late) {
+        let Some(waits) = self.cradles.orders.front().map(|order| order.since.elapsed()) else {
+            return;
+        };
+        let stopped = || self.cradles.nursery.as_ref().is_some_and(Nursery::is_stopped);
+        if waits > BIRTH_DEADLINE || (waits > STOPPED_DEADLINE && stopped()) {
             self.close_nursery();
             self.serve_wanted();
         }
@@ -535,6 +545,9 @@ impl Keeper {
                 )
             }
             Ok(None) | Err(_) => {
+                if let Some(signal) = nursery.killed_by() {
+                    self.tell_killed("the process that starts sandboxes' first processes", signal);
+                }
                 self.close_nursery();
                 return self.serve_wanted();
             }

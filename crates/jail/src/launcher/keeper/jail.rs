@@ -122,6 +122,19 @@ impl Jail {
         true
     }
 
+    /// It has ended by this signal. What is inside can neither send its first process one nor end it.
+    pub(super) fn learn_killer(&mut self, signal: Option<i32>) {
+        if self.asked || self.disk_full || signal != Some(Signal::KILL.as_raw()) {
+            return;
+        }
+        let outer = |group: &Group| self.watched.kills == 0 && group.was_killed_from_above();
+        if self.group.as_ref().is_some_and(outer) {
+            self.killed = Some(Killer::OuterMemory);
+        } else if self.watched.events == 0 && self.watched.crowds == 0 {
+            self.killed = Some(Killer::Unknown);
+        }
+    }
+
     /// It is made. A guardian stays between it and the launcher.
     pub(super) fn run(&mut self, pid: u32, first: OwnedFd) {
         let over = State::Ended {

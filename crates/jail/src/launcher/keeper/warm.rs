@@ -215,7 +215,7 @@ impl Keeper {
                 parent.kill();
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Ok(None) | Err(_) => parent.kill(),
+            Ok(None) | Err(_) => parent.end(),
         }
     }
 
@@ -270,13 +270,21 @@ impl Keeper {
         let Some(parent) = self.parents.remove(&number) else {
             return;
         };
-        let _ = waitid(
-            WaitId::PidFd(parent.pidfd.as_fd()),
-            WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
-        );
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        let status = waitid(WaitId::PidFd(parent.pidfd.as_fd()), options);
+        let signal = status.ok().flatten().and_then(|status| status.terminating_signal());
+        if let (Some(signal), false) = (signal, parent.killed.get()) {
+            self.tell_killed("a warmed interpreter", signal);
+        }
         self.refuse(|visitor| visitor.is_awaited_from(number), "hear from the parent");
         let error = parent.error;
         let _ = self.tell(&FromLauncher::Cooled { parent: number, error });
+    }
+
+    /// A process of the launcher's own was killed by somebody else.
+    pub(super) fn tell_killed(&self, what: &str, signal: i32) {
+        let what = what.to_owned();
+        let _ = self.tell(&FromLauncher::HelperKilled { what, signal });
     }
 
     /// Gives up waiting for these.

@@ -378,10 +378,6 @@ mod tests {
             npm: Some(Err(())),
             siege: None,
             problems: Vec::new(),
-            room: Room {
-                capacity: None,
-                allowed: 256,
-            },
             host: vec![Advice {
                 name: "kernel.dmesg_restrict",
                 now: "0".to_owned(),

@@ -1,0 +1,231 @@
+//! Whether the launcher lives: its end, its silence, and ending it.
+
+use std::os::fd::{AsRawFd, RawFd};
+
+use sandcell_jail::launcher::{Activity, Exit};
+use tokio::io::unix::AsyncFd;
+use tokio::time::MissedTickBehavior;
+
+use super::*;
+use crate::native::liveness::{Judgement, LOOK_INTERVAL, Liveness};
+
+/// The number of a signal.
+const KILL: i32 = 9;
+/// How long one that was killed may take to die before what it holds is killed one by one.
+const DEATH_DEADLINE: Duration = Duration::from_millis(300);
+/// After so many looks in a row at which it has not run since the one before, one that is to end is killed.
+const IDLE_LOOKS: u32 = 3;
+
+/// The process, to be told of its end.
+struct Watched(Arc<Conversation>);
+
+impl AsRawFd for Watched {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.process.end().as_raw_fd()
+    }
+}
+
+impl Conversation {
+    pub(super) fn expect_word(&self) {
+        if !self.owes.swap(true, Ordering::AcqRel) {
+            self.asked.notify_one();
+        }
+    }
+
+    /// Whether somebody waits for an answer.
+    fn owes_anything(&self) -> bool {
+        let waits = |entry: &Entry| {
+            matches!(*entry.stage.borrow(), Stage::Making)
+                || !(entry.usage.is_empty() && entry.attaching.is_empty() && entry.entering.is_empty())
+        };
+        self.owes.load(Ordering::Acquire) || lock(&self.jails).values().any(waits)
+    }
+
+    /// In words, who killed something of this server's group.
+    pub(super) fn killer(&self, signal: i32) -> &'static str {
+        match lock(&self.kills).any() {
+            Some(true) if signal == KILL => ": the kernel's, because memory ran out",
+            Some(_) | None => ", from outside",
+        }
+    }
+
+    /// The launcher is gone, and with it every sandbox.
+    pub(super) fn lost(&self, reason: EndReason) {
+        let reason = self.sentence.get().copied().unwrap_or(reason);
+        let over = |health: &mut Health| {
+            let first = !matches!(health, Health::Over(_));
+            if first {
+                *health = Health::Over(reason);
+            }
+            first
+        };
+        if !self.health.send_if_modified(over) {
+            return;
+        }
+        let ended = Stage::Ended(Ended { reason });
+        for (_, entry) in lock(&self.jails).drain() {
+            entry.stage.send_replace(ended.clone());
+        }
+    }
+
+    /// Ends the launcher at once, and all that it made. It may hang where no signal reaches it.
+    pub(in crate::native) async fn destroy(&self, reason: EndReason) {
+        let _ = self.sentence.set(reason);
+        let _ = self.process.kill();
+        if timeout(DEATH_DEADLINE, self.is_reaped()).await.is_err() {
+            self.process.kill_descendants();
+        }
+        self.lost(reason);
+    }
+
+    /// Waits until its process has ended.
+    pub(in crate::native) async fn is_reaped(&self) {
+        let mut reaped = self.reaped.subscribe();
+        let _ = reaped.wait_for(|reaped| *reaped).await;
+    }
+
+    /// How the launcher is.
+    pub(in crate::native) fn health(&self) -> Health {
+        *self.health.borrow()
+    }
+
+    /// Waits until it is gone.
+    pub(in crate::native) async fn over(&self) {
+        let mut health = self.health.subscribe();
+        let _ = health.wait_for(|health| matches!(health, Health::Over(_))).await;
+    }
+
+    /// Whether it has ended or is doubted, of one from which something has just failed: its end may not be known yet.
+    pub(in crate::native) async fn is_lost(&self) -> bool {
+        timeout(DEATH_DEADLINE, self.unfit()).await.is_ok()
+    }
+
+    /// Whether it ended as it was asked to, and so left nothing.
+    pub(in crate::native) fn ended_by_itself(&self) -> bool {
+        matches!(self.health(), Health::Over(EndReason::LauncherLost))
+    }
+
+    /// Waits until it is no more asked for anything new.
+    pub(in crate::native) async fn unfit(&self) -> Health {
+        let mut health = self.health.subscribe();
+        let found = health.wait_for(|health| *health != Health::Well).await;
+        found.map_or(Health::Over(EndReason::LauncherLost), |health| *health)
+    }
+
+    /// The launcher sees the end of the stream, removes every sandbox and exits; we see its exit.
+    pub(in crate::native) fn hang_up(&self) {
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
+    }
+
+    /// Hangs up and waits until the launcher has removed everything and ended. One that does nothing meanwhile is killed; one
+    /// that is slow has much to remove.
+    pub(in crate::native) async fn end(&self) {
+        self.hang_up();
+        let mut looks = tokio::time::interval(LOOK_INTERVAL);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut last, mut same) = (None, 0);
+        while same < IDLE_LOOKS {
+            tokio::select! {
+                () = self.is_reaped() => return,
+                _ = looks.tick() => {}
+            }
+            let found = self.process.activity();
+            let rests = matches!(found, Some(Activity::Stopped | Activity::Waits { .. }));
+            same = if rests && found == last { same + 1 } else { 0 };
+            last = found;
+        }
+        self.destroy(EndReason::LauncherStuck).await;
+    }
+}
+
+/// Takes what the launcher says, until it has ended.
+pub(super) async fn listen(conversation: Weak<Conversation>, mut buffer: Vec<u8>) {
+    // The strong reference lives only while a message is waited for; hanging up wakes this through the socket.
+    while let Some(conversation) = conversation.upgrade() {
+        match conversation.receive(&mut buffer).await {
+            Ok(Some((message, descriptors))) => conversation.take(message, descriptors),
+            // What this process lacks for a moment, or cannot read, is no reason to give up every sandbox.
+            Err(error) if !wire::is_gone(&error) => {
+                tracing::warn!(%error, "a message of the launcher could not be taken");
+                tokio::time::sleep(TAKE_AGAIN).await;
+            }
+            // Its end says why.
+            Ok(None) | Err(_) => return,
+        }
+    }
+}
+
+/// Waits for the launcher's end.
+pub(super) async fn reap(conversation: Arc<Conversation>) {
+    #[expect(
+        deprecated,
+        reason = "what takes its place is unsafe, which this crate forbids; the number stays the same descriptor's, since \
+                  `Watched` holds the conversation that owns it"
+    )]
+    let watched = AsyncFd::with_interest(Watched(Arc::clone(&conversation)), Interest::READABLE);
+    match &watched {
+        Ok(watched) => drop(watched.readable().await),
+        // Too many files are watched: it is asked instead.
+        Err(_) => {
+            while !conversation.process.has_ended() {
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            }
+        }
+    }
+    let exit = conversation.process.wait();
+    conversation.reaped.send_replace(true);
+    let reason = match exit {
+        Ok(Exit::Signal(KILL)) if lock(&conversation.kills).any() == Some(true) => EndReason::LauncherOutOfMemory,
+        Ok(Exit::Signal(_)) => EndReason::LauncherKilled,
+        Ok(Exit::Code(_)) | Err(_) => EndReason::LauncherLost,
+    };
+    conversation.lost(reason);
+}
+
+/// Looks after a launcher that is to answer (see [`Liveness`]).
+pub(super) async fn attend(conversation: Weak<Conversation>) {
+    let mut liveness = Liveness::default();
+    loop {
+        let Some(now) = conversation.upgrade() else { return };
+        if matches!(now.health(), Health::Over(_)) {
+            return;
+        }
+        let given_up = now.health() == Health::Doubted && lock(&now.jails).is_empty();
+        if given_up {
+            now.hang_up();
+        }
+        if !given_up && !now.owes_anything() {
+            liveness = Liveness::default();
+            tokio::select! {
+                () = now.asked.notified() => {}
+                _ = now.is_reaped() => return,
+            }
+        }
+        drop(now);
+        tokio::time::sleep(LOOK_INTERVAL).await;
+        let Some(now) = conversation.upgrade() else { return };
+        let heard = now.heard.swap(false, Ordering::AcqRel);
+        match liveness.look(heard, || now.process.activity()) {
+            Judgement::Fine => {}
+            Judgement::Ask => {
+                let _ = wire::send(now.socket.as_fd(), &ToLauncher::Ping {}, &[]);
+            }
+            Judgement::Doubt => {
+                let doubt = |health: &mut Health| {
+                    let well = *health == Health::Well;
+                    if well {
+                        *health = Health::Doubted;
+                    }
+                    well
+                };
+                if now.health.send_if_modified(doubt) {
+                    tracing::warn!("the launcher of sandboxes does not answer; another one is started for new ones");
+                }
+            }
+            Judgement::Stuck => {
+                tracing::warn!("the launcher of sandboxes hangs and is ended; its sandboxes are lost");
+                now.destroy(EndReason::LauncherStuck).await;
+            }
+        }
+    }
+}

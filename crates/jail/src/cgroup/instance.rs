@@ -1,0 +1,197 @@
+//! The identity of a launcher among all that make groups in the same place, and what becomes of the groups of dead ones.
+//!
+//! Launchers in different PID namespaces can share a control group parent: two containers, or a server in a container and
+//! a command on the host. So a group's name only says to which launcher it belongs; whether that one lives is told by
+//! the lock that it holds on an empty group of that name (see [`claim`](crate::claim)). Control groups of version 1 may
+//! be shared for one controller and not for another, so there is one such group for each.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+
+use super::{Groups, PREFIX, pids_in};
+use crate::claim;
+
+/// How often another name is tried when somebody else's sweep came in between.
+const ATTEMPTS: u32 = 3;
+
+/// This launcher's identity.
+#[derive(Debug)]
+pub struct Instance {
+    name: String,
+    claimed: Vec<(String, OwnedFd)>,
+}
+
+impl Instance {
+    /// Claims an identity in these folders.
+    ///
+    /// # Errors
+    /// What the system said; nothing is left.
+    pub(super) fn claim(groups: &Groups) -> io::Result<Self> {
+        let mut attempts = ATTEMPTS;
+        loop {
+            attempts -= 1;
+            match Self::attempt(groups) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted && attempts > 0 => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn attempt(groups: &Groups) -> io::Result<Self> {
+        let mut random = [0_u8; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let mut instance = Self {
+            // The number is for people who look at the folders.
+            name: format!("{PREFIX}{}-r{:016x}", std::process::id(), u64::from_le_bytes(random)),
+            claimed: Vec::new(),
+        };
+        for folder in groups.folders() {
+            let path = format!("{folder}/{}", instance.name);
+            match claim::make(&path, 0o755) {
+                Ok(lock) => instance.claimed.push((path, lock)),
+                Err(error) => {
+                    instance.remove();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(instance)
+    }
+
+    /// The name of one of its groups.
+    #[must_use]
+    pub fn group(&self, which: &str) -> String {
+        format!("{}-{which}", self.name)
+    }
+
+    /// Gives the identity up, once its groups are removed. Not done when this is dropped: forks of the launcher have it, too.
+    pub(crate) fn remove(self) {
+        for (path, _lock) in &self.claimed {
+            let _ = rustix::fs::rmdir(path.as_str());
+        }
+    }
+}
+
+/// The launcher to which a folder belongs, and whether it is one of its groups.
+fn launcher_of(name: &str) -> Option<(&str, bool)> {
+    let rest = name.strip_prefix(PREFIX)?;
+    let mut parts = rest.splitn(3, '-');
+    let pid = parts.next()?;
+    let random = parts.next()?.strip_prefix('r')?;
+    let which = parts.next();
+    let hex = random.len() == 16 && random.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (hex && pid.parse::<u32>().is_ok()).then_some(())?;
+    let length = PREFIX.len() + pid.len() + "-r".len() + random.len();
+    Some((name.get(..length)?, which.is_some()))
+}
+
+impl Groups {
+    /// Removes the groups of launchers that are dead (after a kill of everything, say), with whatever still lives in
+    /// them. Gives back the folders that are still busy: what was killed in them takes a moment to end.
+    #[must_use]
+    pub fn sweep(&self) -> Vec<String> {
+        let mut busy = Vec::new();
+        for folder in self.folders() {
+            let mut launchers: BTreeMap<String, Vec<String>> = BTreeMap::new();
+            for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                let Some((launcher, is_group)) = launcher_of(&name) else {
+                    continue;
+                };
+                let groups = launchers.entry(launcher.to_owned()).or_default();
+                if is_group {
+                    groups.push(format!("{folder}/{name}"));
+                }
+            }
+            for (launcher, groups) in launchers {
+                let claimed = format!("{folder}/{launcher}");
+                // An owner makes its claim before its groups, and removes it after them.
+                let judged = claim::owner(&claimed);
+                if matches!(judged, claim::Owner::Alive) {
+                    continue;
+                }
+                busy.extend(groups.into_iter().filter(|group| !end(group)));
+                let _ = rustix::fs::rmdir(claimed.as_str());
+            }
+        }
+        busy
+    }
+}
+
+/// Ends what is in a group, and removes it. False if it is still busy.
+fn end(group: &str) -> bool {
+    for pid in pids_in(group) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+    !matches!(rustix::fs::rmdir(group), Err(Errno::BUSY))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// A folder that looks like a control group parent; only the kernel's files are missing.
+    fn parent() -> (tempfile::TempDir, Groups) {
+        let tree = tempfile::tempdir().unwrap();
+        let folder = tree.path().to_str().unwrap().to_owned();
+        (tree, Groups::V2 { folder })
+    }
+
+    #[test]
+    fn names_tell_whose_a_group_is() {
+        let launcher = "sandcell-12-r00ff00ff00ff00ff";
+        assert_eq!(launcher_of(launcher), Some((launcher, false)));
+        for which in ["7", "probe"] {
+            assert_eq!(launcher_of(&format!("{launcher}-{which}")), Some((launcher, true)));
+        }
+        for other in [
+            "sandcell-server",
+            "sandcell-12-345-6",
+            "sandcell-x-r00ff00ff00ff00ff-1",
+            "sandcell-12-r00ff-1",
+            "docker-12-r00ff00ff00ff00ff-1",
+        ] {
+            assert_eq!(launcher_of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn nothing_of_a_launcher_that_lives_is_removed() {
+        let (_tree, groups) = parent();
+        let instance = Instance::claim(&groups).unwrap();
+        let group = groups.make(&instance.group("1")).unwrap();
+        assert_eq!(groups.sweep(), Vec::<String>::new());
+        let folder = group.folders().next().unwrap();
+        assert!(Path::new(&folder).exists(), "an empty group of a living launcher");
+        instance.remove();
+        assert_eq!(groups.sweep(), Vec::<String>::new());
+        assert!(!Path::new(&folder).exists(), "a group of a dead launcher");
+    }
+
+    #[test]
+    fn a_dead_launchers_claim_goes_with_its_groups() {
+        let (tree, groups) = parent();
+        let instance = Instance::claim(&groups).unwrap();
+        drop(groups.make(&instance.group("1")).unwrap());
+        // Its locks go when it is killed, its folders stay.
+        drop(instance);
+        assert_eq!(std::fs::read_dir(tree.path()).unwrap().count(), 2);
+        assert_eq!(groups.sweep(), Vec::<String>::new());
+        assert_eq!(std::fs::read_dir(tree.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn folders_of_other_names_are_left_alone() {
+        let (tree, groups) = parent();
+        for name in ["sandcell-server", "sandcell-12-345-6", "user.slice"] {
+            std::fs::create_dir(tree.path().join(name)).unwrap();
+        }
+        assert_eq!(groups.sweep(), Vec::<String>::new());
+        assert_eq!(std::fs::read_dir(tree.path()).unwrap().count(), 3);
+    }
+}

@@ -1,0 +1,198 @@
+//! The launcher's process as the server sees it: its end, whether it runs at all, and ending it with all that it made.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
+
+/// The most descendants that are looked for.
+const MAX_DESCENDANTS: usize = 1 << 16;
+
+/// A process that this one has started.
+#[derive(Debug)]
+pub struct Process {
+    pid: Pid,
+    pidfd: OwnedFd,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// By itself, with this status.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// What a process does at this moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activity {
+    /// It is stopped or traced.
+    Stopped,
+    /// It waits for something, and has run so often so far.
+    Waits {
+        /// How often it gave up a processor.
+        runs: u64,
+    },
+    /// It runs, or would if it had a processor.
+    Runs,
+}
+
+impl Process {
+    /// From a child's id.
+    ///
+    /// # Errors
+    /// There are no more descriptors.
+    pub(super) fn of_child(pid: Pid) -> io::Result<Self> {
+        Ok(Self {
+            pid,
+            pidfd: pidfd_open(pid, PidfdFlags::empty())?,
+        })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn id(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// Becomes readable at its end.
+    #[must_use]
+    pub fn end(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Ends it at once.
+    ///
+    /// # Errors
+    /// It has ended and was waited for.
+    pub fn kill(&self) -> io::Result<()> {
+        Ok(pidfd_send_signal(&self.pidfd, Signal::KILL)?)
+    }
+
+    /// Whether it has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        !matches!(waitid(WaitId::PidFd(self.pidfd.as_fd()), options), Ok(None))
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    /// Somebody has waited for it before.
+    pub fn wait(&self) -> io::Result<Exit> {
+        let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)?;
+        let signal = status.as_ref().and_then(|status| status.terminating_signal());
+        let code = status.as_ref().and_then(|status| status.exit_status());
+        Ok(signal.map_or(Exit::Code(code.unwrap_or(0)), Exit::Signal))
+    }
+
+    /// What it does; none where `/proc` does not tell.
+    #[must_use]
+    pub fn activity(&self) -> Option<Activity> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
+        activity_in(&status)
+    }
+
+    /// Kills everything that descends from it. For a launcher that cannot die: when one dies the kernel and the guardians of
+    /// its sandboxes do this.
+    pub fn kill_descendants(&self) {
+        // Their parents cannot reap them, or this would not be needed, so that a number stays its process'.
+        for pid in descendants(self.pid) {
+            if let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) {
+                let _ = pidfd_send_signal(&process, Signal::KILL);
+            }
+        }
+    }
+}
+
+/// What `/proc/PID/status` says of it.
+pub(super) fn activity_in(status: &str) -> Option<Activity> {
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.map(str::trim)
+    };
+    match field("State:")?.chars().next()? {
+        'T' | 't' => Some(Activity::Stopped),
+        'S' | 'D' | 'I' => {
+            let count = |name| field(name).and_then(|text| text.parse::<u64>().ok());
+            let runs = count("voluntary_ctxt_switches:")?.saturating_add(count("nonvoluntary_ctxt_switches:")?);
+            Some(Activity::Waits { runs })
+        }
+        _ => Some(Activity::Runs),
+    }
+}
+
+fn descendants(of: Pid) -> Vec<Pid> {
+    let mut found = vec![of];
+    let mut next = 0;
+    while let Some(pid) = found.get(next).copied()
+        && found.len() < MAX_DESCENDANTS
+    {
+        next += 1;
+        let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
+        for task in std::fs::read_dir(tasks).into_iter().flatten().flatten() {
+            let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            let pids = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+            found.extend(pids.filter_map(Pid::from_raw));
+        }
+    }
+    found.split_off(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_tells_a_stopped_process_from_one_that_waits_or_runs() {
+        let status = |state: &str| {
+            format!("Name:\tx\nState:\t{state}\nvoluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t3\n")
+        };
+        for (state, expected) in [
+            ("T (stopped)", Activity::Stopped),
+            ("t (tracing stop)", Activity::Stopped),
+            ("S (sleeping)", Activity::Waits { runs: 10 }),
+            ("D (disk sleep)", Activity::Waits { runs: 10 }),
+            ("R (running)", Activity::Runs),
+            ("Z (zombie)", Activity::Runs),
+        ] {
+            assert_eq!(activity_in(&status(state)), Some(expected), "{state}");
+        }
+        assert_eq!(activity_in(""), None);
+    }
+
+    #[test]
+    fn a_process_that_sleeps_does_not_run_meanwhile() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let process = Process::of_child(Pid::from_child(&child)).unwrap();
+        let mut last = None;
+        while last.is_none() || !matches!(last, Some(Activity::Waits { .. })) || process.activity() != last {
+            last = process.activity();
+            std::thread::yield_now();
+        }
+        rustix::process::kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
+        while process.activity() != Some(Activity::Stopped) {
+            std::thread::yield_now();
+        }
+        process.kill().unwrap();
+        assert_eq!(process.wait().unwrap(), Exit::Signal(9));
+        let _ = child.wait();
+    }
+
+    #[test]
+    fn descendants_are_killed_and_the_process_itself_is_not() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "sleep 600 & sleep 600; exit 7"])
+            .spawn()
+            .unwrap();
+        let process = Process::of_child(Pid::from_child(&child)).unwrap();
+        while descendants(Pid::from_child(&child)).len() < 2 {
+            std::thread::yield_now();
+        }
+        process.kill_descendants();
+        assert_eq!(process.wait().unwrap(), Exit::Code(7));
+        let _ = child.wait();
+    }
+}
