@@ -13,6 +13,8 @@ pub mod contained;
 #[cfg(target_os = "linux")]
 pub mod fence;
 #[cfg(target_os = "linux")]
+mod init;
+#[cfg(target_os = "linux")]
 pub mod lane;
 #[cfg(target_os = "linux")]
 pub mod launcher;
@@ -36,6 +38,8 @@ mod watch;
 #[cfg(target_os = "linux")]
 pub mod wire;
 
+#[cfg(target_os = "linux")]
+pub use init::become_init_if_first;
 #[cfg(target_os = "linux")]
 pub use sys::fd::adopt;
 #[cfg(target_os = "linux")]

@@ -41,6 +41,13 @@ pub(crate) fn become_launcher_if_asked() {
     native::become_launcher_if_asked();
 }
 
+/// As the first process of a PID namespace, starts this program as a child and reaps whoever is orphaned. Before the first
+/// thread.
+pub(crate) fn become_init_if_first() {
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    sandcell_jail::become_init_if_first();
+}
+
 /// Lets the allocator give back what was freed. Before the first thread, and not for the launcher, which frees little.
 pub(crate) fn give_back_early() {
     #[cfg(all(target_os = "linux", feature = "native"))]
