@@ -30,6 +30,7 @@ folder() {
 # A new root: the real /proc, /sys and /dev, an own /tmp, and the stage.
 furnish() {
   mkdir -p "$1/proc" "$1/sys" "$1/dev" "$1/tmp" "$1/etc" "$1$STAGE"
+  [ -e "$1/etc/passwd" ] || cp /etc/passwd /etc/group "$1/etc"
   mount --rbind /proc "$1/proc"
   mount --rbind /sys "$1/sys"
   mount --rbind /dev "$1/dev"
@@ -53,8 +54,51 @@ debian() {
   furnish "$root"
 }
 
-# Goes there, and runs a program that brings its C library where the land's own is too old.
-enter() { probe chroot "$root"; }
+# An empty root, in memory.
+empty_root() {
+  root=$W/root
+  mkdir -p "$root"
+  mount -t tmpfs -o mode=755 root "$root"
+}
+
+# The libraries that a program needs, with its loader.
+libraries_of() { ldd "$@" 2>/dev/null | grep -o '/[^ ]*' | sort -u | grep -v ':$' || true; }
+
+# From here on the program is one that brings its C library: the static build where there is one, else a copy with the
+# libraries of this machine beside it.
+bring_libraries() {
+  if [ -n "${SANDCELL_TEST_STATIC_BIN:-}" ]; then
+    cp -n "$SANDCELL_TEST_STATIC_BIN" "$STAGE/static"
+    export BIN=$STAGE/static
+    return
+  fi
+  command -v patchelf >/dev/null || skip "no patchelf (apt-get install patchelf)"
+  (
+    flock 9
+    [ ! -e "$STAGE/carried/made" ] || exit 0
+    mkdir -p "$STAGE/carried"
+    cp -L "$BIN" $(libraries_of "$BIN") "$STAGE/carried"
+    patchelf --set-interpreter "$(echo "$STAGE"/carried/ld-*)" --set-rpath "$STAGE/carried" "$STAGE/carried/sandcell"
+    touch "$STAGE/carried/made"
+  ) 9>"$STAGE/carried.lock"
+  export BIN=$STAGE/carried/sandcell
+}
+
+# Makes the new root this namespace's root (the kernel gives a process in a chroot no user namespace) and probes there. The
+# programs that it takes are this machine's, by descriptors: the new root may have none, or none that fit.
+enter() {
+  local libraries
+  libraries=$(dirname "$(libraries_of /usr/bin/setpriv | grep '/libc\.')")
+  exec 4<"$libraries" 5<"$(libraries_of /usr/bin/setpriv | grep '/ld-')" 6</usr/bin/umount 7</usr/bin/setpriv
+  machines="/proc/self/fd/5 --library-path /proc/self/fd/4"
+  mkdir "$root/.old"
+  cd "$root"
+  pivot_root . .old
+  cd /
+  $machines /proc/self/fd/6 -l /.old
+  exec $machines /proc/self/fd/7 --reuid="$ID" --regid="$ID" --clear-groups \
+    sh -c 'exec 4<&- 5<&- 6<&- 7<&-; exec sh "$PROBE"'
+}
 
 # A container of the tests' daemon with these options.
 container() {
