@@ -96,7 +96,10 @@ impl Seen {
                 wrong.push(format!("nothing says {part:?}"));
             }
         }
-        if command == Command::Doctor && expected.end == End::Refused("isolation_unavailable".to_owned()) && self.all_layers_are_active() {
+        if command == Command::Doctor
+            && expected.end == End::Refused("isolation_unavailable".to_owned())
+            && self.all_layers_are_active()
+        {
             wrong.push("every layer is shown as active although none can be given".to_owned());
         }
         let name = command.name();

@@ -1,5 +1,5 @@
 # ulimit -n 20: the limit is named.
-# run: refused limit_reached cause="20" remedy="ulimit -n"
+# run: refused backend_unavailable cause="20" remedy="ulimit -Hn"
 # open: the limit is not named
 . "$COMMON"
 export WITH="prlimit --nofile=20:20"

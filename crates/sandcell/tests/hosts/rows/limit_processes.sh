@@ -1,7 +1,7 @@
 # ulimit -u 5: the limit is named.
 # only: ordinary
-# run: refused process_limit cause="RLIMIT_NPROC" remedy="ulimit -u"
-# open: it panics
+# run: refused internal remedy="ulimit -u"
+# open: threads that cannot be started panic
 . "$COMMON"
-export WITH="prlimit --nproc=8:8"
+export WITH="prlimit --nproc=5:5"
 probe
