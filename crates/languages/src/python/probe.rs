@@ -148,10 +148,15 @@ pub(super) fn run_python(executable: &Path, script: &str, input: &[u8], max: Dur
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (sender, receiver) = mpsc::channel();
     let outcome = std::thread::scope(|scope| {
-        scope.spawn(|| stdin.map(|mut pipe| pipe.write_all(input)));
-        let errors = scope.spawn(|| read_all(stderr));
-        scope.spawn(move || sender.send(read_all(stdout)));
-        let received = receiver.recv_timeout(max);
+        let thread = std::thread::Builder::new;
+        let errors = thread()
+            .spawn_scoped(scope, || stdin.map(|mut pipe| pipe.write_all(input)))
+            .and_then(|_| thread().spawn_scoped(scope, move || sender.send(read_all(stdout))))
+            .and_then(|_| thread().spawn_scoped(scope, || read_all(stderr)));
+        let received = match &errors {
+            Ok(_) => receiver.recv_timeout(max),
+            Err(_) => Err(mpsc::RecvTimeoutError::Disconnected),
+        };
         if received.is_err() {
             // Ends the other threads' reading too.
             if let Err(error) = child.kill() {
@@ -159,10 +164,10 @@ pub(super) fn run_python(executable: &Path, script: &str, input: &[u8], max: Dur
             }
         }
         let status = child.wait();
-        let errors = errors.join().unwrap_or_default();
-        (received, status, errors)
+        let errors = errors.map_err(|error| format!("a thread to talk to it could not be started: {error}"))?;
+        Ok::<_, String>((received, status, errors.join().unwrap_or_default()))
     });
-    let (received, status, errors) = outcome;
+    let (received, status, errors) = outcome?;
     let output = received.map_err(|_| format!("it gave no answer within {} s", max.as_secs()))?;
     match status {
         Ok(status) if status.success() => Ok(output),
