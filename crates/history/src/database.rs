@@ -1,6 +1,7 @@
 //! The database file: its form, and every question that is put to it. Blocking; who must not wait uses the writer.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use crate::row::{Row, status};
 const FORM: i64 = 2;
 /// Bytes of a page.
 const PAGE: u64 = 4096;
+/// How every database begins.
+const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 /// How long another process that writes is waited for.
 const BUSY: Duration = Duration::from_secs(2);
 
@@ -97,6 +100,12 @@ pub enum HistoryError {
         /// Its form.
         form: i64,
     },
+    /// Somebody removed or replaced the file while it was open.
+    #[error("the history {} was removed while it was open", .0.display())]
+    Removed(PathBuf),
+    /// Somebody wrote something else there.
+    #[error("the history {} was overwritten: it is not a database", .0.display())]
+    Overwritten(PathBuf),
     /// SQLite says no: the file is broken, the disk is full, somebody else holds it.
     #[error("the history {} cannot be used", path.display())]
     Sqlite {
@@ -115,6 +124,8 @@ impl HistoryError {
             Self::Absent(_) => "run something first; `sandcell config` says where data_dir is",
             Self::Newer { .. } => "use the newer sandcell, or another data_dir",
             Self::File { .. } => "check data_dir, its owner and the room on its disk",
+            Self::Removed(_) => "a new one is made as soon as it can be",
+            Self::Overwritten(_) => "move it away, and a new one is made",
             Self::Sqlite { source, .. } => match source.sqlite_error_code() {
                 Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
                     "the file is broken: move it away, and a new one is made"
@@ -124,6 +135,16 @@ impl HistoryError {
                 _ => "check data_dir, its owner and the room on its disk",
             },
         }
+    }
+}
+
+/// Whether a file begins as databases do.
+fn is_database(file: &File) -> std::io::Result<bool> {
+    let mut head = [0; MAGIC.len()];
+    match file.read_exact_at(&mut head, 0) {
+        Ok(()) => Ok(&head == MAGIC),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -147,6 +168,9 @@ pub struct Filter {
 pub struct Database {
     connection: Connection,
     path: PathBuf,
+    /// The file, to see that it is still the one at `path`. Closed after the connection: closing any descriptor of a file drops
+    /// the locks that this process holds on it.
+    file: File,
 }
 
 impl Database {
@@ -199,6 +223,16 @@ impl Database {
     }
 
     fn connect(path: &Path) -> Result<Self, HistoryError> {
+        let failed = |source| HistoryError::File {
+            path: path.to_owned(),
+            source,
+        };
+        let file = File::open(path).map_err(failed)?;
+        let empty = file.metadata().map_err(failed)?.len() == 0;
+        // SQLite would lay a log that was left over what is there.
+        if !empty && !is_database(&file).map_err(failed)? {
+            return Err(HistoryError::Overwritten(path.to_owned()));
+        }
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let open = || {
             let connection = Connection::open_with_flags(path, flags)?;
@@ -215,7 +249,33 @@ impl Database {
         Ok(Self {
             connection,
             path: path.to_owned(),
+            file,
         })
+    }
+
+    /// Checks that the file is still there and still a database. SQLite itself would go on writing where nobody reads it again.
+    ///
+    /// # Errors
+    /// [`HistoryError::Removed`], [`HistoryError::Overwritten`], or the disk does not answer.
+    pub(crate) fn check(&self) -> Result<(), HistoryError> {
+        let failed = |source| HistoryError::File {
+            path: self.path.clone(),
+            source,
+        };
+        let own = self.file.metadata().map_err(failed)?;
+        let removed = match std::fs::metadata(&self.path) {
+            Ok(found) => (found.dev(), found.ino()) != (own.dev(), own.ino()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
+            Err(error) => return Err(failed(error)),
+        };
+        if removed {
+            return Err(HistoryError::Removed(self.path.clone()));
+        }
+        if is_database(&self.file).map_err(failed)? {
+            Ok(())
+        } else {
+            Err(HistoryError::Overwritten(self.path.clone()))
+        }
     }
 
     fn told<T>(&self, result: Result<T, rusqlite::Error>) -> Result<T, HistoryError> {

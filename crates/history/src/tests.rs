@@ -194,6 +194,52 @@ async fn a_broken_file_is_left_alone_and_memory_has_to_answer() {
     assert!(error.remedy().contains("move it away"), "{error}: {}", error.remedy());
 }
 
+#[tokio::test]
+async fn a_file_that_is_removed_or_replaced_is_made_again_and_takes_the_next_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let path = Database::file(&data);
+    let writer = Writer::start(path.clone(), KEEP, Whose::Server).unwrap();
+    writer.keep(finished(1, "a", "one"));
+    assert_eq!(codes(&writer, "a", 10).await.unwrap().1, ["one"]);
+    // The whole folder goes, as `rm -r` does it.
+    std::fs::remove_dir_all(&data).unwrap();
+    writer.keep(finished(2, "a", "two"));
+    assert_eq!(codes(&writer, "a", 10).await.unwrap().1, ["two"]);
+    assert_eq!(rows(&path, "a"), ["two"]);
+    // Another database takes its place; the logs of the old one are not laid over it.
+    let other = folder.path().join("other.db");
+    let mut database = Database::open(&other, 64 << 20).unwrap();
+    database.add(&[Row::of(finished(3, "a", "three"))], 0).unwrap();
+    drop(database);
+    for end in ["db-wal", "db-shm"] {
+        std::fs::remove_file(path.with_extension(end)).unwrap();
+    }
+    std::fs::rename(&other, &path).unwrap();
+    writer.keep(finished(4, "a", "four"));
+    writer.close().await;
+    drop(writer);
+    assert_eq!(rows(&path, "a"), ["four", "three"]);
+}
+
+#[tokio::test]
+async fn a_file_that_is_overwritten_is_left_alone_and_a_new_one_takes_the_rows_that_waited() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
+    writer.keep(finished(1, "a", "one"));
+    assert!(codes(&writer, "a", 10).await.is_some());
+    let garbage = vec![0xa5; 8192];
+    std::fs::write(file(&folder), &garbage).unwrap();
+    writer.keep(finished(2, "a", "two"));
+    assert_eq!(codes(&writer, "a", 10).await, None, "memory has to answer");
+    assert_eq!(std::fs::read(file(&folder)).unwrap(), garbage);
+    std::fs::rename(file(&folder), folder.path().join("broken")).unwrap();
+    writer.close().await;
+    drop(writer);
+    assert_eq!(rows(&file(&folder), "a"), ["two"]);
+}
+
 #[test]
 fn a_file_that_breaks_later_is_an_error_with_a_remedy() {
     let folder = tempfile::tempdir().unwrap();

@@ -47,8 +47,8 @@ pub enum Whose {
     /// A server, whose operator counts on it: that the database does not work is a warning. It is opened a moment after the start,
     /// whose processors others need.
     Server,
-    /// A command that is run for what it prints: the same is told to those who look. It is opened at once, since the command may end soon,
-    /// and would wait for it then.
+    /// A command that is run for what it prints: that its run is not kept is a warning. It is opened at once, since the command
+    /// may end soon, and would wait for it then.
     Command,
 }
 
@@ -465,6 +465,15 @@ impl Desk {
     /// Does something with the database, if it works.
     fn with<T>(&mut self, work: impl FnOnce(&mut Database, &mut Holding) -> Result<T, HistoryError>) -> Option<T> {
         self.open();
+        if let Store::Open(database) = &self.database
+            && let Err(error) = database.check()
+        {
+            // The log of another file that is there by now must not go with this one's.
+            let _ = database.leave_log();
+            self.failed(&error);
+            self.database = Store::Unopened;
+            self.open();
+        }
         let Store::Open(database) = &mut self.database else {
             return None;
         };
@@ -508,15 +517,15 @@ impl Desk {
             return;
         }
         self.warned = true;
-        let cause = std::error::Error::source(error)
-            .map(ToString::to_string)
-            .unwrap_or_default();
-        let remedy = error.remedy();
+        let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
+        let (cause, remedy) = (cause.unwrap_or_default(), error.remedy());
         match self.whose {
-            Whose::Server => {
-                tracing::warn!("{error}: {cause}. Executions go on, and the history is kept in memory only. {remedy}")
+            Whose::Server => tracing::warn!(
+                "{error}{cause}. Executions go on, and the history is kept in memory until it can be written. To mend it: {remedy}"
+            ),
+            Whose::Command => {
+                tracing::warn!("{error}{cause}. This run is not kept in the history. To mend it: {remedy}")
             }
-            Whose::Command => tracing::info!("{error}: {cause}. {remedy}"),
         }
     }
 }

@@ -15,6 +15,8 @@ pub mod contained;
 #[cfg(target_os = "linux")]
 pub mod fence;
 #[cfg(target_os = "linux")]
+mod init;
+#[cfg(target_os = "linux")]
 pub mod lane;
 #[cfg(target_os = "linux")]
 pub mod launcher;
@@ -46,6 +48,8 @@ mod watch;
 #[cfg(target_os = "linux")]
 pub mod wire;
 
+#[cfg(target_os = "linux")]
+pub use init::become_init_if_first;
 #[cfg(target_os = "linux")]
 pub use own_limits::withstand_limits;
 #[cfg(target_os = "linux")]

@@ -16,6 +16,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // This may be the launcher: it must know nothing, so it comes before everything else.
     wiring::become_launcher_if_asked();
+    wiring::become_init_if_first();
     wiring::give_back_early();
     wiring::withstand_limits();
     with_room(cli::main)

@@ -48,6 +48,13 @@ pub(crate) fn withstand_limits() {
     sandcell_jail::withstand_limits();
 }
 
+/// As the first process of a PID namespace, starts this program as a child and reaps whoever is orphaned. Before the first
+/// thread.
+pub(crate) fn become_init_if_first() {
+    #[cfg(all(target_os = "linux", feature = "native"))]
+    sandcell_jail::become_init_if_first();
+}
+
 /// Lets the allocator give back what was freed. Before the first thread, and not for the launcher, which frees little.
 pub(crate) fn give_back_early() {
     #[cfg(all(target_os = "linux", feature = "native"))]

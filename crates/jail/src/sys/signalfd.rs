@@ -36,6 +36,26 @@ pub(crate) fn child_signal_descriptor() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
+/// Blocks every signal for this thread. Gives back a descriptor from which they are read instead.
+pub(crate) fn take_all_signals() -> io::Result<OwnedFd> {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: sigfillset initialises the set that the pointer names.
+    let set = unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        set.assume_init()
+    };
+    // SAFETY: the set is initialised and outlives the call.
+    let number = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) };
+    super::check(libc::c_long::from(number))?;
+    // SAFETY: the kernel has just made this descriptor and nobody else knows its number.
+    let signals = unsafe { OwnedFd::from_raw_fd(number) };
+    // SAFETY: the set is initialised and outlives the call; the old mask is not asked for.
+    match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) } {
+        0 => Ok(signals),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
 /// Ignores a signal.
 pub(crate) fn ignore(signal: libc::c_int) -> io::Result<()> {
     // SAFETY: SIG_IGN is no function that could run.

@@ -36,6 +36,14 @@ pub enum LocateError {
         /// Its version.
         version: String,
     },
+    /// A library that this one needs cannot be shown, or is found by a variable that sandboxes do not get.
+    #[error("{} cannot start in a sandbox: library {} is not visible there", .path.display(), .library.display())]
+    NotVisible {
+        /// Which.
+        path: PathBuf,
+        /// The library.
+        library: PathBuf,
+    },
     /// Showing what this one needs would show far more.
     #[error("{} needs the whole of {} to be visible in sandboxes", .path.display(), .folder.display())]
     TooBroad {
@@ -64,6 +72,9 @@ impl From<LocateError> for Failure {
             }
             LocateError::Unusable { .. } => {
                 "set python = to an interpreter that runs, or leave it out to use the machine's own"
+            }
+            LocateError::NotVisible { .. } => {
+                "put the library into a folder of its own that the interpreter finds without LD_LIBRARY_PATH: by an rpath (`patchelf --set-rpath`) or by `ldconfig`"
             }
             LocateError::TooOld { .. } => "install a newer python3, or set python = to one",
             LocateError::TooBroad { .. } => {
@@ -232,10 +243,10 @@ mod tests {
 
     #[test]
     fn a_chosen_python_that_is_absent_is_an_error_with_its_path() {
-        let error = locate(Some(Path::new("/nowhere/python"))).unwrap_err();
+        let error = locate(Some(Path::new("/dev/null/python"))).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "/nowhere/python is not a usable Python: it does not exist"
+            "/dev/null/python is not a usable Python: it does not exist"
         );
         assert_eq!(Failure::from(error).code, Code::LanguageUnavailable);
     }

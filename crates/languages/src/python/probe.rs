@@ -29,7 +29,8 @@ pub struct PythonRuntime {
 }
 
 /// Prints, each ended by NUL: version, executable, prefix, base prefix, virtual environment or nothing, site folders
-/// (also those that do not exist yet, since the answer is remembered).
+/// (also those that do not exist yet, since the answer is remembered), and for an interpreter outside `/usr` the shared
+/// libraries that it and the modules of its standard library have loaded, by the names that the loader found them by.
 ///
 /// `site` is imported but not run: it would execute what .pth files say.
 const ASK: &str = r#"
@@ -53,7 +54,25 @@ for root in (os.path.dirname(folder), folder):
 else:
     dirs = site.getsitepackages()
 dirs = [d for i, d in enumerate(dirs) if d not in dirs[:i]]
+libs = []
+if sys.platform == "linux" and not os.path.realpath(sys.executable).startswith("/usr/"):
+    for name in ("_bz2 _ctypes _curses _dbm _decimal _gdbm _hashlib _lzma _sqlite3 _ssl _uuid pyexpat readline zlib").split():
+        try:
+            __import__(name)
+        except Exception:
+            pass
+    try:
+        import ctypes
+        class Info(ctypes.Structure):
+            _fields_ = [("address", ctypes.c_size_t), ("name", ctypes.c_char_p)]
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Info), ctypes.c_size_t, ctypes.c_void_p)
+        note = lambda info, size, data: libs.append(os.fsdecode(info[0].name)) or 0
+        ctypes.CDLL(None).dl_iterate_phdr(kind(note), None)
+    except Exception:
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as f:
+            libs = sorted({"/" + line.rstrip("\n").split("/", 1)[1] for line in f if ".so" in line and "/" in line})
 out = ["%d.%d.%d" % sys.version_info[:3], sys.executable, sys.prefix, sys.base_prefix, venv] + dirs
+out += ["library:" + path for path in libs if path.startswith("/")]
 sys.stdout.buffer.write("".join(s + "\0" for s in out).encode("utf-8", "surrogateescape"))
 "#;
 
@@ -103,6 +122,10 @@ const LIBRARIES: &[&str] = &[
     "tqdm",
 ];
 
+/// How a library stands in an interpreter's answer.
+const LIBRARY: &str = "library:";
+/// Where NixOS and Guix keep every package.
+const STORES: [&str; 2] = ["/nix/store", "/gnu/store"];
 const OUTPUT_MAX: u64 = 4 << 20;
 /// The same, and entries of a folder, of an interpreter in an image.
 const INSIDE_MAX: usize = 64 << 10;
@@ -125,10 +148,15 @@ pub(super) fn run_python(executable: &Path, script: &str, input: &[u8], max: Dur
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (sender, receiver) = mpsc::channel();
     let outcome = std::thread::scope(|scope| {
-        scope.spawn(|| stdin.map(|mut pipe| pipe.write_all(input)));
-        let errors = scope.spawn(|| read_all(stderr));
-        scope.spawn(move || sender.send(read_all(stdout)));
-        let received = receiver.recv_timeout(max);
+        let thread = std::thread::Builder::new;
+        let errors = thread()
+            .spawn_scoped(scope, || stdin.map(|mut pipe| pipe.write_all(input)))
+            .and_then(|_| thread().spawn_scoped(scope, move || sender.send(read_all(stdout))))
+            .and_then(|_| thread().spawn_scoped(scope, || read_all(stderr)));
+        let received = match &errors {
+            Ok(_) => receiver.recv_timeout(max),
+            Err(_) => Err(mpsc::RecvTimeoutError::Disconnected),
+        };
         if received.is_err() {
             // Ends the other threads' reading too.
             if let Err(error) = child.kill() {
@@ -136,10 +164,10 @@ pub(super) fn run_python(executable: &Path, script: &str, input: &[u8], max: Dur
             }
         }
         let status = child.wait();
-        let errors = errors.join().unwrap_or_default();
-        (received, status, errors)
+        let errors = errors.map_err(|error| format!("a thread to talk to it could not be started: {error}"))?;
+        Ok::<_, String>((received, status, errors.join().unwrap_or_default()))
     });
-    let (received, status, errors) = outcome;
+    let (received, status, errors) = outcome?;
     let output = received.map_err(|_| format!("it gave no answer within {} s", max.as_secs()))?;
     match status {
         Ok(status) if status.success() => Ok(output),
@@ -174,7 +202,15 @@ pub(super) fn probe(path: &Path, memory: Option<&Path>) -> Result<PythonRuntime,
     let output = match memory.and_then(|memory| remember::recall(memory, path)) {
         Some(known) => known,
         None => {
-            let output = run_python(path, ASK, b"", Duration::from_secs(10)).map_err(unusable)?;
+            let output = run_python(path, ASK, b"", Duration::from_secs(10)).map_err(|reason| {
+                missing_library(&reason).map_or_else(
+                    || unusable(reason.clone()),
+                    |library| LocateError::NotVisible {
+                        path: path.to_owned(),
+                        library: PathBuf::from(library),
+                    },
+                )
+            })?;
             if let Some(memory) = memory {
                 remember::keep(memory, path, &output);
             }
@@ -186,8 +222,11 @@ pub(super) fn probe(path: &Path, memory: Option<&Path>) -> Result<PythonRuntime,
         .map(|field| String::from_utf8_lossy(field).into_owned());
     let mut field = || fields.next().unwrap_or_default();
     let (version, executable, prefix, base, venv) = (field(), field(), field(), field(), field());
-    let site: Vec<PathBuf> = fields
+    let (loaded, site): (Vec<String>, Vec<String>) = fields
         .filter(|text| !text.is_empty())
+        .partition(|text| text.starts_with(LIBRARY));
+    let site: Vec<PathBuf> = site
+        .into_iter()
         .map(PathBuf::from)
         .filter(|folder| folder.is_dir())
         .collect();
@@ -198,10 +237,15 @@ pub(super) fn probe(path: &Path, memory: Option<&Path>) -> Result<PythonRuntime,
         });
     }
     let venv = (!venv.is_empty()).then(|| PathBuf::from(venv));
-    let trees = trees(
+    let mut trees = trees(
         [Some(PathBuf::from(prefix)), Some(PathBuf::from(base)), venv.clone()],
         path,
     )?;
+    let loaded = loaded
+        .iter()
+        .filter_map(|text| text.strip_prefix(LIBRARY))
+        .map(Path::new);
+    show_libraries(&mut trees, loaded, path)?;
     Ok(PythonRuntime {
         executable: startable(PathBuf::from(executable), &trees),
         libraries: libraries(&site),
@@ -276,6 +320,42 @@ fn trees(folders: [Option<PathBuf>; 3], python: &Path) -> Result<Vec<PathBuf>, L
         }
     }
     Ok(found)
+}
+
+/// Adds the folders of libraries that lie elsewhere, by the names that the loader finds them by and by what those are links to.
+fn show_libraries<'a>(
+    trees: &mut Vec<PathBuf>,
+    loaded: impl Iterator<Item = &'a Path>,
+    python: &Path,
+) -> Result<(), LocateError> {
+    for library in loaded {
+        let real = library.canonicalize().unwrap_or_else(|_| library.to_owned());
+        for path in [library, &real] {
+            if is_system(path) || trees.iter().any(|tree| path.starts_with(tree)) {
+                continue;
+            }
+            // A store has a folder for each of dozens of packages, and everybody may read all of it.
+            let store = STORES.iter().map(Path::new).find(|store| path.starts_with(store));
+            let folder = store.or_else(|| path.parent()).filter(|folder| !is_too_broad(folder));
+            let folder = folder.ok_or_else(|| LocateError::NotVisible {
+                path: python.to_owned(),
+                library: library.to_owned(),
+            })?;
+            trees.retain(|tree| !tree.starts_with(folder));
+            trees.push(folder.to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// The library that a loader names as absent: glibc's and musl's words.
+fn missing_library(reason: &str) -> Option<&str> {
+    let words = [
+        "error while loading shared libraries: ",
+        "Error loading shared library ",
+    ];
+    let (_, rest) = words.iter().find_map(|words| reason.split_once(words))?;
+    rest.split(':').next()
 }
 
 /// What every sandbox sees anyway.
@@ -380,10 +460,53 @@ mod tests {
 
     #[test]
     fn trees_hold_no_system_folder_and_none_inside_another() {
-        let folders = ["/nowhere/py/venv", "/usr", "/nowhere/py"].map(|path| Some(PathBuf::from(path)));
+        let folders = ["/dev/null/py/venv", "/usr", "/dev/null/py"].map(|path| Some(PathBuf::from(path)));
         assert_eq!(
             trees(folders, Path::new("/x")).ok(),
-            Some(vec![PathBuf::from("/nowhere/py")])
+            Some(vec![PathBuf::from("/dev/null/py")])
         );
+    }
+
+    #[test]
+    fn libraries_elsewhere_are_shown_with_their_folder_and_stores_as_a_whole() {
+        let loaded = [
+            "/usr/lib/libc.so.6",
+            "/dev/null/py/lib/libpython.so",
+            "/dev/null/ssl/lib/libssl.so.3",
+            "/nix/store/a-glibc/lib/libc.so.6",
+        ];
+        let mut trees = vec![PathBuf::from("/dev/null/py"), PathBuf::from("/nix/store/b-python")];
+        show_libraries(&mut trees, loaded.iter().map(Path::new), Path::new("/x")).unwrap();
+        assert_eq!(
+            trees,
+            ["/dev/null/py", "/dev/null/ssl/lib", "/nix/store"].map(PathBuf::from)
+        );
+        let error = show_libraries(
+            &mut trees,
+            std::iter::once(Path::new("/opt/libz.so.1")),
+            Path::new("/x"),
+        )
+        .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "/x cannot start in a sandbox: library /opt/libz.so.1 is not visible there"
+        );
+    }
+
+    #[test]
+    fn a_library_that_a_loader_misses_is_named() {
+        for (reason, expected) in [
+            (
+                "exit status: 127: /x: error while loading shared libraries: libz.so.1: cannot open shared object file: No such file",
+                Some("libz.so.1"),
+            ),
+            (
+                "exit status: 127: Error loading shared library libz.so.1: No such file or directory (needed by /x)",
+                Some("libz.so.1"),
+            ),
+            ("exit status: 1: SyntaxError", None),
+        ] {
+            assert_eq!(missing_library(reason), expected, "{reason}");
+        }
     }
 }

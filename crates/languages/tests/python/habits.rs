@@ -95,8 +95,8 @@ async fn shell_lines_run_and_can_be_kept() {
         "{name} {1+1}\n"
     );
     assert_eq!(
-        python.run("!ls /nowhere; echo after").await.ok().stdout,
-        "ls: cannot access '/nowhere': No such file or directory\nafter\n"
+        python.run("!ls /dev/null/absent; echo after").await.ok().stdout,
+        "ls: cannot access '/dev/null/absent': Not a directory\nafter\n"
     );
     assert_eq!(
         python.run("!echo '{print $1}' $$ | awk '{print $1}'").await.ok().stdout,

@@ -275,7 +275,7 @@ async fn hints_name_what_there_is() {
         ("import nmupy", "did you mean numpy?"),
         ("import mymodule", "there is no file mymodule.py: write it first"),
         (
-            "import subprocess\nsubprocess.run(['ls', '/nope'], check=True, capture_output=True)",
+            "import subprocess\nsubprocess.run(['ls', '/dev/null/absent'], check=True, capture_output=True)",
             "the command said: ls: ",
         ),
     ] {

@@ -462,9 +462,12 @@ fn a_daemon_behind_a_port_is_used_with_certificates_only() {
     assert_eq!(good.stdout, b"42\n", "{good:?}");
     let plain = run("");
     assert_eq!(plain.status.code(), Some(125), "{plain:?}");
-    let missing = run("/nowhere");
+    let missing = run("/dev/null/absent");
     let said = String::from_utf8_lossy(&missing.stderr);
-    assert!(said.contains("/nowhere") && said.contains("DOCKER_CERT_PATH"), "{said}");
+    assert!(
+        said.contains("/dev/null/absent") && said.contains("DOCKER_CERT_PATH"),
+        "{said}"
+    );
 }
 
 #[test]

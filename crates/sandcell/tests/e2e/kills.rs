@@ -64,15 +64,12 @@ struct Machine {
 
 impl Machine {
     fn look(place: &Place) -> Self {
-        let temporary = std::fs::read_dir("/tmp").unwrap().flatten();
-        let folders = temporary.map(|entry| entry.path());
-        let ours = |path: &PathBuf| {
-            path.file_name()
-                .is_some_and(|name| name.len() == 25 && name.to_string_lossy().starts_with("sandcell-"))
-        };
         Self {
             mounts: machine::mounts(),
-            folders: folders.filter(ours).chain(place.temporary_files()).collect(),
+            folders: machine::abandoned_folders()
+                .into_iter()
+                .chain(place.temporary_files())
+                .collect(),
             descriptors: machine::descriptors(std::process::id()),
         }
     }

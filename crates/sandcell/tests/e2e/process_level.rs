@@ -97,15 +97,6 @@ fn serve(place: &Place) -> Client {
     Client::start(&mut forbidden(&place.command(&["serve"])))
 }
 
-/// Folders for private files that launchers without namespaces have made: their names end in sixteen digits.
-fn folders() -> BTreeSet<String> {
-    let entries = std::fs::read_dir("/tmp").unwrap().flatten();
-    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    names
-        .filter(|name| name.starts_with("sandcell-") && name.len() == 25)
-        .collect()
-}
-
 #[test]
 fn without_user_namespaces_nothing_runs_unless_the_floor_allows_it_and_the_error_says_how_to_mend_it() {
     let _turn = begin!();
@@ -385,7 +376,7 @@ const DAEMONS: &str = "import os, time, signal\n\
 /// However sandboxes of this level end, nothing of them is left.
 fn ends_with_nothing_left(end: impl FnOnce(&mut Client, &BTreeSet<Seen>)) {
     let place = place();
-    let before = folders();
+    let before = machine::abandoned_folders();
     let mut server = serve(&place);
     assert_eq!(server.text(DAEMONS).trim(), "gone");
     let everybody = machine::descendants(server.pid());
@@ -396,7 +387,7 @@ fn ends_with_nothing_left(end: impl FnOnce(&mut Client, &BTreeSet<Seen>)) {
         (!everybody.iter().any(Seen::lives)).then_some(())
     });
     until(limit, "every folder has gone", || {
-        folders().is_subset(&before).then_some(())
+        machine::abandoned_folders().is_subset(&before).then_some(())
     });
 }
 

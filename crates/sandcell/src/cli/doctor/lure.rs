@@ -3,10 +3,6 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicU32, Ordering};
-
-/// Lures of this process so far; each has a socket name of its own.
-static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// Things of this machine that must stay out of reach while attacks run.
 #[derive(Debug)]
@@ -30,11 +26,8 @@ impl Lure {
     pub(super) fn new() -> io::Result<Self> {
         let tcp = TcpListener::bind(("127.0.0.1", 0))?;
         tcp.set_nonblocking(true)?;
-        let abstract_name = format!(
-            "sandcell-doctor-{}-{}",
-            std::process::id(),
-            NUMBER.fetch_add(1, Ordering::Relaxed)
-        );
+        // Such a name belongs to the network namespace, as the port does. A process id is another's in another PID namespace.
+        let abstract_name = format!("sandcell-doctor-{}", tcp.local_addr()?.port());
         Ok(Self {
             tcp,
             #[cfg(target_os = "linux")]

@@ -236,7 +236,11 @@ fn failure(error: HistoryError) -> Failure {
     }
     let code = match error {
         HistoryError::Absent(_) => Code::NotFound,
-        HistoryError::Newer { .. } | HistoryError::File { .. } | HistoryError::Sqlite { .. } => Code::Internal,
+        HistoryError::Newer { .. }
+        | HistoryError::File { .. }
+        | HistoryError::Removed(_)
+        | HistoryError::Overwritten(_)
+        | HistoryError::Sqlite { .. } => Code::Internal,
     };
     Failure::new(code, message, remedy)
 }

@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(rows.len(), 1, "{rows:?}");
         assert_eq!(rows[0].trouble, None);
         for (program, reason) in [
-            ("/nowhere/sandcell", "no program that is there"),
+            ("/dev/null/sandcell", "no program that is there"),
             ("./sandcell", "not an absolute path"),
             ("sandcell", "not on PATH"),
             ("/", "no program"),
@@ -127,7 +127,7 @@ mod tests {
             assert!(said.contains(reason), "{program}: {said}");
             assert!(remedy.contains("sandcell install cursor"), "{remedy}");
         }
-        let renamed = told(r#"{"mcpServers": {"code": {"command": "/nowhere/sandcell"}}}"#);
+        let renamed = told(r#"{"mcpServers": {"code": {"command": "/dev/null/sandcell"}}}"#);
         assert!(
             renamed[0].trouble.as_ref().unwrap().1.contains("--name code"),
             "{renamed:?}"

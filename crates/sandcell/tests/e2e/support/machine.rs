@@ -158,6 +158,29 @@ pub fn mounts() -> BTreeSet<String> {
         .collect()
 }
 
+/// Folders for private files that a launcher without namespaces has made and that no launcher holds any more. Those of other
+/// servers of this machine are locked, so they do not count.
+pub fn abandoned_folders() -> BTreeSet<PathBuf> {
+    use std::os::unix::fs::MetadataExt;
+
+    // `1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF`: the last part of the file is its inode.
+    let locks = std::fs::read_to_string("/proc/locks").unwrap();
+    let locked: BTreeSet<u64> = locks
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(5)?.rsplit(':').next()?.parse().ok())
+        .collect();
+    let ours = |entry: &std::fs::DirEntry| {
+        let name = entry.file_name();
+        let free = |inode| !locked.contains(&inode);
+        // The names end in sixteen digits.
+        name.len() == 25
+            && name.to_string_lossy().starts_with("sandcell-")
+            && entry.metadata().is_ok_and(|found| free(found.ino()))
+    };
+    let entries = std::fs::read_dir("/tmp").unwrap().flatten();
+    entries.filter(ours).map(|entry| entry.path()).collect()
+}
+
 /// Control group folders that belong to one of these processes: they hold it, or bear the number of the launcher that
 /// made them. Other servers of this machine come and go meanwhile, so others' folders do not count.
 pub fn groups_of(processes: &BTreeSet<Seen>) -> BTreeSet<PathBuf> {

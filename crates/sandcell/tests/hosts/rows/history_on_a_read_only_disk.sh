@@ -1,0 +1,9 @@
+# The data folder is read-only: one warning names it, and calls go on.
+# run: ok says="home/data" says="not kept in the history"
+# serve: ok says="home/data"
+# doctor: ok
+. "$COMMON"
+mkdir -p "$W/home/data"
+mount -t tmpfs -o ro,mode=755 ro "$W/home/data"
+probe
+[ "$(grep -c 'WARN.*history' "$W/serve.err")" = 1 ] || { cat "$W/serve.err"; exit 1; }

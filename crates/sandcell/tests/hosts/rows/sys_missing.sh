@@ -1,0 +1,5 @@
+# No /sys.
+# run: ok
+. "$COMMON"
+mount -t tmpfs -o ro none /sys
+probe

@@ -1,0 +1,4 @@
+# This machine as it is.
+# run: ok
+. "$COMMON"
+probe

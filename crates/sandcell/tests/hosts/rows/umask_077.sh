@@ -1,0 +1,5 @@
+# A strict umask.
+# run: ok
+. "$COMMON"
+umask 077
+probe
