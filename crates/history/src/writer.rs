@@ -521,7 +521,7 @@ impl Desk {
         let (cause, remedy) = (cause.unwrap_or_default(), error.remedy());
         match self.whose {
             Whose::Server => tracing::warn!(
-                "{error}{cause}. Executions go on, and the history is kept in memory until it can be written. To mend it: {remedy}"
+                "{error}{cause}. Executions go on, and the history is kept in memory only until it can be written. To mend it: {remedy}"
             ),
             Whose::Command => {
                 tracing::warn!("{error}{cause}. This run is not kept in the history. To mend it: {remedy}")
