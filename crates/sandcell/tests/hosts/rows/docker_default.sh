@@ -1,5 +1,4 @@
 # Docker without options: every option that is needed is named at once.
 # run: refused isolation_unavailable cause="user_namespace" remedy="seccomp=unconfined" remedy="systempaths=unconfined"
-# open: the remedy names only one
 . "$COMMON"
 container

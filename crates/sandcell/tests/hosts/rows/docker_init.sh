@@ -1,5 +1,4 @@
 # Docker with the documented options and --init, which mounts a file over /sbin/docker-init.
 # run: ok
-# open: a mount below a shown tree still fails
 . "$COMMON"
 container --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined --init

@@ -1,8 +1,6 @@
 # The program itself is the first process of the container.
 # only: root
 # run: ok
-# open: doctor takes a missing capability for a breach
-# ordinary open: no
 . "$COMMON"
 [ -n "${SANDCELL_TEST_DOCKER_HOST:-}" ] || skip "no daemon: eval \"\$(.ci/docker)\""
 # The probe runs the commands here, each in a container of its own.

@@ -1,5 +1,4 @@
 # Docker with CAP_SYS_ADMIN and Docker's own filter: both options that are missing are named at once.
 # run: refused isolation_unavailable remedy="seccomp=unconfined" remedy="systempaths=unconfined"
-# open: the remedy names a kernel version
 . "$COMMON"
 container --cap-add SYS_ADMIN

@@ -1,6 +1,5 @@
 # A file system below /lib where that is a folder of its own.
 # run: ok
-# open: a mount below a shown tree still fails
 . "$COMMON"
 empty_root
 furnish "$root"

@@ -1,6 +1,5 @@
 # A file system below the prefix of the operator's Python.
 # run: ok
-# open: a mount below a shown tree still fails
 . "$COMMON"
 mount -t tmpfs -o mode=755 opt /opt
 /usr/bin/python3 -m venv --without-pip /opt/py

@@ -1,6 +1,5 @@
 # One file is mounted over another, as GPU runtimes do with their programs.
 # run: ok
-# open: a mount below a shown tree still fails
 . "$COMMON"
 mount --bind /usr/bin/true /usr/bin/yes
 program <<'P'

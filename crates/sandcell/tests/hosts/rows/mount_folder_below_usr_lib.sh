@@ -1,6 +1,5 @@
 # A folder is mounted below /usr/lib, as WSL2 does with /usr/lib/wsl/drivers and /usr/lib/wsl/lib.
 # run: ok
-# open: a mount below a shown tree still fails
 . "$COMMON"
 view /usr
 mount --bind "$root" /usr

@@ -1,7 +1,6 @@
 # A FUSE file system whose program does not answer is left out and never touched; doctor names it.
 # run: ok
 # doctor: ok says="/usr/local/odd"
-# open: a mount below a shown tree still fails
 . "$COMMON"
 [ -e /dev/fuse ] || not_required "this kernel has no FUSE"
 mount -t tmpfs -o mode=755 local /usr/local

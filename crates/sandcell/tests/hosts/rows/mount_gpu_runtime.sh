@@ -1,6 +1,5 @@
 # What NVIDIA's container runtime mounts: libraries and programs as single files, read-only.
 # run: ok
-# open: a mount below a shown tree still fails
 . "$COMMON"
 view /usr
 mount --bind "$root" /usr

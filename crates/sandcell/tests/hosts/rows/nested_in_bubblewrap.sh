@@ -1,6 +1,5 @@
 # In bubblewrap with a /proc of its own, whose parts bubblewrap covers: the mount in the way is named.
 # run: refused isolation_unavailable cause="private_proc" says="/proc/bus"
-# open: the mount is not named
 . "$COMMON"
 command -v bwrap >/dev/null || skip "no bwrap (apt-get install bubblewrap)"
 for controller in cpu cpuacct memory pids freezer unified; do group "$controller"; done

@@ -1,6 +1,5 @@
 # In a sandbox of its own: namespaces are denied there.
 # run: refused isolation_unavailable cause="user_namespace" says="sandcell"
-# open: the cause is not told apart
 . "$COMMON"
 # What runs inside is the probe; what it leaves comes back as files.
 program <<'P'

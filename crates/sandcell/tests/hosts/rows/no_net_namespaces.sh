@@ -1,6 +1,5 @@
 # user.max_net_namespaces is 0.
 # run: refused isolation_unavailable cause="network_namespace" remedy="max_net_namespaces"
-# open: the limit is not named
 . "$COMMON"
 in_user_namespace <<'I'
 echo 0 >/proc/sys/user/max_net_namespaces

@@ -1,6 +1,5 @@
 # systemd-nspawn with its own filter: what it denies is told as the filter's.
 # run: refused isolation_unavailable says="filter"
-# open: the cause is not told apart
 . "$COMMON"
 command -v systemd-nspawn >/dev/null || skip "no systemd-nspawn (apt-get install systemd-container)"
 [ -d /run/systemd/system ] || not_required "systemd-nspawn needs a running systemd"

@@ -1,6 +1,5 @@
 # As the first process of a PID namespace: whoever is orphaned is reaped, and the end is silent.
 # run: ok
-# ordinary open: doctor takes a missing capability for a breach
 . "$COMMON"
 # Groups of its own: the machine's servers are not seen from a PID namespace.
 for controller in cpu cpuacct memory pids freezer unified; do group "$controller"; done

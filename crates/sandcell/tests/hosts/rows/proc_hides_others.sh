@@ -1,5 +1,5 @@
-# Others' processes are hidden (hidepid=2).
+# Others' processes are hidden (hidepid=2), in a process file system of a PID namespace of its own.
 # run: ok
 . "$COMMON"
-mount -o remount,hidepid=2 /proc
+mount -t proc -o hidepid=2 proc /proc
 probe

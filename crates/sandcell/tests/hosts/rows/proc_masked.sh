@@ -1,7 +1,5 @@
 # Container engines mask parts of /proc.
 # run: refused isolation_unavailable cause="private_proc" remedy="systempaths=unconfined"
-# open: the mount is not named
-# ordinary open: no
 . "$COMMON"
 mount -t tmpfs -o ro mask /proc/fs
 for file in kcore keys timer_list interrupts; do

@@ -1,6 +1,5 @@
 # Root of a container without CAP_SYS_ADMIN, where user namespaces are allowed.
 # only: root
 # run: ok
-# open: doctor takes a missing capability for a breach
 . "$COMMON"
 probe setpriv --bounding-set=-sys_admin --inh-caps=-all

@@ -1,5 +1,4 @@
 # A filter in front of Landlock, as systemd-nspawn has: it is told from a kernel without.
 # run: refused isolation_unavailable cause="landlock" cause="filter"
-# open: told as a kernel without Landlock
 . "$COMMON"
 probe $without EPERM landlock_create_ruleset landlock_add_rule landlock_restrict_self --
