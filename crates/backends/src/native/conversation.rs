@@ -474,7 +474,17 @@ impl Jail {
                 receiver
             }
         };
-        match timeout(ATTACH_DEADLINE, receiver).await {
+        let well = self.conversation.health() == Health::Well;
+        let answer = tokio::select! {
+            biased;
+            answer = timeout(ATTACH_DEADLINE, receiver) => answer,
+            // An interpreter is started without the launcher.
+            health = self.conversation.unfit(), if well => return Err(match health {
+                Health::Over(reason) => SandboxError::Gone(reason),
+                Health::Well | Health::Doubted => NativeBackend::unavailable("its launcher does not answer"),
+            }),
+        };
+        match answer {
             Ok(Ok(None)) => Ok(()),
             Ok(Ok(Some(error))) => Err(report::step_failed(error)),
             Ok(Err(_)) => Err(gone()),

