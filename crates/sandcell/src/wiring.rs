@@ -120,18 +120,22 @@ const BLOCKING_THREADS_MAX: usize = 64;
 /// How long one stays without work: for good.
 const BLOCKING_THREADS_STAY: Duration = Duration::from_secs(1 << 31);
 
+/// Names the limits that keep this process from starting a thread.
+pub(crate) fn no_thread(error: &std::io::Error) -> Failure {
+    Failure::new(
+        Code::Internal,
+        format!("threads could not be started: {error}"),
+        "raise the limits of processes (`ulimit -u`, systemd TasksMax=, Docker --pids-limit) and of open files, and see that no \
+         filter of system calls forbids clone3 otherwise than by ENOSYS",
+    )
+}
+
 /// An async runtime for one command.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    let failed = |error: std::io::Error| {
-        Failure::new(
-            Code::Internal,
-            format!("threads could not be started: {error}"),
-            "raise the limits of processes (`ulimit -u`, systemd TasksMax=, Docker --pids-limit) and of open files, and see that no \
-             filter of system calls forbids clone3 otherwise than by ENOSYS",
-        )
-    };
     // Work that no thread can be started for panics; with one that stays it waits. Processes may run out later.
-    std::thread::Builder::new().spawn(|| ()).map_err(failed)?;
+    std::thread::Builder::new()
+        .spawn(|| ())
+        .map_err(|error| no_thread(&error))?;
     // One thread: what the server does itself is little, requests are taken up in the order in which they come, and
     // no call pays for waking another thread. Pictures and host files are read on threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -139,7 +143,7 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
         .thread_keep_alive(BLOCKING_THREADS_STAY)
         .enable_all()
         .build()
-        .map_err(failed)?;
+        .map_err(|error| no_thread(&error))?;
     drop(runtime.spawn_blocking(|| ()));
     Ok(runtime)
 }

@@ -209,10 +209,14 @@ fn printed(result: output::Printed) -> Result<ExitCode, Failure> {
     match result {
         Ok(code) => Ok(code),
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-        Err(error) => Err(Failure::new(
-            sandcell_sandbox::Code::Internal,
-            format!("stdout cannot be written: {error}"),
-            "check where stdout goes",
-        )),
+        // A command that failed before it had anything to print.
+        Err(error) => match error.get_ref().and_then(|inner| inner.downcast_ref::<Failure>()) {
+            Some(failure) => Err(failure.clone()),
+            None => Err(Failure::new(
+                sandcell_sandbox::Code::Internal,
+                format!("stdout cannot be written: {error}"),
+                "check where stdout goes",
+            )),
+        },
     }
 }

@@ -140,20 +140,19 @@ impl Seen {
     /// The failures that it told.
     fn failures(&self, command: Command) -> Vec<Failure> {
         let mut found = Vec::new();
-        match command {
-            Command::Run => {
-                // `error: MESSAGE [CODE]` and `  fix: REMEDY`
-                for line in self.err.lines() {
-                    if let Some(message) = line.strip_prefix("error: ") {
-                        let (message, code) = message.rsplit_once(" [").unwrap_or((message, ""));
-                        found.push(Failure::new(code.trim_end_matches(']'), message, ""));
-                    } else if let Some(remedy) = line.trim_start().strip_prefix("fix: ")
-                        && let Some(last) = found.last_mut()
-                    {
-                        remedy.clone_into(&mut last.remedy);
-                    }
-                }
+        // Any command may fail before it does anything: `error: MESSAGE [CODE]` and `  fix: REMEDY`
+        for line in self.err.lines() {
+            if let Some(message) = line.strip_prefix("error: ") {
+                let (message, code) = message.rsplit_once(" [").unwrap_or((message, ""));
+                found.push(Failure::new(code.trim_end_matches(']'), message, ""));
+            } else if let Some(remedy) = line.trim_start().strip_prefix("fix: ")
+                && let Some(last) = found.last_mut()
+            {
+                remedy.clone_into(&mut last.remedy);
             }
+        }
+        match command {
+            Command::Run => {}
             Command::Serve => {
                 for answer in [2, 3].into_iter().filter_map(|id| self.answer(id)) {
                     let error = &answer["result"]["_meta"]["sandcell/error"];

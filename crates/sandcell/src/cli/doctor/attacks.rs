@@ -31,6 +31,8 @@ pub(super) struct Attack {
     pub(super) expect: Expect,
     /// Whether it means the same in a container, which shows its image and its daemon's mounts.
     pub(super) everywhere: bool,
+    /// Whether it shows what the report of its layer says already where that is weaker than it could be.
+    pub(super) told_where_weaker: bool,
 }
 
 /// What every attack may use.
@@ -122,6 +124,7 @@ fn read(name: &'static str, text: &'static str) -> Attack {
         code: text,
         expect: Expect::Held,
         everywhere: value("containers").is_none(),
+        told_where_weaker: value("weaker").is_some(),
     }
 }
 
@@ -148,6 +151,7 @@ print(verdict)"#,
         // Where memory is watched from outside, that may be over first.
         expect: Expect::HeldOr(&[Code::ProcessLimit, Code::OutOfMemory]),
         everywhere: true,
+        told_where_weaker: false,
     },
     Attack {
         name: "fill the disk",
@@ -164,6 +168,7 @@ except OSError as error:
 os.unlink(fill)"#,
         expect: Expect::HeldOr(&[Code::DiskFull]),
         everywhere: true,
+        told_where_weaker: false,
     },
     Attack {
         name: "loop for ever",
@@ -171,6 +176,7 @@ os.unlink(fill)"#,
         code: "while True: pass",
         expect: Expect::HeldOr(&[Code::Timeout]),
         everywhere: true,
+        told_where_weaker: false,
     },
     Attack {
         name: "take all memory",
@@ -186,6 +192,7 @@ except MemoryError:
     print('HELD after', taken, 'MiB')"#,
         expect: Expect::HeldOr(&[Code::OutOfMemory]),
         everywhere: true,
+        told_where_weaker: false,
     },
     Attack {
         name: "print without end",
@@ -193,6 +200,7 @@ except MemoryError:
         code: "for _ in range(64):\n    print('x' * (1 << 18))\nprint('HELD')",
         expect: Expect::HeldOr(&[Code::OutputLimit]),
         everywhere: true,
+        told_where_weaker: false,
     },
 ];
 

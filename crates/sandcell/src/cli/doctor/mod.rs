@@ -111,11 +111,14 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     let python = python(&wired.found).map_err(mended);
     let mut layers = layers(&wired.engine);
     let host = host::advice(situation(&layers));
-    let missing = layers.iter().filter(|layer| layer.state == LayerState::Missing);
-    let absent: Vec<String> = missing.map(|layer| layer.name.clone()).collect();
+    let names = |state| {
+        let of_state = layers.iter().filter(|layer| layer.state == state);
+        of_state.map(|layer| layer.name.clone()).collect::<Vec<_>>()
+    };
+    let (absent, weaker) = (names(LayerState::Missing), names(LayerState::Degraded));
     let mut problems: Vec<Failure> = wired.problems.iter().cloned().map(mended).collect();
     let siege = if python.is_ok() && problems.is_empty() && wired.unready.is_none() {
-        siege::lay(&wired.engine, &absent)
+        siege::lay(&wired.engine, &absent, &weaker)
             .await
             .map_err(|failure| problems.push(mended(failure)))
             .ok()

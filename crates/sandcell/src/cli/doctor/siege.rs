@@ -77,9 +77,10 @@ pub(super) const NATIVE: &str = "native";
 const IN_PLACE: &str = "landlock, seccomp";
 
 /// Attacks two sandboxes: one of the usual kind, and a small one that is flooded. `absent` are the layers that this
-/// machine cannot give; without them a flood may end the sandbox, so each gets one of its own. Where not even the first sandbox can
-/// be made nothing was attacked: the failure says why.
-pub(super) async fn lay(engine: &Arc<Engine>, absent: &[String]) -> Result<Siege, Failure> {
+/// machine cannot give; without them a flood may end the sandbox, so each gets one of its own. `weaker` are those that it gives in
+/// a weaker form: what their reports say already is not attacked. Where not even the first sandbox can be made nothing was
+/// attacked: the failure says why.
+pub(super) async fn lay(engine: &Arc<Engine>, absent: &[String], weaker: &[String]) -> Result<Siege, Failure> {
     let started = Instant::now();
     let mut results = Vec::new();
     let usual = CreateRequest {
@@ -96,7 +97,7 @@ pub(super) async fn lay(engine: &Arc<Engine>, absent: &[String]) -> Result<Siege
     let rounds = std::iter::once((usual, ATTACKS.as_slice())).chain(floods.map(|floods| (small.clone(), floods)));
     for (request, attacks) in rounds {
         match Field::open(engine, request).await {
-            Ok(field) => results.extend(field.fight(attacks, !absent.is_empty()).await),
+            Ok(field) => results.extend(field.fight(attacks, !absent.is_empty(), weaker).await),
             Err(failure) if results.is_empty() => return Err(failure),
             Err(failure) => results.extend(attacks.iter().map(|attack| lost(attack, &reason_of(&failure)))),
         }
@@ -163,11 +164,13 @@ impl<'a> Field<'a> {
         })
     }
 
-    async fn fight(&self, attacks: &'static [Attack], fenced: bool) -> Vec<Outcome> {
+    async fn fight(&self, attacks: &'static [Attack], fenced: bool, weaker: &[String]) -> Vec<Outcome> {
         let mut results = Vec::new();
         let mut ready = false;
         let mut lost_on_end = 0;
-        for attack in attacks.iter().filter(|attack| attack.everywhere || !self.foreign) {
+        let told = |attack: &&Attack| attack.told_where_weaker && weaker.iter().any(|layer| layer == attack.layer);
+        let tried = attacks.iter().filter(|attack| attack.everywhere || !self.foreign);
+        for attack in tried.filter(|attack| !told(attack)) {
             if lost_on_end >= GIVE_UP {
                 results.push(lost(attack, "those before it could not be tried either"));
                 continue;

@@ -143,7 +143,13 @@ async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Resu
     let stdin = if args.program == Path::new("-") {
         streams::no_stdin()
     } else {
-        streams::stdin()
+        match streams::stdin() {
+            Ok(stdin) => stdin,
+            Err(failure) => {
+                wired.engine.shutdown().await;
+                return Err(failure);
+            }
+        }
     };
     let (events, writer) = streams::writer(sink, cancel.clone());
     let who = Principal("cli".into());

@@ -4,9 +4,11 @@ use std::future::Future;
 use std::io::{self, IsTerminal as _, Read, Write};
 
 use bytes::Bytes;
-use sandcell_sandbox::{ByteSize, OutputStream, SessionEvent};
+use sandcell_sandbox::{ByteSize, Failure, OutputStream, SessionEvent};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+
+use crate::wiring;
 
 /// Bytes that are read from stdin at once.
 const CHUNK: usize = 64 << 10;
@@ -36,9 +38,9 @@ pub(super) fn no_stdin() -> mpsc::Receiver<Bytes> {
 
 /// Our stdin, read ahead by no more than two chunks. The thread that reads is not waited for: a terminal may never
 /// say anything again.
-pub(super) fn stdin() -> mpsc::Receiver<Bytes> {
+pub(super) fn stdin() -> Result<mpsc::Receiver<Bytes>, Failure> {
     let (sender, receiver) = mpsc::channel(1);
-    std::thread::spawn(move || {
+    let read = move || {
         if in_background() {
             // Reading would stop this whole process. The program waits instead, until it is over.
             sender_kept_open(&sender);
@@ -58,8 +60,11 @@ pub(super) fn stdin() -> mpsc::Receiver<Bytes> {
                 }
             }
         }
-    });
-    receiver
+    };
+    match std::thread::Builder::new().spawn(read) {
+        Ok(_) => Ok(receiver),
+        Err(error) => Err(wiring::no_thread(&error)),
+    }
 }
 
 fn sender_kept_open(sender: &mpsc::Sender<Bytes>) {
