@@ -122,7 +122,7 @@ fn folders(below: &Path) -> Vec<PathBuf> {
 fn in_use() -> BTreeSet<PathBuf> {
     let of_a_sandbox = |folder: &PathBuf| {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        let mut parts = name
+        let parts = name
             .strip_prefix("sandcell-")
             .into_iter()
             .flat_map(|rest| rest.split('-'));
