@@ -2,7 +2,7 @@
 //!
 //! Launchers in different PID namespaces can share a control group parent: two containers, or a server in a container and
 //! a command on the host. So a group's name only says to which launcher it belongs; whether that one lives is told by
-//! the lock that it holds on an empty group of that name (see [`claim`](crate::claim)). Control groups of version 1 may
+//! the lock that it holds on an empty group of that name (see [`claim`]). Control groups of version 1 may
 //! be shared for one controller and not for another, so there is one such group for each.
 
 use std::collections::BTreeMap;
