@@ -132,10 +132,7 @@ pub(crate) fn no_thread(error: &std::io::Error) -> Failure {
 
 /// An async runtime for one command.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    // Work that no thread can be started for panics; with one that stays it waits. Processes may run out later.
-    std::thread::Builder::new()
-        .spawn(|| ())
-        .map_err(|error| no_thread(&error))?;
+    try_threads().map_err(|error| no_thread(&error))?;
     // One thread: what the server does itself is little, requests are taken up in the order in which they come, and
     // no call pays for waking another thread. Pictures and host files are read on threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -144,8 +141,25 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
         .enable_all()
         .build()
         .map_err(|error| no_thread(&error))?;
+    // Work that no thread can be started for panics; with one that stays it waits. Processes may run out later.
     drop(runtime.spawn_blocking(|| ()));
     Ok(runtime)
+}
+
+/// Starts two threads at once and ends them. The runtime's own comes right after, when one of these may still be counted.
+fn try_threads() -> std::io::Result<()> {
+    let start = || {
+        let (hold, held) = std::sync::mpsc::channel::<()>();
+        let wait = move || {
+            let _ = held.recv();
+        };
+        Ok::<_, std::io::Error>((hold, std::thread::Builder::new().spawn(wait)?))
+    };
+    for (hold, thread) in [start()?, start()?] {
+        drop(hold);
+        let _ended = thread.join();
+    }
+    Ok(())
 }
 
 /// Finds the languages of this machine. Runs each interpreter once, for some milliseconds, unless it is remembered.

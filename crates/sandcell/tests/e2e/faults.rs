@@ -15,7 +15,7 @@ use crate::support::client::{Answer, Client};
 use crate::support::http::{Caller, Reply, Server, token};
 use crate::support::machine::{self, Seen};
 use crate::support::place::Place;
-use crate::support::{PATIENCE, begin, is_root, name_of, skip, until};
+use crate::support::{PATIENCE, begin, is_root, name_of, not_required, until};
 
 /// The promise is two seconds; a busy machine gets more.
 const AGAIN: Duration = Duration::from_secs(15);
@@ -261,7 +261,7 @@ fn while_a_launcher_is_frozen_another_one_makes_sandboxes() {
     fn here() {}
     let _turn = begin!(alone);
     let Some(freezer) = Group::of("freezer") else {
-        skip(&name_of(here), "no control group of version 1 can be made that freezes");
+        not_required(&name_of(here), "no control group of version 1 can be made that freezes");
         return;
     };
     let place = Place::with_settings("[pool]\nparked = 0\n");
@@ -333,7 +333,7 @@ fn a_server_in_a_pid_namespace_loses_nothing_to_a_run_outside() {
     fn here() {}
     let _turn = begin!(alone);
     if !is_root() {
-        skip(&name_of(here), "only root shares control groups here");
+        not_required(&name_of(here), "only root shares control groups here");
         return;
     }
     nothing_of_another_pid_namespace_is_ended(in_pid_namespace, again);
@@ -344,7 +344,7 @@ fn a_server_loses_nothing_to_a_run_in_a_pid_namespace() {
     fn here() {}
     let _turn = begin!(alone);
     if !is_root() {
-        skip(&name_of(here), "only root shares control groups here");
+        not_required(&name_of(here), "only root shares control groups here");
         return;
     }
     nothing_of_another_pid_namespace_is_ended(again, in_pid_namespace);
@@ -366,7 +366,7 @@ fn where_processes_run_out_the_limit_is_named_and_nothing_is_lost() {
     fn here() {}
     let _turn = begin!(alone);
     let Some(pids) = Group::of("pids") else {
-        skip(
+        not_required(
             &name_of(here),
             "no control group of version 1 can be made that counts processes",
         );
@@ -452,7 +452,7 @@ fn a_launcher_that_the_kernel_kills_for_memory_is_told_as_that() {
     fn here() {}
     let _turn = begin!(alone);
     let Some(memory) = Group::of("memory") else {
-        skip(
+        not_required(
             &name_of(here),
             "no control group of version 1 can be made that counts memory",
         );

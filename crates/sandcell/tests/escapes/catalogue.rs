@@ -154,7 +154,7 @@ impl Attack {
     }
 }
 
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "attack",
     "class",
     "layer",
@@ -170,6 +170,7 @@ const KEYS: [&str; 15] = [
     "quick",
     "proof",
     "containers",
+    "weaker",
 ];
 
 fn expect(text: &str) -> Expect {
