@@ -165,7 +165,11 @@ fn an_idle_sandbox_holds_few_descriptors() {
         let mut fewest = (usize::MAX, 0);
         until(crate::support::PATIENCE, "descriptors stay as they are", || {
             let now = held();
-            fewest = if now < fewest.0 { (now, 0) } else { (fewest.0, fewest.1 + 1) };
+            fewest = if now < fewest.0 {
+                (now, 0)
+            } else {
+                (fewest.0, fewest.1 + 1)
+            };
             (fewest.1 > 400).then_some(fewest.0)
         })
     };
