@@ -572,7 +572,7 @@ pub struct Artifact {
     pub text: Option<String>,
 }
 
-/// What a cause says when a whole sandbox was lost, not only the session in it.
+/// The cause reported when the whole sandbox was lost, not only its session.
 pub const SANDBOX_LOST: &str = "its variables and files are gone";
 
 /// An execution, running or finished.

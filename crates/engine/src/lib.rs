@@ -215,7 +215,7 @@ impl Engine {
         self.core.backends.iter().map(view).collect()
     }
 
-    /// How many sandboxes of the preferred back end fit within the limits of this machine. None where it does not bound them.
+    /// Returns how many sandboxes of the preferred back end fit within the machine's limits. None if nothing bounds them.
     #[must_use]
     pub fn capacity(&self) -> Option<Capacity> {
         self.core.backends.first()?.capacity()

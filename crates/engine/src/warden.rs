@@ -294,7 +294,7 @@ fn bases_for(core: &Core, plan: &Plan) -> Result<Vec<Ground>, Failure> {
     core.bases()
 }
 
-/// Where the machine has no room for one more, those that wait for nobody give theirs.
+/// Closes idle sandboxes of the pool when the machine has no room for a requested one.
 async fn create_within_limits(core: &Core, plan: &Plan, spec: &SandboxSpec) -> Result<Made, Failure> {
     loop {
         let made = create_bare(plan, spec).await;

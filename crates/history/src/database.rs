@@ -16,7 +16,7 @@ use crate::row::{Row, status};
 const FORM: i64 = 2;
 /// Bytes of a page.
 const PAGE: u64 = 4096;
-/// How every database begins.
+/// The first bytes of every SQLite database.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 /// How long another process that writes is waited for.
 const BUSY: Duration = Duration::from_secs(2);
@@ -138,7 +138,7 @@ impl HistoryError {
     }
 }
 
-/// Whether a file begins as databases do.
+/// Returns true if a file begins like an SQLite database.
 fn is_database(file: &File) -> std::io::Result<bool> {
     let mut head = [0; MAGIC.len()];
     match file.read_exact_at(&mut head, 0) {

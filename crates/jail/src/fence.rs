@@ -24,7 +24,7 @@ pub fn available() -> i32 {
     crate::sys::misc::landlock_abi()
 }
 
-/// Why there is no Landlock, as the kernel's error number; none if there is.
+/// Returns the kernel's error number if Landlock is unavailable; none if it is available.
 #[must_use]
 pub fn refusal() -> Option<i32> {
     crate::sys::misc::landlock_version().err()?.raw_os_error()

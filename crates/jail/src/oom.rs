@@ -9,9 +9,9 @@ use crate::steps::write_once;
 
 /// The score of the server and its launcher where they may have it.
 const PROTECTED: i32 = -500;
-/// What is added to the score of a sandbox's first process, and of what makes sandboxes.
+/// The `oom_score_adj` of a sandbox's first process and of the processes that make sandboxes.
 pub(crate) const FIRST_PROCESS: i32 = 100;
-/// What is added to the score of a warmed interpreter, as the agent and the driver give it to programs.
+/// The `oom_score_adj` of a warmed interpreter, the same that the agent gives to programs.
 pub(crate) const INTERPRETER: i32 = 300;
 /// The highest score.
 const MAX_SCORE: i32 = 1000;

@@ -197,14 +197,12 @@ fn files(source: &str) -> io::Result<()> {
 /// put a link in the way: links are not followed, and where there is no mount point any more nothing is mounted.
 fn mount_within(tree_path: &str, inner: &Inner, writable: Writable) -> io::Result<()> {
     use rustix::fs::{OFlags, ResolveFlags};
-    use rustix::io::Errno;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let root = rustix::fs::open(tree_path, flags | OFlags::DIRECTORY, Mode::empty())?;
     let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let place = match rustix::fs::openat2(&root, &inner.path, flags | OFlags::NOFOLLOW, Mode::empty(), within) {
         Ok(place) => place,
-        // Nobody inside gets there.
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => return Ok(()),
+        Err(error) if is_out_of_reach(error) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
     let mount = match (&inner.view, writable) {
@@ -279,12 +277,18 @@ fn cover_either(path: &str, likely: &str, other: &str) -> io::Result<()> {
     }
 }
 
-/// Covers a folder of the host's, if it is there.
+/// Covers a folder of the host's, unless nobody inside can reach one at this path.
 fn cover_folder(path: &str) -> io::Result<()> {
     match cover_either(path, place::OWN_NOTHING, place::OWN_NO_FILE) {
-        Err(_) if rustix::fs::stat(path).is_err() => Ok(()),
+        Err(_) if matches!(rustix::fs::stat(path), Err(error) if is_out_of_reach(error)) => Ok(()),
         done => done,
     }
+}
+
+/// Returns true if a path leads nowhere for the sandbox's user. Any other error is a failure.
+fn is_out_of_reach(error: rustix::io::Errno) -> bool {
+    use rustix::io::Errno;
+    matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS)
 }
 
 /// The private files, and beside them the empty folder and file that cover what is hidden.

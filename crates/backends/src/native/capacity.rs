@@ -13,7 +13,7 @@ const FILES_IN_SERVER: u64 = 5;
 const FILES_IN_LAUNCHER: u64 = 2;
 /// The launcher's where it cannot, as an ordinary user's: the namespaces and the private files are held, too.
 const FILES_HELD: u64 = 11;
-/// What the launcher has without sandboxes, and keeps back.
+/// The launcher's own open files and its reserve.
 const LAUNCHER_OWN: u64 = 56;
 /// First process, and an interpreter with its frozen copy.
 const PROCESSES: u64 = 3;
@@ -29,7 +29,7 @@ const IDS: u64 = 1 << 14;
 const AHEAD: u64 = 4;
 const SERVER_FILES: &str = "/proc/self/fd";
 
-/// What of the machine is asked again and again.
+/// Facts about the machine that are needed for each decision.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Machine {
     root: bool,
@@ -129,7 +129,7 @@ impl Machine {
         })
     }
 
-    /// Whether this process has files left for one more sandbox, beside so many in the making.
+    /// Checks that this process may open the files of one more sandbox, in addition to those of `making` sandboxes in creation.
     pub(super) fn room(self, making: u64, ahead: bool) -> Result<(), SandboxError> {
         let most = OpenFiles::now().most();
         let Ok(open) = open_files::count(SERVER_FILES) else {

@@ -1,7 +1,7 @@
-//! Why a step of making sandboxes fails on a host, and what mends it: decided by the step, the kernel's error number and
-//! what the host is like. Pure, so that each kind of host has a test.
+//! Explains why a step of creating sandboxes fails on a host, and gives the remedy, from the step, the kernel's error number and
+//! the facts about the host. Pure, so that each kind of host has a test.
 //!
-//! A remedy is one text with all that is needed, since an option that is left out is only the next failure. A version of
+//! A remedy is one text with every option that is needed: a missing option would be the next failure. A version of
 //! the kernel is named where it is the cause, and nowhere else.
 
 use rustix::io::Errno;
@@ -17,7 +17,7 @@ pub(super) struct Cause {
     pub(super) remedy: String,
 }
 
-/// What a step is about.
+/// The part of the system that a step concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum About {
     Namespaces,

@@ -33,7 +33,7 @@ const DOUBTED_DEADLINE: Duration = Duration::from_millis(100);
 /// How long it may take to show a folder in a sandbox.
 const ATTACH_DEADLINE: Duration = Duration::from_secs(10);
 
-/// How long to wait after a message could not be taken.
+/// The pause after a message could not be received.
 const TAKE_AGAIN: Duration = Duration::from_millis(1);
 
 /// How far a jail is.
@@ -58,7 +58,7 @@ pub(super) enum Answer {
     LauncherLost,
 }
 
-/// How the launcher is.
+/// The health of the launcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
     /// As far as anybody knows.
@@ -89,17 +89,17 @@ pub(super) struct Conversation {
     parents: Mutex<HashMap<u64, oneshot::Sender<()>>>,
     health: watch::Sender<Health>,
     process: Process,
-    /// Whether the process was waited for.
+    /// True once the process was reaped.
     reaped: watch::Sender<bool>,
-    /// Whether it said anything since somebody last looked.
+    /// True if a message arrived since the last look.
     heard: AtomicBool,
     /// It was asked for something.
     asked: Notify,
     /// It was asked for something and has said nothing since.
     owes: AtomicBool,
-    /// Why this server has ended it.
+    /// The reason for which this server killed it.
     sentence: OnceLock<EndReason>,
-    /// What the kernel kills for memory beside it.
+    /// Counts the processes that the kernel kills for memory in the server's own group.
     kills: Mutex<oom::Kills>,
 }
 
@@ -254,7 +254,7 @@ impl Conversation {
         }
     }
 
-    /// How many jails there are, and are being made.
+    /// Returns the number of jails, including those in creation.
     pub(super) fn count(&self) -> u64 {
         u64::try_from(lock(&self.jails).len()).unwrap_or(u64::MAX)
     }

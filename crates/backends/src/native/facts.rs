@@ -1,4 +1,4 @@
-//! Reads what this host is like, as far as that can keep sandboxes from being made. Nothing is judged here.
+//! Reads the facts about this host that can prevent sandboxes. Judges nothing.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub(super) enum Container {
     Service,
 }
 
-/// What was read.
+/// The facts about a host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Facts {
     pub(super) container: Option<Container>,
@@ -46,7 +46,7 @@ pub(super) struct Facts {
     pub(super) chrooted: bool,
     /// `/proc`, or `/proc/sys`, cannot be written.
     pub(super) proc_read_only: bool,
-    /// What is mounted below `/proc`.
+    /// The mount points below `/proc`.
     pub(super) proc_covered: Vec<String>,
     /// Settings of the kernel, by their names for sysctl.
     pub(super) settings: BTreeMap<String, i64>,
@@ -116,7 +116,7 @@ impl Facts {
         }
     }
 
-    /// Whether a capability is held, by its number.
+    /// Returns true if this process holds the capability with this number.
     pub(super) const fn holds(&self, capability: u32) -> bool {
         self.capabilities & (1 << capability) != 0
     }

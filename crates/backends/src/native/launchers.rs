@@ -1,8 +1,8 @@
-//! The launcher in use, and another one in its place when it is lost or may hang.
+//! Keeps one usable launcher: replaces it when it is lost or may hang.
 //!
 //! A launcher that ended took its sandboxes along; one that is doubted keeps them, and is only asked for nothing new. In
-//! both cases another one starts at once, not at the next call. Callers wait for it, and read an error when it cannot be
-//! had.
+//! both cases another one starts at once, not at the next call. Callers wait for it, and get an error if it cannot be
+//! started.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -19,23 +19,23 @@ use super::conversation::{Conversation, Health};
 use super::facts::Facts;
 use super::{NativeBackend, report};
 
-/// How long a caller waits for another launcher.
+/// The time a caller waits for a replacement launcher.
 const REPLACE_DEADLINE: Duration = Duration::from_secs(5);
-/// How many attempts to start one must fail until callers do not wait any more.
+/// After this many failed starts callers get an error instead of waiting.
 const FAILED_ATTEMPTS: u32 = 5;
 /// The pause before a second launcher in a row is started; twice as long before the next.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// A launcher that lived so long is not one in a row.
 const CALM: Duration = Duration::from_secs(5);
-/// How many doubted launchers may live beside the one in use. Beyond that the one in use stays, doubted or not.
+/// The maximum number of doubted launchers that live next to the one in use. Beyond that the one in use is kept even if doubted.
 const MAX_DOUBTED: usize = 2;
-/// How long everything may take to end.
+/// The time all launchers have to end.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
-/// How long removing what killed launchers left may take.
+/// The time for removing the control groups of killed launchers.
 const CLEAN_UP_DEADLINE: Duration = Duration::from_secs(2);
 
-/// What every launcher is to give.
+/// The requirements that every launcher must meet.
 #[derive(Debug)]
 pub(super) struct Terms {
     pub(super) template: Template,
@@ -44,7 +44,7 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    /// What a launcher found, if that is enough.
+    /// Checks the report of a launcher against the requirements.
     pub(super) fn check(&self, found: &Report, facts: &Facts) -> Result<(), SandboxError> {
         report::check_floor(found, facts, self.isolation_min, self.limits_min)
     }

@@ -30,7 +30,7 @@ const DOUBT_SILENCE: u32 = 20;
 /// And given up after a minute.
 const STUCK_SILENCE: u32 = 240;
 
-/// What follows from a look.
+/// The result of one look at the launcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Judgement {
     /// Nothing.
@@ -43,7 +43,7 @@ pub(super) enum Judgement {
     Stuck,
 }
 
-/// What was seen since it was last heard.
+/// The observations since the launcher's last message.
 #[derive(Debug, Default)]
 pub(super) struct Liveness {
     silent: u32,

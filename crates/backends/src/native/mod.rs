@@ -47,7 +47,7 @@ use sandbox::NativeSandbox;
 pub const NAME: &str = "native";
 /// How long a jail may take.
 const CREATE_DEADLINE: Duration = Duration::from_secs(20);
-/// How often a sandbox is begun whose launcher is lost while it is made. Nobody has seen it, so nothing is lost with it.
+/// The number of attempts to create a sandbox when its launcher is lost meanwhile. No caller has seen it yet, so nothing is lost.
 const CREATE_ATTEMPTS: u32 = 4;
 
 /// Runs the launcher if this process was started as one, and then does not return. Call it first in `main`.
@@ -218,7 +218,7 @@ impl NativeBackend {
     }
 }
 
-/// What leads to an agent: our end, and the agent's, once to read from and once to write to.
+/// Makes the socket to an agent: our end, and the agent's end twice, for reading and for writing.
 fn agent_socket() -> std::io::Result<(UnixStream, [OwnedFd; 2])> {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     ours.set_nonblocking(true)?;

@@ -1,11 +1,11 @@
-//! What a host must be told so that it allows what sandboxes need: one text for each kind of container, with all options.
+//! Remedies: the complete options that make a host allow sandboxes, one text for each kind of container.
 
 use super::cause::Cause;
 use super::facts::{Container, Facts};
 
 pub(super) const SYS_ADMIN: u32 = 21;
 
-/// What root needs to give each sandbox a user of its own: number and name.
+/// The capabilities (number, name) with which root gives each sandbox a host user of its own.
 const ROOTS: [(u32, &str); 6] = [
     (SYS_ADMIN, "SYS_ADMIN"),
     (19, "SYS_PTRACE"),
@@ -61,7 +61,7 @@ pub(super) fn or_process_level(remedy: String, facts: &Facts) -> String {
     }
 }
 
-/// Why sandboxes do not have a user of their own on the host, where the server is not the machine's root; as a cause.
+/// Explains why sandboxes have no host user of their own, for a server that is not the machine's root.
 pub(super) fn no_own_user(facts: &Facts) -> Cause {
     let lacking: Vec<&str> = ROOTS
         .iter()
@@ -105,7 +105,7 @@ pub(super) fn no_own_user(facts: &Facts) -> Cause {
     }
 }
 
-/// How to get control groups, for those who have none.
+/// The remedy for missing control groups.
 pub(super) fn no_groups(facts: &Facts) -> &'static str {
     match (facts.root, facts.container) {
         (true, Some(Container::Docker | Container::Podman)) => {

@@ -243,7 +243,7 @@ pub(super) fn failed(step: &str, source: std::io::Error) -> SandboxError {
     })
 }
 
-/// What it means that the system makes no more processes. The limits of a sandbox itself leave room for making it.
+/// Turns EAGAIN into an error that names the nearest process limit. A sandbox's own limits never cause it during creation.
 pub(super) fn no_process(errno: Option<i32>) -> Option<SandboxError> {
     (errno == Some(rustix::io::Errno::AGAIN.raw_os_error())).then(|| {
         let failure = match nearest_process_limit() {
@@ -306,7 +306,7 @@ fn explained(error: &StepError, facts: &Facts) -> Cause {
     })
 }
 
-/// What may mend a missing layer where the cause is not known.
+/// The remedy for a missing layer whose cause is unknown.
 fn remedy(layer: &str) -> &'static str {
     match layer {
         "memory" => "make the control groups writable, or run as an ordinary user to have limits watched",

@@ -18,7 +18,7 @@ use super::conversation::Jail;
 /// How long an end may take.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// How long the launcher may take to say how a sandbox ended whose agent has hung up.
+/// The time the launcher has to report the end of a sandbox after its agent hung up.
 const END_KNOWN_DEADLINE: Duration = Duration::from_millis(500);
 
 /// How long a child of a warmed parent may take to be there.

@@ -224,7 +224,7 @@ fn is(error: &io::Error, number: Errno) -> bool {
 pub(super) struct Mounts {
     /// (controllers, folder of our own group) for each version 1 hierarchy.
     v1: Vec<(Vec<String>, String)>,
-    /// Where each of those is mounted.
+    /// The topmost mounted group of each of those hierarchies.
     v1_tops: Vec<String>,
     /// Our own group in version 2.
     v2: Option<Place>,

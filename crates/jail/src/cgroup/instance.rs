@@ -1,4 +1,4 @@
-//! The identity of a launcher among all that make groups in the same place, and what becomes of the groups of dead ones.
+//! Identifies a launcher among all that make control groups in the same place, and removes the groups of dead launchers.
 //!
 //! Launchers in different PID namespaces can share a control group parent: two containers, or a server in a container and
 //! a command on the host. So a group's name only says to which launcher it belongs; whether that one lives is told by
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::{Groups, PREFIX, pids_in};
 use crate::claim;
 
-/// How often another name is tried when somebody else's sweep came in between.
+/// The number of names tried when another launcher's sweep removes one before it is locked.
 const ATTEMPTS: u32 = 3;
 
 /// This launcher's identity.

@@ -1,4 +1,4 @@
-//! Limits of the control groups that this process is in: nothing that it starts gets out of those.
+//! Reads the limits of the control groups that this process is in. They bound everything that it starts.
 
 use super::find::Mounts;
 use super::read;

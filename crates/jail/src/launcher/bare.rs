@@ -27,7 +27,7 @@ use crate::wire::{StepError, send};
 const COUNT_EVERY: Duration = Duration::from_millis(25);
 /// For how many looks in a row a process may hide its descriptors.
 const HIDDEN_LOOKS: u32 = 20;
-/// How long everything may take to end.
+/// The time all launchers have to end.
 const END_DEADLINE: Duration = Duration::from_secs(5);
 /// Where the folders for private files are made.
 const PARENT: &str = "/tmp";

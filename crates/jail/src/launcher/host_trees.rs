@@ -33,7 +33,7 @@ const INNER_MAX: usize = 256;
 const REPORTED_MAX: usize = 64;
 const REPORTED_PATH_MAX: usize = 200;
 
-/// Who owns the files of a tree.
+/// The owner of a tree's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
     /// The system, or an interpreter's installation.
@@ -45,15 +45,15 @@ pub(super) enum Owner {
 /// Prepares trees, one after the other.
 pub(super) struct Survey<'a> {
     mounts: &'a MountTable,
-    /// Whether the launcher is the machine's root and has inherited no mounts.
+    /// True if the launcher is the machine's root, which inherits no mounts.
     root: bool,
     /// Folders that sandboxes do not see whatever is in them.
     covered: &'a [&'a str],
     /// Tries whether files can be shown with other ids.
     maps_ids: fn(&str) -> io::Result<()>,
-    /// How many folders the launcher has made for sources.
+    /// The number of folders made for sources.
     sources: usize,
-    /// How many bytes of files may still be copied.
+    /// The bytes of files that may still be copied.
     bytes_left: u64,
     /// The folder of [`crate::plan::Host::files`], and how many files are in it.
     files: Option<(String, usize)>,

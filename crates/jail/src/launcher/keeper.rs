@@ -147,7 +147,7 @@ struct Keeper {
     strays: bool,
     /// Why no sandbox can be made after all.
     broken: Option<StepError>,
-    /// How many files this process may have open.
+    /// The maximum number of open files of this process.
     files_most: u64,
     balance: Balance,
     /// When something happened last.

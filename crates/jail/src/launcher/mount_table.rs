@@ -1,5 +1,6 @@
 //! The mounts of the host, as the launcher sees them.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt as _;
@@ -47,26 +48,26 @@ impl MountTable {
         let all: Vec<Mount> = lines.filter_map(|line| Mount::parse(line, host)).collect();
         let root = Path::new("/");
         let stands_on_root = |mount: &Mount| all.iter().any(|other| other.id == mount.parent && other.path == root);
+        let mut children: HashMap<u64, Vec<&Mount>> = HashMap::new();
+        for mount in all.iter().filter(|mount| mount.parent != mount.id) {
+            children.entry(mount.parent).or_default().push(mount);
+        }
         let mut visible = Vec::new();
         let mut pending: Vec<&Mount> = all
             .iter()
             .filter(|mount| mount.path == root && !stands_on_root(mount))
             .collect();
         while let Some(mount) = pending.pop() {
-            let children: Vec<&Mount> = all
-                .iter()
-                .filter(|child| child.parent == mount.id && child.id != mount.id)
-                .collect();
+            let mut mounted = children.remove(&mount.id).unwrap_or_default();
             // A mount on this one's own root hides it and whatever else is mounted on it.
-            if let Some(top) = children.iter().find(|child| child.path == mount.path) {
+            if let Some(top) = mounted.iter().find(|child| child.path == mount.path) {
                 pending.push(top);
                 continue;
             }
-            let is_hidden = |child: &Mount| {
-                let hides = |other: &&&Mount| other.path != child.path && child.path.starts_with(&other.path);
-                children.iter().any(|other| hides(&other))
-            };
-            pending.extend(children.iter().filter(|child| !is_hidden(child)));
+            // Sorted, a folder stands before what lies below it, which it hides.
+            mounted.sort_by(|one, other| one.path.cmp(&other.path));
+            mounted.dedup_by(|child, before| child.path.starts_with(&before.path));
+            pending.extend(mounted);
             visible.push(mount.clone());
         }
         visible.sort_by(|one, other| one.path.cmp(&other.path));

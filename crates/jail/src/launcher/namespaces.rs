@@ -34,7 +34,7 @@ pub(super) struct ForFolders {
     pub(super) mount: OwnedFd,
 }
 
-/// What a process enters by, except the mount namespace, which it gets when the sandbox is made.
+/// The namespaces through which a process enters, except the mount namespace, which it gets when the sandbox is made.
 pub(super) struct Entrances {
     /// In the order of [`NAMES`], but for the first two: pid, user, then the others.
     pub(super) all: Vec<OwnedFd>,
@@ -102,7 +102,7 @@ impl Namespaces {
         }
     }
 
-    /// Whether a process may still enter.
+    /// Returns true if a process may still enter.
     pub(super) const fn are_open(&self) -> bool {
         self.numbers.len() > FOR_FOLDERS && !self.used
     }

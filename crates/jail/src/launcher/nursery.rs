@@ -27,7 +27,7 @@ use crate::watch::small_file;
 use crate::wire::{StepError, hung_up, pair, receive_one, send};
 
 const SIGCHLD: u64 = 17;
-/// How long the launcher waits to learn how its nursery has ended.
+/// The time the launcher waits for the exit status of its fork server.
 const MOMENT: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 5_000_000,
@@ -112,7 +112,7 @@ impl Nursery {
         status.and_then(|status| status.terminating_signal())
     }
 
-    /// Whether somebody has stopped it.
+    /// Returns true if it is stopped by a signal.
     pub(super) fn is_stopped(&self) -> bool {
         let status = small_file(&format!("{}/proc/{}/status", place::host(), self.pid));
         activity_in(&status) == Some(Activity::Stopped)

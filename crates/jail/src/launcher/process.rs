@@ -15,7 +15,7 @@ pub struct Process {
     pidfd: OwnedFd,
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// By itself, with this status.
@@ -24,14 +24,14 @@ pub enum Exit {
     Signal(i32),
 }
 
-/// What a process does at this moment.
+/// The current activity of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
     /// It is stopped or traced.
     Stopped,
     /// It waits for something, and has run so often so far.
     Waits {
-        /// How often it gave up a processor.
+        /// Its count of voluntary context switches.
         runs: u64,
     },
     /// It runs, or would if it had a processor.
@@ -70,7 +70,7 @@ impl Process {
         Ok(pidfd_send_signal(&self.pidfd, Signal::KILL)?)
     }
 
-    /// Whether it has ended.
+    /// Returns true if it has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -88,7 +88,7 @@ impl Process {
         Ok(signal.map_or(Exit::Code(code.unwrap_or(0)), Exit::Signal))
     }
 
-    /// What it does; none where `/proc` does not tell.
+    /// Returns its current activity; none if `/proc` does not show it.
     #[must_use]
     pub fn activity(&self) -> Option<Activity> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
@@ -107,7 +107,7 @@ impl Process {
     }
 }
 
-/// What `/proc/PID/status` says of it.
+/// Parses `/proc/PID/status`.
 pub(super) fn activity_in(status: &str) -> Option<Activity> {
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));

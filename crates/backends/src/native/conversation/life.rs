@@ -1,4 +1,4 @@
-//! Whether the launcher lives: its end, its silence, and ending it.
+//! Watches the launcher's life: detects its end and its silence, and ends it.
 
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -11,7 +11,7 @@ use crate::native::liveness::{Judgement, LOOK_INTERVAL, Liveness};
 
 /// The number of a signal.
 const KILL: i32 = 9;
-/// How long one that was killed may take to die before what it holds is killed one by one.
+/// The time a killed launcher has to die. After that its descendants are killed one by one.
 const DEATH_DEADLINE: Duration = Duration::from_millis(300);
 /// After so many looks in a row at which it has not run since the one before, one that is to end is killed.
 const IDLE_LOOKS: u32 = 3;
@@ -32,7 +32,7 @@ impl Conversation {
         }
     }
 
-    /// Whether somebody waits for an answer.
+    /// Returns true if an answer of the launcher is due.
     fn owes_anything(&self) -> bool {
         let waits = |entry: &Entry| {
             matches!(*entry.stage.borrow(), Stage::Making)
@@ -84,7 +84,7 @@ impl Conversation {
         let _ = reaped.wait_for(|reaped| *reaped).await;
     }
 
-    /// How the launcher is.
+    /// Returns the health of the launcher.
     pub(in crate::native) fn health(&self) -> Health {
         *self.health.borrow()
     }
@@ -95,12 +95,12 @@ impl Conversation {
         let _ = health.wait_for(|health| matches!(health, Health::Over(_))).await;
     }
 
-    /// Whether it has ended or is doubted, of one from which something has just failed: its end may not be known yet.
+    /// Returns true if the launcher ended or is doubted. Call it after a request failed; waits briefly, since its end may not be known yet.
     pub(in crate::native) async fn is_lost(&self) -> bool {
         timeout(DEATH_DEADLINE, self.unfit()).await.is_ok()
     }
 
-    /// Whether it ended as it was asked to, and so left nothing.
+    /// Returns true if the launcher ended on request and so left nothing behind.
     pub(in crate::native) fn ended_by_itself(&self) -> bool {
         matches!(self.health(), Health::Over(EndReason::LauncherLost))
     }

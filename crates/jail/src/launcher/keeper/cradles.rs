@@ -15,7 +15,7 @@ const STOPPED_DEADLINE: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_millis(50);
 /// At the most.
 const REST_MAX: Duration = Duration::from_millis(800);
-/// How many cradles that have ended a sandbox may be given before it is refused.
+/// The number of dead spares a sandbox may meet before it is refused.
 const LOST_MAX: u32 = 8;
 /// How many control groups of ended sandboxes are kept for others.
 const FREE_GROUPS: usize = 32;
@@ -54,7 +54,7 @@ pub(super) struct Wanted {
     entered_by: Option<u64>,
     /// Its part of the processors.
     load: Load,
-    /// How many cradles that it was given had ended.
+    /// The number of dead spares it has met.
     lost: u32,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Cradles {
 }
 
 impl Cradle {
-    /// Why it has ended, if it said so.
+    /// The reason it gave for its end, if any.
     fn last_words(&self, buffer: &mut Vec<u8>) -> Option<StepError> {
         while readable(&self.socket) {
             match receive::<FromCradle>(self.socket.as_fd(), buffer) {

@@ -8,11 +8,11 @@ use super::{Keeper, State, StepError};
 use crate::open_files;
 use crate::plan::place;
 
-/// What the launcher itself needs at the most, at one time.
+/// The maximum number of descriptors that the launcher itself needs at one time.
 const RESERVE: u64 = 24;
-/// What a sandbox in the making may still take.
+/// The descriptors that a sandbox in creation may still take.
 const MAKING: u64 = 16;
-/// What the launcher holds of a cradle.
+/// The descriptors that the launcher holds for a spare.
 const CRADLE: u64 = 2;
 
 impl Keeper {
@@ -29,12 +29,12 @@ impl Keeper {
         u64::try_from(making).unwrap_or(u64::MAX)
     }
 
-    /// How many more cradles can be made for sandboxes to be begun now, beside those in the making.
+    /// Returns how many more spares can be made now, in addition to the sandboxes in creation.
     pub(super) fn room(&self) -> u64 {
         self.room_with(0)
     }
 
-    /// Whether one that has a cradle can be begun now. What the cradle holds is a part of what it takes.
+    /// Returns true if a sandbox that has a spare can be started now. The spare's descriptors count towards its own.
     pub(super) fn may_begin(&self) -> bool {
         self.room_with(CRADLE) > 0
     }
@@ -44,12 +44,12 @@ impl Keeper {
         fit.saturating_sub(self.making())
     }
 
-    /// Whether room may come without anybody's end.
+    /// Returns true if descriptors may become free without the end of a sandbox.
     pub(super) fn room_may_come(&self) -> bool {
         self.making() > 0
     }
 
-    /// Whether a request may stand in line.
+    /// Returns true if a request may be queued.
     pub(super) fn may_stand_in_line(&self) -> bool {
         self.free_descriptors() >= RESERVE
     }
