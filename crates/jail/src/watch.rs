@@ -15,9 +15,14 @@ use crate::cgroup::Group;
 use crate::plan::place;
 use crate::wire::Usage;
 
+mod diag;
 mod held;
 mod locks;
+mod lost;
 mod mappings;
+mod sockets;
+
+use sockets::{Scope, holds_sockets, in_unaccepted};
 
 /// Processes that one look takes in at the most.
 const MOST: usize = 4096;
@@ -107,6 +112,7 @@ pub(crate) struct Record {
     held: held::Held,
     locks: locks::Locks,
     mappings: mappings::Mappings,
+    sockets: sockets::Sockets,
     /// Since when those who give memory back are waited for.
     waited: Option<Instant>,
     /// The processor time that the sandbox had used when there was little to be seen, in microseconds.
@@ -142,6 +148,11 @@ struct Seen {
 }
 
 impl Record {
+    /// It begins to run: what the machine has lost until now is not its own.
+    pub(crate) fn begin(&mut self) {
+        self.sockets.begin();
+    }
+
     /// A sandbox with a control group: files and processes are charged together there, so processes are told apart here.
     /// A guardian is in the group and not of the sandbox.
     pub(crate) fn look_at_group(&mut self, group: &Group, first: Pid, guardian: Option<Pid>) {
@@ -151,12 +162,13 @@ impl Record {
             // Nothing ran since there was little.
             self.calm_looks = self.calm_looks.saturating_add(1);
             group.rest();
+            self.sockets.rest();
             let wait = if self.calm_looks > CALM_LOOKS { SELDOM } else { EVERY };
             self.due = Some(Instant::now() + wait);
             return;
         }
         self.calm_looks = 0;
-        self.due = Some(Instant::now() + EVERY);
+        let began = Instant::now();
         let limit = group.memory_limit();
         let from = limit / 10 * COPY_FROM;
         let processes = || {
@@ -164,13 +176,28 @@ impl Record {
             candidates.filter(|pid| *pid != first && Some(*pid) != guardian)
         };
         // Where there is a guardian no socket can be connected to.
-        let sockets = if guardian.is_some() { 0 } else { in_sockets(first) };
-        let used = if group.charged() + sockets > from {
-            let unaccepted = if sockets > 0 { in_unaccepted(first) } else { 0 };
+        let scope = match guardian {
+            Some(_) => Scope::without_sockets(first, limit),
+            None => Scope::of(first, limit),
+        };
+        let buffers = scope.counts.buffers();
+        let charged = group.charged();
+        let used = if charged + buffers > from {
+            let unaccepted = if buffers > 0 { in_unaccepted(first) } else { 0 };
             self.look_closer(group, first, unaccepted, worked, processes().collect())
         } else {
             0
         };
+        let pinned = self.look_at_sockets(group, scope, processes);
+        let bounds = Bounds {
+            memory: limit,
+            cores: group.cores(),
+            tasks: None,
+            own_network: guardian.is_none(),
+            channel: None,
+        };
+        let now = Instant::now();
+        self.due = Some(now + pause(charged.min(limit) + pinned, bounds, now - began));
         let locks = self.locks.bytes(worked, || group.pids());
         if locks > limit / COPY_PART && locks + group.process_memory() > limit {
             self.peak = self.peak.max(locks + group.process_memory());
@@ -178,7 +205,38 @@ impl Record {
                 self.end(pid);
             }
         }
-        self.calm = (used <= from && locks == 0).then_some(worked);
+        self.calm = (used <= from && locks == 0 && pinned == 0).then_some(worked);
+    }
+
+    /// What sockets keep that no control group counts; ends all who have sockets if it is too much.
+    fn look_at_sockets<T: Iterator<Item = Pid>>(
+        &mut self,
+        group: &Group,
+        scope: Scope,
+        programs: impl Fn() -> T,
+    ) -> u64 {
+        let mut pinned = self.sockets.bytes(scope, || group.pids());
+        if pinned == 0 {
+            return 0;
+        }
+        let used = group.process_memory();
+        if used + pinned > scope.limit {
+            pinned = self.sockets.bytes_now(scope, || group.pids());
+        }
+        self.peak = self.peak.max(used + pinned);
+        if used + pinned > scope.limit && pinned > 0 {
+            let _ended = self.end_holders(programs());
+        }
+        pinned
+    }
+
+    /// Ends all who have sockets: who filled them cannot be told, and one at a time would leave the others time to go on.
+    fn end_holders(&mut self, programs: impl Iterator<Item = Pid>) -> Vec<Pid> {
+        let holders: Vec<Pid> = programs.filter(|pid| holds_sockets(*pid)).collect();
+        for pid in &holders {
+            self.end(*pid);
+        }
+        holders
     }
 
     /// A sandbox with a control group that may use much: says how much that is, and ends the largest program if it is too
@@ -264,12 +322,18 @@ impl Record {
         let ticks: u64 = processes.iter().map(|seen| times(seen.pid).ticks).sum();
         // A clock tick is 10 ms.
         let used = ticks * 10_000;
-        let outside = elsewhere(first, processes, bounds) + self.held.bytes(used, processes, bounds);
+        let living = || processes.iter().map(|seen| seen.living).collect::<Vec<_>>();
+        let sockets = if bounds.own_network {
+            let scope = Scope::of(first, bounds.memory);
+            scope.counts.buffers() + self.sockets.bytes(scope, living)
+        } else {
+            processes.iter().map(|seen| in_open_sockets(seen.living)).sum()
+        };
+        let outside = sockets + in_descriptors(processes) + self.held.bytes(used, processes, bounds);
         if outside > bounds.memory {
             // Enough is known, and what grows is to be stopped before more is counted.
             return outside;
         }
-        let living = || processes.iter().map(|seen| seen.living).collect::<Vec<_>>();
         let mapped = self.mappings.bytes(used, bounds.memory, living);
         if mapped > bounds.memory {
             // To look at those closely would take longer than making them does.
@@ -288,13 +352,28 @@ impl Record {
         let first = roots.first;
         let processes = one_copy(freeze(roots));
         let outside = self.outside(first, &processes, bounds);
+        let (outside, pinned) = self.with_sockets(first, &processes, outside, bounds);
         // What forked processes still share was counted for each of them; looking closer is dear, so only now.
         let share = |seen: &Seen| proportional_memory(seen.living).unwrap_or(seen.bytes);
         let uncounted = self
             .cost_of_copy(first, &processes, outside, bounds.memory)
             .min(bounds.memory / COPY_PART);
         let total = (processes.iter().map(share).sum::<u64>() + outside).saturating_sub(uncounted);
-        let ended = self.end_largest(first, &processes, total, bounds);
+        let mut ended = Vec::new();
+        if total > bounds.memory && pinned > 0 {
+            let others = processes
+                .iter()
+                .filter(|seen| seen.pid != first)
+                .copied()
+                .collect::<Vec<_>>();
+            ended = self.end_holders(programs(&others).iter().map(|seen| seen.living));
+        }
+        let left = if ended.is_empty() {
+            total
+        } else {
+            total.saturating_sub(pinned)
+        };
+        ended.extend(self.end_largest(first, &processes, left, bounds));
         for seen in processes
             .iter()
             .filter(|seen| !seen.stopped && !ended.contains(&seen.pid))
@@ -302,6 +381,17 @@ impl Record {
             let _ = kill_process(seen.pid, Signal::CONT);
         }
         total
+    }
+
+    /// What is no process' own, with what sockets keep counted well; and that alone.
+    fn with_sockets(&mut self, first: Pid, processes: &[Seen], outside: u64, bounds: Bounds) -> (u64, u64) {
+        let before = self.sockets.kept();
+        if before == 0 {
+            return (outside, 0);
+        }
+        let living = || processes.iter().map(|seen| seen.living).collect();
+        let pinned = self.sockets.bytes_now(Scope::of(first, bounds.memory), living);
+        (outside.saturating_sub(before) + pinned, pinned)
     }
 
     /// Ends the largest until what is left is allowed; the first process and, while there are others, a copy stay.
@@ -378,6 +468,7 @@ impl Record {
         self.locks.forget();
         self.mappings.forget(pid);
         self.held.forget();
+        self.sockets.forget();
         self.waited = None;
         if kill_process(pid, Signal::KILL).is_ok() {
             self.kills += 1;
@@ -461,16 +552,6 @@ impl Seen {
                 .is_some_and(|name| name.trim() == COPY),
         }
     }
-}
-
-/// What sockets and other descriptors hold.
-fn elsewhere(first: Pid, processes: &[Seen], bounds: Bounds) -> u64 {
-    let sockets = if bounds.own_network {
-        in_sockets(first)
-    } else {
-        processes.iter().map(|seen| in_open_sockets(seen.living)).sum()
-    };
-    sockets + in_descriptors(processes)
 }
 
 /// What a sandbox without a control group uses.
@@ -599,52 +680,7 @@ fn proportional_memory(pid: Pid) -> Option<u64> {
     (number_of(&rollup, "Pss_Anon:") > 0).then_some((shares + tables) * 1024)
 }
 
-/// What the sandbox's sockets may hold. Only their number is known, also of those that no process has open any more
-/// because they are on the way to another one.
-fn in_sockets(first: Pid) -> u64 {
-    let (all, tcp) = sockets(&(net(first, "sockstat") + &net(first, "sockstat6")));
-    // One of TCP holds what it received as well as what it sends.
-    (all.saturating_sub(FREE) + tcp.saturating_sub(FREE)) * SOCKET_BUFFER
-}
-
-/// What connections may hold that have received something and that nobody has accepted yet: it is charged to nobody, also
-/// where there is a control group.
-fn in_unaccepted(first: Pid) -> u64 {
-    (unaccepted(&net(first, "tcp")) + unaccepted(&net(first, "tcp6"))) * SOCKET_BUFFER
-}
-
-fn unaccepted(text: &str) -> u64 {
-    let holds = |line: &&str| {
-        let mut words = line.split_whitespace();
-        let queues = words.nth(4).unwrap_or_default();
-        let received = queues.split_once(':').map_or("", |(_, received)| received);
-        words.nth(4) == Some("0") && received.contains(|digit| digit != '0')
-    };
-    u64::try_from(text.lines().skip(1).filter(holds).count()).unwrap_or(u64::MAX)
-}
-
-/// A report of the network namespace that a process is in.
-fn net(pid: Pid, name: &str) -> String {
-    small_file(&format!("{}/proc/{}/net/{name}", place::host(), pid.as_raw_nonzero()))
-}
-
-fn sockets(text: &str) -> (u64, u64) {
-    let number = |line: &str, word: &str| {
-        let mut words = text
-            .lines()
-            .find_map(|found| found.strip_prefix(line))
-            .unwrap_or("")
-            .split_whitespace();
-        words.find(|found| *found == word);
-        words.next().and_then(|number| number.parse().ok()).unwrap_or(0)
-    };
-    (
-        number("sockets:", "used"),
-        number("TCP:", "inuse") + number("TCP6:", "inuse"),
-    )
-}
-
-/// The same by the descriptors of one process, where the sockets of a network namespace are not the sandbox's. Nothing can
+/// What sockets may hold by the descriptors of one process, where those of a network namespace are not the sandbox's. Nothing can
 /// be on the way to another process there.
 fn in_open_sockets(pid: Pid) -> u64 {
     if descriptors(pid) <= FREE {
@@ -715,38 +751,6 @@ fn times(pid: Pid) -> Times {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sockets_are_counted_whoever_has_them() {
-        let text = "sockets: used 137\nTCP: inuse 12 orphan 0 tw 0 alloc 15 mem 0\nUDP: inuse 1 mem 0\n";
-        assert_eq!(sockets(text), (137, 12));
-        assert_eq!(sockets(&format!("{text}TCP6: inuse 30\nUDP6: inuse 0\n")), (137, 42));
-        assert_eq!(sockets(""), (0, 0));
-    }
-
-    #[test]
-    fn connections_that_nobody_accepted_are_told_from_others() {
-        place::host_is_as_it_is();
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let told = || {
-            let own = net(rustix::process::getpid(), "tcp");
-            let end = format!(":{port:04X} ");
-            let (head, lines) = own.split_once('\n').unwrap();
-            let lines: Vec<&str> = lines.lines().filter(|line| line.contains(&end)).collect();
-            unaccepted(&format!("{head}\n{}", lines.join("\n")))
-        };
-        let mut clients: Vec<_> = (0..3)
-            .map(|_| std::net::TcpStream::connect(("127.0.0.1", port)).unwrap())
-            .collect();
-        assert_eq!(told(), 0);
-        for client in &mut clients {
-            std::io::Write::write_all(client, b"what nobody reads").unwrap();
-        }
-        assert_eq!(told(), 3);
-        let _accepted = listener.accept().unwrap();
-        assert_eq!(told(), 2);
-    }
 
     #[test]
     fn one_copy_at_most_is_only_ended_for_memory_when_nobody_else_is_there() {

@@ -141,6 +141,7 @@ impl Jail {
             since: Instant::now(),
             error: None,
         };
+        self.watched.begin();
         if self.group.is_some() {
             // It has done nothing yet.
             self.watched.due = Some(Instant::now() + watch::EVERY);

@@ -1,0 +1,356 @@
+//! Memory behind sockets. The kernel counts what a socket's buffers hold by the bytes in them; but a piece of data lies in a
+//! page fragment of 32 KiB, and keeps all of it as long as that piece waits, though the rest was sent elsewhere and is gone.
+//!
+//! What queues *can* hold so is known from their sizes, and far more than what honest programs' queues do hold. So it is
+//! the bound of something else: what the machine has lost to nobody since they could hold little.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::process::Pid;
+
+use super::{FREE, SHORTEST, SOCKET_BUFFER, diag, lost, small_file};
+use crate::plan::place;
+
+/// What a piece of data in a queue keeps at the most, in bytes: a fragment's page, or the machine's if that is larger.
+const FRAGMENT: u64 = 32 << 10;
+/// Pieces in one packet.
+const PIECES: u64 = 17;
+/// The least that a packet counts for, beside its data.
+const PACKET: u64 = 576;
+/// A socket that is not listed anywhere is taken for one that holds what any can.
+const UNLISTED: u64 = SOCKET_BUFFER / PACKET * PIECES * FRAGMENT;
+/// The part of the limit that sockets may hold without being looked at.
+const PART: u64 = 8;
+/// When what the queues can hold is asked for again: after this time, or when this part of the limit has come on top.
+const AGAIN: Duration = Duration::from_millis(20);
+const MORE: u64 = 16;
+/// What is taken for all that there can be where nothing is known.
+const UNKNOWN: u64 = 1 << 46;
+/// How old it may be what is known of the machine while a sandbox has no connections.
+const BEFORE: Duration = Duration::from_millis(200);
+
+/// The sockets of a network namespace by number.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// All, also those that no process has open any more because they are on the way to another one.
+    pub(super) all: u64,
+    pub(super) tcp: u64,
+    pub(super) udp: u64,
+}
+
+impl Counts {
+    pub(super) fn of(first: Pid) -> Self {
+        Self::parse(&(net(first, "sockstat") + &net(first, "sockstat6")))
+    }
+
+    fn parse(text: &str) -> Self {
+        let number = |line: &str, word: &str| {
+            let line = text.lines().find_map(|found| found.strip_prefix(line));
+            let mut words = line.unwrap_or("").split_whitespace();
+            words.find(|found| *found == word);
+            words.next().and_then(|number| number.parse().ok()).unwrap_or(0)
+        };
+        Self {
+            all: number("sockets:", "used"),
+            tcp: number("TCP:", "inuse") + number("TCP6:", "inuse"),
+            udp: number("UDP:", "inuse") + number("UDP6:", "inuse"),
+        }
+    }
+
+    /// What their buffers may hold by the kernel's own count.
+    pub(super) fn buffers(self) -> u64 {
+        // One of TCP holds what it received as well as what it sends.
+        (self.all.saturating_sub(FREE) + self.tcp.saturating_sub(FREE)) * SOCKET_BUFFER
+    }
+}
+
+/// What was seen of one sandbox's sockets.
+#[derive(Debug, Default)]
+pub(super) struct Sockets {
+    /// What the machine had lost when they could hold little.
+    base: Option<u64>,
+    /// What they can hold, and what the machine had lost since then, when that was asked for.
+    seen: Option<Seen>,
+    /// By which the kernel is asked about connections.
+    diag: Option<OwnedFd>,
+    /// What was told last.
+    kept: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    at: Instant,
+    bound: u64,
+    lost: u64,
+}
+
+/// Where they are, and how much is allowed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scope {
+    pub(super) first: Pid,
+    pub(super) counts: Counts,
+    pub(super) limit: u64,
+}
+
+impl Scope {
+    pub(super) fn of(first: Pid, limit: u64) -> Self {
+        let counts = Counts::of(first);
+        Self { first, counts, limit }
+    }
+
+    /// Where none can be had.
+    pub(super) fn without_sockets(first: Pid, limit: u64) -> Self {
+        let counts = Counts::default();
+        Self { first, counts, limit }
+    }
+}
+
+impl Sockets {
+    /// What the machine has lost until now was none of theirs.
+    pub(super) fn begin(&mut self) {
+        self.base = lost::last();
+    }
+
+    /// What was told last.
+    pub(super) fn kept(&self) -> u64 {
+        self.kept
+    }
+
+    /// What they hold that is charged to nobody, in bytes, by what is known without asking much.
+    pub(super) fn bytes(&mut self, scope: Scope, processes: impl Fn() -> Vec<Pid>) -> u64 {
+        self.kept = self.quick(scope, processes);
+        self.kept
+    }
+
+    fn quick(&mut self, scope: Scope, processes: impl Fn() -> Vec<Pid>) -> u64 {
+        if !has_connections(scope) {
+            self.base = lost::lost(BEFORE);
+            self.seen = None;
+            return 0;
+        }
+        let lost = self.lost_since(lost::lost(SHORTEST));
+        if lost <= scope.limit / PART {
+            self.seen = None;
+            return 0;
+        }
+        if let Some(seen) = self.seen
+            && seen.at.elapsed() < AGAIN
+            && lost < seen.lost + scope.limit / MORE
+        {
+            return lost.min(seen.bound + lost.saturating_sub(seen.lost));
+        }
+        self.bytes_now(scope, processes)
+    }
+
+    /// The same with all that can be known, before somebody is ended for it.
+    pub(super) fn bytes_now(&mut self, scope: Scope, processes: impl Fn() -> Vec<Pid>) -> u64 {
+        self.kept = self.exact(scope, processes);
+        self.kept
+    }
+
+    fn exact(&mut self, scope: Scope, processes: impl Fn() -> Vec<Pid>) -> u64 {
+        let bound = self.bound(scope, processes);
+        // What processes give back is nobody's for a moment; what sockets hold stays.
+        let before = self.lost_since(lost::lost(Duration::ZERO));
+        let machine = lost::lost_now();
+        let lost = self.lost_since(machine).min(before);
+        if bound <= scope.limit / PART {
+            self.base = machine;
+            self.seen = None;
+            return 0;
+        }
+        let at = Instant::now();
+        self.seen = Some(Seen { at, bound, lost });
+        bound.min(lost)
+    }
+
+    /// The sandbox has not run, and neither had its sockets anything.
+    pub(super) fn rest(&mut self) {
+        if self.seen.is_none() {
+            self.base = lost::lost(Duration::from_secs(1)).or(self.base);
+            self.diag = None;
+        }
+    }
+
+    /// Somebody was ended; what is left is seen at the next look.
+    pub(super) fn forget(&mut self) {
+        self.seen = None;
+    }
+
+    /// What the machine has lost since the sockets could hold little. All, where it does not tell.
+    fn lost_since(&mut self, machine: Option<u64>) -> u64 {
+        let Some(machine) = machine else {
+            return UNKNOWN;
+        };
+        // Nothing is known of the time before: all may be theirs.
+        self.base = self.base.map(|base| base.min(machine));
+        machine - self.base.unwrap_or(0)
+    }
+
+    /// What the sockets can hold at the most.
+    fn bound(&mut self, scope: Scope, processes: impl Fn() -> Vec<Pid>) -> u64 {
+        let datagrams = net(scope.first, "udp") + &net(scope.first, "udp6");
+        let Some(connections) = self.connections(scope, processes) else {
+            // What cannot be told may be anything.
+            return UNKNOWN;
+        };
+        let after = Counts::of(scope.first);
+        let listed = count(connections.len()) + after.udp + paths(scope.first) + 1;
+        let unlisted = after.all.max(scope.counts.all).saturating_sub(listed);
+        let each = connections.iter().map(in_connection);
+        (each.sum::<u64>() + in_datagrams(&datagrams) + unlisted * UNLISTED).min(UNKNOWN)
+    }
+
+    fn connections(&mut self, scope: Scope, processes: impl Fn() -> Vec<Pid>) -> Option<Vec<diag::Connection>> {
+        if self.diag.is_none() {
+            let mut candidates = vec![scope.first];
+            candidates.extend(processes());
+            self.diag = diag::open(&candidates).ok();
+        }
+        let found = diag::connections(self.diag.as_ref()?);
+        if found.is_err() {
+            self.diag = None;
+        }
+        found.ok()
+    }
+}
+
+/// Whether there is any socket of the kinds whose data lies in fragments.
+fn has_connections(Scope { first, counts, .. }: Scope) -> bool {
+    counts.tcp + counts.udp > 0 || counts.all > 0 && counts.all > paths(first)
+}
+
+/// Sockets between processes, which are charged for all that they hold.
+fn paths(first: Pid) -> u64 {
+    count(net(first, "unix").lines().skip(1).count())
+}
+
+fn in_connection(connection: &diag::Connection) -> u64 {
+    in_packets(connection.receive, connection.received) + in_packets(connection.send, connection.unsent)
+}
+
+/// What a queue of this true size, with so much data, can keep.
+fn in_packets(size: u64, data: u64) -> u64 {
+    if size == 0 {
+        return 0;
+    }
+    (size.saturating_sub(data) / PACKET).max(1) * PIECES * fragment()
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(UNKNOWN)
+}
+
+fn fragment() -> u64 {
+    FRAGMENT.max(count(rustix::param::page_size()))
+}
+
+/// What the sockets listed here can keep, whose queues are told by their true size.
+fn in_datagrams(text: &str) -> u64 {
+    let of = |line: &str| {
+        let (send, receive) = line.split_whitespace().nth(4)?.split_once(':')?;
+        let size = |digits: &str| u64::from_str_radix(digits, 16).ok();
+        Some(in_packets(size(send)?, 0) + in_packets(size(receive)?, 0))
+    };
+    text.lines().filter_map(of).sum()
+}
+
+/// What connections may hold that have received something and that nobody has accepted yet: it is charged to nobody, also
+/// where there is a control group.
+pub(super) fn in_unaccepted(first: Pid) -> u64 {
+    (unaccepted(&net(first, "tcp")) + unaccepted(&net(first, "tcp6"))) * SOCKET_BUFFER
+}
+
+fn unaccepted(text: &str) -> u64 {
+    let holds = |line: &&str| {
+        let mut words = line.split_whitespace();
+        let queues = words.nth(4).unwrap_or_default();
+        let received = queues.split_once(':').map_or("", |(_, received)| received);
+        words.nth(4) == Some("0") && received.contains(|digit| digit != '0')
+    };
+    count(text.lines().skip(1).filter(holds).count())
+}
+
+/// A report of the network namespace that a process is in.
+fn net(pid: Pid, name: &str) -> String {
+    small_file(&format!("{}/proc/{}/net/{name}", place::host(), pid.as_raw_nonzero()))
+}
+
+/// Whether a process has a socket open, or does not show what it has.
+pub(super) fn holds_sockets(pid: Pid) -> bool {
+    let folder = format!("{}/proc/{}/fd", place::host(), pid.as_raw_nonzero());
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return true;
+    };
+    let mut entries = entries.flatten();
+    entries.any(|entry| {
+        std::fs::read_link(entry.path()).is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_are_counted_whoever_has_them() {
+        let text = "sockets: used 137\nTCP: inuse 12 orphan 0 tw 0 alloc 15 mem 0\nUDP: inuse 1 mem 0\n";
+        let (all, tcp, udp) = (137, 12, 1);
+        assert_eq!(Counts::parse(text), Counts { all, tcp, udp });
+        let (tcp, udp) = (42, 4);
+        let both = format!("{text}TCP6: inuse 30\nUDP6: inuse 3\n");
+        assert_eq!(Counts::parse(&both), Counts { all, tcp, udp });
+        assert_eq!(Counts::parse(""), Counts::default());
+    }
+
+    #[test]
+    fn a_packet_keeps_all_its_pieces_however_little_is_in_them() {
+        let most = PIECES * fragment();
+        assert_eq!(in_packets(0, 0), 0);
+        assert_eq!(in_packets(960 + 17, 17), most);
+        assert_eq!(in_packets(100 * (960 + 17), 1700), 166 * most);
+        // Much data in few packets is what a transfer has.
+        assert_eq!(in_packets(4 * (65_000 + 960), 4 * 65_000), 6 * most);
+        let line = "  36: 0100007F:A1B2 00000000:0000 07 00000300:00000900 00:00000000 00000000     0        0 5 2 0 0";
+        let header =
+            "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref";
+        assert_eq!(in_datagrams(&format!("{header}\n{line}\n")), 5 * most);
+    }
+
+    #[test]
+    fn what_the_machine_loses_counts_from_where_sockets_held_little() {
+        let mut sockets = Sockets::default();
+        // Without a beginning all is theirs.
+        assert_eq!(sockets.lost_since(Some(500)), 500);
+        sockets.base = Some(400);
+        assert_eq!(sockets.lost_since(Some(500)), 100);
+        assert_eq!(sockets.lost_since(Some(300)), 0);
+        assert_eq!(sockets.lost_since(Some(450)), 150);
+        assert_eq!(sockets.lost_since(None), UNKNOWN);
+    }
+
+    #[test]
+    fn connections_that_nobody_accepted_are_told_from_others() {
+        place::host_is_as_it_is();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let told = || {
+            let own = net(rustix::process::getpid(), "tcp");
+            let end = format!(":{port:04X} ");
+            let (head, lines) = own.split_once('\n').unwrap();
+            let lines: Vec<&str> = lines.lines().filter(|line| line.contains(&end)).collect();
+            unaccepted(&format!("{head}\n{}", lines.join("\n")))
+        };
+        let mut clients: Vec<_> = (0..3)
+            .map(|_| std::net::TcpStream::connect(("127.0.0.1", port)).unwrap())
+            .collect();
+        assert_eq!(told(), 0);
+        for client in &mut clients {
+            std::io::Write::write_all(client, b"what nobody reads").unwrap();
+        }
+        assert_eq!(told(), 3);
+        let _accepted = listener.accept().unwrap();
+        assert_eq!(told(), 2);
+    }
+}
