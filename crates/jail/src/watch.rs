@@ -22,6 +22,7 @@ mod lost;
 mod mappings;
 mod sockets;
 
+pub(crate) use lost::{ALARM_INTERVAL, Alarm};
 use sockets::{Scope, holds_sockets, in_unaccepted};
 
 /// Processes that one look takes in at the most.
@@ -197,7 +198,8 @@ impl Record {
             channel: None,
         };
         let now = Instant::now();
-        self.due = Some(now + pause(charged.min(limit) + pinned, bounds, now - began));
+        let wait = pause(charged.min(limit) + pinned, bounds, now - began);
+        self.due = Some(now + wait.min(self.sockets.holds()));
         let locks = self.locks.bytes(worked, || group.pids());
         if locks > limit / COPY_PART && locks + group.process_memory() > limit {
             self.peak = self.peak.max(locks + group.process_memory());
@@ -314,7 +316,7 @@ impl Record {
         self.events = self.kills;
         let now = Instant::now();
         let wait = pause(total, bounds, now - began);
-        self.due = Some(now + wait.min(self.held.holds()));
+        self.due = Some(now + wait.min(self.held.holds()).min(self.sockets.holds()));
     }
 
     /// Memory that is no process' own.

@@ -150,6 +150,7 @@ struct Keeper {
     /// The maximum number of open files of this process.
     files_most: u64,
     balance: Balance,
+    alarm: watch::Alarm,
     /// When something happened last.
     stirred: Instant,
     /// When there were enough cradles last, or another one was made.
@@ -213,6 +214,7 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
         broken: None,
         files_most,
         balance: Balance::new(),
+        alarm: watch::Alarm::default(),
         stirred: Instant::now(),
         full: Instant::now(),
         due: None,
@@ -299,6 +301,7 @@ impl Keeper {
             if self.deaf {
                 self.ask_all();
             }
+            self.heed_alarm();
             if self.strays || self.deaf || self.due.is_none_or(|due| due <= Instant::now()) {
                 self.tend();
             }
@@ -388,10 +391,30 @@ impl Keeper {
         }
     }
 
+    /// Looks at every sandbox if the machine has lost memory since.
+    fn heed_alarm(&mut self) {
+        if self.is_alarmed() && self.alarm.is_raised() {
+            self.due = None;
+            for jail in self.jails.values_mut() {
+                jail.watched.due = None;
+            }
+        }
+    }
+
+    /// Whether there are sandboxes that are seldom looked at.
+    fn is_alarmed(&self) -> bool {
+        self.prepared.groups.is_some() && !self.jails.is_empty()
+    }
+
     fn wait(&self) -> io::Result<Ready> {
         let nobody = self.jails.is_empty() && self.prepared.leftovers.is_empty() && !self.cradles.are_ordered();
         let due = || self.due.map(|due| due.saturating_duration_since(Instant::now()));
-        let next = (!nobody).then(|| due().unwrap_or_default().min(WATCH_EVERY));
+        let most = if self.is_alarmed() {
+            watch::ALARM_INTERVAL
+        } else {
+            WATCH_EVERY
+        };
+        let next = (!nobody).then(|| due().unwrap_or_default().min(most));
         let timeout = if self.strays || self.deaf {
             Some(SHORTEST)
         } else if self.cradles.len() < self.prepared.template.spares {

@@ -27,6 +27,14 @@ const NAMED: [&str; 12] = [
 ];
 /// A look at the machine may take this part of the time at the most.
 const PART: u32 = 16;
+/// The same for looks at the machine alone, which go on while no sandbox seems to run.
+const PART_OF_ALARM: u32 = 100;
+/// Between two such looks, at the least.
+pub(crate) const ALARM_INTERVAL: Duration = Duration::from_millis(20);
+/// So much lost memory is reason to look at every sandbox.
+const ALARM: u64 = 16 << 20;
+/// What the processors must have done since the last look, in hundredths of a second.
+const BUSY: u64 = 2;
 const PROC_MAGIC: u64 = 0x9fa0;
 
 #[derive(Debug, Clone, Copy)]
@@ -71,6 +79,61 @@ pub(super) fn lost_now() -> Option<u64> {
     let took = at - began;
     LAST.set(Some(Sample { at, took, bytes }));
     bytes
+}
+
+/// Looks at the machine between the looks at sandboxes, which are seldom for one that has not run for a while: sockets can
+/// take much memory within that time.
+#[derive(Debug, Default)]
+pub(crate) struct Alarm {
+    /// When this was looked at last.
+    at: Option<Instant>,
+    /// How long the machine had been up, and its processors idle, when memory was looked at last.
+    clocks: (u64, u64),
+    /// What it had lost when every sandbox was looked at last, or less.
+    base: Option<u64>,
+}
+
+impl Alarm {
+    /// True if every sandbox is to be looked at.
+    pub(crate) fn is_raised(&mut self) -> bool {
+        let took = LAST.get().map_or(Duration::ZERO, |last| last.took);
+        let interval = ALARM_INTERVAL.max(took * PART_OF_ALARM);
+        if self.at.is_some_and(|at| at.elapsed() < interval) {
+            return false;
+        }
+        self.at = Some(Instant::now());
+        let clocks = clocks_in(&small_file(&format!("{}/proc/uptime", place::host())));
+        if !is_busy(self.clocks, clocks) {
+            return false;
+        }
+        self.clocks = clocks;
+        let Some(lost) = lost(ALARM_INTERVAL / 2) else {
+            return false;
+        };
+        self.compare(lost)
+    }
+
+    fn compare(&mut self, lost: u64) -> bool {
+        let base = self.base.unwrap_or(lost).min(lost);
+        let raised = lost - base >= ALARM;
+        self.base = Some(if raised { lost } else { base });
+        raised
+    }
+}
+
+/// The time since the start and the idle time of all processors, in hundredths of a second.
+fn clocks_in(uptime: &str) -> (u64, u64) {
+    let mut words = uptime
+        .split_whitespace()
+        .map(|word| word.replace('.', "").parse().unwrap_or(0));
+    (words.next().unwrap_or(0), words.next().unwrap_or(0))
+}
+
+/// Whether the processors did anything. Their number only matters where there is none.
+fn is_busy(before: (u64, u64), now: (u64, u64)) -> bool {
+    let processors = std::thread::available_parallelism().map_or(1, |number| u64::try_from(number.get()).unwrap_or(1));
+    let passed = now.0.saturating_sub(before.0).saturating_mul(processors);
+    passed >= now.1.saturating_sub(before.1) + BUSY
 }
 
 fn is_the_kernels(path: &str) -> bool {
@@ -120,6 +183,24 @@ mod tests {
         // Where it cannot be told, nothing is taken for granted.
         assert_eq!(lost_in(meminfo, ""), None);
         assert_eq!(lost_in("", zoneinfo), None);
+    }
+
+    #[test]
+    fn an_alarm_is_raised_once_for_what_was_lost() {
+        let mut alarm = Alarm::default();
+        assert!(!alarm.compare(100 << 20));
+        assert!(!alarm.compare(110 << 20));
+        assert!(alarm.compare(117 << 20));
+        assert!(!alarm.compare(120 << 20));
+        assert!(!alarm.compare(90 << 20));
+        assert!(alarm.compare(106 << 20));
+    }
+
+    #[test]
+    fn an_idle_machine_is_told_from_one_that_works() {
+        assert_eq!(clocks_in("350735.47 234388.90\n"), (35_073_547, 23_438_890));
+        assert!(!is_busy((0, 0), (0, 0)));
+        assert!(is_busy((0, 0), (100, 0)));
     }
 
     #[test]

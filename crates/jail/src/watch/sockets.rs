@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
-use super::{FREE, SHORTEST, SOCKET_BUFFER, diag, lost, small_file};
+use super::{EVERY, FREE, SHORTEST, SOCKET_BUFFER, diag, lost, small_file};
 use crate::plan::place;
 
 /// What a piece of data in a queue keeps at the most, in bytes: a fragment's page, or the machine's if that is larger.
@@ -27,6 +27,9 @@ const AGAIN: Duration = Duration::from_millis(20);
 const MORE: u64 = 16;
 /// What is taken for all that there can be where nothing is known.
 const UNKNOWN: u64 = 1 << 46;
+/// When to look again where there are connections, and where the machine has lost memory since.
+const CONNECTED: Duration = Duration::from_millis(10);
+const SOON: Duration = Duration::from_millis(3);
 /// How old it may be what is known of the machine while a sandbox has no connections.
 const BEFORE: Duration = Duration::from_millis(200);
 
@@ -76,6 +79,8 @@ pub(super) struct Sockets {
     diag: Option<OwnedFd>,
     /// What was told last.
     kept: u64,
+    /// Whether there are any that could hold something.
+    connected: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -107,6 +112,16 @@ impl Scope {
 }
 
 impl Sockets {
+    /// How long what was told holds: less where they may hold much, and while nothing is known less than processes need to
+    /// take memory, since no page of it is cleared.
+    pub(super) fn holds(&self) -> Duration {
+        match (self.seen, self.connected) {
+            (Some(_), _) => SOON,
+            (None, true) => CONNECTED,
+            (None, false) => EVERY,
+        }
+    }
+
     /// What the machine has lost until now was none of theirs.
     pub(super) fn begin(&mut self) {
         self.base = lost::last();
@@ -124,7 +139,8 @@ impl Sockets {
     }
 
     fn quick(&mut self, scope: Scope, processes: impl Fn() -> Vec<Pid>) -> u64 {
-        if !has_connections(scope) {
+        self.connected = has_connections(scope);
+        if !self.connected {
             self.base = lost::lost(BEFORE);
             self.seen = None;
             return 0;
