@@ -353,13 +353,12 @@ pub fn policy_without_namespaces(memory_is_charged: bool) -> Vec<Entry> {
 pub fn policy(memory_is_charged: bool) -> Vec<Entry> {
     let in_force = |entry: &'static Entry| {
         let action = match UNCHARGED.iter().find(|(number, _)| *number == entry.number) {
-            _ if memory_is_charged => entry.action,
-            Some((_, action)) => *action,
+            Some((_, action)) if !memory_is_charged => *action,
             None if entry.number == libc::SYS_setsockopt => Action::DoneIf {
                 any: OWN_BUFFERS,
                 otherwise: &entry.action,
             },
-            None => entry.action,
+            _ => entry.action,
         };
         Entry { action, ..*entry }
     };

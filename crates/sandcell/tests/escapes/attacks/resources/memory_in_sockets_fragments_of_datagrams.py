@@ -1,0 +1,41 @@
+# attack: take memory in datagrams of sixteen pieces, each of which keeps a page of 32 KiB
+# class: resources
+# layer: memory_limit
+# limits: memory=128, disk=32
+# raised: memory=2048, disk=32
+# fresh: yes
+# expect: held or out_of_memory
+# timeout: 30
+
+PAGE, MOST, rest, sink = 1 << 15, 600 << 20, bytes((1 << 15) - 1), bytearray(1 << 15)
+def pair():
+    listener = socket.create_server(("127.0.0.1", 0))
+    a = socket.create_connection(listener.getsockname())
+    b, _ = listener.accept()
+    a.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return a, b
+filler, drain = pair()
+def use_up():
+    """Sends the rest of a fragment's page, and takes it out again."""
+    filler.send(rest)
+    left = len(rest)
+    while left:
+        left -= drain.recv_into(sink, left)
+MORE = 0x8000
+taken, held_open, end = 0, [], time.monotonic() + 12
+while taken < MOST and time.monotonic() < end:
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiver.bind(("127.0.0.1", 0))
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender.connect(receiver.getsockname())
+    held_open.append((receiver, sender))
+    for _ in range(100):
+        for _ in range(16):
+            sender.send(b"x", MORE)
+            use_up()
+            taken += PAGE
+        sender.send(b"x")
+        if taken >= MOST or time.monotonic() > end:
+            break
+time.sleep(0.5)
+verdict(taken >= MOST // 2, taken >> 20, "MiB in", len(held_open), "sockets")
