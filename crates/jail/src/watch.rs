@@ -23,7 +23,7 @@ mod mappings;
 mod sockets;
 
 pub(crate) use lost::{ALARM_INTERVAL, Alarm};
-use sockets::{Scope, holds_sockets, in_unaccepted};
+use sockets::{Scope, holds_sockets, in_open_sockets, in_unaccepted};
 
 /// Processes that one look takes in at the most.
 const MOST: usize = 4096;
@@ -680,21 +680,6 @@ fn proportional_memory(pid: Pid) -> Option<u64> {
         .sum();
     // A kernel that does not split the shares up says nothing that helps here.
     (number_of(&rollup, "Pss_Anon:") > 0).then_some((shares + tables) * 1024)
-}
-
-/// What sockets may hold by the descriptors of one process, where those of a network namespace are not the sandbox's. Nothing can
-/// be on the way to another process there.
-fn in_open_sockets(pid: Pid) -> u64 {
-    if descriptors(pid) <= FREE {
-        return 0;
-    }
-    let folder = format!("{}/proc/{}/fd", place::host(), pid.as_raw_nonzero());
-    let is_socket = |entry: &std::fs::DirEntry| {
-        std::fs::read_link(entry.path()).is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
-    };
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().take(MOST);
-    let sockets = u64::try_from(entries.filter(is_socket).count()).unwrap_or(u64::MAX);
-    sockets.saturating_sub(FREE) * SOCKET_BUFFER
 }
 
 fn in_descriptors(processes: &[Seen]) -> u64 {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
-use super::{EVERY, FREE, SHORTEST, SOCKET_BUFFER, diag, lost, small_file};
+use super::{EVERY, FREE, MOST, SHORTEST, SOCKET_BUFFER, descriptors, diag, lost, small_file};
 use crate::plan::place;
 
 /// What a piece of data in a queue keeps at the most, in bytes: a fragment's page, or the machine's if that is larger.
@@ -291,6 +291,21 @@ fn unaccepted(text: &str) -> u64 {
 /// A report of the network namespace that a process is in.
 fn net(pid: Pid, name: &str) -> String {
     small_file(&format!("{}/proc/{}/net/{name}", place::host(), pid.as_raw_nonzero()))
+}
+
+/// What sockets may hold by the descriptors of one process, where those of a network namespace are not the sandbox's. Nothing can
+/// be on the way to another process there.
+pub(super) fn in_open_sockets(pid: Pid) -> u64 {
+    if descriptors(pid) <= FREE {
+        return 0;
+    }
+    let folder = format!("{}/proc/{}/fd", place::host(), pid.as_raw_nonzero());
+    let is_socket = |entry: &std::fs::DirEntry| {
+        std::fs::read_link(entry.path()).is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
+    };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().take(MOST);
+    let sockets = count(entries.filter(is_socket).count());
+    sockets.saturating_sub(FREE) * SOCKET_BUFFER
 }
 
 /// Whether a process has a socket open, or does not show what it has.
