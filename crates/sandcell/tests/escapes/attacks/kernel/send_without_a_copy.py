@@ -1,0 +1,8 @@
+# attack: keep pages that a process has given back in what a socket sends without a copy
+# class: kernel
+# layer: seccomp
+# expect: held
+
+SO_ZEROCOPY = 60
+s = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+fails(lambda: s.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1), errno.EPERM)
