@@ -181,9 +181,9 @@ impl Sockets {
         bound.min(lost)
     }
 
-    /// The sandbox has not run, and neither had its sockets anything.
+    /// The sandbox has not run. What its sockets hold stays theirs, if it has any.
     pub(super) fn rest(&mut self) {
-        if self.seen.is_none() {
+        if !self.connected {
             self.base = lost::lost(Duration::from_secs(1)).or(self.base);
             self.diag = None;
         }
@@ -206,13 +206,15 @@ impl Sockets {
 
     /// What the sockets can hold at the most.
     fn bound(&mut self, scope: Scope, processes: impl Fn() -> Vec<Pid>) -> u64 {
+        let before = paths(scope.first);
         let datagrams = net(scope.first, "udp") + &net(scope.first, "udp6");
         let Some(connections) = self.connections(scope, processes) else {
             // What cannot be told may be anything.
             return UNKNOWN;
         };
         let after = Counts::of(scope.first);
-        let listed = count(connections.len()) + after.udp + paths(scope.first) + 1;
+        // Sockets that come and go meanwhile hide none that stays.
+        let listed = count(connections.len()) + after.udp.min(scope.counts.udp) + paths(scope.first).min(before) + 1;
         let unlisted = after.all.max(scope.counts.all).saturating_sub(listed);
         let each = connections.iter().map(in_connection);
         (each.sum::<u64>() + in_datagrams(&datagrams) + unlisted * UNLISTED).min(UNKNOWN)
@@ -234,7 +236,15 @@ impl Sockets {
 
 /// Whether there is any socket of the kinds whose data lies in fragments.
 fn has_connections(Scope { first, counts, .. }: Scope) -> bool {
-    counts.tcp + counts.udp > 0 || counts.all > 0 && counts.all > paths(first)
+    // One that is not listed any more has sent something before.
+    counts.tcp + counts.udp > 0 || counts.all > 0 && packets(&net(first, "dev")) > 0
+}
+
+/// What was sent within the sandbox, in packets.
+fn packets(text: &str) -> u64 {
+    let loopback = text.lines().find_map(|line| line.trim_start().strip_prefix("lo:"));
+    let number = loopback.and_then(|numbers| numbers.split_whitespace().nth(1)?.parse().ok());
+    number.unwrap_or(UNKNOWN)
 }
 
 /// Sockets between processes, which are charged for all that they hold.
@@ -333,6 +343,15 @@ mod tests {
         let both = format!("{text}TCP6: inuse 30\nUDP6: inuse 3\n");
         assert_eq!(Counts::parse(&both), Counts { all, tcp, udp });
         assert_eq!(Counts::parse(""), Counts::default());
+    }
+
+    #[test]
+    fn who_has_sent_something_is_told_from_who_has_not() {
+        let text =
+            "Inter-|   Receive\n face |bytes    packets errs\n    lo:    1200       7    0    0\n  eth0: 5 6 0\n";
+        assert_eq!(packets(text), 7);
+        assert_eq!(packets("    lo:       0       0    0    0\n"), 0);
+        assert_eq!(packets(""), UNKNOWN);
     }
 
     #[test]
