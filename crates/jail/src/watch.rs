@@ -171,10 +171,10 @@ impl Record {
         } else {
             0
         };
-        let locks = self.locks.bytes(worked, || group.pids());
+        let locks = self.locks.bytes(worked, limit, || group.pids());
         if locks > limit / COPY_PART && locks + group.process_memory() > limit {
             self.peak = self.peak.max(locks + group.process_memory());
-            if let Some(pid) = processes().max_by_key(|pid| locks::of(*pid)) {
+            if let Some(pid) = processes().max_by_key(|pid| self.locks.of(*pid)) {
                 self.end(pid);
             }
         }
@@ -270,6 +270,7 @@ impl Record {
             return outside;
         }
         let living = || processes.iter().map(|seen| seen.living).collect::<Vec<_>>();
+        let pids = || processes.iter().map(|seen| seen.pid).collect::<Vec<_>>();
         let mapped = self.mappings.bytes(used, bounds.memory, living);
         if mapped > bounds.memory {
             // To look at those closely would take longer than making them does.
@@ -279,7 +280,7 @@ impl Record {
             self.peak = self.peak.max(mapped);
             return outside;
         }
-        outside + mapped + self.locks.bytes_besides_epoll(used, living)
+        outside + mapped + self.locks.bytes(used, bounds.memory, pids)
     }
 
     /// Too much by the quick count. Everything is stopped, so that nothing grows while it is counted well and as many as
@@ -307,10 +308,9 @@ impl Record {
     /// Ends the largest until what is left is allowed; the first process and, while there are others, a copy stay.
     fn end_largest(&mut self, first: Pid, processes: &[Seen], total: u64, bounds: Bounds) -> Vec<Pid> {
         // What lies in sockets and pipes belongs to whoever has most of them.
-        let locked = self.locks.any();
         let weight = |seen: &Seen| {
             let own = proportional_memory(seen.living).unwrap_or(seen.bytes);
-            let locks = if locked { locks::of(seen.living) } else { 0 };
+            let locks = self.locks.of(seen.pid);
             let mapped = self.mappings.of(seen.living);
             own + locks + mapped + descriptors(seen.living) * (DESCRIPTOR + SOCKET_BUFFER)
         };

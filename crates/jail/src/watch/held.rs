@@ -3,12 +3,11 @@
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Bounds, MOST, REACH, SHORTEST, Seen, descriptors, is_stopped, locks, number_of, place};
+use super::{Bounds, MOST, REACH, SHORTEST, Seen, descriptors, is_stopped, number_of, place};
 
 /// What one file watched by epoll counts as. It takes a fifth of that; but a user has so many for all programs together.
 const WATCH: u64 = 1024;
@@ -164,11 +163,7 @@ impl Count {
 
     fn add_report(&mut self, report: impl Read) {
         each_line(report, |line| {
-            self.found += match line {
-                line if line.starts_with(b"tfd:") => 1,
-                line if line.starts_with(b"lock:") => locks::LOCK / WATCH,
-                _ => 0,
-            };
+            self.found += u64::from(line.starts_with(b"tfd:"));
             self.found <= self.most
         });
     }
@@ -191,10 +186,6 @@ fn each_line(file: impl Read, mut more: impl FnMut(&[u8]) -> bool) {
     while lines.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) && more(&line) {
         line.clear();
     }
-}
-
-pub(super) fn is_epoll(descriptor: &Path) -> bool {
-    std::fs::read_link(descriptor).is_ok_and(|target| target.as_os_str() == EPOLL)
 }
 
 #[cfg(test)]
