@@ -81,7 +81,7 @@ pub const POLICY: &[Entry] = include!(concat!(env!("OUT_DIR"), "/seccomp_table.r
 
 /// What is taken away where there is no control group: memory that belongs to no process would be charged to nobody, and
 /// the cores that hold processor time must stay as they were set.
-const UNCHARGED: [(i64, Action); 7] = [
+const UNCHARGED: [(i64, Action); 8] = [
     (libc::SYS_mmap, NO_SHARED_ANONYMOUS),
     (libc::SYS_memfd_create, Action::Errno(libc::ENOSYS)),
     (libc::SYS_shmget, Action::Errno(libc::ENOSYS)),
@@ -89,6 +89,7 @@ const UNCHARGED: [(i64, Action); 7] = [
     (libc::SYS_semget, Action::Errno(libc::ENOSYS)),
     (libc::SYS_landlock_create_ruleset, Action::Errno(libc::ENOSYS)),
     (libc::SYS_sched_setaffinity, Action::Errno(libc::EPERM)),
+    (libc::SYS_fcntl, NO_LARGE_PIPES),
 ];
 
 /// Memory that is shared without a file stays as long as one page of it is mapped somewhere, and no page need be: what
@@ -98,6 +99,21 @@ const NO_SHARED_ANONYMOUS: Action = Action::AllowIf {
     errno: libc::EPERM,
 };
 
+/// A pipe keeps the size that it has by default, or takes a smaller one: pipes are counted by number. Beyond a user's share
+/// the kernel answers the same.
+const NO_LARGE_PIPES: Action = Action::AllowIf {
+    any: &[
+        &[is_not(1, F_OFD_SETLK), is_not(1, F_OFD_SETLKW), is_not(1, F_SETPIPE_SZ)],
+        &[is(1, LOW, F_SETPIPE_SZ), is(2, !USUAL_PIPE_BITS, 0)],
+        &[is(1, LOW, F_SETPIPE_SZ), is(2, u64::MAX, USUAL_PIPE)],
+    ],
+    errno: libc::EPERM,
+};
+
+const F_SETPIPE_SZ: u64 = 1031;
+/// What a pipe holds by default, with pages of 4 KiB.
+const USUAL_PIPE: u64 = 64 << 10;
+const USUAL_PIPE_BITS: u64 = USUAL_PIPE - 1;
 const MAP_ANONYMOUS: u64 = 0x20;
 const MAP_TYPE: u64 = 0x0f;
 const MAP_PRIVATE: u64 = 0x02;
@@ -213,12 +229,17 @@ const CONNECTED_PAIRS: Action = Action::AllowIf {
 };
 
 const NO_LEASES: Action = Action::AllowIf {
-    any: &[&[
-        is_not(1, F_SETLEASE),
-        is_not(1, F_NOTIFY),
-        is_not(1, F_OFD_SETLK),
-        is_not(1, F_OFD_SETLKW),
-    ]],
+    any: &[
+        &[
+            is_not(1, F_SETLEASE),
+            is_not(1, F_NOTIFY),
+            is_not(1, F_OFD_SETLK),
+            is_not(1, F_OFD_SETLKW),
+            is_not(1, F_SETPIPE_SZ),
+        ],
+        &[is(1, LOW, F_SETPIPE_SZ), is(2, !USUAL_PIPE_BITS, 0)],
+        &[is(1, LOW, F_SETPIPE_SZ), is(2, u64::MAX, USUAL_PIPE)],
+    ],
     errno: libc::EPERM,
 };
 

@@ -16,6 +16,11 @@ const EPOLL: &str = "anon_inode:[eventpoll]";
 const ON_THE_WAY: u64 = 4 << 20;
 /// What an open report of the kernel's keeps of its text at the most.
 const REPORT: u64 = 256 << 10;
+/// What one end of a pipe counts as: half of what the pipe holds. It cannot be made larger where this is counted.
+const PIPE_END: u64 = 32 << 10;
+/// What the pipes of a user hold together at the most: the kernel's default for pipes of a usual size, from which on a
+/// pipe has two pages, which count as its descriptors.
+const PIPES: u64 = 64 << 20;
 /// How often they are counted, which is dear.
 const EVERY: Duration = Duration::from_millis(500);
 /// The same at the most where a process can add to what it watches, or has many descriptors.
@@ -66,12 +71,14 @@ impl Held {
                 most,
                 much: if self.much { 0 } else { much },
                 found: 0,
+                pipe_ends: 0,
                 epolls: Vec::new(),
                 channel: bounds.channel.map(socket),
             };
             for seen in processes {
                 sum.look_at(seen.living);
             }
+            sum.found += sum.pipe_ends.saturating_mul(PIPE_END).min(PIPES) / WATCH;
             sum.add_watched();
             self.bytes = sum.found.saturating_mul(WATCH);
             self.watching = !sum.epolls.is_empty();
@@ -101,6 +108,7 @@ struct Count {
     /// From more on, those who watch stand still.
     much: u64,
     found: u64,
+    pipe_ends: u64,
     /// Epoll instances: whose, and the number of the descriptor.
     epolls: Vec<(Pid, u32)>,
     /// A socket that is none of the sandbox's.
@@ -127,6 +135,7 @@ impl Count {
                     let text = std::fs::read_to_string(report_of(pid, number)).unwrap_or_default();
                     self.found += number_of(&text, "scm_fds:") * ON_THE_WAY / WATCH;
                 }
+                name if name.starts_with(b"pipe:") => self.pipe_ends += 1,
                 name if name.starts_with(b"/proc/") => self.found += REPORT / WATCH,
                 _ => {}
             }
@@ -214,6 +223,7 @@ mod tests {
                 most: u64::MAX,
                 much: u64::MAX,
                 found: 0,
+                pipe_ends: 0,
                 epolls: Vec::new(),
                 channel: channel.map(socket),
             };
