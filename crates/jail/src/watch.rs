@@ -16,6 +16,7 @@ use crate::plan::place;
 use crate::wire::Usage;
 
 mod held;
+mod kernel;
 mod locks;
 mod mappings;
 
@@ -113,6 +114,8 @@ pub(crate) struct Record {
     calm: Option<u64>,
     /// At how many looks in a row nothing had run.
     calm_looks: u32,
+    /// The processor time that a sandbox with a control group had used at the last look, in microseconds.
+    worked: u64,
     /// What the copy cost at the last look, and by what it can be told that this has not changed.
     copy: Option<(Mark, u64)>,
 }
@@ -156,7 +159,7 @@ impl Record {
             return;
         }
         self.calm_looks = 0;
-        self.due = Some(Instant::now() + EVERY);
+        let began = Instant::now();
         let limit = group.memory_limit();
         let from = limit / 10 * COPY_FROM;
         let processes = || {
@@ -165,11 +168,13 @@ impl Record {
         };
         // Where there is a guardian no socket can be connected to.
         let sockets = if guardian.is_some() { 0 } else { in_sockets(first) };
-        let used = if group.charged() + sockets > from {
+        let charged = group.charged();
+        let (used, doubtful) = if charged + sockets > from {
             let unaccepted = if sockets > 0 { in_unaccepted(first) } else { 0 };
             self.look_closer(group, first, unaccepted, worked, processes().collect())
         } else {
-            0
+            group.widen();
+            (0, charged)
         };
         let locks = self.locks.bytes(worked, limit, || group.pids());
         if locks > limit / COPY_PART && locks + group.process_memory() > limit {
@@ -179,42 +184,7 @@ impl Record {
             }
         }
         self.calm = (used <= from && locks == 0).then_some(worked);
-    }
-
-    /// A sandbox with a control group that may use much: says how much that is, and ends the largest program if it is too
-    /// much. `unaccepted` is what connections hold.
-    fn look_closer(&mut self, group: &Group, first: Pid, unaccepted: u64, worked: u64, pids: Vec<Pid>) -> u64 {
-        let limit = group.memory_limit();
-        let mut used = group.process_memory() + unaccepted;
-        let kernel = group.kernel_memory();
-        let by_kernel = used <= limit && used + kernel > limit;
-        if by_kernel {
-            // What programs made the kernel hold, rather than what it would give back.
-            let tables: u64 = pids.iter().map(|pid| tables_of(*pid)).sum();
-            let open: u64 = pids.iter().map(|pid| descriptors(*pid)).sum::<u64>() * DESCRIPTOR;
-            let mapped = self.mappings.bytes(worked, limit, || pids.clone());
-            used += kernel.min(tables + open + mapped);
-        }
-        if used <= limit / 10 * COPY_FROM {
-            return used;
-        }
-        let processes = one_copy(pids.into_iter().map(Seen::of).collect());
-        let uncounted = self.cost_of_copy(first, &processes, used, limit).min(limit / COPY_PART);
-        if used.saturating_sub(uncounted) > limit && !self.is_giving_back(&processes) {
-            self.peak = self.peak.max(used);
-            let weight = |seen: &Seen| {
-                let each = match (unaccepted > 0, by_kernel) {
-                    (true, _) => SOCKET_BUFFER,
-                    (false, true) => DESCRIPTOR,
-                    (false, false) => 0,
-                };
-                seen.bytes + self.mappings.of(seen.living) + each * if each > 0 { descriptors(seen.living) } else { 0 }
-            };
-            if let Some(seen) = programs(&processes).into_iter().max_by_key(weight) {
-                self.end(seen.pid);
-            }
-        }
-        used
+        self.due = Some(Instant::now() + self.pause_of_group(group, used + doubtful, worked, began.elapsed()));
     }
 
     /// Whether somebody who was ended still gives memory back: nobody else is ended for that. It is waited for once until
