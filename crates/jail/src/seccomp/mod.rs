@@ -467,6 +467,25 @@ mod tests {
         }
     }
 
+    #[test]
+    fn pipes_keep_their_size_or_become_smaller_where_they_are_counted_by_number() {
+        for policy in [
+            policy(false),
+            policy_without_namespaces(true),
+            policy_without_namespaces(false),
+        ] {
+            let fcntl = policy.iter().find(|entry| entry.number == libc::SYS_fcntl).unwrap();
+            let ask = |size: u64| fcntl.action.answer([3, F_SETPIPE_SZ, size, 0, 0, 0]);
+            for size in [4096, 32 << 10, USUAL_PIPE - 1, USUAL_PIPE] {
+                assert_eq!(ask(size), None, "{size}");
+            }
+            for size in [USUAL_PIPE + 1, 128 << 10, 1 << 20, 1 << 31, 1 << 32, u64::MAX] {
+                assert_eq!(ask(size), Some(libc::EPERM), "{size}");
+            }
+            assert_eq!(fcntl.action.answer([3, 3, 0, 0, 0, 0]), None);
+        }
+    }
+
     /// Whatever takes the place of a line of the policy refuses at least what that line refuses.
     #[test]
     fn nothing_that_the_policy_refuses_goes_through_where_more_is_taken_away() {

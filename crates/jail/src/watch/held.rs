@@ -235,4 +235,32 @@ mod tests {
         visitor.wait().unwrap();
         assert_eq!(counts, [24 * ON_THE_WAY, 24 * ON_THE_WAY, 0]);
     }
+
+    #[test]
+    fn each_end_of_a_pipe_counts_as_half_of_it() {
+        place::host_is_as_it_is();
+        let ends = |child: &std::process::Child| {
+            let mut count = Count {
+                most: u64::MAX,
+                much: u64::MAX,
+                found: 0,
+                pipe_ends: 0,
+                epolls: Vec::new(),
+                channel: None,
+            };
+            count.look_at(Pid::from_child(child));
+            count.pipe_ends
+        };
+        let start = |output: Stdio| {
+            let mut sleep = std::process::Command::new("sleep");
+            sleep.arg("60").stdin(Stdio::piped()).stdout(output).spawn().unwrap()
+        };
+        let mut programs = [start(Stdio::null()), start(Stdio::piped())];
+        let counts = programs.each_ref().map(ends);
+        for program in &mut programs {
+            program.kill().unwrap();
+            program.wait().unwrap();
+        }
+        assert_eq!(counts[1] - counts[0], 1, "{counts:?}");
+    }
 }
