@@ -7,6 +7,7 @@ mod again;
 mod find;
 mod instance;
 mod outer;
+mod share;
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -31,8 +32,10 @@ const IN_SOCKETS: u64 = 8;
 
 /// Memory that a jail's own machinery may use on top of what its programs may.
 const OVERHEAD: u64 = 16 << 20;
-/// What the kernel holds for a sandbox that does nothing unusual, and for each of its files.
+/// What the kernel holds for a sandbox that does nothing unusual at the most, as a part of the memory limit as well, and for
+/// each of its files.
 const USUAL_KERNEL: u64 = 24 << 20;
+const USUAL_PART: u64 = 8;
 const INODE: u64 = 2 << 10;
 /// How group folders' names begin.
 const PREFIX: &str = "sandcell-";
@@ -72,6 +75,8 @@ pub struct Group {
     limited: Option<Request>,
     /// Whether it was given a part of the processors.
     weighed: Cell<bool>,
+    /// The hard limit, where it is lower than memory and disk together.
+    narrowed: Cell<Option<u64>>,
     /// How many sandboxes have been in it and have ended.
     uses: u32,
 }
@@ -202,6 +207,7 @@ impl Groups {
             processor: RefCell::new(None),
             limited: None,
             weighed: Cell::new(false),
+            narrowed: Cell::new(None),
             uses: 0,
         }
     }
@@ -236,16 +242,12 @@ impl Group {
     /// # Errors
     /// A limit could not be set; the group must not be used.
     pub fn limit(&mut self, request: &Request) -> io::Result<()> {
-        if self.limited.as_ref() == Some(request) {
+        if self.narrowed.take().is_none() && self.limited.as_ref() == Some(request) {
             return Ok(());
         }
         self.memory_limit = request.memory;
         let before = self.limited.take();
-        let total = request
-            .memory
-            .saturating_add(request.disk)
-            .saturating_add(OVERHEAD)
-            .to_string();
+        let total = share::hard_limit(request).to_string();
         let processes = (u64::from(request.processes) + 2).to_string();
         let quota = quota_of(request);
         match &self.kind {
@@ -449,46 +451,7 @@ impl Group {
     /// those in memory count as shared.
     #[must_use]
     pub fn process_memory(&self) -> u64 {
-        let (memory, kernel) = self.told();
-        match &self.kind {
-            Groups::V1 { .. } => memory,
-            Groups::V2 { .. } => memory + kernel,
-        }
-    }
-
-    /// What the kernel holds for the group's processes beyond the usual, with what it could take back, such as names of
-    /// files that were looked at, where it does not tell the two apart (version 1).
-    pub(crate) fn kernel_memory(&self) -> u64 {
-        match &self.kind {
-            Groups::V1 { .. } => self.told().1,
-            Groups::V2 { .. } => 0,
-        }
-    }
-
-    /// Memory of processes, and of the kernel's for them.
-    fn told(&self) -> (u64, u64) {
-        let (own, shared, kernel) = match &self.kind {
-            Groups::V1 { memory, .. } => {
-                let stat = small_file(&format!("{memory}/memory.stat"));
-                let kernel = number(&format!("{memory}/memory.kmem.usage_in_bytes"));
-                (field_of(&stat, "total_rss"), field_of(&stat, "total_shmem"), kernel)
-            }
-            Groups::V2 { folder } => {
-                let stat = small_file(&format!("{folder}/memory.stat"));
-                let kernel = field_of(&stat, "kernel").saturating_sub(field_of(&stat, "slab_reclaimable"));
-                (field_of(&stat, "anon"), field_of(&stat, "shmem"), kernel)
-            }
-        };
-        let files = self.private_files.as_ref().and_then(PrivateFiles::usage);
-        let (stored, inodes) = files.map_or((0, 0), |files| {
-            let blocks = files.f_blocks.saturating_sub(files.f_bfree);
-            let inodes = files.f_files.saturating_sub(files.f_ffree);
-            (blocks.saturating_mul(files.f_frsize), inodes)
-        });
-        (
-            own + shared.saturating_sub(stored),
-            kernel.saturating_sub(USUAL_KERNEL + inodes.saturating_mul(INODE)),
-        )
+        self.process_memory_of(&self.told())
     }
 
     /// From now on the files of this folder, which are in memory, are told from memory that processes share. Called before

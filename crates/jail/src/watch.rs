@@ -17,6 +17,7 @@ use crate::wire::Usage;
 
 mod diag;
 mod held;
+mod kernel;
 mod locks;
 mod lost;
 mod mappings;
@@ -120,6 +121,8 @@ pub(crate) struct Record {
     calm: Option<u64>,
     /// At how many looks in a row nothing had run.
     calm_looks: u32,
+    /// The processor time that a sandbox with a control group had used at the last look, in microseconds.
+    worked: u64,
     /// What the copy cost at the last look, and by what it can be told that this has not changed.
     copy: Option<(Mark, u64)>,
 }
@@ -183,31 +186,24 @@ impl Record {
         };
         let buffers = scope.counts.buffers();
         let charged = group.charged();
-        let used = if charged + buffers > from {
+        let (used, doubtful) = if charged + buffers > from {
             let unaccepted = if buffers > 0 { in_unaccepted(first) } else { 0 };
             self.look_closer(group, first, unaccepted, worked, processes().collect())
         } else {
-            0
+            group.widen();
+            (0, charged)
         };
         let pinned = self.look_at_sockets(group, scope, processes);
-        let bounds = Bounds {
-            memory: limit,
-            cores: group.cores(),
-            tasks: None,
-            own_network: guardian.is_none(),
-            channel: None,
-        };
-        let now = Instant::now();
-        let wait = pause(charged.min(limit) + pinned, bounds, now - began);
-        self.due = Some(now + wait.min(self.sockets.holds()));
-        let locks = self.locks.bytes(worked, || group.pids());
+        let locks = self.locks.bytes(worked, limit, || group.pids());
         if locks > limit / COPY_PART && locks + group.process_memory() > limit {
             self.peak = self.peak.max(locks + group.process_memory());
-            if let Some(pid) = processes().max_by_key(|pid| locks::of(*pid)) {
+            if let Some(pid) = processes().max_by_key(|pid| self.locks.of(*pid)) {
                 self.end(pid);
             }
         }
         self.calm = (used <= from && locks == 0 && pinned == 0).then_some(worked);
+        let wait = self.pause_of_group(group, used + doubtful + pinned, worked, began.elapsed());
+        self.due = Some(Instant::now() + wait.min(self.sockets.holds()));
     }
 
     /// What sockets keep that no control group counts; ends all who have sockets if it is too much.
@@ -239,42 +235,6 @@ impl Record {
             self.end(*pid);
         }
         holders
-    }
-
-    /// A sandbox with a control group that may use much: says how much that is, and ends the largest program if it is too
-    /// much. `unaccepted` is what connections hold.
-    fn look_closer(&mut self, group: &Group, first: Pid, unaccepted: u64, worked: u64, pids: Vec<Pid>) -> u64 {
-        let limit = group.memory_limit();
-        let mut used = group.process_memory() + unaccepted;
-        let kernel = group.kernel_memory();
-        let by_kernel = used <= limit && used + kernel > limit;
-        if by_kernel {
-            // What programs made the kernel hold, rather than what it would give back.
-            let tables: u64 = pids.iter().map(|pid| tables_of(*pid)).sum();
-            let open: u64 = pids.iter().map(|pid| descriptors(*pid)).sum::<u64>() * DESCRIPTOR;
-            let mapped = self.mappings.bytes(worked, limit, || pids.clone());
-            used += kernel.min(tables + open + mapped);
-        }
-        if used <= limit / 10 * COPY_FROM {
-            return used;
-        }
-        let processes = one_copy(pids.into_iter().map(Seen::of).collect());
-        let uncounted = self.cost_of_copy(first, &processes, used, limit).min(limit / COPY_PART);
-        if used.saturating_sub(uncounted) > limit && !self.is_giving_back(&processes) {
-            self.peak = self.peak.max(used);
-            let weight = |seen: &Seen| {
-                let each = match (unaccepted > 0, by_kernel) {
-                    (true, _) => SOCKET_BUFFER,
-                    (false, true) => DESCRIPTOR,
-                    (false, false) => 0,
-                };
-                seen.bytes + self.mappings.of(seen.living) + each * if each > 0 { descriptors(seen.living) } else { 0 }
-            };
-            if let Some(seen) = programs(&processes).into_iter().max_by_key(weight) {
-                self.end(seen.pid);
-            }
-        }
-        used
     }
 
     /// Whether somebody who was ended still gives memory back: nobody else is ended for that. It is waited for once until
@@ -336,6 +296,7 @@ impl Record {
             // Enough is known, and what grows is to be stopped before more is counted.
             return outside;
         }
+        let pids = || processes.iter().map(|seen| seen.pid).collect::<Vec<_>>();
         let mapped = self.mappings.bytes(used, bounds.memory, living);
         if mapped > bounds.memory {
             // To look at those closely would take longer than making them does.
@@ -345,7 +306,7 @@ impl Record {
             self.peak = self.peak.max(mapped);
             return outside;
         }
-        outside + mapped + self.locks.bytes_besides_epoll(used, living)
+        outside + mapped + self.locks.bytes(used, bounds.memory, pids)
     }
 
     /// Too much by the quick count. Everything is stopped, so that nothing grows while it is counted well and as many as
@@ -399,10 +360,9 @@ impl Record {
     /// Ends the largest until what is left is allowed; the first process and, while there are others, a copy stay.
     fn end_largest(&mut self, first: Pid, processes: &[Seen], total: u64, bounds: Bounds) -> Vec<Pid> {
         // What lies in sockets and pipes belongs to whoever has most of them.
-        let locked = self.locks.any();
         let weight = |seen: &Seen| {
             let own = proportional_memory(seen.living).unwrap_or(seen.bytes);
-            let locks = if locked { locks::of(seen.living) } else { 0 };
+            let locks = self.locks.of(seen.pid);
             let mapped = self.mappings.of(seen.living);
             own + locks + mapped + descriptors(seen.living) * (DESCRIPTOR + SOCKET_BUFFER)
         };

@@ -81,7 +81,7 @@ pub const POLICY: &[Entry] = include!(concat!(env!("OUT_DIR"), "/seccomp_table.r
 
 /// What is taken away where there is no control group: memory that belongs to no process would be charged to nobody, and
 /// the cores that hold processor time must stay as they were set.
-const UNCHARGED: [(i64, Action); 7] = [
+const UNCHARGED: [(i64, Action); 8] = [
     (libc::SYS_mmap, NO_SHARED_ANONYMOUS),
     (libc::SYS_memfd_create, Action::Errno(libc::ENOSYS)),
     (libc::SYS_shmget, Action::Errno(libc::ENOSYS)),
@@ -89,6 +89,7 @@ const UNCHARGED: [(i64, Action); 7] = [
     (libc::SYS_semget, Action::Errno(libc::ENOSYS)),
     (libc::SYS_landlock_create_ruleset, Action::Errno(libc::ENOSYS)),
     (libc::SYS_sched_setaffinity, Action::Errno(libc::EPERM)),
+    (libc::SYS_fcntl, NO_LARGE_PIPES),
 ];
 
 /// Memory that is shared without a file stays as long as one page of it is mapped somewhere, and no page need be: what
@@ -98,6 +99,21 @@ const NO_SHARED_ANONYMOUS: Action = Action::AllowIf {
     errno: libc::EPERM,
 };
 
+/// A pipe keeps the size that it has by default, or takes a smaller one: pipes are counted by number. Beyond a user's share
+/// the kernel answers the same.
+const NO_LARGE_PIPES: Action = Action::AllowIf {
+    any: &[
+        &[is_not(1, F_OFD_SETLK), is_not(1, F_OFD_SETLKW), is_not(1, F_SETPIPE_SZ)],
+        &[is(1, LOW, F_SETPIPE_SZ), is(2, !USUAL_PIPE_BITS, 0)],
+        &[is(1, LOW, F_SETPIPE_SZ), is(2, u64::MAX, USUAL_PIPE)],
+    ],
+    errno: libc::EPERM,
+};
+
+const F_SETPIPE_SZ: u64 = 1031;
+/// What a pipe holds by default, with pages of 4 KiB.
+const USUAL_PIPE: u64 = 64 << 10;
+const USUAL_PIPE_BITS: u64 = USUAL_PIPE - 1;
 const MAP_ANONYMOUS: u64 = 0x20;
 const MAP_TYPE: u64 = 0x0f;
 const MAP_PRIVATE: u64 = 0x02;
@@ -213,12 +229,17 @@ const CONNECTED_PAIRS: Action = Action::AllowIf {
 };
 
 const NO_LEASES: Action = Action::AllowIf {
-    any: &[&[
-        is_not(1, F_SETLEASE),
-        is_not(1, F_NOTIFY),
-        is_not(1, F_OFD_SETLK),
-        is_not(1, F_OFD_SETLKW),
-    ]],
+    any: &[
+        &[
+            is_not(1, F_SETLEASE),
+            is_not(1, F_NOTIFY),
+            is_not(1, F_OFD_SETLK),
+            is_not(1, F_OFD_SETLKW),
+            is_not(1, F_SETPIPE_SZ),
+        ],
+        &[is(1, LOW, F_SETPIPE_SZ), is(2, !USUAL_PIPE_BITS, 0)],
+        &[is(1, LOW, F_SETPIPE_SZ), is(2, u64::MAX, USUAL_PIPE)],
+    ],
     errno: libc::EPERM,
 };
 
@@ -442,6 +463,25 @@ mod tests {
                     .any(|entry| entry.number == number && entry.action == action),
                 "{number}"
             );
+        }
+    }
+
+    #[test]
+    fn pipes_keep_their_size_or_become_smaller_where_they_are_counted_by_number() {
+        for policy in [
+            policy(false),
+            policy_without_namespaces(true),
+            policy_without_namespaces(false),
+        ] {
+            let fcntl = policy.iter().find(|entry| entry.number == libc::SYS_fcntl).unwrap();
+            let ask = |size: u64| fcntl.action.answer([3, F_SETPIPE_SZ, size, 0, 0, 0]);
+            for size in [4096, 32 << 10, USUAL_PIPE - 1, USUAL_PIPE] {
+                assert_eq!(ask(size), None, "{size}");
+            }
+            for size in [USUAL_PIPE + 1, 128 << 10, 1 << 20, 1 << 31, 1 << 32, u64::MAX] {
+                assert_eq!(ask(size), Some(libc::EPERM), "{size}");
+            }
+            assert_eq!(fcntl.action.answer([3, 3, 0, 0, 0, 0]), None);
         }
     }
 

@@ -3,12 +3,11 @@
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Bounds, MOST, REACH, SHORTEST, Seen, descriptors, is_stopped, locks, number_of, place};
+use super::{Bounds, MOST, REACH, SHORTEST, Seen, descriptors, is_stopped, number_of, place};
 
 /// What one file watched by epoll counts as. It takes a fifth of that; but a user has so many for all programs together.
 const WATCH: u64 = 1024;
@@ -17,6 +16,11 @@ const EPOLL: &str = "anon_inode:[eventpoll]";
 const ON_THE_WAY: u64 = 4 << 20;
 /// What an open report of the kernel's keeps of its text at the most.
 const REPORT: u64 = 256 << 10;
+/// What one end of a pipe counts as: half of what the pipe holds. It cannot be made larger where this is counted.
+const PIPE_END: u64 = 32 << 10;
+/// What the pipes of a user hold together at the most: the kernel's default for pipes of a usual size, from which on a
+/// pipe has two pages, which count as its descriptors.
+const PIPES: u64 = 64 << 20;
 /// How often they are counted, which is dear.
 const EVERY: Duration = Duration::from_millis(500);
 /// The same at the most where a process can add to what it watches, or has many descriptors.
@@ -67,12 +71,14 @@ impl Held {
                 most,
                 much: if self.much { 0 } else { much },
                 found: 0,
+                pipe_ends: 0,
                 epolls: Vec::new(),
                 channel: bounds.channel.map(socket),
             };
             for seen in processes {
                 sum.look_at(seen.living);
             }
+            sum.found += sum.pipe_ends.saturating_mul(PIPE_END).min(PIPES) / WATCH;
             sum.add_watched();
             self.bytes = sum.found.saturating_mul(WATCH);
             self.watching = !sum.epolls.is_empty();
@@ -102,6 +108,7 @@ struct Count {
     /// From more on, those who watch stand still.
     much: u64,
     found: u64,
+    pipe_ends: u64,
     /// Epoll instances: whose, and the number of the descriptor.
     epolls: Vec<(Pid, u32)>,
     /// A socket that is none of the sandbox's.
@@ -128,6 +135,7 @@ impl Count {
                     let text = std::fs::read_to_string(report_of(pid, number)).unwrap_or_default();
                     self.found += number_of(&text, "scm_fds:") * ON_THE_WAY / WATCH;
                 }
+                name if name.starts_with(b"pipe:") => self.pipe_ends += 1,
                 name if name.starts_with(b"/proc/") => self.found += REPORT / WATCH,
                 _ => {}
             }
@@ -164,11 +172,7 @@ impl Count {
 
     fn add_report(&mut self, report: impl Read) {
         each_line(report, |line| {
-            self.found += match line {
-                line if line.starts_with(b"tfd:") => 1,
-                line if line.starts_with(b"lock:") => locks::LOCK / WATCH,
-                _ => 0,
-            };
+            self.found += u64::from(line.starts_with(b"tfd:"));
             self.found <= self.most
         });
     }
@@ -191,10 +195,6 @@ fn each_line(file: impl Read, mut more: impl FnMut(&[u8]) -> bool) {
     while lines.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) && more(&line) {
         line.clear();
     }
-}
-
-pub(super) fn is_epoll(descriptor: &Path) -> bool {
-    std::fs::read_link(descriptor).is_ok_and(|target| target.as_os_str() == EPOLL)
 }
 
 #[cfg(test)]
@@ -223,6 +223,7 @@ mod tests {
                 most: u64::MAX,
                 much: u64::MAX,
                 found: 0,
+                pipe_ends: 0,
                 epolls: Vec::new(),
                 channel: channel.map(socket),
             };
@@ -233,5 +234,33 @@ mod tests {
         visitor.kill().unwrap();
         visitor.wait().unwrap();
         assert_eq!(counts, [24 * ON_THE_WAY, 24 * ON_THE_WAY, 0]);
+    }
+
+    #[test]
+    fn each_end_of_a_pipe_counts_as_half_of_it() {
+        place::host_is_as_it_is();
+        let ends = |child: &std::process::Child| {
+            let mut count = Count {
+                most: u64::MAX,
+                much: u64::MAX,
+                found: 0,
+                pipe_ends: 0,
+                epolls: Vec::new(),
+                channel: None,
+            };
+            count.look_at(Pid::from_child(child));
+            count.pipe_ends
+        };
+        let start = |output: Stdio| {
+            let mut sleep = std::process::Command::new("sleep");
+            sleep.arg("60").stdin(Stdio::piped()).stdout(output).spawn().unwrap()
+        };
+        let mut programs = [start(Stdio::null()), start(Stdio::piped())];
+        let counts = programs.each_ref().map(ends);
+        for program in &mut programs {
+            program.kill().unwrap();
+            program.wait().unwrap();
+        }
+        assert_eq!(counts[1] - counts[0], 1, "{counts:?}");
     }
 }

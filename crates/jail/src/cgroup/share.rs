@@ -1,0 +1,163 @@
+//! Tells memory of processes and the kernel from memory of files, which are charged to a group in one number, and keeps the
+//! disk's share of the hard limit for files.
+
+use super::{Group, Groups, INODE, OVERHEAD, PrivateFiles, USUAL_KERNEL, USUAL_PART, field_of, number};
+use crate::spec::Request;
+use crate::steps::write_once;
+use crate::watch::small_file;
+
+/// The room that a lowered hard limit leaves, in bytes: what is charged changes while it is written.
+const ROOM: u64 = 1 << 20;
+
+/// What a group's memory is, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Told {
+    /// Processes' own, and what they share beside private files.
+    processes: u64,
+    /// What the kernel holds beyond the usual; on version 2 only what it cannot take back.
+    kernel: u64,
+    /// What it could take back (version 2).
+    reclaimable: u64,
+    /// Contents and inodes of private files.
+    files: u64,
+}
+
+/// The hard limit of a group: memory, disk, and what the jail itself needs.
+pub(super) const fn hard_limit(request: &Request) -> u64 {
+    request.memory.saturating_add(request.disk).saturating_add(OVERHEAD)
+}
+
+/// The hard limit while the disk's share is for files only: never raised for what is charged beyond it.
+fn lowered(request: &Request, files: u64, before: u64, charged: u64) -> u64 {
+    let wanted = request.memory.saturating_add(OVERHEAD).saturating_add(files);
+    wanted
+        .min(hard_limit(request))
+        .max(before.min(charged.saturating_add(ROOM)))
+}
+
+impl Group {
+    /// What the group's memory is.
+    pub(crate) fn told(&self) -> Told {
+        let (own, shared, kernel, reclaimable) = match &self.kind {
+            Groups::V1 { memory, .. } => {
+                let stat = small_file(&format!("{memory}/memory.stat"));
+                let kernel = number(&format!("{memory}/memory.kmem.usage_in_bytes"));
+                (field_of(&stat, "total_rss"), field_of(&stat, "total_shmem"), kernel, 0)
+            }
+            Groups::V2 { folder } => {
+                let stat = small_file(&format!("{folder}/memory.stat"));
+                let reclaimable = field_of(&stat, "slab_reclaimable");
+                let kernel = field_of(&stat, "kernel").saturating_sub(reclaimable);
+                (field_of(&stat, "anon"), field_of(&stat, "shmem"), kernel, reclaimable)
+            }
+        };
+        let files = self.private_files.as_ref().and_then(PrivateFiles::usage);
+        let (stored, inodes) = files.map_or((0, 0), |files| {
+            let blocks = files.f_blocks.saturating_sub(files.f_bfree);
+            let inodes = files.f_files.saturating_sub(files.f_ffree);
+            (blocks.saturating_mul(files.f_frsize), inodes.saturating_mul(INODE))
+        });
+        let usual = USUAL_KERNEL.min(self.memory_limit / USUAL_PART);
+        Told {
+            processes: own + shared.saturating_sub(stored),
+            kernel: kernel.saturating_sub(usual + inodes),
+            reclaimable,
+            files: stored + inodes,
+        }
+    }
+
+    /// [`Self::process_memory`] of what was told.
+    pub(crate) fn process_memory_of(&self, told: &Told) -> u64 {
+        match &self.kind {
+            Groups::V1 { .. } => told.processes,
+            Groups::V2 { .. } => told.processes + told.kernel,
+        }
+    }
+
+    /// What the kernel holds for the group's processes beyond the usual, with what it could take back, such as names of
+    /// files that were looked at, where it does not tell the two apart (version 1).
+    pub(crate) fn kernel_memory_of(&self, told: &Told) -> u64 {
+        match &self.kind {
+            Groups::V1 { .. } => told.kernel,
+            Groups::V2 { .. } => 0,
+        }
+    }
+
+    /// The same where some of it may be in use although the kernel counts it as what it could take back (version 2): inodes of
+    /// sockets, for one.
+    pub(crate) fn doubtful_kernel_memory_of(&self, told: &Told) -> u64 {
+        self.kernel_memory_of(told) + told.reclaimable
+    }
+
+    /// Lowers the hard limit to memory and the files that there are, or to what is charged if that is more. Nothing is taken
+    /// back here: whoever is charged more has the kernel do it, and is ended if there is nothing.
+    pub(crate) fn narrow(&self, told: &Told) {
+        let Some(request) = &self.limited else {
+            return;
+        };
+        let total = hard_limit(request);
+        let before = self.narrowed.get().unwrap_or(total);
+        self.set_hard_limit(lowered(request, told.files, before, self.charged()), total);
+    }
+
+    /// Gives the disk its share back.
+    pub(crate) fn widen(&self) {
+        if self.narrowed.get().is_some()
+            && let Some(request) = &self.limited
+        {
+            let total = hard_limit(request);
+            self.set_hard_limit(total, total);
+        }
+    }
+
+    fn set_hard_limit(&self, limit: u64, total: u64) {
+        if limit == self.narrowed.get().unwrap_or(total) {
+            return;
+        }
+        let file = match &self.kind {
+            Groups::V1 { memory, .. } => format!("{memory}/memory.limit_in_bytes"),
+            Groups::V2 { folder } => format!("{folder}/memory.max"),
+        };
+        if write_once(&file, &limit.to_string()).is_ok() {
+            self.narrowed.set((limit < total).then_some(limit));
+        }
+    }
+
+    /// The whole cores that it may use.
+    pub(crate) fn cores(&self) -> u64 {
+        self.limited
+            .map_or(1, |request| u64::from(request.cpu_milli.div_ceil(1000)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn only_files_use_the_disks_share() {
+        let request = Request {
+            memory: 128 * MIB,
+            cpu_milli: 1000,
+            processes: 16,
+            disk: 1024 * MIB,
+            inodes: 0,
+            fault: None,
+        };
+        let total = hard_limit(&request);
+        let at = |files, before, charged| lowered(&request, files * MIB, before * MIB, charged * MIB) / MIB;
+        let total_mib = total / MIB;
+        assert_eq!(total_mib, 1168);
+        // What is there already is not taken back, and nothing is added to it.
+        assert_eq!(at(0, total_mib, 140), 144);
+        assert_eq!(at(0, total_mib, 300), 301);
+        assert_eq!(at(0, 301, 301), 301);
+        assert_eq!(at(0, 301, 200), 201);
+        // Files have their share as they come, and no more than that.
+        assert_eq!(at(500, 301, 700), 644);
+        assert_eq!(at(5000, 301, 700), total_mib);
+        assert_eq!(at(0, total_mib, 5000), total_mib);
+    }
+}
