@@ -16,6 +16,7 @@ use crate::plan::place;
 use crate::wire::Usage;
 
 mod held;
+pub(crate) mod in_flight;
 mod locks;
 mod mappings;
 

@@ -175,12 +175,12 @@ impl Count {
 }
 
 /// What a descriptor of this socket leads to.
-fn socket(number: u64) -> String {
+pub(super) fn socket(number: u64) -> String {
     format!("socket:[{number}]")
 }
 
 /// What the kernel tells of a descriptor.
-fn report_of(pid: Pid, number: u32) -> String {
+pub(super) fn report_of(pid: Pid, number: u32) -> String {
     format!("{}/proc/{}/fdinfo/{number}", place::host(), pid.as_raw_nonzero())
 }
 
