@@ -14,7 +14,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::cgroup::Group;
 use crate::plan::place;
 use crate::wire::Usage;
+use files::descriptors;
 
+mod files;
 mod held;
 pub(crate) mod in_flight;
 mod locks;
@@ -166,20 +168,26 @@ impl Record {
         };
         // Where there is a guardian no socket can be connected to.
         let sockets = if guardian.is_some() { 0 } else { in_sockets(first) };
-        let used = if group.charged() + sockets > from {
+        let charged = group.charged();
+        let used = if charged + sockets > from {
             let unaccepted = if sockets > 0 { in_unaccepted(first) } else { 0 };
             self.look_closer(group, first, unaccepted, worked, processes().collect())
         } else {
             0
         };
-        let locks = self.locks.bytes(worked, || group.pids());
+        let crowded = self.end_for_files(charged, || processes().collect());
+        let locks = if crowded {
+            0
+        } else {
+            self.locks.bytes(worked, || group.pids())
+        };
         if locks > limit / COPY_PART && locks + group.process_memory() > limit {
             self.peak = self.peak.max(locks + group.process_memory());
             if let Some(pid) = processes().max_by_key(|pid| locks::of(*pid)) {
                 self.end(pid);
             }
         }
-        self.calm = (used <= from && locks == 0).then_some(worked);
+        self.calm = (used <= from && locks == 0 && !crowded).then_some(worked);
     }
 
     /// A sandbox with a control group that may use much: says how much that is, and ends the largest program if it is too
@@ -238,6 +246,9 @@ impl Record {
         let began = Instant::now();
         let first = roots.first;
         let processes = one_copy(roots.descendants().into_iter().map(Seen::of).collect());
+        if self.end_for_files_of(first, &processes) {
+            return;
+        }
         let outside = self.outside(first, &processes, bounds);
         let all = processes.iter().map(|seen| seen.bytes).sum::<u64>() + outside;
         let copies: u64 = processes.iter().filter(|seen| seen.copy).map(|seen| seen.bytes).sum();
@@ -471,7 +482,7 @@ fn elsewhere(first: Pid, processes: &[Seen], bounds: Bounds) -> u64 {
     } else {
         processes.iter().map(|seen| in_open_sockets(seen.living)).sum()
     };
-    sockets + in_descriptors(processes)
+    sockets + files::in_descriptors(processes)
 }
 
 /// What a sandbox without a control group uses.
@@ -658,22 +669,6 @@ fn in_open_sockets(pid: Pid) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().take(MOST);
     let sockets = u64::try_from(entries.filter(is_socket).count()).unwrap_or(u64::MAX);
     sockets.saturating_sub(FREE) * SOCKET_BUFFER
-}
-
-fn in_descriptors(processes: &[Seen]) -> u64 {
-    let open: u64 = processes.iter().map(|seen| descriptors(seen.living)).sum();
-    open.saturating_sub(FREE) * DESCRIPTOR
-}
-
-/// How many descriptors a process has open; the size of their folder since Linux 6.2.
-fn descriptors(pid: Pid) -> u64 {
-    let path = format!("{}/proc/{}/fd", place::host(), pid.as_raw_nonzero());
-    let told = std::fs::metadata(&path).map_or(0, |folder| folder.len());
-    if told > 0 {
-        return told;
-    }
-    let listed = std::fs::read_dir(path).map_or(0, |entries| entries.take(MOST).count());
-    u64::try_from(listed).unwrap_or(u64::MAX)
 }
 
 /// The number of a line such as `VmPTE:  4 kB`.

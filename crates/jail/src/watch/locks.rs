@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
+use super::files::within_part;
 use super::{MOST, place};
 
 /// What one lock counts as, in bytes. It takes a twentieth of that; but counting very many would be dear.
@@ -33,10 +34,10 @@ pub(super) struct Locks {
 impl Locks {
     /// What they count as, at most half a second old. `used` is the processor time that the sandbox has used.
     pub(super) fn bytes(&mut self, used: u64, processes: impl Fn() -> Vec<Pid>) -> u64 {
-        if self.count(used, || processes().into_iter().map(besides_epoll).sum())
+        if self.count(used, || within_part(processes()).map(besides_epoll).sum())
             && self.in_epoll.1.is_none_or(|counted| counted.elapsed() > EPOLL_EVERY)
         {
-            let all: u64 = processes().into_iter().map(of).sum();
+            let all: u64 = within_part(processes()).map(of).sum();
             self.in_epoll = (all.saturating_sub(self.bytes), Some(Instant::now()));
         }
         self.bytes + self.in_epoll.0
@@ -44,7 +45,7 @@ impl Locks {
 
     /// The same without those of epoll instances, if there are many descriptors.
     pub(super) fn bytes_besides_epoll(&mut self, used: u64, processes: impl Fn() -> Vec<Pid>) -> u64 {
-        self.count(used, || processes().into_iter().map(besides_epoll).sum());
+        self.count(used, || within_part(processes()).map(besides_epoll).sum());
         self.bytes
     }
 
