@@ -14,9 +14,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::cgroup::Group;
 use crate::plan::place;
 use crate::wire::Usage;
+use files::descriptors;
 
 mod diag;
+mod files;
 mod held;
+pub(crate) mod in_flight;
 mod kernel;
 mod locks;
 mod lost;
@@ -24,7 +27,7 @@ mod mappings;
 mod sockets;
 
 pub(crate) use lost::{ALARM_INTERVAL, Alarm};
-use sockets::{Scope, holds_sockets, in_open_sockets, in_unaccepted};
+use sockets::{Scope, holds_sockets, in_open_sockets, in_unaccepted, net};
 
 /// Processes that one look takes in at the most.
 const MOST: usize = 4096;
@@ -193,15 +196,20 @@ impl Record {
             group.widen();
             (0, charged)
         };
+        let crowded = self.end_for_files(charged, || processes().collect());
         let pinned = self.look_at_sockets(group, scope, processes);
-        let locks = self.locks.bytes(worked, limit, || group.pids());
+        let locks = if crowded {
+            0
+        } else {
+            self.locks.bytes(worked, limit, || group.pids())
+        };
         if locks > limit / COPY_PART && locks + group.process_memory() > limit {
             self.peak = self.peak.max(locks + group.process_memory());
             if let Some(pid) = processes().max_by_key(|pid| self.locks.of(*pid)) {
                 self.end(pid);
             }
         }
-        self.calm = (used <= from && locks == 0 && pinned == 0).then_some(worked);
+        self.calm = (used <= from && locks == 0 && pinned == 0 && !crowded).then_some(worked);
         let wait = self.pause_of_group(group, used + doubtful + pinned, worked, began.elapsed());
         self.due = Some(Instant::now() + wait.min(self.sockets.holds()));
     }
@@ -257,6 +265,9 @@ impl Record {
         let began = Instant::now();
         let first = roots.first;
         let processes = one_copy(roots.descendants().into_iter().map(Seen::of).collect());
+        if self.end_for_files_of(first, &processes) {
+            return;
+        }
         let outside = self.outside(first, &processes, bounds);
         let all = processes.iter().map(|seen| seen.bytes).sum::<u64>() + outside;
         let copies: u64 = processes.iter().filter(|seen| seen.copy).map(|seen| seen.bytes).sum();
@@ -291,7 +302,7 @@ impl Record {
         } else {
             processes.iter().map(|seen| in_open_sockets(seen.living)).sum()
         };
-        let outside = sockets + in_descriptors(processes) + self.held.bytes(used, processes, bounds);
+        let outside = sockets + files::in_descriptors(processes) + self.held.bytes(used, processes, bounds);
         if outside > bounds.memory {
             // Enough is known, and what grows is to be stopped before more is counted.
             return outside;
@@ -640,22 +651,6 @@ fn proportional_memory(pid: Pid) -> Option<u64> {
         .sum();
     // A kernel that does not split the shares up says nothing that helps here.
     (number_of(&rollup, "Pss_Anon:") > 0).then_some((shares + tables) * 1024)
-}
-
-fn in_descriptors(processes: &[Seen]) -> u64 {
-    let open: u64 = processes.iter().map(|seen| descriptors(seen.living)).sum();
-    open.saturating_sub(FREE) * DESCRIPTOR
-}
-
-/// How many descriptors a process has open; the size of their folder since Linux 6.2.
-fn descriptors(pid: Pid) -> u64 {
-    let path = format!("{}/proc/{}/fd", place::host(), pid.as_raw_nonzero());
-    let told = std::fs::metadata(&path).map_or(0, |folder| folder.len());
-    if told > 0 {
-        return told;
-    }
-    let listed = std::fs::read_dir(path).map_or(0, |entries| entries.take(MOST).count());
-    u64::try_from(listed).unwrap_or(u64::MAX)
 }
 
 /// The number of a line such as `VmPTE:  4 kB`.

@@ -359,6 +359,32 @@ pub(crate) fn send_patiently<T: Serialize>(
     }
 }
 
+/// Sends descriptors on a blocking socket, again and again while the kernel refuses to have more of this user's in flight: the
+/// launcher ends whoever has so many.
+///
+/// # Errors
+/// As of [`send`].
+pub(crate) fn send_through_floods<T: Serialize>(
+    socket: BorrowedFd<'_>,
+    message: &T,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    const TRIES: u32 = 1000;
+    for _ in 1..TRIES {
+        match send(socket, message, descriptors) {
+            Err(error) if too_many_in_flight(&error) => pause(),
+            sent => return sent,
+        }
+    }
+    send(socket, message, descriptors)
+}
+
+/// Returns true for the kernel's refusal to have more descriptors of a user in flight.
+#[must_use]
+pub fn too_many_in_flight(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ETOOMANYREFS)
+}
+
 /// Gives the system a moment in which it may find memory.
 pub(crate) fn pause() {
     let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sandcell_jail::lane::Lane;
 use sandcell_jail::launcher::{Launcher, Process};
@@ -32,6 +32,10 @@ const DOUBTED_DEADLINE: Duration = Duration::from_millis(100);
 
 /// How long it may take to show a folder in a sandbox.
 const ATTACH_DEADLINE: Duration = Duration::from_secs(10);
+
+/// How long a message waits while the kernel lets nobody pass descriptors on, and the pause between two tries.
+const FLOOD_DEADLINE: Duration = Duration::from_secs(1);
+const FLOOD_PAUSE: Duration = Duration::from_millis(5);
 
 /// The pause after a message could not be received.
 const TAKE_AGAIN: Duration = Duration::from_millis(1);
@@ -163,9 +167,18 @@ impl Conversation {
     async fn send(&self, message: &ToLauncher, descriptors: &[OwnedFd]) -> std::io::Result<()> {
         let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         let attempt = || wire::send(self.socket.as_fd(), message, &borrowed);
-        // One that hangs reads nothing, so that there may be no room to ask.
-        self.expect_word();
-        self.socket.async_io(Interest::WRITABLE, attempt).await
+        let since = Instant::now();
+        loop {
+            // One that hangs reads nothing, so that there may be no room to ask.
+            self.expect_word();
+            match self.socket.async_io(Interest::WRITABLE, attempt).await {
+                // The launcher ends the sandbox that has so many descriptors in flight.
+                Err(error) if wire::too_many_in_flight(&error) && since.elapsed() < FLOOD_DEADLINE => {
+                    tokio::time::sleep(FLOOD_PAUSE).await;
+                }
+                sent => return sent,
+            }
+        }
     }
 
     async fn receive(&self, buffer: &mut Vec<u8>) -> std::io::Result<Option<(FromLauncher, Vec<OwnedFd>)>> {

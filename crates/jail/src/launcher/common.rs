@@ -12,11 +12,12 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::cradle::NAMESPACES;
 use super::host::Prepared;
-use super::keeper::{IDS_OF_ONE, map_ids};
+use super::keeper::{HOST_IDS, IDS_OF_ONE, map_ids};
+use super::shared_counts;
 use crate::plan::place;
 use crate::steps::write_once;
 use crate::sys::clone::{Forked, exit_now, fork};
-use crate::wire::StepError;
+use crate::wire::{StepError, pair, receive_one, send};
 
 const SIGCHLD: u64 = 17;
 
@@ -58,16 +59,43 @@ pub(super) fn namespace(users: &str, groups: &str) -> io::Result<OwnedFd> {
     }
 }
 
+/// The owner of the common namespace as root: an id that nobody has, so that what is charged to the owner is the sandboxes' alone.
+const OWNER: u32 = HOST_IDS.0 - 1;
+
 /// The common one: as root with the ids that this launcher hands out, else with the caller's.
 pub(super) fn make(prepared: &Prepared, first_id: u32) -> io::Result<OwnedFd> {
-    let map = |id: u32| {
-        if prepared.host.root {
-            format!("{first_id} {first_id} {IDS_OF_ONE}")
-        } else {
-            format!("{id} {id} 1")
-        }
+    if prepared.host.root {
+        return below_a_bound(prepared, &format!("{first_id} {first_id} {IDS_OF_ONE}"));
+    }
+    let only = |id: u32| format!("{id} {id} 1");
+    namespace(&only(prepared.ids.0), &only(prepared.ids.1))
+}
+
+/// As root the launcher lives in the host's own namespace, where nothing can be bounded: what sandboxes use would be root's. So there
+/// is one more between the two, in which nobody lives, with a table of its own.
+fn below_a_bound(prepared: &Prepared, ids: &str) -> io::Result<OwnedFd> {
+    let with_owner = format!("{OWNER} {OWNER} 1\n{ids}");
+    let above = namespace(&with_owner, &with_owner)?;
+    let (ours, theirs) = pair()?;
+    let Forked::Parent { pidfd, .. } = fork(0, SIGCHLD, None)? else {
+        let made = enter(prepared, &above)
+            .and_then(|()| shared_counts::bound_watches())
+            .and_then(|()| take_id(prepared, OWNER))
+            .and_then(|()| namespace(ids, ids))
+            .and_then(|common| send(theirs.as_fd(), &(), &[common.as_fd()]));
+        exit_now(made.err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO)))
     };
-    namespace(&map(prepared.ids.0), &map(prepared.ids.1))
+    drop(theirs);
+    let received = receive_one::<()>(ours.as_fd());
+    let ended = rustix::process::waitid(
+        rustix::process::WaitId::PidFd(pidfd.as_fd()),
+        rustix::process::WaitIdOptions::EXITED,
+    )?;
+    let common = received?.and_then(|((), mut descriptors)| descriptors.pop());
+    common.ok_or_else(|| {
+        let errno = ended.and_then(|status| status.exit_status());
+        io::Error::from_raw_os_error(errno.unwrap_or(libc::ECHILD))
+    })
 }
 
 /// Enters it; as root this process then has the sandbox's own id, which is mapped there.

@@ -18,7 +18,7 @@ use crate::plan::{Host, Shows, Step, Tree, place};
 use crate::spec::{Request, Site};
 use crate::steps::attach;
 use crate::sys::clone::{Forked, exit_now, fork};
-use crate::wire::{StepError, hung_up, receive_one, send};
+use crate::wire::{StepError, hung_up, receive_one, send, send_through_floods};
 use crate::{plan, sys};
 
 /// What a jail's first process runs once it is locked: it reads requests from the first descriptor and answers on the
@@ -209,7 +209,7 @@ fn become_sandbox(
                 common::map_child(prepared, pid, host_id)
                     .map_err(|error| StepError::new("map ids", Some("user_namespace"), &error))?;
             }
-            let _ = send(socket.as_fd(), &FromCradle::Cloned { pid }, &[pidfd.as_fd()]);
+            let _ = send_through_floods(socket.as_fd(), &FromCradle::Cloned { pid }, &[pidfd.as_fd()]);
             Ok(())
         }
         Forked::Child => {
@@ -317,7 +317,7 @@ pub(super) fn first_process(
     let lane = if folder.is_none() { made() } else { None };
     let (near, far) = lane.unzip();
     if let Some(near) = near
-        && send(socket.as_fd(), &FromCradle::Lane, &near.descriptors()).is_err()
+        && send_through_floods(socket.as_fd(), &FromCradle::Lane, &near.descriptors()).is_err()
     {
         exit_now(1);
     }
@@ -345,7 +345,7 @@ pub(super) const PRIVATE_FILES: &str = "/tmp";
 fn hand_files_over(socket: &OwnedFd) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = rustix::fs::open(PRIVATE_FILES, flags, Mode::empty())?;
-    send(socket.as_fd(), &FromCradle::Files, &[folder.as_fd()])
+    send_through_floods(socket.as_fd(), &FromCradle::Files, &[folder.as_fd()])
 }
 
 /// Carries out steps.

@@ -2,6 +2,7 @@
 
 mod cradles;
 mod fair;
+mod in_flight;
 mod jail;
 mod ready;
 mod room;
@@ -26,8 +27,10 @@ use super::folder;
 use super::host::{self, Ground, Prepared, prepare};
 use super::namespaces::Namespaces;
 use super::parent::Parent;
+use super::shared_counts;
 use cradles::Cradles;
 use fair::{Balance, Load};
+use in_flight::Floods;
 use jail::readable;
 use ready::{Interest, Listener, Ready, Token};
 use warm::Visitor;
@@ -42,7 +45,7 @@ use crate::sys::clone::{Forked, fork};
 use crate::watch;
 use crate::wire::{
     FromLauncher, Killer, StepError, ToLauncher, Usage, hung_up, is_gone, pair, pause, receive, receive_what_fits,
-    send, send_patiently,
+    send, send_patiently, send_through_floods, too_many_in_flight,
 };
 
 /// How long nothing is looked at, at the most, while sandboxes live.
@@ -151,6 +154,7 @@ struct Keeper {
     files_most: u64,
     balance: Balance,
     alarm: watch::Alarm,
+    floods: Floods,
     /// When something happened last.
     stirred: Instant,
     /// When there were enough cradles last, or another one was made.
@@ -215,6 +219,7 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
         files_most,
         balance: Balance::new(),
         alarm: watch::Alarm::default(),
+        floods: Floods::default(),
         stirred: Instant::now(),
         full: Instant::now(),
         due: None,
@@ -256,6 +261,11 @@ impl Keeper {
         {
             self.broken = Some(StepError::new("copy configuration", Some("private_root"), &error));
         }
+        if self.prepared.bare.is_none()
+            && let Err(error) = self.bound_shared_counts()
+        {
+            self.broken = Some(StepError::new("bound shared counts", Some("user_namespace"), &error));
+        }
         if self.prepared.template.enterable {
             match common::make(&self.prepared, self.id_block) {
                 Ok(common) => self.prepared.common = Some(common),
@@ -264,6 +274,15 @@ impl Keeper {
             }
         }
         self.open_nursery();
+    }
+
+    /// Bounds what all sandboxes together may have of the host user's counts. As root each has an id of its own, and the common
+    /// namespace bounds them where they have one.
+    fn bound_shared_counts(&self) -> io::Result<()> {
+        if !self.prepared.host.root {
+            shared_counts::bound_watches()?;
+        }
+        shared_counts::keep_half()
     }
 
     /// Until the server goes.
@@ -618,6 +637,7 @@ impl Keeper {
             }
         }
         self.balance(now);
+        self.look_for_floods(now);
         self.tend_visitors();
         self.remove_leftovers();
         let alone = self.prepared.bare.is_none() || !bare::kill_walk(&|child| self.knows(child));

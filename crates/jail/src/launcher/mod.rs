@@ -19,6 +19,7 @@ mod namespaces;
 mod nursery;
 mod parent;
 mod process;
+mod shared_counts;
 mod waiting;
 
 use std::ffi::CString;

@@ -24,7 +24,7 @@ use crate::spec::{Request, Site};
 use crate::sys;
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::watch::small_file;
-use crate::wire::{StepError, hung_up, pair, receive_one, send};
+use crate::wire::{StepError, hung_up, pair, receive_one, send, send_through_floods};
 
 const SIGCHLD: u64 = 17;
 /// The time the launcher waits for the exit status of its fork server.
@@ -189,7 +189,7 @@ fn live(prepared: &mut Prepared, socket: OwnedFd, of_first: bool, entry: Entry) 
             }
         };
         let told = match born {
-            Ok((pid, pidfd)) => send(socket.as_fd(), &FromNursery::Born { pid }, &[pidfd.as_fd()]),
+            Ok((pid, pidfd)) => send_through_floods(socket.as_fd(), &FromNursery::Born { pid }, &[pidfd.as_fd()]),
             Err(error) => send(socket.as_fd(), &FromNursery::Failed(error), &[]),
         };
         if told.is_err() {

@@ -22,7 +22,7 @@ use crate::spec::{Request, Site};
 use crate::steps::attach;
 use crate::sys;
 use crate::sys::clone::{Forked, exit_now, fork};
-use crate::wire::{StepError, hung_up, send};
+use crate::wire::{StepError, hung_up, send, send_through_floods};
 
 /// Whether first processes are cloned by the nursery. Only the machine's root can show an operator's folders with other ids, and
 /// on version 2 of control groups nobody else may clone into those that root has made.
@@ -177,5 +177,5 @@ fn until_mapped() -> io::Result<()> {
 fn hand_over(socket: &OwnedFd) -> io::Result<()> {
     let found = namespaces::open_all("self")?;
     let found: Vec<_> = found.iter().map(AsFd::as_fd).collect();
-    send(socket.as_fd(), &FromCradle::Stands, &found)
+    send_through_floods(socket.as_fd(), &FromCradle::Stands, &found)
 }

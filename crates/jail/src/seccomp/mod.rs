@@ -262,7 +262,7 @@ const NOT_HIDDEN: Action = Action::AllowIf {
         &[is(0, LOW, 15)],
         &[is(0, LOW, 16)],
         &[is(0, LOW, 21)],
-        &[is(0, LOW, 22)],
+        &[is(0, LOW, 22), is(1, u64::MAX, 1)],
         &[is(0, LOW, 23)],
         &[is(0, LOW, 27)],
         &[is(0, LOW, 29)],
@@ -289,10 +289,11 @@ pub fn filter_without_namespaces(memory_is_charged: bool) -> Filter {
 /// What a warmed parent may call beyond the policy: its children enter namespaces that they are handed, take the inside
 /// identity and lock themselves. It has no more flags of clone than code in a sandbox, but for a child that the launcher
 /// reaps.
-const OF_PARENT: [(i64, Action); 4] = [
+const OF_PARENT: [(i64, Action); 5] = [
     (libc::SYS_setns, BY_DESCRIPTOR),
     (libc::SYS_setgroups, Action::Allow),
     (libc::SYS_prctl, Action::Allow),
+    (libc::SYS_seccomp, OWN_FILTER),
     (libc::SYS_clone, NO_NAMESPACES),
 ];
 
@@ -301,6 +302,12 @@ const OF_PARENT: [(i64, Action); 4] = [
 const BY_DESCRIPTOR: Action = Action::AllowIf {
     any: &[&[is(1, LOW, 0)]],
     errno: libc::EPERM,
+};
+
+/// As in the policy, and a parent's child puts its own filter up, without flags.
+const OWN_FILTER: Action = Action::AllowIf {
+    any: &[&[is(0, LOW, 0)], &[is(0, LOW, 2)], &[is(0, LOW, 1), is(1, u64::MAX, 0)]],
+    errno: libc::EINVAL,
 };
 
 /// As in the policy, with `CLONE_PARENT`.

@@ -3,14 +3,17 @@
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Bounds, MOST, REACH, SHORTEST, Seen, descriptors, is_stopped, number_of, place};
 
-/// What one file watched by epoll counts as. It takes a fifth of that; but a user has so many for all programs together.
+/// What one file watched by epoll counts as at the least. It takes a fifth of that; but a user has so many for all programs together.
 const WATCH: u64 = 1024;
+/// The part of all that a user may watch by epoll that one sandbox may have: sixteen have half.
+const PART_OF_WATCHES: u64 = 32;
 const EPOLL: &str = "anon_inode:[eventpoll]";
 /// What a descriptor counts as that is on the way between two processes: nobody sees what it is.
 const ON_THE_WAY: u64 = 4 << 20;
@@ -69,6 +72,7 @@ impl Held {
             let much = most / 8;
             let mut sum = Count {
                 most,
+                each: each_watch(most),
                 much: if self.much { 0 } else { much },
                 found: 0,
                 pipe_ends: 0,
@@ -105,6 +109,8 @@ impl Held {
 struct Count {
     /// More is not counted.
     most: u64,
+    /// A file that is watched.
+    each: u64,
     /// From more on, those who watch stand still.
     much: u64,
     found: u64,
@@ -172,19 +178,32 @@ impl Count {
 
     fn add_report(&mut self, report: impl Read) {
         each_line(report, |line| {
-            self.found += u64::from(line.starts_with(b"tfd:"));
+            if line.starts_with(b"tfd:") {
+                self.found += self.each;
+            }
             self.found <= self.most
         });
     }
 }
 
+/// Returns what a watched file counts as, in units of [`WATCH`], of so many that a sandbox may have: where a user may watch few, the
+/// part of one sandbox is reached before its memory is.
+fn each_watch(most: u64) -> u64 {
+    static MOST_OF_USER: OnceLock<u64> = OnceLock::new();
+    let of_user = MOST_OF_USER.get_or_init(|| {
+        let text = super::small_file(&format!("{}/proc/sys/fs/epoll/max_user_watches", place::host()));
+        text.trim().parse().unwrap_or(u64::MAX)
+    });
+    most.div_ceil((of_user / PART_OF_WATCHES).max(1)).max(1)
+}
+
 /// What a descriptor of this socket leads to.
-fn socket(number: u64) -> String {
+pub(super) fn socket(number: u64) -> String {
     format!("socket:[{number}]")
 }
 
 /// What the kernel tells of a descriptor.
-fn report_of(pid: Pid, number: u32) -> String {
+pub(super) fn report_of(pid: Pid, number: u32) -> String {
     format!("{}/proc/{}/fdinfo/{number}", place::host(), pid.as_raw_nonzero())
 }
 
@@ -221,6 +240,7 @@ mod tests {
         let found = |channel: Option<u64>| {
             let mut count = Count {
                 most: u64::MAX,
+                each: 1,
                 much: u64::MAX,
                 found: 0,
                 pipe_ends: 0,

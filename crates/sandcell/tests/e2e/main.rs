@@ -111,6 +111,8 @@ mod e2b;
 mod e2b_service;
 // The other two sets of tools.
 mod neighbours;
+#[cfg(target_os = "linux")]
+mod shared_counts;
 mod toolsets;
 // Clients that we did not write.
 mod python_sdk;

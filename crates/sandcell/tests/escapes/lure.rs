@@ -176,7 +176,7 @@ fn start_helper(who: Who, key: u32, queue: &str) -> Child {
 /// Whether the server's user still gets what all its processes share: watches, queues, pipes, terminals, signals.
 pub fn room(who: Who) -> Result<(), String> {
     const LOOK: &str = r#"
-import ctypes, os, pty, signal, struct
+import ctypes, os, pty, resource, signal, socket, struct
 libc = ctypes.CDLL(None, use_errno=True)
 lacks = []
 if libc.inotify_init1(0) < 0:
@@ -193,6 +193,13 @@ r, w = os.pipe()
 signal.pthread_sigmask(signal.SIG_BLOCK, {40})
 if libc.sigqueue(os.getpid(), 40, ctypes.c_void_p(0)) < 0:
     lacks.append("queued signals")
+# Half of what programs may have on the way as a rule.
+resource.setrlimit(resource.RLIMIT_NOFILE, (512, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+ours, theirs = socket.socketpair()
+try:
+    socket.send_fds(ours, [b"x"], [0])
+except OSError:
+    lacks.append("descriptors in flight")
 print(", ".join(lacks))
 "#;
     let mut child = who

@@ -137,3 +137,46 @@ fn the_tables_in_the_documentation_are_fresh() {
         );
     }
 }
+
+/// The attacks that a text names between backquotes, as `class/name`.
+fn named_attacks(text: &str) -> impl Iterator<Item = &str> {
+    let classes = catalogue::classes();
+    let quoted = text.split('`').skip(1).step_by(2);
+    quoted.filter(move |name| {
+        name.split_once('/')
+            .is_some_and(|(class, attack)| !attack.is_empty() && classes.contains(class))
+    })
+}
+
+#[test]
+fn each_shared_limit_names_a_test_that_exists_or_is_open() {
+    const PAGE: &str = "docs/reference/shared-limits.md";
+    let Some(root) = root() else {
+        println!("the documentation is not staged with these tests; it is looked at where they were built");
+        return;
+    };
+    let page = std::fs::read_to_string(root.join(PAGE)).unwrap();
+    let attacks = catalogue::all();
+    for name in named_attacks(&page) {
+        assert!(attacks.iter().any(|attack| attack.name == name), "{PAGE}: {name}");
+    }
+    let tests = std::fs::read_to_string(root.join("crates/sandcell/tests/e2e/shared_counts.rs")).unwrap();
+    let rows: Vec<&str> = page
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| resource"))
+        .collect();
+    assert!(rows.len() > 30, "{PAGE} has {} rows", rows.len());
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        assert_eq!(cells.len(), 6, "{PAGE}: {row}");
+        let shown = cells[5];
+        let by_attack = named_attacks(shown).next().is_some();
+        let by_test = shown
+            .split('`')
+            .any(|name| name.len() > 20 && tests.contains(&format!("fn {name}()")));
+        let said = ["refused", "open", "settings"]
+            .iter()
+            .any(|word| shown.starts_with(word));
+        assert!(by_attack || by_test || said, "{PAGE}: no test: {row}");
+    }
+}

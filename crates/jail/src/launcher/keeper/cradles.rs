@@ -15,6 +15,8 @@ const STOPPED_DEADLINE: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_millis(50);
 /// At the most.
 const REST_MAX: Duration = Duration::from_millis(800);
+/// How long a sandbox waits while the kernel lets nobody pass descriptors on.
+const FLOOD_DEADLINE: Duration = Duration::from_secs(2);
 /// The number of dead spares a sandbox may meet before it is refused.
 const LOST_MAX: u32 = 8;
 /// How many control groups of ended sandboxes are kept for others.
@@ -56,6 +58,7 @@ pub(super) struct Wanted {
     load: Load,
     /// The number of dead spares it has met.
     lost: u32,
+    since: Instant,
 }
 
 /// Cradles, and who waits for one.
@@ -144,6 +147,12 @@ impl Cradles {
         self.wanted
             .front()
             .is_none_or(|first| ahead.any(|ahead| first.suits(ahead)))
+    }
+
+    /// Returns true if the first that is wanted can be served a little later.
+    fn first_may_wait(&self) -> bool {
+        let first = self.wanted.front();
+        first.is_some_and(|first| first.since.elapsed() < FLOOD_DEADLINE)
     }
 
     /// How long none is made for later yet, since the last could not be.
@@ -256,6 +265,7 @@ impl Keeper {
             entered_by,
             load: Load::default(),
             lost: 0,
+            since: Instant::now(),
         });
         self.serve_wanted()
     }
@@ -311,6 +321,10 @@ impl Keeper {
             if let Some(error) = failed
                 && !self.cradles.first_is_served()
             {
+                if too_many_in_flight(&error) && self.cradles.first_may_wait() {
+                    self.end_floods();
+                    return true;
+                }
                 if !self.fail_wanted(StepError::new("start a process", None, &error)) {
                     return false;
                 }
@@ -364,7 +378,12 @@ impl Keeper {
             .as_mut()
             .map_or(Ok(()), |group| group.limit(&wanted.request))
             .and_then(|()| faults::at(Some(&wanted.request), Site::Limits));
-        match limited.and_then(|()| send(cradle.socket.as_fd(), &wanted.message, &borrowed)) {
+        let mut sent = limited.and_then(|()| send(cradle.socket.as_fd(), &wanted.message, &borrowed));
+        if sent.as_ref().is_err_and(too_many_in_flight) {
+            self.end_floods();
+            sent = send_through_floods(cradle.socket.as_fd(), &wanted.message, &borrowed);
+        }
+        match sent {
             Ok(()) => {}
             // A waiting process was killed (by the kernel, for memory), or could not get ready; take another.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {

@@ -319,14 +319,23 @@ impl Jail {
         }
     }
 
+    /// From whom its processes descend while it runs.
+    pub(super) fn roots(&self) -> Option<watch::Roots> {
+        let State::Running { pid, .. } = &self.state else {
+            return None;
+        };
+        Some(watch::Roots {
+            first: Pid::from_raw(i32::try_from(*pid).ok()?)?,
+            visitor: self.visitor_pid(),
+        })
+    }
+
     /// Ends the largest processes if all together are over the limit.
     pub(super) fn watch(&mut self) {
-        let State::Running { pid, .. } = &self.state else {
+        let Some(roots) = self.roots() else {
             return;
         };
-        let Some(first) = Pid::from_raw(i32::try_from(*pid).unwrap_or(0)) else {
-            return;
-        };
+        let first = roots.first;
         match &self.group {
             Some(group) => {
                 let guardian = self.folder.as_ref().and(i32::try_from(self.cradle).ok());
@@ -334,10 +343,7 @@ impl Jail {
                     .look_at_group(group, first, guardian.and_then(Pid::from_raw));
             }
             None => self.watched.look_at_tree(
-                watch::Roots {
-                    first,
-                    visitor: self.visitor_pid(),
-                },
+                roots,
                 watch::Bounds {
                     memory: self.request.memory,
                     cores: u64::from(self.request.cpu_milli.div_ceil(1000)),

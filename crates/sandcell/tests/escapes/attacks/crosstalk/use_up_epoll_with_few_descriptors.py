@@ -2,7 +2,7 @@
 # class: crosstalk
 # layer: memory_limit
 # limits: memory=128, disk=32
-# raised: memory=2048, disk=32
+# unproven: a part of what the user may watch is held as well, however much memory there is
 # fresh: yes
 # needs: user
 # expect: held or out_of_memory

@@ -1,0 +1,86 @@
+//! Open files, of which the whole machine has a number (`fs.file-max`): beyond it only root can open one.
+
+use std::cmp::Reverse;
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use rustix::process::Pid;
+
+use super::{DESCRIPTOR, FREE, MOST, Record, SHORTEST, Seen, place, small_file};
+
+/// The part of the machine's files that one sandbox may have: sixteen have half.
+const PART: u64 = 32;
+/// So many are allowed on the smallest machine. Processes that share a file are counted as if each had one.
+const LEAST: u64 = 8192;
+/// What a control group is charged for a file at the least, in bytes.
+const CHARGED: u64 = 128;
+
+/// The maximum number of descriptors of one sandbox.
+fn most() -> u64 {
+    static OF_MACHINE: OnceLock<u64> = OnceLock::new();
+    *OF_MACHINE.get_or_init(|| {
+        let text = small_file(&format!("{}/proc/sys/fs/file-max", place::host()));
+        (text.trim().parse().unwrap_or(u64::MAX) / PART).max(LEAST)
+    })
+}
+
+/// What descriptors hold of the kernel's memory, where no control group is charged for it.
+pub(super) fn in_descriptors(processes: &[Seen]) -> u64 {
+    let open: u64 = processes.iter().map(|seen| descriptors(seen.living)).sum();
+    open.saturating_sub(FREE) * DESCRIPTOR
+}
+
+/// How many descriptors a process has open; the size of their folder since Linux 6.2.
+pub(super) fn descriptors(pid: Pid) -> u64 {
+    let path = format!("{}/proc/{}/fd", place::host(), pid.as_raw_nonzero());
+    let told = std::fs::metadata(&path).map_or(0, |folder| folder.len());
+    if told > 0 {
+        return told;
+    }
+    let listed = std::fs::read_dir(path).map_or(0, |entries| entries.take(MOST).count());
+    u64::try_from(listed).unwrap_or(u64::MAX)
+}
+
+/// Those of a sandbox's processes that are worth a close look at each descriptor: a sandbox that has more than it may is ended at the
+/// next look anyway.
+pub(super) fn within_part(pids: Vec<Pid>) -> impl Iterator<Item = Pid> {
+    let mut sum = 0;
+    pids.into_iter().take_while(move |pid| {
+        sum += descriptors(*pid);
+        sum <= most()
+    })
+}
+
+impl Record {
+    /// [`Self::end_for_files`] of a sandbox without a control group. To look at many descriptors closely takes long, so that is put off
+    /// then.
+    pub(super) fn end_for_files_of(&mut self, first: Pid, processes: &[Seen]) -> bool {
+        let others = processes.iter().filter(|seen| seen.pid != first);
+        let many = self.end_for_files(u64::MAX, || others.map(|seen| seen.living).collect());
+        if many {
+            self.events = self.kills;
+            self.due = Some(Instant::now() + SHORTEST);
+        }
+        many
+    }
+
+    /// Ends the processes that have most descriptors, until the sandbox has no more than it may. Nothing is counted where its control
+    /// group is charged less than those would cost. Returns true if there were too many.
+    pub(super) fn end_for_files(&mut self, charged: u64, pids: impl FnOnce() -> Vec<Pid>) -> bool {
+        if charged < most().saturating_mul(CHARGED) {
+            return false;
+        }
+        let mut open: Vec<(u64, Pid)> = pids().into_iter().map(|pid| (descriptors(pid), pid)).collect();
+        let mut left: u64 = open.iter().map(|(count, _)| count).sum();
+        let many = left > most();
+        open.sort_by_key(|(count, _)| Reverse(*count));
+        for (count, pid) in open {
+            if left <= most() {
+                break;
+            }
+            self.end(pid);
+            left -= count;
+        }
+        many
+    }
+}

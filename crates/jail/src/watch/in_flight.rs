@@ -1,0 +1,158 @@
+//! Descriptors of a sandbox that are on the way between two processes, and of which the kernel keeps one count for each user of
+//! the host.
+//!
+//! It tells how many lie in a socket that some process has open. A socket that lies in another one's queue itself can be told only by
+//! its name in the list of the network namespace, so it counts as a full message.
+
+use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStrExt as _;
+
+use rustix::process::{Signal, kill_process};
+
+use super::{MOST, Record, Roots, freeze, held, net, number_of, place, status_of};
+
+/// The maximum number of descriptors in one message.
+const MESSAGE: u64 = 253;
+
+/// What is known of a sandbox's descriptors in flight.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct InFlight {
+    /// Those in sockets that some process has open.
+    open: u64,
+    /// Sockets that no process has open.
+    hidden: u64,
+    /// Connections that nobody has accepted: they may hold some.
+    waiting: u64,
+    /// Processes other than the first.
+    processes: u64,
+}
+
+/// Returns an estimate of a sandbox's descriptors in flight; none of those in this socket of the launcher's are its own. 0 if there is
+/// nobody to end for them.
+pub(crate) fn of(roots: Roots, channel: Option<u64>) -> u64 {
+    let found = look(roots, channel);
+    if found.processes == 0 {
+        return 0;
+    }
+    found.open + found.hidden * MESSAGE + found.waiting
+}
+
+fn look(roots: Roots, channel: Option<u64>) -> InFlight {
+    let channel = channel.map(held::socket);
+    let before = listed(&net(roots.first, "unix"));
+    let (mut open, mut found) = (BTreeSet::new(), InFlight::default());
+    for pid in roots.descendants() {
+        let living = status_of(pid).0;
+        found.processes += u64::from(pid != roots.first);
+        let folder = format!("{}/proc/{}/fd", place::host(), living.as_raw_nonzero());
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten().take(MOST) {
+            let target = std::fs::read_link(entry.path()).unwrap_or_default();
+            let name = String::from_utf8_lossy(target.as_os_str().as_bytes());
+            let Some(inode) = inode_in(&name) else { continue };
+            if channel.as_deref() == Some(&*name) || !open.insert(inode) {
+                continue;
+            }
+            if let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
+                let report = std::fs::read_to_string(held::report_of(living, number)).unwrap_or_default();
+                found.open += number_of(&report, "scm_fds:");
+            }
+        }
+    }
+    // Sockets come and go meanwhile.
+    let after = listed(&net(roots.first, "unix"));
+    let stayed = after.named.intersection(&before.named);
+    let hidden = stayed.filter(|inode| !open.contains(*inode)).count();
+    found.hidden = u64::try_from(hidden).unwrap_or(u64::MAX);
+    found.waiting = before.waiting.min(after.waiting);
+    found
+}
+
+impl Record {
+    /// Ends all of a sandbox but its first process, as for memory.
+    pub(crate) fn end_all(&mut self, roots: Roots) {
+        for seen in freeze(roots) {
+            let first = seen.pid == roots.first;
+            let signal = if first { Signal::CONT } else { Signal::KILL };
+            let sent = kill_process(seen.pid, signal).is_ok();
+            self.kills += u64::from(sent && !first);
+        }
+        self.events = self.events.max(self.kills);
+        self.held.forget();
+    }
+}
+
+fn inode_in(target: &str) -> Option<u64> {
+    target.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// The sockets that the list of a network namespace names.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Listed {
+    named: BTreeSet<u64>,
+    /// Connections that nobody has accepted have no name.
+    waiting: u64,
+}
+
+fn listed(text: &str) -> Listed {
+    let mut found = Listed::default();
+    for line in text.lines().skip(1) {
+        match line.split_whitespace().nth(6).and_then(|inode| inode.parse().ok()) {
+            Some(0) => found.waiting += 1,
+            Some(inode) => {
+                found.named.insert(inode);
+            }
+            None => {}
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::process::Stdio;
+
+    use rustix::process::Pid;
+
+    use super::*;
+    use crate::wire::{pair, send};
+
+    #[test]
+    fn a_socket_list_is_read() {
+        let text = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+                    0000000000000000: 00000002 00000000 00010000 0001 01  4711 /tmp/name with blanks\n\
+                    0000000000000000: 00000003 00000000 00000000 0001 03     0\n\
+                    0000000000000000: 00000003 00000000 00000000 0005 03  4712\n";
+        let expected = Listed {
+            named: BTreeSet::from([4711, 4712]),
+            waiting: 1,
+        };
+        assert_eq!(listed(text), expected);
+    }
+
+    #[test]
+    fn descriptors_in_open_sockets_are_counted_but_for_the_launchers() {
+        place::host_is_as_it_is();
+        let (ours, theirs) = pair().unwrap();
+        let own = rustix::fs::fstat(&theirs).unwrap().st_ino;
+        send(ours.as_fd(), &"enter", &[ours.as_fd(); 8]).unwrap();
+        let mut shell = std::process::Command::new("sh");
+        let mut shell = shell
+            .args(["-c", "sleep 60 <&0 & echo; wait"])
+            .stdin(theirs)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = [0];
+        std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut line).unwrap();
+        let roots = Roots {
+            first: Pid::from_child(&shell),
+            visitor: None,
+        };
+        let counts = [None, Some(own)].map(|channel| look(roots, channel).open);
+        Record::default().end_all(roots);
+        shell.kill().unwrap();
+        shell.wait().unwrap();
+        assert_eq!(counts, [8, 0]);
+    }
+}
