@@ -482,7 +482,7 @@ impl Keeper {
             Some(namespaces) => {
                 let opened = namespaces.for_folders();
                 let opened = opened.map_err(|error| StepError::new("open the sandbox's namespaces", None, &error))?;
-                attach::attach(&opened, folder, number)
+                attach::attach(&self.prepared.mounts, &opened, folder, number)
             }
             None => Err(StepError {
                 step: "find the sandbox".into(),

@@ -109,10 +109,11 @@ impl Keeper {
         descriptors: Vec<OwnedFd>,
     ) -> bool {
         let host_id = self.next_host_id();
+        let mounts = &self.prepared.mounts;
         let views = folders
             .iter()
             .zip(0..)
-            .map(|(folder, place)| view(folder, place));
+            .map(|(folder, place)| view(mounts, folder, place));
         let started = views.collect::<Result<Vec<_>, _>>().and_then(|views| {
             host_id
                 .and_then(|host_id| Parent::start(&self.prepared, argv, views, descriptors, host_id))
