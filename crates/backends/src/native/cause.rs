@@ -121,13 +121,6 @@ fn by_number(errno: Errno, about: About, layer: Option<&str>, facts: &Facts) -> 
             "the machine has no more open files to give (fs.file-max)".to_owned(),
             "sudo sysctl -w fs.file-max=1000000",
         ),
-        Errno::AGAIN => told(
-            format!(
-                "no more processes are allowed: ulimit -u is {}, and the server's control group may have a pids.max",
-                limit(facts.processes)
-            ),
-            "raise it where the server is started: `ulimit -u 4096`, systemd `TasksMax=4096`, Docker `--pids-limit 4096`",
-        ),
         Errno::FBIG => told(
             format!(
                 "the limit of a file's size (ulimit -f) is {} bytes",
