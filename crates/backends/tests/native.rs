@@ -30,6 +30,7 @@ fn main() {
             images: None,
             disabled_layer: None,
             skipped_layer: None,
+            fault_file: None,
         };
         let backend = NativeBackend::start(start_launcher().unwrap(), config).await.unwrap();
         let backend: Arc<dyn Backend> = backend;
