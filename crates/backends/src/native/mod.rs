@@ -404,6 +404,11 @@ impl Backend for NativeBackend {
         )))
     }
 
+    /// A launcher that is hung up on kills all its sandboxes at once.
+    fn begin_shutdown(&self) {
+        self.launchers.close();
+    }
+
     async fn shutdown(&self) {
         self.launchers.shut_down().await;
     }
