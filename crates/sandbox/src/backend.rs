@@ -274,6 +274,9 @@ pub struct Usage {
     pub memory_events: u64,
     /// How often a new process was refused.
     pub process_events: u64,
+    /// The memory limit that somebody else has set around the back end, in bytes. Read when a process was ended for memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outer_memory: Option<u64>,
 }
 
 /// The end of a sandbox.

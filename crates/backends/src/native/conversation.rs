@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use sandcell_jail::cgroup::outer_memory_limit;
 use sandcell_jail::lane::Lane;
 use sandcell_jail::launcher::{Launcher, Process};
 use sandcell_jail::oom;
@@ -529,6 +530,7 @@ impl Jail {
                 processes: usage.processes,
                 memory_events: usage.memory_events,
                 process_events: usage.process_events,
+                outer_memory: (usage.memory_events > 0).then(outer_memory_limit).flatten(),
                 ..Usage::default()
             }),
             Ok(None) if self.has_ended().is_none() => {
