@@ -46,7 +46,7 @@ const ON_VERSION_2: [&str; 8] = [
 
 /// Tests of a build that is never shipped: those that can make single steps and layers fail or leave them out, the one with the
 /// fixtures of the conformance suite, and the one with traces.
-const SPECIAL: [&str; 4] = ["launch", "layers", "conformance", "traces"];
+const SPECIAL: [&str; 5] = ["launch", "layers", "injected", "conformance", "traces"];
 const SPECIAL_FEATURES: &str = "sandcell/fault-injection,sandcell/conformance,sandcell/otel";
 
 /// Builds all tests, so that something else can be built beside them.

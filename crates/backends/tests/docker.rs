@@ -25,7 +25,7 @@ fn main() {
         );
         skip();
     }
-    contract::run("docker", &[], || async {
+    contract::run("docker", &[], Vec::new(), || async {
         let config = DockerConfig {
             host: Some(std::env::var("SANDCELL_TEST_DOCKER_HOST").unwrap()),
             certificates: None,

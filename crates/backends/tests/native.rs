@@ -18,20 +18,35 @@ fn main() {
     use std::sync::Arc;
 
     become_launcher_if_asked();
-    contract::run("native", &[], || async {
-        let config = NativeConfig {
-            warm: true,
-            spares: SPARES,
-            trees: vec![],
-            config: vec![],
-            mounts: vec![],
-            isolation_min: Level::Namespace,
-            limits_min: Degree::Watched,
-            images: None,
-            disabled_layer: None,
-            skipped_layer: None,
-        };
-        let backend = NativeBackend::start(start_launcher().unwrap(), config).await.unwrap();
+    let config = || NativeConfig {
+        warm: true,
+        spares: SPARES,
+        trees: vec![],
+        config: vec![],
+        mounts: vec![],
+        isolation_min: Level::Namespace,
+        limits_min: Degree::Watched,
+        images: None,
+        disabled_layer: None,
+        skipped_layer: None,
+        fault_file: None,
+    };
+    let hung = libtest_mimic::Trial::test("a_launcher_that_hangs_while_it_is_configured_is_given_up", move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let launcher = start_launcher()?;
+            let pid = i32::try_from(launcher.process.id())?;
+            let pid = rustix::process::Pid::from_raw(pid).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::STOP)?;
+            let refused = NativeBackend::start(launcher, config()).await.unwrap_err();
+            assert!(refused.to_string().contains("hangs"), "{refused}");
+            // It was killed and reaped.
+            assert!(rustix::process::test_kill_process(pid).is_err());
+            Ok::<(), libtest_mimic::Failed>(())
+        })
+    });
+    contract::run("native", &[], vec![hung], move || async move {
+        let backend = NativeBackend::start(start_launcher().unwrap(), config()).await.unwrap();
         let backend: Arc<dyn Backend> = backend;
         backend
     });

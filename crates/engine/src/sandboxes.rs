@@ -281,10 +281,12 @@ impl Core {
             self.registry.depart(record, &Gone::now(GoneWhy::Shutdown));
         }
         self.ending.cancel();
+        self.backends.iter().for_each(|backend| backend.begin_shutdown());
         let all = join_all(records.iter().map(|record| record.gone()));
         let in_time = timeout(SHUTDOWN_CLOSE, join(all, waiting)).await.is_ok();
         if !in_time {
-            tracing::warn!("some sandboxes did not close in time; the back ends end them");
+            // Many take long. The back ends end them, and warn if they cannot.
+            tracing::debug!("some sandboxes did not close in time; the back ends end them");
         }
         let backends = async {
             let all = join_all(self.backends.iter().map(|backend| backend.shutdown()));

@@ -1,5 +1,7 @@
 //! What an execution's end means for its caller: status, exit code, cause and remedy. Pure.
 
+mod outer;
+
 use std::time::Duration;
 
 use sandcell_sandbox::{CellError, CellStatus, Code, Exit, Failure, Limits, Usage};
@@ -10,7 +12,6 @@ use crate::record::{Gone, GoneWhy, span};
 use crate::said;
 use crate::{Cause, Hints, Phase, Restored, SANDBOX_LOST, Status};
 
-const FROM_OUTSIDE: &str = ": probably the server's control group, or the machine, had no more";
 const RESTORED: &str = "correct the code and call again: the next call goes on in the restored session";
 const NEXT_IS_FRESH: &str = "the next call gets a fresh interpreter; files are still there";
 
@@ -338,8 +339,7 @@ fn died(what: &str, exit: Exit, facts: &Facts<'_>) -> Verdict {
     let starved = exit == Exit::Code(1) && after.memory_peak >= memory - memory / 8;
     let for_memory = for_memory || starved;
     let lost = facts.variables();
-    // Whom the system ends far below the limit was not ended for that.
-    let outside = for_memory && !starved && (1..memory / 4 * 3).contains(&after.memory_peak);
+    let outer = outer::behind(&after, memory).filter(|_| for_memory && !starved);
     let verdict = match (by_signal || starved, for_memory, for_processes) {
         (true, true, _) => killed(
             Code::OutOfMemory,
@@ -352,9 +352,9 @@ fn died(what: &str, exit: Exit, facts: &Facts<'_>) -> Verdict {
                 },
                 facts.limits.memory.as_mib(),
                 after.memory_peak >> 20,
-                if outside { FROM_OUTSIDE } else { "" }
+                outer.as_ref().map_or("", |outer| outer.reason.as_str())
             ),
-            facts.hints.more_memory.clone(),
+            outer.map_or_else(|| facts.hints.more_memory.clone(), |outer| outer.remedy.to_owned()),
         ),
         (true, false, true) => killed(
             Code::ProcessLimit,
@@ -593,7 +593,7 @@ mod tests {
         let ended = |peak_mib| died(Exit::Code(1), peak_mib);
         for (peak_mib, outside) in [(0, false), (190, true), (500, false)] {
             let message = died(Exit::Signal(9), peak_mib).cause.unwrap().message;
-            assert_eq!(message.contains(FROM_OUTSIDE), outside, "{message}");
+            assert_eq!(message.contains("the machine had no more"), outside, "{message}");
         }
         assert_eq!(code_of(&ended(500)), Code::OutOfMemory);
         assert_eq!(code_of(&ended(100)), Code::Crashed);

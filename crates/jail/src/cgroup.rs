@@ -25,7 +25,7 @@ use crate::wire::Usage;
 pub(crate) use again::Cleared;
 pub(crate) use find::{own_memory_kills, own_process_groups};
 pub use instance::Instance;
-pub use outer::outer_limit;
+pub use outer::outer_memory_limit;
 
 /// What sockets may hold, as a part of the memory limit.
 const IN_SOCKETS: u64 = 8;

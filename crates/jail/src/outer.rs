@@ -3,37 +3,97 @@
 
 use crate::cgroup::own_process_groups;
 
+/// Those whose processes and threads a limit counts together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// The processes in this control group and below it.
+    Group(String),
+    /// The processes of this user.
+    User(u32),
+    /// All processes of the machine. The name of the kernel's setting.
+    Machine(&'static str),
+}
+
 /// A limit of processes and threads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessLimit {
-    /// What it belongs to, in words.
-    pub of: String,
-    /// How many it allows.
+    /// Whose it is.
+    pub scope: Scope,
+    /// The number that it allows.
     pub max: u64,
-    /// How many count towards it now.
-    pub used: u64,
-    /// What raises it.
-    pub remedy: String,
 }
 
-/// The limit that is nearest; none where nothing limits processes.
+impl ProcessLimit {
+    /// Names the holder of the limit.
+    #[must_use]
+    pub fn holder(&self) -> String {
+        match &self.scope {
+            Scope::Group(folder) => format!("the server's control group {folder} (pids.max)"),
+            Scope::User(user) => format!("the server's user {user} (RLIMIT_NPROC)"),
+            Scope::Machine(setting) => format!("the machine (kernel.{setting})"),
+        }
+    }
+
+    /// Says how to raise it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        match &self.scope {
+            Scope::Group(folder) => {
+                format!("raise {folder}/pids.max (with systemd TasksMax=, with Docker --pids-limit)")
+            }
+            Scope::User(_) => "raise `ulimit -u` for the server (with systemd LimitNPROC=)".to_owned(),
+            Scope::Machine(setting) => format!("raise it with `sysctl -w kernel.{setting}=…`"),
+        }
+    }
+
+    /// Counts the processes and threads that it holds now. For a user this reads all of `/proc`.
+    #[must_use]
+    pub fn used(&self) -> Option<u64> {
+        match &self.scope {
+            Scope::Group(folder) => number(&format!("{folder}/pids.current")),
+            Scope::User(user) => Some(tasks(*user)),
+            Scope::Machine(_) => {
+                let load = std::fs::read_to_string("/proc/loadavg").ok()?;
+                load.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
+            }
+        }
+    }
+}
+
+/// Returns every limit of processes that holds for this process and those that it starts.
 #[must_use]
-pub fn nearest_process_limit() -> Option<ProcessLimit> {
-    let found = groups().into_iter().chain(user()).chain(machine());
-    found.min_by_key(|limit| limit.max.saturating_sub(limit.used))
+pub fn process_limits() -> Vec<ProcessLimit> {
+    groups().into_iter().chain(user()).chain(machine()).collect()
+}
+
+/// Returns the limit that allows the fewest processes; none where nothing limits them.
+#[must_use]
+pub fn lowest_process_limit() -> Option<ProcessLimit> {
+    process_limits().into_iter().min_by_key(|limit| limit.max)
+}
+
+/// Returns the limit under which the fewest more processes fit, with the number of those that it holds now.
+#[must_use]
+pub fn nearest_process_limit() -> Option<(ProcessLimit, u64)> {
+    let limits = process_limits().into_iter();
+    let used = limits.filter_map(|limit| limit.used().map(|used| (limit, used)));
+    used.min_by_key(|(limit, used)| limit.max.saturating_sub(*used))
 }
 
 fn number(path: &str) -> Option<u64> {
-    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    std::fs::read_to_string(path)
+        .ok()?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
 }
 
 fn groups() -> Vec<ProcessLimit> {
     let limit = |folder: String| {
         Some(ProcessLimit {
             max: number(&format!("{folder}/pids.max"))?,
-            used: number(&format!("{folder}/pids.current"))?,
-            remedy: format!("raise {folder}/pids.max (with systemd TasksMax=, with Docker --pids-limit)"),
-            of: format!("the server's control group {folder}"),
+            scope: Scope::Group(folder),
         })
     };
     own_process_groups().into_iter().filter_map(limit).collect()
@@ -43,28 +103,20 @@ fn groups() -> Vec<ProcessLimit> {
 fn user() -> Option<ProcessLimit> {
     let user = rustix::process::geteuid().as_raw();
     let max = rustix::process::getrlimit(rustix::process::Resource::Nproc).current?;
-    (user != 0).then(|| ProcessLimit {
-        of: format!("the server's user {user} (RLIMIT_NPROC)"),
+    (user != 0).then_some(ProcessLimit {
+        scope: Scope::User(user),
         max,
-        used: tasks(user),
-        remedy: "raise `ulimit -u` for the server (with systemd LimitNPROC=)".to_owned(),
     })
 }
 
-fn machine() -> Option<ProcessLimit> {
-    let used = std::fs::read_to_string("/proc/loadavg").ok()?;
-    let used = used.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()?;
-    ["pid_max", "threads-max"]
-        .into_iter()
-        .filter_map(|name| {
-            Some(ProcessLimit {
-                of: format!("the machine (kernel.{name})"),
-                max: number(&format!("/proc/sys/kernel/{name}"))?,
-                used,
-                remedy: format!("raise it with `sysctl -w kernel.{name}=…`"),
-            })
+fn machine() -> Vec<ProcessLimit> {
+    let limit = |setting| {
+        Some(ProcessLimit {
+            scope: Scope::Machine(setting),
+            max: number(&format!("/proc/sys/kernel/{setting}"))?,
         })
-        .min_by_key(|limit| limit.max)
+    };
+    ["pid_max", "threads-max"].into_iter().filter_map(limit).collect()
 }
 
 /// Processes and threads that a user has on the whole machine. Those that hide their memory seem to be root's by their folders.
@@ -99,8 +151,9 @@ mod tests {
 
     #[test]
     fn the_machine_always_has_a_limit_that_is_not_reached() {
-        let limit = nearest_process_limit().unwrap();
-        assert!(limit.used > 0 && limit.used < limit.max, "{limit:?}");
-        assert!(machine().unwrap().of.contains("kernel."));
+        let (limit, used) = nearest_process_limit().unwrap();
+        assert!(used > 0 && used < limit.max, "{limit:?}");
+        assert!(limit.max >= lowest_process_limit().unwrap().max);
+        assert_eq!(machine().len(), 2);
     }
 }

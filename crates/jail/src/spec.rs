@@ -66,6 +66,15 @@ pub struct Fault {
     pub errno: i32,
 }
 
+#[cfg(feature = "fault-injection")]
+impl Fault {
+    /// Reads the fault of the next sandbox from a file of JSON. No file: nothing fails.
+    #[must_use]
+    pub fn from_file(path: &std::path::Path) -> Option<Self> {
+        serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+    }
+}
+
 /// What of making a sandbox can be made to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -98,10 +107,19 @@ pub enum Site {
     Lane,
     /// The folder of private files is opened.
     Files,
+    /// The server makes the socket to the sandbox's agent.
+    AgentSocket,
+    /// The server asks the launcher for the sandbox.
+    Ask,
+    /// The server connects to the agent of the sandbox that is made.
+    Connect,
 }
 
 impl Site {
-    /// All but the steps.
+    /// The sites in the server.
+    pub const OF_SERVER: [Self; 3] = [Self::AgentSocket, Self::Ask, Self::Connect];
+
+    /// The sites in the launcher, without the steps.
     pub const ALL: [Self; 13] = [
         Self::Request,
         Self::Socket,

@@ -278,6 +278,9 @@ impl StepError {
     }
 }
 
+/// The step that refuses to attach a folder with another file system mounted below it.
+pub const MOUNTED_BELOW: &str = "attach a folder in which a file system is mounted:";
+
 /// An error number, and what it is about: a path, or the operation of a library that hides the number.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]

@@ -607,6 +607,19 @@ print(os.listdir("/"), os.listdir("/dev"))
             // One that was stopped the launcher has ended itself.
             let expected: &[i32] = if signal == Signal::KILL { &[9] } else { &[] };
             assert_eq!(told, expected, "{:?}", session.killed);
+            // Where first processes come from it, nobody else is left outside of their namespaces.
+            if enterable {
+                let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+                let is_replaced = || {
+                    let makers = makers(session.launcher.process.id());
+                    makers.len() == 1 && !makers.contains(&nursery)
+                };
+                while !is_replaced() {
+                    assert!(std::time::Instant::now() < deadline, "no other one is started");
+                    std::thread::sleep(std::time::Duration::from_millis(5));
+                }
+                assert_eq!(session.python("print(7)"), "7\n");
+            }
         }
         Ok(())
     }

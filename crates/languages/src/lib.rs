@@ -12,6 +12,7 @@ mod inside;
 mod memory;
 mod node;
 pub mod python;
+pub mod search_path;
 mod system;
 pub mod table;
 

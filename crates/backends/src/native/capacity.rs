@@ -4,6 +4,7 @@ use std::io;
 
 use sandcell_jail::cgroup;
 use sandcell_jail::open_files::{self, OpenFiles};
+use sandcell_jail::outer;
 use sandcell_jail::wire::{Report, StepError};
 use sandcell_sandbox::{Bound, Capacity, Code, Failure, SandboxError};
 
@@ -50,7 +51,7 @@ impl Machine {
         let files = OpenFiles::now();
         let open = open_files::count(SERVER_FILES).unwrap_or(0);
         let mut bounds = vec![self.open_files(files, open, sandboxes_now)];
-        bounds.extend(self.processes());
+        bounds.extend(processes());
         bounds.extend(memory());
         bounds.extend(self.namespaces());
         Capacity::of(bounds, open, files.soft)
@@ -73,43 +74,6 @@ impl Machine {
             ),
             remedy: files_remedy().to_owned(),
         }
-    }
-
-    fn processes(self) -> Option<Bound> {
-        use rustix::process::{Resource, getrlimit};
-        let own = getrlimit(Resource::Nproc).current.filter(|_| !self.root);
-        let candidates = [
-            (
-                own,
-                "processes of this user (RLIMIT_NPROC)",
-                "`ulimit -u 65536` before the server starts, or LimitNPROC=65536 in its systemd unit",
-            ),
-            (
-                cgroup::outer_limit("pids", "pids.max"),
-                "processes of the server's control group (pids.max)",
-                "TasksMax=infinity in the server's systemd unit, or `docker run --pids-limit=-1`",
-            ),
-            (
-                number("/proc/sys/kernel/pid_max"),
-                "processes of this machine (kernel.pid_max)",
-                "`sudo sysctl -w kernel.pid_max=4194304`",
-            ),
-            (
-                number("/proc/sys/kernel/threads-max"),
-                "threads of this machine (kernel.threads-max)",
-                "`sudo sysctl -w kernel.threads-max=1000000`",
-            ),
-        ];
-        let found = candidates
-            .into_iter()
-            .filter_map(|(limit, name, remedy)| Some((limit?, name, remedy)));
-        let (limit, name, remedy) = found.min_by_key(|(limit, ..)| *limit)?;
-        Some(Bound {
-            name: "processes".to_owned(),
-            sandboxes: limit / PROCESSES,
-            limit: format!("{name}: {limit}"),
-            remedy: remedy.to_owned(),
-        })
     }
 
     fn namespaces(self) -> Option<Bound> {
@@ -241,11 +205,21 @@ fn files_remedy() -> &'static str {
     "`ulimit -n 65536` before the server starts, LimitNOFILE=65536 in its systemd unit, or `docker run --ulimit nofile=65536:65536`"
 }
 
+fn processes() -> Option<Bound> {
+    let limit = outer::lowest_process_limit()?;
+    Some(Bound {
+        name: "processes".to_owned(),
+        sandboxes: limit.max / PROCESSES,
+        limit: format!("processes and threads of {}: {}", limit.holder(), limit.max),
+        remedy: limit.remedy(),
+    })
+}
+
 fn memory() -> Option<Bound> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let machine = line.split_whitespace().next()?.parse::<u64>().ok()? << 10;
-    let group = cgroup::outer_limit("memory", "memory.max").filter(|group| *group < machine);
+    let group = cgroup::outer_memory_limit().filter(|group| *group < machine);
     let (limit, name, remedy) = match group {
         Some(group) => (
             group,

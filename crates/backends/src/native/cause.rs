@@ -5,7 +5,7 @@
 //! the kernel is named where it is the cause, and nowhere else.
 
 use rustix::io::Errno;
-use sandcell_jail::wire::StepError;
+use sandcell_jail::wire::{MOUNTED_BELOW, StepError};
 
 use super::facts::{Container, Facts};
 use super::options::{SYS_ADMIN, allowed, or_process_level};
@@ -45,6 +45,12 @@ pub(super) fn explain(error: &StepError, facts: &Facts) -> Option<Cause> {
         return Some(Cause {
             cause: "at the level `process` root gives each sandbox an id of its own on the host".to_owned(),
             remedy: "run the server as an ordinary user".to_owned(),
+        });
+    }
+    if error.step.starts_with(MOUNTED_BELOW) {
+        return Some(Cause {
+            cause: "a base or a set of packages is shown as one file system".to_owned(),
+            remedy: "unmount what is mounted there and start the server again, or build the base again".to_owned(),
         });
     }
     by_number(errno, about, error.layer.as_deref(), facts).or_else(|| match about {
@@ -114,13 +120,6 @@ fn by_number(errno: Errno, about: About, layer: Option<&str>, facts: &Facts) -> 
         Errno::NFILE => told(
             "the machine has no more open files to give (fs.file-max)".to_owned(),
             "sudo sysctl -w fs.file-max=1000000",
-        ),
-        Errno::AGAIN => told(
-            format!(
-                "no more processes are allowed: ulimit -u is {}, and the server's control group may have a pids.max",
-                limit(facts.processes)
-            ),
-            "raise it where the server is started: `ulimit -u 4096`, systemd `TasksMax=4096`, Docker `--pids-limit 4096`",
         ),
         Errno::FBIG => told(
             format!(

@@ -337,13 +337,11 @@ fn a_folder_that_cannot_be_shown_with_other_ids_is_named() {
 fn limits_that_others_set_are_named_with_their_values() {
     let facts = Facts {
         open_files: Some(20),
-        processes: Some(5),
         file_size: Some(0),
         ..machine()
     };
     for (errno, cause, remedy) in [
         (Errno::MFILE, "(ulimit -Hn) is 20", "LimitNOFILE="),
-        (Errno::AGAIN, "ulimit -u is 5", "--pids-limit"),
         (Errno::FBIG, "(ulimit -f) is 0 bytes", "LimitFSIZE="),
         (Errno::NFILE, "fs.file-max", "sysctl -w fs.file-max"),
         (Errno::NOMEM, "no memory is left", "MemoryMax="),

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use sandcell_jail::cgroup::outer_memory_limit;
 use sandcell_jail::lane::Lane;
 use sandcell_jail::launcher::{Launcher, Process};
 use sandcell_jail::oom;
@@ -25,6 +26,8 @@ use life::{attend, listen, reap};
 
 /// How long the launcher may take to get ready.
 const CONFIGURE_DEADLINE: Duration = Duration::from_secs(10);
+/// After so many looks in a row at which it has not run since the one before, it hangs: two seconds.
+const CONFIGURE_LOOKS: u32 = 8;
 /// How long it may take to say what a sandbox uses.
 const USAGE_DEADLINE: Duration = Duration::from_secs(5);
 /// The same for one that is doubted.
@@ -153,7 +156,14 @@ impl Conversation {
         };
         let unavailable = |reason: &str| Err(NativeBackend::unavailable(reason));
         self.send(&ToLauncher::Configure(template), &[]).await.map_err(setup)?;
-        match timeout(CONFIGURE_DEADLINE, self.receive(buffer)).await {
+        let received = tokio::select! {
+            biased;
+            received = timeout(CONFIGURE_DEADLINE, self.receive(buffer)) => received,
+            () = self.stands_still(CONFIGURE_LOOKS) => {
+                return unavailable("its launcher hangs: it is stopped, or waits for a file system that does not answer");
+            }
+        };
+        match received {
             Ok(Ok(Some((FromLauncher::Configured(found), _)))) => Ok(found),
             Ok(Ok(Some((FromLauncher::Refused(error), _)))) => Err(report::step_failed(error)),
             Ok(Err(source)) => Err(setup(source)),
@@ -533,6 +543,7 @@ impl Jail {
                 processes: usage.processes,
                 memory_events: usage.memory_events,
                 process_events: usage.process_events,
+                outer_memory: (usage.memory_events > 0).then(outer_memory_limit).flatten(),
                 ..Usage::default()
             }),
             Ok(None) if self.has_ended().is_none() => {

@@ -52,8 +52,6 @@ pub(super) struct Facts {
     pub(super) settings: BTreeMap<String, i64>,
     /// The hard limit of open files; none: unlimited.
     pub(super) open_files: Option<u64>,
-    /// The hard limit of the user's processes; none: unlimited.
-    pub(super) processes: Option<u64>,
     /// The limit of a file's size; none: unlimited.
     pub(super) file_size: Option<u64>,
     /// The hard limit of the stack; none: unlimited.
@@ -110,7 +108,6 @@ impl Facts {
             proc_covered: proc_covered(&mounts),
             settings: SETTINGS.iter().filter_map(value).collect(),
             open_files: hard(Resource::Nofile),
-            processes: hard(Resource::Nproc),
             file_size: getrlimit(Resource::Fsize).current,
             stack: hard(Resource::Stack),
         }

@@ -86,6 +86,8 @@ pub(super) struct Launchers {
     current: watch::Sender<Current>,
     /// Those that are doubted and live.
     doubted: Mutex<Vec<Weak<Conversation>>>,
+    /// Those that were told to end.
+    closed: Mutex<Vec<Arc<Conversation>>>,
     /// Held while one is started.
     starting: tokio::sync::Mutex<()>,
     terms: Terms,
@@ -98,6 +100,7 @@ impl Launchers {
         let launchers = Arc::new(Self {
             current: watch::Sender::new(Current::Ready(first)),
             doubted: Mutex::default(),
+            closed: Mutex::default(),
             starting: tokio::sync::Mutex::default(),
             terms,
             isolation,
@@ -199,14 +202,16 @@ impl Launchers {
         Ok(())
     }
 
-    /// No more is made, and all launchers are told to end.
+    /// Makes no more sandboxes, tells all launchers to end, and returns them. Later calls return the same ones.
     pub(super) fn close(&self) -> Vec<Arc<Conversation>> {
-        let mut all = self.doubted();
+        let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        closed.extend(self.doubted());
+        self.doubted.lock().unwrap_or_else(PoisonError::into_inner).clear();
         if let Current::Ready(conversation) = self.current.send_replace(Current::Closed) {
-            all.push(conversation);
+            closed.push(conversation);
         }
-        all.iter().for_each(|conversation| conversation.hang_up());
-        all
+        closed.iter().for_each(|conversation| conversation.hang_up());
+        closed.clone()
     }
 
     /// Ends everything, and waits until nothing is left.

@@ -7,6 +7,7 @@ mod capacity;
 mod cause;
 mod conversation;
 mod facts;
+mod faults;
 mod launchers;
 mod liveness;
 mod options;
@@ -28,7 +29,7 @@ use sandcell_jail::lane::Lane;
 use sandcell_jail::launcher::{self, Launcher};
 use sandcell_jail::oom;
 use sandcell_jail::open_files::OpenFiles;
-use sandcell_jail::spec::{Request, Template};
+use sandcell_jail::spec::{Fault, Request, Site, Template};
 use sandcell_sandbox::{
     Backend, Capacity, Degree, Image, Images, Isolation, LayerReport, LeftOut, Level, Limits, Mount, MountMode, Parent,
     Preparing, Sandbox, SandboxError, SandboxSpec,
@@ -114,6 +115,8 @@ pub struct NativeConfig {
     pub disabled_layer: Option<String>,
     /// A layer that is left out, in builds for tests.
     pub skipped_layer: Option<String>,
+    /// The file with the error that is injected into each sandbox in the making, in builds for tests.
+    pub fault_file: Option<PathBuf>,
 }
 
 /// Makes native sandboxes.
@@ -132,6 +135,7 @@ pub struct NativeBackend {
     machine: Machine,
     /// Sandboxes in the making.
     making: watch::Sender<u64>,
+    fault_file: Option<PathBuf>,
 }
 
 impl NativeBackend {
@@ -174,6 +178,7 @@ impl NativeBackend {
             next: AtomicU64::new(1),
             machine: Machine::new(&found),
             making: watch::Sender::new(0),
+            fault_file: config.fault_file,
         }))
     }
 
@@ -255,14 +260,14 @@ fn mount(mount: Mount) -> sandcell_jail::spec::Mount {
     }
 }
 
-fn request(limits: &Limits) -> Request {
+fn request(limits: &Limits, fault: Option<Fault>) -> Request {
     Request {
         memory: limits.memory.as_bytes(),
         cpu_milli: limits.cpus.as_milli(),
         processes: limits.processes,
         disk: limits.disk.as_bytes(),
         inodes: limits.inodes,
-        fault: None,
+        fault,
     }
 }
 
@@ -399,6 +404,11 @@ impl Backend for NativeBackend {
         )))
     }
 
+    /// A launcher that is hung up on kills all its sandboxes at once.
+    fn begin_shutdown(&self) {
+        self.launchers.close();
+    }
+
     async fn shutdown(&self) {
         self.launchers.shut_down().await;
     }
@@ -407,17 +417,27 @@ impl Backend for NativeBackend {
 impl NativeBackend {
     /// Makes a sandbox; none if the launcher was lost meanwhile.
     async fn attempt(&self, spec: &SandboxSpec, image: Option<&Image>) -> Result<Option<NativeSandbox>, SandboxError> {
-        let (ours, theirs) = agent_socket().map_err(|source| SandboxError::Setup {
-            step: "make the agent's socket".to_owned(),
-            source,
+        let fault = faults::next(self.fault_file.as_deref());
+        let fails = |site, step: &str| {
+            faults::at(fault, site).map_err(|source| SandboxError::Setup {
+                step: step.to_owned(),
+                source,
+            })
+        };
+        let (ours, theirs) = fails(Site::AgentSocket, "make the agent's socket").and_then(|()| {
+            agent_socket().map_err(|source| SandboxError::Setup {
+                step: "make the agent's socket".to_owned(),
+                source,
+            })
         })?;
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let conversation = self.launchers.get().await?;
+        fails(Site::Ask, "ask the launcher for a sandbox")?;
         // From here on dropping the jail's handle ends the jail, also if this future is dropped.
         let asked = conversation
             .make(
                 id,
-                request(&spec.limits),
+                request(&spec.limits, fault),
                 image.map(|image| image.root.clone()),
                 spec.entered_by.filter(|_| image.is_none() && self.enterable),
                 theirs,
@@ -443,6 +463,7 @@ impl NativeBackend {
                 )));
             }
         };
+        fails(Site::Connect, "connect to the sandbox's agent")?;
         let (reader, writer) = ours.into_split();
         let client = match AgentClient::connect(reader, writer).await {
             Err(_) if conversation.is_lost().await => return Ok(None),

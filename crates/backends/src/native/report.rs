@@ -11,6 +11,7 @@ use super::cause::{self, Cause};
 use super::facts::Facts;
 use super::options;
 
+const EAGAIN: i32 = rustix::io::Errno::AGAIN.raw_os_error();
 /// The kernel's Landlock version that has every right this program asks for.
 const FULL_LANDLOCK: i32 = 6;
 
@@ -245,27 +246,32 @@ pub(super) fn failed(step: &str, source: std::io::Error) -> SandboxError {
 
 /// Turns EAGAIN into an error that names the nearest process limit. A sandbox's own limits never cause it during creation.
 pub(super) fn no_process(errno: Option<i32>) -> Option<SandboxError> {
-    (errno == Some(rustix::io::Errno::AGAIN.raw_os_error())).then(|| {
-        let failure = match nearest_process_limit() {
-            Some(limit) => Failure::new(
-                Code::LimitReached,
-                format!(
-                    "no process could be started for a sandbox: {} allows {} processes and threads, and {} are in use",
-                    limit.of, limit.max, limit.used
-                ),
-                format!(
-                    "close sandboxes that are no longer needed and call again; or {}",
-                    limit.remedy
-                ),
-            ),
-            None => Failure::new(
-                Code::LimitReached,
-                "no process could be started for a sandbox: a limit of processes around the server is reached",
-                "close sandboxes that are no longer needed and call again",
-            ),
-        };
-        SandboxError::Refused(Box::new(failure))
+    errno.filter(|errno| *errno == EAGAIN).map(|_| {
+        let Cause { cause, remedy } = process_limit();
+        SandboxError::Refused(Box::new(Failure::new(
+            Code::LimitReached,
+            format!("no process could be started for a sandbox: {cause}"),
+            format!("close sandboxes that are no longer needed and call again; or {remedy}"),
+        )))
     })
+}
+
+/// The nearest limit of processes.
+fn process_limit() -> Cause {
+    match nearest_process_limit() {
+        Some((limit, used)) => Cause {
+            cause: format!(
+                "{} allows {} processes and threads, and {used} are in use",
+                limit.holder(),
+                limit.max
+            ),
+            remedy: limit.remedy(),
+        },
+        None => Cause {
+            cause: "a limit of processes around the server is reached".to_owned(),
+            remedy: "raise it where the server is started".to_owned(),
+        },
+    }
 }
 
 /// A step of the launcher's or a sandbox's set-up that failed, with its cause as far as this host tells it.
@@ -300,6 +306,9 @@ fn refusal(error: StepError, facts: &Facts) -> SandboxError {
 
 /// The cause of a failure, or that nothing about this host tells it.
 fn explained(error: &StepError, facts: &Facts) -> Cause {
+    if error.errno == EAGAIN {
+        return process_limit();
+    }
     cause::explain(error, facts).unwrap_or_else(|| Cause {
         cause: "the kernel refuses it".to_owned(),
         remedy: remedy("").to_owned(),
@@ -376,14 +385,6 @@ mod tests {
             let is_layer = failure.code == sandcell_sandbox::Code::IsolationUnavailable;
             assert!(!is_layer || !failure.remedy.contains("sandcell doctor"), "{failure}");
         }
-        let error = StepError {
-            step: "start a process".to_owned(),
-            layer: None,
-            errno: 11,
-        };
-        let failure = sandcell_sandbox::Failure::from(refusal(error, &Facts::default()));
-        assert!(failure.message.contains("no more processes are allowed"), "{failure}");
-        assert!(failure.remedy.contains("ulimit -u"), "{failure}");
     }
 
     #[test]
@@ -421,6 +422,8 @@ mod tests {
                 layer,
                 errno: 11,
             };
+            let layers = explained(&error, &Facts::default());
+            assert!(layers.cause.contains("allows"), "{layers:?}");
             let failure = Failure::from(step_failed(error));
             assert_eq!(failure.code, Code::LimitReached);
             assert!(failure.message.contains("allows"), "{failure:?}");

@@ -23,7 +23,7 @@ type Making = Pin<Box<dyn Future<Output = Arc<dyn Backend>>>>;
 type Case = fn(Arc<dyn Backend>) -> Pin<Box<dyn Future<Output = ()>>>;
 
 /// Runs the suite and exits; without the cases that do not apply to a back end, each with the reason.
-pub(crate) fn run<F, R>(name: &'static str, without: &[(&str, &str)], make: F)
+pub(crate) fn run<F, R>(name: &'static str, without: &[(&str, &str)], more: Vec<Trial>, make: F)
 where
     F: Fn() -> R + Send + Sync + Copy + 'static,
     R: Future<Output = Arc<dyn Backend>> + 'static,
@@ -51,6 +51,7 @@ where
                 })
             })
         })
+        .chain(more)
         .collect();
     libtest_mimic::run(&arguments, trials).exit();
 }

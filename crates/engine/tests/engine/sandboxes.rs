@@ -454,6 +454,21 @@ async fn shutdown_does_not_wait_for_what_does_not_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_back_end_that_ends_all_sandboxes_together_does_so_before_each_is_closed() {
+    let bench = Bench::new();
+    bench.create(3).await.unwrap();
+    *bench.world.close_delay.lock().unwrap() = Duration::from_secs(1000);
+    bench
+        .world
+        .ends_together
+        .store(true, std::sync::atomic::Ordering::SeqCst);
+    let began = Instant::now();
+    bench.engine.shutdown().await;
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    assert_eq!(bench.world.live(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn dropping_the_engine_ends_its_sandboxes() {
     let Bench { engine, world, me } = Bench::new();
     engine

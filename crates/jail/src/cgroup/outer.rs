@@ -1,38 +1,41 @@
-//! Reads the limits of the control groups that this process is in. They bound everything that it starts.
+//! Reads the memory limit of the control groups that this process is in. It bounds everything that it starts.
 
 use super::find::Mounts;
 use super::read;
 
-/// The smallest limit of this kind on the way from this process' group up to the topmost one that it sees. `controller` is the name on
-/// version 1, where memory's limit has another file. None: nobody has set one.
+/// Returns the smallest memory limit, in bytes, on the way from this process' group up to the topmost one that it sees. None:
+/// nobody has set one.
 #[must_use]
-pub fn outer_limit(controller: &str, file: &str) -> Option<u64> {
+pub fn outer_memory_limit() -> Option<u64> {
+    const FILES: [&str; 2] = ["memory.max", "memory.limit_in_bytes"];
     let own = read("/proc/self/cgroup").ok()?;
     let mounts = read("/proc/self/mountinfo").ok()?;
     let found = Mounts::parse(&mounts, &own, "");
-    let groups = found.own_groups(controller);
-    let files = match file {
-        "memory.max" => [file, "memory.limit_in_bytes"],
-        _ => [file, file],
-    };
+    let groups = found.own_groups("memory");
     let limits = groups.iter().flat_map(|(folder, top)| {
         let ways = std::path::Path::new(folder).ancestors();
         let within = ways
             .take_while(|way| way.starts_with(top))
             .map(|way| way.display().to_string());
         within
-            .flat_map(|way| files.map(|file| format!("{way}/{file}")))
+            .flat_map(|way| FILES.map(|file| format!("{way}/{file}")))
             .collect::<Vec<_>>()
     });
-    let found = limits.filter_map(|path| read(&path).ok()?.trim().parse::<u64>().ok());
-    // Version 1 writes "no limit" as a number that no machine has.
-    found.filter(|limit| *limit < 1 << 60).min()
+    limits.filter_map(|path| parse(&read(&path).ok()?)).min()
+}
+
+/// Reads a limit. Version 1 writes "no limit" as a number that no machine has.
+fn parse(text: &str) -> Option<u64> {
+    text.trim().parse().ok().filter(|limit| *limit < 1 << 60)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
-    fn what_no_group_limits_has_no_limit() {
-        assert_eq!(super::outer_limit("pids", "no.such.file"), None);
+    fn no_limit_is_none_in_both_versions() {
+        let read = ["max\n", "9223372036854771712\n", "42\n"].map(parse);
+        assert_eq!(read, [None, None, Some(42)]);
     }
 }

@@ -14,11 +14,12 @@ use rustix::process::{WaitId, WaitIdOptions, waitid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::host::single_copy_of;
+use super::mount_table::MountTable;
 use super::namespaces::ForFolders;
 use crate::plan::{self, place};
 use crate::steps::{attach as put, overlay};
 use crate::sys::clone::{Forked, exit_now, fork};
-use crate::wire::StepError;
+use crate::wire::{MOUNTED_BELOW, StepError};
 
 const SIGCHLD: u64 = 17;
 /// The exit status of a fork whose error has no number of the system's.
@@ -33,8 +34,13 @@ pub(super) struct View {
 }
 
 /// Shows `folder` as the `number`th attached folder of the sandbox that has these namespaces.
-pub(super) fn attach(namespaces: &ForFolders, folder: &Path, number: usize) -> Result<(), StepError> {
-    let view = view(folder, number)?;
+pub(super) fn attach(
+    mounts: &MountTable,
+    namespaces: &ForFolders,
+    folder: &Path,
+    number: usize,
+) -> Result<(), StepError> {
+    let view = view(mounts, folder, number)?;
     move_in(&view, namespaces).map_err(|error| named("attach the folder", &error))
 }
 
@@ -46,8 +52,14 @@ fn named(name: &str, error: &io::Error) -> StepError {
     }
 }
 
-/// What shows `folder` as the `number`th attached one.
-pub(super) fn view(folder: &Path, number: usize) -> Result<View, StepError> {
+/// Makes the view that shows `folder` as the `number`th attached one. A folder with a mount below it is refused: an overlay
+/// shows one file system, so that root's would show what the mount hides, and the kernel refuses an ordinary user's.
+pub(super) fn view(mounts: &MountTable, folder: &Path, number: usize) -> Result<View, StepError> {
+    if let Some(mount) = mounts.below(folder).next() {
+        let (folder, path) = (folder.display(), mount.path.display());
+        let refused = io::Error::from_raw_os_error(libc::EINVAL);
+        return Err(named(&format!("{MOUNTED_BELOW} {folder} ({path})"), &refused));
+    }
     let plain = folder.is_absolute() && !folder.components().any(|part| part == Component::ParentDir);
     let source = plain
         .then(|| format!("{}{}", place::host(), folder.display()))

@@ -54,6 +54,7 @@ const ENTERED: [&str; 8] = [
 /// Everything prepared.
 pub(super) struct Prepared {
     pub(super) host: Host,
+    pub(super) mounts: MountTable,
     pub(super) template: Template,
     pub(super) groups: Option<Groups>,
     /// This launcher's identity among those that make groups there.
@@ -269,6 +270,7 @@ pub(super) fn prepare(ground: Option<Ground>, template: Template) -> Result<Prep
     let (groups, instance) = found.ok().unzip();
     Ok(Prepared {
         host,
+        mounts,
         template,
         groups,
         instance,
@@ -425,6 +427,8 @@ fn without_namespaces(template: Template, ids: (u32, u32), missing: StepError) -
     let (groups, instance) = found.ok().unzip();
     Ok(Prepared {
         host,
+        // Nothing is attached.
+        mounts: MountTable::default(),
         template,
         groups,
         instance,

@@ -3,8 +3,10 @@
 mod cradles;
 mod fair;
 mod in_flight;
+mod ids;
 mod jail;
 mod ready;
+mod restart;
 mod room;
 mod warm;
 
@@ -31,6 +33,8 @@ use super::shared_counts;
 use cradles::Cradles;
 use fair::{Balance, Load};
 use in_flight::Floods;
+use ids::HostIds;
+pub(super) use ids::{HOST_IDS, IDS_OF_ONE};
 use jail::readable;
 use ready::{Interest, Listener, Ready, Token};
 use warm::Visitor;
@@ -70,14 +74,7 @@ const REMOVAL_DEADLINE: Duration = Duration::from_secs(2);
 /// How long the last of them may, when nobody is left who could remove it later. Processes that have much to give back to
 /// the kernel (millions of watches) die slowly.
 const LAST_DEADLINE: Duration = Duration::from_secs(120);
-/// Host ids for sandboxes lie here: above what distributions and container managers hand out.
-const FIRST_HOST_ID: u32 = 0x7000_0000;
-/// From the first of them to the last that any launcher hands out.
-pub(super) const HOST_IDS: (u32, u32) = (FIRST_HOST_ID, FIRST_HOST_ID + (1 << 28));
 const SIGCHLD: u64 = 17;
-/// How many host ids one launcher hands out, over and over.
-pub(super) const IDS_OF_ONE: u64 = 1 << 14;
-
 /// A sandbox: in the making, running, or ended and not yet cleaned up.
 struct Jail {
     state: State,
@@ -162,7 +159,7 @@ struct Keeper {
     /// When all are looked at again at the latest; none: when something has happened.
     due: Option<Instant>,
     next_number: u64,
-    id_block: u32,
+    ids: HostIds,
     buffer: Vec<u8>,
 }
 
@@ -194,18 +191,16 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
             return 1;
         }
     };
-    let mut random = [0_u8; 2];
-    if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).is_err() {
+    let Ok(ids) = HostIds::claim() else {
         return 1;
-    }
-    let id_block = FIRST_HOST_ID + (u32::from(u16::from_le_bytes(random) >> 2) << 14);
+    };
     let Ok(listener) = Listener::new(&socket) else {
         return 1;
     };
     // Whoever stopped this process: it sees the server's end, and ends all. (After the namespaces, which take it away.)
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     let mut keeper = Keeper {
-        id_block,
+        ids,
         socket,
         listener,
         deaf: false,
@@ -267,7 +262,7 @@ impl Keeper {
             self.broken = Some(StepError::new("bound shared counts", Some("user_namespace"), &error));
         }
         if self.prepared.template.enterable {
-            match common::make(&self.prepared, self.id_block) {
+            match common::make(&self.prepared, self.ids.first()) {
                 Ok(common) => self.prepared.common = Some(common),
                 // Nobody enters then; the first parent that is asked for is refused.
                 Err(_) => self.prepared.template.enterable = false,
@@ -442,6 +437,16 @@ impl Keeper {
         } else {
             next
         };
+        // Nothing else would wake this process when the next fork server is due.
+        let restart = self
+            .cradles
+            .restart
+            .rest(Instant::now())
+            .map(|rest| rest.min(WATCH_EVERY));
+        let timeout = match (timeout, restart) {
+            (Some(timeout), Some(restart)) => Some(timeout.min(restart)),
+            (timeout, restart) => timeout.or(restart),
+        };
         let timeout = timeout.map(|wait| Timespec {
             tv_sec: 0,
             tv_nsec: i64::from(wait.subsec_nanos()),
@@ -519,7 +524,7 @@ impl Keeper {
             Some(namespaces) => {
                 let opened = namespaces.for_folders();
                 let opened = opened.map_err(|error| StepError::new("open the sandbox's namespaces", None, &error))?;
-                attach::attach(&opened, folder, number)
+                attach::attach(&self.prepared.mounts, &opened, folder, number)
             }
             None => Err(StepError {
                 step: "find the sandbox".into(),
@@ -529,13 +534,17 @@ impl Keeper {
         }
     }
 
-    /// The id on the host that a sandbox's user has: its own as root, else the caller's.
-    fn host_id(&self, number: u64) -> u32 {
-        if self.prepared.host.root {
-            self.id_block + u32::try_from(number % IDS_OF_ONE).unwrap_or(0)
-        } else {
-            self.prepared.ids.0
+    /// The id on the host that the next sandbox's user has: as root one that no other sandbox has, else the caller's.
+    fn next_host_id(&mut self) -> io::Result<u32> {
+        if !self.prepared.host.root {
+            return Ok(self.prepared.ids.0);
         }
+        let (jails, cradles, parents) = (&self.jails, &self.cradles, &self.parents);
+        self.ids.next(|id| {
+            jails.values().any(|jail| jail.host_id == id)
+                || cradles.host_ids().any(|other| other == id)
+                || parents.values().any(|parent| parent.host_id == id)
+        })
     }
 
     /// Something happened to this sandbox.

@@ -29,7 +29,7 @@ pub(super) struct Mount {
 
 /// The mounts that are visible on the host, parents first. The table alone decides that: no file system is asked, since one
 /// may never answer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct MountTable(Vec<Mount>);
 
 impl MountTable {

@@ -56,6 +56,7 @@ pub(super) struct Parent {
     pub(super) pid: u32,
     pub(super) pidfd: OwnedFd,
     pub(super) socket: OwnedFd,
+    pub(super) host_id: u32,
     /// Its end of that, by its number, which a child has until it is locked.
     pub(super) channel: u64,
     /// For what kind of sandbox it knows the way in.
@@ -92,6 +93,7 @@ impl Parent {
                     pid,
                     pidfd,
                     socket: ours,
+                    host_id,
                     channel,
                     knows: None,
                     asked: VecDeque::new(),

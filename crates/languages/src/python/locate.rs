@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use sandcell_sandbox::{Code, Failure};
 
 use super::probe::{PythonRuntime, probe};
+use crate::search_path::answering;
 
 /// Why there is no Python to use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -158,7 +159,7 @@ fn candidates(search: Option<&OsStr>) -> Vec<PathBuf> {
         .into_iter()
         .chain(others.into_iter().flatten().filter(|path| path.is_absolute()));
     let mut found: Vec<PathBuf> = Vec::new();
-    for folder in folders.take(64) {
+    for folder in answering(folders.take(64).collect()) {
         for name in names() {
             let path = folder.join(name);
             if !found.contains(&path) {

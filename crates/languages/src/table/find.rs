@@ -8,6 +8,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use crate::search_path::answering;
+
 /// Folders of /usr that are covered inside unless something in them is needed.
 const COVERED: [&str; 2] = ["/usr/local/bin", "/usr/local/sbin"];
 /// Where installers put toolchains without asking that the search path has them, below the home folder and below /.
@@ -53,7 +55,7 @@ impl Finder {
         let home = std::env::home_dir().filter(|home| home.is_absolute());
         let path = std::env::var_os("PATH").unwrap_or_default();
         let mut folders: Vec<PathBuf> = SYSTEM.iter().map(PathBuf::from).collect();
-        folders.extend(std::env::split_paths(&path).take(FOLDERS_MAX));
+        folders.extend(answering(std::env::split_paths(&path).take(FOLDERS_MAX).collect()));
         folders.extend(USUAL.iter().map(PathBuf::from));
         if let Some(home) = &home {
             folders.extend(USUAL_AT_HOME.iter().map(|folder| home.join(folder)));

@@ -173,6 +173,7 @@ fn sandbox() -> SandboxView {
             inodes: 12,
             memory_events: 0,
             process_events: 0,
+            outer_memory: None,
         }),
         packages: vec!["numpy 2.1.0".into()],
         sessions: vec![SessionView {

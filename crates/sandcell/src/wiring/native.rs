@@ -53,11 +53,13 @@ pub(super) async fn make(ground: Ground<'_>) -> Result<Arc<dyn Backend>, Failure
         spares,
         disabled_layer: for_tests("SANDCELL_TEST_DISABLE"),
         skipped_layer: for_tests("SANDCELL_TEST_SKIP"),
+        fault_file: for_tests("SANDCELL_TEST_FAULT").map(Into::into),
     };
     Ok(NativeBackend::start(launcher, config).await?)
 }
 
-/// The layer that a test wants to fail or to leave out. Only builds for tests look.
+/// Reads a variable of a test: a layer that fails or is left out, or the file of injected errors. Only builds for tests
+/// look.
 fn for_tests(variable: &str) -> Option<String> {
     if cfg!(feature = "fault-injection") {
         std::env::var(variable).ok()

@@ -447,6 +447,22 @@ fn sandboxes_go_before_the_server_when_memory_runs_out() {
     assert_eq!(launcher, server);
 }
 
+/// A server in a control group of version 1 that may use this much memory.
+fn served_within(memory: &Group, bytes: u64, place: &Place) -> Client {
+    memory.set("memory.limit_in_bytes", &bytes.to_string());
+    let serve = again(&place.command(&["serve"]));
+    let mut inside = Command::new("sh");
+    let enter = format!("echo $$ > {}/cgroup.procs && exec \"$0\" \"$@\"", memory.0.display());
+    inside
+        .args(["-c", &enter])
+        .arg(serve.get_program())
+        .args(serve.get_args());
+    inside
+        .env_clear()
+        .envs(serve.get_envs().map(|(name, value)| (name, value.unwrap())));
+    Client::start(inside.current_dir(serve.get_current_dir().unwrap()))
+}
+
 #[test]
 fn a_launcher_that_the_kernel_kills_for_memory_is_told_as_that() {
     fn here() {}
@@ -458,19 +474,8 @@ fn a_launcher_that_the_kernel_kills_for_memory_is_told_as_that() {
         );
         return;
     };
-    memory.set("memory.limit_in_bytes", "200000000");
     let place = Place::new();
-    let serve = again(&place.command(&["serve"]));
-    let mut inside = Command::new("sh");
-    let enter = format!("echo $$ > {}/cgroup.procs && exec \"$0\" \"$@\"", memory.0.display());
-    inside
-        .args(["-c", &enter])
-        .arg(serve.get_program())
-        .args(serve.get_args());
-    inside
-        .env_clear()
-        .envs(serve.get_envs().map(|(name, value)| (name, value.unwrap())));
-    let server = Client::start(inside.current_dir(serve.get_current_dir().unwrap()));
+    let server = served_within(&memory, 200_000_000, &place);
     assert_eq!(server.text("x = 1\nprint(x)").trim(), "1");
     // Files are nobody's own, so the kernel chooses by this alone.
     let score = format!("/proc/{}/oom_score_adj", launcher(server.pid()).pid);
@@ -485,4 +490,30 @@ fn a_launcher_that_the_kernel_kills_for_memory_is_told_as_that() {
         (!answer.is_error()).then_some(answer)
     });
     assert_eq!(after.output().trim(), "42");
+}
+
+#[test]
+fn an_interpreter_that_is_killed_for_memory_around_the_server_is_told_as_that() {
+    fn here() {}
+    let _turn = begin!(alone);
+    let Some(memory) = Group::of("memory") else {
+        not_required(
+            &name_of(here),
+            "no control group of version 1 can be made that counts memory",
+        );
+        return;
+    };
+    let place = Place::with_settings("[pool]\nparked = 0\n");
+    let server = served_within(&memory, 200 << 20, &place);
+    assert_eq!(server.text("x = 1\nprint(x)").trim(), "1");
+    let answer = server.run("x = bytearray(400 << 20)");
+    let (code, message) = cause(&answer);
+    assert_eq!(code, "out_of_memory", "{answer:?}");
+    assert!(
+        message.contains("the server's control group allows 200 MiB"),
+        "{message}"
+    );
+    let remedy = answer.meta()["cause"]["remedy"].as_str().unwrap_or_default().to_owned();
+    assert!(remedy.contains("MemoryMax="), "{remedy}");
+    soon(|| server.run("print(6 * 7)"));
 }

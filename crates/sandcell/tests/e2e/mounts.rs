@@ -9,7 +9,7 @@ use crate::support::place::Place;
 
 /// Shell words that mount something, in a mount namespace of its own, and then run sandcell with these arguments. An ordinary
 /// user does so in a user namespace, where the server works as an ordinary user's.
-fn mounted(place: &Place, mounts: &str, arguments: &[&str]) -> Output {
+pub fn mounted(place: &Place, mounts: &str, arguments: &[&str]) -> Output {
     let sandcell = place.command(arguments);
     let mut command = std::process::Command::new("unshare");
     let kind: &[&str] = if am_root() {

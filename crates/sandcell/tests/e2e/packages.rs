@@ -533,6 +533,40 @@ fn a_base_is_there_from_the_start_and_can_come_from_a_lock_file() {
 }
 
 #[test]
+fn a_base_with_a_file_system_mounted_in_it_is_refused_by_name() {
+    let _turn = begin!();
+    let (place, index) = (Place::with_settings("base = \"tools\"\n"), stocked());
+    let built = command(&place, &index.url(), &["base", "build", "tools", "demo-one==1.0"])
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{built:?}");
+    let package = folder_named(&place.path("data"), "helper_one").expect("the base has the package");
+    let program = place.write("p.py", "import demo_one\nprint(demo_one.answer)");
+    let program = program.to_str().unwrap();
+    let whole = crate::mounts::mounted(&place, "", &["run", program]);
+    assert_eq!(String::from_utf8_lossy(&whole.stdout).trim(), "42", "{whole:?}");
+    let mount = format!("mount -t tmpfs none {}", package.display());
+    let refused = crate::mounts::mounted(&place, &mount, &["run", program]);
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(text.contains(package.to_str().unwrap()), "{text}");
+    assert!(text.contains("unmount what is mounted there"), "{text}");
+}
+
+/// The folder of this name below another one.
+fn folder_named(folder: &Path, name: &str) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(folder).ok()?.flatten();
+    let folders: Vec<PathBuf> = entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect();
+    let found = folders.iter().find(|path| path.ends_with(name));
+    found
+        .cloned()
+        .or_else(|| folders.iter().find_map(|path| folder_named(path, name)))
+}
+
+#[test]
 fn the_machines_own_index_serves_a_real_package() {
     let _turn = begin!();
     let name = "packages::the_machines_own_index_serves_a_real_package";

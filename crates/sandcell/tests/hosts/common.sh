@@ -68,7 +68,11 @@ libraries_of() { ldd "$@" 2>/dev/null | grep -o '/[^ ]*' | sort -u | grep -v ':$
 # libraries of this machine beside it.
 bring_libraries() {
   if [ -n "${SANDCELL_TEST_STATIC_BIN:-}" ]; then
-    cp -n "$SANDCELL_TEST_STATIC_BIN" "$STAGE/static"
+    # A program that is being written cannot be started, and rows run at the same time.
+    (
+      flock 9
+      [ -e "$STAGE/static" ] || { cp "$SANDCELL_TEST_STATIC_BIN" "$STAGE/static.new"; mv "$STAGE/static.new" "$STAGE/static"; }
+    ) 9>"$STAGE/static.lock"
     export BIN=$STAGE/static
     return
   fi

@@ -121,20 +121,24 @@ impl Conversation {
     /// that is slow has much to remove.
     pub(in crate::native) async fn end(&self) {
         self.hang_up();
-        let mut looks = tokio::time::interval(LOOK_INTERVAL);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        tokio::select! {
+            () = self.is_reaped() => {}
+            () = self.stands_still(IDLE_LOOKS) => self.destroy(EndReason::LauncherStuck).await,
+        }
+    }
+
+    /// Waits until so many looks in a row find that the launcher waits, or is stopped, and has not run since the look before.
+    pub(super) async fn stands_still(&self, looks: u32) {
+        let mut interval = tokio::time::interval(LOOK_INTERVAL);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut last, mut same) = (None, 0);
-        while same < IDLE_LOOKS {
-            tokio::select! {
-                () = self.is_reaped() => return,
-                _ = looks.tick() => {}
-            }
+        while same < looks {
+            interval.tick().await;
             let found = self.process.activity();
             let rests = matches!(found, Some(Activity::Stopped | Activity::Waits { .. }));
             same = if rests && found == last { same + 1 } else { 0 };
             last = found;
         }
-        self.destroy(EndReason::LauncherStuck).await;
     }
 }
 

@@ -29,6 +29,8 @@ pub(crate) struct World {
     pub(crate) interpreters: AtomicUsize,
     pub(crate) create_delay: Mutex<Duration>,
     pub(crate) close_delay: Mutex<Duration>,
+    /// The back end ends all sandboxes together when it hears of the shutdown.
+    pub(crate) ends_together: AtomicBool,
     pub(crate) open_delay: Mutex<Duration>,
     /// How long the end of a sandbox takes to be noticed from outside.
     pub(crate) end_delay: Mutex<Duration>,
@@ -62,6 +64,7 @@ impl Default for World {
             interpreters: AtomicUsize::new(0),
             create_delay: Mutex::default(),
             close_delay: Mutex::default(),
+            ends_together: AtomicBool::new(false),
             open_delay: Mutex::default(),
             end_delay: Mutex::default(),
             open_fails: AtomicBool::new(false),
@@ -213,6 +216,15 @@ impl Backend for FakeBackend {
         }))
     }
 
+    fn begin_shutdown(&self) {
+        if self.world.ends_together.load(Ordering::SeqCst) {
+            let sandboxes = self.world.sandboxes.lock().unwrap();
+            sandboxes.iter().for_each(|inside| {
+                inside.end(EndReason::Closed);
+            });
+        }
+    }
+
     async fn shutdown(&self) {
         self.shut.fetch_add(1, Ordering::SeqCst);
     }
@@ -319,6 +331,9 @@ impl Sandbox for FakeSandbox {
     }
 
     async fn close(&self) -> Result<(), SandboxError> {
+        if self.inside.ended.borrow().is_some() {
+            return Ok(());
+        }
         let delay = *self.inside.world.close_delay.lock().unwrap();
         tokio::time::sleep(delay).await;
         self.inside.end(EndReason::Closed);

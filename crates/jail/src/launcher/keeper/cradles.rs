@@ -1,5 +1,6 @@
 //! The keeper's part in making cradles, and in giving each that is wanted a sandbox to become.
 
+use super::restart::Restart;
 use super::*;
 use crate::launcher::nursery::{FromNursery, Nursery};
 use crate::oom;
@@ -69,8 +70,9 @@ pub(super) struct Cradles {
     wanted: VecDeque<Wanted>,
     /// Control groups of sandboxes that have ended, for others.
     free: Vec<Group>,
-    /// Forks them; none where the launcher does so itself.
+    /// Forks them; none where the launcher does so itself, and after the end of one until the next is started.
     pub(super) nursery: Option<Nursery>,
+    pub(super) restart: Restart,
     /// None is made for later before this.
     rests: Option<(Instant, Duration)>,
     /// What the last sandbox was to be, if it shows the system's files, and whether the one before it was the same.
@@ -183,6 +185,12 @@ impl Cradles {
         nursery.chain(self.waiting.iter().map(|cradle| cradle.pid))
     }
 
+    /// The host ids of those that wait, or will in a moment.
+    pub(super) fn host_ids(&self) -> impl Iterator<Item = u32> {
+        let ordered = self.orders.iter().map(|order| order.host_id);
+        ordered.chain(self.waiting.iter().map(|cradle| cradle.host_id))
+    }
+
     /// The control group of a sandbox that has ended: kept for another one, or removed. False while it is busy.
     pub(super) fn take_back(&mut self, group: &mut Option<Group>, ended_well: bool) -> bool {
         let Some(found) = group else { return true };
@@ -218,6 +226,11 @@ impl Keeper {
             return;
         }
         self.cradles.nursery = Nursery::start(&mut self.prepared, self.entry).ok();
+        if self.cradles.nursery.is_some() {
+            self.cradles.restart.began(Instant::now());
+        } else {
+            self.cradles.restart.ended(Instant::now());
+        }
         self.listen_to_nursery();
     }
 
@@ -446,7 +459,7 @@ impl Keeper {
     pub(super) fn add_cradle(&mut self) -> io::Result<()> {
         let number = self.next_number;
         self.next_number += 1;
-        let host_id = self.host_id(number);
+        let host_id = self.next_host_id()?;
         // Whoever is first in line, where a test makes something fail for it.
         let faulty = self.cradles.wanted.front().map(|wanted| wanted.request);
         let faulty = faulty.filter(faults::needs_own);
@@ -533,8 +546,11 @@ impl Keeper {
         }
     }
 
-    /// A nursery that has not answered for so long is stuck, and gone.
+    /// A nursery that has not answered for so long is stuck, and gone. Another one takes the place of one that is gone.
     pub(super) fn look_after_nursery(&mut self) {
+        if self.cradles.nursery.is_none() && self.cradles.restart.is_due(Instant::now()) {
+            self.open_nursery();
+        }
         let Some(waits) = self.cradles.orders.front().map(|order| order.since.elapsed()) else {
             return;
         };
@@ -620,10 +636,11 @@ impl Keeper {
         }
     }
 
-    /// The nursery is gone: the launcher forks for itself from now on.
+    /// The nursery is gone: the launcher forks for itself until there is another one.
     fn close_nursery(&mut self) {
         if let Some(nursery) = self.cradles.nursery.take() {
             nursery.end();
+            self.cradles.restart.ended(Instant::now());
         }
         // Whoever was born unheard of ends when it finds nobody at its socket.
         self.strays = true;

@@ -108,11 +108,15 @@ impl Keeper {
         folders: &[PathBuf],
         descriptors: Vec<OwnedFd>,
     ) -> bool {
-        let host_id = self.host_id(self.next_number);
-        self.next_number += 1;
-        let views = folders.iter().zip(0..).map(|(folder, place)| view(folder, place));
+        let host_id = self.next_host_id();
+        let mounts = &self.prepared.mounts;
+        let views = folders
+            .iter()
+            .zip(0..)
+            .map(|(folder, place)| view(mounts, folder, place));
         let started = views.collect::<Result<Vec<_>, _>>().and_then(|views| {
-            Parent::start(&self.prepared, argv, views, descriptors, host_id)
+            host_id
+                .and_then(|host_id| Parent::start(&self.prepared, argv, views, descriptors, host_id))
                 .map_err(|error| StepError::new("start a warmed parent", None, &error))
         });
         match started {

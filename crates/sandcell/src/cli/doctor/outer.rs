@@ -109,28 +109,21 @@ fn judge(outer: Outer, limits: &Limits) -> Vec<Advice> {
     found
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "native"))]
 fn read() -> Outer {
     use rustix::process::{Resource, getrlimit};
+    use sandcell_jail::outer::{Scope, process_limits};
 
-    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let least = |controller: &str, file_v1: &str, file_v2: &str| {
-        let folders = folders(&own, &mounts, controller);
-        let limits = folders
-            .iter()
-            .flat_map(|folder| [folder.join(file_v1), folder.join(file_v2)]);
-        limits
-            .filter_map(|file| limit(&std::fs::read_to_string(file).ok()?))
-            .min()
-    };
     let hard = |resource| getrlimit(resource).maximum;
-    let root = rustix::process::geteuid().is_root();
+    let limits = process_limits();
+    let lowest = |counts: fn(&Scope) -> bool| {
+        let of_scope = limits.iter().filter(|limit| counts(&limit.scope));
+        of_scope.map(|limit| limit.max).min()
+    };
     Outer {
-        memory: least("memory", "memory.limit_in_bytes", "memory.max"),
-        processes: least("pids", "pids.max", "pids.max"),
-        // The kernel does not hold root to it.
-        user_processes: hard(Resource::Nproc).filter(|_| !root),
+        memory: sandcell_jail::cgroup::outer_memory_limit(),
+        processes: lowest(|scope| matches!(scope, Scope::Group(_))),
+        user_processes: lowest(|scope| matches!(scope, Scope::User(_))),
         files: hard(Resource::Nofile),
         file_size: getrlimit(Resource::Fsize).current,
         data: getrlimit(Resource::Data).current,
@@ -139,64 +132,9 @@ fn read() -> Outer {
     }
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(all(target_os = "linux", feature = "native")))]
 fn read() -> Outer {
     Outer::default()
-}
-
-/// A control file's number; none: `max`, or as much as version 1 writes for it.
-#[cfg_attr(
-    not(target_os = "linux"),
-    expect(dead_code, reason = "only Linux has control groups")
-)]
-fn limit(text: &str) -> Option<u64> {
-    let number: u64 = text.trim().parse().ok()?;
-    (number < 1 << 62).then_some(number)
-}
-
-/// The folders of this process' control groups that can hold this controller, with those above them as far as they are seen.
-#[cfg_attr(
-    not(target_os = "linux"),
-    expect(dead_code, reason = "only Linux has control groups")
-)]
-fn folders(own: &str, mounts: &str, controller: &str) -> Vec<std::path::PathBuf> {
-    let mut found = Vec::new();
-    for line in own.lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
-            continue;
-        };
-        let unified = controllers.is_empty();
-        if !unified && !controllers.split(',').any(|one| one == controller) {
-            continue;
-        }
-        let mount = mounts.lines().find_map(|line| {
-            let (mount, source) = line.split_once(" - ")?;
-            let mut fields = mount.split(' ').skip(3);
-            let (root, point) = (fields.next()?, fields.next()?);
-            let mut source = source.split(' ');
-            let (kind, options) = (source.next()?, source.nth(1)?);
-            let of_controller = kind == "cgroup" && options.split(',').any(|one| one == controller);
-            ((unified && kind == "cgroup2") || (!unified && of_controller)).then_some((root, point))
-        });
-        let Some((root, point)) = mount else { continue };
-        // A container sees its own group as the root.
-        let below = if root == "/" {
-            path
-        } else {
-            path.strip_prefix(root).unwrap_or("")
-        };
-        let point = std::path::Path::new(point);
-        let below = below.split('/').filter(|name| !name.is_empty());
-        let folder = below.fold(point.to_path_buf(), |folder, name| folder.join(name));
-        found.extend(
-            folder
-                .ancestors()
-                .take_while(|folder| folder.starts_with(point))
-                .map(std::path::Path::to_path_buf),
-        );
-    }
-    found
 }
 
 #[cfg(test)]
@@ -248,33 +186,5 @@ mod tests {
             ]
         );
         assert!(found[0].reason.contains("limits.memory_mb"), "{found:?}");
-    }
-
-    #[test]
-    fn groups_of_both_versions_are_found_with_those_above_them() {
-        let hybrid = "30 20 0:3 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
-                      31 20 0:4 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
-        let own = "4:memory:/a/b\n2:cpu:/x\n0::/c\n";
-        let paths =
-            |found: Vec<std::path::PathBuf>| found.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
-        assert_eq!(
-            paths(folders(own, hybrid, "memory")),
-            [
-                "/sys/fs/cgroup/memory/a/b",
-                "/sys/fs/cgroup/memory/a",
-                "/sys/fs/cgroup/memory",
-                "/sys/fs/cgroup/unified/c",
-                "/sys/fs/cgroup/unified",
-            ]
-        );
-        let contained = "30 20 0:3 /docker/1 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n";
-        assert_eq!(
-            paths(folders("4:memory:/docker/1\n", contained, "memory")),
-            ["/sys/fs/cgroup/memory"]
-        );
-        assert_eq!(
-            (limit("max\n"), limit("9223372036854771712\n"), limit("42\n")),
-            (None, None, Some(42))
-        );
     }
 }

@@ -24,7 +24,7 @@ pub(in crate::cli) struct Configured {
 /// What this user's clients say of sandcell.
 pub(in crate::cli) fn configured() -> Vec<Configured> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let folders: Vec<PathBuf> = sandcell_languages::search_path::answering(std::env::split_paths(&path).collect());
     let (system, home) = (System::of_this_machine(), Home::of_this_process());
     Client::value_variants()
         .iter()

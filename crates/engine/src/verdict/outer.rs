@@ -1,0 +1,66 @@
+//! Names the memory limit around the server where it, and not the sandbox's own, has ended a process.
+
+use sandcell_sandbox::Usage;
+
+/// A process that the system ends so far below the sandbox's limit, in quarters, was not ended for that.
+const QUARTERS: u64 = 3;
+
+/// The limit that has ended a process, in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct OuterLimit {
+    pub(super) reason: String,
+    pub(super) remedy: &'static str,
+}
+
+/// Finds the outer limit behind a kill for memory. None: it was the sandbox's own limit, in bytes.
+pub(super) fn behind(usage: &Usage, own: u64) -> Option<OuterLimit> {
+    let far_below = (1..own / 4 * QUARTERS).contains(&usage.memory_peak);
+    let lower = usage.outer_memory.filter(|outer| *outer < own);
+    match (lower, far_below) {
+        // The sandbox's own limit cannot be reached.
+        (Some(outer), _) => Some(OuterLimit {
+            reason: format!(
+                ": the server's control group allows {} MiB for all that it runs",
+                outer >> 20
+            ),
+            remedy: "the operator can give the server's control group more memory (systemd MemoryMax=, Docker --memory); until \
+                     then use less memory",
+        }),
+        (None, true) => Some(OuterLimit {
+            reason: match usage.outer_memory {
+                Some(outer) => format!(
+                    ": the server's control group had no more of its {} MiB, or the machine had none",
+                    outer >> 20
+                ),
+                None => ": the machine had no more".to_owned(),
+            },
+            remedy: "close sandboxes that are no longer needed and try again, or use less memory",
+        }),
+        (None, false) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_outer_limit_is_named_where_the_own_one_was_not_reached() {
+        let own = 512 << 20;
+        let named = |peak_mib: u64, outer_mib: Option<u64>| {
+            let usage = Usage {
+                memory_peak: peak_mib << 20,
+                outer_memory: outer_mib.map(|mib| mib << 20),
+                ..Usage::default()
+            };
+            behind(&usage, own).map(|outer| outer.reason)
+        };
+        assert_eq!(named(500, None), None);
+        assert_eq!(named(500, Some(4096)), None);
+        assert_eq!(named(0, None), None);
+        assert!(named(190, Some(200)).unwrap().contains("allows 200 MiB"));
+        assert!(named(490, Some(500)).unwrap().contains("allows 500 MiB"));
+        assert!(named(190, Some(4096)).unwrap().contains("no more of its 4096 MiB"));
+        assert!(named(190, None).unwrap().contains("the machine had no more"));
+    }
+}

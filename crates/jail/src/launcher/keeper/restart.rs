@@ -1,0 +1,77 @@
+//! The pauses before fork servers that are started in place of lost ones.
+
+use std::time::{Duration, Instant};
+
+/// The pause after one that ended early; twice as long after the next.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_secs(10);
+/// One that lived so long did not end early.
+const CALM: Duration = Duration::from_secs(5);
+
+/// Decides when the next fork server is started.
+#[derive(Debug, Default)]
+pub(super) struct Restart {
+    /// None: one runs, or none is wanted.
+    due: Option<Instant>,
+    started: Option<Instant>,
+    pause: Duration,
+}
+
+impl Restart {
+    /// One was started.
+    pub(super) fn began(&mut self, now: Instant) {
+        self.due = None;
+        self.started = Some(now);
+    }
+
+    /// One is gone, or could not be started.
+    pub(super) fn ended(&mut self, now: Instant) {
+        let lived = self.started.take().map_or(Duration::ZERO, |started| now - started);
+        if lived >= CALM {
+            self.pause = Duration::ZERO;
+        }
+        self.due = Some(now + self.pause);
+        self.pause = (self.pause * 2).clamp(FIRST_PAUSE, MAX_PAUSE);
+    }
+
+    /// Returns the time until the next one is to be started; none if none is to be.
+    pub(super) fn rest(&self, now: Instant) -> Option<Duration> {
+        self.due.map(|due| due.saturating_duration_since(now))
+    }
+
+    /// Returns true if one is to be started now.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.due.is_some_and(|due| due <= now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_one_is_replaced_at_once_and_those_that_end_early_after_longer_pauses() {
+        let mut restart = Restart::default();
+        let mut now = Instant::now();
+        assert!(!restart.is_due(now));
+        restart.began(now);
+        now += CALM;
+        restart.ended(now);
+        assert!(restart.is_due(now));
+        let mut pauses = Vec::new();
+        for _ in 0..10 {
+            restart.began(now);
+            assert_eq!(restart.rest(now), None);
+            restart.ended(now);
+            let rest = restart.rest(now).unwrap();
+            pauses.push(rest.as_millis());
+            now += rest;
+            assert!(restart.is_due(now));
+        }
+        assert_eq!(pauses, [50, 100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]);
+        restart.began(now);
+        now += CALM;
+        restart.ended(now);
+        assert!(restart.is_due(now));
+    }
+}

@@ -1,0 +1,128 @@
+//! Leaves out folders of a search path whose file system does not answer: whoever looked into one would wait, maybe for ever.
+//!
+//! Only hosts with a file system of the network, or of a program, have such folders. There a thread looks first, and is left
+//! behind if it gets no answer.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// The time in which a folder must answer.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(1);
+/// The first letters of the types of file systems that wait for somebody else.
+const MAY_WAIT: [&str; 18] = [
+    "9p",
+    "afs",
+    "autofs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "coda",
+    "fuse",
+    "gfs",
+    "glusterfs",
+    "gpfs",
+    "lustre",
+    "ncpfs",
+    "nfs",
+    "ocfs",
+    "orangefs",
+    "smb",
+    "virtiofs",
+];
+
+/// Folders that did not answer. They are not asked again.
+static SILENT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Returns the folders that answer, in the same order. Those that do not are logged once.
+#[must_use]
+pub fn answering(folders: Vec<PathBuf>) -> Vec<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    if !mounts.lines().any(may_wait) {
+        return folders;
+    }
+    answering_within(folders, ANSWER_DEADLINE, |folder| {
+        // A link may lead there.
+        let _ = folder.canonicalize();
+    })
+}
+
+/// Whether the file system of this mount may keep its callers waiting.
+fn may_wait(mount: &str) -> bool {
+    let source = mount.split_once(" - ").map(|(_, source)| source);
+    let kind = source.and_then(|source| source.split(' ').next()).unwrap_or_default();
+    kind != "fusectl" && MAY_WAIT.iter().any(|name| kind.starts_with(name))
+}
+
+fn answering_within(folders: Vec<PathBuf>, deadline: Duration, look: fn(&Path)) -> Vec<PathBuf> {
+    let mut silent = SILENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut answers = Vec::new();
+    let known: Vec<PathBuf> = folders.into_iter().filter(|folder| !silent.contains(folder)).collect();
+    let mut left = known.into_iter();
+    loop {
+        let pending: Vec<PathBuf> = left.collect();
+        if pending.is_empty() {
+            return answers;
+        }
+        let (sender, receiver) = channel();
+        let looked_at = pending.clone();
+        let thread = std::thread::Builder::new().name("search path".to_owned());
+        let started = thread.spawn(move || {
+            for folder in looked_at {
+                look(&folder);
+                if sender.send(()).is_err() {
+                    return;
+                }
+            }
+        });
+        left = pending.into_iter();
+        // Without a thread nobody can look on behalf of this one.
+        if started.is_err() {
+            answers.extend(left);
+            return answers;
+        }
+        for folder in left.by_ref() {
+            if receiver.recv_timeout(deadline).is_err() {
+                tracing::warn!(
+                    "nothing is looked for in {}: its file system does not answer",
+                    folder.display()
+                );
+                silent.push(folder);
+                break;
+            }
+            answers.push(folder);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_that_do_not_answer_are_left_out_and_the_others_stay_in_order() {
+        let folders = ["/a", "/silent/1", "/b", "/silent/2"].map(PathBuf::from).to_vec();
+        let look = |folder: &Path| {
+            if folder.starts_with("/silent") {
+                std::thread::sleep(Duration::from_secs(3600));
+            }
+        };
+        let found = answering_within(folders.clone(), Duration::from_millis(500), look);
+        assert_eq!(found, ["/a", "/b"].map(PathBuf::from));
+        // Nobody waits for them again.
+        let found = answering_within(folders, Duration::from_secs(3600), look);
+        assert_eq!(found, ["/a", "/b"].map(PathBuf::from));
+        assert_eq!(answering(vec!["/usr".into()]), [PathBuf::from("/usr")]);
+    }
+
+    #[test]
+    fn only_file_systems_that_wait_for_somebody_else_may_wait() {
+        assert!(may_wait("36 35 0:42 / /home rw - nfs4 server:/home rw"));
+        assert!(may_wait("36 35 0:42 / /mnt rw - fuse.sshfs host: rw"));
+        assert!(!may_wait("36 35 8:1 / / rw - ext4 /dev/sda1 rw"));
+        assert!(!may_wait(
+            "36 35 0:42 / /sys/fs/fuse/connections rw - fusectl fusectl rw"
+        ));
+    }
+}
