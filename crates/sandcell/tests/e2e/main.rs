@@ -72,6 +72,8 @@ mod talking;
 mod service;
 // Many one after the other.
 mod soak;
+// What a call prints is in its own result.
+mod own_output;
 // More output than anybody reads.
 mod output;
 // What a client sees, word for word.

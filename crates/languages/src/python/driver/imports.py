@@ -7,6 +7,7 @@ import sys
 # In bytes: what is set aside while a cell runs. Loading a part of the driver and telling of an error takes some two MiB.
 RESERVE = 4 << 20
 PRIVATE = 0x22  # and of no file
+LINE_BUFFERED = 1  # `_IOLBF`
 
 
 # ---------------------------------------------------------------- site folders
@@ -446,6 +447,17 @@ def on_tqdm(module):
     """Its monitor is a thread that never ends, and a session with threads keeps no copy of itself. What it is for (bars
     that stand still for long) is not worth that."""
     module.tqdm.monitor_interval = 0
+
+
+def on_ctypes(ctypes):
+    """What compiled code prints by the C library stands in a buffer of its own: it is written line by line, and after each cell."""
+    try:
+        library = ctypes.CDLL(None)
+        out, flush = ctypes.c_void_p.in_dll(library, "stdout"), library.fflush
+        library.setvbuf(out, None, LINE_BUFFERED, ctypes.c_size_t(0))
+    except (AttributeError, OSError, ValueError):
+        return  # a C library that has it elsewhere
+    core.session.flush_c = lambda: flush(out)
 
 
 def on_pillow(module):
