@@ -110,7 +110,7 @@ pub(super) fn write_file() -> Tool {
         description: "Write a text file into a sandbox, making parent folders. For binary use upload_file.".into(),
         fields: vec![
             path_field().required(),
-            Field::new("content", Kind::Text, json!("a,b\n1,2\n")).required(),
+            Field::new("content", Kind::Content, json!("a,b\n1,2\n")).required(),
             append_field(),
             sandbox_field(),
         ],

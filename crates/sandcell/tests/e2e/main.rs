@@ -72,6 +72,8 @@ mod talking;
 mod service;
 // Many one after the other.
 mod soak;
+// Arguments as models really send them.
+mod real_arguments;
 // What a call prints is in its own result.
 mod own_output;
 // More output than anybody reads.
