@@ -74,6 +74,8 @@ mod service;
 mod soak;
 // Arguments as models really send them.
 mod real_arguments;
+// Links, odd names and cut characters.
+mod file_edges;
 // What a call prints is in its own result.
 mod own_output;
 // More output than anybody reads.

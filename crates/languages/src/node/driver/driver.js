@@ -75,8 +75,14 @@
     }
   }
 
+  // At most so much of a text, without half of a character at the end.
+  function cut(text, most) {
+    const half = /[\uD800-\uDBFF]$/.test(text.slice(0, most)) && text.length > most;
+    return text.slice(0, half ? most - 1 : most);
+  }
+
   function clip(text) {
-    return text.length <= TEXT_LIMIT ? text : text.slice(0, TEXT_LIMIT) + `… (${text.length} characters)`;
+    return text.length <= TEXT_LIMIT ? text : cut(text, TEXT_LIMIT) + `… (${text.length} characters)`;
   }
 
   // Lone surrogates cannot be sent.
@@ -395,7 +401,7 @@
   function shown(running) {
     if (running.value === undefined || running.cut) return null;
     try {
-      return from(clean(clip(show(running.value))).slice(0, TEXT_LIMIT / 2), "utf8");
+      return from(cut(clean(clip(show(running.value))), TEXT_LIMIT / 2), "utf8");
     } catch (error) {
       running.fail(error);
       return null;
@@ -559,7 +565,7 @@
     const one = { name: clean(name).slice(0, 200), type: clean(type).slice(0, 200), shape: "", bytes: 0, preview: "" };
     if (typeof value === "string") {
       one.shape = String(value.length);
-      one.preview = clean(stringify(value.slice(0, 80)) + (value.length > 80 ? "…" : ""));
+      one.preview = clean(stringify(cut(value, 80)) + (value.length > 80 ? "…" : ""));
     } else if (value === null || ["number", "boolean", "bigint", "undefined"].includes(typeof value)) {
       one.preview = Object.is(value, -0) ? "-0" : String(value).slice(0, 80);
     } else if (typeof value === "object" && !util.types.isProxy(value)) {
