@@ -138,19 +138,40 @@ def replace_fd0(fd):
 
 def run_awaitable(coroutine):
     """Top-level await: on a loop of the session's own that does not run between cells, so asyncio.run works too."""
-    task = None
+    task, contexts = None, []
+    outer = keeping_context(coroutine, contexts)
     try:
         asyncio = core.standard("asyncio")
         loop = session_loop(asyncio)
-        task = loop.create_task(coroutine)
+        task = loop.create_task(outer)
         return loop.run_until_complete(task)
     except BaseException:
         if task is None:
-            coroutine.close()
+            outer.close()
         elif not task.done():
             task.cancel()
             loop.run_until_complete(asyncio.wait({task}, timeout=1))
+        if task is None or task.done():
+            coroutine.close()  # it may not have begun
         raise
+    finally:
+        for context in contexts:
+            take_over(context)
+
+
+async def keeping_context(coroutine, contexts):
+    """A task has a context of its own: the one that it leaves is kept."""
+    try:
+        return await coroutine
+    finally:
+        contexts.append(core.standard("contextvars").copy_context())
+
+
+def take_over(context):
+    """Makes context variables what they are in this context: cells are one after the other, whether they await or not."""
+    for variable, value in context.items():
+        if variable.get(core.NOTHING) is not value:
+            variable.set(value)
 
 
 def session_loop(asyncio):
