@@ -36,6 +36,8 @@ const SPAWN: Duration = Duration::from_secs(30);
 /// How long a program's output may be silent after its own end before it counts as over. Its descendants are
 /// killed then, so what comes is only what was already written.
 const LINGER: Duration = Duration::from_secs(1);
+/// How long what a program left behind may still write, such as `tee` in Bash's `> >(tee log)`. Nobody waits where nothing is left.
+const GRACE: Duration = Duration::from_millis(250);
 /// What is kept of a compiler's words, of each stream.
 const COMPILER_WORDS: usize = 64 << 10;
 
@@ -401,9 +403,10 @@ async fn follow(
     let mut feeding = pin!(feed(handle.clone(), stdin));
     let mut timer = pin!(sleep_until(ladder.next()));
     let mut linger = pin!(sleep_until(deadline));
+    let mut grace = pin!(sleep_until(deadline));
     let mut stopped = pin!(execution.stopped());
     let mut departed = pin!(record.closing());
-    let (mut fed, mut heard, mut closing) = (false, false, false);
+    let (mut fed, mut heard, mut closing, mut swept) = (false, false, false, false);
     let mut ends = Ends::default();
     // One event at a time is handed on; while it waits, no other is read. That is the flow control.
     let mut pending: Option<SessionEvent> = None;
@@ -416,6 +419,7 @@ async fn follow(
             // Time is over for a reader that does not take the rest, too.
             () = &mut timer => if exited { break } else { ladder.climb() },
             () = &mut linger, if exited && pending.is_none() => break,
+            () = &mut grace, if exited && !swept => { swept = true; sweep(handle.clone()); }
             () = &mut feeding, if !fed => fed = true,
             permit = output.reserve(), if pending.is_some() => {
                 // Nobody reads any more: the output is still counted and kept.
@@ -426,7 +430,12 @@ async fn follow(
             event = events.recv(), if pending.is_none() => pending = ends.take(event, execution),
         }
         if !exited && ends.exit.is_some() {
-            sweep(handle.clone());
+            let wait = if ladder.step() == Step::Free {
+                GRACE
+            } else {
+                Duration::ZERO
+            };
+            grace.as_mut().reset(Instant::now() + wait);
         }
         if ends.exit.is_some() {
             linger.as_mut().reset(Instant::now() + LINGER);
@@ -439,6 +448,9 @@ async fn follow(
         if timer.deadline() != ladder.next() {
             timer.as_mut().reset(ladder.next());
         }
+    }
+    if !swept {
+        sweep(handle);
     }
     Ran {
         ending: match (ends.exit, ladder.step()) {

@@ -1,7 +1,9 @@
 //! The arguments of a call, checked against the tool's fields before anything else looks at them.
 //!
 //! Models write `"30"` for 30 and `"true"` for true, leave things out with `null`, and misspell names; what can be
-//! meant only one way is taken, everything else gets one message that names each fault and shows a valid value.
+//! meant only one way is taken (`lenient`), everything else gets one message that names each fault and shows a valid value.
+
+mod lenient;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,6 +11,7 @@ use std::time::Duration;
 use sandcell_sandbox::{ByteSize, Failure, SandboxPath};
 use serde_json::{Map, Value};
 
+pub(crate) use self::lenient::whole_arguments;
 use crate::schema::{Field, Kind};
 
 /// Faults that one message names; more would drown the first.
@@ -35,16 +38,17 @@ impl Arguments {
     pub(crate) fn check(tool: &str, fields: &[Field], given: Map<String, Value>) -> Result<Self, Failure> {
         let mut faults = Vec::new();
         let mut arguments = BTreeMap::new();
-        for (name, value) in given {
-            match fields.iter().find(|field| field.name == name) {
-                None => faults.push(unknown(tool, fields, &name)),
-                Some(_) if value.is_null() => {}
-                Some(field) => match read(field, value) {
-                    Ok(value) => {
-                        arguments.insert(field.name, value);
-                    }
-                    Err(fault) => faults.push(fault),
-                },
+        for (name, value) in lenient::named(fields, given) {
+            let Some(field) = fields.iter().find(|field| field.name == name) else {
+                faults.push(unknown(tool, fields, &name));
+                continue;
+            };
+            match lenient::value(field, value).map(|value| read(field, value)) {
+                None => {}
+                Some(Ok(value)) => {
+                    arguments.insert(field.name, value);
+                }
+                Some(Err(fault)) => faults.push(fault),
             }
         }
         for field in fields.iter().filter(|field| field.required) {
@@ -197,13 +201,8 @@ fn read(field: &Field, value: Value) -> Result<Given, Fault> {
     };
     let mismatch = |value: &Value| wrong(format!("must be {}, not {}", field.kind.noun(), describe(value)));
     match (&field.kind, value) {
-        (Kind::Text | Kind::Choice(_), Value::String(text)) => Ok(Given::Text(text)),
+        (Kind::Content | Kind::Text | Kind::Choice(_), Value::String(text)) => Ok(Given::Text(text)),
         (Kind::Flag, Value::Bool(flag)) => Ok(Given::Flag(flag)),
-        (Kind::Flag, Value::String(text)) => match text.as_str() {
-            "true" | "True" => Ok(Given::Flag(true)),
-            "false" | "False" => Ok(Given::Flag(false)),
-            _ => Err(mismatch(&Value::String(text))),
-        },
         (Kind::Integer { min, max }, value) => {
             let number = integer(&value).ok_or_else(|| mismatch(&value))?;
             if number < *min || number > *max {
@@ -219,7 +218,7 @@ fn read(field: &Field, value: Value) -> Result<Given, Fault> {
             }
             Ok(Given::Number(number))
         }
-        (Kind::Texts, Value::Array(items)) => items
+        (Kind::Texts(_), Value::Array(items)) => items
             .into_iter()
             .map(|item| match item {
                 Value::String(text) => Ok(text),
@@ -227,7 +226,7 @@ fn read(field: &Field, value: Value) -> Result<Given, Fault> {
             })
             .collect::<Result<_, _>>()
             .map(Given::Texts),
-        (Kind::TextMap, Value::Object(entries)) => entries
+        (Kind::TextMap(_), Value::Object(entries)) => entries
             .into_iter()
             .map(|(key, item)| match item {
                 Value::String(text) => Ok((key, text)),
@@ -311,10 +310,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::schema::{ListOf, MapOf};
 
     fn fields() -> Vec<Field> {
         vec![
-            Field::new("code", Kind::Text, json!("print(1)")).required(),
+            Field::new("code", Kind::Content, json!("print(1)")).required(),
             Field::new(
                 "timeout_s",
                 Kind::Number {
@@ -327,8 +327,8 @@ mod tests {
             Field::new("count", Kind::Integer { min: 1, max: 100 }, json!(2)),
             Field::new("memory_mb", Kind::Integer { min: 1, max: i64::MAX }, json!(512)),
             Field::new("recursive", Kind::Flag, json!(true)),
-            Field::new("outputs", Kind::Texts, json!(["plot.png"])),
-            Field::new("env", Kind::TextMap, json!({"A": "b"})),
+            Field::new("outputs", Kind::Texts(ListOf::Paths), json!(["plot.png"])),
+            Field::new("env", Kind::TextMap(MapOf::Variables), json!({"A": "b"})),
         ]
     }
 
@@ -370,7 +370,7 @@ mod tests {
         insta::assert_snapshot!(
             [
                 fault(json!({})),
-                fault(json!({"code": 5})),
+                fault(json!({"code": true})),
                 fault(json!({"code": null})),
                 fault(json!({"code": "1", "sandbox": "x"})),
                 fault(json!({"code": "1", "xyz": "x"})),
@@ -383,9 +383,9 @@ mod tests {
                 fault(json!({"code": "1", "count": 1e30})),
                 fault(json!({"code": "1", "memory_mb": -1})),
                 fault(json!({"code": "1", "recursive": "maybe"})),
-                fault(json!({"code": "1", "outputs": "plot.png"})),
+                fault(json!({"code": "1", "outputs": "plot.png, b.png"})),
                 fault(json!({"code": "1", "outputs": [1]})),
-                fault(json!({"code": "1", "env": {"A": 1}})),
+                fault(json!({"code": "1", "env": {"A": [1]}})),
                 fault(json!({"code": [], "count": {}, "timeout": 3})),
             ]
             .join("\n")

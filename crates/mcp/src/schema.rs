@@ -7,7 +7,9 @@ use serde_json::{Map, Value, json};
 /// The kind of value that an argument takes.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Kind {
-    /// Any text.
+    /// Text of which every character counts, also none.
+    Content,
+    /// A name: an empty one is none.
     Text,
     /// One of these texts is advised; others reach the engine, which knows aliases too.
     Choice(Vec<String>),
@@ -18,21 +20,39 @@ pub(crate) enum Kind {
     /// `true` or `false`.
     Flag,
     /// A list of texts.
-    Texts,
+    Texts(ListOf),
     /// An object of texts.
-    TextMap,
+    TextMap(MapOf),
+}
+
+/// What a list of texts holds: it decides how one is understood that came as a single text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ListOf {
+    Packages,
+    Hosts,
+    /// Paths of files, in which blanks and commas may stand.
+    Paths,
+}
+
+/// What an object of texts holds: it decides which other values are texts there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MapOf {
+    /// Environment variables.
+    Variables,
+    /// Files, by their paths.
+    Files,
 }
 
 impl Kind {
     /// What it is called in an error message.
     pub(crate) fn noun(&self) -> &'static str {
         match self {
-            Self::Text | Self::Choice(_) => "a string",
+            Self::Content | Self::Text | Self::Choice(_) => "a string",
             Self::Integer { .. } => "a whole number",
             Self::Number { .. } => "a number",
             Self::Flag => "true or false",
-            Self::Texts => "a list of strings",
-            Self::TextMap => "an object whose values are strings",
+            Self::Texts(_) => "a list of strings",
+            Self::TextMap(_) => "an object whose values are strings",
         }
     }
 }
@@ -93,14 +113,14 @@ impl Field {
 
     fn schema(&self) -> Value {
         let mut schema = match &self.kind {
-            Kind::Text => json!({"type": "string"}),
+            Kind::Content | Kind::Text => json!({"type": "string"}),
             Kind::Choice(names) if names.is_empty() => json!({"type": "string"}),
             Kind::Choice(names) => json!({"type": "string", "enum": names}),
             Kind::Integer { .. } => json!({"type": "integer"}),
             Kind::Number { .. } => json!({"type": "number"}),
             Kind::Flag => json!({"type": "boolean"}),
-            Kind::Texts => json!({"type": "array", "items": {"type": "string"}}),
-            Kind::TextMap => json!({"type": "object", "additionalProperties": {"type": "string"}}),
+            Kind::Texts(_) => json!({"type": "array", "items": {"type": "string"}}),
+            Kind::TextMap(_) => json!({"type": "object", "additionalProperties": {"type": "string"}}),
         };
         if let Some(object) = schema.as_object_mut() {
             if !self.about.is_empty() {
@@ -178,7 +198,7 @@ mod tests {
                 .required()
                 .about("the source"),
             Field::new("language", Kind::Choice(vec!["python".into()]), json!("python")).default(json!("python")),
-            Field::new("outputs", Kind::Texts, json!(["a"])),
+            Field::new("outputs", Kind::Texts(ListOf::Paths), json!(["a"])),
         ]);
         insta::assert_json_snapshot!(schema, @r#"
         {

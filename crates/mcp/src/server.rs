@@ -17,7 +17,8 @@ use rmcp::model::{
     CustomResult, ErrorCode, ErrorData, GetPromptRequestParams, GetPromptResponse, GetTaskParams, GetTaskResult,
     Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
     PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ProtocolVersion, ReadResourceRequestParams,
-    ReadResourceResponse, ServerCapabilities, ServerConfig, SetLevelRequestParams, Tool as McpTool, UpdateTaskParams,
+    ReadResourceResponse, ServerCapabilities, ServerConfig, ServerResult, SetLevelRequestParams, Tool as McpTool,
+    UpdateTaskParams,
 };
 use rmcp::service::{Peer, RequestContext};
 use sandcell_engine::{EventKind, ExpiringSoon, Principal, Progress, SecurityEvent, Watch};
@@ -299,6 +300,14 @@ fn weight(answer: &Answer) -> usize {
     answer.blocks.iter().map(len).sum()
 }
 
+/// The call of a tool whose arguments came as JSON text, or as an empty list where there are none.
+fn call_in_text(request: &CustomRequest) -> Option<CallToolRequestParams> {
+    let mut params = request.params.clone().filter(|_| request.method == "tools/call")?;
+    let arguments = params.get_mut("arguments")?;
+    *arguments = crate::arguments::whole_arguments(arguments)?.into();
+    serde_json::from_value(params).ok()
+}
+
 /// Calls whose answer can have the size of a file.
 pub(crate) fn is_bulk(request: &CallToolRequestParams) -> bool {
     request.name == "read_file"
@@ -504,6 +513,17 @@ impl ServerHandler for Server {
         request: CustomRequest,
         context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
+        if let Some(call) = call_in_text(&request) {
+            let response = self.call_tool(call, context).await?;
+            let written = serde_json::to_value(ServerResult::from(response));
+            return written.map(CustomResult).map_err(|error| {
+                wire::misuse(
+                    ErrorCode::INTERNAL_ERROR,
+                    &error.to_string(),
+                    "send the arguments as an object",
+                )
+            });
+        }
         // rmcp takes a known method with parameters of the wrong shape for an unknown method.
         const KNOWN: [&str; 5] = [
             "initialize",
@@ -518,7 +538,8 @@ impl ServerHandler for Server {
         let unknown = no_handshake && request.method == "initialize";
         Err(if KNOWN.contains(&request.method.as_str()) && !unknown {
             let message = format!("the params of {method} have the wrong shape");
-            wire::misuse(ErrorCode::INVALID_PARAMS, &message, "arguments must be an object")
+            let remedy = "arguments must be an object, such as {\"code\": \"print(1)\"}";
+            wire::misuse(ErrorCode::INVALID_PARAMS, &message, remedy)
         } else {
             let message = format!("there is no method {method}");
             let remedy = "tools/list says what can be called by tools/call; `initialize` or `server/discover` says what else there is";

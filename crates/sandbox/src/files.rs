@@ -110,10 +110,13 @@ pub enum EntryKind {
 /// One entry of a listing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its path relative to the listed folder, lossily decoded.
+    /// Its path relative to the listed folder. Bytes that are no UTF-8 stand there as `\xNN`, and can be read by that name.
     pub name: String,
     /// What it is; links are not followed.
     pub kind: EntryKind,
+    /// What a link says, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
     /// Size in bytes.
     pub size: u64,
     /// Modification time in milliseconds since 1970 (UTC).

@@ -178,6 +178,7 @@ impl Files for E2bFiles {
                     Some(_) | None => text(entry, "name"),
                 },
                 kind: kind(entry),
+                target: entry.get("symlinkTarget").and_then(Value::as_str).map(str::to_owned),
                 size: whole(entry.get("size")),
                 modified_ms: milliseconds(&text(entry, "modifiedTime")),
             })

@@ -5,6 +5,9 @@ use super::clean::plain;
 use crate::StreamSlice;
 use crate::policy::bytes_of;
 
+/// The longest character of UTF-8.
+const CHARACTER_BYTES: usize = 4;
+
 /// Reads from `offset` (negative: from the end) or the next place of `find` after it. `done`: nothing more comes.
 pub(crate) fn slice(stream: &Capture, offset: i64, limit: u64, find: Option<&str>, done: bool) -> StreamSlice {
     let total = stream.total();
@@ -25,7 +28,8 @@ pub(crate) fn slice(stream: &Capture, offset: i64, limit: u64, find: Option<&str
             eof: done,
         };
     };
-    let mut raw = stream.read(from, usize::try_from(limit).unwrap_or(usize::MAX));
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX).max(CHARACTER_BYTES);
+    let mut raw = stream.read(start_of_character(stream, from), limit);
     if raw.gap == 0 && raw.next < total {
         let whole = whole_characters(&raw.bytes);
         raw.next -= bytes_of(raw.bytes.len() - whole);
@@ -42,6 +46,21 @@ pub(crate) fn slice(stream: &Capture, offset: i64, limit: u64, find: Option<&str
         total_bytes: total,
         eof: done && raw.next >= total,
     }
+}
+
+/// The start of the character that is at this place.
+fn start_of_character(stream: &Capture, at: u64) -> u64 {
+    let before = (1..CHARACTER_BYTES).filter_map(|back| at.checked_sub(bytes_of(back)));
+    let starts_one = |from: &u64| {
+        let found = stream.read(*from, CHARACTER_BYTES);
+        let first = found
+            .bytes
+            .utf8_chunks()
+            .next()
+            .and_then(|chunk| chunk.valid().chars().next());
+        found.offset == *from && first.is_some_and(|c| from + bytes_of(c.len_utf8()) > at)
+    };
+    { before }.find(starts_one).unwrap_or(at)
 }
 
 /// How many bytes of a cut text are whole characters; all of them if that would be none.

@@ -14,17 +14,23 @@ const DRIVER: &str = include_str!("driver/driver.js");
 const PROXY: &str = include_str!("driver/proxy.js");
 /// The variable by which Node is told to use the proxies of the environment.
 const USE_PROXY: &str = "NODE_USE_ENV_PROXY";
-/// Where it is for programs that are no sessions.
-const PROXY_FILE: &str = "/tmp/.sandcell-node/proxy.cjs";
+/// What makes Node write all that a program prints before that ends.
+const OUTPUT: &str = include_str!("driver/output.js");
+/// The folder of files that programs load first. Sessions have them in their driver.
+const FOLDER: &str = "/tmp/.sandcell-node";
 /// The variable with Node's own options.
 const OPTIONS: &str = "NODE_OPTIONS";
 
-/// Makes a program of Node use the proxy of its environment, if it has one: the file that it needs for that.
-pub(crate) fn with_proxy(env: &mut BTreeMap<String, String>) -> Option<(&'static str, &'static str)> {
-    env.get(USE_PROXY)?;
+/// Makes a program of Node load what it needs first: that all it prints is written, and that it uses the proxy of its
+/// environment, if there is one. Returns that file.
+pub(crate) fn with_preload(env: &mut BTreeMap<String, String>) -> (String, String) {
+    let (path, text) = match env.contains_key(USE_PROXY) {
+        true => (format!("{FOLDER}/proxy.cjs"), format!("{OUTPUT}{PROXY}")),
+        false => (format!("{FOLDER}/output.cjs"), OUTPUT.to_owned()),
+    };
     let options = env.entry(OPTIONS.to_owned()).or_default();
-    *options = format!("--require {PROXY_FILE} {options}").trim_end().to_owned();
-    Some((PROXY_FILE, PROXY))
+    *options = format!("--require {path} {options}").trim_end().to_owned();
+    (path, text)
 }
 
 /// Starts a session with this interpreter; `env` is added to the sandbox's own.

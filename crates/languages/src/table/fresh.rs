@@ -23,6 +23,8 @@ use super::TableLanguage;
 const WORDS: usize = 64 << 10;
 /// How long output may still come after the program's end.
 const LINGER: Duration = Duration::from_secs(1);
+/// How long what a program left behind may still write, such as `tee` in Bash's `> >(tee log)`. Nobody waits where nothing is left.
+const GRACE: Duration = Duration::from_millis(250);
 /// How long a program may take to be started, and the cleaning up.
 const SPAWN: Duration = Duration::from_secs(30);
 const CLEAN: Duration = Duration::from_secs(2);
@@ -143,11 +145,19 @@ impl FreshSession {
         tokio::pin!(feeding);
         let linger = sleep_until(Instant::now());
         tokio::pin!(linger);
-        let (mut fed, mut closed, mut exit) = (false, 0_u8, None);
+        let (mut fed, mut closed, mut exit, mut swept) = (false, 0_u8, None, false);
         while exit.is_none() || closed < 2 {
             tokio::select! {
                 () = &mut feeding, if !fed => fed = true,
-                () = &mut linger, if exit.is_some() => break,
+                () = &mut linger, if exit.is_some() => {
+                    if swept {
+                        break;
+                    }
+                    // What it left behind would hold its output open.
+                    end(&handle).await;
+                    swept = true;
+                    linger.as_mut().reset(Instant::now() + LINGER);
+                }
                 event = from.recv() => match event {
                     Some(ProcessEvent::Output { channel, bytes }) => {
                         let stream = match channel {
@@ -156,20 +166,24 @@ impl FreshSession {
                             Channel::Stdin | Channel::Control => continue,
                         };
                         hand_on(events, SessionEvent::Output { stream, bytes }).await;
-                        linger.as_mut().reset(Instant::now() + LINGER);
+                        if swept {
+                            linger.as_mut().reset(Instant::now() + LINGER);
+                        }
                     }
                     Some(ProcessEvent::Closed { channel }) => {
                         closed += u8::from(matches!(channel, Channel::Stdout | Channel::Stderr));
                     }
                     Some(ProcessEvent::Exited { exit: how }) => {
                         exit = Some(how);
-                        // What it left behind would hold its output open.
-                        end(&handle).await;
-                        linger.as_mut().reset(Instant::now() + LINGER);
+                        let grace = if self.running.is_ending() { Duration::ZERO } else { GRACE };
+                        linger.as_mut().reset(Instant::now() + grace);
                     }
                     None => break,
                 },
             }
+        }
+        if !swept {
+            end(&handle).await;
         }
         exit.map(CellStatus::Ended)
             .ok_or_else(|| SandboxError::Gone(EndReason::AgentLost).into())

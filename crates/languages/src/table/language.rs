@@ -191,10 +191,9 @@ impl TableLanguage {
             files.push((own_path(&format!("{dir}/{KEEP}"))?, Bytes::new()));
         }
         let mut run = self.command(&way.run, &places, HOME, args, env);
-        if entry.session == Some(Driver::Node)
-            && let Some((path, text)) = crate::node::with_proxy(&mut run.env)
-        {
-            files.push((own_path(path)?, Bytes::from_static(text.as_bytes())));
+        if way.programs.iter().any(|program| program == "node") {
+            let (path, text) = crate::node::with_preload(&mut run.env);
+            files.push((own_path(&path)?, Bytes::from(text)));
         }
         let compile_in = if way.apart { dir.as_str() } else { HOME };
         Ok(Program {

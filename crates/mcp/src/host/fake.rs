@@ -447,6 +447,7 @@ impl Host for FakeHost {
         let entry = |name: &str, kind, size| Entry {
             name: name.into(),
             kind,
+            target: (kind == EntryKind::Link).then(|| "data.csv".to_owned()),
             size,
             modified_ms: 1_795_221_307_123,
         };

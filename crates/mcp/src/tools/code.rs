@@ -14,14 +14,14 @@ use crate::answer::Answer;
 use crate::arguments::{Arguments, sandbox_path};
 use crate::content::execution;
 use crate::host::Host;
-use crate::limits::{MAX_WAIT, WAIT};
-use crate::schema::{Field, Kind};
+use crate::limits::{LINKS, MAX_WAIT, WAIT};
+use crate::schema::{Field, Kind, ListOf, MapOf};
 
 /// The shortest time that can be asked for.
 const LEAST_TIMEOUT_S: f64 = 0.001;
 
 fn code_field() -> Field {
-    Field::new("code", Kind::Text, json!("print(1)")).required()
+    Field::new("code", Kind::Content, json!("print(1)")).required()
 }
 
 fn language_field(facts: &Facts) -> Field {
@@ -30,7 +30,7 @@ fn language_field(facts: &Facts) -> Field {
 }
 
 fn stdin_field() -> Field {
-    Field::new("stdin", Kind::Text, json!("yes\n")).about("What input() reads")
+    Field::new("stdin", Kind::Content, json!("yes\n")).about("What input() reads")
 }
 
 fn timeout_field(facts: &Facts) -> Field {
@@ -72,9 +72,10 @@ pub(super) fn execute_code(facts: &Facts) -> Tool {
 
 async fn run_execute(mut call: Call) -> Result<Answer, Failure> {
     let arguments = &mut call.arguments;
+    let (code, language) = code_and_language(arguments, &*call.host)?;
     let request = ExecuteRequest {
-        code: arguments.required_text("code")?,
-        language: language(arguments, &*call.host),
+        code,
+        language,
         sandbox_id: arguments.text("sandbox_id"),
         stdin: arguments.text("stdin"),
         timeout: arguments.seconds("timeout_s"),
@@ -91,6 +92,33 @@ pub(super) fn language(arguments: &mut Arguments, host: &dyn Host) -> String {
         .unwrap_or_else(|| host.default_language().to_owned())
 }
 
+/// The code and its language. Code in a fence of Markdown is what is in the fence, whose language counts if no other is given.
+fn code_and_language(arguments: &mut Arguments, host: &dyn Host) -> Result<(String, String), Failure> {
+    let code = arguments.required_text("code")?;
+    let Some((tag, inside)) = in_fence(&code) else {
+        return Ok((code, language(arguments, host)));
+    };
+    let is_tag = |name: &String| name.eq_ignore_ascii_case(tag);
+    let known = { host.languages() }
+        .into_iter()
+        .find(|one| is_tag(&one.name) || one.aliases.iter().any(is_tag));
+    let fenced = known.filter(|_| !arguments.has("language")).map(|one| one.name);
+    let language = fenced.unwrap_or_else(|| language(arguments, host));
+    Ok((inside.to_owned(), language))
+}
+
+/// The tag and the text of a fence that everything is in.
+fn in_fence(code: &str) -> Option<(&str, &str)> {
+    const FENCE: &str = "```";
+    let (tag, rest) = code.trim().strip_prefix(FENCE)?.split_once('\n')?;
+    let tag = tag.trim();
+    let inside = rest.strip_suffix(FENCE)?;
+    let is_word = tag.chars().all(|c| c.is_ascii_alphanumeric() || "+#-_.".contains(c));
+    let is_whole = inside.is_empty() || inside.ends_with('\n');
+    let is_only = !inside.lines().any(|line| line.starts_with(FENCE));
+    (is_word && is_whole && is_only).then_some((tag, inside))
+}
+
 pub(super) fn create_run_close(facts: &Facts) -> Tool {
     Tool {
         name: "create_run_close",
@@ -101,11 +129,11 @@ pub(super) fn create_run_close(facts: &Facts) -> Tool {
         fields: vec![
             code_field(),
             language_field(facts),
-            Field::new("files", Kind::TextMap, json!({"data.csv": "a,b\n1,2\n"}))
+            Field::new("files", Kind::TextMap(MapOf::Files), json!({"data.csv": "a,b\n1,2\n"}))
                 .about("Text files to put there: path to content"),
             packages_field(facts),
             stdin_field(),
-            Field::new("outputs", Kind::Texts, json!(["plot.png"])).about("Paths of files to hand back"),
+            Field::new("outputs", Kind::Texts(ListOf::Paths), json!(["plot.png"])).about("Paths of files to hand back"),
             timeout_field(facts),
             wait_field(),
             memory_field(),
@@ -124,14 +152,19 @@ async fn run_once(mut call: Call) -> Result<Answer, Failure> {
         .into_iter()
         .map(|(path, content)| Ok((sandbox_path("files", &path)?, Bytes::from(content))))
         .collect::<Result<Vec<_>, Failure>>()?;
-    let outputs = arguments
-        .texts("outputs")
-        .iter()
-        .map(|path| sandbox_path("outputs", path))
-        .collect::<Result<Vec<_>, Failure>>()?;
+    // A path that cannot be is named beside the files that can.
+    let (mut outputs, mut notes) = (Vec::new(), Vec::new());
+    for path in arguments.texts("outputs") {
+        match sandbox_path("outputs", &path) {
+            Ok(path) => outputs.push(path),
+            Err(failure) if notes.len() < LINKS => notes.push(format!("no output file: {}", failure.message)),
+            Err(_) => {}
+        }
+    }
+    let (code, language) = code_and_language(arguments, &*call.host)?;
     let request = RunRequest {
-        code: arguments.required_text("code")?,
-        language: language(arguments, &*call.host),
+        code,
+        language,
         stdin: arguments.text("stdin"),
         packages: arguments.texts("packages"),
         files,
@@ -147,6 +180,28 @@ async fn run_once(mut call: Call) -> Result<Answer, Failure> {
     let object = execution::execution_object(&view);
     // The text does not offer the id of a sandbox that is gone already.
     view.new_sandbox = false;
-    let answer = execution::answer(&view, call.host.config().output_inline, &[], &call.room).await;
+    let answer = execution::answer(&view, call.host.config().output_inline, &notes, &call.room).await;
     Ok(answer.with_meta("sandcell/execution", Value::Object(object)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_fence;
+
+    #[test]
+    fn only_a_fence_around_everything_is_one() {
+        assert_eq!(in_fence("```python\nprint(1)\n```"), Some(("python", "print(1)\n")));
+        assert_eq!(in_fence("\n``` js \n1\n\n```\n"), Some(("js", "1\n\n")));
+        assert_eq!(in_fence("```\n```"), Some(("", "")));
+        for other in [
+            "print(1)",
+            "```python\nprint(1)",
+            "`a`",
+            "```a b\n1\n```",
+            "```\n1\n```\ntext\n```\n2\n```",
+            "```x\n1```",
+        ] {
+            assert_eq!(in_fence(other), None, "{other}");
+        }
+    }
 }

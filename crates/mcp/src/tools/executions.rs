@@ -43,7 +43,7 @@ pub(super) fn get_execution() -> Tool {
             )
             .about("Bytes; negative counts from the end"),
             count_field("limit", 1, STREAM_BYTES).about("Bytes"),
-            Field::new("find", Kind::Text, json!("Error")).about("Start at the first line with this text"),
+            Field::new("find", Kind::Content, json!("Error")).about("Start at the first line with this text"),
         ],
         output: None,
         effect: Effect::Reads,

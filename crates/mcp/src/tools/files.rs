@@ -43,6 +43,7 @@ pub(super) fn list_files() -> Tool {
                 ("type", "string"),
                 ("size", "integer"),
                 ("modified", "string"),
+                ("target?", ""),
             ],
         )),
         effect: Effect::Reads,
@@ -72,6 +73,21 @@ async fn list(mut call: Call) -> Result<Answer, Failure> {
     Ok(Answer::data(list_text(&path, &answer), data))
 }
 
+/// A name as it is. Only what would break a line, or turn the direction of what is around it, is escaped.
+pub(super) fn shown_name(name: &str) -> String {
+    let mut text = String::new();
+    for c in name.chars() {
+        match c {
+            '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{61c}' | '\u{feff}' => {
+                text.extend(c.escape_unicode());
+            }
+            c if c.is_control() => text.extend(c.escape_debug()),
+            c => text.push(c),
+        }
+    }
+    text
+}
+
 fn list_text(path: &SandboxPath, answer: &FileAnswer<Listing>) -> String {
     let listing = &answer.value;
     let mut text = notice_lines(&answer.notices);
@@ -81,11 +97,14 @@ fn list_text(path: &SandboxPath, answer: &FileAnswer<Listing>) -> String {
     }
     for entry in &listing.entries {
         let modified = rfc3339_ms(entry.modified_ms);
-        let name = entry.name.escape_debug();
+        let name = shown_name(&entry.name);
         let _ = match entry.kind {
             EntryKind::File => write!(text, "\n{name}  {} bytes  {modified}", entry.size),
             EntryKind::Folder => write!(text, "\n{name}/  {modified}"),
-            EntryKind::Link => write!(text, "\n{name}  link  {modified}"),
+            EntryKind::Link => match &entry.target {
+                Some(target) => write!(text, "\n{name}  link to {}  {modified}", shown_name(target)),
+                None => write!(text, "\n{name}  link  {modified}"),
+            },
             EntryKind::Other => write!(text, "\n{name}  neither file nor folder  {modified}"),
         };
     }
@@ -96,12 +115,16 @@ fn list_text(path: &SandboxPath, answer: &FileAnswer<Listing>) -> String {
 }
 
 fn entry_data(entry: &Entry) -> Value {
-    json!({
+    let mut data = json!({
         "name": entry.name,
         "type": entry.kind,
         "size": entry.size,
         "modified": rfc3339_ms(entry.modified_ms),
-    })
+    });
+    if let (Some(target), Some(data)) = (&entry.target, data.as_object_mut()) {
+        data.insert("target".into(), json!(target));
+    }
+    data
 }
 
 pub(super) fn write_file() -> Tool {
@@ -110,7 +133,7 @@ pub(super) fn write_file() -> Tool {
         description: "Write a text file into a sandbox, making parent folders. For binary use upload_file.".into(),
         fields: vec![
             path_field().required(),
-            Field::new("content", Kind::Text, json!("a,b\n1,2\n")).required(),
+            Field::new("content", Kind::Content, json!("a,b\n1,2\n")).required(),
             append_field(),
             sandbox_field(),
         ],

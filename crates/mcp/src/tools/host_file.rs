@@ -24,7 +24,7 @@ pub(super) fn upload_file(facts: &Facts) -> Tool {
     let local = Field::new("local_path", Kind::Text, json!("/data/input.csv"));
     let fields = vec![
         path_field().required(),
-        Field::new("content_base64", Kind::Text, json!("iVBORw0KGgo=")),
+        Field::new("content_base64", Kind::Content, json!("iVBORw0KGgo=")),
         local
             .about("Instead of content_base64: a host file in an allowed folder")
             .hidden_if(!facts.uploads),

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::answer::Answer;
 use crate::arguments::Arguments;
 use crate::host::Host;
-use crate::schema::{Field, Kind};
+use crate::schema::{Field, Kind, ListOf};
 use crate::stdio::ledger::Room;
 
 pub(crate) use sandboxes::data as sandbox_data;
@@ -114,10 +114,8 @@ impl Tool {
     /// What of a call the operator leaves to the user. Nothing where the arguments are wrong: the call then says how.
     pub(crate) fn left_to_user(&self, host: &dyn Host, given: &Map<String, Value>) -> LeftToUser {
         // Most calls have nothing of it: then nothing is copied and checked a second time.
-        if !["package", "packages", "network"]
-            .iter()
-            .any(|name| given.contains_key(*name))
-        {
+        let is_plain = |name: &String| !["package", "packages", "network"].contains(&name.as_str()) && self.takes(name);
+        if given.keys().all(is_plain) {
             return LeftToUser::default();
         }
         let Ok(mut arguments) = Arguments::check(self.name, &self.fields, given.clone()) else {
@@ -244,9 +242,13 @@ fn memory_field() -> Field {
 
 /// Hosts that a new sandbox may reach.
 fn network_field(facts: &Facts) -> Field {
-    Field::new("network", Kind::Texts, json!(["api.example.com", "*.example.org"]))
-        .about("Hosts it may reach by HTTP(S) through its proxy variables; default none")
-        .hidden_if(!facts.network)
+    Field::new(
+        "network",
+        Kind::Texts(ListOf::Hosts),
+        json!(["api.example.com", "*.example.org"]),
+    )
+    .about("Hosts it may reach by HTTP(S) through its proxy variables; default none")
+    .hidden_if(!facts.network)
 }
 
 /// A whole number of at least this.

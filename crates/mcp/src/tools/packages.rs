@@ -9,7 +9,7 @@ use super::code::{wait, wait_field};
 use super::{Call, Effect, Facts, Tool, sandbox_field, seconds_field};
 use crate::answer::Answer;
 use crate::content::execution;
-use crate::schema::{Field, Kind};
+use crate::schema::{Field, Kind, ListOf};
 
 /// How long an installation may take when a call does not say, in seconds.
 const TIMEOUT_S: u64 = 120;
@@ -17,7 +17,7 @@ const TIMEOUT_S: u64 = 120;
 /// Packages that are there from the start.
 pub(super) fn packages_field(facts: &Facts) -> Field {
     let npm = facts.package_languages.iter().any(|language| language == "javascript");
-    Field::new("packages", Kind::Texts, json!(["numpy"]))
+    Field::new("packages", Kind::Texts(ListOf::Packages), json!(["numpy"]))
         .about(if npm {
             "Installed first; npm:NAME is npm's"
         } else {
@@ -45,7 +45,11 @@ pub(super) fn install_package(facts: &Facts) -> Tool {
              itself gets no network."
         ),
         fields: vec![
-            Field::new("packages", Kind::Texts, json!(["numpy", "pandas>=2,<3"])),
+            Field::new(
+                "packages",
+                Kind::Texts(ListOf::Packages),
+                json!(["numpy", "pandas>=2,<3"]),
+            ),
             Field::new("package", Kind::Text, json!("numpy")).about("The same for one"),
             Field::new("language", Kind::Choice(languages), json!(default)).default(json!(default)),
             sandbox_field(),

@@ -7,7 +7,7 @@ use sandcell_engine::FileAnswer;
 use sandcell_sandbox::{Failure, FileChunk, SandboxPath};
 use serde_json::{Value, json};
 
-use super::files::{path_field, required_path};
+use super::files::{path_field, required_path, shown_name};
 use super::{Call, Effect, Tool, count_field, sandbox_field, taken_back};
 use crate::answer::{Answer, Block, Link, notice_lines};
 use crate::content::pictures;
@@ -123,7 +123,7 @@ fn finish(target: &Target, chunk: &FileAnswer<FileChunk>, mut blocks: Vec<Block>
     }
     blocks.push(Block::Text(format!(
         "[{} in {}: {} bytes, {about}]",
-        target.path.as_str().escape_debug(),
+        shown_name(target.path.as_str()),
         chunk.sandbox_id,
         chunk.value.total
     )));
@@ -256,6 +256,11 @@ impl Page {
             self.full = true;
             return;
         }
+        if self.long > 0 {
+            let whole = whole_characters(&self.line);
+            self.long += len(&self.line) - len(whole);
+            self.line.truncate(whole.len());
+        }
         self.text.append(&mut self.line);
         self.taken += 1;
         if self.long > 0 {
@@ -271,6 +276,18 @@ impl Page {
             self.end_line();
         }
     }
+}
+
+/// A cut text without the character that it was cut in.
+fn whole_characters(cut: &[u8]) -> &[u8] {
+    let last = cut
+        .utf8_chunks()
+        .last()
+        .map(|chunk| chunk.invalid())
+        .unwrap_or_default();
+    let is_begun = std::str::from_utf8(last).is_err_and(|error| error.error_len().is_none());
+    let end = if is_begun { cut.len() - last.len() } else { cut.len() };
+    cut.get(..end).unwrap_or(cut)
 }
 
 async fn lines(target: &Target, first: FileAnswer<FileChunk>) -> Result<Answer, Failure> {
@@ -368,6 +385,30 @@ mod tests {
         );
         assert_eq!((taken, seen, full), (1, 2, true));
         assert_eq!(page(text.as_bytes(), 1, 10).0, "next\n");
+    }
+
+    #[test]
+    fn a_cut_line_ends_with_a_whole_character() {
+        for (before, c) in [
+            (19_997, "😀"),
+            (19_998, "中"),
+            (19_999, "é"),
+            (19_996, "😀"),
+            (20_000, "😀"),
+        ] {
+            let text = "x".repeat(before) + &c.repeat(10) + "\n";
+            let (first, ..) = page(text.as_bytes(), 0, u64::MAX);
+            let (shown, note) = first.split_once("... ").unwrap();
+            let kept = before + shown.matches(c).count() * c.len();
+            assert_eq!(shown.len(), kept, "{before}");
+            assert_eq!(
+                note,
+                format!("{} more bytes in this line; base64 reads them ...\n", text.len() - kept)
+            );
+        }
+        assert_eq!(whole_characters(b"a\xff"), b"a\xff");
+        assert_eq!(whole_characters(b"a\xff\xe4\xb8"), b"a\xff");
+        assert_eq!(whole_characters(b""), b"");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::{
 use crate::answer::Answer;
 use crate::content::execution;
 use crate::content::text::shorten;
-use crate::schema::{self, Field, Kind};
+use crate::schema::{self, Field, Kind, MapOf};
 use crate::time::{rfc3339, rough};
 
 /// More than any server has; larger numbers cannot be meant.
@@ -36,7 +36,7 @@ pub(super) fn create_sandbox(facts: &Facts) -> Tool {
         )
         .default(json!(1)),
         packages_field(facts),
-        Field::new("env", Kind::TextMap, json!({"MODE": "test"})).about("Environment variables"),
+        Field::new("env", Kind::TextMap(MapOf::Variables), json!({"MODE": "test"})).about("Environment variables"),
         memory_field(),
         Field::new(
             "cpus",

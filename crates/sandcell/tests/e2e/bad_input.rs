@@ -84,7 +84,6 @@ fn ids_that_are_unknown_closed_or_nonsense_answer_alike() {
         "nonsense",
         "../../etc",
         "sb",
-        "",
     ] {
         for (tool, arguments) in [
             ("execute_code", json!({"code": "1", "sandbox_id": id})),
@@ -96,7 +95,7 @@ fn ids_that_are_unknown_closed_or_nonsense_answer_alike() {
             ("reset_session_state", json!({"sandbox_id": id})),
         ] {
             let text = server.call(tool, arguments).refused("not_found");
-            if tool == "execute_code" && !id.is_empty() {
+            if tool == "execute_code" {
                 words.push(text.replace(id, "ID"));
             }
         }
@@ -115,9 +114,9 @@ fn arguments_that_are_unknown_missing_or_of_the_wrong_kind_are_named() {
         (json!({"code": "1", "timeout": 5}), "timeout"),
         (json!({"kode": "1"}), "kode"),
         (json!({}), "code"),
-        (json!({"code": 5}), "code"),
+        (json!({"code": true}), "code"),
         (json!({"code": null}), "code"),
-        (json!({"code": ["1"]}), "code"),
+        (json!({"code": [1]}), "code"),
         (json!({"code": "1", "timeout_s": "soon"}), "timeout_s"),
         (json!({"code": "1", "language": "klingon"}), "klingon"),
         (json!({"code": "1", "stdin": {"a": 1}}), "stdin"),

@@ -11,7 +11,7 @@ use crate::support::{begin, name_of, skip};
 const EXPECTED: usize = 20;
 
 /// The binary with the search path of the tests themselves, and with the toolchain that builds them.
-fn command(place: &Place, arguments: &[&str]) -> Command {
+pub(crate) fn command(place: &Place, arguments: &[&str]) -> Command {
     let mut command = place.command(arguments);
     if let Some(path) = std::env::var_os("PATH") {
         command.env("PATH", path);
@@ -24,15 +24,15 @@ fn command(place: &Place, arguments: &[&str]) -> Command {
     command
 }
 
-fn output(command: &mut Command) -> Output {
+pub(crate) fn output(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
 }
 
-fn server(place: &Place) -> Client {
+pub(crate) fn server(place: &Place) -> Client {
     Client::start(&mut command(place, &["serve"]))
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn has<F>(program: &str, here: F) -> bool {
     found
 }
 
-fn execute(server: &Client, language: &str, code: &str) -> Answer {
+pub(crate) fn execute(server: &Client, language: &str, code: &str) -> Answer {
     server.call("execute_code", json!({"language": language, "code": code}))
 }
 

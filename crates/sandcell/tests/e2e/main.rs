@@ -72,6 +72,12 @@ mod talking;
 mod service;
 // Many one after the other.
 mod soak;
+// Arguments as models really send them.
+mod real_arguments;
+// Links, odd names and cut characters.
+mod file_edges;
+// What a call prints is in its own result.
+mod own_output;
 // More output than anybody reads.
 mod output;
 // What a client sees, word for word.

@@ -534,3 +534,44 @@ fn the_end_of_a_sandbox_is_told_before_it_comes_and_a_key_finds_it_until_then() 
         status.all()
     );
 }
+
+/// Whether a cell awaits or not: what it sets is set in the next one, as in a notebook.
+#[test]
+fn context_variables_that_an_awaiting_cell_sets_stay() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    server.run(
+        "import asyncio, contextvars, decimal\nv = contextvars.ContextVar('v', default=0)\nw = contextvars.ContextVar('w', default=0)",
+    );
+    assert_eq!(server.text("await asyncio.sleep(0); v.set(1); v.get()"), "result: 1");
+    assert_eq!(server.text("v.get()"), "result: 1");
+    assert_eq!(server.text("v.set(2); v.get()"), "result: 2");
+    assert_eq!(server.text("await asyncio.sleep(0); v.get()"), "result: 2");
+    server.run("v.set(3); await asyncio.sleep(0); w.set(4); raise ValueError('x')");
+    assert_eq!(
+        server.text("v.get(), w.get()"),
+        "result: (3, 4)",
+        "also where it raised"
+    );
+    server.run("await asyncio.sleep(0); decimal.getcontext().prec = 5");
+    assert_eq!(server.text("decimal.Decimal(1) / 3"), "result: Decimal('0.33333')");
+    server.run(
+        "await asyncio.sleep(0)\nwith decimal.localcontext() as inner:\n    inner.prec = 2\n    await asyncio.sleep(0)",
+    );
+    assert_eq!(server.text("decimal.Decimal(1) / 3"), "result: Decimal('0.33333')");
+    server.run("await asyncio.sleep(0); decimal.setcontext(decimal.Context(prec=3))");
+    assert_eq!(
+        server.text("await asyncio.sleep(0); decimal.Decimal(1) / 3"),
+        "result: Decimal('0.333')"
+    );
+    let alone = "async def other():\n    v.set(9)\nawait asyncio.create_task(other()); v.get()";
+    assert_eq!(server.text(alone), "result: 3", "a task of its own changes its own");
+    assert_eq!(server.text("asyncio.run(asyncio.sleep(0, v.get()))"), "result: 3");
+    let late = server.call(
+        "execute_code",
+        json!({"code": "w.set(5); await asyncio.sleep(60)", "timeout_s": 0.5}),
+    );
+    assert_eq!(late.status(), "timeout", "{late:?}");
+    assert_eq!(server.text("w.get()"), "result: 5", "also where it was interrupted");
+}

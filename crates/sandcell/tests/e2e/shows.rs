@@ -337,3 +337,57 @@ fn a_figure_of_fifty_thousand_pixels_comes_back_small() {
     }
     assert_eq!(server.text("print(1)").trim(), "1");
 }
+
+/// Text for a browser is a link and a line for a reader, with its words and its first picture.
+#[test]
+fn a_long_page_is_a_link_and_a_line() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let png = "import zlib, struct, base64\n\
+               def chunk(kind, data): return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))\n\
+               png = b'\\x89PNG\\r\\n\\x1a\\n' + chunk(b'IHDR', struct.pack('>IIBBBBB', 8, 8, 8, 2, 0, 0, 0)) + \
+               chunk(b'IDAT', zlib.compress(b'\\0' * 200)) + chunk(b'IEND', b'')\n\
+               uri = 'data:image/png;base64,' + base64.b64encode(png).decode()\n\
+               from IPython.display import HTML, Javascript, display";
+    server.run(png);
+    let run = |code: &str| server.run(code);
+    let script = run("HTML('<script>' + 'var a=1;' * 30000 + '</script>')");
+    assert_eq!(script.output(), "result: <HTML, 240017 characters>", "{script:?}");
+    assert_eq!(script.of_kind("resource_link").count(), 1, "{script:?}");
+    let page = run("display(HTML('<style>p {}</style>' + '<p>one &amp; two</p>' * 5000))");
+    assert!(
+        page.output()
+            .starts_with("<HTML, 100019 characters> one & two one & two"),
+        "{page:?}"
+    );
+    assert!(page.output().len() < 600, "{page:?}");
+    for picture in [
+        "HTML('<img src=\"' + uri + '\">' + '<p>' * 5000)",
+        "'<link><script>' + 'frames[0] = \"' + uri[:60] + '\\\\\\n' + uri[60:] + '\"' + ';' * 5000 + '</script>'",
+    ] {
+        let answer = run(picture);
+        assert_eq!(answer.of_kind("image").count(), 1, "{picture}: {answer:?}");
+        assert!(answer.output().starts_with("result: <HTML, "), "{picture}: {answer:?}");
+        assert!(answer.output().len() < 200, "{picture}: {answer:?}");
+    }
+    let javascript = run("Javascript('var a=1;' * 3000)");
+    assert_eq!(
+        javascript.output(),
+        "result: <JavaScript, 24000 characters>",
+        "{javascript:?}"
+    );
+    let short = run("HTML('<b>short</b>')");
+    assert_eq!(short.output(), "result: <b>short</b>", "{short:?}");
+    let both = run("display({'text/html': '<p>' * 5000, 'text/plain': 'as text'}, raw=True)");
+    assert_eq!(both.output(), "as text\n", "{both:?}");
+    let chart = run(
+        "display({'application/vnd.sandcell.chart+json': {'title': 'é 中 😀'}, 'text/plain': 'a chart'}, raw=True)",
+    );
+    assert!(
+        chart.output().contains("chart: {\"title\": \"é 中 😀\"}"),
+        "as it is: {chart:?}"
+    );
+    let text = run("'<p>' * 5000");
+    assert!(text.output().len() > 10_000, "a text is a text: {:.200}", text.output());
+}

@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{Dir, FileType, OFlags, fstat};
+use rustix::fs::{Dir, FileType, OFlags, fstat, readlinkat};
 use rustix::io::Errno;
 use sandcell_sandbox::{Entry, EntryKind};
 
 use super::open::{Root, beneath, refuse_no_folder, refuse_pseudo};
-use super::{Step, errors};
+use super::{Step, errors, names};
 use crate::protocol::{ListReply, MAX_ENTRIES, WireError};
 
 /// Entries that are looked at in all.
@@ -18,6 +18,9 @@ const MAX_SCANNED: u64 = 200_000;
 
 /// Bytes of names that are kept.
 const MAX_NAMES: usize = 4 << 20;
+
+/// Bytes of links' targets that are told.
+const MAX_TARGETS: usize = 1 << 20;
 
 /// Folders that wait to be looked into.
 const MAX_PENDING: usize = 20_000;
@@ -38,6 +41,8 @@ pub(in crate::server) struct List {
     pending: Vec<(Vec<u8>, usize)>,
     kept: BTreeMap<Vec<u8>, FileType>,
     kept_bytes: usize,
+    /// Room for targets of links.
+    targets_left: usize,
     scanned: u64,
     omitted: u64,
     done: Vec<Entry>,
@@ -58,6 +63,7 @@ impl List {
             pending: Vec::new(),
             kept: BTreeMap::new(),
             kept_bytes: 0,
+            targets_left: MAX_TARGETS,
             scanned: 0,
             omitted: 0,
             done: Vec::new(),
@@ -156,6 +162,13 @@ impl List {
         Dir::new(folder).ok()
     }
 
+    /// What a link says, as long as there is room for it.
+    fn target(&mut self, link: &OwnedFd) -> Option<String> {
+        let target = readlinkat(link, "", Vec::new()).ok()?;
+        self.targets_left = self.targets_left.checked_sub(target.to_bytes().len())?;
+        Some(names::shown(target.to_bytes()))
+    }
+
     fn status(&self, path: &[u8]) -> Option<rustix::fs::Stat> {
         fstat(beneath(&self.base, path, OFlags::PATH).ok()?).ok()
     }
@@ -165,15 +178,18 @@ impl List {
         let Some((path, kind)) = self.kept.pop_first() else {
             return Ok(false);
         };
-        let Some(status) = self.status(&path) else {
+        let found = beneath(&self.base, &path, OFlags::PATH).and_then(|file| Ok((fstat(&file)?, file)));
+        let Ok((status, file)) = found else {
             return Ok(true);
         };
         let kind = match FileType::from_raw_mode(status.st_mode) {
             FileType::Unknown => kind,
             known => known,
         };
+        let target = (kind == FileType::Symlink).then(|| self.target(&file)).flatten();
         self.done.push(Entry {
-            name: String::from_utf8_lossy(&path).into_owned(),
+            name: names::shown(&path),
+            target,
             kind: match kind {
                 FileType::RegularFile => EntryKind::File,
                 FileType::Directory => EntryKind::Folder,

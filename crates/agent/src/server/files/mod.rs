@@ -5,6 +5,7 @@
 use super::errors;
 
 mod list;
+mod names;
 mod open;
 mod read;
 mod write;

@@ -7,6 +7,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs
 use rustix::io::Errno;
 
 use super::super::errors;
+use super::names;
 use crate::protocol::{ErrorCode, WireError};
 
 /// openat2 gives up when the tree changes under its feet; it is asked again this often.
@@ -52,12 +53,17 @@ impl Root {
         Ok(Self(rustix::fs::openat(CWD, path, flags, Mode::empty())?))
     }
 
-    /// Opens a path of the host. Links are followed inside the root, whatever they say.
+    /// Opens a path of the host. Links are followed inside the root, whatever they say. Where there is none of this name, it
+    /// can be one as listings show it.
     pub(super) fn resolve(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         let inside = path.trim_start_matches('/');
         let inside = if inside.is_empty() { "." } else { inside };
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        again(|| openat2(&self.0, inside, flags | OFlags::CLOEXEC, Mode::empty(), resolve))
+        let open = |name: &[u8]| again(|| openat2(&self.0, name, flags | OFlags::CLOEXEC, Mode::empty(), resolve));
+        match open(inside.as_bytes()) {
+            Err(Errno::NOENT) => names::meant(inside).map_or(Err(Errno::NOENT), |name| open(&name)),
+            result => result,
+        }
     }
 
     /// Looks at what a path names, without opening it for real.

@@ -360,6 +360,7 @@ impl Files for Inside {
                 Some(Entry {
                     name: name.strip_prefix(&below)?.to_owned(),
                     kind: EntryKind::File,
+                    target: None,
                     size: u64::try_from(bytes.len()).unwrap(),
                     modified_ms: 0,
                 })

@@ -159,6 +159,34 @@ __sandcell_state() {
   builtin umask
   builtin printf '__sandcell_given=%q\n' "$__sandcell_given"
 }
+# Where cells print, their programs behind `> >(…)` may still write when they are over: those are waited for, each once. They are
+# the children that are no jobs and have a pipe as standard input, which a new one takes a moment to have. Nothing is looked
+# at as long as the cell has started none.
+__sandcell_settle() {
+  [[ ${!} != "$__sandcell_last" ]] || return 0
+  local IFS=$' \t\n' __sandcell__pid __sandcell__open __sandcell__n=0
+  local -a __sandcell__children
+  while (( __sandcell__n++ < 100 )); do
+    __sandcell__children=("${!}")
+    [[ ! -r /proc/$$/task/$$/children ]] || builtin read -r -a __sandcell__children < "/proc/$$/task/$$/children"
+    __sandcell__open=
+    for __sandcell__pid in "${__sandcell__children[@]}"; do
+      [[ $__sandcell_known == *" $__sandcell__pid "* ]] && continue
+      (( __sandcell__n > 5 )) && [[ ! -p /proc/$__sandcell__pid/fd/0 ]] || __sandcell__open=1
+    done
+    [[ -n $__sandcell__open ]] || break
+    if (( __sandcell__n == 1 )); then __sandcell_jobs; else builtin command -p sleep 0.01; fi
+  done
+  __sandcell_known=" ${__sandcell__children[*]} "
+  __sandcell_last=${!}
+}
+# Adds the processes of jobs to those that are known.
+__sandcell_jobs() {
+  local __sandcell__line
+  while IFS= builtin read -r __sandcell__line; do
+    [[ ! $__sandcell__line =~ ^(\[[0-9]+\][-+]?)?\ *([0-9]+)\  ]] || __sandcell_known+="${BASH_REMATCH[2]} "
+  done <<< "$(builtin jobs -l)"
+}
 # A cell has come to its end; its options are kept in __sandcell_flags and are off.
 __sandcell_after() {
   builtin trap : INT
@@ -167,6 +195,7 @@ __sandcell_after() {
     __sandcell_user_exit=
     builtin eval "$__sandcell__user"
   fi
+  __sandcell_settle
   if (( __sandcell_status == 0 )); then
     __sandcell_done "$__sandcell_nonce" ok 0
   else
@@ -187,8 +216,11 @@ __sandcell_leave() {
   elif (( __sandcell__status == 0 )); then
     __sandcell__how=ok
   fi
-  SANDCELL_AGAIN="$__sandcell_in $__sandcell_out $__sandcell_nonce $__sandcell__how $__sandcell__status $__sandcell__flags" \
-    builtin exec "$BASH" --norc --noprofile -c "$BASH_EXECUTION_STRING" "$0" "$__sandcell_driver" <(__sandcell_state)
+  [[ ${!} == "$__sandcell_last" ]] || __sandcell_jobs
+  SANDCELL_AGAIN="$__sandcell_in $__sandcell_out $__sandcell_1 $__sandcell_2 ${__sandcell_known// /,} $__sandcell_nonce \
+$__sandcell__how $__sandcell__status $__sandcell__flags" \
+    builtin exec "$BASH" --norc --noprofile -c "$BASH_EXECUTION_STRING" "$0" "$__sandcell_driver" <(__sandcell_state) \
+    >&"$__sandcell_1" 2>&"$__sandcell_2"
 }
 __sandcell_interrupt() {
   __sandcell_stopped=1
@@ -215,19 +247,24 @@ __sandcell_driver=$1
 __sandcell_user_exit=
 __sandcell_stopped=
 __sandcell_flags=
+__sandcell_last=
+__sandcell_known=' '
 if [[ -z $SANDCELL_AGAIN ]]; then
   __sandcell_names
   __sandcell_given=" ${__sandcell_names[*]} OLDPWD BASH_ENV COLUMNS LINES LC_ALL "
-  exec {__sandcell_in}<&3 {__sandcell_out}>&4 3<&- 4>&-
+  exec {__sandcell_in}<&3 {__sandcell_out}>&4 3<&- 4>&- {__sandcell_1}>&1 {__sandcell_2}>&2
   __sandcell_send "{\"type\":\"ready\",\"version\":\"${BASH_VERSION%%[^0-9.]*}\",\"pid\":$$}"
 else
   builtin trap : INT
-  builtin read -r __sandcell_in __sandcell_out __sandcell_nonce __sandcell_how __sandcell_status \
+  builtin read -r __sandcell_in __sandcell_out __sandcell_1 __sandcell_2 __sandcell_known __sandcell_nonce __sandcell_how __sandcell_status \
     __sandcell_flags <<< "$SANDCELL_AGAIN"
   builtin unset SANDCELL_AGAIN
   __sandcell_from=${2##*/}
   IFS= builtin read -r -d '' -u "$__sandcell_from" __sandcell_t
   exec {__sandcell_from}<&-
   builtin eval "$__sandcell_t" 2>/dev/null
+  __sandcell_known=${__sandcell_known//,/ }
+  __sandcell_last=none
+  __sandcell_settle
   __sandcell_done "$__sandcell_nonce" "$__sandcell_how" "$__sandcell_status"
 fi

@@ -18,17 +18,24 @@
   const { from, concat, alloc } = Buffer;
   const setTimer = setTimeout;
   const setSoon = setImmediate;
+  const dropTimer = clearTimeout;
+  const dropSoon = clearImmediate;
   const resources = process.getActiveResourcesInfo.bind(process);
   const nextTick = process.nextTick.bind(process);
   const pid = process.pid;
   const kill = process.kill.bind(process);
 
   const TEXT_LIMIT = 64 << 10;
-  // What keeps a cell from being over: pending work that a program would wait for, but not servers and intervals.
-  const LASTING = new Set(["PipeWrap", "TTYWrap", "TCPServerWrap", "TCPSocketWrap", "UDPWrap", "SignalWrap",
-    "MessagePort", "FSEventWrap", "StatWatcher", "PipeServerWrap", "Worker"]);
-  // A child process may be a server, too: it is waited for only so long.
+  // What does not keep a cell from being over, although a program would wait for it. Intervals are the same.
+  const LASTING = new Set(["TTYWrap", "TCPServerWrap", "UDPWrap", "SignalWrap", "FSEventWrap", "StatWatcher", "PipeServerWrap"]);
+  // A child process or a worker may be a server, too: it is waited for only so long. Connections are often kept.
   const CHILD_MS = 10_000;
+  const WAITED_MS = { ProcessWrap: CHILD_MS, PipeWrap: CHILD_MS, MessagePort: CHILD_MS, TCPSocketWrap: 500 };
+  const DRAIN_STEP_MS = 2;
+  // What is written and not yet taken is waited for so many steps.
+  const FLUSH_STEPS_MAX = 2500;
+  // From so many timers of a cell on, those that are over are forgotten.
+  const TIMERS_KEPT = 1000;
 
   class Exit extends Error {
     constructor(code) {
@@ -37,9 +44,16 @@
     }
   }
 
-  let cell = null; // {nonce, number, finish, settled}
+  let cell = null; // {nonce, number, stop, fail, done, value, cut, wake}
   let announced = null; // the nonce of an interrupt that came before its cell
-  let intervals = 0;
+  let residue = false; // something goes on that was waited for in vain
+
+  // A pipe is written to at once and whole, as a file is: nothing that code has printed is left over when it throws or exits.
+  const outputs = [process.stdout, process.stderr];
+  for (const stream of outputs) {
+    stream._handle?.setBlocking?.(true);
+    stream.unref?.();
+  }
 
   function send(header, blobs = []) {
     if (blobs.length > 0) header.blobs = blobs.map(([mime, bytes]) => ({ mime, bytes: bytes.length }));
@@ -61,8 +75,14 @@
     }
   }
 
+  // At most so much of a text, without half of a character at the end.
+  function cut(text, most) {
+    const half = /[\uD800-\uDBFF]$/.test(text.slice(0, most)) && text.length > most;
+    return text.slice(0, half ? most - 1 : most);
+  }
+
   function clip(text) {
-    return text.length <= TEXT_LIMIT ? text : text.slice(0, TEXT_LIMIT) + `… (${text.length} characters)`;
+    return text.length <= TEXT_LIMIT ? text : cut(text, TEXT_LIMIT) + `… (${text.length} characters)`;
   }
 
   // Lone surrogates cannot be sent.
@@ -227,26 +247,69 @@
 
   const isInterrupt = (error) => error?.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED";
 
-  // What a program would wait for before it ends, by kind.
+  // What a program would wait for before it ends, by kind, and whether something is there that it is not waited for.
   function pending() {
+    const intervals = [...live].filter((timer) => timer.hasRef()).length;
     const counts = { Timeout: -intervals };
-    for (const kind of resources()) if (!LASTING.has(kind) && kind !== "Immediate") counts[kind] = (counts[kind] ?? 0) + 1;
-    return counts;
+    let lasting = intervals > 0;
+    for (const kind of resources()) {
+      if (LASTING.has(kind)) lasting = true;
+      else counts[kind] = (counts[kind] ?? 0) + 1;
+    }
+    return { counts, lasting };
   }
 
-  // Waits for what this cell has set going; what was there before it is not its matter.
+  // The same without the driver's own channel.
+  function pendingOfOthers() {
+    control.unref();
+    const found = pending();
+    control.ref();
+    return found;
+  }
+
+  // Waits for what this cell has set going; what was there before it is not its matter. Node lists most of that by kind, but
+  // neither workers nor what it compresses and encrypts: then the cell is over when the event loop has nothing to do.
   async function drain(running) {
     const began = Date.now();
-    while (!running.over) {
+    const { counts: before, lasting: lastingBefore } = running.before;
+    const olds = residue || lastingBefore || Object.values(before).some((count) => count > 0);
+    control.unref();
+    try {
       await new Promise((resolve) => setSoon(resolve));
-      const now = pending();
-      const more = Object.keys(now).filter((kind) => now[kind] > (running.before[kind] ?? 0));
-      const children = more.every((kind) => kind === "ProcessWrap");
-      if (more.length === 0 || (children && Date.now() - began > CHILD_MS)) return;
-      await new Promise((resolve) => {
-        running.wake = resolve;
-        running.own = setTimer(resolve, 2);
-      });
+      while (!running.cut) {
+        const { counts, lasting } = pending();
+        const more = Object.keys(counts).filter((kind) => counts[kind] > (before[kind] ?? 0));
+        if (more.length === 0 && (olds || lasting)) return;
+        const most = more.length === 0 ? CHILD_MS : Math.max(...more.map((kind) => WAITED_MS[kind] ?? Infinity));
+        if (Date.now() - began > most) return void (residue = true);
+        if (await step(running)) return void (residue = false);
+      }
+    } finally {
+      control.ref();
+    }
+  }
+
+  // Waits a moment; true if the event loop has nothing to do any more.
+  function step(running) {
+    return new Promise((resolve) => {
+      const idle = () => over(true);
+      const timer = setTimer(() => over(false), DRAIN_STEP_MS).unref();
+      const over = (isIdle) => {
+        running.wake = undefined;
+        dropTimer(timer);
+        process.removeListener("beforeExit", idle);
+        resolve(isIdle);
+      };
+      running.wake = () => over(false);
+      process.once("beforeExit", idle);
+    });
+  }
+
+  // Until all that was written is in the pipes. A child may have made them such as do not wait.
+  async function flush() {
+    for (const stream of outputs) while (stream.writableCorked > 0 && !stream.destroyed) stream.uncork();
+    for (let n = 0; n < FLUSH_STEPS_MAX && outputs.some((stream) => stream.writableLength > 0 && !stream.destroyed); n++) {
+      await new Promise((resolve) => setTimer(resolve, DRAIN_STEP_MS));
     }
   }
 
@@ -307,57 +370,75 @@
     return text;
   }
 
-  async function run(header, over) {
-    const running = { nonce: header.nonce, number: header.cell, over: false, before: pending() };
-    cell = running;
-    running.finish = (done) => {
-      if (running.over) return;
-      running.over = true;
-      clearTimeout(running.own);
-      running.wake?.();
-      cell = null;
-      send({ type: "done", nonce: running.nonce, ...done });
-      over();
-    };
-    running.fail = (error) => {
-      if (error instanceof Exit) return running.finish({ status: "exit", exit_code: error.exitCode });
-      if (isInterrupt(error)) return running.finish({ status: "interrupted", exit_code: 130, error: interrupted });
-      running.finish({ status: "error", exit_code: 1, error: { ...describe(error, running.number), hint: hintOf(error), class: classOf(error) } });
-    };
-    giveStdin(header.stdin);
-    if (announced === running.nonce) return running.fail({ code: "ERR_SCRIPT_EXECUTION_INTERRUPTED" });
+  // How a cell ends that this was thrown in.
+  function endOf(error, number) {
+    if (error instanceof Exit) return { status: "exit", exit_code: error.exitCode };
+    if (isInterrupt(error)) return { status: "interrupted", exit_code: 130, error: interrupted };
+    return { status: "error", exit_code: 1, error: { ...describe(error, number), hint: hintOf(error), class: classOf(error) } };
+  }
+
+  // Evaluates the code and notes its value, or how it failed.
+  async function work(running, header) {
     try {
       const result = await evaluate(header.code, running.number);
-      if (running.over) return;
       if (result.exceptionDetails) {
         const error = await valueOf(result.exceptionDetails.exception ?? result.result);
         const thrown = result.exceptionDetails.exception?.objectId && error?.name === "SyntaxError" &&
           !/\n\s+at .*cell\d+\.js/.test(error.stack ?? "");
-        if (thrown) {
-          running.finish({ status: "error", exit_code: 1, error: { ...describeSyntax(result, header.code, running.number), hint: "", class: "" } });
-          return;
-        }
-        return running.fail(error);
+        if (!thrown) return running.fail(error);
+        const syntax = { ...describeSyntax(result, header.code, running.number), hint: "", class: "" };
+        return running.stop({ status: "error", exit_code: 1, error: syntax });
       }
       let value = await valueOf(result.result);
       if (util.types.isPromise(value)) value = await value;
-      await drain(running);
-      if (running.over) return;
-      if (process.exitCode) {
-        const code = Number(process.exitCode) || 0;
-        process.exitCode = undefined;
-        return running.finish({ status: "exit", exit_code: code });
-      }
-      if (value !== undefined) {
-        const text = show(value);
-        send({ type: "result", nonce: running.nonce }, [["text/plain", from(clean(clip(text)).slice(0, TEXT_LIMIT / 2), "utf8")]]);
-      }
-      running.finish({ status: "ok", exit_code: 0 });
+      running.value = value;
     } catch (error) {
       running.fail(error);
-    } finally {
-      session.post("Runtime.releaseObjectGroup", { objectGroup: "cell" });
     }
+  }
+
+  // The value as text, if there is one. To show it may run code of its own.
+  function shown(running) {
+    if (running.value === undefined || running.cut) return null;
+    try {
+      return from(cut(clean(clip(show(running.value))), TEXT_LIMIT / 2), "utf8");
+    } catch (error) {
+      running.fail(error);
+      return null;
+    }
+  }
+
+  // An error, an exit and an interrupt end a cell as they end a program: timers that it has set do not go off any more. What
+  // else it has set going is waited for, so that what that prints is in its own result.
+  async function run(header) {
+    const running = { nonce: header.nonce, number: header.cell, done: null, cut: false, before: pendingOfOthers() };
+    cell = running;
+    const stopped = new Promise((resolve) => {
+      running.stop = (done) => {
+        if (cell !== running) return;
+        endTimers();
+        running.cut ||= done.status === "interrupted";
+        running.done ??= done;
+        running.wake?.();
+        resolve();
+      };
+    });
+    running.fail = (error) => running.stop(endOf(error, running.number));
+    giveStdin(header.stdin);
+    if (announced === running.nonce) running.fail({ code: "ERR_SCRIPT_EXECUTION_INTERRUPTED" });
+    else await Promise.race([work(running, header), stopped]);
+    await drain(running);
+    const text = shown(running);
+    await flush();
+    if (!running.done && process.exitCode) {
+      running.done = { status: "exit", exit_code: Number(process.exitCode) || 0 };
+    }
+    process.exitCode = undefined;
+    made = [];
+    cell = null;
+    if (text) send({ type: "result", nonce: running.nonce }, [["text/plain", text]]);
+    send({ type: "done", nonce: running.nonce, ...(running.done ?? { status: "ok", exit_code: 0 }) });
+    session.post("Runtime.releaseObjectGroup", { objectGroup: "cell" });
   }
 
   // ------------------------------------------------------------------ what code may do that would end the session
@@ -371,28 +452,50 @@
 
   process.on("SIGINT", () => cell?.fail({ code: "ERR_SCRIPT_EXECUTION_INTERRUPTED" }));
 
+  // The first error that nobody caught is the cell's. Others are written, as those are that come between cells.
   const astray = (error) => {
-    if (cell) return cell.fail(error);
+    if (cell && !cell.done) return cell.fail(error);
     if (!(error instanceof Exit)) writeSync(2, describe(error).traceback + "\n");
   };
   process.on("uncaughtException", astray);
   process.on("unhandledRejection", astray);
 
-  // Intervals that are not cleared would keep a program alive for ever; a cell does not wait for them.
-  const makeInterval = globalThis.setInterval;
-  const dropInterval = globalThis.clearInterval;
+  // Timers of the running cell, and all intervals: those that are not cleared would keep a program alive for ever, so a cell does
+  // not wait for them.
+  let made = [];
+  let mostMade = TIMERS_KEPT;
   const live = new Set();
-  globalThis.setInterval = function setInterval(...all) {
-    const timer = makeInterval(...all);
-    live.add(timer);
-    intervals = live.size;
-    return timer;
-  };
-  for (const name of ["clearInterval", "clearTimeout"]) {
-    globalThis[name] = (timer) => {
+
+  function endTimers() {
+    for (const timer of made) {
       live.delete(timer);
-      intervals = live.size;
-      dropInterval(timer);
+      dropTimer(timer);
+      dropSoon(timer);
+    }
+    made = [];
+  }
+
+  for (const name of ["setTimeout", "setInterval", "setImmediate"]) {
+    const make = globalThis[name];
+    const tracked = function (...all) {
+      const timer = make(...all);
+      if (name === "setInterval") live.add(timer);
+      if (cell) made.push(timer);
+      if (made.length > mostMade) {
+        made = made.filter((one) => !one._destroyed);
+        mostMade = Math.max(TIMERS_KEPT, 2 * made.length);
+      }
+      return timer;
+    };
+    Object.defineProperties(tracked, Object.getOwnPropertyDescriptors(make));
+    globalThis[name] = tracked;
+  }
+  for (const name of ["clearInterval", "clearTimeout"]) {
+    const drop = globalThis[name];
+    globalThis[name] = (timer) => {
+      drop(timer);
+      live.delete(timer);
+      if (typeof timer !== "object") for (const one of live) if (one._destroyed) live.delete(one);
     };
   }
 
@@ -429,11 +532,10 @@
   const queue = [];
   let busy = false;
 
-  async function work() {
+  async function serve() {
     if (busy) return;
     busy = true;
-    // One that was stopped from outside may never come back by itself.
-    while (queue.length > 0) await new Promise((over) => run(queue.shift(), over));
+    while (queue.length > 0) await run(queue.shift());
     busy = false;
   }
 
@@ -463,7 +565,7 @@
     const one = { name: clean(name).slice(0, 200), type: clean(type).slice(0, 200), shape: "", bytes: 0, preview: "" };
     if (typeof value === "string") {
       one.shape = String(value.length);
-      one.preview = clean(stringify(value.slice(0, 80)) + (value.length > 80 ? "…" : ""));
+      one.preview = clean(stringify(cut(value, 80)) + (value.length > 80 ? "…" : ""));
     } else if (value === null || ["number", "boolean", "bigint", "undefined"].includes(typeof value)) {
       one.preview = Object.is(value, -0) ? "-0" : String(value).slice(0, 80);
     } else if (typeof value === "object" && !util.types.isProxy(value)) {
@@ -512,7 +614,7 @@
   function take(header) {
     if (header.type === "run") {
       queue.push(header);
-      work();
+      serve();
     } else if (header.type === "interrupt") {
       announced = header.nonce;
     } else if (header.type === "variables") {

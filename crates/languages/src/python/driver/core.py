@@ -86,6 +86,7 @@ class Session:
     last = ("", "", "")  # `_`, `__` and `___`
     reserve = None  # memory that a cell cannot take: the driver needs some after it, and code to delete what fills the rest
     watched = False  # code that has taken all memory goes on with an error
+    flush_c = None  # writes what the C library has buffered, where that can be called
 
 
 session = Session()
@@ -412,7 +413,7 @@ def set_up_imports():
         ("linecache", "linecache"), ("inspect", "inspect"), ("warnings", "warnings"), ("pandas", "pandas"), ("matplotlib", "matplotlib"),
         ("plotly.basedatatypes", "plotly"), ("IPython.core.display_functions", "ipython"), ("asyncio", "asyncio"),
         ("multiprocessing.context", "multiprocessing"), ("subprocess", "subprocess"), ("tqdm.std", "tqdm"),
-        ("PIL.ImageShow", "pillow"),
+        ("PIL.ImageShow", "pillow"), ("ctypes", "ctypes"),
     ):
         when_imported(name, lambda module, action=action: getattr(part("imports"), "on_" + action)(module))
 
@@ -700,6 +701,8 @@ def finish_output():
 
 
 def flush_streams():
+    if session.flush_c is not None:
+        session.flush_c()
     now, out, err = (getattr(sys, "stdout", None), getattr(sys, "stderr", None)), streams[1], streams[2]
     for stream in (*[stream for stream in now if stream is not out and stream is not err], out, err):
         try:

@@ -7,6 +7,7 @@ import sys
 # In bytes: what is set aside while a cell runs. Loading a part of the driver and telling of an error takes some two MiB.
 RESERVE = 4 << 20
 PRIVATE = 0x22  # and of no file
+LINE_BUFFERED = 1  # `_IOLBF`
 
 
 # ---------------------------------------------------------------- site folders
@@ -137,19 +138,40 @@ def replace_fd0(fd):
 
 def run_awaitable(coroutine):
     """Top-level await: on a loop of the session's own that does not run between cells, so asyncio.run works too."""
-    task = None
+    task, contexts = None, []
+    outer = keeping_context(coroutine, contexts)
     try:
         asyncio = core.standard("asyncio")
         loop = session_loop(asyncio)
-        task = loop.create_task(coroutine)
+        task = loop.create_task(outer)
         return loop.run_until_complete(task)
     except BaseException:
         if task is None:
-            coroutine.close()
+            outer.close()
         elif not task.done():
             task.cancel()
             loop.run_until_complete(asyncio.wait({task}, timeout=1))
+        if task is None or task.done():
+            coroutine.close()  # it may not have begun
         raise
+    finally:
+        for context in contexts:
+            take_over(context)
+
+
+async def keeping_context(coroutine, contexts):
+    """A task has a context of its own: the one that it leaves is kept."""
+    try:
+        return await coroutine
+    finally:
+        contexts.append(core.standard("contextvars").copy_context())
+
+
+def take_over(context):
+    """Makes context variables what they are in this context: cells are one after the other, whether they await or not."""
+    for variable, value in context.items():
+        if variable.get(core.NOTHING) is not value:
+            variable.set(value)
 
 
 def session_loop(asyncio):
@@ -446,6 +468,17 @@ def on_tqdm(module):
     """Its monitor is a thread that never ends, and a session with threads keeps no copy of itself. What it is for (bars
     that stand still for long) is not worth that."""
     module.tqdm.monitor_interval = 0
+
+
+def on_ctypes(ctypes):
+    """What compiled code prints by the C library stands in a buffer of its own: it is written line by line, and after each cell."""
+    try:
+        library = ctypes.CDLL(None)
+        out, flush = ctypes.c_void_p.in_dll(library, "stdout"), library.fflush
+        library.setvbuf(out, None, LINE_BUFFERED, ctypes.c_size_t(0))
+    except (AttributeError, OSError, ValueError):
+        return  # a C library that has it elsewhere
+    core.session.flush_c = lambda: flush(out)
 
 
 def on_pillow(module):

@@ -8,6 +8,13 @@ import sys
 PICTURE_LIMIT = 4 << 20
 OTHER_LIMIT = 1 << 20
 TOTAL_LIMIT = 7 << 20
+# So many characters of text for a browser are shown to a reader as they are, and so many of the words in what is longer.
+MARKUP_SHOWN = 4000
+WORDS_SHOWN = 500
+MARKUP = {"text/html": "HTML", "application/javascript": "JavaScript"}
+# What of a page is no text.
+UNREAD = ("script", "style", "svg", "head")
+PNG_URI = "data:image/png;base64,"
 
 JSON = "application/json"
 METHODS = (
@@ -27,6 +34,8 @@ def bundle(value):
     """[(mime, bytes)] of a value, `text/plain` first. None if the value has shown itself. Raises what its `__repr__`
     raises, unless something else shows it."""
     if type(value) is str and not core.session.formatted:
+        if len(value) > MARKUP_SHOWN and is_page(value):
+            return checked({"text/html": value, "text/plain": value})
         return [("text/plain", core.clip(repr(value[: core.TEXT_LIMIT + 1])))]
     if type(value) is int and not core.session.formatted:
         return [("text/plain", number_text(value).encode("ascii"))]
@@ -161,6 +170,7 @@ def checked(found):
     """Bytes within the limits; what had to go is said in the text."""
     notes, ready = [], []
     total = 0
+    attempt(lambda: describe_markup(found))
     for mime, data in found.items():
         if mime == "text/plain" or data is None or not good_mime(mime):
             continue
@@ -179,6 +189,45 @@ def checked(found):
     return [("text/plain", text), *ready[:15]]
 
 
+def is_page(text):
+    """Whether a text is a page with its pictures and programs in it, as animations are."""
+    return text.lstrip()[:1] == "<" and "<script" in text and PNG_URI in text
+
+
+def describe_markup(found):
+    """Text for a browser is not for a reader: where it is long and there is no other, its words stand for it, and its picture."""
+    for mime, name in MARKUP.items():
+        data = found.get(mime)
+        if type(data) is str and len(data) > MARKUP_SHOWN and found["text/plain"] == data:
+            text = words(data) if mime == "text/html" else ""
+            more = "" if len(text) <= WORDS_SHOWN else " ..."
+            found["text/plain"] = ("<%s, %d characters> %s%s" % (name, len(data), text[:WORDS_SHOWN], more)).rstrip()
+            at = data.find(PNG_URI)
+            if at >= 0 and not any([kind.startswith("image/") for kind in found]):
+                # Programs break long texts by a backslash.
+                picture = data[at + len(PNG_URI) :].partition('"')[0].partition("'")[0]
+                found["image/png"] = picture.replace("\\\n", "")
+
+
+def words(page):
+    """The text of a page, on one line, a little more than is shown."""
+    small, found, at, size = page.lower(), [], 0, 0
+    while at < len(page) and size <= 2 * WORDS_SHOWN:
+        tag = page.find("<", at)
+        piece = page[at : tag if tag >= 0 else len(page)].split()
+        found += piece
+        size += sum([len(word) + 1 for word in piece])
+        if tag < 0:
+            break
+        for name in UNREAD:
+            if small.startswith(name, tag + 1):
+                tag = small.find("</" + name, tag)
+                break
+        end = page.find(">", tag) if tag >= 0 else -1
+        at = end + 1 if end >= 0 else len(page)
+    return core.standard("html").unescape(" ".join(found))
+
+
 def good_mime(mime):
     return type(mime) is str and 3 <= len(mime) <= 100 and "/" in mime and mime.isascii() and mime.isprintable()
 
@@ -192,9 +241,10 @@ def as_bytes(mime, data):
         return data.encode("utf-8", "backslashreplace")
     json = core.standard("json")
     try:
-        text = json.dumps(data, allow_nan=False)
+        text = json.dumps(data, allow_nan=False, ensure_ascii=False)
     except (ValueError, TypeError):
-        text = json.dumps(json.loads(json.dumps(data, default=str), parse_constant=lambda name: None))
+        plain = json.loads(json.dumps(data, default=str), parse_constant=lambda name: None)
+        text = json.dumps(plain, ensure_ascii=False)
     return text.encode("utf-8", "backslashreplace")
 
 
@@ -298,7 +348,7 @@ def altair(chart):
     """Text for a reader, the specification, a page that shows it, and a picture if vl-convert is there."""
     json = core.standard("json")
     spec = chart.to_dict()
-    text = json.dumps(spec, allow_nan=False, default=str)
+    text = json.dumps(spec, allow_nan=False, default=str, ensure_ascii=False)
     data = core.part("chartdata").of_vega(spec)
     title = data["title"] or "altair chart"
     names = ", ".join(["%s (%d points)" % (item["type"], item["total"]) for item in data["series"]])

@@ -183,7 +183,7 @@ fn execute_code(facts: &Facts) -> Tool {
                       text block is the server's own status."
             .into(),
         fields: vec![
-            Field::new("code", Kind::Text, json!("print(1)")).required(),
+            Field::new("code", Kind::Content, json!("print(1)")).required(),
             Field::new("language", Kind::Choice(facts.languages.clone()), json!(default)).default(json!(default)),
         ],
         output: None,

@@ -77,7 +77,7 @@ fn run_code(interpreters: Interpreters) -> Tool {
         name: "run_code",
         description: format!("Run Python code in the sandbox and get what it printed. {what_stays}"),
         fields: vec![
-            Field::new("code", Kind::Text, json!("print(1)")).required(),
+            Field::new("code", Kind::Content, json!("print(1)")).required(),
             seconds_field("timeout", 0.001, MAX_TIMEOUT.as_secs_f64(), 30)
                 .default(json!(TIMEOUT_S))
                 .about("Seconds"),

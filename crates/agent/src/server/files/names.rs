@@ -1,0 +1,72 @@
+//! Names that are no UTF-8, as text: such bytes are written `\xNN`.
+//!
+//! A file whose name has these characters themselves is meant first, so nothing that could be opened before is hidden.
+
+const MARK: &[u8] = b"\\x";
+/// How long one is: the mark and two digits.
+const MARKED: usize = 4;
+
+/// A name as text.
+pub(super) fn shown(name: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in name.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+    }
+    text
+}
+
+/// The name that is shown as this text, if it is not the text itself.
+pub(super) fn meant(text: &str) -> Option<Vec<u8>> {
+    let mut name = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, others)) = rest.split_first() {
+        match rest.get(..MARKED).and_then(byte) {
+            Some(byte) => {
+                name.push(byte);
+                rest = rest.get(MARKED..).unwrap_or_default();
+            }
+            None => {
+                name.push(*first);
+                rest = others;
+            }
+        }
+    }
+    (name.len() < text.len()).then_some(name)
+}
+
+/// The byte that is written so. Those of ASCII are never.
+fn byte(written: &[u8]) -> Option<u8> {
+    let digits = std::str::from_utf8(written.strip_prefix(MARK)?).ok()?;
+    let byte = u8::from_str_radix(digits, 16).ok()?;
+    (byte >= 0x80).then_some(byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_comes_back_from_its_text() {
+        for name in [
+            &b"caf\xe9.txt"[..],
+            b"\xff\xfe",
+            b"a/\xe4\xb8/b",
+            "é\\".as_bytes(),
+            b"\xf0\x9f",
+        ] {
+            let text = shown(name);
+            let back = meant(&text).unwrap_or_else(|| text.clone().into_bytes());
+            assert_eq!(back, name, "{text}");
+        }
+        assert_eq!(shown(b"caf\xe9.txt"), "caf\\xe9.txt");
+    }
+
+    #[test]
+    fn other_names_are_themselves() {
+        for text in ["plain", "é中😀", "a\\x41", "\\x", "\\xe", "\\xzz", "C:\\x"] {
+            assert_eq!(meant(text), None, "{text}");
+            assert_eq!(shown(text.as_bytes()), text);
+        }
+    }
+}
