@@ -119,9 +119,8 @@ impl reqwest::dns::Resolve for PublicNames {
             Ok(Host::Name(name)) => self.known().get(&name).cloned(),
             Ok(Host::Address(_)) | Err(_) => None,
         };
-        Box::pin(std::future::ready(found.map(sockets).ok_or_else(|| {
-            Box::from("its addresses were not checked") as Box<dyn std::error::Error + Send + Sync>
-        })))
+        let unchecked = || -> Box<dyn std::error::Error + Send + Sync> { Box::from("its addresses were not checked") };
+        Box::pin(std::future::ready(found.map(sockets).ok_or_else(unchecked)))
     }
 }
 
