@@ -93,9 +93,14 @@ pub fn is_public(address: IpAddr) -> bool {
     }
 }
 
+/// Whether an address lies on the public internet and is none of this machine's own.
+pub(crate) fn is_outside(address: IpAddr) -> bool {
+    is_public(address) && !is_own(address)
+}
+
 /// Whether an address is one of this machine's own, which may be public: behind it are services of the host. Only an
 /// own address can be bound.
-pub(crate) fn is_own(address: IpAddr) -> bool {
+fn is_own(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 

@@ -5,23 +5,20 @@
 //! and logged.
 
 use std::collections::VecDeque;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
-use crate::address::{Range, is_own, is_public};
+use crate::address::{Range, is_outside};
 use crate::counted::Counted;
 use crate::host::{Host, Pattern, Target};
+use crate::resolve::{self, Resolve, ResolveError};
 
-/// How long resolving a name may take.
-const RESOLVE: Duration = Duration::from_secs(10);
 /// How long one address may take to answer.
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long a connection waits for others to end when there are too many.
@@ -105,9 +102,6 @@ pub(crate) enum Refused {
     Unreachable(String),
 }
 
-/// Finds the addresses of a name.
-type Resolve = Arc<dyn Fn(String, u16) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> + Send + Sync>;
-
 impl EgressRules {
     /// Reads the operator's entries.
     ///
@@ -190,7 +184,7 @@ impl EgressRules {
             .private
             .iter()
             .any(|entry| matches!(entry, Private::Addresses(range) if within(range)));
-        excepted || (is_public(address) && !is_own(address))
+        excepted || is_outside(address)
     }
 
     fn pinned(&self, host: &Host) -> Vec<IpAddr> {
@@ -250,8 +244,7 @@ impl Egress {
     /// For one sandbox, with patterns that [`EgressRules::asked`] has checked.
     #[must_use]
     pub fn new(rules: Arc<EgressRules>, asked: Vec<Pattern>, name: &str) -> Arc<Self> {
-        let resolve: Resolve = Arc::new(|name, port| Box::pin(look_up(name, port)));
-        Self::resolving(rules, asked, name, resolve)
+        Self::resolving(rules, asked, name, resolve::system())
     }
 
     fn resolving(rules: Arc<EgressRules>, asked: Vec<Pattern>, name: &str, resolve: Resolve) -> Arc<Self> {
@@ -403,31 +396,16 @@ impl Egress {
         if !pinned.is_empty() {
             return Ok(pinned);
         }
-        let found = match &target.host {
-            Host::Address(address) => vec![*address],
-            Host::Name(name) => {
-                let resolving = timeout(RESOLVE, (self.resolve)(name.clone(), target.port)).await;
-                let unknown = |why: String| Refused::Unreachable(format!("{target} was not found: {why}"));
-                resolving
-                    .map_err(|_| unknown("the name server does not answer".to_owned()))?
-                    .map_err(|error| unknown(error.to_string()))?
+        let reaches = |address| self.rules.reaches(address);
+        let found = resolve::addresses(&target.host, target.port, &self.resolve, reaches).await;
+        found.map_err(|error| match error {
+            ResolveError::Unknown(why) => Refused::Unreachable(format!("{target} was not found: {why}")),
+            ResolveError::Refused(bad) => {
+                tracing::info!(sandbox = %self.name, host = %target, addresses = ?bad, "a host with no address that may be reached");
+                self.deny(target.to_string(), Why::Private)
             }
-        };
-        let found: Vec<IpAddr> = found.into_iter().map(|address| address.to_canonical()).collect();
-        let (good, bad): (Vec<IpAddr>, Vec<IpAddr>) =
-            found.into_iter().partition(|address| self.rules.reaches(*address));
-        if good.is_empty() && !bad.is_empty() {
-            tracing::info!(sandbox = %self.name, host = %target, addresses = ?bad, "a host with no address that may be reached");
-            return Err(self.deny(target.to_string(), Why::Private));
-        }
-        Ok(good)
+        })
     }
-}
-
-/// Asks the machine's resolver. The name is absolute, so that no search list makes another name of it.
-async fn look_up(name: String, port: u16) -> io::Result<Vec<IpAddr>> {
-    let found = tokio::net::lookup_host((format!("{name}."), port)).await?;
-    Ok(found.map(|address| address.ip()).collect())
 }
 
 impl std::fmt::Display for Why {

@@ -168,6 +168,43 @@ async fn tunnels_go_by_connect_and_by_socks_with_names_and_addresses() {
 }
 
 #[tokio::test]
+async fn a_tunnel_carries_every_byte_behind_its_head_and_has_no_content_of_its_own() {
+    let server = Server::start(Ipv4Addr::new(127, 0, 0, 77), "echo").await;
+    let egress = egress(&["good.example:*"], &[], LIMITS);
+    let port = server.port;
+    let head = format!("CONNECT good.example:{port} HTTP/1.1\r\nHost: good.example:{port}\r\n");
+    let inner = "GET /first HTTP/1.1\r\n\r\n";
+    for fine in [
+        "",
+        "Content-Length: 0\r\n",
+        "Expect: 100-continue\r\n",
+        "Connection: upgrade\r\nUpgrade: websocket\r\n",
+    ] {
+        let answer = say(&egress, format!("{head}{fine}\r\n{inner}").as_bytes()).await;
+        let (proxys, hosts) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(proxys.starts_with("HTTP/1.1 200 "), "{fine}: {answer}");
+        assert!(!proxys.to_lowercase().contains("content-length"), "{fine}: {answer}");
+        assert!(hosts.ends_with(inner), "{fine}: {answer}");
+    }
+    assert_eq!(server.seen(), 4);
+    for bad in [
+        "Content-Length: 1\r\n",
+        "Content-Length: 26\r\n",
+        "Content-Length: 00\r\n",
+        "Content-Length: 0\r\nContent-Length: 1\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: identity\r\n",
+        "Content-Length: 0\r\nTransfer-Encoding: chunked\r\n",
+    ] {
+        let behind = format!("5\r\nhello\r\n0\r\n\r\nGET http://good.example:{port}/hidden HTTP/1.1\r\n\r\n");
+        let answer = say(&egress, format!("{head}{bad}\r\n{behind}").as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{bad}: {answer}");
+        assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{bad}: {answer}");
+    }
+    assert_eq!(server.seen(), 4, "no connection for what is refused");
+}
+
+#[tokio::test]
 async fn nothing_gets_anywhere_by_another_name() {
     let server = Server::start(Ipv4Addr::LOCALHOST, "echo").await;
     let egress = egress(&["*", "*:*"], &["denied.example", "*.denied.example"], LIMITS);

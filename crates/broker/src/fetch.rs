@@ -1,5 +1,6 @@
 //! Fetching, with the machine's certificates, proxies and credentials, and with a bound on everything.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,7 +8,9 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use reqwest::{Certificate, Url, header};
 
+use crate::link::{Link, Page, Refusal, Route, read_origins};
 use crate::machine::{Machine, host};
+use crate::resolve::{self, PinnedNames, PublicNames, Resolve, ResolveError};
 
 const CONNECT: Duration = Duration::from_secs(10);
 /// The longest silence of a server in the middle of an answer.
@@ -20,7 +23,13 @@ const ACCEPT: &str = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.
 /// Fetches for the broker.
 #[derive(Debug)]
 pub struct Client {
-    http: reqwest::Client,
+    /// For indexes and named origins: with the machine's proxies.
+    named: reqwest::Client,
+    /// For where an index leads: directly, to addresses that were checked.
+    public: reqwest::Client,
+    public_names: Arc<PublicNames>,
+    /// Origins to which the operator lets indexes lead.
+    origins: Vec<Url>,
     machine: Machine,
 }
 
@@ -35,6 +44,15 @@ pub(crate) enum FetchError {
     Unreachable { host: String, reason: String },
     #[error("{host} sent more than {limit} bytes")]
     TooLarge { host: String, limit: u64 },
+    #[error("{host} redirects more than {REDIRECTS} times")]
+    Redirects { host: String },
+    /// An index leads to a place that is not asked.
+    #[error("{index} leads to {origin}, which {reason}")]
+    Refused {
+        index: String,
+        origin: String,
+        reason: Refusal,
+    },
 }
 
 /// An answer that has begun.
@@ -42,7 +60,7 @@ pub(crate) struct Begun {
     pub(crate) is_json: bool,
     pub(crate) length: Option<u64>,
     /// Where it came from, after redirections.
-    pub(crate) url: Url,
+    pub(crate) page: Arc<Page>,
     pub(crate) body: BoxStream<'static, Result<Bytes, FetchError>>,
 }
 
@@ -57,38 +75,53 @@ impl Begun {
     }
 }
 
+/// What a request says beside its address.
+pub(crate) struct Asks<'a> {
+    /// What is understood.
+    pub(crate) accept: &'a str,
+    /// The token for an address, if there is one.
+    pub(crate) token: &'a (dyn Fn(&Url) -> Option<String> + Sync),
+}
+
 impl Client {
-    /// With these settings.
+    /// With these settings, and with origins (`https://files.example`) to which indexes may lead wherever they lie.
     ///
     /// # Errors
-    /// A certificate or proxy cannot be used; in words.
-    pub fn new(machine: Machine) -> Result<Self, String> {
-        let mut builder = reqwest::Client::builder()
-            .user_agent(concat!("sandcell/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(CONNECT)
-            .read_timeout(SILENCE)
-            .redirect(reqwest::redirect::Policy::limited(REDIRECTS));
-        for path in &machine.certificates {
-            // A file that is not there is what a half removed tool leaves; the system's certificates are used anyway.
-            let Ok(text) = std::fs::read(path) else {
-                tracing::debug!(path = %path.display(), "a file of certificates is not there");
-                continue;
-            };
-            let found = Certificate::from_pem_bundle(&text)
-                .map_err(|error| format!("{} holds no certificates: {error}", path.display()))?;
-            builder = found
-                .into_iter()
-                .fold(builder, reqwest::ClientBuilder::add_root_certificate);
-        }
+    /// A certificate, proxy or origin cannot be used; in words.
+    pub fn new(machine: Machine, origins: &[String]) -> Result<Self, String> {
+        Self::resolving(machine, origins, resolve::system())
+    }
+
+    fn resolving(machine: Machine, origins: &[String], resolve: Resolve) -> Result<Self, String> {
+        let certificates = certificates(&machine)?;
+        let builder = || {
+            let builder = reqwest::Client::builder()
+                .user_agent(concat!("sandcell/", env!("CARGO_PKG_VERSION")))
+                .connect_timeout(CONNECT)
+                .read_timeout(SILENCE)
+                .redirect(reqwest::redirect::Policy::none());
+            certificates
+                .iter()
+                .cloned()
+                .fold(builder, reqwest::ClientBuilder::add_root_certificate)
+        };
+        let mut named = builder().dns_resolver(Arc::new(PinnedNames::default()));
         if let Some(proxy) = &machine.proxy {
             let proxy =
                 reqwest::Proxy::all(proxy).map_err(|_| "the proxy of pip's settings is no address".to_owned())?;
-            builder = builder.proxy(proxy);
+            named = named.proxy(proxy);
         }
-        let http = builder
-            .build()
-            .map_err(|error| format!("no HTTP client could be made: {}", without_address(error)))?;
-        Ok(Self { http, machine })
+        let public_names = Arc::new(PublicNames::new(resolve));
+        // A proxy would resolve names itself, and could reach what lies behind it.
+        let public = builder().no_proxy().dns_resolver(Arc::clone(&public_names));
+        let unusable = |error| format!("no HTTP client could be made: {}", without_address(error));
+        Ok(Self {
+            named: named.build().map_err(unusable)?,
+            public: public.build().map_err(unusable)?,
+            public_names,
+            origins: read_origins(origins)?,
+            machine,
+        })
     }
 
     /// The settings.
@@ -98,75 +131,131 @@ impl Client {
     }
 
     /// Begins to fetch. The body ends with an error when it has more than `limit` bytes.
-    pub(crate) async fn begin(&self, url: &Url, limit: u64) -> Result<Begun, FetchError> {
-        self.begin_as(url, limit, ACCEPT, None).await
+    pub(crate) async fn begin(&self, link: &Link, limit: u64) -> Result<Begun, FetchError> {
+        let asks = Asks {
+            accept: ACCEPT,
+            token: &|_| None,
+        };
+        self.begin_as(link, limit, &asks).await
     }
 
-    /// The same for what is not an index of Python: what is understood, and a token.
-    pub(crate) async fn begin_as(
-        &self,
-        url: &Url,
-        limit: u64,
-        accept: &str,
-        token: Option<&str>,
-    ) -> Result<Begun, FetchError> {
-        let login = self.machine.login(url);
-        let mut bare = url.clone();
-        let _ = bare.set_username("");
-        let _ = bare.set_password(None);
-        let mut request = self.http.get(bare).header(header::ACCEPT, accept);
-        if let Some(token) = token {
-            request = request.bearer_auth(token);
-        } else if let Some((name, password)) = login {
-            request = request.basic_auth(name, Some(password));
-        }
-        let host = host(url);
-        let answer = request.send().await.map_err(|error| FetchError::Unreachable {
-            host: host.clone(),
-            reason: without_address(error),
-        })?;
-        match answer.status().as_u16() {
-            200 => {}
-            404 | 410 => return Err(FetchError::Absent { host }),
-            status => return Err(FetchError::Status { host, status }),
-        }
-        let length = answer.content_length();
-        if length.is_some_and(|length| length > limit) {
-            return Err(FetchError::TooLarge { host, limit });
-        }
-        let kind = answer
-            .headers()
-            .get(header::CONTENT_TYPE)
-            .and_then(|kind| kind.to_str().ok());
-        let is_json = kind.is_some_and(|kind| kind.contains("json"));
-        let url = answer.url().clone();
-        let mut left = limit;
-        let body = answer.bytes_stream().map(move |part| {
-            let part = part.map_err(|error| FetchError::Unreachable {
-                host: host.clone(),
-                reason: without_address(error),
+    /// The same for what is not an index of Python. Each redirection is looked at like a link of a page.
+    pub(crate) async fn begin_as(&self, link: &Link, limit: u64, asks: &Asks<'_>) -> Result<Begun, FetchError> {
+        let mut link = link.clone();
+        for _ in 0..=REDIRECTS {
+            let answer = self.ask(&link, asks).await?;
+            if !matches!(answer.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+                return begun(answer, &link, limit);
+            }
+            let to = answer.headers().get(header::LOCATION).and_then(|to| to.to_str().ok());
+            let to = to.and_then(|to| link.url().join(to).ok());
+            let to = to.ok_or_else(|| FetchError::Unreachable {
+                host: host(link.url()),
+                reason: "it redirects to no address".to_owned(),
             })?;
-            let size = u64::try_from(part.len()).unwrap_or(u64::MAX);
-            left = left.checked_sub(size).ok_or_else(|| FetchError::TooLarge {
-                host: host.clone(),
-                limit,
-            })?;
-            Ok(part)
-        });
-        Ok(Begun {
-            is_json,
-            length,
-            url,
-            body: body.boxed(),
+            link = link.followed().link(to);
+        }
+        Err(FetchError::Redirects {
+            host: link.index_host(),
         })
     }
 
-    /// Fetches all of it.
-    pub(crate) async fn whole(&self, url: &Url, limit: u64) -> Result<(Vec<u8>, bool, Url), FetchError> {
-        let begun = self.begin(url, limit).await?;
-        let (is_json, from) = (begun.is_json, begun.url.clone());
-        Ok((begun.all().await?, is_json, from))
+    /// Sends one request, if the link may be followed.
+    async fn ask(&self, link: &Link, asks: &Asks<'_>) -> Result<reqwest::Response, FetchError> {
+        let refused = |reason| FetchError::Refused {
+            index: link.index_host(),
+            origin: link.origin(),
+            reason,
+        };
+        let unreachable = |reason: String| FetchError::Unreachable {
+            host: host(link.url()),
+            reason,
+        };
+        let mut bare = link.url().clone();
+        let _ = bare.set_username("");
+        let _ = bare.set_password(None);
+        let request = match link.route(&self.origins).map_err(refused)? {
+            Route::Named => {
+                let request = self.named.get(bare);
+                match ((asks.token)(link.url()), self.machine.login(link.url())) {
+                    (Some(token), _) => request.bearer_auth(token),
+                    (None, Some((name, password))) => request.basic_auth(name, Some(password)),
+                    (None, None) => request,
+                }
+            }
+            Route::Public(target) => {
+                let checked = self.public_names.check(&target.host, target.port).await;
+                checked.map_err(|error| match error {
+                    ResolveError::Refused(_) => refused(Refusal::Private),
+                    ResolveError::Unknown(why) => unreachable(why),
+                })?;
+                self.public.get(bare)
+            }
+        };
+        let answer = request.header(header::ACCEPT, asks.accept).send().await;
+        answer.map_err(|error| unreachable(without_address(error)))
     }
+
+    /// Fetches all of it.
+    pub(crate) async fn whole(&self, link: &Link, limit: u64) -> Result<(Vec<u8>, bool, Arc<Page>), FetchError> {
+        let begun = self.begin(link, limit).await?;
+        let (is_json, page) = (begun.is_json, Arc::clone(&begun.page));
+        Ok((begun.all().await?, is_json, page))
+    }
+}
+
+/// The certificates of the machine's settings.
+fn certificates(machine: &Machine) -> Result<Vec<Certificate>, String> {
+    let mut all = Vec::new();
+    for path in &machine.certificates {
+        // A file that is not there is what a half removed tool leaves; the system's certificates are used anyway.
+        let Ok(text) = std::fs::read(path) else {
+            tracing::debug!(path = %path.display(), "a file of certificates is not there");
+            continue;
+        };
+        let found = Certificate::from_pem_bundle(&text)
+            .map_err(|error| format!("{} holds no certificates: {error}", path.display()))?;
+        all.extend(found);
+    }
+    Ok(all)
+}
+
+/// The answer as it is handed on, its body bounded.
+fn begun(answer: reqwest::Response, link: &Link, limit: u64) -> Result<Begun, FetchError> {
+    let host = host(link.url());
+    match answer.status().as_u16() {
+        200 => {}
+        404 | 410 => return Err(FetchError::Absent { host }),
+        status => return Err(FetchError::Status { host, status }),
+    }
+    let length = answer.content_length();
+    if length.is_some_and(|length| length > limit) {
+        return Err(FetchError::TooLarge { host, limit });
+    }
+    let kind = answer
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok());
+    let is_json = kind.is_some_and(|kind| kind.contains("json"));
+    let mut left = limit;
+    let body = answer.bytes_stream().map(move |part| {
+        let part = part.map_err(|error| FetchError::Unreachable {
+            host: host.clone(),
+            reason: without_address(error),
+        })?;
+        let size = u64::try_from(part.len()).unwrap_or(u64::MAX);
+        left = left.checked_sub(size).ok_or_else(|| FetchError::TooLarge {
+            host: host.clone(),
+            limit,
+        })?;
+        Ok(part)
+    });
+    Ok(Begun {
+        is_json,
+        length,
+        page: link.followed(),
+        body: body.boxed(),
+    })
 }
 
 /// An error with its causes and without the address.
@@ -180,3 +269,7 @@ fn without_address(error: reqwest::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+#[path = "fetch_tests.rs"]
+mod tests;

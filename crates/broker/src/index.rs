@@ -21,6 +21,7 @@ use reqwest::Url;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::fetch::{Client, FetchError};
+use crate::link::Link;
 use crate::simple::{self, File, normalised};
 
 /// The most that one page of an index may have.
@@ -71,6 +72,21 @@ pub struct Trouble {
     pub too_new: Vec<String>,
     /// Failures of indexes, in words.
     pub failures: Vec<String>,
+    /// Links and redirections of indexes that were not followed, in words.
+    pub refused: Vec<String>,
+}
+
+impl Trouble {
+    /// Writes down why something was not fetched.
+    pub(crate) fn note(&mut self, error: &FetchError, text: String) {
+        let list = match error {
+            FetchError::Refused { .. } => &mut self.refused,
+            _ => &mut self.failures,
+        };
+        if list.len() < TROUBLE_MAX && !list.contains(&text) {
+            list.push(text);
+        }
+    }
 }
 
 /// The index of one installation.
@@ -93,7 +109,7 @@ struct State {
 /// Where a file that was named comes from.
 #[derive(Debug, Clone)]
 enum Source {
-    Remote { url: Url, filename: String },
+    Remote { link: Link, filename: String },
     Local { path: PathBuf, filename: String },
 }
 
@@ -155,6 +171,11 @@ impl Index {
         }
     }
 
+    fn failed_to_fetch(&self, error: &FetchError, text: String) {
+        tracing::info!("package index: {text}");
+        self.state().trouble.note(error, text);
+    }
+
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return plain(StatusCode::METHOD_NOT_ALLOWED, "only GET");
@@ -198,7 +219,7 @@ impl Index {
             }
             Err(error) => {
                 let text = error.to_string();
-                self.failure(text.clone());
+                self.failed_to_fetch(&error, text.clone());
                 // Not a status that installers try again for minutes.
                 plain(StatusCode::FORBIDDEN, &text)
             }
@@ -215,15 +236,16 @@ impl Index {
             if let Ok(mut path) = page.path_segments_mut() {
                 path.pop_if_empty().push(name).push("");
             }
-            match self.client.whole(&page, PAGE_MAX).await {
+            match self.client.whole(&Link::of_index(page.clone()), PAGE_MAX).await {
                 Ok((body, is_json, from)) => {
-                    let found = simple::parse(&body, is_json, &from).map_err(|reason| FetchError::Unreachable {
-                        host: crate::machine::host(&page),
-                        reason,
-                    })?;
+                    let found =
+                        simple::parse(&body, is_json, from.url()).map_err(|reason| FetchError::Unreachable {
+                            host: crate::machine::host(&page),
+                            reason,
+                        })?;
                     files.extend(found.into_iter().map(|file| {
                         let source = Url::parse(&file.url).ok().map(|url| Source::Remote {
-                            url,
+                            link: from.link(url),
                             filename: file.filename.clone(),
                         });
                         (file, source)
@@ -332,12 +354,13 @@ impl Index {
         }
         let limit = if metadata { METADATA_MAX } else { self.rules.file_max };
         let body = match source {
-            Source::Remote { mut url, .. } => {
+            Source::Remote { mut link, .. } => {
                 if metadata {
-                    url.set_path(&format!("{}.metadata", url.path()));
+                    let path = format!("{}.metadata", link.url().path());
+                    link = link.with_path(&path);
                 }
                 self.client
-                    .begin(&url, limit)
+                    .begin(&link, limit)
                     .await
                     .map(|begun| (begun.length, begun.body))
             }
@@ -348,7 +371,7 @@ impl Index {
             Err(error) => {
                 // Metadata that is not there alone is looked for in the file itself.
                 if !metadata {
-                    self.failure(format!("{name}: {error}"));
+                    self.failed_to_fetch(&error, format!("{name}: {error}"));
                 }
                 plain(StatusCode::NOT_FOUND, &error.to_string())
             }

@@ -14,9 +14,11 @@ mod egress;
 mod fetch;
 mod host;
 mod index;
+mod link;
 mod machine;
 mod npm;
 mod proxy;
+mod resolve;
 mod simple;
 mod socks;
 

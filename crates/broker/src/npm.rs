@@ -17,8 +17,9 @@ use reqwest::Url;
 use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::fetch::{Client, FetchError};
+use crate::fetch::{Asks, Client, FetchError};
 use crate::index::{Body, Rules, Trouble, plain, streamed, whole};
+use crate::link::{Link, Page};
 
 /// Where packages come from when nothing else is set.
 const PUBLIC: &str = "https://registry.npmjs.org/";
@@ -168,7 +169,7 @@ pub struct NpmIndex {
 #[derive(Debug, Default)]
 struct State {
     /// Archives that were named: where they are, and the file's name.
-    files: Vec<(Url, String)>,
+    files: Vec<(Link, String)>,
     asked: usize,
     trouble: Trouble,
 }
@@ -215,6 +216,11 @@ impl NpmIndex {
         note(&mut self.state().trouble.failures, text);
     }
 
+    fn failed_to_fetch(&self, error: &FetchError, text: String) {
+        tracing::info!("npm registry: {text}");
+        self.state().trouble.note(error, text);
+    }
+
     async fn answer(self: Arc<Self>, request: Request<Incoming>, port: u16) -> Response<Body> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return plain(StatusCode::METHOD_NOT_ALLOWED, "only GET");
@@ -240,7 +246,7 @@ impl NpmIndex {
             }
             Err(error) => {
                 let text = error.to_string();
-                self.failure(text.clone());
+                self.failed_to_fetch(&error, text.clone());
                 plain(StatusCode::FORBIDDEN, &text)
             }
         }
@@ -262,12 +268,12 @@ impl NpmIndex {
         }
         self.state().asked += 1;
         let accept = if self.rules.newest.is_some() { LONG } else { SHORT };
-        let begun = self.client.begin_as(&url, PAGE_MAX, accept, self.machine.token(&url));
-        let (body, from) = {
-            let begun = begun.await?;
-            let from = begun.url.clone();
-            (begun.all().await?, from)
-        };
+        let link = Link::of_index(url.clone());
+        let token = |url: &Url| self.machine.token(url).map(str::to_owned);
+        let asks = Asks { accept, token: &token };
+        let begun = self.client.begin_as(&link, PAGE_MAX, &asks).await?;
+        let from = Arc::clone(&begun.page);
+        let body = begun.all().await?;
         let page: Value =
             serde_json::from_slice(&body).map_err(|_| bad("what it says is not the JSON of a package"))?;
         let versions = page.get("versions").and_then(Value::as_object);
@@ -303,9 +309,9 @@ impl NpmIndex {
     }
 
     /// A version as we say it: what an installer needs, and an address of ours.
-    fn version(&self, name: &str, version: &str, says: &Value, from: &Url, port: u16) -> Option<Value> {
+    fn version(&self, name: &str, version: &str, says: &Value, from: &Arc<Page>, port: u16) -> Option<Value> {
         let dist = says.get("dist")?;
-        let tarball = from.join(dist.get("tarball")?.as_str()?).ok()?;
+        let tarball = from.url().join(dist.get("tarball")?.as_str()?).ok()?;
         if !matches!(tarball.scheme(), "http" | "https") {
             return None;
         }
@@ -315,7 +321,7 @@ impl NpmIndex {
         );
         let number = {
             let mut state = self.state();
-            state.files.push((tarball, file.clone()));
+            state.files.push((from.link(tarball), file.clone()));
             state.files.len() - 1
         };
         let mut ours: Map<String, Value> = NEEDED
@@ -342,18 +348,19 @@ impl NpmIndex {
             .ok()
             .and_then(|number: usize| self.state().files.get(number).cloned())
             .filter(|(_, file)| file == name);
-        let Some((url, _)) = found else {
+        let Some((link, _)) = found else {
             return plain(StatusCode::NOT_FOUND, "no such file was named");
         };
-        let token = self.machine.token(&url).map(str::to_owned);
-        let begun = self
-            .client
-            .begin_as(&url, self.rules.file_max, "*/*", token.as_deref())
-            .await;
+        let token = |url: &Url| self.machine.token(url).map(str::to_owned);
+        let asks = Asks {
+            accept: "*/*",
+            token: &token,
+        };
+        let begun = self.client.begin_as(&link, self.rules.file_max, &asks).await;
         let begun = match begun {
             Ok(begun) => begun,
             Err(error) => {
-                self.failure(format!("{name}: {error}"));
+                self.failed_to_fetch(&error, format!("{name}: {error}"));
                 return plain(StatusCode::FORBIDDEN, &error.to_string());
             }
         };

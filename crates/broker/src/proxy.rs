@@ -173,6 +173,16 @@ fn of_the_message(headers: &HeaderMap) -> HeaderMap {
 }
 
 async fn connect(egress: Arc<Egress>, request: Request<Incoming>, place: Arc<OwnedSemaphorePermit>) -> Response<Body> {
+    if announces_content(request.headers()) {
+        // Where the tunnel's bytes begin would be anybody's guess, so nothing after this head is read.
+        let mut answer = plain(
+            StatusCode::BAD_REQUEST,
+            "CONNECT has no content: leave its length and encoding out",
+        );
+        let close = HeaderValue::from_static("close");
+        answer.headers_mut().insert(header::CONNECTION, close);
+        return answer;
+    }
     let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
     let connected = match egress.read(authority.as_deref().unwrap_or_default(), None) {
         Ok(target) => egress.connect(&target).await,
@@ -193,6 +203,12 @@ async fn connect(egress: Arc<Egress>, request: Request<Incoming>, place: Arc<Own
     });
     tokio::spawn(tunnel);
     Response::new(whole(""))
+}
+
+/// Whether a head announces content. Some clients write a length of 0 into a CONNECT, which is none.
+fn announces_content(headers: &HeaderMap) -> bool {
+    let lengths = headers.get_all(header::CONTENT_LENGTH);
+    headers.contains_key(header::TRANSFER_ENCODING) || lengths.iter().any(|length| length != "0")
 }
 
 /// The answer to what is not allowed or not there. Where a client only shows the reason, that says it too.

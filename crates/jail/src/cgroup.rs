@@ -491,12 +491,6 @@ impl Group {
         self.memory_limit
     }
 
-    /// Whole cores that it may use.
-    pub(crate) fn cores(&self) -> u64 {
-        let milli = self.limited.as_ref().map_or(1000, |limits| limits.cpu_milli);
-        u64::from(milli.div_ceil(1000))
-    }
-
     /// The processes in it, as this process sees them.
     #[must_use]
     pub fn pids(&self) -> Vec<rustix::process::Pid> {

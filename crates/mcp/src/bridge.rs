@@ -15,10 +15,12 @@ use reqwest::{Response, StatusCode, Url};
 use sandcell_sandbox::Failure;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::limits::{GRACE_AFTER_EOF, MESSAGE_BYTES, REQUESTS_IN_FLIGHT};
+use crate::limits::{CONTROL_REQUESTS, GRACE_AFTER_EOF, MESSAGE_BYTES, REQUESTS_IN_FLIGHT};
+use crate::priority::Priority;
+use crate::stdio::transport::BUSY;
 
 /// Bytes of one message of the server.
 const ANSWER_BYTES: usize = 64 << 20;
@@ -101,16 +103,26 @@ pub(crate) async fn bridge(
     out: impl AsyncWrite + Unpin + Send + 'static,
 ) -> Result<(), BridgeError> {
     let bridge = Arc::new(Bridge::new(to, token, wake, out)?);
-    let places = Arc::new(Semaphore::new(REQUESTS_IN_FLIGHT));
+    let places = Arc::new(Semaphore::new(REQUESTS_IN_FLIGHT + CONTROL_REQUESTS));
     let left = CancellationToken::new();
     let ended = bridge.pass_on(input, &places, &left).await;
     // As on a server of one's own: what was asked may still be answered for a moment.
-    let all = u32::try_from(REQUESTS_IN_FLIGHT).unwrap_or(u32::MAX);
+    let all = u32::try_from(REQUESTS_IN_FLIGHT + CONTROL_REQUESTS).unwrap_or(u32::MAX);
     let _rest = tokio::time::timeout(GRACE_AFTER_EOF, places.acquire_many(all)).await;
     left.cancel();
     // Whatever the end was like, a session that is not ended would keep its place until it is idle for long.
     let _gone = tokio::time::timeout(FAREWELL, bridge.leave()).await;
     ended
+}
+
+/// A place for a request, if there is one. Reading must not wait for one: what would free it could come next.
+fn place(places: &Arc<Semaphore>, priority: Priority) -> Option<OwnedSemaphorePermit> {
+    let kept_free = match priority {
+        Priority::Ordinary => CONTROL_REQUESTS,
+        Priority::Control => 0,
+    };
+    let is_free = places.available_permits() > kept_free;
+    is_free.then(|| Arc::clone(places).try_acquire_owned().ok()).flatten()
 }
 
 impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
@@ -222,8 +234,10 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Bridge<W> {
                 self.deliver(&message, left).await?;
                 continue;
             }
-            let Ok(place) = Arc::clone(places).acquire_owned().await else {
-                return Ok(());
+            let Some(place) = place(places, Priority::of_json(&message, line.len())) else {
+                let id = message.get("id").unwrap_or(&Value::Null);
+                self.say(&busy(id)).await?;
+                continue;
             };
             let (bridge, left) = (Arc::clone(self), left.clone());
             tokio::spawn(async move {
@@ -492,6 +506,15 @@ impl Trouble {
 
 fn method(message: &Value) -> Option<&str> {
     message.get("method")?.as_str()
+}
+
+fn busy(id: &Value) -> Value {
+    let (message, remedy) = (
+        format!("{REQUESTS_IN_FLIGHT} requests are being answered"),
+        "wait for some of them",
+    );
+    let data = json!({"code": "busy", "message": message, "remedy": remedy});
+    json!({"jsonrpc": "2.0", "id": id, "error": {"code": BUSY, "message": format!("busy: {message} ({remedy})"), "data": data}})
 }
 
 fn failure(id: &Value, code: i32, message: &str, remedy: &str) -> Value {

@@ -20,6 +20,7 @@ mod http;
 mod instructions;
 mod limits;
 mod log;
+mod priority;
 mod prompts;
 mod resources;
 mod schema;

@@ -15,6 +15,8 @@ pub(crate) const PLAIN_MESSAGE_BYTES: usize = 256 << 10;
 pub(crate) const ABOUT_BYTES: usize = 16 << 10;
 /// Requests of one connection that are worked on at once; more are refused.
 pub(crate) const REQUESTS_IN_FLIGHT: usize = 256;
+/// Requests beyond that which end something or tell how it stands ([`Priority::Control`](crate::priority::Priority)).
+pub(crate) const CONTROL_REQUESTS: usize = 64;
 /// Answers that may wait for a client which does not read, before the server stops reading from it.
 pub(crate) const UNWRITTEN_ANSWERS: usize = 16;
 /// Bytes of large answers (files, resources, pictures) that exist at once on one connection, made or being made.

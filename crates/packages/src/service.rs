@@ -33,7 +33,7 @@ pub struct Config {
     pub python_version: String,
     /// The container image that it is of; none: this machine's own.
     pub image: Option<String>,
-    /// How much an installation may take.
+    /// How much an installation may take, and from where.
     pub bounds: Bounds,
     /// uv, where it was found.
     pub uv: Option<PathBuf>,
@@ -43,7 +43,7 @@ pub struct Config {
     pub variable: fn(&str) -> Option<String>,
 }
 
-/// How much an installation may take.
+/// How much an installation may take, and from where.
 #[derive(Debug, Clone)]
 pub struct Bounds {
     /// What one installation may use.
@@ -54,6 +54,17 @@ pub struct Bounds {
     pub total_max: u64,
     /// How much is kept.
     pub kept_max: KeptMax,
+    /// Origins (`https://files.example`) to which indexes may lead wherever they lie.
+    pub origins: Vec<String>,
+}
+
+/// The failure for a link or redirection of an index that was not followed.
+pub(crate) fn led_astray(what: &str, reason: &str) -> Failure {
+    Failure::new(
+        Code::NetworkDenied,
+        format!("the {what} leads where nothing is fetched from: {reason}"),
+        "choose another package; if the index is meant to lead there, ask the operator to name that origin in packages.origins of the settings",
+    )
 }
 
 impl std::fmt::Debug for Config {
@@ -162,7 +173,7 @@ impl PythonPackages {
             )
         };
         let machine = Machine::read(&self.config.variable).map_err(|error| unusable(error.to_string()))?;
-        let client = Client::new(machine).map_err(unusable)?;
+        let client = Client::new(machine, &self.config.bounds.origins).map_err(unusable)?;
         let policy = self.config.policy.clone();
         let newest = policy.min_age.map(|age| rfc3339(SystemTime::now() - age));
         let rules = Rules {
@@ -286,11 +297,14 @@ impl PythonPackages {
         if failure.code != Code::PackageFailed {
             return failure;
         }
+        if let Some(reason) = trouble.refused.first() {
+            return led_astray("package index", reason);
+        }
         if let Some(reason) = trouble.failures.first() {
             return Failure::new(
                 Code::PackageFailed,
                 format!("the package index could not be used: {reason}"),
-                "try again later; if it stays, the operator can check the machine's index settings (pip.conf, uv.toml, PIP_INDEX_URL, proxies)",
+                "try again later; if it stays, the operator can check the machine's index settings (pip.conf, uv.toml, PIP_INDEX_URL, proxies), and name origins in packages.origins to which the index leads and only a proxy does",
             );
         }
         let asked = |name: &&String| specs.iter().any(|spec| spec.name == **name);

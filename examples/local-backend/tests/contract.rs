@@ -45,7 +45,7 @@ fn main() {
         ("too_much_memory_is_refused_or_ended_and_counted", nobody_holds),
         ("usage_counts_what_runs", nobody_holds),
     ];
-    contract::run("local", &without, || async {
+    contract::run("local", &without, Vec::new(), || async {
         let backend: Arc<dyn Backend> = LocalBackend::start(Level::None).unwrap();
         backend
     });

@@ -457,11 +457,7 @@ impl NativeBackend {
             Ok(Answer::Made(folder)) => folder,
             Ok(Answer::Failed(error)) => return Err(self.machine.step_failed(error)),
             Ok(Answer::LauncherLost) => return Ok(None),
-            Err(_) => {
-                return Err(Self::unavailable(format!(
-                    "no sandbox was ready within {CREATE_DEADLINE:?}"
-                )));
-            }
+            Err(_) => return Err(report::overdue(CREATE_DEADLINE)),
         };
         fails(Site::Connect, "connect to the sandbox's agent")?;
         let (reader, writer) = ours.into_split();

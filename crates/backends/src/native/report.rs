@@ -1,5 +1,7 @@
 //! What this machine gives, layer by layer, in words: why something is missing and what mends it.
 
+use std::time::Duration;
+
 use sandcell_jail::outer::nearest_process_limit;
 use sandcell_jail::plan::LAYERS;
 use sandcell_jail::process_level;
@@ -274,6 +276,18 @@ fn process_limit() -> Cause {
     }
 }
 
+/// A sandbox that was not ready in time. The back end works, and the machine has more to do than it can.
+pub(super) fn overdue(deadline: Duration) -> SandboxError {
+    SandboxError::Refused(Box::new(Failure::new(
+        Code::Busy,
+        format!(
+            "no sandbox was ready within {} s: the machine is overloaded",
+            deadline.as_secs()
+        ),
+        "call again in a few seconds, with fewer calls at once",
+    )))
+}
+
 /// A step of the launcher's or a sandbox's set-up that failed, with its cause as far as this host tells it.
 pub(super) fn step_failed(error: StepError) -> SandboxError {
     no_process(Some(error.errno)).unwrap_or_else(|| refusal(error, &Facts::read()))
@@ -345,6 +359,13 @@ mod tests {
 
     fn isolation_of(machine: &Report) -> Isolation {
         isolation(machine, &layers(machine, &Facts::default()))
+    }
+
+    #[test]
+    fn a_machine_that_is_overloaded_is_no_missing_back_end() {
+        let failure = Failure::from(overdue(Duration::from_secs(20)));
+        assert_eq!(failure.code, Code::Busy);
+        assert!(failure.message.contains("within 20 s"), "{failure}");
     }
 
     #[test]

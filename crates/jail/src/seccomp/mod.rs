@@ -95,7 +95,10 @@ const UNCHARGED: [(i64, Action); 8] = [
 /// Memory that is shared without a file stays as long as one page of it is mapped somewhere, and no page need be: what
 /// there is of it cannot be seen from outside.
 const NO_SHARED_ANONYMOUS: Action = Action::AllowIf {
-    any: &[&[is(3, MAP_ANONYMOUS, 0)], &[is(3, MAP_TYPE, MAP_PRIVATE)]],
+    any: &[
+        &[is(3, MAP_ANONYMOUS | MAP_HUGETLB, 0)],
+        &[is(3, MAP_TYPE | MAP_HUGETLB, MAP_PRIVATE)],
+    ],
     errno: libc::EPERM,
 };
 
@@ -115,6 +118,7 @@ const F_SETPIPE_SZ: u64 = 1031;
 const USUAL_PIPE: u64 = 64 << 10;
 const USUAL_PIPE_BITS: u64 = USUAL_PIPE - 1;
 const MAP_ANONYMOUS: u64 = 0x20;
+const MAP_HUGETLB: u64 = 0x4_0000;
 const MAP_TYPE: u64 = 0x0f;
 const MAP_PRIVATE: u64 = 0x02;
 const SOL_SOCKET: u64 = 1;

@@ -41,16 +41,6 @@ pub(super) fn descriptors(pid: Pid) -> u64 {
     u64::try_from(listed).unwrap_or(u64::MAX)
 }
 
-/// Those of a sandbox's processes that are worth a close look at each descriptor: a sandbox that has more than it may is ended at the
-/// next look anyway.
-pub(super) fn within_part(pids: Vec<Pid>) -> impl Iterator<Item = Pid> {
-    let mut sum = 0;
-    pids.into_iter().take_while(move |pid| {
-        sum += descriptors(*pid);
-        sum <= most()
-    })
-}
-
 impl Record {
     /// [`Self::end_for_files`] of a sandbox without a control group. To look at many descriptors closely takes long, so that is put off
     /// then.

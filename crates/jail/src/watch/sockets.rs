@@ -299,7 +299,7 @@ fn unaccepted(text: &str) -> u64 {
 }
 
 /// A report of the network namespace that a process is in.
-fn net(pid: Pid, name: &str) -> String {
+pub(super) fn net(pid: Pid, name: &str) -> String {
     small_file(&format!("{}/proc/{}/net/{name}", place::host(), pid.as_raw_nonzero()))
 }
 

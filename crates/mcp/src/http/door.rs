@@ -32,11 +32,12 @@ use super::names::{Names, only};
 use super::page::{self, Page};
 use super::refusal::Refusal;
 use super::sessions::Use;
-use super::tenants::{INCOMING_UNITS, Tenant, Tenants, UNIT};
+use super::tenants::{INCOMING_UNITS, Place, Tenant, Tenants, UNIT};
 use crate::auth::oauth::WELL_KNOWN;
 use crate::auth::{Admission, Denied, Gate, TokenUse};
 use crate::host::Host;
-use crate::limits::MESSAGE_BYTES;
+use crate::limits::{ABOUT_BYTES, MESSAGE_BYTES};
+use crate::priority::Priority;
 
 const SESSION: &str = "mcp-session-id";
 const VERSION: &str = "mcp-protocol-version";
@@ -360,11 +361,14 @@ impl Door {
         if !is_json(request.headers())? {
             return Err(Refusal::not_json());
         }
-        let place = tenant.place().ok_or_else(Refusal::too_many_requests)?;
+        let (place, admitted) = place(tenant, request.headers())?;
         let call = self.begin();
         let (parts, incoming) = request.into_parts();
         let bytes = self.read(tenant, &parts.headers, incoming).await?;
         let message = message::look(&bytes)?;
+        if admitted == Priority::Control && message.priority == Priority::Ordinary {
+            return Err(Refusal::too_many_requests().about(message.id));
+        }
         let about = |refusal: Refusal| refusal.about(message.id.clone());
         let session = only(&parts.headers, SESSION)?.map(str::to_owned);
         let visit = session.as_deref().and_then(|id| tenant.sessions.enter(id, Use::Call));
@@ -550,6 +554,20 @@ async fn serve(tenant: &Tenant, request: Request<Full<Bytes>>) -> Response<Body>
     served.unwrap_or_else(|never| match never {})
 }
 
+/// A place for a request that was not read yet. Where the ordinary ones are taken, a short request gets one of those for
+/// requests that end something: whether it is such a request shows once it was read.
+fn place(tenant: &Tenant, headers: &HeaderMap) -> Result<(Place, Priority), Refusal> {
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    let is_short = length.is_some_and(|length| length.parse::<usize>().is_ok_and(|length| length <= ABOUT_BYTES));
+    let ordinary = tenant
+        .place(Priority::Ordinary)
+        .map(|place| (place, Priority::Ordinary));
+    let control = || tenant.place(Priority::Control).filter(|_| is_short);
+    ordinary
+        .or_else(|| control().map(|place| (place, Priority::Control)))
+        .ok_or_else(Refusal::too_many_requests)
+}
+
 /// Opens a session, if there may be one more.
 async fn initialize(tenant: &Tenant, request: Request<Full<Bytes>>) -> Result<Response<Body>, Refusal> {
     let _one_at_a_time = tenant.opening.lock().await;
@@ -561,7 +579,9 @@ async fn initialize(tenant: &Tenant, request: Request<Full<Bytes>>) -> Result<Re
 
 /// Opens the stream of a session for what the server has to say by itself.
 async fn get(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
-    let place = tenant.place().ok_or_else(Refusal::too_many_requests)?;
+    let place = tenant
+        .place(Priority::Ordinary)
+        .ok_or_else(Refusal::too_many_requests)?;
     let Some(id) = only(request.headers(), SESSION)? else {
         return Err(Refusal::stream_without_session());
     };

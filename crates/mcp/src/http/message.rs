@@ -4,6 +4,7 @@ use rmcp::model::{ClientJsonRpcMessage, ClientRequest, JsonRpcMessage};
 use serde_json::Value;
 
 use super::refusal::Refusal;
+use crate::priority::Priority;
 use crate::stdio::scanner::Scanner;
 use crate::stdio::transport::{INVALID_REQUEST, parse};
 
@@ -23,6 +24,7 @@ pub(crate) struct Message {
     /// The id of a request; none for what gets no answer.
     pub(crate) id: Option<Value>,
     pub(crate) kind: Kind,
+    pub(crate) priority: Priority,
 }
 
 impl Message {
@@ -31,6 +33,7 @@ impl Message {
         Self {
             id: None,
             kind: Kind::Other,
+            priority: Priority::Ordinary,
         }
     }
 }
@@ -47,6 +50,7 @@ pub(crate) fn look(bytes: &[u8]) -> Result<Message, Refusal> {
                 JsonRpcMessage::Notification(_) | JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => None,
             },
             kind: kind(&message),
+            priority: Priority::of(&message, bytes.len()),
         }),
         None => Err(Refusal::message(INVALID_REQUEST, "the body is empty")),
     }

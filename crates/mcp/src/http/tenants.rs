@@ -16,7 +16,8 @@ use super::sessions::Sessions;
 #[cfg(feature = "conformance")]
 use crate::conformance::Handler;
 use crate::host::Host;
-use crate::limits::MESSAGE_BYTES;
+use crate::limits::{CONTROL_REQUESTS, MESSAGE_BYTES};
+use crate::priority::Priority;
 #[cfg(not(feature = "conformance"))]
 use crate::server::Server as Handler;
 use crate::server::{Server, ServerOptions, UnknownTool};
@@ -109,8 +110,12 @@ impl Tenant {
     }
 
     /// A place for one more request.
-    pub(crate) fn place(&self) -> Option<Place> {
-        let most = self.limits.get().requests_per_caller;
+    pub(crate) fn place(&self, priority: Priority) -> Option<Place> {
+        let ordinary = self.limits.get().requests_per_caller;
+        let most = match priority {
+            Priority::Ordinary => ordinary,
+            Priority::Control => ordinary.saturating_add(CONTROL_REQUESTS),
+        };
         let one_more = |used: usize| (used < most).then_some(used + 1);
         let taken = self
             .requests

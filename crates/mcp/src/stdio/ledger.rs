@@ -8,7 +8,8 @@ use rmcp::model::RequestId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::limits::{BULK_BYTES, REQUESTS_IN_FLIGHT, UNWRITTEN_ANSWERS};
+use crate::limits::{BULK_BYTES, CONTROL_REQUESTS, REQUESTS_IN_FLIGHT, UNWRITTEN_ANSWERS};
+use crate::priority::Priority;
 
 /// Semaphores count in `u32`; kibibytes are fine enough.
 const UNIT: usize = 1024;
@@ -62,12 +63,16 @@ impl Ledger {
     }
 
     /// Opens a request.
-    pub(crate) fn begin(&self, id: &RequestId) -> Entry {
+    pub(crate) fn begin(&self, id: &RequestId, priority: Priority) -> Entry {
+        let most = match priority {
+            Priority::Ordinary => REQUESTS_IN_FLIGHT,
+            Priority::Control => REQUESTS_IN_FLIGHT + CONTROL_REQUESTS,
+        };
         let mut open = self.open();
         if open.contains_key(id) {
             return Entry::Duplicate;
         }
-        if open.len() >= REQUESTS_IN_FLIGHT {
+        if open.len() >= most {
             return Entry::Full;
         }
         open.insert(id.clone(), None);
@@ -184,12 +189,24 @@ mod tests {
     async fn requests_are_bounded_and_ids_are_not_reused_while_open() {
         let ledger = Arc::new(Ledger::default());
         for id in 0..256 {
-            assert_eq!(ledger.begin(&RequestId::Number(id)), Entry::Accepted);
+            assert_eq!(
+                ledger.begin(&RequestId::Number(id), Priority::Ordinary),
+                Entry::Accepted
+            );
         }
-        assert_eq!(ledger.begin(&RequestId::Number(3)), Entry::Duplicate);
-        assert_eq!(ledger.begin(&RequestId::Number(300)), Entry::Full);
+        assert_eq!(
+            ledger.begin(&RequestId::Number(3), Priority::Ordinary),
+            Entry::Duplicate
+        );
+        assert_eq!(ledger.begin(&RequestId::Number(300), Priority::Ordinary), Entry::Full);
+        assert_eq!(
+            ledger.begin(&RequestId::Number(300), Priority::Control),
+            Entry::Accepted,
+            "what ends something is admitted"
+        );
+        ledger.forget(&RequestId::Number(300));
         ledger.forget(&RequestId::Number(3));
-        assert_eq!(ledger.begin(&RequestId::Number(3)), Entry::Accepted);
+        assert_eq!(ledger.begin(&RequestId::Number(3), Priority::Ordinary), Entry::Accepted);
     }
 
     #[tokio::test(start_paused = true)]
@@ -207,7 +224,7 @@ mod tests {
         let ledger = Arc::new(Ledger::default());
         let ids: Vec<RequestId> = (0..5).map(RequestId::Number).collect();
         for id in &ids {
-            ledger.begin(id);
+            ledger.begin(id, Priority::Ordinary);
         }
         for id in &ids[..4] {
             ledger.reserve(id, BULK_BYTES / 4).await;
@@ -228,7 +245,7 @@ mod tests {
         let ledger = Arc::new(Ledger::default());
         let ids: Vec<RequestId> = (0..2).map(RequestId::Number).collect();
         for id in &ids {
-            ledger.begin(id);
+            ledger.begin(id, Priority::Ordinary);
         }
         let over = [CancellationToken::new(), CancellationToken::new()];
         let room = |id| Room::new(&ledger, id, over.clone());

@@ -25,6 +25,7 @@ use crate::limits::{
     ABOUT_BYTES, FLUSH, GRACE_AFTER_EOF, MESSAGE_BYTES, MESSAGE_DEPTH, MESSAGE_MARKS, PLAIN_MESSAGE_BYTES,
     REQUESTS_IN_FLIGHT,
 };
+use crate::priority::Priority;
 
 /// Answers that the writer holds at once.
 const WRITER_QUEUE: usize = 4;
@@ -36,7 +37,7 @@ const KEPT_BUFFER: usize = 1 << 20;
 const PARSE_ERROR: i32 = -32700;
 pub(crate) const INVALID_REQUEST: i32 = -32600;
 /// In the range that servers may define; the text says what it means.
-const BUSY: i32 = -32000;
+pub(crate) const BUSY: i32 = -32000;
 
 /// An encoded message on its way out.
 struct Outgoing {
@@ -162,6 +163,7 @@ impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
         let scanner = std::mem::take(&mut self.scanner);
         let dropped = std::mem::take(&mut self.dropped);
         let line = std::mem::take(&mut self.line);
+        let bytes = line.len();
         let message = if dropped > 0 {
             Err(too_long(dropped))
         } else {
@@ -172,7 +174,7 @@ impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
             self.line.clear();
         }
         match message {
-            Ok(message) => message.and_then(|message| self.admit(message)),
+            Ok(message) => message.and_then(|message| self.admit(message, bytes)),
             Err(_) if scanner.is_notification() => None,
             Err((code, text)) => {
                 self.refuse(scanner.id(), code, &text);
@@ -182,11 +184,11 @@ impl<R: AsyncRead + Send + Unpin> LineTransport<R> {
     }
 
     /// Keeps the books, and lets through what rmcp should see.
-    fn admit(&mut self, message: ClientJsonRpcMessage) -> Option<ClientJsonRpcMessage> {
+    fn admit(&mut self, message: ClientJsonRpcMessage, bytes: usize) -> Option<ClientJsonRpcMessage> {
         match &message {
             JsonRpcMessage::Request(request) => {
                 let id = request.id.clone().into_json_value();
-                match self.ledger.begin(&request.id) {
+                match self.ledger.begin(&request.id, Priority::of(&message, bytes)) {
                     Entry::Accepted => self.opened = true,
                     Entry::Duplicate => {
                         let text = format!("a request with the id {id} is still being answered; use a new id");

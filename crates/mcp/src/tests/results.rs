@@ -244,7 +244,7 @@ async fn pictures_that_there_is_no_room_for_are_linked() {
     let ledger = std::sync::Arc::new(crate::stdio::ledger::Ledger::default());
     let room = |id| {
         let id = rmcp::model::RequestId::Number(id);
-        ledger.begin(&id);
+        ledger.begin(&id, crate::priority::Priority::Ordinary);
         Room::new(&ledger, &id, Default::default())
     };
     assert!(

@@ -23,7 +23,7 @@ pub use policy::{NpmEntry, NpmPolicy};
 
 use crate::bases::{self, OPERATOR};
 use crate::desk::{Desk, FRESH, Got, handed_over, nothing_new, too_long};
-use crate::service::{Bounds, rfc3339};
+use crate::service::{Bounds, led_astray, rfc3339};
 use crate::store::{Answer, Layer, Part, Store, key};
 use installer::{Installer, Setup};
 use spec::Spec;
@@ -126,7 +126,7 @@ impl NpmPackages {
     fn index(&self) -> Result<Arc<NpmIndex>, Failure> {
         // Certificates and proxies are those that pip and uv know.
         let machine = Machine::read(&self.config.variable).map_err(|error| unusable(&error.to_string()))?;
-        let client = Client::new(machine).map_err(|error| unusable(&error))?;
+        let client = Client::new(machine, &self.config.bounds.origins).map_err(|error| unusable(&error))?;
         let policy = self.config.policy.clone();
         let rules = Rules {
             sources: false,
@@ -246,6 +246,9 @@ impl NpmPackages {
     fn explain(&self, failure: Failure, trouble: &Trouble) -> Failure {
         if failure.code != Code::PackageFailed {
             return failure;
+        }
+        if let Some(reason) = trouble.refused.first() {
+            return led_astray("npm registry", reason);
         }
         if let Some(reason) = trouble.failures.first() {
             return Failure::new(

@@ -135,6 +135,8 @@ pub(crate) struct PackageSettings {
     pub(crate) npm_deny: Vec<String>,
     /// The same.
     pub(crate) npm_ask: Vec<String>,
+    /// Where indexes may lead.
+    pub(crate) origins: Vec<String>,
     /// Releases must be at least so old.
     pub(crate) min_age: Duration,
     /// Whether source distributions are left alone.
@@ -324,6 +326,7 @@ impl Settings {
                 npm_allow: get.texts("packages.npm_allow")?,
                 npm_deny: get.texts("packages.npm_deny")?,
                 npm_ask: get.texts("packages.npm_ask")?,
+                origins: get.texts("packages.origins")?,
                 min_age: Duration::from_secs(get.integer("packages.min_age_days")?.saturating_mul(86_400)),
                 only_binary: match get.value("packages.only_binary")? {
                     Value::Flag(flag) => *flag,

@@ -181,6 +181,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "",
         "Packages of npm about which the user is asked, written in the same way. Empty: none, unless `packages.ask` has entries and `packages.npm_allow` has none: then all.",
     ),
+    operator(
+        "packages.origins",
+        Kind::Texts,
+        "",
+        "Origins to which package indexes may lead wherever they lie, such as `http://files.corp.example:8081`. An index leads to itself and to public hosts (ports 80 and 443) without being named here.",
+    ),
     plain(
         "packages.disk_mb",
         whole(16, 1 << 20),

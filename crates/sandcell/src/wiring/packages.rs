@@ -73,6 +73,7 @@ fn bounds(own: &PackageSettings) -> Bounds {
         file_max: own.file.as_bytes(),
         total_max: own.download.as_bytes(),
         kept_max: kept(own),
+        origins: own.origins.clone(),
     }
 }
 

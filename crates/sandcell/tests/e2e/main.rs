@@ -105,6 +105,8 @@ mod docker;
 // Of images, without a daemon.
 mod docker_images;
 mod images;
+mod in_flight;
+mod index_links;
 // What outlives a server.
 mod audit;
 mod history;

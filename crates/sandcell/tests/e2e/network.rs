@@ -346,6 +346,41 @@ fn fetch_of_every_node_goes_the_way_that_is_allowed() {
 }
 
 #[test]
+fn a_tunnel_loses_no_byte_and_one_with_content_is_refused() {
+    let _turn = begin!();
+    let (place, web) = (place(), Web::start("127.0.0.77"));
+    let server = Client::start(&mut place.command(&["serve"]));
+    let port = web.port;
+    let id = sandbox(&server, &[format!("good.example:{port}")]);
+    let tunnel = |headers: &str| {
+        let code = format!(
+            "import socket\nway = socket.create_connection(('127.0.0.1', 3128), 10)\n\
+             way.sendall(b'CONNECT good.example:{port} HTTP/1.1\\r\\n{headers}\\r\\n' \
+             b'POST /all HTTP/1.1\\r\\nContent-Length: 4\\r\\n\\r\\nbody')\n\
+             got = b''\nwhile piece := way.recv(4096): got += piece\nprint(got.decode())"
+        );
+        run(&server, &id, &code).all()
+    };
+    for fine in ["", "Content-Length: 0\\r\\n"] {
+        let said = tunnel(fine);
+        assert!(
+            said.contains("200 OK") && said.contains("got 4 bytes"),
+            "{fine}: {said}"
+        );
+    }
+    assert!(
+        web.asked().iter().all(|head| head.starts_with("POST /all ")),
+        "{:?}",
+        web.asked()
+    );
+    for bad in ["Content-Length: 1\\r\\n", "Transfer-Encoding: chunked\\r\\n"] {
+        let said = tunnel(bad);
+        assert!(said.contains("HTTP/1.1 400"), "{bad}: {said}");
+    }
+    assert_eq!(web.asked().len(), 2);
+}
+
+#[test]
 fn a_sandbox_that_floods_its_way_out_holds_up_nobody_else() {
     let _turn = begin!();
     let (place, web) = (place(), Web::start("127.0.0.77"));

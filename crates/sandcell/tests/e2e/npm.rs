@@ -20,7 +20,7 @@ fn npm() -> Option<PathBuf> {
 }
 
 /// What these tests need beside sandboxes; says what is missing.
-fn missing() -> Option<&'static str> {
+pub(crate) fn missing() -> Option<&'static str> {
     let node = ["/usr/local/bin/node", "/usr/bin/node"]
         .iter()
         .any(|path| PathBuf::from(path).exists());
@@ -45,11 +45,11 @@ fn command(place: &Place, registry: &str, arguments: &[&str]) -> Command {
     command
 }
 
-fn server(place: &Place, registry: &str) -> Client {
+pub(crate) fn server(place: &Place, registry: &str) -> Client {
     Client::start(&mut command(place, registry, &["serve"]))
 }
 
-fn install(server: &Client, packages: Value) -> Answer {
+pub(crate) fn install(server: &Client, packages: Value) -> Answer {
     server.call(
         "install_package",
         json!({"packages": packages, "language": "javascript"}),

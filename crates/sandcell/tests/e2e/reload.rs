@@ -103,14 +103,13 @@ fn what_callers_may_have_at_once_changes_while_the_server_runs() {
         server.log().contains("http.page; start it anew").then_some(())
     });
     // Those that are there go on; there is no place for one more until two of them are over.
-    let refused = caller.send(&caller.tool("get_sandbox_status", &json!({})), "");
-    refused.refused(429);
+    caller.request("tools/list", json!({})).refused(429);
     for stream in &mut open {
         let reply = crate::support::http::Reply::read(stream).unwrap();
         assert_eq!(reply.status, 200, "{reply:?}");
     }
     until(PATIENCE, "a place", || {
-        let reply = caller.send(&caller.tool("get_sandbox_status", &json!({})), "");
+        let reply = caller.request("tools/list", json!({}));
         (reply.status == 200).then_some(())
     });
 }

@@ -16,6 +16,7 @@ use super::{asked_by_the_page, bytes, data, failed, picture};
 use crate::auth::TokenUse;
 use crate::content::execution_object;
 use crate::host::{Host, StreamPart, artifact};
+use crate::priority::Priority;
 use crate::tools::sandbox_data;
 
 /// Rows of the history that are shown.
@@ -65,6 +66,13 @@ impl<'a> Ask<'a> {
             Self::Cancel(_) | Self::Close(_) => (Method::POST, "POST"),
         }
     }
+
+    const fn priority(self) -> Priority {
+        match self {
+            Self::Overview | Self::Cancel(_) | Self::Close(_) => Priority::Control,
+            Self::Execution(_) | Self::Text(..) | Self::File(..) => Priority::Ordinary,
+        }
+    }
 }
 
 impl Door {
@@ -89,7 +97,7 @@ impl Door {
         if *request.method() != method {
             return Err(Refusal::method(allowed));
         }
-        let place = tenant.place().ok_or_else(Refusal::too_many_requests)?;
+        let place = tenant.place(ask.priority()).ok_or_else(Refusal::too_many_requests)?;
         let call = self.begin();
         let bulk = match ask {
             Ask::File(..) => Some(self.bulk_places(&tenant).await?),

@@ -29,6 +29,19 @@ struct File {
     uploaded: String,
     /// The size that is announced, if it is not the real one.
     announced: Option<u64>,
+    leads: Leads,
+}
+
+/// Where a file is said to be.
+#[derive(Clone, Default)]
+pub enum Leads {
+    /// On the index.
+    #[default]
+    Home,
+    /// At this address, by the link of the page.
+    Link(String),
+    /// At this address, by a redirection.
+    Redirection(String),
 }
 
 impl Index {
@@ -63,6 +76,7 @@ impl Index {
             sha256: sha256.map_or_else(|| hex(&Sha256::digest(bytes)), str::to_owned),
             uploaded: uploaded.to_owned(),
             announced: None,
+            leads: Leads::Home,
         };
         let mut projects = self.state.projects.lock().unwrap();
         projects.entry(wheel.name.replace('_', "-")).or_default().push(file);
@@ -77,21 +91,33 @@ impl Index {
         }
         archive.extend([0; 1024]);
         let bytes = super::registry::gzip(&archive);
-        self.put(name, format!("{name}-{version}.tar.gz"), bytes, None);
+        self.put(name, format!("{name}-{version}.tar.gz"), bytes, None, Leads::Home);
     }
 
     /// Puts a wheel there that says it is so large, and sends bytes without end.
     pub fn add_endless(&self, wheel: &Wheel, announced: u64) {
-        self.put(&wheel.name, wheel.filename(), wheel.bytes(), Some(announced));
+        self.put(
+            &wheel.name,
+            wheel.filename(),
+            wheel.bytes(),
+            Some(announced),
+            Leads::Home,
+        );
     }
 
-    fn put(&self, project: &str, name: String, bytes: Vec<u8>, announced: Option<u64>) {
+    /// Names a wheel that lies elsewhere.
+    pub fn add_elsewhere(&self, wheel: &Wheel, leads: Leads) {
+        self.put(&wheel.name, wheel.filename(), wheel.bytes(), None, leads);
+    }
+
+    fn put(&self, project: &str, name: String, bytes: Vec<u8>, announced: Option<u64>, leads: Leads) {
         let file = File {
             sha256: hex(&Sha256::digest(&bytes)),
             name,
             bytes,
             uploaded: "2020-01-01T00:00:00Z".to_owned(),
             announced,
+            leads,
         };
         let mut projects = self.state.projects.lock().unwrap();
         projects.entry(project.replace('_', "-")).or_default().push(file);
@@ -188,6 +214,13 @@ fn respond(mut stream: &TcpStream, path: &str, state: &State) -> std::io::Result
             while stream.write_all(&[0; 1 << 16]).is_ok() {}
             return Ok(false);
         }
+        Some(File {
+            leads: Leads::Redirection(to),
+            ..
+        }) => {
+            let head = format!("HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n");
+            stream.write_all(head.as_bytes())?;
+        }
         Some(file) => answer(stream, "200 OK", "application/octet-stream", &file.bytes)?,
         None => answer(stream, "404 Not Found", "text/plain", b"no such file")?,
     }
@@ -198,9 +231,13 @@ fn page(name: &str, files: &[File]) -> String {
     let files: Vec<serde_json::Value> = files
         .iter()
         .map(|file| {
+            let url = match &file.leads {
+                Leads::Link(to) => to.clone(),
+                Leads::Home | Leads::Redirection(_) => format!("../../files/{}", file.name),
+            };
             serde_json::json!({
                 "filename": file.name,
-                "url": format!("../../files/{}", file.name),
+                "url": url,
                 "hashes": {"sha256": file.sha256},
                 "upload-time": file.uploaded,
                 "size": file.bytes.len(),

@@ -165,8 +165,10 @@ fn respond(mut stream: &TcpStream, path: &str, state: &State, port: u16) -> std:
         .iter()
         .map(|one| {
             let mut says = one.says.clone();
+            let home = format!("http://127.0.0.1:{port}/{path}/-/{}.tgz", one.version);
+            let tarball = says["elsewhere"].as_str().map_or(home, str::to_owned);
             says["dist"] = json!({
-                "tarball": format!("http://127.0.0.1:{port}/{path}/-/{}.tgz", one.version),
+                "tarball": tarball,
                 "integrity": one.integrity,
             });
             (one.version.clone(), says)

@@ -1,0 +1,269 @@
+//! Where a package index may lead: the links of its pages and its redirections.
+//!
+//! The operator chooses an index, wherever it lies. What that index names is somebody else's choice, and could be a service
+//! of this machine or its network. So a link leads to the index itself (the same origin), to an origin that the operator
+//! names, or to the public internet. Credentials are sent to an origin that the operator named, and only those for it.
+
+use std::sync::Arc;
+
+use reqwest::Url;
+
+use crate::host::Target;
+
+/// Origins of public indexes, and where each of them keeps its files.
+const FILES_OF_INDEX: [(&str, &str); 2] = [
+    ("https://pypi.org", "https://files.pythonhosted.org"),
+    ("https://test.pypi.org", "https://test-files.pythonhosted.org"),
+];
+/// Ports of other hosts; the operator can name an origin with another one.
+const PORTS: [u16; 2] = [80, 443];
+
+/// An address to fetch, and how it became known.
+#[derive(Debug, Clone)]
+pub(crate) struct Link {
+    url: Url,
+    page: Arc<Page>,
+}
+
+/// A page with links.
+#[derive(Debug)]
+pub(crate) struct Page {
+    /// The operator's address of the index that led to the page.
+    index: Url,
+    url: Url,
+}
+
+/// Why a link is not followed, as the end of a sentence about the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("is neither an http nor an https address")]
+    Scheme,
+    #[error("would be asked without encryption by a page that came with it")]
+    Downgrade,
+    #[error("{0}")]
+    Host(&'static str),
+    #[error("has another port than 80 and 443")]
+    Port,
+    #[error("is not on the public internet")]
+    Private,
+}
+
+/// How a link is fetched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// With the machine's proxies and credentials, at any address: the operator named the origin.
+    Named,
+    /// Directly, without credentials, at a public address.
+    Public(Target),
+}
+
+impl Link {
+    /// A page of the operator's index.
+    pub(crate) fn of_index(url: Url) -> Self {
+        let page = Page {
+            index: url.clone(),
+            url: url.clone(),
+        };
+        Self {
+            url,
+            page: Arc::new(page),
+        }
+    }
+
+    pub(crate) const fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// What this link led to, as a page that has links itself.
+    pub(crate) fn followed(&self) -> Arc<Page> {
+        Arc::new(Page {
+            index: self.page.index.clone(),
+            url: self.url.clone(),
+        })
+    }
+
+    /// The same link with another path.
+    pub(crate) fn with_path(mut self, path: &str) -> Self {
+        self.url.set_path(path);
+        self
+    }
+
+    /// The host of the index that led here.
+    pub(crate) fn index_host(&self) -> String {
+        crate::machine::host(&self.page.index)
+    }
+
+    /// The origin as an operator would name it.
+    pub(crate) fn origin(&self) -> String {
+        match self.url.origin() {
+            origin if origin.is_tuple() => origin.ascii_serialization(),
+            _ => format!("{}:", self.url.scheme()),
+        }
+    }
+
+    /// Decides how the link is fetched. A public route still needs its address checked.
+    pub(crate) fn route(&self, named: &[Url]) -> Result<Route, Refusal> {
+        let url = &self.url;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(Refusal::Scheme);
+        }
+        if self.is_of_index() || named.iter().any(|origin| origin.origin() == url.origin()) {
+            return Ok(Route::Named);
+        }
+        if url.scheme() == "http" && self.page.url.scheme() == "https" {
+            return Err(Refusal::Downgrade);
+        }
+        let index = self.page.index.origin().ascii_serialization();
+        if FILES_OF_INDEX.contains(&(index.as_str(), self.origin().as_str())) {
+            return Ok(Route::Named);
+        }
+        let port = url.port_or_known_default().unwrap_or_default();
+        let host = url.host_str().unwrap_or_default();
+        let target = Target::parse(&format!("{host}:{port}"), None).map_err(Refusal::Host)?;
+        if !PORTS.contains(&port) {
+            return Err(Refusal::Port);
+        }
+        Ok(Route::Public(target))
+    }
+
+    /// Whether it lies on the index itself, which may have moved from http to https.
+    fn is_of_index(&self) -> bool {
+        let (index, url) = (&self.page.index, &self.url);
+        let plain = |url: &Url| url.scheme() == "http" && url.port().is_none();
+        let secure = |url: &Url| url.scheme() == "https" && url.port().is_none();
+        index.origin() == url.origin() || (plain(index) && secure(url) && index.host() == url.host())
+    }
+}
+
+impl Page {
+    pub(crate) const fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// A link that stands on this page. A user name and password in it are the page's words and are left out.
+    pub(crate) fn link(self: &Arc<Self>, mut url: Url) -> Link {
+        // Only addresses without a host have no place for them.
+        let _ = url.set_username("");
+        let _ = url.set_password(None);
+        Link {
+            url,
+            page: Arc::clone(self),
+        }
+    }
+}
+
+/// Reads the operator's origins.
+///
+/// # Errors
+/// The entry that is none, and why.
+pub(crate) fn read_origins(texts: &[String]) -> Result<Vec<Url>, String> {
+    let read = |text: &String| {
+        let url = Url::parse(text.trim()).ok();
+        url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+            .filter(|url| url.path() == "/" && url.query().is_none() && url.username().is_empty())
+            .ok_or_else(|| format!("{text:?} is no origin like https://files.example or http://10.0.0.7:8081"))
+    };
+    texts.iter().map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(text: &str) -> Url {
+        Url::parse(text).unwrap()
+    }
+
+    fn route(index: &str, link: &str, named: &[&str]) -> Result<Route, Refusal> {
+        let named: Vec<Url> = named.iter().map(|text| url(text)).collect();
+        Link::of_index(url(index)).followed().link(url(link)).route(&named)
+    }
+
+    #[test]
+    fn an_index_leads_to_itself_to_named_origins_and_to_the_public_internet() {
+        let private = "http://127.0.0.1:3141/root/pypi/+simple/";
+        for (index, link) in [
+            (private, "http://127.0.0.1:3141/f/a.whl"),
+            ("http://nexus/simple/", "https://nexus/f/a.whl"),
+            ("https://pypi.org/simple/", "https://files.pythonhosted.org/a.whl"),
+            (private, "http://files.corp:8081/a.whl"),
+        ] {
+            assert_eq!(
+                route(index, link, &["http://files.corp:8081"]),
+                Ok(Route::Named),
+                "{link}"
+            );
+        }
+        for link in ["https://files.pythonhosted.org/a.whl", "http://files.example/a.whl"] {
+            assert!(matches!(route(private, link, &[]), Ok(Route::Public(_))), "{link}");
+        }
+    }
+
+    #[test]
+    fn no_link_leads_elsewhere_by_another_spelling() {
+        let index = "http://127.0.0.1:3141/simple/";
+        for link in [
+            "http://127.0.0.1:9000/",
+            "http://127.0.0.1/",
+            "https://127.0.0.1:3141/",
+            "http://2130706433:9000/",
+            "http://0x7f.1:9000/",
+            "http://0177.0.0.1:9000/",
+            "http://127.1:9000/",
+            "http://0.0.0.0:9000/",
+            "http://[::1]:9000/",
+            "http://[::ffff:127.0.0.1]:9000/",
+            "http://localhost/",
+            "http://localhost.:3141/",
+            "http://metadata/",
+            "http://files.example:22/",
+            "http://127.0.0.1:3141@127.0.0.1:9000/",
+            "ftp://127.0.0.1:3141/",
+            "file:///etc/passwd",
+        ] {
+            let found = route(index, link, &[]);
+            let is_checked = |target: &Target| matches!(target.host, crate::Host::Address(a) if !crate::is_public(a));
+            match &found {
+                // What is left to the check of addresses is not public, so it ends there.
+                Ok(Route::Public(target)) => assert!(is_checked(target), "{link}: {found:?}"),
+                Ok(Route::Named) => panic!("{link} is followed"),
+                Err(_) => {}
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_that_came_by_https_leads_to_no_http() {
+        let index = "https://index.example/simple/";
+        let downgrade = Err(Refusal::Downgrade);
+        assert_eq!(route(index, "http://files.example/a.whl", &[]), downgrade);
+        assert_eq!(route(index, "http://index.example/a.whl", &[]), downgrade);
+        let moved = Link::of_index(url("http://index.example/simple/")).followed();
+        let secure = moved.link(url("https://index.example/simple/")).followed();
+        assert_eq!(secure.link(url("http://files.example/a.whl")).route(&[]), downgrade);
+    }
+
+    #[test]
+    fn what_a_page_says_of_users_and_passwords_is_left_out() {
+        let page = Link::of_index(url("https://me:secret@index.example/simple/")).followed();
+        let link = page.link(page.url().join("a.whl").unwrap());
+        assert_eq!(link.url().as_str(), "https://index.example/simple/a.whl");
+        assert_eq!(link.origin(), "https://index.example");
+    }
+
+    #[test]
+    fn origins_are_read_strictly() {
+        let read = |text: &str| read_origins(&[text.to_owned()]);
+        assert_eq!(read("http://10.0.0.7:8081").unwrap(), [url("http://10.0.0.7:8081/")]);
+        for bad in [
+            "files.example",
+            "ftp://x",
+            "https://x/path",
+            "https://me@x",
+            "https://x/?q",
+            "",
+        ] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+}

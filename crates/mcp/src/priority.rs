@@ -1,0 +1,91 @@
+//! Requests that are admitted when a caller has as many under way as it may have: those that end something, and those that
+//! tell how it stands. Without them a caller could not get out of a state that its own requests have made.
+
+use rmcp::model::{ClientJsonRpcMessage, ClientRequest, JsonRpcMessage};
+use serde_json::Value;
+
+use crate::limits::ABOUT_BYTES;
+
+/// Tools that end something or tell how it stands.
+const CONTROL_TOOLS: [&str; 4] = [
+    "close_sandbox",
+    "stop_sandbox",
+    "cancel_execution",
+    "get_sandbox_status",
+];
+
+/// Whether a request waits for others of its caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Priority {
+    Ordinary,
+    /// Admitted beyond the bound of ordinary requests, within [`CONTROL_REQUESTS`](crate::limits::CONTROL_REQUESTS).
+    Control,
+}
+
+impl Priority {
+    /// The priority of a message of this length in bytes. A long one would make its place costly.
+    pub(crate) fn of(message: &ClientJsonRpcMessage, bytes: usize) -> Self {
+        let JsonRpcMessage::Request(request) = message else {
+            return Self::Ordinary;
+        };
+        let is_control = match &request.request {
+            ClientRequest::CallToolRequest(call) => is_control_tool(&call.params.name),
+            ClientRequest::PingRequest(_) | ClientRequest::CancelTaskRequest(_) => true,
+            _ => false,
+        };
+        Self::within(is_control, bytes)
+    }
+
+    /// The same for a message that was not read further than as JSON.
+    pub(crate) fn of_json(message: &Value, bytes: usize) -> Self {
+        let is_control = match message.get("method").and_then(Value::as_str) {
+            Some("tools/call") => message
+                .pointer("/params/name")
+                .and_then(Value::as_str)
+                .is_some_and(is_control_tool),
+            Some(method) => matches!(method, "ping" | "tasks/cancel"),
+            None => false,
+        };
+        Self::within(is_control, bytes)
+    }
+
+    const fn within(is_control: bool, bytes: usize) -> Self {
+        if is_control && bytes <= ABOUT_BYTES {
+            Self::Control
+        } else {
+            Self::Ordinary
+        }
+    }
+}
+
+fn is_control_tool(name: &str) -> bool {
+    CONTROL_TOOLS.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_ends_something_comes_first_and_what_begins_something_does_not() {
+        let call = |name: &str| json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name}});
+        let method = |name: &str| json!({"jsonrpc": "2.0", "id": 1, "method": name});
+        for (message, priority) in [
+            (call("close_sandbox"), Priority::Control),
+            (call("stop_sandbox"), Priority::Control),
+            (call("cancel_execution"), Priority::Control),
+            (call("get_sandbox_status"), Priority::Control),
+            (method("ping"), Priority::Control),
+            (call("execute_code"), Priority::Ordinary),
+            (call("create_sandbox"), Priority::Ordinary),
+            (method("tools/list"), Priority::Ordinary),
+        ] {
+            let typed: ClientJsonRpcMessage = serde_json::from_value(message.clone()).unwrap();
+            assert_eq!(Priority::of(&typed, 100), priority, "{message}");
+            assert_eq!(Priority::of_json(&message, 100), priority, "{message}");
+            assert_eq!(Priority::of(&typed, 1 << 20), Priority::Ordinary, "{message}");
+        }
+    }
+}
