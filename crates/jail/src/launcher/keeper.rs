@@ -2,8 +2,8 @@
 
 mod cradles;
 mod fair;
-mod in_flight;
 mod ids;
+mod in_flight;
 mod jail;
 mod ready;
 mod restart;
@@ -32,9 +32,9 @@ use super::parent::Parent;
 use super::shared_counts;
 use cradles::Cradles;
 use fair::{Balance, Load};
-use in_flight::Floods;
 use ids::HostIds;
 pub(super) use ids::{HOST_IDS, IDS_OF_ONE};
+use in_flight::Floods;
 use jail::readable;
 use ready::{Interest, Listener, Ready, Token};
 use warm::Visitor;

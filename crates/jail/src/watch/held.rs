@@ -262,6 +262,7 @@ mod tests {
         let ends = |child: &std::process::Child| {
             let mut count = Count {
                 most: u64::MAX,
+                each: 1,
                 much: u64::MAX,
                 found: 0,
                 pipe_ends: 0,
