@@ -2,7 +2,6 @@
 //! tell how it stands. Without them a caller could not get out of a state that its own requests have made.
 
 use rmcp::model::{ClientJsonRpcMessage, ClientRequest, JsonRpcMessage};
-use serde_json::Value;
 
 use crate::limits::ABOUT_BYTES;
 
@@ -37,7 +36,9 @@ impl Priority {
     }
 
     /// The same for a message that was not read further than as JSON.
-    pub(crate) fn of_json(message: &Value, bytes: usize) -> Self {
+    #[cfg(any(feature = "bridge", test))]
+    pub(crate) fn of_json(message: &serde_json::Value, bytes: usize) -> Self {
+        use serde_json::Value;
         let is_control = match message.get("method").and_then(Value::as_str) {
             Some("tools/call") => message
                 .pointer("/params/name")
