@@ -347,6 +347,8 @@ fn choose(here: &[Arc<dyn Language>], absent: &[AbsentLanguage], name: &str) -> 
         .iter()
         .copied()
         .chain(aliases.map(String::as_str))
+        // To compare a very long name takes long, and it is like none.
+        .filter(|_| asked.len() <= 64)
         .map(|known| (strsim::jaro_winkler(known, &asked), known))
         .filter(|(nearness, _)| *nearness > 0.8)
         .max_by(|left, right| left.0.total_cmp(&right.0));

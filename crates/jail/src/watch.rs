@@ -221,13 +221,14 @@ impl Record {
         scope: Scope,
         programs: impl Fn() -> T,
     ) -> u64 {
-        let mut pinned = self.sockets.bytes(scope, || group.pids());
+        let datagrams = sockets::in_many_datagrams(scope);
+        let mut pinned = self.sockets.bytes(scope, || group.pids()).max(datagrams);
         if pinned == 0 {
             return 0;
         }
         let used = group.process_memory();
         if used + pinned > scope.limit {
-            pinned = self.sockets.bytes_now(scope, || group.pids());
+            pinned = self.sockets.bytes_now(scope, || group.pids()).max(datagrams);
         }
         self.peak = self.peak.max(used + pinned);
         if used + pinned > scope.limit && pinned > 0 {

@@ -174,6 +174,9 @@ fn example(field: &Field) -> String {
     format!("a valid example is \"{}\": {}", field.name, field.example)
 }
 
+/// Longer names are not compared with those that there are.
+const NAME_BYTES: usize = 64;
+
 fn unknown(tool: &str, fields: &[Field], name: &str) -> Fault {
     let names: Vec<&str> = fields
         .iter()
@@ -182,6 +185,8 @@ fn unknown(tool: &str, fields: &[Field], name: &str) -> Fault {
         .collect();
     let nearest = names
         .iter()
+        // To compare a very long name takes long, and it is like none.
+        .filter(|_| name.len() <= NAME_BYTES)
         .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
         .filter(|(likeness, _)| *likeness > 0.8)
         .max_by(|left, right| left.0.total_cmp(&right.0));

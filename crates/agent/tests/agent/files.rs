@@ -386,7 +386,7 @@ async fn a_listing_is_sorted_typed_and_bounded() {
             ("link", EntryKind::Link),
             ("o\u{fffd}d", EntryKind::File),
             ("pipe", EntryKind::Other),
-            ("\u{fffd}odd\n", EntryKind::File),
+            ("\\xffodd\n", EntryKind::File),
         ]
     );
     assert_eq!((flat.entries[1].size, flat.omitted), (5, 0));

@@ -96,8 +96,8 @@ async fn streams_are_read_from_the_end_by_search_and_while_running() {
     let read = async |what, offset, limit, find| bench.engine.stream(&bench.me, id, what, offset, limit, find).await;
     let slice = read(StreamName::Stdout, -6, 100, None).await.unwrap();
     assert_eq!((slice.text.as_str(), slice.offset, slice.eof), ("three\n", 8, false));
-    let slice = read(StreamName::Stdout, 0, 3, Some("two")).await.unwrap();
-    assert_eq!((slice.text.as_str(), slice.offset), ("two", 4));
+    let slice = read(StreamName::Stdout, 0, 4, Some("two")).await.unwrap();
+    assert_eq!((slice.text.as_str(), slice.offset), ("two\n", 4));
     let slice = read(StreamName::Stdout, 0, 3, Some("four")).await.unwrap();
     assert_eq!((slice.text.as_str(), slice.offset), ("", 14));
     let slice = read(StreamName::Code, 0, 9, None).await.unwrap();

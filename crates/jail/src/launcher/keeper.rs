@@ -168,6 +168,9 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
     let _ = rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC);
     let _ = rustix::process::setsid();
     crate::withstand_limits();
+    // For all sandboxes, which cannot take it back: of a huge page that is given back in part the machine keeps all, and
+    // counts what is left for the process. A kernel that knows no huge pages needs none of this.
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     // Whoever has none may take an audit identity, and is numbered by the machine; so all take this one.
     let identity = "/proc/self/loginuid";

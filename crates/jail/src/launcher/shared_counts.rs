@@ -71,7 +71,7 @@ fn write_bounds(folder: BorrowedFd<'_>, bounds: &[(&str, String)]) -> io::Result
 /// The hard limits stay.
 pub(super) fn keep_half() -> io::Result<()> {
     // The kernel compares pages of locked memory with this limit in bytes.
-    let page = u64::try_from(rustix::param::page_size()).unwrap_or(1);
+    let page = u64::try_from(crate::sys::misc::page_size()).unwrap_or(1);
     let parts = [
         (Resource::Sigpending, 2),
         (Resource::Msgqueue, 2),

@@ -276,7 +276,7 @@ const NOT_HIDDEN: Action = Action::AllowIf {
         &[is(0, LOW, 38)],
         &[is(0, LOW, 39)],
         &[is(0, LOW, 40)],
-        &[is(0, LOW, 41)],
+        &[is(0, LOW, 41), is(1, u64::MAX, 1), is(2, u64::MAX, 0)],
         &[is(0, LOW, 42)],
         &[is(0, LOW, 47)],
         &[is(0, LOW, 0x5356_4d41)],

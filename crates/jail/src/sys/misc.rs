@@ -58,6 +58,13 @@ pub(crate) fn loopback_up(socket: BorrowedFd<'_>) -> io::Result<()> {
     super::check(result).map(drop)
 }
 
+/// The size of a page, in bytes. By the C library, which has it from the program's start: others ask `/proc`, which the launcher
+/// has elsewhere.
+pub(crate) fn page_size() -> usize {
+    // SAFETY: sysconf reads no memory of ours.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
 /// Makes new namespaces for this process. `flags` are those of unshare(2).
 pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
     // SAFETY: unshare reads no memory; callers are single-threaded and share no descriptor table with anyone.

@@ -145,6 +145,8 @@ fn is_the_kernels(path: &str) -> bool {
 fn lost_in(meminfo: &str, zoneinfo: &str) -> Option<u64> {
     let mut total = None;
     let mut named: u64 = 0;
+    let mut listed: u64 = 0;
+    let mut unlisted: u64 = 0;
     for line in meminfo.lines() {
         let mut words = line.split_whitespace();
         let (Some(name), Some(number)) = (words.next(), words.next().and_then(|number| number.parse::<u64>().ok()))
@@ -156,7 +158,14 @@ fn lost_in(meminfo: &str, zoneinfo: &str) -> Option<u64> {
         } else if NAMED.contains(&name) {
             named += number;
         }
+        match name {
+            "Active(anon):" | "Inactive(anon):" => listed += number,
+            "AnonPages:" | "Shmem:" => unlisted += number,
+            _ => {}
+        }
     }
+    // Of a huge page that was given back in part the kernel counts the rest; what else there is of it is on its lists only.
+    named += listed.saturating_sub(unlisted);
     Some((total?.saturating_sub(named) * 1024).saturating_sub(at_hand(zoneinfo)?))
 }
 
@@ -166,7 +175,7 @@ fn at_hand(zoneinfo: &str) -> Option<u64> {
         .lines()
         .filter_map(|line| line.trim_start().strip_prefix("count:"));
     let pages: Option<u64> = numbers.map(|number| number.trim().parse::<u64>().ok()).sum();
-    let page = u64::try_from(rustix::param::page_size()).ok()?;
+    let page = u64::try_from(crate::sys::misc::page_size()).ok()?;
     (!zoneinfo.is_empty()).then_some(pages? * page)
 }
 
@@ -176,10 +185,13 @@ mod tests {
 
     #[test]
     fn what_processors_keep_at_hand_is_free() {
-        let page = u64::try_from(rustix::param::page_size()).unwrap();
+        let page = u64::try_from(crate::sys::misc::page_size()).unwrap();
         let meminfo = "MemTotal:  10000 kB\nMemFree: 1000 kB\nMemAvailable: 9000 kB\nCached:  2000 kB\nShmem: 500 kB\n";
         let zoneinfo = "Node 0, zone  Normal\n  pages free 250\n  pagesets\n    cpu: 0\n              count:    3\n              high:     9\n    cpu: 1\n              count:    4\n";
         assert_eq!(lost_in(meminfo, zoneinfo), Some(7000 * 1024 - 7 * page));
+        // The rest of huge pages is somebody's, though it does not count as anonymous memory.
+        let huge = format!("{meminfo}AnonPages: 300 kB\nActive(anon): 900 kB\nInactive(anon): 400 kB\n");
+        assert_eq!(lost_in(&huge, zoneinfo), Some((7000 - 300 - 500) * 1024 - 7 * page));
         // Where it cannot be told, nothing is taken for granted.
         assert_eq!(lost_in(meminfo, ""), None);
         assert_eq!(lost_in("", zoneinfo), None);

@@ -247,9 +247,20 @@ fn packets(text: &str) -> u64 {
     number.unwrap_or(UNKNOWN)
 }
 
-/// Sockets between processes, which are charged for all that they hold.
+/// The number of Unix sockets, which are charged for all that they hold. It is taken from the kernel's counters: the names in
+/// `/proc/net/unix` may hold line feeds, so counting its lines would let code hide other sockets.
 fn paths(first: Pid) -> u64 {
-    count(net(first, "unix").lines().skip(1).count())
+    unix_in(&net(first, "protocols"))
+}
+
+fn unix_in(protocols: &str) -> u64 {
+    let number = |line: &str| {
+        let mut words = line.split_whitespace();
+        let is_unix = words.next().is_some_and(|name| name.starts_with("UNIX"));
+        let number = words.nth(1).and_then(|number| number.parse::<u64>().ok());
+        number.filter(|_| is_unix)
+    };
+    protocols.lines().filter_map(number).sum()
 }
 
 fn in_connection(connection: &diag::Connection) -> u64 {
@@ -269,17 +280,34 @@ fn count(number: usize) -> u64 {
 }
 
 fn fragment() -> u64 {
-    FRAGMENT.max(count(rustix::param::page_size()))
+    FRAGMENT.max(count(crate::sys::misc::page_size()))
 }
 
 /// What the sockets listed here can keep, whose queues are told by their true size.
 fn in_datagrams(text: &str) -> u64 {
-    let of = |line: &str| {
+    let sizes = sizes_of_datagrams(text);
+    sizes
+        .map(|(send, receive)| in_packets(send, 0) + in_packets(receive, 0))
+        .sum()
+}
+
+/// The true sizes, in bytes, of what each socket sends and has received.
+fn sizes_of_datagrams(text: &str) -> impl Iterator<Item = (u64, u64)> {
+    text.lines().filter_map(|line| {
         let (send, receive) = line.split_whitespace().nth(4)?.split_once(':')?;
         let size = |digits: &str| u64::from_str_radix(digits, 16).ok();
-        Some(in_packets(size(send)?, 0) + in_packets(size(receive)?, 0))
-    };
-    text.lines().filter_map(of).sum()
+        Some((size(send)?, size(receive)?))
+    })
+}
+
+/// What datagrams hold where there are many sockets for them, by their true sizes: no control group is charged for those that wait to
+/// be sent or are errors to be read.
+pub(super) fn in_many_datagrams(scope: Scope) -> u64 {
+    if scope.counts.udp <= FREE {
+        return 0;
+    }
+    let text = net(scope.first, "udp") + &net(scope.first, "udp6");
+    sizes_of_datagrams(&text).map(|(send, receive)| send + receive).sum()
 }
 
 /// What connections may hold that have received something and that nobody has accepted yet: it is charged to nobody, also
@@ -343,6 +371,28 @@ mod tests {
         let both = format!("{text}TCP6: inuse 30\nUDP6: inuse 3\n");
         assert_eq!(Counts::parse(&both), Counts { all, tcp, udp });
         assert_eq!(Counts::parse(""), Counts::default());
+    }
+
+    #[test]
+    fn unix_sockets_are_counted_whatever_their_names_are() {
+        use std::os::linux::net::SocketAddrExt as _;
+
+        let row =
+            |name: &str, number: u32| format!("{name} 1152     {number}      -1   NI       0   yes  kernel y n\n");
+        let text = format!(
+            "protocol  size sockets  memory press\n{}{}{}",
+            row("UNIX-STREAM", 20),
+            row("TCP", 7),
+            row("UNIX", 18)
+        );
+        assert_eq!(unix_in(&text), 38);
+        place::host_is_as_it_is();
+        let own = rustix::process::getpid();
+        let before = paths(own);
+        let address = std::os::unix::net::SocketAddr::from_abstract_name([b'\n'; 100]);
+        let _bound = std::os::unix::net::UnixDatagram::bind_addr(&address.unwrap()).unwrap();
+        // Other tests have sockets, too, but not a hundred at once.
+        assert!(paths(own) < before + 100);
     }
 
     #[test]

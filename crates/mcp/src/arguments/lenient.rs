@@ -31,6 +31,8 @@ const WRAPPERS: [&str; 12] = [
 /// What a client adds to every call, and what else it adds then.
 const CLIENTS_ID: &str = "toolCallId";
 const CLIENTS_OWN: [&str; 5] = [CLIENTS_ID, "sessionId", "action", "chatInput", "tool"];
+/// Longer text is no list, and taking it apart would take long.
+const LIST_BYTES: usize = 16 << 10;
 /// How deep arguments may be wrapped.
 const WRAPPED_MAX: usize = 3;
 
@@ -172,9 +174,12 @@ fn text(field: &Field, value: Value, names: &[String]) -> Option<Value> {
         Value::Number(number) => number.to_string(),
         other => return Some(other),
     };
-    let is_word = !field.required && (!names.is_empty() || IDENTIFIERS.contains(&field.name));
+    let is_name = !names.is_empty() || IDENTIFIERS.contains(&field.name);
+    let is_word = !field.required && is_name;
     let is_default = field.name == "sandbox_id" && !field.required && text.trim().eq_ignore_ascii_case("default");
-    if text.trim().is_empty() || is_default || (is_word && is_absent(&text)) {
+    // What is required and no name may be refused with words of the tool's own.
+    let is_blank = text.trim().is_empty() && (is_name || !field.required);
+    if is_blank || is_default || (is_word && is_absent(&text)) {
         return None;
     }
     let same = names.iter().find(|name| name.eq_ignore_ascii_case(text.trim()));
@@ -259,7 +264,7 @@ fn texts(of: ListOf, value: Value) -> Option<Value> {
 fn bracketed(text: &str) -> Option<Vec<String>> {
     let text = text.trim();
     let inside = text.strip_prefix('[')?.strip_suffix(']')?;
-    if inside.contains('\\') {
+    if text.len() > LIST_BYTES || inside.contains('\\') {
         return None;
     }
     if !inside.contains(['\'', '"', '[']) {
@@ -283,7 +288,7 @@ fn bracketed(text: &str) -> Option<Vec<String>> {
 /// The names in a text without brackets. None where it can be one name or several.
 fn separate(of: ListOf, text: &str) -> Option<Vec<String>> {
     let text = text.trim();
-    if text.starts_with(['[', '{', '(']) {
+    if text.len() > LIST_BYTES || text.starts_with(['[', '{', '(']) {
         return None;
     }
     let lines = || {

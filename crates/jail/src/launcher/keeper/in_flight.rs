@@ -14,6 +14,9 @@ use crate::wire::receive_one;
 const USUAL_LIMIT: u64 = 1024;
 /// The part of it that may be in flight.
 const PART: u64 = 4;
+/// The part of those that one sandbox has at least if it is ended for them: fewer are not what there is too much of, and
+/// sixteen sandboxes with fewer have less than half of the usual limit.
+const PART_OF_ONE: u64 = 8;
 /// The time between two questions.
 const FLOOD_INTERVAL: Duration = Duration::from_millis(40);
 
@@ -64,13 +67,14 @@ impl Keeper {
         if self.prepared.host.root || self.prepared.bare.is_some() || self.jails.is_empty() {
             return;
         }
-        if !self.floods.exceed(self.files_most.min(USUAL_LIMIT) / PART) {
+        let most = self.files_most.min(USUAL_LIMIT) / PART;
+        if !self.floods.exceed(most) {
             return;
         }
         let found = self.jails.iter().filter_map(|(id, jail)| {
             let roots = jail.roots()?;
             let count = in_flight::of(roots, jail.visitor.as_ref().and_then(Visitor::channel));
-            (count > 0).then_some((count, *id, roots))
+            (count >= most / PART_OF_ONE).then_some((count, *id, roots))
         });
         let Some((_, id, roots)) = found.max_by_key(|(count, ..)| *count) else {
             return;
