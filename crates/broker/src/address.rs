@@ -93,7 +93,7 @@ pub fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// Whether an address lies on the public internet and is none of this machine's own.
+/// Returns true for an address on the public internet that does not belong to this machine.
 pub(crate) fn is_outside(address: IpAddr) -> bool {
     is_public(address) && !is_own(address)
 }

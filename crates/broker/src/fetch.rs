@@ -75,9 +75,9 @@ impl Begun {
     }
 }
 
-/// What a request says beside its address.
+/// The parts of a request other than its address.
 pub(crate) struct Asks<'a> {
-    /// What is understood.
+    /// The content types that the caller can parse.
     pub(crate) accept: &'a str,
     /// The token for an address, if there is one.
     pub(crate) token: &'a (dyn Fn(&Url) -> Option<String> + Sync),

@@ -33,7 +33,7 @@ pub(crate) struct Page {
     url: Url,
 }
 
-/// Why a link is not followed, as the end of a sentence about the host.
+/// The reason that a link is not followed, as the end of a sentence about the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("is neither an http nor an https address")]
@@ -48,7 +48,7 @@ pub(crate) enum Refusal {
     Private,
 }
 
-/// How a link is fetched.
+/// The route by which a link is fetched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Route {
     /// With the machine's proxies and credentials, at any address: the operator named the origin.

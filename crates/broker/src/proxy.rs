@@ -205,7 +205,7 @@ async fn connect(egress: Arc<Egress>, request: Request<Incoming>, place: Arc<Own
     Response::new(whole(""))
 }
 
-/// Whether a head announces content. Some clients write a length of 0 into a CONNECT, which is none.
+/// Returns true if a head announces content. Some clients write a length of 0 into a CONNECT; that is no content.
 fn announces_content(headers: &HeaderMap) -> bool {
     let lengths = headers.get_all(header::CONTENT_LENGTH);
     headers.contains_key(header::TRANSFER_ENCODING) || lengths.iter().any(|length| length != "0")

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::address::{is_outside, is_public};
 use crate::host::Host;
 
-/// How long resolving a name may take.
+/// The time-out of resolving a name.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Names that one client remembers.
 const MAX_NAMES: usize = 1000;

@@ -3,7 +3,7 @@
 
 use crate::cgroup::own_process_groups;
 
-/// Those whose processes and threads a limit counts together.
+/// The set of processes and threads that a limit counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
     /// The processes in this control group and below it.
@@ -17,7 +17,7 @@ pub enum Scope {
 /// A limit of processes and threads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessLimit {
-    /// Whose it is.
+    /// The holder of the limit.
     pub scope: Scope,
     /// The number that it allows.
     pub max: u64,

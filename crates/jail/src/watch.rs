@@ -155,7 +155,7 @@ struct Seen {
 }
 
 impl Record {
-    /// It begins to run: what the machine has lost until now is not its own.
+    /// Starts the account: memory that the machine lost before is not charged to this sandbox.
     pub(crate) fn begin(&mut self) {
         self.sockets.begin();
     }
@@ -214,7 +214,7 @@ impl Record {
         self.due = Some(Instant::now() + wait.min(self.sockets.holds()));
     }
 
-    /// What sockets keep that no control group counts; ends all who have sockets if it is too much.
+    /// Returns the socket memory that no control group counts. Ends all processes with sockets if it exceeds the limit.
     fn look_at_sockets<T: Iterator<Item = Pid>>(
         &mut self,
         group: &Group,
@@ -237,7 +237,7 @@ impl Record {
         pinned
     }
 
-    /// Ends all who have sockets: who filled them cannot be told, and one at a time would leave the others time to go on.
+    /// Ends all processes with sockets: the process that filled them is unknown, and ending one at a time would let the others continue.
     fn end_holders(&mut self, programs: impl Iterator<Item = Pid>) -> Vec<Pid> {
         let holders: Vec<Pid> = programs.filter(|pid| holds_sockets(*pid)).collect();
         for pid in &holders {
@@ -358,7 +358,7 @@ impl Record {
         total
     }
 
-    /// What is no process' own, with what sockets keep counted well; and that alone.
+    /// Returns memory outside processes with an exact count of socket memory, and the socket memory alone.
     fn with_sockets(&mut self, first: Pid, processes: &[Seen], outside: u64, bounds: Bounds) -> (u64, u64) {
         let before = self.sockets.kept();
         if before == 0 {

@@ -36,7 +36,7 @@ const DOUBTED_DEADLINE: Duration = Duration::from_millis(100);
 /// How long it may take to show a folder in a sandbox.
 const ATTACH_DEADLINE: Duration = Duration::from_secs(10);
 
-/// How long a message waits while the kernel lets nobody pass descriptors on, and the pause between two tries.
+/// The time-out of a message that the kernel refuses with ETOOMANYREFS, and the pause between two tries.
 const FLOOD_DEADLINE: Duration = Duration::from_secs(1);
 const FLOOD_PAUSE: Duration = Duration::from_millis(5);
 

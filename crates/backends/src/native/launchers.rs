@@ -86,7 +86,7 @@ pub(super) struct Launchers {
     current: watch::Sender<Current>,
     /// Those that are doubted and live.
     doubted: Mutex<Vec<Weak<Conversation>>>,
-    /// Those that were told to end.
+    /// Launchers that were asked to end.
     closed: Mutex<Vec<Arc<Conversation>>>,
     /// Held while one is started.
     starting: tokio::sync::Mutex<()>,

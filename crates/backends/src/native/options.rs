@@ -5,7 +5,7 @@ use super::facts::{Container, Facts};
 
 pub(super) const SYS_ADMIN: u32 = 21;
 
-/// The capabilities (number, name) with which root gives each sandbox a host user of its own.
+/// The capabilities (number, name) that root needs to run each sandbox under a separate host user.
 const ROOTS: [(u32, &str); 6] = [
     (SYS_ADMIN, "SYS_ADMIN"),
     (19, "SYS_PTRACE"),
@@ -61,7 +61,7 @@ pub(super) fn or_process_level(remedy: String, facts: &Facts) -> String {
     }
 }
 
-/// Explains why sandboxes have no host user of their own, for a server that is not the machine's root.
+/// Explains why sandboxes share the server's host user, for a server that is not the machine's root.
 pub(super) fn no_own_user(facts: &Facts) -> Cause {
     let lacking: Vec<&str> = ROOTS
         .iter()

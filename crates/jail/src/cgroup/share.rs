@@ -9,14 +9,14 @@ use crate::watch::small_file;
 /// The room that a lowered hard limit leaves, in bytes: what is charged changes while it is written.
 const ROOM: u64 = 1 << 20;
 
-/// What a group's memory is, in bytes.
+/// The memory of a group by kind, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Told {
     /// Processes' own, and what they share beside private files.
     processes: u64,
-    /// What the kernel holds beyond the usual; on version 2 only what it cannot take back.
+    /// Kernel memory above the usual amount; on version 2 only the part that cannot be reclaimed.
     kernel: u64,
-    /// What it could take back (version 2).
+    /// Kernel memory that can be reclaimed (version 2).
     reclaimable: u64,
     /// Contents and inodes of private files.
     files: u64,
@@ -36,7 +36,7 @@ fn lowered(request: &Request, files: u64, before: u64, charged: u64) -> u64 {
 }
 
 impl Group {
-    /// What the group's memory is.
+    /// Returns the group's memory by kind.
     pub(crate) fn told(&self) -> Told {
         let (own, shared, kernel, reclaimable) = match &self.kind {
             Groups::V1 { memory, .. } => {
@@ -66,7 +66,7 @@ impl Group {
         }
     }
 
-    /// [`Self::process_memory`] of what was told.
+    /// [`Self::process_memory`] from a reading.
     pub(crate) fn process_memory_of(&self, told: &Told) -> u64 {
         match &self.kind {
             Groups::V1 { .. } => told.processes,

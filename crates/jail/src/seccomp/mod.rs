@@ -114,7 +114,7 @@ const NO_LARGE_PIPES: Action = Action::AllowIf {
 };
 
 const F_SETPIPE_SZ: u64 = 1031;
-/// What a pipe holds by default, with pages of 4 KiB.
+/// The default size of a pipe with pages of 4 KiB, in bytes.
 const USUAL_PIPE: u64 = 64 << 10;
 const USUAL_PIPE_BITS: u64 = USUAL_PIPE - 1;
 const MAP_ANONYMOUS: u64 = 0x20;

@@ -27,10 +27,10 @@ const STATES: u32 = 0xfff & !(1 << 6) & !(1 << 3);
 const HEADER: usize = 16;
 const REQUEST: usize = 60;
 const MESSAGE: usize = 72;
-/// What one answer fits into.
+/// The size of the receive buffer, in bytes.
 const ANSWER: usize = 64 << 10;
 
-/// What one connection holds, in bytes.
+/// The memory of one connection, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Connection {
     /// True size of what it has received, and of what waits for the reader to let go of it.

@@ -10,9 +10,9 @@ use super::{DESCRIPTOR, FREE, MOST, Record, SHORTEST, Seen, place, small_file};
 
 /// The part of the machine's files that one sandbox may have: sixteen have half.
 const PART: u64 = 32;
-/// So many are allowed on the smallest machine. Processes that share a file are counted as if each had one.
+/// The bound on the smallest machine. A file that several processes share counts once for each.
 const LEAST: u64 = 8192;
-/// What a control group is charged for a file at the least, in bytes.
+/// The minimum charge of a control group for an open file, in bytes.
 const CHARGED: u64 = 128;
 
 /// The maximum number of descriptors of one sandbox.
@@ -24,13 +24,13 @@ fn most() -> u64 {
     })
 }
 
-/// What descriptors hold of the kernel's memory, where no control group is charged for it.
+/// Returns the kernel memory behind descriptors where no control group is charged for it, in bytes.
 pub(super) fn in_descriptors(processes: &[Seen]) -> u64 {
     let open: u64 = processes.iter().map(|seen| descriptors(seen.living)).sum();
     open.saturating_sub(FREE) * DESCRIPTOR
 }
 
-/// How many descriptors a process has open; the size of their folder since Linux 6.2.
+/// Returns the number of open descriptors of a process: since Linux 6.2 the size of `/proc/PID/fd`.
 pub(super) fn descriptors(pid: Pid) -> u64 {
     let path = format!("{}/proc/{}/fd", place::host(), pid.as_raw_nonzero());
     let told = std::fs::metadata(&path).map_or(0, |folder| folder.len());

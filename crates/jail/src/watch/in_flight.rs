@@ -14,10 +14,10 @@ use super::{MOST, Record, Roots, freeze, held, net, number_of, place, status_of}
 /// The maximum number of descriptors in one message.
 const MESSAGE: u64 = 253;
 
-/// What is known of a sandbox's descriptors in flight.
+/// A sandbox's descriptors in flight.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct InFlight {
-    /// Those in sockets that some process has open.
+    /// Descriptors in the queues of sockets that a process has open.
     open: u64,
     /// Sockets that no process has open.
     hidden: u64,

@@ -54,7 +54,7 @@ impl Locks {
         self.at = 0;
     }
 
-    /// What the locks of one process count as.
+    /// Returns the charge for the locks of one process, in bytes.
     pub(super) fn of(&self, pid: Pid) -> u64 {
         self.by_process.get(&pid.as_raw_nonzero().get()).copied().unwrap_or(0)
     }

@@ -25,15 +25,15 @@ const NAMED: [&str; 12] = [
     "Balloon:",
     "Zswap:",
 ];
-/// A look at the machine may take this part of the time at the most.
+/// The maximum share of time spent reading the machine's memory: one part in this many.
 const PART: u32 = 16;
-/// The same for looks at the machine alone, which go on while no sandbox seems to run.
+/// The same for readings without a sandbox, which continue while all sandboxes seem idle.
 const PART_OF_ALARM: u32 = 100;
 /// Between two such looks, at the least.
 pub(crate) const ALARM_INTERVAL: Duration = Duration::from_millis(20);
-/// So much lost memory is reason to look at every sandbox.
+/// The amount of lost memory, in bytes, at which every sandbox is checked.
 const ALARM: u64 = 16 << 20;
-/// What the processors must have done since the last look, in hundredths of a second.
+/// The minimum processor time since the last reading, in hundredths of a second.
 const BUSY: u64 = 2;
 const PROC_MAGIC: u64 = 0x9fa0;
 
@@ -60,7 +60,7 @@ pub(super) fn lost(age: Duration) -> Option<u64> {
     lost_now()
 }
 
-/// What was known last, however long ago.
+/// Returns the last reading, whatever its age.
 pub(super) fn last() -> Option<u64> {
     LAST.get().and_then(|last| last.bytes)
 }
@@ -85,11 +85,11 @@ pub(super) fn lost_now() -> Option<u64> {
 /// take much memory within that time.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm {
-    /// When this was looked at last.
+    /// The time of the last check.
     at: Option<Instant>,
-    /// How long the machine had been up, and its processors idle, when memory was looked at last.
+    /// The machine's uptime and its processors' idle time at the last memory reading.
     clocks: (u64, u64),
-    /// What it had lost when every sandbox was looked at last, or less.
+    /// The lost memory when every sandbox was last checked, or a lower later reading.
     base: Option<u64>,
 }
 
@@ -129,7 +129,7 @@ fn clocks_in(uptime: &str) -> (u64, u64) {
     (words.next().unwrap_or(0), words.next().unwrap_or(0))
 }
 
-/// Whether the processors did anything. Their number only matters where there is none.
+/// Returns true if the processors ran anything between two readings.
 fn is_busy(before: (u64, u64), now: (u64, u64)) -> bool {
     let processors = std::thread::available_parallelism().map_or(1, |number| u64::try_from(number.get()).unwrap_or(1));
     let passed = now.0.saturating_sub(before.0).saturating_mul(processors);
@@ -169,7 +169,7 @@ fn lost_in(meminfo: &str, zoneinfo: &str) -> Option<u64> {
     Some((total?.saturating_sub(named) * 1024).saturating_sub(at_hand(zoneinfo)?))
 }
 
-/// What each processor keeps at hand of the free memory, in bytes: up to an eighth of all, and not counted as free.
+/// Returns the free memory in the processors' page lists, in bytes: up to an eighth of all, and not part of `MemFree`.
 fn at_hand(zoneinfo: &str) -> Option<u64> {
     let numbers = zoneinfo
         .lines()

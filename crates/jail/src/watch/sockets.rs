@@ -12,7 +12,7 @@ use rustix::process::Pid;
 use super::{EVERY, FREE, MOST, SHORTEST, SOCKET_BUFFER, descriptors, diag, lost, small_file};
 use crate::plan::place;
 
-/// What a piece of data in a queue keeps at the most, in bytes: a fragment's page, or the machine's if that is larger.
+/// The maximum memory that a piece of data in a queue pins, in bytes: a fragment's page, or the machine's page if that is larger.
 const FRAGMENT: u64 = 32 << 10;
 /// Pieces in one packet.
 const PIECES: u64 = 17;
@@ -22,21 +22,21 @@ const PACKET: u64 = 576;
 const UNLISTED: u64 = SOCKET_BUFFER / PACKET * PIECES * FRAGMENT;
 /// The part of the limit that sockets may hold without being looked at.
 const PART: u64 = 8;
-/// When what the queues can hold is asked for again: after this time, or when this part of the limit has come on top.
+/// The queues' bound is computed again after this time, or when the lost memory grew by this part of the limit.
 const AGAIN: Duration = Duration::from_millis(20);
 const MORE: u64 = 16;
-/// What is taken for all that there can be where nothing is known.
+/// Stands for an unknown amount, which may be everything.
 const UNKNOWN: u64 = 1 << 46;
-/// When to look again where there are connections, and where the machine has lost memory since.
+/// The check interval with connections, and the one once the machine has lost memory since.
 const CONNECTED: Duration = Duration::from_millis(10);
 const SOON: Duration = Duration::from_millis(3);
-/// How old it may be what is known of the machine while a sandbox has no connections.
+/// The maximum age of a reading of the machine while a sandbox has no connections.
 const BEFORE: Duration = Duration::from_millis(200);
 
 /// The sockets of a network namespace by number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// All, also those that no process has open any more because they are on the way to another one.
+    /// All sockets, including those in flight that no process has open.
     pub(super) all: u64,
     pub(super) tcp: u64,
     pub(super) udp: u64,
@@ -61,25 +61,25 @@ impl Counts {
         }
     }
 
-    /// What their buffers may hold by the kernel's own count.
+    /// Returns the maximum of the buffers by the kernel's own count, in bytes.
     pub(super) fn buffers(self) -> u64 {
         // One of TCP holds what it received as well as what it sends.
         (self.all.saturating_sub(FREE) + self.tcp.saturating_sub(FREE)) * SOCKET_BUFFER
     }
 }
 
-/// What was seen of one sandbox's sockets.
+/// The state of one sandbox's socket account.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
-    /// What the machine had lost when they could hold little.
+    /// The machine's lost memory when the queues could last hold little.
     base: Option<u64>,
-    /// What they can hold, and what the machine had lost since then, when that was asked for.
+    /// The last bound of the queues, with the memory lost since `base` at that time.
     seen: Option<Seen>,
-    /// By which the kernel is asked about connections.
+    /// The socket-diagnosis socket.
     diag: Option<OwnedFd>,
     /// What was told last.
     kept: u64,
-    /// Whether there are any that could hold something.
+    /// Whether any socket can hold data in fragments.
     connected: bool,
 }
 
@@ -90,7 +90,7 @@ struct Seen {
     lost: u64,
 }
 
-/// Where they are, and how much is allowed.
+/// The network namespace and the sandbox's limit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scope {
     pub(super) first: Pid,
@@ -104,7 +104,7 @@ impl Scope {
         Self { first, counts, limit }
     }
 
-    /// Where none can be had.
+    /// A scope that can have no sockets.
     pub(super) fn without_sockets(first: Pid, limit: u64) -> Self {
         let counts = Counts::default();
         Self { first, counts, limit }
@@ -122,7 +122,7 @@ impl Sockets {
         }
     }
 
-    /// What the machine has lost until now was none of theirs.
+    /// Starts the account at the machine's last reading.
     pub(super) fn begin(&mut self) {
         self.base = lost::last();
     }
@@ -132,7 +132,7 @@ impl Sockets {
         self.kept
     }
 
-    /// What they hold that is charged to nobody, in bytes, by what is known without asking much.
+    /// Returns their uncharged memory in bytes, from cheap readings.
     pub(super) fn bytes(&mut self, scope: Scope, processes: impl Fn() -> Vec<Pid>) -> u64 {
         self.kept = self.quick(scope, processes);
         self.kept
@@ -159,7 +159,7 @@ impl Sockets {
         self.bytes_now(scope, processes)
     }
 
-    /// The same with all that can be known, before somebody is ended for it.
+    /// Returns the same from fresh readings, for the decision to end processes.
     pub(super) fn bytes_now(&mut self, scope: Scope, processes: impl Fn() -> Vec<Pid>) -> u64 {
         self.kept = self.exact(scope, processes);
         self.kept
@@ -204,7 +204,7 @@ impl Sockets {
         machine - self.base.unwrap_or(0)
     }
 
-    /// What the sockets can hold at the most.
+    /// Returns the maximum that the sockets can pin, in bytes.
     fn bound(&mut self, scope: Scope, processes: impl Fn() -> Vec<Pid>) -> u64 {
         let before = paths(scope.first);
         let datagrams = net(scope.first, "udp") + &net(scope.first, "udp6");
@@ -234,13 +234,13 @@ impl Sockets {
     }
 }
 
-/// Whether there is any socket of the kinds whose data lies in fragments.
+/// Returns true if a socket exists whose kind keeps data in fragments.
 fn has_connections(Scope { first, counts, .. }: Scope) -> bool {
     // One that is not listed any more has sent something before.
     counts.tcp + counts.udp > 0 || counts.all > 0 && packets(&net(first, "dev")) > 0
 }
 
-/// What was sent within the sandbox, in packets.
+/// Returns the number of packets sent within the sandbox.
 fn packets(text: &str) -> u64 {
     let loopback = text.lines().find_map(|line| line.trim_start().strip_prefix("lo:"));
     let number = loopback.and_then(|numbers| numbers.split_whitespace().nth(1)?.parse().ok());
@@ -267,7 +267,7 @@ fn in_connection(connection: &diag::Connection) -> u64 {
     in_packets(connection.receive, connection.received) + in_packets(connection.send, connection.unsent)
 }
 
-/// What a queue of this true size, with so much data, can keep.
+/// Returns the maximum that a queue of this true size and data can pin, in bytes.
 fn in_packets(size: u64, data: u64) -> u64 {
     if size == 0 {
         return 0;

@@ -19,7 +19,7 @@ const MAX_SCANNED: u64 = 200_000;
 /// Bytes of names that are kept.
 const MAX_NAMES: usize = 4 << 20;
 
-/// Bytes of links' targets that are told.
+/// The maximum total length of link targets in one listing, in bytes.
 const MAX_TARGETS: usize = 1 << 20;
 
 /// Folders that wait to be looked into.
@@ -162,7 +162,7 @@ impl List {
         Dir::new(folder).ok()
     }
 
-    /// What a link says, as long as there is room for it.
+    /// Returns the target of a link, while the listing has room for it.
     fn target(&mut self, link: &OwnedFd) -> Option<String> {
         let target = readlinkat(link, "", Vec::new()).ok()?;
         self.targets_left = self.targets_left.checked_sub(target.to_bytes().len())?;

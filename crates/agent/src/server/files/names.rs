@@ -3,7 +3,7 @@
 //! A file whose name has these characters themselves is meant first, so nothing that could be opened before is hidden.
 
 const MARK: &[u8] = b"\\x";
-/// How long one is: the mark and two digits.
+/// The length of one escape: the mark and two digits.
 const MARKED: usize = 4;
 
 /// A name as text.

@@ -16,7 +16,7 @@ const STOPPED_DEADLINE: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_millis(50);
 /// At the most.
 const REST_MAX: Duration = Duration::from_millis(800);
-/// How long a sandbox waits while the kernel lets nobody pass descriptors on.
+/// The time-out of a sandbox whose descriptors the kernel refuses to pass (ETOOMANYREFS).
 const FLOOD_DEADLINE: Duration = Duration::from_secs(2);
 /// The number of dead spares a sandbox may meet before it is refused.
 const LOST_MAX: u32 = 8;
