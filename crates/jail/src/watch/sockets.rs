@@ -307,6 +307,10 @@ pub(super) fn in_many_datagrams(scope: Scope) -> u64 {
         return 0;
     }
     let text = net(scope.first, "udp") + &net(scope.first, "udp6");
+    if text.is_empty() {
+        // The table cannot be read: each socket counts as full.
+        return scope.counts.udp * SOCKET_BUFFER;
+    }
     sizes_of_datagrams(&text).map(|(send, receive)| send + receive).sum()
 }
 
@@ -371,6 +375,18 @@ mod tests {
         let both = format!("{text}TCP6: inuse 30\nUDP6: inuse 3\n");
         assert_eq!(Counts::parse(&both), Counts { all, tcp, udp });
         assert_eq!(Counts::parse(""), Counts::default());
+    }
+
+    #[test]
+    fn datagram_sockets_without_a_readable_table_count_as_full() {
+        place::host_is_as_it_is();
+        let scope = |udp| Scope {
+            first: Pid::from_raw(i32::MAX).unwrap(),
+            counts: Counts { all: udp, tcp: 0, udp },
+            limit: 1,
+        };
+        assert_eq!(in_many_datagrams(scope(FREE + 1)), (FREE + 1) * SOCKET_BUFFER);
+        assert_eq!(in_many_datagrams(scope(FREE)), 0);
     }
 
     #[test]
