@@ -4,17 +4,9 @@
 # expect: held
 
 def slow_down():
-    # Nobody may be made faster, and on a busy machine some have been slowed down already: as slow as the slowest is allowed for all.
-    nice = lambda pid: int(open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[16])
-    for _ in range(20):
-        slowest = max(nice(pid) for pid in os.listdir("/proc") if pid.isdigit())
-        try:
-            os.setpriority(os.PRIO_USER, 0, slowest)
-            os.setpriority(os.PRIO_PGRP, os.getpgid(0), slowest)
-            return
-        except OSError as error:
-            last = error
-    raise last
+    # The lowest priority: a lower one is never refused, whatever priority a process has already.
+    os.setpriority(os.PRIO_USER, 0, 19)
+    os.setpriority(os.PRIO_PGRP, os.getpgid(0), 19)
 
 
 fails(slow_down)
