@@ -254,14 +254,18 @@ fn raised(error: &CellError, facts: &Facts<'_>) -> Verdict {
             ),
             facts.hints.more_disk.clone(),
         ),
-        "processes" => (
-            Code::ProcessLimit,
-            format!(
-                "{name}: the sandbox may have {} processes and threads",
-                limits.processes
-            ),
-            "start fewer at once, and wait for those that have ended".to_owned(),
-        ),
+        "processes" => {
+            let outer = facts.after.and_then(|after| outer::refused(&after, limits.processes));
+            (
+                Code::ProcessLimit,
+                format!(
+                    "{name}: the sandbox may have {} processes and threads{}",
+                    limits.processes,
+                    outer.as_ref().map_or("", |outer| outer.reason.as_str())
+                ),
+                outer.map_or("start fewer at once, and wait for those that have ended", |outer| outer.remedy).to_owned(),
+            )
+        }
         "network" if facts.network.hosts.is_empty() => (
             Code::NetworkDenied,
             format!("{name}: the sandbox has no network"),
@@ -340,6 +344,7 @@ fn died(what: &str, exit: Exit, facts: &Facts<'_>) -> Verdict {
     let for_memory = for_memory || starved;
     let lost = facts.variables();
     let outer = outer::behind(&after, memory).filter(|_| for_memory && !starved);
+    let refused = outer::refused(&after, facts.limits.processes);
     let verdict = match (by_signal || starved, for_memory, for_processes) {
         (true, true, _) => killed(
             Code::OutOfMemory,
@@ -359,10 +364,11 @@ fn died(what: &str, exit: Exit, facts: &Facts<'_>) -> Verdict {
         (true, false, true) => killed(
             Code::ProcessLimit,
             format!(
-                "{what} {how} after new processes were refused: the sandbox may have {}{lost}",
-                facts.limits.processes
+                "{what} {how} after new processes were refused: the sandbox may have {}{}{lost}",
+                facts.limits.processes,
+                refused.as_ref().map_or("", |outer| outer.reason.as_str())
             ),
-            "start fewer at once".to_owned(),
+            refused.map_or("start fewer at once", |outer| outer.remedy).to_owned(),
         ),
         (false, ..) | (true, false, false) => Verdict {
             status: if exit == Exit::Signal(9) {

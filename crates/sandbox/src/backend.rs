@@ -277,6 +277,32 @@ pub struct Usage {
     /// The memory limit that somebody else has set around the back end, in bytes. Read when a process was ended for memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outer_memory: Option<u64>,
+    /// The limit of processes around the back end under which the fewest more fit. Read when a new process was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outer_processes: Option<OuterProcesses>,
+}
+
+/// A limit of processes and threads that somebody else has set around the back end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OuterProcesses {
+    /// The holder of the limit.
+    pub scope: OuterScope,
+    /// The number of processes and threads that it allows.
+    pub max: u64,
+    /// The number in use when it was read.
+    pub used: u64,
+}
+
+/// The set of processes that an outer limit counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OuterScope {
+    /// The control group of the server.
+    Group,
+    /// The user of the server.
+    User,
+    /// The machine.
+    Machine,
 }
 
 /// The end of a sandbox.

@@ -24,7 +24,8 @@ mod system;
 
 pub use analysis::{Advice, Finding, Severity};
 pub use backend::{
-    Backend, EndReason, Ended, Mount, MountMode, NetworkRule, Parent, Preparing, Sandbox, SandboxSpec, Usage,
+    Backend, EndReason, Ended, Mount, MountMode, NetworkRule, OuterProcesses, OuterScope, Parent, Preparing, Sandbox,
+    SandboxSpec, Usage,
 };
 pub use capacity::{Bound, Capacity};
 pub use consent::{Consent, LeftToUser};

@@ -544,6 +544,7 @@ impl Jail {
                 memory_events: usage.memory_events,
                 process_events: usage.process_events,
                 outer_memory: (usage.memory_events > 0).then(outer_memory_limit).flatten(),
+                outer_processes: (usage.process_events > 0).then(report::outer_processes).flatten(),
                 ..Usage::default()
             }),
             Ok(None) if self.has_ended().is_none() => {

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use sandcell_jail::outer::nearest_process_limit;
+use sandcell_jail::outer::{Scope, nearest_process_limit};
 use sandcell_jail::plan::LAYERS;
 use sandcell_jail::process_level;
 use sandcell_jail::wire::{Report, StepError};
-use sandcell_sandbox::{Code, Degree, Failure, Isolation, LayerReport, LayerState, LeftOut, Level, SandboxError};
+use sandcell_sandbox::{
+    Code, Degree, Failure, Isolation, LayerReport, LayerState, LeftOut, Level, OuterProcesses, OuterScope, SandboxError,
+};
 
 use super::NAME;
 use super::cause::{self, Cause};
@@ -255,6 +257,20 @@ pub(super) fn no_process(errno: Option<i32>) -> Option<SandboxError> {
             format!("no process could be started for a sandbox: {cause}"),
             format!("close sandboxes that are no longer needed and call again; or {remedy}"),
         )))
+    })
+}
+
+/// Returns the nearest limit of processes around the server, as results report it.
+pub(super) fn outer_processes() -> Option<OuterProcesses> {
+    let (limit, used) = nearest_process_limit()?;
+    Some(OuterProcesses {
+        scope: match limit.scope {
+            Scope::Group(_) => OuterScope::Group,
+            Scope::User(_) => OuterScope::User,
+            Scope::Machine(_) => OuterScope::Machine,
+        },
+        max: limit.max,
+        used,
     })
 }
 

@@ -1,6 +1,6 @@
-//! Names the memory limit around the server where it, and not the sandbox's own, has ended a process.
+//! Names the limit around the server where it, and not the sandbox's own, has ended a process or refused a new one.
 
-use sandcell_sandbox::Usage;
+use sandcell_sandbox::{OuterScope, Usage};
 
 /// A process that the system ends so far below the sandbox's limit, in quarters, was not ended for that.
 const QUARTERS: u64 = 3;
@@ -40,9 +40,68 @@ pub(super) fn behind(usage: &Usage, own: u64) -> Option<OuterLimit> {
     }
 }
 
+/// Finds the outer limit behind a refused process. None: there is more room around the server than a sandbox may use, so
+/// it was the sandbox's own limit.
+pub(super) fn refused(usage: &Usage, own: u32) -> Option<OuterLimit> {
+    let outer = usage
+        .outer_processes
+        .filter(|outer| outer.max.saturating_sub(outer.used) < u64::from(own))?;
+    let (holder, remedy) = match outer.scope {
+        OuterScope::Group => (
+            "the server's control group",
+            "start fewer at once; the operator can raise pids.max of the server's control group (systemd TasksMax=, Docker \
+             --pids-limit)",
+        ),
+        OuterScope::User => (
+            "the server's user",
+            "start fewer at once; the operator can raise `ulimit -u` for the server (systemd LimitNPROC=)",
+        ),
+        OuterScope::Machine => (
+            "the machine",
+            "start fewer at once; the operator can raise kernel.pid_max and kernel.threads-max",
+        ),
+    };
+    Some(OuterLimit {
+        reason: format!(
+            "; {holder} allows {} for all that it runs, and {} are in use",
+            outer.max, outer.used
+        ),
+        remedy,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sandcell_sandbox::OuterProcesses;
+
+    #[test]
+    fn an_outer_limit_of_processes_is_named_where_a_sandbox_can_reach_it() {
+        let named = |scope, max, used| {
+            let usage = Usage {
+                outer_processes: Some(OuterProcesses { scope, max, used }),
+                ..Usage::default()
+            };
+            refused(&usage, 128)
+        };
+        assert_eq!(refused(&Usage::default(), 128), None);
+        assert_eq!(named(OuterScope::Group, 4096, 200), None);
+        let outer = named(OuterScope::Group, 100, 40).unwrap();
+        assert!(outer.reason.contains("control group allows 100") && outer.reason.contains("40 are in use"));
+        assert!(outer.remedy.contains("pids.max"));
+        assert!(
+            named(OuterScope::User, 4096, 4090)
+                .unwrap()
+                .remedy
+                .contains("ulimit -u")
+        );
+        assert!(
+            named(OuterScope::Machine, 4096, 5000)
+                .unwrap()
+                .remedy
+                .contains("pid_max")
+        );
+    }
 
     #[test]
     fn the_outer_limit_is_named_where_the_own_one_was_not_reached() {

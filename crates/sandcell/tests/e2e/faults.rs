@@ -450,9 +450,14 @@ fn sandboxes_go_before_the_server_when_memory_runs_out() {
 /// A server in a control group of version 1 that may use this much memory.
 fn served_within(memory: &Group, bytes: u64, place: &Place) -> Client {
     memory.set("memory.limit_in_bytes", &bytes.to_string());
+    started_within(memory, place)
+}
+
+/// A server that this control group holds from its start.
+fn started_within(group: &Group, place: &Place) -> Client {
     let serve = again(&place.command(&["serve"]));
     let mut inside = Command::new("sh");
-    let enter = format!("echo $$ > {}/cgroup.procs && exec \"$0\" \"$@\"", memory.0.display());
+    let enter = format!("echo $$ > {}/cgroup.procs && exec \"$0\" \"$@\"", group.0.display());
     inside
         .args(["-c", &enter])
         .arg(serve.get_program())
@@ -516,4 +521,47 @@ fn an_interpreter_that_is_killed_for_memory_around_the_server_is_told_as_that() 
     let remedy = answer.meta()["cause"]["remedy"].as_str().unwrap_or_default().to_owned();
     assert!(remedy.contains("MemoryMax="), "{remedy}");
     soon(|| server.run("print(6 * 7)"));
+}
+
+#[test]
+fn a_process_that_a_limit_around_the_server_refuses_is_reported_as_that() {
+    fn here() {}
+    let _turn = begin!(alone);
+    let Some(pids) = Group::of("pids") else {
+        not_required(
+            &name_of(here),
+            "no control group of version 1 can be made that counts processes",
+        );
+        return;
+    };
+    let place = Place::with_settings("[pool]\nparked = 0\n");
+    let server = started_within(&pids, &place);
+    let id = server.call("create_sandbox", json!({})).data()["sandbox_ids"][0].clone();
+    let run = |code: &str| server.call("execute_code", json!({"code": code, "sandbox_id": id}));
+    assert_eq!(run("x = 1\nprint(x)").output().trim(), "1");
+    let used: u64 = std::fs::read_to_string(pids.0.join("pids.current"))
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    pids.set("pids.max", &(used + 20).to_string());
+    let answer =
+        run("import subprocess\nkept = []\nfor _ in range(60): kept.append(subprocess.Popen(['sleep', '100']))");
+    let (code, message) = cause(&answer);
+    assert_eq!(code, "process_limit", "{answer:?}");
+    assert!(
+        message.contains("the sandbox may have 128 processes and threads"),
+        "{message}"
+    );
+    assert!(
+        message.contains(&format!(
+            "the server's control group allows {} for all that it runs",
+            used + 20
+        )),
+        "{message}"
+    );
+    let remedy = answer.meta()["cause"]["remedy"].as_str().unwrap_or_default().to_owned();
+    assert!(remedy.contains("pids.max"), "{remedy}");
+    pids.set("pids.max", "max");
+    assert_eq!(run("for child in kept: child.kill()\nprint(x)").output().trim(), "1");
 }
