@@ -15,10 +15,20 @@ const WATCH: u64 = 1024;
 /// The part of all that a user may watch by epoll that one sandbox may have: sixteen have half.
 const PART_OF_WATCHES: u64 = 32;
 const EPOLL: &str = "anon_inode:[eventpoll]";
+/// The number of inotify instances that are not counted (most programs have one), and the memory that one event takes at the most: a name of
+/// 255 bytes beside it. An instance counts as full, since the kernel does not say how many events wait.
+const FREE_INSTANCES: u64 = 1;
+const EVENT: u64 = 512;
+const INOTIFY: [&str; 2] = ["anon_inode:inotify", "anon_inode:[inotify]"];
 /// What a descriptor counts as that is on the way between two processes: nobody sees what it is.
 const ON_THE_WAY: u64 = 4 << 20;
 /// What an open report of the kernel's keeps of its text at the most.
 const REPORT: u64 = 256 << 10;
+/// The part of the limit that an open report of a descriptor counts as. It has up to 100 bytes for each file that is watched, each of which
+/// counts as [`WATCH`], and the kernel doubles its memory until the text fits. The text stays when nothing is watched any more.
+const PART_OF_REPORT: u64 = 5;
+/// The number of them that are not counted: a program that reads one closes it before it opens the next.
+const FREE_REPORTS: u64 = 1;
 /// What one end of a pipe counts as: half of what the pipe holds. It cannot be made larger where this is counted.
 const PIPE_END: u64 = 32 << 10;
 /// What the pipes of a user hold together at the most: the kernel's default for pipes of a usual size, from which on a
@@ -76,12 +86,16 @@ impl Held {
                 much: if self.much { 0 } else { much },
                 found: 0,
                 pipe_ends: 0,
+                notifiers: 0,
+                reports: 0,
                 epolls: Vec::new(),
                 channel: bounds.channel.map(socket),
             };
             for seen in processes {
                 sum.look_at(seen.living);
             }
+            sum.found += sum.notifiers.saturating_sub(FREE_INSTANCES) * each_instance() / WATCH;
+            sum.found += sum.reports.saturating_sub(FREE_REPORTS) * (most / PART_OF_REPORT);
             sum.found += sum.pipe_ends.saturating_mul(PIPE_END).min(PIPES) / WATCH;
             sum.add_watched();
             self.bytes = sum.found.saturating_mul(WATCH);
@@ -115,6 +129,10 @@ struct Count {
     much: u64,
     found: u64,
     pipe_ends: u64,
+    /// Instances of inotify, by descriptor.
+    notifiers: u64,
+    /// Open reports of descriptors.
+    reports: u64,
     /// Epoll instances: whose, and the number of the descriptor.
     epolls: Vec<(Pid, u32)>,
     /// A socket that is none of the sandbox's.
@@ -142,6 +160,8 @@ impl Count {
                     self.found += number_of(&text, "scm_fds:") * ON_THE_WAY / WATCH;
                 }
                 name if name.starts_with(b"pipe:") => self.pipe_ends += 1,
+                name if INOTIFY.iter().any(|known| name == known.as_bytes()) => self.notifiers += 1,
+                name if is_report_of_descriptor(name) => self.reports += 1,
                 name if name.starts_with(b"/proc/") => self.found += REPORT / WATCH,
                 _ => {}
             }
@@ -197,6 +217,22 @@ fn each_watch(most: u64) -> u64 {
     most.div_ceil((of_user / PART_OF_WATCHES).max(1)).max(1)
 }
 
+/// Whether an open file is a report of a descriptor's, `/proc/PID/fdinfo/NUMBER` or one of a thread's.
+fn is_report_of_descriptor(name: &[u8]) -> bool {
+    let parts: Vec<&[u8]> = name.split(|byte| *byte == b'/').collect();
+    matches!(parts.as_slice(), [b"", b"proc", .., b"fdinfo", _])
+}
+
+/// Returns the memory that the events of one instance of inotify take at the most, in bytes.
+fn each_instance() -> u64 {
+    static EVENTS: OnceLock<u64> = OnceLock::new();
+    let events = EVENTS.get_or_init(|| {
+        let text = super::small_file(&format!("{}/proc/sys/fs/inotify/max_queued_events", place::host()));
+        text.trim().parse().unwrap_or(16_384)
+    });
+    events.saturating_mul(EVENT)
+}
+
 /// What a descriptor of this socket leads to.
 pub(super) fn socket(number: u64) -> String {
     format!("socket:[{number}]")
@@ -244,6 +280,8 @@ mod tests {
                 much: u64::MAX,
                 found: 0,
                 pipe_ends: 0,
+                notifiers: 0,
+                reports: 0,
                 epolls: Vec::new(),
                 channel: channel.map(socket),
             };
@@ -257,6 +295,13 @@ mod tests {
     }
 
     #[test]
+    fn reports_of_descriptors_are_told_from_others() {
+        let is_one = |name: &str| is_report_of_descriptor(name.as_bytes());
+        assert!(is_one("/proc/7/fdinfo/3") && is_one("/proc/7/task/9/fdinfo/3 (deleted)"));
+        assert!(!is_one("/proc/7/fdinfo") && !is_one("/proc/7/maps") && !is_one("/home/user/fdinfo/3"));
+    }
+
+    #[test]
     fn each_end_of_a_pipe_counts_as_half_of_it() {
         place::host_is_as_it_is();
         let ends = |child: &std::process::Child| {
@@ -266,6 +311,8 @@ mod tests {
                 much: u64::MAX,
                 found: 0,
                 pipe_ends: 0,
+                notifiers: 0,
+                reports: 0,
                 epolls: Vec::new(),
                 channel: None,
             };

@@ -40,11 +40,17 @@ pub(super) struct Counts {
     pub(super) all: u64,
     pub(super) tcp: u64,
     pub(super) udp: u64,
+    /// Unix sockets for messages. Zero while there are few sockets. A kernel that lists all Unix sockets together has the others here, too.
+    pub(super) messages: u64,
 }
 
 impl Counts {
     pub(super) fn of(first: Pid) -> Self {
-        Self::parse(&(net(first, "sockstat") + &net(first, "sockstat6")))
+        let mut counts = Self::parse(&(net(first, "sockstat") + &net(first, "sockstat6")));
+        if counts.all > FREE {
+            counts.messages = unix_in(&net(first, "protocols"), |name| name == "UNIX");
+        }
+        counts
     }
 
     fn parse(text: &str) -> Self {
@@ -58,13 +64,16 @@ impl Counts {
             all: number("sockets:", "used"),
             tcp: number("TCP:", "inuse") + number("TCP6:", "inuse"),
             udp: number("UDP:", "inuse") + number("UDP6:", "inuse"),
+            messages: 0,
         }
     }
 
     /// Returns the maximum of the buffers by the kernel's own count, in bytes.
     pub(super) fn buffers(self) -> u64 {
-        // One of TCP holds what it received as well as what it sends.
-        (self.all.saturating_sub(FREE) + self.tcp.saturating_sub(FREE)) * SOCKET_BUFFER
+        // One of TCP holds what it received as well as what it sends. One for messages takes another whole message while there is any
+        // room left.
+        let messages = if self.messages > FREE { self.messages } else { 0 };
+        (self.all.saturating_sub(FREE) + self.tcp.saturating_sub(FREE) + messages) * SOCKET_BUFFER
     }
 }
 
@@ -250,15 +259,16 @@ fn packets(text: &str) -> u64 {
 /// The number of Unix sockets, which are charged for all that they hold. It is taken from the kernel's counters: the names in
 /// `/proc/net/unix` may hold line feeds, so counting its lines would let code hide other sockets.
 fn paths(first: Pid) -> u64 {
-    unix_in(&net(first, "protocols"))
+    unix_in(&net(first, "protocols"), |name| name.starts_with("UNIX"))
 }
 
-fn unix_in(protocols: &str) -> u64 {
+/// The number of sockets in the rows with these names.
+fn unix_in(protocols: &str, is_meant: impl Fn(&str) -> bool) -> u64 {
     let number = |line: &str| {
         let mut words = line.split_whitespace();
-        let is_unix = words.next().is_some_and(|name| name.starts_with("UNIX"));
+        let meant = words.next().is_some_and(&is_meant);
         let number = words.nth(1).and_then(|number| number.parse::<u64>().ok());
-        number.filter(|_| is_unix)
+        number.filter(|_| meant)
     };
     protocols.lines().filter_map(number).sum()
 }
@@ -370,10 +380,16 @@ mod tests {
     fn sockets_are_counted_whoever_has_them() {
         let text = "sockets: used 137\nTCP: inuse 12 orphan 0 tw 0 alloc 15 mem 0\nUDP: inuse 1 mem 0\n";
         let (all, tcp, udp) = (137, 12, 1);
-        assert_eq!(Counts::parse(text), Counts { all, tcp, udp });
-        let (tcp, udp) = (42, 4);
+        let messages = 0;
+        let counts = |tcp, udp| Counts {
+            all,
+            tcp,
+            udp,
+            messages,
+        };
+        assert_eq!(Counts::parse(text), counts(tcp, udp));
         let both = format!("{text}TCP6: inuse 30\nUDP6: inuse 3\n");
-        assert_eq!(Counts::parse(&both), Counts { all, tcp, udp });
+        assert_eq!(Counts::parse(&both), counts(42, 4));
         assert_eq!(Counts::parse(""), Counts::default());
     }
 
@@ -382,11 +398,28 @@ mod tests {
         place::host_is_as_it_is();
         let scope = |udp| Scope {
             first: Pid::from_raw(i32::MAX).unwrap(),
-            counts: Counts { all: udp, tcp: 0, udp },
+            counts: Counts {
+                all: udp,
+                udp,
+                ..Counts::default()
+            },
             limit: 1,
         };
         assert_eq!(in_many_datagrams(scope(FREE + 1)), (FREE + 1) * SOCKET_BUFFER);
         assert_eq!(in_many_datagrams(scope(FREE)), 0);
+    }
+
+    #[test]
+    fn many_sockets_for_messages_count_twice() {
+        let buffers = |messages| {
+            let counts = Counts {
+                all: messages,
+                messages,
+                ..Counts::default()
+            };
+            counts.buffers() / SOCKET_BUFFER
+        };
+        assert_eq!([0, FREE, FREE + 1, 2 * FREE].map(buffers), [0, 0, FREE + 2, 3 * FREE]);
     }
 
     #[test]
@@ -401,7 +434,8 @@ mod tests {
             row("TCP", 7),
             row("UNIX", 18)
         );
-        assert_eq!(unix_in(&text), 38);
+        assert_eq!(unix_in(&text, |name| name.starts_with("UNIX")), 38);
+        assert_eq!(unix_in(&text, |name| name == "UNIX"), 18);
         place::host_is_as_it_is();
         let own = rustix::process::getpid();
         let before = paths(own);
