@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, SystemTime};
 
-use sandcell_sandbox::Held;
+use sandcell_sandbox::{Failure, Held};
+use serde::Serialize;
 
 use crate::clock::{rfc3339, rfc3339_millis};
 use crate::output::preview;
@@ -21,6 +22,90 @@ const ERROR_PREVIEW: usize = 500;
 const CALLERS: usize = 4096;
 /// The most rows that one question gets.
 pub(crate) const MOST: usize = 50;
+
+/// The most rows of one page of a search.
+const MAX_PAGE_ROWS: usize = 100;
+/// The most words of one search, and characters of each.
+const MAX_WORDS: usize = 8;
+const MAX_WORD_CHARS: usize = 200;
+
+/// A search in a caller's history.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HistoryQuery {
+    /// Words that a row must have, each anywhere in its code, output, value, error, ids, language or status. Upper and
+    /// lower case of ASCII letters are the same. At most 8 of at most 200 characters.
+    pub words: Vec<String>,
+    /// Only executions of this sandbox.
+    pub sandbox: Option<String>,
+    /// Only executions of this language.
+    pub language: Option<String>,
+    /// Only executions that ended so.
+    pub status: Option<Status>,
+    /// Only executions that ended before this one. An execution that is not the caller's gives an empty page.
+    pub before: Option<String>,
+    /// The most rows of the page: 1 to 100.
+    pub limit: usize,
+}
+
+/// A page of a caller's history, newest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HistoryPage {
+    /// The rows of this page.
+    pub records: Vec<HistoryRecord>,
+    /// The number of rows that match, on this page and all others.
+    pub total: u64,
+    /// True if older rows match: ask again with `before` set to the last row's execution.
+    pub more: bool,
+    /// False if the search did not reach all rows or texts, because it took too long or only previews were at hand.
+    pub complete: bool,
+}
+
+impl HistoryQuery {
+    /// Checks the bounds.
+    ///
+    /// # Errors
+    /// When there are too many words, or one is too long.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        if self.words.len() > MAX_WORDS {
+            let message = format!("the search has {} words", self.words.len());
+            return Err(Failure::invalid(message, format!("use at most {MAX_WORDS} words")));
+        }
+        if self.words.iter().any(|word| word.chars().count() > MAX_WORD_CHARS) {
+            let remedy = format!("use words of at most {MAX_WORD_CHARS} characters");
+            return Err(Failure::invalid("a word of the search is too long", remedy));
+        }
+        Ok(())
+    }
+
+    /// The number of rows that a page has.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.limit.clamp(1, MAX_PAGE_ROWS)
+    }
+
+    /// Checks what a row's preview shows.
+    fn matches(&self, record: &HistoryRecord) -> bool {
+        let sandbox = record.sandbox_id.as_ref().map(SandboxId::as_str);
+        let texts = [
+            record.execution_id.as_str(),
+            sandbox.unwrap_or_default(),
+            &record.language,
+            record.status.as_str(),
+            &record.code_preview,
+            &record.stdout_preview,
+            record.error.as_deref().unwrap_or_default(),
+        ]
+        .map(str::to_ascii_lowercase);
+        let has = |word: &String| {
+            let word = word.to_ascii_lowercase();
+            texts.iter().any(|text| text.contains(&word))
+        };
+        self.sandbox.as_deref().is_none_or(|wanted| sandbox == Some(wanted))
+            && { self.language.as_ref() }.is_none_or(|wanted| record.language == *wanted)
+            && self.status.is_none_or(|wanted| record.status == wanted)
+            && self.words.iter().all(has)
+    }
+}
 
 /// The rows of all callers.
 #[derive(Debug)]
@@ -126,6 +211,30 @@ impl History {
         }
     }
 
+    /// A page of the caller's view. Only previews are at hand here.
+    pub(crate) fn search(&mut self, who: &Principal, query: &HistoryQuery) -> HistoryPage {
+        self.expire();
+        let mut found = HistoryPage {
+            records: Vec::new(),
+            total: 0,
+            more: false,
+            complete: query.words.is_empty(),
+        };
+        let mut reached = query.before.is_none();
+        for row in self.book(who).rows.iter().rev().filter(|row| row.shown) {
+            if query.matches(&row.record) {
+                found.total += 1;
+                if reached && found.records.len() < query.rows() {
+                    found.records.push(row.record.clone());
+                } else {
+                    found.more |= reached;
+                }
+            }
+            reached = reached || query.before.as_deref() == Some(row.record.execution_id.as_str());
+        }
+        found
+    }
+
     /// Packages were installed.
     pub(crate) fn installed(&mut self, who: &Principal, packages: &[Held]) {
         let book = self.book(who);
@@ -225,6 +334,49 @@ mod tests {
         assert_eq!(codes(&mut history, "a", 2), ["79", "78"]);
         assert_eq!(codes(&mut history, "a", 5000).len(), 50);
         assert_eq!(history.view(&Principal::new("a"), 1, None).total, 80);
+    }
+
+    #[test]
+    fn a_search_pages_through_all_matching_rows_of_its_caller() {
+        let mut history = history(1000);
+        (0..120).for_each(|n| {
+            add(
+                &mut history,
+                "a",
+                &format!("{} {n}", if n % 2 == 0 { "EVEN" } else { "odd" }),
+            )
+        });
+        add(&mut history, "b", "even of another");
+        let (who, mut query) = (Principal::new("a"), HistoryQuery::default());
+        query.words = vec!["even".to_owned(), "1".to_owned()];
+        query.limit = 10;
+        let mut seen = Vec::new();
+        loop {
+            let page = history.search(&who, &query);
+            assert_eq!((page.total, page.complete), (15, false), "previews only");
+            seen.extend(page.records.iter().map(|record| record.code_preview.clone()));
+            query.before = page.records.last().map(|record| record.execution_id.to_string());
+            if !page.more {
+                break;
+            }
+        }
+        assert_eq!(seen.len(), 15);
+        assert_eq!((seen[0].as_str(), seen[14].as_str()), ("EVEN 118", "EVEN 10"));
+        query.before = Some(format!("ex{}", "a".repeat(26)));
+        assert_eq!(history.search(&who, &query).records, []);
+        let all = HistoryQuery {
+            limit: 5000,
+            ..HistoryQuery::default()
+        };
+        let page = history.search(&who, &all);
+        assert_eq!(
+            (page.records.len(), page.total, page.more, page.complete),
+            (100, 120, true, true)
+        );
+        query.words = vec!["x".to_owned(); 9];
+        assert!(query.check().is_err());
+        query.words = vec!["x".repeat(201)];
+        assert!(query.check().is_err());
     }
 
     #[test]

@@ -12,7 +12,10 @@ use serde::Serialize;
 
 use crate::executions::Execution;
 use crate::record::Record;
-use crate::{Artifact, Cause, ExecutionId, ExecutionView, HistoryRecord, KeptExecution, Principal, SandboxId};
+use crate::{
+    Artifact, Cause, ExecutionId, ExecutionView, HistoryPage, HistoryQuery, HistoryRecord, KeptExecution, Principal,
+    SandboxId,
+};
 
 /// An execution that is over, or code that was refused, as a history that lasts keeps it. What code was given on
 /// standard input and in its environment is not in it.
@@ -106,6 +109,9 @@ pub trait Keeper: Debug + Send + Sync {
     /// The caller's newest rows, those handed over before included. None if it cannot tell: the engine then answers from
     /// memory. Must be bounded in time.
     async fn view(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Option<LastingView>;
+
+    /// A page of the caller's view. None if it cannot tell: the engine then answers from memory. Must be bounded in time.
+    async fn search(&self, who: &Principal, query: &HistoryQuery) -> Option<HistoryPage>;
 
     /// One of the caller's rows with everything that is kept of it. None if there is none of theirs, or it cannot tell.
     /// Must be bounded in time.

@@ -62,6 +62,7 @@ pub use api::*;
 pub use clock::rfc3339_millis as timestamp;
 pub use expiring::{Expires, Expiring, ExpiringSoon, Expiry};
 pub use floor::processors;
+pub use history::{HistoryPage, HistoryQuery};
 pub use lasting::{Auditor, EventKind, Finished, Keeper, KeptPicture, LastingView, SecurityEvent, Witnesses};
 pub use meter::{MemoryGrowth, MemoryUse};
 pub use network::Reaching;
@@ -514,6 +515,14 @@ impl Engine {
     /// When a sandbox is named that neither exists nor stands in the history.
     pub async fn history(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Result<HistoryView, Failure> {
         self.core.history(who, last_n, sandbox).await
+    }
+
+    /// A page of the caller's history since the last reset, newest first: executions that match a search.
+    ///
+    /// # Errors
+    /// When the search has too many or too long words.
+    pub async fn search(&self, who: &Principal, query: &HistoryQuery) -> Result<HistoryPage, Failure> {
+        self.core.search(who, query).await
     }
 
     /// Restarts the interpreters of a sandbox (without one: the default one), of one language or all, and starts

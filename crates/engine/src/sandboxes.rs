@@ -21,7 +21,9 @@ use crate::registry::{Place, Registry};
 use crate::sessions::Slot;
 use crate::sync::lock;
 use crate::warden::{CLOSE, Plan};
-use crate::{CreateRequest, HistoryView, Principal, ResetView, SandboxId, SandboxView, policy};
+use crate::{
+    CreateRequest, HistoryPage, HistoryQuery, HistoryView, Principal, ResetView, SandboxId, SandboxView, policy,
+};
 
 /// Sandboxes of one call that are made at the same time; the others wait, so that calls of others get their turn.
 const TOGETHER: usize = 16;
@@ -224,6 +226,22 @@ impl Core {
             self.registry.find(who, id)?;
         }
         Ok(view)
+    }
+
+    pub(crate) async fn search(&self, who: &Principal, query: &HistoryQuery) -> Result<HistoryPage, Failure> {
+        query.check()?;
+        let Some(keeper) = &self.witnesses.keeper else {
+            return Ok(lock(&self.history).search(who, query));
+        };
+        if let Some(page) = keeper.search(who, query).await {
+            return Ok(page);
+        }
+        // Memory has the newest rows only.
+        let page = lock(&self.history).search(who, query);
+        Ok(HistoryPage {
+            complete: false,
+            ..page
+        })
     }
 
     pub(crate) async fn reset(

@@ -19,7 +19,7 @@ const PAGE: u64 = 4096;
 /// The first bytes of every SQLite database.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 /// How long another process that writes is waited for.
-const BUSY: Duration = Duration::from_secs(2);
+pub(crate) const BUSY: Duration = Duration::from_secs(2);
 
 const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS executions (
@@ -75,7 +75,7 @@ const COLUMNS: &str = "id, owner, sandbox, language, status, started_ms, timesta
     stdout_bytes, stderr_bytes, exit_code, error, cause, code_preview, stdout_preview, shown, code, stdout, stderr, result, \
     traceback";
 /// The same without the long texts.
-const SHORT: &str = "id, owner, sandbox, language, status, started_ms, timestamp, duration_ms, cpu_ms, peak_bytes, \
+pub(crate) const SHORT: &str = "id, owner, sandbox, language, status, started_ms, timestamp, duration_ms, cpu_ms, peak_bytes, \
     stdout_bytes, stderr_bytes, exit_code, error, cause, code_preview, stdout_preview, shown, '', '', '', NULL, NULL";
 
 /// Why the history cannot be kept or read.
@@ -581,7 +581,7 @@ fn signed(number: u64) -> i64 {
 }
 
 /// A text as a pattern of LIKE that finds it anywhere.
-fn pattern(text: &str) -> String {
+pub(crate) fn pattern(text: &str) -> String {
     let mut pattern = String::from("%");
     for character in text.chars() {
         if matches!(character, '%' | '_' | '\\') {
@@ -604,7 +604,7 @@ fn picture(row: &rusqlite::Row<'_>) -> rusqlite::Result<KeptPicture> {
     })
 }
 
-fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
+pub(crate) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
     let whole = |at: usize| -> rusqlite::Result<u64> { Ok(u64::try_from(row.get::<_, i64>(at)?).unwrap_or(0)) };
     let state: String = row.get(4)?;
     Ok(Row {

@@ -156,8 +156,9 @@ impl Row {
 }
 
 impl Row {
-    /// All of it, as its owner sees it. None as with [`Row::record`].
-    pub(crate) fn into_kept(self) -> Option<KeptExecution> {
+    /// All of it, as its owner sees it. None if its ids are not what an engine makes.
+    #[must_use]
+    pub fn into_kept(self) -> Option<KeptExecution> {
         Some(KeptExecution {
             record: self.record()?,
             code: self.code,

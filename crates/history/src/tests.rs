@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use sandcell_engine::{ExecutionId, Finished, HistoryRecord, Keeper as _, KeptPicture, Principal, Status};
+use sandcell_engine::{
+    ExecutionId, Finished, HistoryQuery, HistoryRecord, Keeper as _, KeptPicture, Principal, Status,
+};
 use sandcell_sandbox::ByteSize;
 
 use crate::row::Row;
@@ -71,6 +73,108 @@ async fn all_of_a_row_is_its_owners_alone_and_is_there_before_it_is_written() {
     old.started = SystemTime::now() - 2 * DAY;
     writer.keep(old);
     assert!(writer.find(&ann, &id(3)).await.is_none(), "older than what is shown");
+}
+
+fn about(words: &[&str]) -> HistoryQuery {
+    HistoryQuery {
+        words: words.iter().map(|word| (*word).to_owned()).collect(),
+        limit: 50,
+        ..HistoryQuery::default()
+    }
+}
+
+#[tokio::test]
+async fn a_search_finds_whole_texts_in_all_rows_of_its_caller_page_by_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
+    for number in 0..300 {
+        let mut row = finished(number, "ann", &format!("{}# 100%_{number}\n", "x = 1\n".repeat(100)));
+        row.stderr = format!("Warning {}", number % 3);
+        writer.keep(row);
+    }
+    writer.keep(finished(900, "bob", "needle of bob"));
+    let (ann, bob) = (Principal::new("ann"), Principal::new("bob"));
+    let mut query = about(&["WARNING 2"]);
+    let mut pages = Vec::new();
+    loop {
+        let page = writer.search(&ann, &query).await.unwrap();
+        assert_eq!((page.total, page.complete), (100, true));
+        query.before = page.records.last().map(|record| record.execution_id.to_string());
+        pages.push(page.records);
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [50, 50]);
+    assert_eq!(pages[0][0].execution_id.as_str(), id(299));
+    assert_eq!(pages[1][49].execution_id.as_str(), id(2));
+    // Marks of patterns are letters like others, all words must be there, and a row just kept is found.
+    assert_eq!(writer.search(&ann, &about(&["100%_29"])).await.unwrap().total, 11);
+    assert_eq!(
+        writer
+            .search(&ann, &about(&["%_7\n", "warning 1"]))
+            .await
+            .unwrap()
+            .total,
+        1
+    );
+    assert_eq!(writer.search(&ann, &about(&["' OR 1=1 --"])).await.unwrap().total, 0);
+    // Another's rows are neither found nor a place to begin from.
+    assert_eq!(writer.search(&ann, &about(&["needle"])).await.unwrap().total, 0);
+    assert_eq!(writer.search(&bob, &about(&["needle"])).await.unwrap().total, 1);
+    let from = HistoryQuery {
+        before: Some(id(900)),
+        ..about(&[])
+    };
+    let page = writer.search(&ann, &from).await.unwrap();
+    assert_eq!((page.records, page.total), (vec![], 300));
+    for (query, found) in [
+        (
+            HistoryQuery {
+                status: Some(Status::Killed),
+                ..about(&[])
+            },
+            0,
+        ),
+        (
+            HistoryQuery {
+                status: Some(Status::Ok),
+                ..about(&[])
+            },
+            300,
+        ),
+        (
+            HistoryQuery {
+                language: Some("bash".to_owned()),
+                ..about(&[])
+            },
+            0,
+        ),
+        (
+            HistoryQuery {
+                sandbox: Some("sbx".to_owned()),
+                ..about(&[])
+            },
+            0,
+        ),
+    ] {
+        assert_eq!(writer.search(&ann, &query).await.unwrap().total, found, "{query:?}");
+    }
+    writer.reset(&ann, SystemTime::now());
+    writer.keep(finished(301, "ann", "a new view"));
+    assert_eq!(writer.search(&ann, &about(&[])).await.unwrap().total, 1);
+}
+
+#[tokio::test]
+async fn a_search_that_takes_too_long_ends_and_reports_that() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = Writer::start(file(&folder), KEEP, Whose::Server).unwrap();
+    (0..200).for_each(|number| writer.keep(finished(number, "ann", "x")));
+    writer.close().await;
+    let page = crate::search::search(&file(&folder), "ann", &about(&["x"]), 0, Duration::ZERO).unwrap();
+    assert!(!page.complete && page.total > 0 && page.total < 200, "{page:?}");
+    let page = crate::search::search(&file(&folder), "ann", &about(&["x"]), 0, Duration::MAX).unwrap();
+    assert_eq!((page.complete, page.total), (true, 200));
 }
 
 fn rows(path: &Path, owner: &str) -> Vec<String> {

@@ -12,13 +12,16 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
-use sandcell_engine::{Finished, Keeper, KeptExecution, KeptPicture, LastingView, Principal};
-use tokio::sync::oneshot;
+use sandcell_engine::{
+    Finished, HistoryPage, HistoryQuery, Keeper, KeptExecution, KeptPicture, LastingView, Principal,
+};
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::clock::{millis, now};
 use crate::database::{Database, HistoryError};
 use crate::retention::{Holding, Retention};
 use crate::row::Row;
+use crate::search::search;
 
 /// What waits for the thread: more than a server finishes while a disk is slow.
 const QUEUE: usize = 4096;
@@ -40,6 +43,12 @@ const AGAIN: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_secs(60);
 /// How long somebody waits for an answer.
 const ANSWER: Duration = Duration::from_secs(2);
+/// How long a search looks through rows: 256 MiB of texts take some 1.5 s.
+const SEARCH: Duration = Duration::from_secs(4);
+/// How long a search waits for others.
+const SEARCH_WAIT: Duration = Duration::from_secs(8);
+/// Searches at a time, of all callers.
+const SEARCHES: usize = 2;
 
 /// Who keeps a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +68,9 @@ pub struct Writer {
     rows: Rows,
     waiting: Arc<AtomicU64>,
     lost: AtomicU64,
+    path: PathBuf,
+    age: Duration,
+    searches: Arc<Semaphore>,
 }
 
 /// What the thread has not taken yet. It takes all when it was gathered long enough, and looks again for a while: woken for
@@ -100,6 +112,8 @@ enum Request {
         number: u32,
         answer: oneshot::Sender<Option<KeptPicture>>,
     },
+    /// Whether all rows are in the file.
+    Written(oneshot::Sender<bool>),
     Flush(oneshot::Sender<()>),
 }
 
@@ -112,7 +126,7 @@ impl Writer {
         let (queue, requests) = sync_channel(QUEUE);
         let (waiting, rows) = (Arc::new(AtomicU64::new(0)), Rows::default());
         let mut desk = Desk {
-            path,
+            path: path.clone(),
             keep,
             whose,
             database: Store::Unopened,
@@ -133,6 +147,9 @@ impl Writer {
             rows,
             waiting,
             lost: AtomicU64::new(0),
+            path,
+            age: keep.age,
+            searches: Arc::new(Semaphore::new(SEARCHES)),
         })
     }
 
@@ -202,6 +219,26 @@ impl Keeper for Writer {
             return None;
         }
         tokio::time::timeout(ANSWER, answered).await.ok()?.ok()?
+    }
+
+    async fn search(&self, who: &Principal, query: &HistoryQuery) -> Option<HistoryPage> {
+        let place = Arc::clone(&self.searches).acquire_owned();
+        let place = tokio::time::timeout(SEARCH_WAIT, place).await.ok()?.ok()?;
+        let (answer, written) = oneshot::channel();
+        let is_sent = self.send(Request::Written(answer));
+        if !is_sent || !tokio::time::timeout(ANSWER, written).await.ok()?.ok()? {
+            return None;
+        }
+        let (path, owner, query) = (self.path.clone(), Arc::clone(&who.0), query.clone());
+        let oldest = Database::oldest(self.age);
+        let work = move || {
+            let _place = place;
+            search(&path, &owner, &query, oldest, SEARCH)
+        };
+        let found = tokio::task::spawn_blocking(work).await.ok()?;
+        found
+            .inspect_err(|error| tracing::warn!(%error, "the history could not be searched"))
+            .ok()
     }
 
     async fn find(&self, who: &Principal, id: &str) -> Option<KeptExecution> {
@@ -392,6 +429,12 @@ impl Desk {
                 let oldest = Database::oldest(self.keep.age);
                 let found = self.with(|database, _| database.picture(&id, number, (&owner, oldest)));
                 let _nobody_waits = answer.send(found.flatten());
+            }
+            Request::Written(answer) => {
+                self.open();
+                self.write();
+                let is_open = matches!(self.database, Store::Open(_));
+                let _nobody_waits = answer.send(is_open && self.pending.is_empty());
             }
             Request::Flush(answer) => {
                 if !self.pending.is_empty() && matches!(self.database, Store::Failed(_)) {
