@@ -1,4 +1,5 @@
-//! A page to look at: what a caller's sandboxes do, now and before. Off unless the operator turns it on.
+//! A page to work with: what a caller's sandboxes do, now and before, and code to run in them. Off unless the operator
+//! turns it on.
 //!
 //! Two parts. The files of the page (`/` and `/page/…`) are the same for everybody and hold nothing, so they need no token,
 //! only a right Host. What they show comes from `/api/…`, which is for its caller alone: the same admission, rate and
@@ -10,6 +11,10 @@
 //! document. The page puts it in as text; its policy forbids it any other way of making elements.
 
 mod api;
+mod notebook;
+mod query;
+mod runs;
+mod sandbox_files;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
@@ -179,20 +184,27 @@ mod tests {
         };
         assert!(handler("focus=\"x\"") && !handler(" this page"));
         assert!(!html.split(" on").skip(1).any(handler));
-        let script = std::str::from_utf8(FILES[2].2).unwrap();
-        for forbidden in [
-            "innerHTML",
-            "outerHTML",
-            "insertAdjacentHTML",
-            "document.write",
-            "eval(",
-            "new Function",
-            "localStorage",
-            "document.cookie",
-            ".srcdoc",
-            "DOMParser",
-        ] {
-            assert!(!script.contains(forbidden), "{forbidden}");
+        let scripts = FILES.iter().filter(|(place, ..)| place.ends_with(".js"));
+        for (place, _, bytes) in scripts {
+            let script = std::str::from_utf8(bytes).unwrap();
+            for forbidden in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+                "new Function",
+                "localStorage",
+                "document.cookie",
+                ".srcdoc",
+                "DOMParser",
+                "setHTMLUnsafe",
+                "createContextualFragment",
+                "http://",
+                "https://",
+            ] {
+                assert!(!script.contains(forbidden), "{place}: {forbidden}");
+            }
         }
         let style = std::str::from_utf8(FILES[1].2).unwrap();
         assert!(!style.contains("url(") && !style.contains("@import"));
