@@ -51,7 +51,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 const NO_PAGE: &str = "default-src 'none'; frame-ancestors 'none'; sandbox";
 
 /// A file of the page: where it is, its type, its bytes.
-const FILES: [(&str, &str, &[u8]); 4] = [
+const FILES: [(&str, &str, &[u8]); 9] = [
     ("/", "text/html; charset=utf-8", include_bytes!("files/index.html")),
     (
         "/page/page.css",
@@ -62,6 +62,31 @@ const FILES: [(&str, &str, &[u8]); 4] = [
         "/page/page.js",
         "text/javascript; charset=utf-8",
         include_bytes!("files/page.js"),
+    ),
+    (
+        "/page/execution.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("files/execution.js"),
+    ),
+    (
+        "/page/history.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("files/history.js"),
+    ),
+    (
+        "/page/lib.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("files/lib.js"),
+    ),
+    (
+        "/page/run.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("files/run.js"),
+    ),
+    (
+        "/page/sandbox.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("files/sandbox.js"),
     ),
     ("/page/icon.svg", "image/svg+xml", include_bytes!("files/icon.svg")),
 ];
