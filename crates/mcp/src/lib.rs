@@ -20,6 +20,7 @@ mod http;
 mod instructions;
 mod limits;
 mod log;
+mod notebook;
 mod priority;
 mod prompts;
 mod resources;
@@ -44,6 +45,7 @@ pub use content::execution_object;
 pub use http::{
     Activity, HttpControl, HttpError, HttpLimits, HttpOptions, HttpServer, Page, TlsError, TlsFiles, WrongName,
 };
+pub use notebook::notebook;
 pub use server::{ServerOptions, UnknownTool};
 pub use stdio::{ServeError, serve_stdio};
 pub use tools::{Interpreters, Toolset};

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
     BackendView, Counts, CreateRequest, Engine, EngineConfig, ExecuteRequest, ExecutionView, ExpiringSoon, FileAnswer,
-    HistoryView, InstallRequest, KeptExecution, KeptPicture, Principal, ResetView, RunRequest, RunningView, SandboxId,
-    SandboxView, SecurityEvent, StreamSlice, Watch,
+    HistoryPage, HistoryQuery, HistoryView, InstallRequest, KeptExecution, KeptPicture, Principal, ResetView,
+    RunRequest, RunningView, SandboxId, SandboxView, SecurityEvent, StreamSlice, Watch,
 };
 use sandcell_sandbox::{Capacity, Failure, FileChunk, LanguageInfo, LeftToUser, Listing, SandboxPath, WriteMode};
 use tokio_util::sync::CancellationToken;
@@ -177,6 +177,10 @@ impl Host for EngineHost {
 
     async fn history(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Result<HistoryView, Failure> {
         self.0.history(who, last_n, sandbox).await
+    }
+
+    async fn search(&self, who: &Principal, query: &HistoryQuery) -> Result<HistoryPage, Failure> {
+        self.0.search(who, query).await
     }
 
     async fn reset(

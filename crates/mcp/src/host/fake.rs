@@ -8,9 +8,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
     Artifact, BackendView, Cause, CreateRequest, EngineConfig, ExecuteRequest, ExecutionId, ExecutionView, FileAnswer,
-    HistoryRecord, HistoryView, InstallRequest, KeptExecution, KeptPicture, MemoryGrowth, MemoryUse, Principal,
-    ResetView, RunRequest, RunningView, SandboxId, SandboxView, SecurityEvent, SessionView, Shown, Status, StreamSlice,
-    Watch,
+    HistoryPage, HistoryQuery, HistoryRecord, HistoryView, InstallRequest, KeptExecution, KeptPicture, MemoryGrowth,
+    MemoryUse, Principal, ResetView, RunRequest, RunningView, SandboxId, SandboxView, SecurityEvent, SessionView,
+    Shown, Status, StreamSlice, Watch,
 };
 use sandcell_sandbox::{
     ByteSize, Code, Entry, EntryKind, Failure, FileChunk, FileError, Isolation, LanguageInfo, Level, Limits, Listing,
@@ -239,6 +239,36 @@ impl FakeHost {
                 ..view()
             }),
         }
+    }
+}
+
+/// An execution as the history that lasts has it.
+pub(crate) fn kept(code: &str) -> KeptExecution {
+    KeptExecution {
+        record: HistoryRecord {
+            execution_id: ExecutionId::parse(EXECUTION).unwrap(),
+            sandbox_id: Some(sandbox_id()),
+            language: "python".into(),
+            status: Status::Ok,
+            timestamp: "2026-11-21T00:35:07.123Z".into(),
+            success: true,
+            duration_ms: 12,
+            code_preview: code.into(),
+            stdout_preview: String::new(),
+            error: None,
+        },
+        code: code.into(),
+        stdout: String::new(),
+        stderr: String::new(),
+        result: None,
+        traceback: None,
+        cause: None,
+        exit_code: None,
+        cpu_ms: 1,
+        peak_memory_bytes: 1,
+        stdout_bytes: 0,
+        stderr_bytes: 0,
+        pictures: Vec::new(),
     }
 }
 
@@ -521,6 +551,16 @@ impl Host for FakeHost {
             session_start: "2026-11-21T00:00:00.000Z".into(),
             installed_packages: vec![],
             records: vec![record(Status::Ok, None), record(Status::Error, Some("NameError: y"))],
+        })
+    }
+
+    async fn search(&self, who: &Principal, query: &HistoryQuery) -> Result<HistoryPage, Failure> {
+        let view = self.history(who, query.rows(), query.sandbox.as_deref()).await?;
+        Ok(HistoryPage {
+            total: view.total,
+            records: view.records,
+            more: false,
+            complete: true,
         })
     }
 

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_engine::{
     BackendView, Counts, CreateRequest, EngineConfig, ExecuteRequest, ExecutionView, ExpiringSoon, FileAnswer,
-    HistoryView, InstallRequest, KeptExecution, KeptPicture, Principal, ResetView, RunRequest, RunningView, SandboxId,
-    SandboxView, SecurityEvent, StreamName, StreamSlice, Watch,
+    HistoryPage, HistoryQuery, HistoryView, InstallRequest, KeptExecution, KeptPicture, Principal, ResetView,
+    RunRequest, RunningView, SandboxId, SandboxView, SecurityEvent, StreamName, StreamSlice, Watch,
 };
 use sandcell_sandbox::{Capacity, Failure, FileChunk, LanguageInfo, LeftToUser, Listing, SandboxPath, WriteMode};
 use tokio_util::sync::CancellationToken;
@@ -108,6 +108,7 @@ pub(crate) trait Host: Send + Sync {
     /// Something happened that matters for security.
     fn note(&self, event: SecurityEvent);
     async fn history(&self, who: &Principal, last_n: usize, sandbox: Option<&str>) -> Result<HistoryView, Failure>;
+    async fn search(&self, who: &Principal, query: &HistoryQuery) -> Result<HistoryPage, Failure>;
     async fn reset(&self, who: &Principal, sandbox: Option<&str>, language: Option<&str>)
     -> Result<ResetView, Failure>;
 }

@@ -407,7 +407,12 @@ impl Door {
     }
 
     /// Reads a body, within what the caller and all callers may make the server hold.
-    async fn read(&self, tenant: &Tenant, headers: &HeaderMap, incoming: Incoming) -> Result<Bytes, Refusal> {
+    pub(super) async fn read(
+        &self,
+        tenant: &Tenant,
+        headers: &HeaderMap,
+        incoming: Incoming,
+    ) -> Result<Bytes, Refusal> {
         let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
         let most = match length.map(str::parse::<usize>) {
             Some(Ok(length)) if length > MESSAGE_BYTES => return Err(Refusal::too_large(MESSAGE_BYTES)),
@@ -542,7 +547,7 @@ fn once_name(name: &HeaderName) -> &'static str {
 }
 
 /// A form of a foreign page can send other types without asking; JSON it cannot.
-fn is_json(headers: &HeaderMap) -> Result<bool, Refusal> {
+pub(super) fn is_json(headers: &HeaderMap) -> Result<bool, Refusal> {
     let kind = only(headers, CONTENT_TYPE.as_str())?.unwrap_or_default();
     let essence = kind.split_once(';').map_or(kind, |(essence, _)| essence);
     Ok(essence.trim().eq_ignore_ascii_case("application/json"))

@@ -150,6 +150,13 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, "query", Code::InvalidArgument, message, remedy).closing()
     }
 
+    pub(crate) fn unknown_query() -> Self {
+        let message = "the query of the address has a field that is unknown or stands twice";
+        let remedy =
+            "use the fields that the page uses; send the token as `Authorization: Bearer …`, never in an address";
+        Self::new(StatusCode::BAD_REQUEST, "query", Code::InvalidArgument, message, remedy).closing()
+    }
+
     pub(crate) fn no_token() -> Self {
         let message = "this server wants a token";
         let remedy = "send `Authorization: Bearer TOKEN`; the operator makes one with `sandcell token create NAME`";

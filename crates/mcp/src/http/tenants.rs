@@ -42,6 +42,8 @@ pub(crate) struct Tenant {
     requests: Arc<AtomicUsize>,
     /// Large answers under way.
     pub(crate) bulk: Arc<Semaphore>,
+    /// One search of the history at a time, so that a caller's searches leave room for others'.
+    pub(crate) searching: Semaphore,
     /// Kibibytes of messages that are coming in.
     pub(crate) incoming: Semaphore,
     /// One session is opened at a time, so that the bound holds.
@@ -184,6 +186,7 @@ impl Tenants {
             sessions,
             requests: Arc::default(),
             bulk: Arc::new(Semaphore::new(BULK_ANSWERS)),
+            searching: Semaphore::new(1),
             incoming: Semaphore::new(INCOMING_UNITS),
             opening: tokio::sync::Mutex::default(),
             limits: Arc::clone(&self.limits),

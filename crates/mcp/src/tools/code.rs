@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use sandcell_engine::{ExecuteRequest, RunRequest};
-use sandcell_sandbox::{Failure, MAX_TIMEOUT};
+use sandcell_engine::{ExecuteRequest, RunRequest, Watch};
+use sandcell_sandbox::{Consent, Failure, MAX_TIMEOUT};
 use serde_json::{Value, json};
 
 use super::packages::packages_field;
@@ -46,7 +46,7 @@ pub(super) fn wait(arguments: &mut Arguments) -> Duration {
     arguments.seconds("wait_s").unwrap_or(WAIT).min(MAX_WAIT)
 }
 
-pub(super) fn execute_code(facts: &Facts) -> Tool {
+pub(crate) fn execute_code(facts: &Facts) -> Tool {
     Tool {
         name: "execute_code",
         description: "Run code in a sandbox and get its output, the last expression's value and its plots. Start \
@@ -70,18 +70,26 @@ pub(super) fn execute_code(facts: &Facts) -> Tool {
     }
 }
 
-async fn run_execute(mut call: Call) -> Result<Answer, Failure> {
-    let arguments = &mut call.arguments;
-    let (code, language) = code_and_language(arguments, &*call.host)?;
-    let request = ExecuteRequest {
+/// What a call of `execute_code` asks the engine for.
+pub(crate) fn execute_request(
+    arguments: &mut Arguments,
+    host: &dyn Host,
+    watch: Watch,
+) -> Result<ExecuteRequest, Failure> {
+    let (code, language) = code_and_language(arguments, host)?;
+    Ok(ExecuteRequest {
         code,
         language,
         sandbox_id: arguments.text("sandbox_id"),
         stdin: arguments.text("stdin"),
         timeout: arguments.seconds("timeout_s"),
         wait: Some(wait(arguments)),
-        watch: call.watch.clone(),
-    };
+        watch,
+    })
+}
+
+async fn run_execute(mut call: Call) -> Result<Answer, Failure> {
+    let request = execute_request(&mut call.arguments, &*call.host, call.watch.clone())?;
     let view = call.host.execute(&call.who, request, call.cancel).await?;
     Ok(execution::answer(&view, call.host.config().output_inline, &[], &call.room).await)
 }
@@ -119,7 +127,7 @@ fn in_fence(code: &str) -> Option<(&str, &str)> {
     (is_word && is_whole && is_only).then_some((tag, inside))
 }
 
-pub(super) fn create_run_close(facts: &Facts) -> Tool {
+pub(crate) fn create_run_close(facts: &Facts) -> Tool {
     Tool {
         name: "create_run_close",
         description: "Run code once in a fresh sandbox that is removed afterwards: nothing is kept, and nothing of \
@@ -145,8 +153,13 @@ pub(super) fn create_run_close(facts: &Facts) -> Tool {
     }
 }
 
-async fn run_once(mut call: Call) -> Result<Answer, Failure> {
-    let arguments = &mut call.arguments;
+/// What a call of `create_run_close` asks the engine for, and what is wrong with the paths of its outputs.
+pub(crate) fn once_request(
+    arguments: &mut Arguments,
+    host: &dyn Host,
+    watch: Watch,
+    consent: Consent,
+) -> Result<(RunRequest, Vec<String>), Failure> {
     let files = arguments
         .text_map("files")
         .into_iter()
@@ -161,7 +174,7 @@ async fn run_once(mut call: Call) -> Result<Answer, Failure> {
             Err(_) => {}
         }
     }
-    let (code, language) = code_and_language(arguments, &*call.host)?;
+    let (code, language) = code_and_language(arguments, host)?;
     let request = RunRequest {
         code,
         language,
@@ -171,11 +184,16 @@ async fn run_once(mut call: Call) -> Result<Answer, Failure> {
         outputs,
         timeout: arguments.seconds("timeout_s"),
         wait: Some(wait(arguments)),
-        watch: call.watch.clone(),
+        watch,
         memory: arguments.mebibytes("memory_mb"),
         network: arguments.texts("network"),
-        consent: call.consent,
+        consent,
     };
+    Ok((request, notes))
+}
+
+async fn run_once(mut call: Call) -> Result<Answer, Failure> {
+    let (request, notes) = once_request(&mut call.arguments, &*call.host, call.watch.clone(), call.consent)?;
     let mut view = call.host.run_once(&call.who, request, call.cancel).await?;
     let object = execution::execution_object(&view);
     // The text does not offer the id of a sandbox that is gone already.

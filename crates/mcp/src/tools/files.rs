@@ -62,6 +62,11 @@ async fn list(mut call: Call) -> Result<Answer, Failure> {
         .host
         .list_files(&call.who, sandbox.as_deref(), &path, recursive, LIST_ENTRIES)
         .await?;
+    Ok(Answer::data(list_text(&path, &answer), list_data(&path, &answer)))
+}
+
+/// A listing, for programs.
+pub(crate) fn list_data(path: &SandboxPath, answer: &FileAnswer<Listing>) -> Value {
     let files: Vec<Value> = answer.value.entries.iter().map(entry_data).collect();
     let mut data = json!({
         "sandbox_id": answer.sandbox_id, "path": path, "files": files, "more": answer.value.omitted,
@@ -70,7 +75,7 @@ async fn list(mut call: Call) -> Result<Answer, Failure> {
     if let (Some(data), false) = (data.as_object_mut(), answer.notices.is_empty()) {
         data.insert("notices".into(), json!(answer.notices));
     }
-    Ok(Answer::data(list_text(&path, &answer), data))
+    data
 }
 
 /// A name as it is. Only what would break a line, or turn the direction of what is around it, is escaped.

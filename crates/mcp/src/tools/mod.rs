@@ -26,7 +26,9 @@ use crate::host::Host;
 use crate::schema::{Field, Kind, ListOf};
 use crate::stdio::ledger::Room;
 
-pub(crate) use sandboxes::data as sandbox_data;
+pub(crate) use code::{create_run_close, execute_code, execute_request, once_request};
+pub(crate) use files::list_data;
+pub(crate) use sandboxes::{create_request, create_sandbox, data as sandbox_data};
 pub use toolset::{Interpreters, Toolset};
 
 /// A tool call under way.

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 use futures::FutureExt as _;
-use sandcell_engine::{CreateRequest, MAX_LIFETIME, MemoryGrowth, SandboxView, SessionView};
-use sandcell_sandbox::{Cpus, Failure};
+use sandcell_engine::{CreateRequest, MAX_LIFETIME, MemoryGrowth, SandboxView, SessionView, Watch};
+use sandcell_sandbox::{Consent, Cpus, Failure};
 use serde_json::{Value, json};
 
 use super::executions::one_line;
@@ -14,6 +14,7 @@ use super::{
     Call, Effect, Facts, Tool, count_field, memory_field, network_field, sandbox_field, seconds_field, unless_cancelled,
 };
 use crate::answer::Answer;
+use crate::arguments::Arguments;
 use crate::content::execution;
 use crate::content::text::shorten;
 use crate::schema::{self, Field, Kind, MapOf};
@@ -24,7 +25,7 @@ const MOST_SANDBOXES: i64 = 1000;
 /// Bytes of a status that variables may take.
 const VARIABLES_BYTES: usize = 6000;
 
-pub(super) fn create_sandbox(facts: &Facts) -> Tool {
+pub(crate) fn create_sandbox(facts: &Facts) -> Tool {
     let mut fields = vec![
         Field::new(
             "count",
@@ -87,9 +88,9 @@ pub(super) fn create_sandbox(facts: &Facts) -> Tool {
     }
 }
 
-async fn create(mut call: Call) -> Result<Answer, Failure> {
-    let arguments = &mut call.arguments;
-    let request = CreateRequest {
+/// What a call of `create_sandbox` asks the engine for.
+pub(crate) fn create_request(arguments: &mut Arguments, watch: Watch, consent: Consent) -> CreateRequest {
+    CreateRequest {
         count: arguments
             .count("count")
             .and_then(|count| u32::try_from(count).ok())
@@ -105,9 +106,13 @@ async fn create(mut call: Call) -> Result<Answer, Failure> {
         backend: arguments.text("backend"),
         image: arguments.text("image"),
         network: arguments.texts("network"),
-        watch: call.watch.clone(),
-        consent: call.consent,
-    };
+        watch,
+        consent,
+    }
+}
+
+async fn create(mut call: Call) -> Result<Answer, Failure> {
+    let request = create_request(&mut call.arguments, call.watch.clone(), call.consent);
     let views = unless_cancelled(&call.cancel, call.host.create(&call.who, request)).await?;
     let Some(first) = views.first() else {
         return Err(Failure::new(

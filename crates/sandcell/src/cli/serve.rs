@@ -33,7 +33,7 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "ADDR")]
     http: Option<Listen>,
 
-    /// Has a page to look at, at /: sandboxes and executions of whoever shows a token there
+    /// Has a page at /: sandboxes, files and executions of whoever shows a token there, and code to run
     #[arg(long, requires = "http")]
     page: bool,
 

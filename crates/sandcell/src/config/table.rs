@@ -606,7 +606,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "http.page",
         Kind::Flag,
         "false",
-        "Whether `serve --http` has a page to look at, at `/`: each caller sees its own sandboxes and executions there, and can end them. `--page` means the same.",
+        "Whether `serve --http` has a page at `/`: each caller sees its own sandboxes, files and executions there, can end them and run code. `--page` means the same.",
     ),
     operator(
         "http.tls_certificate",

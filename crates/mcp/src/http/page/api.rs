@@ -1,49 +1,66 @@
-//! What the page asks: a small interface of its own, which promises nothing to other programs.
+//! What the page asks: resources under `/api/`, JSON in and out, failures as `{code, message, remedy}`. Internal to the
+//! page for now: it may change with it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
-use sandcell_engine::{ExecutionView, Principal, StreamName};
+use sandcell_engine::{ExecutionView, HistoryQuery, Principal, Status, StreamName};
 use sandcell_sandbox::{Code, Failure};
 use serde_json::{Value, json};
 
 use super::super::body::{self, Body};
-use super::super::door::{Door, From};
+use super::super::door::{Door, From, is_json};
 use super::super::refusal::Refusal;
-use super::{asked_by_the_page, bytes, data, failed, picture};
+use super::query::Query;
+use super::{asked_by_the_page, bytes, data, failed, notebook, picture, runs, sandbox_files};
 use crate::auth::TokenUse;
 use crate::content::execution_object;
 use crate::host::{Host, StreamPart, artifact};
 use crate::priority::Priority;
 use crate::tools::sandbox_data;
 
-/// Rows of the history that are shown.
+/// Rows of a page of the history.
 const ROWS: usize = 50;
 /// Bytes of a text that one answer has.
 const PART: u64 = 256 << 10;
 
-/// What is asked for.
+/// A resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ask<'a> {
+enum Resource<'a> {
     /// Sandboxes, what runs, what ran.
     Overview,
+    /// Searched with GET, added to with POST.
+    Executions,
+    /// Executions in fresh sandboxes that are removed afterwards.
+    Runs,
     Execution(&'a str),
     Text(&'a str, StreamName, i64),
-    File(&'a str, u32),
+    Artifact(&'a str, u32),
     Cancel(&'a str),
+    Rerun(&'a str),
+    Sandboxes,
+    Sandbox(&'a str),
     Close(&'a str),
+    Notebook(&'a str),
+    /// A folder of a sandbox.
+    Files(&'a str),
+    /// The bytes of a file in a sandbox.
+    Content(&'a str),
 }
 
-impl<'a> Ask<'a> {
+impl<'a> Resource<'a> {
     fn parse(path: &'a str) -> Option<Self> {
         let parts: Vec<&str> = path.strip_prefix("/api/")?.split('/').collect();
         match parts.as_slice() {
             ["overview"] => Some(Self::Overview),
+            ["executions"] => Some(Self::Executions),
+            ["runs"] => Some(Self::Runs),
             ["executions", id] => Some(Self::Execution(id)),
             ["executions", id, "cancel"] => Some(Self::Cancel(id)),
-            ["executions", id, "files", number] => Some(Self::File(id, number.parse().ok()?)),
+            ["executions", id, "rerun"] => Some(Self::Rerun(id)),
+            ["executions", id, "files", number] => Some(Self::Artifact(id, number.parse().ok()?)),
             ["executions", id, name, offset] => {
                 let names = [
                     StreamName::Stdout,
@@ -55,24 +72,62 @@ impl<'a> Ask<'a> {
                 let offset = offset.parse().ok().filter(|offset| *offset >= 0)?;
                 Some(Self::Text(id, stream, offset))
             }
+            ["sandboxes"] => Some(Self::Sandboxes),
+            ["sandboxes", id] => Some(Self::Sandbox(id)),
             ["sandboxes", id, "close"] => Some(Self::Close(id)),
+            ["sandboxes", id, "notebook"] => Some(Self::Notebook(id)),
+            ["sandboxes", id, "files"] => Some(Self::Files(id)),
+            ["sandboxes", id, "content"] => Some(Self::Content(id)),
             _ => None,
         }
     }
 
-    const fn method(self) -> (Method, &'static str) {
+    /// The methods that it takes.
+    const fn methods(self) -> &'static str {
         match self {
-            Self::Overview | Self::Execution(_) | Self::Text(..) | Self::File(..) => (Method::GET, "GET"),
-            Self::Cancel(_) | Self::Close(_) => (Method::POST, "POST"),
+            Self::Executions => "GET, POST",
+            Self::Content(_) => "GET, PUT",
+            Self::Runs | Self::Cancel(_) | Self::Rerun(_) | Self::Sandboxes | Self::Close(_) => "POST",
+            Self::Overview
+            | Self::Execution(_)
+            | Self::Text(..)
+            | Self::Artifact(..)
+            | Self::Sandbox(_)
+            | Self::Notebook(_)
+            | Self::Files(_) => "GET",
+        }
+    }
+
+    /// The fields that its query may have.
+    const fn fields(self) -> &'static [&'static str] {
+        match self {
+            Self::Executions => &["text", "status", "language", "sandbox", "before", "limit"],
+            Self::Files(_) => &["path"],
+            Self::Content(_) => &["path", "offset", "limit", "append"],
+            _ => &[],
         }
     }
 
     const fn priority(self) -> Priority {
         match self {
             Self::Overview | Self::Cancel(_) | Self::Close(_) => Priority::Control,
-            Self::Execution(_) | Self::Text(..) | Self::File(..) => Priority::Ordinary,
+            _ => Priority::Ordinary,
         }
     }
+
+    /// True if an answer can have the size of a file.
+    const fn is_bulk(self) -> bool {
+        matches!(self, Self::Artifact(..) | Self::Content(_) | Self::Notebook(_))
+    }
+}
+
+/// A request that was let in.
+pub(super) struct Ask<'a> {
+    pub(super) host: &'a Arc<dyn Host>,
+    pub(super) who: &'a Principal,
+    pub(super) query: &'a Query,
+    /// The body of a POST or PUT.
+    pub(super) body: bytes::Bytes,
 }
 
 impl Door {
@@ -82,9 +137,7 @@ impl Door {
         request: Request<Incoming>,
         from: &From,
     ) -> Result<Response<Body>, Refusal> {
-        if request.uri().query().is_some() {
-            return Err(Refusal::token_in_address());
-        }
+        let query = Query::parse(request.uri().query()).ok_or_else(Refusal::unknown_query)?;
         asked_by_the_page(request.headers())?;
         let admission = self.admit(request.headers(), from, TokenUse::Mcp).await?;
         if self.is_ending() {
@@ -92,52 +145,123 @@ impl Door {
         }
         let tenant = self.tenant(&admission.who)?;
         tenant.may_send().map_err(Refusal::too_fast)?;
-        let ask = Ask::parse(request.uri().path()).ok_or_else(Refusal::no_such_address)?;
-        let (method, allowed) = ask.method();
-        if *request.method() != method {
-            return Err(Refusal::method(allowed));
+        let (parts, incoming) = request.into_parts();
+        let resource = Resource::parse(parts.uri.path()).ok_or_else(Refusal::no_such_address)?;
+        if !resource
+            .methods()
+            .split(", ")
+            .any(|method| parts.method.as_str() == method)
+        {
+            return Err(Refusal::method(resource.methods()));
         }
-        let place = tenant.place(ask.priority()).ok_or_else(Refusal::too_many_requests)?;
+        if !query.has_only(resource.fields()) {
+            return Err(Refusal::unknown_query());
+        }
+        let place = tenant
+            .place(resource.priority())
+            .ok_or_else(Refusal::too_many_requests)?;
         let call = self.begin();
-        let bulk = match ask {
-            Ask::File(..) => Some(self.bulk_places(&tenant).await?),
-            _ => None,
+        let bulk = if resource.is_bulk() && parts.method == Method::GET {
+            Some(self.bulk_places(&tenant).await?)
+        } else {
+            None
         };
-        let (host, who) = (&*self.host, &admission.who);
-        let response = answer(host, who, ask).await.unwrap_or_else(|failure| failed(&failure));
+        let takes_json = matches!(resource, Resource::Executions | Resource::Runs | Resource::Sandboxes);
+        if parts.method == Method::POST && takes_json && !is_json(&parts.headers)? {
+            return Err(Refusal::not_json());
+        }
+        let body = if parts.method == Method::GET {
+            bytes::Bytes::new()
+        } else {
+            self.read(&tenant, &parts.headers, incoming).await?
+        };
+        let is_search = parts.method == Method::GET && matches!(resource, Resource::Executions | Resource::Notebook(_));
+        let _turn = if is_search {
+            tenant.searching.acquire().await.ok()
+        } else {
+            None
+        };
+        let ask = Ask {
+            host: &self.host,
+            who: &admission.who,
+            query: &query,
+            body,
+        };
+        let answered = ask.answer(resource, &parts.method).await;
+        let response = answered.unwrap_or_else(|failure| failed(&failure));
         Ok(response.map(|body| body::holding(body, (place, call, bulk, Arc::clone(&tenant)))))
     }
 }
 
-async fn answer(host: &dyn Host, who: &Principal, ask: Ask<'_>) -> Result<Response<Body>, Failure> {
-    let found = match ask {
-        Ask::Overview => overview(host, who).await?,
-        Ask::Execution(id) => execution(host, who, id).await?,
-        Ask::Text(id, stream, offset) => {
-            let part = StreamPart {
-                stream,
-                offset,
-                limit: PART,
-                find: None,
-            };
-            json!(host.stream(who, id, part).await?)
-        }
-        Ask::File(id, number) => {
-            let file = artifact(host, who, id, number).await?;
-            let none = || {
-                let message = format!("the execution has no file {number}");
-                Failure::new(Code::NotFound, message, "use the links of its page")
-            };
-            let (_, found) = file.ok_or_else(none)?;
-            return Ok(bytes(found));
-        }
-        Ask::Cancel(id) => {
-            let view = host.cancel(who, Some(id)).await?;
-            json!({"execution_id": view.id, "status": view.status})
-        }
-        Ask::Close(id) => json!({"closed": host.close(who, id).await?}),
-    };
-    Ok(data(StatusCode::OK, &found))
+impl Ask<'_> {
+    async fn answer(self, resource: Resource<'_>, method: &Method) -> Result<Response<Body>, Failure> {
+        let host = &**self.host;
+        let found = match resource {
+            Resource::Overview => overview(host, self.who).await?,
+            Resource::Executions if method == Method::POST => {
+                return Ok(data(StatusCode::ACCEPTED, &runs::execute(&self).await?));
+            }
+            Resource::Executions => json!(host.search(self.who, &search(self.query)?).await?),
+            Resource::Runs => return Ok(data(StatusCode::ACCEPTED, &runs::once(&self).await?)),
+            Resource::Rerun(id) => return Ok(data(StatusCode::ACCEPTED, &runs::rerun(&self, id).await?)),
+            Resource::Execution(id) => execution(host, self.who, id).await?,
+            Resource::Text(id, stream, offset) => {
+                let part = StreamPart {
+                    stream,
+                    offset,
+                    limit: PART,
+                    find: None,
+                };
+                json!(host.stream(self.who, id, part).await?)
+            }
+            Resource::Artifact(id, number) => {
+                let file = artifact(host, self.who, id, number).await?;
+                let none = || {
+                    let message = format!("the execution has no file {number}");
+                    Failure::new(Code::NotFound, message, "use the links of its page")
+                };
+                let (_, found) = file.ok_or_else(none)?;
+                return Ok(bytes(found));
+            }
+            Resource::Cancel(id) => {
+                let view = host.cancel(self.who, Some(id)).await?;
+                json!({"execution_id": view.id, "status": view.status})
+            }
+            Resource::Sandboxes => return Ok(data(StatusCode::CREATED, &runs::create(&self).await?)),
+            Resource::Sandbox(id) => {
+                let views = host.status(self.who, Some(id)).await?;
+                json!(views.first().map(sandbox_data))
+            }
+            Resource::Close(id) => json!({"closed": host.close(self.who, id).await?}),
+            Resource::Notebook(id) => return notebook::download(host, self.who, id).await,
+            Resource::Files(id) => sandbox_files::list(&self, id).await?,
+            Resource::Content(id) if method == Method::PUT => sandbox_files::write(&self, id).await?,
+            Resource::Content(id) => return sandbox_files::read(&self, id).await,
+        };
+        Ok(data(StatusCode::OK, &found))
+    }
+}
+
+/// The search that a query asks for.
+fn search(query: &Query) -> Result<HistoryQuery, Failure> {
+    let status = query.text("status").map(|word| {
+        let known = Status::ALL.into_iter().find(|status| status.as_str() == word);
+        known.ok_or_else(|| {
+            let all = Status::ALL.map(Status::as_str).join(", ");
+            Failure::invalid("`status` is not one", format!("use one of {all}"))
+        })
+    });
+    let words = query.text("text").unwrap_or_default();
+    Ok(HistoryQuery {
+        words: words.split_whitespace().map(str::to_owned).collect(),
+        sandbox: query.text("sandbox").map(str::to_owned),
+        language: query.text("language").map(str::to_owned),
+        status: status.transpose()?,
+        before: query.text("before").map(str::to_owned),
+        limit: query
+            .number("limit")?
+            .map_or(ROWS, |rows| usize::try_from(rows).unwrap_or(usize::MAX)),
+    })
 }
 
 async fn overview(host: &dyn Host, who: &Principal) -> Result<Value, Failure> {
@@ -145,15 +269,28 @@ async fn overview(host: &dyn Host, who: &Principal) -> Result<Value, Failure> {
     let running = host.running(who);
     let history = host.history(who, ROWS, None).await?;
     let sandboxes: Vec<Value> = host.status(who, None).await?.iter().map(sandbox_data).collect();
-    let backends: Vec<Value> = host
-        .backends()
+    let backends = host.backends();
+    let images = backends.iter().any(|backend| backend.knows_images);
+    let backends: Vec<Value> = backends
         .iter()
         .map(|backend| json!({"name": backend.name, "isolation": backend.isolation, "layers": backend.layers}))
         .collect();
+    let languages: Vec<Value> = host
+        .languages()
+        .iter()
+        .map(|language| json!({"name": language.name, "session": language.session}))
+        .collect();
+    let config = host.config();
     Ok(json!({
         "who": &*who.0,
         "version": env!("CARGO_PKG_VERSION"),
-        "sandboxes_most": host.config().sandboxes_per_caller,
+        "sandboxes_most": config.sandboxes_per_caller,
+        "languages": languages,
+        "default_language": host.default_language(),
+        "file_bytes": config.file_bytes.as_bytes(),
+        "has_network": !host.network_allowed().is_empty(),
+        "has_packages": !host.package_languages().is_empty(),
+        "has_images": images,
         "sandboxes": sandboxes,
         "running": running,
         "history": history,
@@ -214,25 +351,51 @@ mod tests {
 
     #[test]
     fn addresses_are_whole_and_nothing_else_is_one() {
-        assert_eq!(Ask::parse("/api/overview"), Some(Ask::Overview));
-        assert_eq!(Ask::parse("/api/executions/ex1"), Some(Ask::Execution("ex1")));
-        assert_eq!(
-            Ask::parse("/api/executions/ex1/stderr/7"),
-            Some(Ask::Text("ex1", StreamName::Stderr, 7))
-        );
-        assert_eq!(Ask::parse("/api/executions/ex1/files/0"), Some(Ask::File("ex1", 0)));
+        for (path, resource, methods) in [
+            ("/api/overview", Resource::Overview, "GET"),
+            ("/api/executions", Resource::Executions, "GET, POST"),
+            ("/api/executions/ex1", Resource::Execution("ex1"), "GET"),
+            (
+                "/api/executions/ex1/stderr/7",
+                Resource::Text("ex1", StreamName::Stderr, 7),
+                "GET",
+            ),
+            ("/api/executions/ex1/files/0", Resource::Artifact("ex1", 0), "GET"),
+            ("/api/executions/ex1/rerun", Resource::Rerun("ex1"), "POST"),
+            ("/api/sandboxes", Resource::Sandboxes, "POST"),
+            ("/api/sandboxes/sb1", Resource::Sandbox("sb1"), "GET"),
+            ("/api/sandboxes/sb1/notebook", Resource::Notebook("sb1"), "GET"),
+            ("/api/sandboxes/sb1/content", Resource::Content("sb1"), "GET, PUT"),
+        ] {
+            assert_eq!(Resource::parse(path), Some(resource), "{path}");
+            assert_eq!(resource.methods(), methods, "{path}");
+        }
         for nothing in [
             "/api/",
             "/api/overview/",
-            "/api/executions",
             "/api/executions/ex1/stdout/-1",
             "/api/executions/ex1/stdin/0",
             "/api/executions/ex1/files/x",
             "/api/executions/ex1/files/99999999999",
             "/api/executions/../overview",
-            "/api/sandboxes/sb1",
+            "/api/sandboxes/sb1/",
+            "/api/sandboxes/sb1/files/x",
+            "/api/sandboxes/sb1/content/../../sb2",
         ] {
-            assert_eq!(Ask::parse(nothing), None, "{nothing}");
+            assert_eq!(Resource::parse(nothing), None, "{nothing}");
+        }
+    }
+
+    #[test]
+    fn a_search_is_read_from_its_query_and_nothing_is_guessed() {
+        let read = |text| search(&Query::parse(Some(text)).unwrap());
+        let found = read("text=%25+caf%C3%A9%00&status=killed&before=ex1&limit=7").unwrap();
+        assert_eq!(found.words, ["%", "café\0"]);
+        assert_eq!((found.status, found.limit), (Some(Status::Killed), 7));
+        assert_eq!(found.before.as_deref(), Some("ex1"));
+        assert_eq!(read("").unwrap().limit, ROWS);
+        for wrong in ["status=gone", "limit=-1", "limit=x", "limit=99999999999999999999"] {
+            assert!(read(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A page to look at: what a caller's sandboxes do, now and before. Off unless the operator turns it on.
+//! A page to work with: what a caller's sandboxes do, now and before, and code to run in them. Off unless the operator
+//! turns it on.
 //!
 //! Two parts. The files of the page (`/` and `/page/…`) are the same for everybody and hold nothing, so they need no token,
 //! only a right Host. What they show comes from `/api/…`, which is for its caller alone: the same admission, rate and
@@ -10,6 +11,10 @@
 //! document. The page puts it in as text; its policy forbids it any other way of making elements.
 
 mod api;
+mod notebook;
+mod query;
+mod runs;
+mod sandbox_files;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
@@ -46,7 +51,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 const NO_PAGE: &str = "default-src 'none'; frame-ancestors 'none'; sandbox";
 
 /// A file of the page: where it is, its type, its bytes.
-const FILES: [(&str, &str, &[u8]); 4] = [
+const FILES: [(&str, &str, &[u8]); 9] = [
     ("/", "text/html; charset=utf-8", include_bytes!("files/index.html")),
     (
         "/page/page.css",
@@ -57,6 +62,31 @@ const FILES: [(&str, &str, &[u8]); 4] = [
         "/page/page.js",
         "text/javascript; charset=utf-8",
         include_bytes!("files/page.js"),
+    ),
+    (
+        "/page/execution.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("files/execution.js"),
+    ),
+    (
+        "/page/history.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("files/history.js"),
+    ),
+    (
+        "/page/lib.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("files/lib.js"),
+    ),
+    (
+        "/page/run.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("files/run.js"),
+    ),
+    (
+        "/page/sandbox.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("files/sandbox.js"),
     ),
     ("/page/icon.svg", "image/svg+xml", include_bytes!("files/icon.svg")),
 ];
@@ -179,20 +209,27 @@ mod tests {
         };
         assert!(handler("focus=\"x\"") && !handler(" this page"));
         assert!(!html.split(" on").skip(1).any(handler));
-        let script = std::str::from_utf8(FILES[2].2).unwrap();
-        for forbidden in [
-            "innerHTML",
-            "outerHTML",
-            "insertAdjacentHTML",
-            "document.write",
-            "eval(",
-            "new Function",
-            "localStorage",
-            "document.cookie",
-            ".srcdoc",
-            "DOMParser",
-        ] {
-            assert!(!script.contains(forbidden), "{forbidden}");
+        let scripts = FILES.iter().filter(|(place, ..)| place.ends_with(".js"));
+        for (place, _, bytes) in scripts {
+            let script = std::str::from_utf8(bytes).unwrap();
+            for forbidden in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+                "new Function",
+                "localStorage",
+                "document.cookie",
+                ".srcdoc",
+                "DOMParser",
+                "setHTMLUnsafe",
+                "createContextualFragment",
+                "http://",
+                "https://",
+            ] {
+                assert!(!script.contains(forbidden), "{place}: {forbidden}");
+            }
         }
         let style = std::str::from_utf8(FILES[1].2).unwrap();
         assert!(!style.contains("url(") && !style.contains("@import"));

@@ -1,7 +1,5 @@
 //! `sandcell history`: what was executed on this machine by the user of the data folder, for its operator.
 
-mod notebook;
-
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -151,7 +149,7 @@ pub(super) fn run(args: &HistoryArgs, settings: &Settings) -> Result<ExitCode, F
         }
         Some(HistoryCommand::Export { ids, which, out }) => {
             let rows = wanted(&database.map_err(failure)?, ids, which)?;
-            export(&rows, out.as_deref())
+            export(rows, out.as_deref())
         }
         Some(HistoryCommand::Forget { ids }) => {
             let count = database.map_err(failure)?.forget(ids).map_err(failure)?;
@@ -209,8 +207,9 @@ fn wanted(database: &Database, ids: &[String], which: &Which) -> Result<Vec<Row>
     Ok(rows)
 }
 
-fn export(rows: &[Row], out: Option<&Path>) -> Result<ExitCode, Failure> {
-    let notebook = notebook::of(rows);
+fn export(rows: Vec<Row>, out: Option<&Path>) -> Result<ExitCode, Failure> {
+    let rows: Vec<_> = rows.into_iter().filter_map(Row::into_kept).collect();
+    let notebook = sandcell_mcp::notebook(&rows);
     let Some(path) = out else {
         return printed(output::json(&notebook).map(|()| ExitCode::SUCCESS));
     };

@@ -6,7 +6,7 @@ use crate::support::place::Place;
 use crate::support::{begin, name_of, skip};
 
 /// A server with the page, a caller, and a browser that has shown the caller's token.
-fn looked_in(place: &Place, test: &str) -> Option<(Server, Caller, Browser)> {
+pub(super) fn looked_in(place: &Place, test: &str) -> Option<(Server, Caller, Browser)> {
     let Some(program) = chromium() else {
         skip(test, "no browser (apt-get install chromium)");
         return None;
@@ -31,7 +31,8 @@ fn looked_in(place: &Place, test: &str) -> Option<(Server, Caller, Browser)> {
 }
 
 /// Markup that would run if any of it were taken for markup.
-const EVIL: &str = "<img src=x onerror=\"window.hit=1\"><script>window.hit=2</script><svg onload=window.hit=3>";
+pub(super) const EVIL: &str =
+    "<img src=x onerror=\"window.hit=1\"><script>window.hit=2</script><svg onload=window.hit=3>";
 
 #[test]
 fn what_came_from_code_is_shown_as_text_and_never_runs() {

@@ -12,9 +12,11 @@ mod oauth;
 mod owners;
 // What a caller may have together.
 mod quota;
-// The page to look at: what it is asked, and how a browser shows it.
+// The page: what it is asked, how a browser shows it, what is done with it, and by whom.
+mod accessibility;
 mod browser;
 mod page;
+mod page_work;
 // Two tenants who both want all of it.
 mod fair;
 // Many clients for long, and the end of the server amid them.

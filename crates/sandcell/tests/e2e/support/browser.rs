@@ -172,6 +172,11 @@ impl Browser {
 
     /// A key, as a keyboard sends it.
     pub fn key(&mut self, key: &str) {
+        self.press(key, 0);
+    }
+
+    /// A key while others are held: 1 is Alt, 2 Ctrl, 4 Meta, 8 Shift.
+    pub fn press(&mut self, key: &str, held: u32) {
         let text = if key.chars().count() == 1 { key } else { "" };
         let text = if key == "Enter" { "\r" } else { text };
         let code = match key {
@@ -182,7 +187,7 @@ impl Browser {
         };
         for kind in ["keyDown", "keyUp"] {
             let event = json!({"type": kind, "key": key, "text": if kind == "keyDown" { text } else { "" },
-                "windowsVirtualKeyCode": code});
+                "windowsVirtualKeyCode": code, "modifiers": held});
             self.call("Input.dispatchKeyEvent", event);
         }
     }

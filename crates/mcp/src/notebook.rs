@@ -1,20 +1,21 @@
 //! Executions as a Jupyter notebook (nbformat 4.5): their code in cells, what was shown of their output below.
 //!
 //! Python is the notebook's language; Bash becomes `%%bash` cells. Code that Jupyter could not run, and code that never
-//! ran here, stands in the notebook as text, so that "run all" gives what was given here.
+//! ran here, stands in the notebook as text, so that "run all" gives what was given here. Nothing in it is HTML or
+//! JavaScript.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use sandcell_engine::Status;
-use sandcell_history::Row;
+use sandcell_engine::{KeptExecution, Status};
 use serde_json::{Value, json};
 
 const SVG: &str = "image/svg+xml";
 /// Types of pictures that every reader of notebooks knows.
 const IN_NOTEBOOKS: [&str; 4] = ["image/png", "image/jpeg", "image/gif", SVG];
 
-/// A notebook of these rows, in this order.
-pub(super) fn of(rows: &[Row]) -> Value {
+/// A notebook of these executions, in this order.
+#[must_use]
+pub fn notebook(rows: &[KeptExecution]) -> Value {
     let mut count = 0;
     let cells: Vec<Value> = rows.iter().map(|row| cell(row, &mut count)).collect();
     json!({
@@ -28,10 +29,10 @@ pub(super) fn of(rows: &[Row]) -> Value {
     })
 }
 
-fn cell(row: &Row, count: &mut u32) -> Value {
+fn cell(row: &KeptExecution, count: &mut u32) -> Value {
     // Refused code has no sandbox.
-    let ran = row.sandbox_id.is_some();
-    let source = match row.language.as_str() {
+    let ran = row.record.sandbox_id.is_some();
+    let source = match row.record.language.as_str() {
         "python" if ran => installation(&row.code).unwrap_or_else(|| row.code.clone()),
         "bash" if ran => format!("%%bash\n{}", row.code),
         _ => return text(row),
@@ -39,7 +40,7 @@ fn cell(row: &Row, count: &mut u32) -> Value {
     *count += 1;
     json!({
         "cell_type": "code",
-        "id": row.execution_id,
+        "id": row.record.execution_id,
         "metadata": metadata(row),
         "execution_count": *count,
         "source": lines(&source),
@@ -62,10 +63,10 @@ fn installation(code: &str) -> Option<String> {
 }
 
 /// Code that is shown and not run.
-fn text(row: &Row) -> Value {
-    let why = match &row.error {
-        Some(error) if row.sandbox_id.is_none() => format!("refused: {error}"),
-        _ => format!("ran as {}", row.language),
+fn text(row: &KeptExecution) -> Value {
+    let why = match &row.record.error {
+        Some(error) if row.record.sandbox_id.is_none() => format!("refused: {error}"),
+        _ => format!("ran as {}", row.record.language),
     };
     // A fence that is longer than any in the code.
     let longest = row.code.split(|c| c != '`').map(str::len).max().unwrap_or(0);
@@ -73,30 +74,30 @@ fn text(row: &Row) -> Value {
     let source = format!(
         "{}\n\n{fence}{}\n{}\n{fence}",
         why.replace(['\n', '`'], " "),
-        row.language,
+        row.record.language,
         row.code.trim_end_matches('\n')
     );
     json!({
         "cell_type": "markdown",
-        "id": row.execution_id,
+        "id": row.record.execution_id,
         "metadata": metadata(row),
         "source": lines(&source),
     })
 }
 
-fn metadata(row: &Row) -> Value {
+fn metadata(row: &KeptExecution) -> Value {
     json!({"sandcell": {
-        "execution_id": row.execution_id,
-        "sandbox_id": row.sandbox_id,
-        "status": row.status,
-        "timestamp": row.timestamp,
-        "duration_ms": row.duration_ms,
+        "execution_id": row.record.execution_id,
+        "sandbox_id": row.record.sandbox_id,
+        "status": row.record.status,
+        "timestamp": row.record.timestamp,
+        "duration_ms": row.record.duration_ms,
         "cpu_ms": row.cpu_ms,
         "peak_memory_bytes": row.peak_memory_bytes,
     }})
 }
 
-fn outputs(row: &Row, count: u32) -> Vec<Value> {
+fn outputs(row: &KeptExecution, count: u32) -> Vec<Value> {
     let mut outputs = Vec::new();
     for (name, text) in [("stdout", &row.stdout), ("stderr", &row.stderr)] {
         if !text.is_empty() {
@@ -127,9 +128,9 @@ fn outputs(row: &Row, count: u32) -> Vec<Value> {
             "data": {"text/plain": lines(result)},
         }));
     }
-    if row.status != Status::Ok {
-        let line = row.error.clone().unwrap_or_default();
-        let (name, value) = line.split_once(": ").unwrap_or((row.status.as_str(), &line));
+    if row.record.status != Status::Ok {
+        let line = row.record.error.clone().unwrap_or_default();
+        let (name, value) = line.split_once(": ").unwrap_or((row.record.status.as_str(), &line));
         let traceback = row.traceback.as_deref().unwrap_or(&line);
         outputs.push(json!({
             "output_type": "error",
@@ -144,4 +145,29 @@ fn outputs(row: &Row, count: u32) -> Vec<Value> {
 /// Lines with their ends, as notebooks have texts.
 fn lines(text: &str) -> Vec<&str> {
     text.split_inclusive('\n').collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::kept;
+
+    #[test]
+    fn outputs_are_texts_and_pictures_and_nothing_that_runs() {
+        let mut row = kept("6 * 7");
+        row.stdout = "<script>hit()</script>\n".to_owned();
+        row.result = Some("42".to_owned());
+        let made = notebook(&[row.clone()]);
+        assert_eq!(
+            made["cells"][0]["outputs"][0]["text"],
+            json!(["<script>hit()</script>\n"])
+        );
+        assert_eq!(made["cells"][0]["outputs"][1]["data"], json!({"text/plain": ["42"]}));
+        assert!(!made.to_string().contains("text/html"));
+        row.record.language = "ruby".to_owned();
+        row.code = "puts '```'".to_owned();
+        let made = notebook(&[row]);
+        assert_eq!(made["cells"][0]["cell_type"], "markdown");
+        assert_eq!(made["cells"][0]["source"][2], "````ruby\n");
+    }
 }
