@@ -22,6 +22,8 @@ fn main() {
         warm: true,
         spares: SPARES,
         trees: vec![],
+        added: vec![],
+        programs: vec![],
         config: vec![],
         mounts: vec![],
         isolation_min: Level::Namespace,

@@ -480,6 +480,7 @@ mod tests {
         let template = Template {
             trees: vec![],
             config: vec![],
+            added: vec![],
             mounts: vec![],
             process_level: false,
             spares: 1,

@@ -20,6 +20,8 @@ mod init;
 pub mod lane;
 #[cfg(target_os = "linux")]
 pub mod launcher;
+#[cfg(target_os = "linux")]
+mod machine;
 pub mod masked;
 #[cfg(target_os = "linux")]
 pub mod oom;

@@ -34,6 +34,8 @@ pub mod place {
     pub const LOWER: &str = "/l";
     /// An empty folder, the second lower that an overlay needs.
     pub const NOTHING: &str = "/l/none";
+    /// Where files stand that only sandboxes have, one numbered folder for each tree.
+    pub const ADDED: &str = "/l/added";
     /// Where a folder stands for the moment in which a view of it is made for a running sandbox.
     pub const ATTACHED: &str = "/l/layer";
     /// Where the tree of an image stands while a sandbox is made of it.
@@ -50,6 +52,8 @@ pub mod place {
     pub const OWN_NOTHING: &str = "/own/none";
     /// An empty file of the sandbox's own, to cover files with.
     pub const OWN_NO_FILE: &str = "/own/nofile";
+    /// What the sandbox is told of the machine.
+    pub const OWN_MACHINE: &str = "/own/machine";
     /// A name of its own for the boot, since the machine's would tell sandboxes that they share one.
     pub const OWN_BOOT_ID: &str = "/own/boot";
     /// Copies of files that are mounted on single files of the host.
@@ -117,6 +121,8 @@ pub enum Step {
     SocketBuffers,
     /// Hides a file or folder of /proc, if there is one.
     MaskProc { name: &'static str },
+    /// Processors and memory are what the limits allow, in files of the sandbox's own over those of /proc and in /sys.
+    Machine { files: Vec<(&'static str, String)> },
     /// /proc/sys cannot be written.
     ReadOnlySysctl,
     /// Nor can what /proc has of the first process.
@@ -269,6 +275,7 @@ impl Step {
             Self::Watches { .. } => "limit watches".into(),
             Self::SocketBuffers => "limit buffers of sockets".into(),
             Self::MaskProc { name } => format!("mask /proc/{name}"),
+            Self::Machine { .. } => "describe the machine".into(),
             Self::ReadOnlySysctl => "make /proc/sys read-only".into(),
             Self::ReadOnlyFirst => "make /proc/1 read-only".into(),
             Self::Pivot => "change the root".into(),
@@ -306,7 +313,9 @@ impl Step {
             | Self::Inner { .. }
             | Self::Devices { .. }
             | Self::Pivot => Some("private_root"),
-            Self::Proc | Self::MaskProc { .. } | Self::ReadOnlySysctl | Self::ReadOnlyFirst => Some("private_proc"),
+            Self::Proc | Self::MaskProc { .. } | Self::Machine { .. } | Self::ReadOnlySysctl | Self::ReadOnlyFirst => {
+                Some("private_proc")
+            }
             Self::HostName { .. } => Some("uts_namespace"),
             Self::Loopback | Self::SocketBuffers => Some("network_namespace"),
             Self::ResourceLimit { .. } | Self::Cores { .. } => Some("resource_limits"),
@@ -384,6 +393,9 @@ pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
     }
     steps.push(Step::SocketBuffers);
     steps.extend(MASKED.map(|name| Step::MaskProc { name }));
+    steps.push(Step::Machine {
+        files: host.machine.files(request.memory, request.cpu_milli),
+    });
     steps.push(Step::ReadOnlySysctl);
     if host.first_is_reached {
         steps.push(Step::ReadOnlyFirst);
@@ -519,7 +531,7 @@ fn tree_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
 fn image_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
     let folder = |path: &str| Step::Folder { path: path.to_owned() };
     steps.push(Step::EmptyRoot);
-    steps.extend(["/proc", "/dev", "/home/user", "/tmp", "/var/tmp"].map(folder));
+    steps.extend(["/proc", "/sys", "/dev", "/home/user", "/tmp", "/var/tmp"].map(folder));
     steps.extend((0..ATTACHMENTS).map(|number| folder(&format!("{}/{number}", place::LAYERS))));
     let outside = host.mounts.iter().filter(|mount| !is_private(&mount.tree.path));
     steps.extend(outside.map(|mount| folder(&mount.tree.path)));
@@ -584,11 +596,18 @@ fn operators_folders(host: &Host, steps: &mut Vec<Step>) {
 /// The mount points and links of every sandbox's root, made once, where roots are put together.
 pub(crate) fn skeleton(host: &Host) -> Vec<Step> {
     let folder = |path: &str| Step::Folder { path: path.to_owned() };
-    let mut steps: Vec<Step> = ["/usr", "/etc", "/home", "/tmp", "/var", "/proc", "/dev", "/opt", "/mnt"]
-        .map(folder)
-        .to_vec();
+    let mut steps: Vec<Step> = [
+        "/usr", "/etc", "/home", "/tmp", "/var", "/proc", "/sys", "/dev", "/opt", "/mnt",
+    ]
+    .map(folder)
+    .to_vec();
     steps.extend(["/home/user", "/var/tmp", place::LAYERS].map(folder));
     steps.extend((0..ATTACHMENTS).map(|number| folder(&format!("{}/{number}", place::LAYERS))));
+    // Node looks for packages in each folder above a program, also above one in /tmp.
+    steps.push(Step::Link {
+        path: "/node_modules".to_owned(),
+        target: "home/user/node_modules".to_owned(),
+    });
     steps.extend(host.links.iter().map(|(path, target)| Step::Link {
         path: path.clone(),
         target: target.clone(),
@@ -709,7 +728,9 @@ pub(crate) fn resource_limits(host: &Host, request: &Request) -> Vec<Step> {
 
 fn landlock(host: &Host, template: &Template, signals: Signals) -> Step {
     let mut readable: Vec<String> = match host.shows {
-        Shows::System => ["/usr", "/etc", "/proc", place::LAYERS].map(str::to_owned).to_vec(),
+        Shows::System => ["/usr", "/etc", "/proc", "/sys", place::LAYERS]
+            .map(str::to_owned)
+            .to_vec(),
         // An image has its files anywhere; all that is mounted is the image's or the sandbox's own.
         Shows::Image => vec!["/".to_owned()],
     };

@@ -15,6 +15,7 @@ fn template() -> Template {
     Template {
         trees: vec![],
         config: vec![],
+        added: vec![],
         mounts: vec![],
         process_level: false,
         spares: 1,
@@ -115,7 +116,10 @@ fn a_rule_for_a_folder_is_not_repeated_for_what_lies_below_it() {
     let Step::Landlock { readable, .. } = landlock(&host, &template(), Signals::Inside) else {
         panic!("no rules");
     };
-    assert_eq!(readable, ["/etc", "/opt/sandcell", "/opt/x", "/proc", "/usr", "/usr2"]);
+    assert_eq!(
+        readable,
+        ["/etc", "/opt/sandcell", "/opt/x", "/proc", "/sys", "/usr", "/usr2"]
+    );
 }
 
 #[test]

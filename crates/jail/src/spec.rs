@@ -14,6 +14,8 @@ pub struct Template {
     pub trees: Vec<PathBuf>,
     /// Files and folders of the host's /etc that interpreters read; sandboxes see copies of them.
     pub config: Vec<PathBuf>,
+    /// Files that sandboxes find within what they see of the host, where the host has none of that name.
+    pub added: Vec<Added>,
     /// The operator's folders.
     pub mounts: Vec<Mount>,
     /// Whether sandboxes may be made without namespaces where the host forbids those.
@@ -27,6 +29,15 @@ pub struct Template {
     /// The names of layers that are left out, with commas between them; only builds with fault injection look at it.
     /// Tests show with it that an attack is stopped by this layer and not by luck.
     pub skipped: Option<String>,
+}
+
+/// A file that only sandboxes have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Added {
+    /// Its path inside, without links.
+    pub path: PathBuf,
+    /// What is in it.
+    pub text: String,
 }
 
 /// An operator's folder.

@@ -15,6 +15,7 @@ use rustix::process::{Pid, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::fence;
+use crate::machine::{FOLDERS as FOLDERS_OF_SYS, IN_PROC};
 use crate::masked::{BOOT_ID, FOLDERS};
 use crate::plan::{Inner, InnerView, Resource, Step, View, Writable, Zeros, place};
 use crate::seccomp;
@@ -52,6 +53,7 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
         Step::Watches { instances, watches } => limit_watches(*instances, *watches),
         Step::SocketBuffers => socket_buffers(),
         Step::MaskProc { name } => mask_proc(name),
+        Step::Machine { files } => machine(files),
         Step::ReadOnlySysctl => read_only("/proc/sys"),
         Step::ReadOnlyFirst => read_only("/proc/1"),
         Step::Pivot => pivot(),
@@ -179,6 +181,7 @@ fn make_folders(path: &str) -> io::Result<()> {
 fn tree(view: &View) -> io::Result<OwnedFd> {
     match view {
         View::Overlay(source) => overlay(source, None),
+        View::OverlayWith { source, below } => overlay(&format!("{source}:{below}"), None),
         View::Bind(source) => {
             let mount = copy_of(source)?;
             let attributes = Attributes::READ_ONLY.and(Attributes::NO_SUID).and(Attributes::NO_DEV);
@@ -291,9 +294,20 @@ fn is_out_of_reach(error: rustix::io::Errno) -> bool {
     matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS)
 }
 
+/// What the files that describe the machine take of the private files' room, in bytes: a page each.
+const OF_MACHINE: u64 = 64 << 10;
+
 /// The private files, and beside them the empty folder and file that cover what is hidden.
 fn work(bytes: u64, inodes: u64) -> io::Result<()> {
-    attach(&memory(bytes, inodes.saturating_add(16), "0755", PRIVATE)?, place::OWN)?;
+    attach(
+        &memory(
+            bytes.saturating_add(OF_MACHINE),
+            inodes.saturating_add(40),
+            "0755",
+            PRIVATE,
+        )?,
+        place::OWN,
+    )?;
     rustix::fs::mkdir(place::OWN_NOTHING, Mode::from_raw_mode(0o555))?;
     let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
     rustix::fs::open(place::OWN_NO_FILE, flags, Mode::from_raw_mode(0o444))?;
@@ -444,6 +458,25 @@ fn own_boot_id(path: &str) -> io::Result<()> {
     }
     restricted(place::OWN_BOOT_ID)?;
     cover(place::OWN_BOOT_ID, path)
+}
+
+/// Files over those of /proc that tell of the machine, and a /sys. They are restricted once, together: what is bound from there is as well.
+fn machine(files: &[(&'static str, String)]) -> io::Result<()> {
+    let own = |name: &str| format!("{}/{name}", place::OWN_MACHINE);
+    for folder in std::iter::once("").chain(FOLDERS_OF_SYS) {
+        rustix::fs::mkdir(own(folder).as_str(), Mode::from_raw_mode(0o755))?;
+    }
+    for (name, text) in files {
+        std::fs::write(own(name), text)?;
+    }
+    restricted(place::OWN_MACHINE)?;
+    for name in IN_PROC {
+        match cover(&own(name), &below_root(&format!("/proc/{name}"))) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => missing(&below_root(&format!("/proc/{name}")))?,
+            done => done?,
+        }
+    }
+    cover(&own("sys"), &below_root("/sys"))
 }
 
 /// An error unless there is nothing at this place.

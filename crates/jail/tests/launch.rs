@@ -223,7 +223,7 @@ mod linux {
             "Seccomp 2",
             "NoNewPrivs 1",
             "/root no",
-            "/sys no",
+            "/sys/kernel no",
             "/etc/shadow no",
             "/usr/x read-only",
             "home writable",
@@ -287,7 +287,7 @@ print("pids", len([p for p in os.listdir("/proc") if p.isdigit()]))
 for line in open("/proc/self/status"):
     if line.split(":")[0] in ("CapEff", "CapBnd", "CapPrm", "Seccomp", "NoNewPrivs"):
         print(line.split(":")[0], line.split()[1])
-for path in ("/root", "/sys", "/etc/shadow", "/home/other"):
+for path in ("/root", "/sys/kernel", "/etc/shadow", "/home/other"):
     print(path, "yes" if os.path.exists(path) else "no")
 try:
     open("/usr/x", "w")
@@ -305,6 +305,7 @@ print(os.listdir("/"), os.listdir("/dev"))
         Template {
             trees: vec![],
             config: vec![],
+            added: vec![],
             mounts: vec![],
             process_level: false,
             spares: 1,

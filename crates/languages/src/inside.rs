@@ -63,6 +63,7 @@ fn describe(
     // Folders of this machine, which an image has no use for.
     detected.trees.clear();
     detected.config.clear();
+    detected.programs.clear();
     detected
 }
 

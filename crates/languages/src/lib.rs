@@ -9,6 +9,7 @@
 mod bash;
 pub mod control;
 mod inside;
+mod java;
 mod memory;
 mod node;
 pub mod python;
@@ -69,6 +70,10 @@ pub struct Detected {
     pub trees: Vec<PathBuf>,
     /// Files and folders below the host's `/etc` that must be visible inside.
     pub config: Vec<PathBuf>,
+    /// Files that only sandboxes have, by their paths inside.
+    pub added: Vec<(PathBuf, String)>,
+    /// Folders of the programs that were chosen, the most important one first.
+    pub programs: Vec<PathBuf>,
 }
 
 impl Detected {
@@ -164,6 +169,10 @@ pub fn detect(settings: &Settings) -> Detected {
         Ok(runtime) => {
             detected.trees.extend(runtime.trees.iter().cloned());
             detected.trees.extend(table::covered_folder(&runtime.executable));
+            detected.added.extend(python::layers_file(&runtime));
+            detected
+                .programs
+                .extend(runtime.executable.parent().map(Path::to_owned));
             // Debian's library has links there (`sitecustomize.py`).
             detected.config.extend(table::config(&["/etc/python3*".to_owned()]));
             detected.python = Some(Arc::new(
@@ -181,7 +190,11 @@ pub fn detect(settings: &Settings) -> Detected {
         }),
     }
     match Table::load(&settings.tables) {
-        Ok(table) => table.detect(&Finder::of_this_machine(), settings.memory.as_deref(), &mut detected),
+        Ok(table) => {
+            let finder = Finder::of_this_machine();
+            table.detect(&finder, settings.memory.as_deref(), &mut detected);
+            detected.added.extend(java::with_limits(&finder));
+        }
         Err(failure) => detected.problems.push(failure),
     }
     detected.trees.sort();
@@ -193,6 +206,8 @@ pub fn detect(settings: &Settings) -> Detected {
         }
     }
     detected.trees = outer;
+    let mut known = std::collections::BTreeSet::new();
+    detected.programs.retain(|folder| known.insert(folder.clone()));
     detected.config.sort();
     detected.config.dedup();
     detected

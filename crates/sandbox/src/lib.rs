@@ -35,7 +35,9 @@ pub use images::{Image, Images};
 pub use isolation::{Degree, Isolation, LayerReport, LayerState, LeftOut, Level};
 pub use limits::{ByteSize, Cpus, Limits, MAX_TIMEOUT};
 pub use network::{Connection, Denied, Forward, Network, PROXY_PORT, Way};
-pub use packages::{Held, Installed, LAYERS, LAYERS_MAX, Packages, Wanted, layer_places, of_registry};
+pub use packages::{
+    Held, Installed, LAYERS, LAYERS_MAX, Packages, SYSTEM_PATH, Wanted, layer_places, of_registry, program_places,
+};
 pub use process::{
     Channel, Command, Compile, Exit, Gathered, Process, ProcessEvent, ProcessHandle, Program, Signal, SignalScope,
     StdinMode, gather,

@@ -10,10 +10,12 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::{Consent, Failure};
+use crate::{Consent, Failure, HOME};
 
 /// Below this folder packages appear inside a sandbox, each set in a folder of its own: `0`, `1`, …
 pub const LAYERS: &str = "/opt/sandcell";
+/// Where the system's programs are inside.
+pub const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// How many sets one sandbox can have.
 pub const LAYERS_MAX: usize = 16;
 
@@ -24,6 +26,17 @@ pub fn layer_places() -> Vec<String> {
         .rev()
         .map(|number| format!("{LAYERS}/{number}"))
         .collect()
+}
+
+/// Where programs of packages are looked for inside, before all others, as part of a `PATH`: those of each set, the newest
+/// one first, then scripts that stand for programs of the host, then programs that npm's packages bring.
+#[must_use]
+pub fn program_places() -> String {
+    let sets = layer_places().into_iter().map(|place| format!("{place}/bin"));
+    let all: Vec<String> = sets
+        .chain([format!("{LAYERS}/bin"), format!("{HOME}/node_modules/.bin")])
+        .collect();
+    all.join(":")
 }
 
 /// The requirement behind the name of a registry: of npm's `npm:zod@^3` is `zod@^3`; of a text that does not begin with

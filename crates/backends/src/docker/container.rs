@@ -323,6 +323,8 @@ pub(super) fn environment(spec: &SandboxSpec, image: &Image) -> BTreeMap<String,
         ("MEMORY_LIMIT_MB", memory.as_str()),
         ("OMP_NUM_THREADS", cores.as_str()),
         ("OPENBLAS_NUM_THREADS", cores.as_str()),
+        ("GOMAXPROCS", cores.as_str()),
+        ("PYTHON_CPU_COUNT", cores.as_str()),
     ];
     env.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
     env.extend(spec.env.clone());

@@ -29,10 +29,10 @@ use sandcell_jail::lane::Lane;
 use sandcell_jail::launcher::{self, Launcher};
 use sandcell_jail::oom;
 use sandcell_jail::open_files::OpenFiles;
-use sandcell_jail::spec::{Fault, Request, Site, Template};
+use sandcell_jail::spec::{Added, Fault, Request, Site, Template};
 use sandcell_sandbox::{
     Backend, Capacity, Degree, Image, Images, Isolation, LayerReport, LeftOut, Level, Limits, Mount, MountMode, Parent,
-    Preparing, Sandbox, SandboxError, SandboxSpec,
+    Preparing, SYSTEM_PATH, Sandbox, SandboxError, SandboxSpec, program_places,
 };
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -99,6 +99,10 @@ pub struct NativeConfig {
     pub trees: Vec<PathBuf>,
     /// Files and folders of the host's /etc that interpreters read.
     pub config: Vec<PathBuf>,
+    /// Files that only sandboxes have, by their paths inside.
+    pub added: Vec<(PathBuf, String)>,
+    /// Folders of the host, visible inside, whose programs are found before the system's.
+    pub programs: Vec<PathBuf>,
     /// The operator's folders.
     pub mounts: Vec<Mount>,
     /// Isolation weaker than this is refused.
@@ -136,6 +140,8 @@ pub struct NativeBackend {
     /// Sandboxes in the making.
     making: watch::Sender<u64>,
     fault_file: Option<PathBuf>,
+    /// The search path of programs in sandboxes of the host's files.
+    path: String,
 }
 
 impl NativeBackend {
@@ -149,6 +155,11 @@ impl NativeBackend {
         let template = Template {
             trees: config.trees,
             config: config.config,
+            added: config
+                .added
+                .into_iter()
+                .map(|(path, text)| Added { path, text })
+                .collect(),
             mounts: config.mounts.into_iter().map(mount).collect(),
             process_level: Level::Process.satisfies(config.isolation_min),
             spares: config.spares,
@@ -179,6 +190,7 @@ impl NativeBackend {
             machine: Machine::new(&found),
             making: watch::Sender::new(0),
             fault_file: config.fault_file,
+            path: search_path(&config.programs),
         }))
     }
 
@@ -271,8 +283,21 @@ fn request(limits: &Limits, fault: Option<Fault>) -> Request {
     }
 }
 
+/// Programs of packages first, then those of the interpreters that were chosen, then the system's.
+fn search_path(programs: &[PathBuf]) -> String {
+    let folders = programs.iter().filter_map(|folder| folder.to_str());
+    let folders =
+        folders.filter(|folder| !folder.contains(':') && !SYSTEM_PATH.split(':').any(|known| known == *folder));
+    let places = program_places();
+    let all: Vec<&str> = std::iter::once(places.as_str())
+        .chain(folders)
+        .chain([SYSTEM_PATH])
+        .collect();
+    all.join(":")
+}
+
 /// The environment of every program inside.
-fn environment(spec: &SandboxSpec, folder: Option<&str>) -> BTreeMap<String, String> {
+fn environment(spec: &SandboxSpec, folder: Option<&str>, path: &str) -> BTreeMap<String, String> {
     let home = folder.map_or_else(|| sandcell_sandbox::HOME.to_owned(), |folder| format!("{folder}/home"));
     let temporary = folder.map_or_else(|| "/tmp".to_owned(), |folder| format!("{folder}/tmp"));
     let cores = spec.limits.cpus.as_milli().div_ceil(1000).max(1).to_string();
@@ -280,7 +305,7 @@ fn environment(spec: &SandboxSpec, folder: Option<&str>) -> BTreeMap<String, Str
     let own = [
         // For runtimes that would look at the machine's memory instead, such as Java's.
         ("MEMORY_LIMIT_MB", memory.as_str()),
-        ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+        ("PATH", path),
         ("HOME", home.as_str()),
         ("USER", "user"),
         ("LOGNAME", "user"),
@@ -293,6 +318,9 @@ fn environment(spec: &SandboxSpec, folder: Option<&str>) -> BTreeMap<String, Str
         // Numeric libraries start a thread for each of the machine's cores, which a sandbox does not have.
         ("OMP_NUM_THREADS", cores.as_str()),
         ("OPENBLAS_NUM_THREADS", cores.as_str()),
+        // These two ask the kernel on which processors they may run.
+        ("GOMAXPROCS", cores.as_str()),
+        ("PYTHON_CPU_COUNT", cores.as_str()),
     ];
     let mut env: BTreeMap<String, String> = own
         .into_iter()
@@ -310,10 +338,7 @@ fn environment_of_image(spec: &SandboxSpec, image: &Image) -> BTreeMap<String, S
             ..spec.clone()
         },
         None,
-    );
-    env.insert(
-        "PATH".to_owned(),
-        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
+        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     );
     env.insert("SHELL".to_owned(), "/bin/sh".to_owned());
     let ours = [
@@ -324,6 +349,8 @@ fn environment_of_image(spec: &SandboxSpec, image: &Image) -> BTreeMap<String, S
         "MEMORY_LIMIT_MB",
         "OMP_NUM_THREADS",
         "OPENBLAS_NUM_THREADS",
+        "GOMAXPROCS",
+        "PYTHON_CPU_COUNT",
     ];
     let theirs = image.env.iter().filter(|(name, _)| !ours.contains(&name.as_str()));
     env.extend(theirs.map(|(name, value)| (name.clone(), value.clone())));
@@ -474,7 +501,7 @@ impl NativeBackend {
             self.isolation.clone(),
             match image {
                 Some(image) => environment_of_image(spec, image),
-                None => environment(spec, folder.as_deref()),
+                None => environment(spec, folder.as_deref(), &self.path),
             },
             spec.limits.memory,
             image.cloned(),

@@ -20,10 +20,11 @@ use super::host_trees::{Owner, Survey};
 use super::mount_table::MountTable;
 use crate::cgroup::{Groups, Instance};
 use crate::fence::WITH_SCOPES;
+use crate::machine::Machine;
 use crate::open_files::OpenFiles;
-use crate::plan::{self, Folder, Host, Tree, Zeros, place};
+use crate::plan::{self, Folder, Host, Tree, View, Zeros, place};
 use crate::process_level;
-use crate::spec::Template;
+use crate::spec::{Added, Template};
 use crate::steps::{self, DEVICES, attach, copy_of, device_folder, devices_from, memory, write_once};
 use crate::sys;
 use crate::sys::clone::{Forked, exit_now, fork};
@@ -84,6 +85,7 @@ pub(super) struct Ground {
     ids: (u32, u32),
     /// Whether this is the machine's root.
     root: bool,
+    machine: Machine,
     /// The way back to the host's files.
     before: Option<Before>,
     /// Whether namespaces can be made here, where there is no way back.
@@ -109,6 +111,7 @@ impl Ground {
             empty_environment,
             ids,
             root,
+            machine: Machine::look(),
             before,
             possible,
             entered,
@@ -216,6 +219,7 @@ pub(super) fn prepare(ground: Option<Ground>, template: Template) -> Result<Prep
     let Ground {
         ids,
         root,
+        machine,
         entered,
         furnished,
         ..
@@ -231,6 +235,7 @@ pub(super) fn prepare(ground: Option<Ground>, template: Template) -> Result<Prep
         root,
         memory_is_charged: found.is_ok(),
         first_is_reached: !root && ids.0 == 0,
+        machine,
         ..Host::default()
     };
     let mounts = step("read the mount table", Some("private_root"), MountTable::read())?;
@@ -488,7 +493,7 @@ fn own_root() -> io::Result<()> {
     rustix::process::chdir("/usr")?;
     let folder = |name: &str| rustix::fs::mkdir(name, Mode::from_raw_mode(0o755));
     for name in [
-        "host", "l", "l/none", "l/dev", "l/layer", "l/image", "new", "new/etc", "own",
+        "host", "l", "l/none", "l/dev", "l/layer", "l/image", "l/added", "new", "new/etc", "own",
     ] {
         folder(name)?;
     }
@@ -579,7 +584,47 @@ fn trees(host: &mut Host, template: &Template, survey: &mut Survey<'_>) -> io::R
     for path in wanted {
         host.trees.push(survey.tree(Path::new(&path), Owner::System)?);
     }
+    template.added.iter().try_for_each(|added| add(&mut host.trees, added))
+}
+
+/// Puts a file below the innermost tree that it belongs to. What lies on a mount within that tree, or in one that is bound, is left
+/// out: sandboxes do without it.
+fn add(trees: &mut [Tree], added: &Added) -> io::Result<()> {
+    let holds = |tree: &Tree| added.path.starts_with(&tree.path);
+    let innermost = trees.iter_mut().enumerate().filter(|(_, tree)| holds(tree));
+    let Some((number, tree)) = innermost.max_by_key(|(_, tree)| tree.path.len()) else {
+        // Beside the places of packages there is nothing of the host's.
+        return match added.path.starts_with(place::LAYERS) {
+            true => write_added(
+                Path::new(&format!("{}{}", place::ROOT, added.path.display())),
+                &added.text,
+            ),
+            false => Ok(()),
+        };
+    };
+    let Ok(name) = added.path.strip_prefix(&tree.path) else {
+        return Ok(());
+    };
+    let plain = name.components().all(|part| matches!(part, Component::Normal(_)));
+    let (source, below) = match &tree.view {
+        View::Overlay(source) => (source.clone(), format!("{}/{number}", place::ADDED)),
+        View::OverlayWith { source, below } => (source.clone(), below.clone()),
+        View::Bind(_) => return Ok(()),
+    };
+    if !plain || tree.inner.iter().any(|inner| name.starts_with(&inner.path)) {
+        return Ok(());
+    }
+    write_added(&Path::new(&below).join(name), &added.text)?;
+    tree.view = View::OverlayWith { source, below };
     Ok(())
+}
+
+/// Writes a file and its folders; a script can be executed.
+fn write_added(file: &Path, text: &str) -> io::Result<()> {
+    std::fs::create_dir_all(file.parent().unwrap_or(file))?;
+    std::fs::write(file, text)?;
+    let mode = if text.starts_with("#!") { 0o755 } else { 0o644 };
+    Ok(rustix::fs::chmod(file, Mode::from_raw_mode(mode))?)
 }
 
 /// The folders that are covered in all sandboxes of this template.

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::machine::Machine;
+
 /// What the launcher found on the host, once.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Host {
@@ -28,6 +30,8 @@ pub struct Host {
     pub first_is_reached: bool,
     /// Without namespaces: what of the host's files can be read, at the host's paths.
     pub readable: Vec<String>,
+    /// The machine, of which each sandbox is told its part.
+    pub machine: Machine,
     /// What the root shows.
     pub shows: Shows,
 }
@@ -48,6 +52,14 @@ pub struct Tree {
 pub enum View {
     /// Through an overlay of the sandbox's own, so that locks, leases and watches stay inside.
     Overlay(String),
+    /// The same, with a folder of the launcher's below it: what is in that folder is seen where the host has nothing of that
+    /// name.
+    OverlayWith {
+        /// The host's files.
+        source: String,
+        /// The launcher's folder.
+        below: String,
+    },
     /// By a bind mount. File locks and watches on it cross between sandboxes: only for system files that an ordinary user
     /// cannot show through an overlay.
     Bind(String),
@@ -78,7 +90,7 @@ impl View {
     #[must_use]
     pub fn source(&self) -> &str {
         match self {
-            Self::Overlay(source) | Self::Bind(source) => source,
+            Self::Overlay(source) | Self::OverlayWith { source, .. } | Self::Bind(source) => source,
         }
     }
 }

@@ -16,6 +16,8 @@ const PROXY: &str = include_str!("driver/proxy.js");
 const USE_PROXY: &str = "NODE_USE_ENV_PROXY";
 /// What makes Node write all that a program prints before that ends.
 const OUTPUT: &str = include_str!("driver/output.js");
+/// What makes Node count the processors that the sandbox may use.
+const PROCESSORS: &str = include_str!("driver/processors.js");
 /// The folder of files that programs load first. Sessions have them in their driver.
 const FOLDER: &str = "/tmp/.sandcell-node";
 /// The variable with Node's own options.
@@ -25,8 +27,8 @@ const OPTIONS: &str = "NODE_OPTIONS";
 /// environment, if there is one. Returns that file.
 pub(crate) fn with_preload(env: &mut BTreeMap<String, String>) -> (String, String) {
     let (path, text) = match env.contains_key(USE_PROXY) {
-        true => (format!("{FOLDER}/proxy.cjs"), format!("{OUTPUT}{PROXY}")),
-        false => (format!("{FOLDER}/output.cjs"), OUTPUT.to_owned()),
+        true => (format!("{FOLDER}/proxy.cjs"), format!("{OUTPUT}{PROCESSORS}{PROXY}")),
+        false => (format!("{FOLDER}/output.cjs"), format!("{OUTPUT}{PROCESSORS}")),
     };
     let options = env.entry(OPTIONS.to_owned()).or_default();
     *options = format!("--require {path} {options}").trim_end().to_owned();
@@ -42,8 +44,8 @@ pub(crate) async fn open(
     let mut all = sandbox.base_env().clone();
     all.extend(env.clone());
     let driver = match all.contains_key(USE_PROXY) {
-        true => format!("{DRIVER}{PROXY}"),
-        false => DRIVER.to_owned(),
+        true => format!("{DRIVER}{PROCESSORS}{PROXY}"),
+        false => format!("{DRIVER}{PROCESSORS}"),
     };
     let start = Start {
         copies: false,

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use serde_json::json;
 
-use sandcell_sandbox::{HOME, layer_places};
+use sandcell_sandbox::{HOME, SYSTEM_PATH, layer_places, program_places};
 
 use super::probe::{PythonRuntime, run_python};
 use super::remember;
@@ -310,11 +310,14 @@ pub(super) fn begin_frame(env: &BTreeMap<String, String>, cwd: &str) -> Bytes {
     )
 }
 
+/// The search path where no interpreter lies outside the system's folders.
+static USUAL_PATH: LazyLock<String> = LazyLock::new(|| format!("{}:{SYSTEM_PATH}", program_places()));
+
 /// The environment of a parent, and most often of its children: what programs find in a sandbox with the usual limits.
 fn usual_environment() -> BTreeMap<&'static str, &'static str> {
     BTreeMap::from([
         ("HOME", HOME),
-        ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+        ("PATH", USUAL_PATH.as_str()),
         ("USER", "user"),
         ("LOGNAME", "user"),
         ("SHELL", "/bin/bash"),
@@ -326,6 +329,8 @@ fn usual_environment() -> BTreeMap<&'static str, &'static str> {
         ("MEMORY_LIMIT_MB", "512"),
         ("OMP_NUM_THREADS", "1"),
         ("OPENBLAS_NUM_THREADS", "1"),
+        ("GOMAXPROCS", "1"),
+        ("PYTHON_CPU_COUNT", "1"),
     ])
 }
 

@@ -6,6 +6,7 @@
 
 mod analysis;
 mod driver;
+mod layers;
 mod locate;
 mod parents;
 mod probe;
@@ -19,7 +20,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
     Advice, Backend, Command, Failure, Finding, HOME, Language, LanguageInfo, NotLoaded, Program, Sandbox,
-    SandboxError, Session, SessionError, SessionFeatures, Signal, SignalScope, StdinMode, layer_places,
+    SandboxError, Session, SessionError, SessionFeatures, Signal, SignalScope, StdinMode,
 };
 
 use crate::control::{CodeIn, DriverSession, Start};
@@ -27,6 +28,7 @@ use crate::own_path;
 
 pub use analysis::analyse;
 pub use driver::{DriverFile, driver_sources};
+pub(crate) use layers::layers_file;
 pub use locate::{LocateError, locate, locate_remembered};
 pub use probe::PythonRuntime;
 pub(crate) use probe::runtime_inside;
@@ -194,14 +196,12 @@ impl Language for PythonLanguage {
         let mut argv = vec![self.runtime.executable.to_string_lossy().into_owned()];
         argv.extend(["-u", "-B", "-X", "utf8", path.as_str()].map(str::to_owned));
         argv.extend_from_slice(args);
-        let mut env = env.clone();
-        env.insert("PYTHONPATH".to_owned(), layer_places().join(":"));
         Ok(Program {
             files: vec![(path, Bytes::copy_from_slice(code.as_bytes()))],
             compile: None,
             run: Command {
                 argv,
-                env,
+                env: env.clone(),
                 cwd: HOME.to_owned(),
                 stdin: StdinMode::Null,
                 control: false,

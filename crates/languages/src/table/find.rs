@@ -111,6 +111,12 @@ impl Finder {
         found
     }
 
+    /// The path of the program of this name inside, where it lies in the system's folders.
+    pub(crate) fn path_of(&self, name: &str) -> Option<PathBuf> {
+        let found = self.find(name).ok()?;
+        found.tree.is_none().then_some(found.path)
+    }
+
     fn look(&self, name: &str) -> Result<Program, NotFound> {
         let mut problem = NotFound::Nowhere(name.to_owned());
         for folder in &self.folders {

@@ -258,6 +258,8 @@ impl Table {
                 Ok(language) => {
                     into.trees.extend(language.trees().iter().cloned());
                     into.config.extend(find::config(&entry.config));
+                    let paths = language.programs().filter_map(|program| program.path.parent());
+                    into.programs.extend(paths.map(Path::to_owned));
                     into.table.push(language);
                 }
                 Err(failure) => into.missing.push(Missing {

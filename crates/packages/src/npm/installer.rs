@@ -83,7 +83,8 @@ impl Installer {
             ("npm_config_logs_max", "0"),
             ("npm_config_fetch_retries", "0"),
             ("npm_config_omit", "dev"),
-            ("npm_config_bin_links", "false"),
+            // That makes programs of packages executable; the links themselves are left out.
+            ("npm_config_bin_links", "true"),
             ("npm_config_replace_registry_host", "never"),
         ];
         env.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));

@@ -46,6 +46,8 @@ pub(super) async fn make(ground: Ground<'_>) -> Result<Arc<dyn Backend>, Failure
         images,
         trees: found.trees.clone(),
         config: found.config.clone(),
+        added: found.added.clone(),
+        programs: found.programs.clone(),
         mounts: settings.mounts.clone(),
         isolation_min: settings.isolation_min,
         limits_min: settings.limits_min,

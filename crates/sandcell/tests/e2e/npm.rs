@@ -88,8 +88,14 @@ fn stocked() -> Registry {
     registry.publish(
         "@scope/helper",
         "1.5.0",
-        json!({"main": "main.js"}),
-        &[file("package/main.js", "exports.half = 21;")],
+        json!({"main": "main.js", "bin": {"half": "./half.js", "out": "../../../../../bin/sh"}}),
+        &[
+            file("package/main.js", "exports.half = 21;"),
+            file(
+                "package/half.js",
+                "#!/usr/bin/env node\nconsole.log(require('./main').half);\n",
+            ),
+        ],
     );
     registry
 }
@@ -119,6 +125,11 @@ fn packages_of_npm_reach_a_running_session_and_no_script_runs() {
     assert_eq!(used.output().trim(), "42 false 7", "{used:?}");
     let again = js(&server, "console.log((await import('@scope/helper')).default.half)");
     assert_eq!(again.output().trim(), "21", "{again:?}");
+    // Programs of packages, and code outside of the home folder.
+    let shell =
+        "half && cd /tmp && node -e 'console.log(require(\"@scope/helper\").half)' && command -v out || echo none";
+    let ran = server.call("execute_code", json!({"code": shell, "language": "bash"}));
+    assert_eq!(ran.output().trim(), "21\n21\nnone", "{ran:?}");
     let status = server.call("get_sandbox_status", json!({})).0.to_string();
     assert!(status.contains("demo-one"), "{status}");
     // Nothing inside can change it, and there is no way to the registry.

@@ -111,6 +111,64 @@ fn packages_reach_a_running_session_and_its_variables_stay() {
     assert!(server.text(&reach).starts_with("no"));
 }
 
+/// A package with a program, which knows of its own `.pth` file only where a Python has read that.
+fn tool() -> Wheel {
+    Wheel::new("demo_tool", "1.0")
+        .file("demo_tool.py", "def main():\n    print('tool')\n")
+        .file("demo_tool.pth", "import sys; sys.from_pth = True\n")
+        .file(
+            "demo_tool-1.0.dist-info/entry_points.txt",
+            "[console_scripts]\ndemo-tool = demo_tool:main\n",
+        )
+}
+
+#[test]
+fn what_code_starts_sees_packages_at_once() {
+    let _turn = begin!();
+    let (place, index) = (Place::new(), Index::start());
+    index.add(&tool());
+    let server = server(&place, &index);
+    let bash = |code: &str| {
+        server
+            .call("execute_code", json!({"code": code, "language": "bash"}))
+            .output()
+    };
+    assert_eq!(bash("echo begun").trim(), "begun");
+    assert_eq!(server.text("import subprocess, sys\nprint('begun')").trim(), "begun");
+    let done = install(&server, json!(["demo-tool"]));
+    assert_eq!(done.status(), "ok", "{done:?}\n{}", server.log());
+    for arguments in [
+        "[sys.executable, '-c', CODE]",
+        "[sys.executable, '-I', '-c', CODE]",
+        "['python3', '-c', CODE], env={}",
+    ] {
+        let code = format!(
+            "CODE = 'import demo_tool, sys; print(sys.from_pth)'\nsubprocess.run({arguments}, check=True)\nNone"
+        );
+        assert_eq!(server.text(&code).trim(), "True", "{arguments}");
+    }
+    assert_eq!(server.text("!demo-tool").trim(), "tool");
+    assert_eq!(
+        server
+            .text("%%bash\ncd /tmp\nPYTHONPATH=. python3 -c 'import demo_tool; print(1)'")
+            .trim(),
+        "1"
+    );
+    let workers = "import multiprocessing\nwith multiprocessing.get_context('spawn').Pool(1) as pool:\n    \
+                   print(pool.apply(eval, ('__import__(\"demo_tool\").__name__',)))\nfrom multiprocessing import util\n\
+                   print(util._args_from_interpreter_flags())";
+    assert_eq!(server.text(workers).trim(), "demo_tool\n['-B']");
+    assert_eq!(
+        bash("python3 -c 'import demo_tool; print(2)' && demo-tool").trim(),
+        "2\ntool"
+    );
+    // A sandbox of its own, in another language.
+    let run = json!({"code": "demo-tool; python3 -c 'import demo_tool; print(3)'", "language": "bash", "packages": ["pypi:demo-tool"]});
+    assert_eq!(server.call("create_run_close", run).output().trim(), "tool\n3");
+    // What the machine's own Python sees is as before.
+    assert!(!Path::new("/usr/local/lib/python3.11/dist-packages/sandcell.pth").exists());
+}
+
 #[test]
 fn the_same_set_is_found_again_and_nobody_can_change_it() {
     let _turn = begin!();

@@ -394,8 +394,11 @@ def set_up_paths(of_site):
 
 def set_up_commands():
     """Commands of a cell find the session's own interpreter, and what stands for pip, first."""
-    own = "%s:%s:" % (SHIMS % USER, sys.executable.rpartition("/")[0])
-    path = own + posix.environ.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin").decode("utf-8", "surrogateescape")
+    path = posix.environ.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin").decode("utf-8", "surrogateescape")
+    own = sys.executable.rpartition("/")[0]
+    if own not in path.split(":"):
+        path = "%s:%s" % (own, path)
+    path = "%s:%s" % (SHIMS % USER, path)
     posix.environ[b"PATH"] = path.encode("utf-8", "surrogateescape")
     posix.putenv(b"PATH", posix.environ[b"PATH"])
     if "os" in sys.modules:

@@ -447,8 +447,10 @@ def on_multiprocessing(module):
 
 
 def on_subprocess(subprocess):
-    """A `pip install` is the host's to do, whoever starts it."""
+    """A `pip install` is the host's to do, whoever starts it; and workers are started as plain interpreters, which find packages:
+    the session's own has none of `site`."""
     packages = core.part("packages")
+    subprocess._args_from_interpreter_flags = lambda: ["-B"]
     original = subprocess.Popen._execute_child
 
     def _execute_child(self, args, *rest, **options):

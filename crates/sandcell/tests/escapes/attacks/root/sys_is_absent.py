@@ -6,4 +6,6 @@
 # quick: yes
 # containers: its folders are there and empty
 
-finds(os.listdir("/sys") if os.path.isdir("/sys") else [])
+# What there is of it are numbers of the sandbox's own.
+own = {"/sys": {"devices", "fs"}, "/sys/devices": {"system"}, "/sys/devices/system": {"cpu"}, "/sys/fs": {"cgroup"}}
+finds([name for folder, names in own.items() if os.path.isdir(folder) for name in os.listdir(folder) if name not in names])
