@@ -177,7 +177,7 @@ async fn run_once(mut call: Call) -> Result<Answer, Failure> {
         consent: call.consent,
     };
     let mut view = call.host.run_once(&call.who, request, call.cancel).await?;
-    let object = execution::execution_object(&view);
+    let object = execution::object(&view, execution::read_on);
     // The text does not offer the id of a sandbox that is gone already.
     view.new_sandbox = false;
     let answer = execution::answer(&view, call.host.config().output_inline, &notes, &call.room).await;
