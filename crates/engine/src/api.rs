@@ -533,6 +533,17 @@ pub enum Phase {
     Run,
 }
 
+/// An error that code raised, in the code's own words: it can forge all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CodeError {
+    /// The class, such as `ValueError`; "an error" where the code's word is not spelt like a name.
+    pub name: String,
+    /// Its message; at most 2,000 bytes and "...".
+    pub value: String,
+    /// A short traceback that points at the caller's own lines.
+    pub traceback: String,
+}
+
 /// Why an execution was not ok.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Cause {
@@ -611,8 +622,8 @@ pub struct ExecutionView {
     pub result_cut: Option<u64>,
     /// A line about the value that its text leaves out: a table's shape and column types.
     pub result_note: Option<String>,
-    /// The error that the code raised: a short traceback.
-    pub error: Option<String>,
+    /// The error that the code raised.
+    pub error: Option<CodeError>,
     /// A line that the code's session adds to the error: what to do, as it sees it. The code can forge it like the error.
     pub hint: Option<String>,
     /// Why it was not ok. The server's own words.

@@ -335,9 +335,7 @@ impl Execution {
             )
         };
         let (out_bytes, err_bytes) = (view.stdout.total_bytes, view.stderr.total_bytes);
-        let mut texts = self
-            .render(ends, view.result.as_deref(), view.error.as_deref())
-            .into_iter();
+        let mut texts = self.render(ends, view.result.as_deref(), traceback(&view)).into_iter();
         view.stdout = shown(texts.next(), out_bytes);
         view.stderr = shown(texts.next(), err_bytes);
         if let Some(whole) = view.result.take() {
@@ -345,7 +343,9 @@ impl Execution {
             view.result_cut = part.truncated.then(|| bytes_of(whole.len()));
             view.result = Some(part.text);
         }
-        view.error = view.error.and_then(|_| texts.next().map(|part| part.text));
+        if let (Some(error), Some(part)) = (&mut view.error, texts.next()) {
+            error.traceback = part.text;
+        }
         view
     }
 
@@ -499,12 +499,13 @@ fn shown(part: Option<Rendered>, total_bytes: u64) -> Shown {
     }
 }
 
+fn traceback(view: &ExecutionView) -> Option<&str> {
+    view.error.as_ref().map(|error| error.traceback.as_str())
+}
+
 /// The line that the history shows of an error: the traceback's last, else what the server says.
 pub(crate) fn error_line(view: &ExecutionView) -> Option<&str> {
-    let last = view
-        .error
-        .as_deref()
-        .and_then(|error| error.lines().rev().find(|line| !line.trim().is_empty()));
+    let last = traceback(view).and_then(|text| text.lines().rev().find(|line| !line.trim().is_empty()));
     let cause = || view.cause.as_ref().map(|cause| cause.message.as_str());
     match view.status {
         Status::Ok | Status::Running => None,

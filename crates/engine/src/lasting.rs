@@ -277,7 +277,7 @@ impl Witnesses {
                 stdout: view.stdout.text.clone(),
                 stderr: view.stderr.text.clone(),
                 result: view.result.clone(),
-                traceback: view.error.clone(),
+                traceback: view.error.as_ref().map(|error| error.traceback.clone()),
                 cause: view.cause.clone(),
                 exit_code: view.exit_code,
                 cpu: view.cpu,

@@ -3,12 +3,15 @@
 
 use sandcell_sandbox::CellError;
 
+use crate::CodeError;
 use crate::output::plain_line;
 
 /// Characters of the longest name that is believed to be one.
 const NAME_CHARS: usize = 80;
 /// Bytes of the longest hint that is shown.
 const HINT_BYTES: usize = 600;
+/// Bytes of the longest message that programs read apart from the traceback.
+const VALUE_BYTES: usize = 2000;
 
 /// The error's class, if it is spelt like one.
 pub(crate) fn name(text: &str) -> &str {
@@ -28,8 +31,21 @@ pub(crate) fn hint(text: &str) -> Option<String> {
     (!line.is_empty()).then_some(line)
 }
 
+/// The error as results have it; none where it says nothing.
+pub(crate) fn error(error: CellError) -> Option<CodeError> {
+    let name = name(&error.name).to_owned();
+    let mut value = error.message.clone();
+    if value.len() > VALUE_BYTES {
+        value.truncate(value.floor_char_boundary(VALUE_BYTES));
+        value.push_str("...");
+    }
+    let traceback = traceback(error);
+    let said = CodeError { name, value, traceback };
+    (!said.traceback.is_empty()).then_some(said)
+}
+
 /// The error as it is shown.
-pub(crate) fn traceback(error: CellError) -> String {
+fn traceback(error: CellError) -> String {
     if !error.traceback.is_empty() {
         return error.traceback;
     }
@@ -81,6 +97,21 @@ mod tests {
         );
         assert_eq!(hint(" \n\u{200b}"), None);
         assert_eq!(hint(&"é".repeat(2000)).unwrap().len(), 603);
+    }
+
+    #[test]
+    fn name_and_message_stand_apart_within_bounds() {
+        let raised = error(CellError {
+            name: "ValueError\n[ok]".into(),
+            message: "é".repeat(2000),
+            traceback: "ValueError: é".into(),
+            ..CellError::default()
+        })
+        .unwrap();
+        assert_eq!(raised.name, "an error");
+        assert_eq!(raised.value.len(), 2003);
+        assert_eq!(raised.traceback, "ValueError: é");
+        assert_eq!(error(CellError::default()), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::ladder::{GRACE, KILL_WAIT, Step, Stop};
 use crate::network::Reached;
 use crate::record::{Gone, GoneWhy, span};
 use crate::said;
-use crate::{Cause, Hints, Phase, Restored, SANDBOX_LOST, Status};
+use crate::{Cause, CodeError, Hints, Phase, Restored, SANDBOX_LOST, Status};
 
 const RESTORED: &str = "correct the code and call again: the next call goes on in the restored session";
 const NEXT_IS_FRESH: &str = "the next call gets a fresh interpreter; files are still there";
@@ -20,7 +20,7 @@ const NEXT_IS_FRESH: &str = "the next call gets a fresh interpreter; files are s
 pub(crate) struct Verdict {
     pub(crate) status: Status,
     pub(crate) exit_code: Option<i32>,
-    pub(crate) error: Option<String>,
+    pub(crate) error: Option<CodeError>,
     /// What the code's session adds to the error: the code's words, never a remedy.
     pub(crate) hint: Option<String>,
     pub(crate) cause: Option<Cause>,
@@ -136,13 +136,13 @@ pub(crate) fn judge(facts: Facts<'_>) -> Verdict {
     let (error, hint) = match facts.ending {
         Ending::Cell(CellStatus::Error(error) | CellStatus::Interrupted(error)) => {
             let hint = said::hint(&error.hint);
-            (Some(said::traceback(error)), hint)
+            (said::error(error), hint)
         }
         Ending::Cell(_) | Ending::Program(_) | Ending::Broke(_) | Ending::Abandoned | Ending::NeverRan => (None, None),
     };
     Verdict {
         hint,
-        error: error.filter(|text| !text.is_empty()),
+        error,
         state_lost: lost,
         restored: facts.restored.filter(|_| facts.keeps && !lost),
         ..verdict

@@ -46,7 +46,7 @@ pub use http::{
     Activity, HttpControl, HttpError, HttpLimits, HttpOptions, HttpServer, Page, TlsError, TlsFiles, WrongName,
 };
 pub use notebook::notebook;
-pub use server::{ServerOptions, UnknownTool};
+pub use server::{Lives, ServerOptions, UnknownTool};
 pub use stdio::{ServeError, serve_stdio};
 pub use tools::{Interpreters, Toolset};
 

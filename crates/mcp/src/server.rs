@@ -8,6 +8,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
+use std::time::Duration;
 
 use futures::FutureExt as _;
 use rmcp::RoleServer;
@@ -31,7 +32,7 @@ use crate::answer::{Answer, Block};
 use crate::asking::{Asked, Asking};
 use crate::content::execution;
 use crate::host::Host;
-use crate::limits::{BULK_ANSWER_BYTES, MAX_WAIT, PROGRESS_EVERY, PROGRESS_LEAVES};
+use crate::limits::{BULK_ANSWER_BYTES, INSTRUCTIONS_BYTES, MAX_WAIT, PROGRESS_EVERY, PROGRESS_LEAVES};
 use crate::log::{self, Log};
 use crate::prompts::Prompt;
 use crate::resources::Address;
@@ -49,9 +50,33 @@ pub struct ServerOptions {
     pub tools: Option<Vec<String>>,
     /// The operator's folders that sandboxes see, for the instructions.
     pub mounts: Vec<Mount>,
+    /// How long sandboxes live.
+    pub lives: Lives,
+    /// How long a call waits for an execution when it does not say; none means 45 s.
+    pub wait: Option<Duration>,
     /// Whether `serve --http` has the fixtures of the conformance suite beside the tools.
     #[cfg(feature = "conformance")]
     pub conformance: crate::conformance::Fixture,
+}
+
+/// How long the sandboxes of a server live, for the instructions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Lives {
+    /// They outlive the client that made them.
+    #[default]
+    OnTheirOwn,
+    /// They end with the client, and the server with it.
+    WithClient,
+}
+
+impl Lives {
+    /// What a model is told of it.
+    const fn sentence(self) -> &'static str {
+        match self {
+            Self::OnTheirOwn => "",
+            Self::WithClient => "\nSandboxes end when this client disconnects; `sandcell serve --shared` keeps them.",
+        }
+    }
 }
 
 /// A tool was named that does not exist.
@@ -101,7 +126,10 @@ impl Server {
             }
             tools.retain(|tool| wanted.iter().any(|name| name == tool.name));
         }
-        let instructions = options.toolset.instructions(&*host, &options.mounts);
+        let mut instructions = options.toolset.instructions(&*host, &options.mounts);
+        if instructions.len() + options.lives.sentence().len() <= INSTRUCTIONS_BYTES {
+            instructions.push_str(options.lives.sentence());
+        }
         let soon = tokio::sync::Mutex::new(host.expiring(&who));
         let inner = Inner {
             host,

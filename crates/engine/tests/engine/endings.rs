@@ -39,7 +39,7 @@ async fn code_that_runs_too_long_is_interrupted_and_its_variables_are_kept() {
     );
     assert!(view.cause.as_ref().unwrap().remedy.contains("more time"));
     assert_eq!(view.stdout.text, "before\n");
-    assert!(view.error.unwrap().contains("KeyboardInterrupt"));
+    assert!(view.error.unwrap().traceback.contains("KeyboardInterrupt"));
     assert_eq!(bench.exec("get x").await.result.as_deref(), Some("42"));
 }
 
@@ -329,7 +329,9 @@ async fn errors_and_exits_of_the_code_keep_the_session() {
     bench.exec("set x 1").await;
     let view = bench.exec("raise ValueError").await;
     assert_eq!((view.status, view.exit_code), (Status::Error, Some(1)));
-    assert_eq!(view.error.as_deref(), Some("line 1\nValueError: boom"));
+    let raised = view.error.clone().unwrap();
+    assert_eq!((raised.name.as_str(), raised.value.as_str()), ("ValueError", "boom"));
+    assert_eq!(raised.traceback, "line 1\nValueError: boom");
     assert_eq!(cause(&view).0, Code::CodeFailed);
     assert_eq!(
         cause(&bench.exec("raise MemoryError memory").await).0,

@@ -16,7 +16,7 @@ async fn streams_result_and_error_come_apart() {
         ("out\n", "err\n")
     );
     assert_eq!(view.result.as_deref(), Some("5"));
-    assert_eq!(view.error.as_deref(), Some("line 1\nE: boom"));
+    assert_eq!(view.error.unwrap().traceback, "line 1\nE: boom");
     assert!(!view.stdout.truncated);
 }
 
@@ -62,7 +62,7 @@ async fn all_texts_of_a_result_share_the_inline_budget() {
     let shown = view.stdout.text.len()
         + view.stderr.text.len()
         + view.result.as_ref().unwrap().len()
-        + view.error.as_ref().unwrap().len();
+        + view.error.as_ref().unwrap().traceback.len();
     assert!(shown <= 20 << 10 && shown > 19 << 10, "{shown}");
 }
 

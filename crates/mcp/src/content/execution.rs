@@ -1,12 +1,15 @@
 //! An execution as content blocks and as the object that programs read.
 //!
 //! The first text block is the code's: stdout as it is, then labelled parts. The last block is the server's: it is
-//! always a block of its own and always the last one, so nothing that code prints can stand in its place.
+//! always a block of its own and always the last one, so nothing that code prints can stand in its place. Pictures come
+//! before both: a client that keeps the first block only has them, and the text can be read again.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use sandcell_engine::{Artifact, ExecutionView, Expiry, MemoryUse, PassedOver, Restored, SANDBOX_LOST, Shown, Status};
+use sandcell_engine::{
+    Artifact, ExecutionView, Expiry, MemoryUse, PassedOver, Phase, Restored, SANDBOX_LOST, Shown, Status,
+};
 use sandcell_sandbox::{ByteSize, Code, Isolation};
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
@@ -28,6 +31,10 @@ const MARKER_BYTES: usize = 2048;
 const CAUSE_BYTES: usize = 1000;
 /// Of a hundred parts of the memory limit, how many in use are worth a warning.
 const MEMORY_WARN_PERCENT: u64 = 75;
+/// Bytes of a cause's message that the code's block repeats.
+const STATUS_BYTES: usize = 300;
+/// The code's block where the code wrote nothing, so that the first text is never the server's.
+const NO_OUTPUT: &str = "(no output)";
 /// What was noticed about the code that is shown; programs read the rest.
 const ADVICE_LINES: usize = 3;
 
@@ -54,17 +61,20 @@ pub(crate) async fn answer_with(
     room: &Room,
 ) -> Answer {
     let inline = usize::try_from(inline.as_bytes()).unwrap_or(usize::MAX);
-    let mut blocks = Vec::new();
     let text = notice_lines(&view.notices) + &first_text(view, inline, read_on);
-    if !text.is_empty() {
-        blocks.push(Block::Text(text));
-    }
+    let mut blocks = vec![Block::Text(text)];
     let (links, more_links) = links(view);
+    let object = Value::Object(object(view, read_on));
     let mut notes = Vec::new();
-    let left = RESULT_BYTES.saturating_sub(FRAME_BYTES + encoded_len(&blocks) + encoded_len(&links));
     if view.artifacts.iter().any(is_picture) {
+        let taken = FRAME_BYTES + encoded_len(&blocks) + encoded_len(&links) + object.to_string().len();
+        let left = RESULT_BYTES.saturating_sub(taken);
         match timeout(ROOM_WAIT, room.take(PICTURES_ANSWER_BYTES)).await {
-            Ok(true) => blocks.extend(pictures(view, left, &mut notes).await),
+            Ok(true) => {
+                // Some clients keep the first block only: what can be had in no other way comes first.
+                let at = usize::from(view.status == Status::Running);
+                blocks.splice(at..at, pictures(view, left, &mut notes).await);
+            }
             Ok(false) => {}
             Err(_) => notes.push("pictures not shown, only linked: earlier answers were not read yet".to_owned()),
         }
@@ -81,43 +91,138 @@ pub(crate) async fn answer_with(
         blocks,
         ..Answer::default()
     }
-    .with_meta("sandcell/execution", Value::Object(execution_object(view)))
+    .with_meta("sandcell/execution", object)
 }
 
-/// The object of `_meta["sandcell/execution"]`.
+/// The object of `_meta["sandcell/execution"]` with every field, also those that have their usual value.
 #[must_use]
 pub fn execution_object(view: &ExecutionView) -> Map<String, Value> {
-    let object = json!({
-        "execution_id": view.id,
-        "sandbox_id": view.sandbox_id,
-        "language": view.language,
-        "status": view.status,
-        "phase": view.phase,
-        "exit_code": view.exit_code,
-        "duration_ms": millis(view.duration),
-        "cpu_ms": millis(view.cpu),
-        "peak_memory_mb": tenths_of_mib(view.peak_memory),
-        "memory_mb": view.memory.map(|memory| tenths_of_mib(memory.after)),
-        "memory_growth_mb": view.memory.map(growth_mb),
-        "stdout_bytes": view.stdout.total_bytes,
-        "stderr_bytes": view.stderr.total_bytes,
-        "truncated": view.stdout.truncated || view.stderr.truncated || view.result_cut.is_some(),
-        "state_lost": view.state_lost,
-        "restored": view.restored,
-        "new_sandbox": view.new_sandbox,
-        "cause": view.cause,
-        "isolation": isolation(&view.isolation, &view.passed_over),
-    });
-    let Value::Object(mut object) = object else {
-        return Map::new();
-    };
-    if !view.findings.is_empty() {
-        object.insert("findings".into(), json!(view.findings));
+    let mut object = object(view, nothing_reads_on);
+    let whole = [
+        ("phase", json!(view.phase)),
+        ("stdout_bytes", json!(view.stdout.total_bytes)),
+        ("stderr_bytes", json!(view.stderr.total_bytes)),
+        ("truncated", json!(is_cut(view))),
+        ("state_lost", json!(view.state_lost)),
+        ("new_sandbox", json!(view.new_sandbox)),
+        ("restored", json!(view.restored)),
+        ("cause", json!(view.cause)),
+        ("isolation", isolation(&view.isolation, &view.passed_over)),
+    ];
+    object.extend(whole.map(|(name, value)| (name.to_owned(), value)));
+    object
+}
+
+fn is_cut(view: &ExecutionView) -> bool {
+    view.stdout.truncated || view.stderr.truncated || view.result_cut.is_some()
+}
+
+/// The same facts as in the text, apart from each other.
+pub(crate) fn object(view: &ExecutionView, read_on: ReadOn) -> Map<String, Value> {
+    let mut object = facts(view);
+    let mut add = |name: &str, value: Value| object.insert(name.to_owned(), value);
+    add("stdout", json!(view.stdout.text));
+    add("stderr", json!(view.stderr.text));
+    add("result", json!(view.result));
+    add("error", json!(view.error));
+    if let Some(hint) = &view.hint {
+        add("hint", json!(hint));
     }
-    if let Some(left) = view.expiry.and_then(expires_in) {
-        object.insert("expires_in_s".into(), json!(left.as_secs()));
+    let cut = [
+        ("stdout", view.stdout.truncated),
+        ("stderr", view.stderr.truncated),
+        ("result", view.result_cut.is_some()),
+    ];
+    let rest: Map<String, Value> = { cut.iter() }
+        .filter(|(name, is_cut)| *is_cut && !read_on(view, name).is_empty())
+        .map(|(name, _)| {
+            let arguments = json!({"execution_id": view.id, "stream": name, "offset": 0});
+            let call = json!({"tool": "get_execution", "arguments": arguments});
+            ((*name).to_owned(), call)
+        })
+        .collect();
+    if !rest.is_empty() {
+        add("read_rest", Value::Object(rest));
     }
     object
+}
+
+/// What programs read of an execution besides its texts. Some clients show it to their model with every result, so what
+/// has its usual value is left out (docs/design/protocol.md lists them).
+pub(crate) fn facts(view: &ExecutionView) -> Map<String, Value> {
+    let mut facts = Map::new();
+    let mut add = |name: &str, value: Value| facts.insert(name.to_owned(), value);
+    add("execution_id", json!(view.id));
+    add("sandbox_id", json!(view.sandbox_id));
+    add("language", json!(view.language));
+    add("status", json!(view.status));
+    add("exit_code", json!(view.exit_code));
+    add("duration_ms", json!(millis(view.duration)));
+    add("peak_memory_mb", json!(tenths_of_mib(view.peak_memory)));
+    add("cpu_ms", json!(millis(view.cpu)));
+    if let Some(memory) = view.memory.filter(|memory| is_much(*memory)) {
+        add("memory_mb", json!(tenths_of_mib(memory.after)));
+        add("memory_growth_mb", json!(growth_mb(memory)));
+    }
+    if view.phase != Phase::Run {
+        add("phase", json!(view.phase));
+    }
+    for (name, shown) in [("stdout_bytes", &view.stdout), ("stderr_bytes", &view.stderr)] {
+        if usize::try_from(shown.total_bytes) != Ok(shown.text.len()) {
+            add(name, json!(shown.total_bytes));
+        }
+    }
+    if is_cut(view) {
+        add("truncated", json!(true));
+    }
+    for (name, holds) in [("state_lost", view.state_lost), ("new_sandbox", view.new_sandbox)] {
+        if holds {
+            add(name, json!(true));
+        }
+    }
+    if let Some(restored) = &view.restored {
+        add("restored", json!(restored));
+    }
+    if let Some(cause) = &view.cause {
+        add("cause", json!(cause));
+    }
+    if let Some(isolation) = isolation_news(view) {
+        add("isolation", isolation);
+    }
+    if !view.notices.is_empty() {
+        add("notices", json!(view.notices));
+    }
+    if !view.findings.is_empty() {
+        add("findings", json!(view.findings));
+    }
+    if let Some(left) = view.expiry.and_then(expires_in) {
+        add("expires_in_s", json!(left.as_secs()));
+    }
+    facts
+}
+
+/// Whether an execution changed the memory of its sandbox by a 20th of the limit.
+fn is_much(memory: MemoryUse) -> bool {
+    let (before, after) = (memory.before.as_bytes(), memory.after.as_bytes());
+    before.abs_diff(after).saturating_mul(20) >= memory.limit.as_bytes()
+}
+
+/// What a result states of the isolation: all of it with a new sandbox. A sandbox for one run is new each time, so its
+/// layers are left out, and what is as it should be.
+fn isolation_news(view: &ExecutionView) -> Option<Value> {
+    let is_kept = view.expiry.is_some();
+    let mut value = isolation(&view.isolation, &view.passed_over);
+    if view.new_sandbox && is_kept {
+        return Some(value);
+    }
+    let is_weaker = view.new_sandbox && !view.isolation.degraded.is_empty();
+    if !is_weaker && view.passed_over.is_empty() {
+        return None;
+    }
+    if let Some(object) = value.as_object_mut() {
+        object.remove("layers");
+    }
+    Some(value)
 }
 
 /// What isolates, and, where others were preferred, why those did not.
@@ -164,7 +269,7 @@ pub(crate) fn artifact_uri(execution: &str, number: u32) -> String {
 }
 
 /// What reads on in the toolset `sandbox`.
-fn read_on(view: &ExecutionView, stream: &str) -> String {
+pub(crate) fn read_on(view: &ExecutionView, stream: &str) -> String {
     format!(
         "get_execution(execution_id=\"{}\", stream=\"{stream}\", offset={{offset}})",
         view.id
@@ -209,16 +314,39 @@ fn first_text(view: &ExecutionView, inline: usize, read_on: ReadOn) -> String {
     add("result", result, total, read_on(view, "result"));
     let table = view.result_note.as_deref().unwrap_or_default();
     add("table", table, own(table), String::new());
-    let error = view.error.as_deref().unwrap_or_default();
+    let error = view.error.as_ref().map_or("", |error| error.traceback.as_str());
     add("error", error, own(error), String::new());
     let hint = view.hint.as_deref().unwrap_or_default();
     add("hint", hint, own(hint), String::new());
+    let status = status_line(view, read_on).unwrap_or_default();
+    add("status", &status, own(&status), String::new());
+    if parts.is_empty() {
+        return match view.artifacts.iter().filter(|artifact| is_picture(artifact)).count() {
+            0 => NO_OUTPUT.to_owned(),
+            1 => "(1 picture)".to_owned(),
+            more => format!("({more} pictures)"),
+        };
+    }
     let whole: usize = parts.iter().map(|part| part.text.len()).sum();
     // The engine has cut to its budget already; this holds whatever it may add.
     if whole > inline + MARKER_BYTES {
         fit(&mut parts, inline);
     }
     join(&parts)
+}
+
+/// How it stands, where no error of the code tells: for clients that keep nothing but the first block. The server's block
+/// has it as well, where code cannot forge it.
+fn status_line(view: &ExecutionView, read_on: ReadOn) -> Option<String> {
+    let name = status_name(view.status);
+    if view.status == Status::Running {
+        return Some(match read_on(view, "stdout").as_str() {
+            "" => name.to_owned(),
+            _ => format!("{name}: get_execution(execution_id=\"{}\") waits for the rest", view.id),
+        });
+    }
+    let cause = view.cause.as_ref().filter(|_| view.error.is_none())?;
+    Some(format!("{name}: {}", shorten(&cause.message, STATUS_BYTES)))
 }
 
 /// stdout as it is; every other part starts on a line of its own with its label.

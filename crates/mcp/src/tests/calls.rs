@@ -166,7 +166,7 @@ async fn a_running_execution_can_be_waited_for_read_in_parts_and_stopped() {
     );
     assert_eq!(
         part["_meta"]["sandcell/stream"],
-        json!({"stream": "stderr", "offset": 100, "next_offset": 111, "total_bytes": 5000, "eof": false})
+        json!({"text": "part of it\n", "stream": "stderr", "offset": 100, "next_offset": 111, "total_bytes": 5000, "eof": false})
     );
     let stopped = client.call("cancel_execution", json!({})).await;
     let texts = [whole, part, stopped].map(|result| transcript(&result)).join("\n\n");

@@ -1,7 +1,7 @@
 //! What an execution looks like to a model and to a program.
 
 use bytes::Bytes;
-use sandcell_engine::{Artifact, ExecutionView, Shown, Status};
+use sandcell_engine::{Artifact, CodeError, ExecutionView, Expiry, MemoryUse, Shown, Status};
 use sandcell_sandbox::{ByteSize, Code};
 
 use super::*;
@@ -31,10 +31,197 @@ fn plot(number: u32, bytes: Bytes) -> Artifact {
     }
 }
 
+fn error(text: &str) -> Option<CodeError> {
+    Some(CodeError {
+        name: text.into(),
+        value: text.into(),
+        traceback: text.into(),
+    })
+}
+
+fn kept() -> Option<Expiry> {
+    Some(Expiry {
+        idle: Duration::from_secs(1800),
+        ends: None,
+        lifetime: None,
+    })
+}
+
+async fn meta(view: &ExecutionView) -> Value {
+    result(view).await["_meta"]["sandcell/execution"].take()
+}
+
 #[tokio::test]
 async fn all_is_well() {
     let result = result(&view()).await;
     insta::assert_json_snapshot!(result);
+}
+
+#[tokio::test]
+async fn what_programs_read_is_short_when_all_is_well() {
+    let small = MemoryUse {
+        before: ByteSize::mib(20),
+        after: ByteSize::mib(23),
+        limit: ByteSize::mib(512),
+    };
+    let plain = ExecutionView {
+        expiry: kept(),
+        memory: Some(small),
+        result: Some("42".into()),
+        ..view()
+    };
+    let throwaway = ExecutionView {
+        new_sandbox: true,
+        ..view()
+    };
+    for view in [plain, throwaway] {
+        let size = result(&view).await["_meta"].to_string().len();
+        assert!(size <= 300, "{size} bytes");
+    }
+}
+
+#[tokio::test]
+async fn programs_take_the_parts_apart_whatever_the_code_prints() {
+    let view = ExecutionView {
+        status: Status::Error,
+        stdout: shown("result: fake\nstderr: fake\nerror: fake\n"),
+        stderr: shown("a warning\n"),
+        result: Some("42".into()),
+        error: Some(CodeError {
+            name: "ValueError".into(),
+            value: "bad: value".into(),
+            traceback: "  <cell 2>, line 1\nValueError: bad: value".into(),
+        }),
+        hint: Some("try another".into()),
+        ..view()
+    };
+    let meta = meta(&view).await;
+    assert_eq!(meta["stdout"], "result: fake\nstderr: fake\nerror: fake\n");
+    assert_eq!(meta["stderr"], "a warning\n");
+    assert_eq!(meta["result"], "42");
+    assert_eq!(
+        meta["error"],
+        json!({"name": "ValueError", "value": "bad: value", "traceback": "  <cell 2>, line 1\nValueError: bad: value"})
+    );
+    assert_eq!(meta["hint"], "try another");
+    let quiet = ExecutionView {
+        stdout: Shown::default(),
+        ..crate::host::fake::view()
+    };
+    let meta = super::results::meta(&quiet).await;
+    assert_eq!(meta["stdout"], "");
+    assert_eq!(meta["stderr"], "");
+    assert!(meta["result"].is_null() && meta["error"].is_null());
+}
+
+#[tokio::test]
+async fn cut_texts_name_the_call_that_reads_them() {
+    let view = ExecutionView {
+        stdout: Shown {
+            text: "first\n[... 5000000 of 5000012 bytes left out ...]\nlast\n".into(),
+            total_bytes: 5_000_012,
+            truncated: true,
+        },
+        result: Some("aa...".into()),
+        result_cut: Some(70_000),
+        ..view()
+    };
+    let meta = meta(&view).await;
+    assert_eq!(meta["truncated"], true);
+    assert_eq!(meta["stdout_bytes"], 5_000_012);
+    let call = |stream: &str| json!({"tool": "get_execution", "arguments": {"execution_id": view.id, "stream": stream, "offset": 0}});
+    assert_eq!(
+        meta["read_rest"],
+        json!({"stdout": call("stdout"), "result": call("result")})
+    );
+    // Nothing reads on in the other toolsets.
+    let object = execution::execution_object(&view);
+    assert!(object["truncated"] == true && !object.contains_key("read_rest"));
+}
+
+#[tokio::test]
+async fn layers_of_isolation_come_once_for_a_sandbox() {
+    let degraded = isolation(&["cgroup: not delegated"]);
+    let new = ExecutionView {
+        new_sandbox: true,
+        expiry: kept(),
+        isolation: degraded.clone().into(),
+        ..view()
+    };
+    assert_eq!(meta(&new).await["isolation"]["layers"][0], "user_namespace");
+    let later = ExecutionView {
+        new_sandbox: false,
+        ..new.clone()
+    };
+    assert!(meta(&later).await["isolation"].is_null());
+    let throwaway = ExecutionView { expiry: None, ..new };
+    assert_eq!(
+        meta(&throwaway).await["isolation"],
+        json!({"backend": "native", "level": "namespace", "degraded": ["cgroup: not delegated"]})
+    );
+}
+
+#[tokio::test]
+async fn much_new_memory_is_told() {
+    let memory = MemoryUse {
+        before: ByteSize::mib(20),
+        after: ByteSize::mib(60),
+        limit: ByteSize::mib(512),
+    };
+    let view = ExecutionView {
+        memory: Some(memory),
+        ..view()
+    };
+    let meta = meta(&view).await;
+    assert_eq!(
+        (&meta["memory_mb"], &meta["memory_growth_mb"]),
+        (&json!(60.0), &json!(40.0))
+    );
+}
+
+/// What a client has that keeps the first block only.
+async fn first_block(view: &ExecutionView) -> String {
+    blocks(&result(view).await).remove(0)
+}
+
+#[tokio::test]
+async fn the_first_block_has_what_must_not_be_lost() {
+    let picture = plot(0, pictures::tests::png_file(64, 64, false));
+    let with_picture = ExecutionView {
+        artifacts: vec![picture],
+        ..view()
+    };
+    assert!(first_block(&with_picture).await.starts_with("<image"));
+    let silent = ExecutionView {
+        stdout: Shown::default(),
+        ..with_picture.clone()
+    };
+    assert!(first_block(&silent).await.starts_with("<image"));
+    assert!(blocks(&result(&silent).await).contains(&"(1 picture)".to_owned()));
+    let running = ExecutionView {
+        status: Status::Running,
+        exit_code: None,
+        ..with_picture
+    };
+    assert_eq!(
+        first_block(&running).await,
+        format!(
+            "hello\nstatus: running: get_execution(execution_id=\"{}\") waits for the rest",
+            running.id
+        )
+    );
+    let stopped = ExecutionView {
+        status: Status::Timeout,
+        stdout: Shown::default(),
+        cause: cause(Code::Timeout, "it ran longer than 30 s", "give it more"),
+        ..view()
+    };
+    assert_eq!(first_block(&stopped).await, "status: timeout: it ran longer than 30 s");
+    let nothing = ExecutionView {
+        stdout: Shown::default(),
+        ..view()
+    };
+    assert_eq!(first_block(&nothing).await, "(no output)");
 }
 
 #[tokio::test]
@@ -83,9 +270,13 @@ async fn the_code_raised() {
     let view = ExecutionView {
         status: Status::Error,
         exit_code: Some(1),
-        error: Some(
-            "Traceback (most recent call last):\n  <cell 2>, line 1\n    y\nNameError: name 'y' is not defined".into(),
-        ),
+        error: Some(CodeError {
+            name: "NameError".into(),
+            value: "name 'y' is not defined".into(),
+            traceback:
+                "Traceback (most recent call last):\n  <cell 2>, line 1\n    y\nNameError: name 'y' is not defined"
+                    .into(),
+        }),
         cause: cause(
             Code::CodeFailed,
             "NameError: name 'y' is not defined",
@@ -174,7 +365,7 @@ async fn text_stays_within_its_budget_whatever_the_engine_hands_over() {
         stdout: shown(&"o".repeat(100_000)),
         stderr: shown(&"e".repeat(100_000)),
         result: Some("r".repeat(100_000)),
-        error: Some("short".into()),
+        error: error("short"),
         ..view()
     };
     let result = result(&view).await;
@@ -193,7 +384,7 @@ async fn code_cannot_stand_in_the_servers_place() {
         stdout: shown(forged),
         stderr: shown(forged),
         result: Some(forged.into()),
-        error: Some(forged.into()),
+        error: error(forged),
         artifacts: vec![Artifact {
             name: forged.into(),
             mime: forged.into(),
@@ -207,7 +398,7 @@ async fn code_cannot_stand_in_the_servers_place() {
 }
 
 #[tokio::test]
-async fn pictures_stand_between_the_two_texts_and_the_full_files_are_linked() {
+async fn pictures_come_first_and_the_full_files_are_linked() {
     let view = ExecutionView {
         artifacts: (0..6)
             .map(|n| plot(n, pictures::tests::png_file(64, 64, false)))

@@ -195,7 +195,7 @@ pub(crate) fn once_request(
 async fn run_once(mut call: Call) -> Result<Answer, Failure> {
     let (request, notes) = once_request(&mut call.arguments, &*call.host, call.watch.clone(), call.consent)?;
     let mut view = call.host.run_once(&call.who, request, call.cancel).await?;
-    let object = execution::execution_object(&view);
+    let object = execution::object(&view, execution::read_on);
     // The text does not offer the id of a sandbox that is gone already.
     view.new_sandbox = false;
     let answer = execution::answer(&view, call.host.config().output_inline, &notes, &call.room).await;

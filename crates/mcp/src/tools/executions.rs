@@ -115,9 +115,9 @@ fn taken_back() -> Failure {
 
 fn slice_answer(view: &ExecutionView, stream: StreamName, slice: &StreamSlice) -> Answer {
     let mut answer = Answer::default();
-    if !slice.text.is_empty() {
-        answer.blocks.push(Block::Text(slice.text.clone()));
-    }
+    let is_empty = slice.text.is_empty();
+    let text = if is_empty { "(nothing)" } else { slice.text.as_str() };
+    answer.blocks.push(Block::Text(text.to_owned()));
     answer.blocks.push(Block::Text(format!(
         "[{} {}] {}: bytes {} to {}, total_bytes {}, next_offset {}, eof {}",
         status_name(view.status),
@@ -130,11 +130,11 @@ fn slice_answer(view: &ExecutionView, stream: StreamName, slice: &StreamSlice) -
         slice.eof
     )));
     answer
-        .with_meta("sandcell/execution", Value::Object(execution::execution_object(view)))
+        .with_meta("sandcell/execution", Value::Object(execution::facts(view)))
         .with_meta(
             "sandcell/stream",
             json!({
-                "stream": stream.as_str(), "offset": slice.offset, "next_offset": slice.next_offset,
+                "text": slice.text, "stream": stream.as_str(), "offset": slice.offset, "next_offset": slice.next_offset,
                 "total_bytes": slice.total_bytes, "eof": slice.eof,
             }),
         )

@@ -11,7 +11,7 @@ mod socket;
 use std::process::ExitCode;
 
 use clap::Args;
-use sandcell_mcp::{ServeError, ServerOptions, Toolset, UnknownTool};
+use sandcell_mcp::{Lives, ServeError, ServerOptions, Toolset, UnknownTool};
 use sandcell_sandbox::{Code, Failure, Mount};
 
 use self::http::Listen;
@@ -51,8 +51,14 @@ pub(super) struct ServeArgs {
     /// (`unix:/path`): sandboxes are that server's, and outlive this client. SANDCELL_TOKEN is the token that is sent to
     /// an address, if any
     #[cfg(feature = "bridge")]
-    #[arg(long, value_name = "URL|unix:PATH", conflicts_with_all = ["http", "toolset", "tools"])]
+    #[arg(long, value_name = "URL|unix:PATH", conflicts_with_all = ["http", "toolset", "tools", "shared"])]
     connect: Option<String>,
+
+    /// Keeps sandboxes and variables when this client ends: passes everything on to a server in the background, which it
+    /// starts where there is none. Clients with the same arguments share it. For frameworks that start a server for each
+    /// call (LangChain, LlamaIndex). The setting `service.on_demand` does the same; `sandcell service` shows and ends it
+    #[arg(long, conflicts_with = "http")]
+    shared: bool,
 
     /// The set of tools to offer: `sandbox`, `container` or `script`
     #[arg(long, value_name = "NAME")]
@@ -80,6 +86,11 @@ impl ServeArgs {
             texts: self.toolset.clone().into_iter().collect(),
         });
         flags.push(FlagValue {
+            key: "service.on_demand",
+            flag: "--shared",
+            texts: self.shared.then(|| "true".to_owned()).into_iter().collect(),
+        });
+        flags.push(FlagValue {
             key: "http.page",
             flag: "--page",
             texts: self.page.then(|| "true".to_owned()).into_iter().collect(),
@@ -92,6 +103,8 @@ impl ServeArgs {
             toolset,
             tools: (!self.tools.is_empty()).then(|| self.tools.clone()),
             mounts,
+            lives: Lives::default(),
+            wait: None,
             #[cfg(feature = "conformance")]
             conformance: if self.conformance {
                 sandcell_mcp::Fixture::Present
@@ -181,7 +194,10 @@ async fn serve(
     for problem in &wired.problems {
         output::failure(problem);
     }
-    let options = args.options(toolset, mounts);
+    let options = ServerOptions {
+        lives: Lives::WithClient,
+        ..args.options(toolset, mounts)
+    };
     let following = reloader.start(wired.running());
     let ended = tokio::select! {
         served = sandcell_mcp::serve_stdio(wired.engine.clone(), options) => {

@@ -167,7 +167,7 @@ fn the_process_level_runs_sessions_programs_and_files_and_says_what_it_is() {
     needs_landlock!();
     let place = place();
     let server = serve(&place);
-    server.text("x = 41");
+    let first = server.run("x = 41");
     let code = "import subprocess, tempfile, shutil, sqlite3, threading, asyncio\n\
         open('a.txt', 'w').write('hello')\nshutil.copy2('a.txt', 'b.txt')\n\
         db = sqlite3.connect('d.sqlite'); db.execute('create table t(a)'); db.commit()\n\
@@ -177,7 +177,7 @@ fn the_process_level_runs_sessions_programs_and_files_and_says_what_it_is() {
         print(x + 1, out, asyncio.run(later()))";
     let answer = server.run(code);
     assert_eq!(answer.output().trim(), "42 HELLO 7", "{answer:?}");
-    let isolation = &answer.meta()["isolation"];
+    let isolation = &first.meta()["isolation"];
     assert_eq!(isolation["level"], "process");
     let degraded = isolation["degraded"].to_string();
     for layer in [

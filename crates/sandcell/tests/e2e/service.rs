@@ -122,6 +122,19 @@ fn clients_that_come_at_once_share_one_server_and_find_their_variables_after_a_k
 }
 
 #[test]
+fn one_flag_keeps_variables_where_each_call_has_a_server_of_its_own() {
+    let _turn = begin!();
+    let background = Background::new(600);
+    let call = |code: &str| {
+        let mut command = background.command(&["serve", "--shared"]);
+        command.env_remove("SANDCELL_SERVICE__ON_DEMAND");
+        Client::start(&mut command).text(code)
+    };
+    call("x = 41");
+    assert_eq!(call("print(x + 1)").trim(), "42");
+}
+
+#[test]
 fn a_server_that_was_killed_is_started_anew_and_its_socket_is_no_obstacle() {
     let _turn = begin!();
     let background = Background::new(600);

@@ -29,8 +29,9 @@ fn refusal(policy: &[Entry], number: i64, args: [u64; 6]) -> Option<i32> {
 
 /// The policy in force on this server.
 fn in_force(field: &Field) -> Vec<Entry> {
-    let answer = field.client.run("1");
-    let degraded = answer.meta()["isolation"]["degraded"].clone();
+    let sandbox = field.client.run("1").sandbox();
+    let status = { &field.client }.call("get_sandbox_status", json!({"sandbox_id": sandbox}));
+    let degraded = status.data()["sandboxes"][0]["isolation"]["degraded"].clone();
     let watched = degraded
         .as_array()
         .unwrap()

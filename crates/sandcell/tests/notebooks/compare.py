@@ -278,8 +278,7 @@ class Sandcell:
         while True:
             answer = self.call("get_execution", execution_id=execution, stream=name, offset=offset)
             place = answer["_meta"]["sandcell/stream"]
-            if len(answer["content"]) > 1:
-                text += answer["content"][0]["text"]
+            text += place["text"]
             if place["eof"] or place["next_offset"] == offset:
                 return text
             offset = place["next_offset"]
@@ -292,8 +291,8 @@ class Sandcell:
         meta = answer["_meta"]["sandcell/execution"]
         texts = [block["text"] for block in answer["content"] if block["type"] == "text"]
         pictures = len([block for block in answer["content"] if block["type"] == "image"])
-        stdout = self.stream(meta["execution_id"], "stdout") if meta["stdout_bytes"] else ""
-        stderr = self.stream(meta["execution_id"], "stderr") if meta["stderr_bytes"] else ""
+        stdout = self.stream(meta["execution_id"], "stdout") if meta["stdout"] else ""
+        stderr = self.stream(meta["execution_id"], "stderr") if meta["stderr"] else ""
         rest = texts[0] if len(texts) > 1 else ""
         rest = rest[len(stdout) :] if rest.startswith(stdout) else rest
         result, error = labelled(rest, stderr)

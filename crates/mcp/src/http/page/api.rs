@@ -333,7 +333,7 @@ fn live(view: &ExecutionView) -> Value {
         "result": view.result,
         "result_cut": view.result_cut.is_some(),
         "result_note": view.result_note,
-        "error": view.error,
+        "error": view.error.as_ref().map(|error| &error.traceback),
         "hint": view.hint,
         "notices": view.notices,
         "missing_outputs": view.missing_outputs,

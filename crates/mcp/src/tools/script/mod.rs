@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use sandcell_engine::{ExecuteRequest, ExecutionView, InHistory, InstallRequest, Status};
+use sandcell_engine::{CodeError, ExecuteRequest, ExecutionView, InHistory, InstallRequest, Status};
 use sandcell_sandbox::{Code, Failure, MAX_TIMEOUT};
 use serde_json::{Value, json};
 
@@ -128,7 +128,8 @@ async fn run(mut call: Call, interpreters: Interpreters) -> Result<Answer, Failu
 }
 
 fn ran_answer(view: &ExecutionView) -> Answer {
-    let object = Value::Object(execution::execution_object(view));
+    // The texts stand in the fields of the answer.
+    let object = Value::Object(execution::facts(view));
     let data = if let Some(fault) = syntax_error(view) {
         // It never ran, so nothing of it took time.
         fields(
@@ -171,7 +172,7 @@ fn fields(stdout: &str, stderr: &str, error: &str, duration_ms: u64) -> Value {
 /// What the code wrote, and where an interpreter writes what ended it.
 fn stderr(view: &ExecutionView) -> String {
     let mut text = view.stderr.text.clone();
-    if let Some(traceback) = &view.error {
+    if let Some(CodeError { traceback, .. }) = &view.error {
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }
@@ -189,7 +190,8 @@ fn stderr(view: &ExecutionView) -> String {
 /// Why the code itself is no Python, with the line. An error of the same kind in something that ran code imports comes
 /// with the frames of that code.
 fn syntax_error(view: &ExecutionView) -> Option<String> {
-    let text = view.error.as_deref().filter(|_| view.status == Status::Error)?;
+    let error = view.error.as_ref().filter(|_| view.status == Status::Error)?;
+    let text = error.traceback.as_str();
     let line = text.trim_start().strip_prefix("File \"<cell ")?.split("line ").nth(1)?;
     let line: String = line.chars().take_while(char::is_ascii_digit).collect();
     let last = text.lines().next_back()?.trim();

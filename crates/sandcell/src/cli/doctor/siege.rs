@@ -234,7 +234,7 @@ fn judge(attack: &Attack, view: &ExecutionView, touched: bool, fenced: bool) -> 
     let said_held = view.status == Status::Ok && last.starts_with("HELD");
     let detail = match (touched, &view.error, &view.cause) {
         (true, _, _) => "a listener of this machine was reached".to_owned(),
-        (_, Some(error), _) => error.lines().last().unwrap_or("").to_owned(),
+        (_, Some(error), _) => error.traceback.lines().last().unwrap_or("").to_owned(),
         (_, None, Some(cause)) => cause.message.clone(),
         (_, None, None) => last.to_owned(),
     };

@@ -45,6 +45,10 @@ pub(super) struct InstallArgs {
     #[arg(long)]
     undo: bool,
 
+    /// Has the client use a server in the background (`serve --shared`): sandboxes and variables outlive the client
+    #[arg(long)]
+    shared: bool,
+
     /// Arguments for `sandcell serve`, such as `--mount /data`
     #[arg(last = true, value_name = "ARGS")]
     arguments: Vec<String>,
@@ -79,7 +83,11 @@ pub(super) fn run(args: &InstallArgs, config: Option<&Path>) -> Result<ExitCode,
     if args.undo {
         edit.undo()
     } else {
-        edit.install(args.client)
+        let installed = edit.install(args.client)?;
+        if !args.shared {
+            say("Sandboxes end with the client; with --shared they stay for the next one.");
+        }
+        Ok(installed)
     }
 }
 
@@ -106,6 +114,7 @@ impl InstallArgs {
             let whole = std::path::absolute(config).unwrap_or_else(|_| config.to_owned());
             arguments.extend(["--config".to_owned(), text(&whole)?]);
         }
+        arguments.extend(self.shared.then(|| "--shared".to_owned()));
         arguments.extend(self.arguments.iter().cloned());
         Ok(Entry {
             table: self.client.table(),

@@ -493,7 +493,11 @@ fn errors_are_told(ground: &Ground) -> Found {
 }
 
 fn results_say_where(ground: &Ground) -> Found {
-    let isolation = ok(ground.server().run("1")).meta()["isolation"].clone();
+    let ran = ok(ground.server().run("1"));
+    let status = ground
+        .server()
+        .call("get_sandbox_status", json!({"sandbox_id": ran.sandbox()}));
+    let isolation = status.data()["sandboxes"][0]["isolation"].clone();
     assert_eq!(isolation["backend"], ground.name);
     assert!(
         isolation["level"].as_str().is_some_and(|level| level != "none"),

@@ -321,10 +321,11 @@ impl Answer {
         self.blocks().join("\n")
     }
 
-    /// The code's own text: all but the server's last block.
+    /// The code's own text: all but the server's last block, and nothing where it wrote nothing.
     pub fn output(&self) -> String {
         let mut blocks = self.blocks();
         blocks.pop();
+        blocks.retain(|block| block != "(no output)");
         blocks.join("\n")
     }
 
