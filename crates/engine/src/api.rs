@@ -649,6 +649,9 @@ pub struct Restored {
     pub execution_id: Option<ExecutionId>,
     /// How many cells that came to their end lie between it and the one that died.
     pub missed: u32,
+    /// Why they are missing, as the end of a sentence that begins with "because", where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// A row of the history.

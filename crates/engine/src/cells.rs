@@ -465,7 +465,9 @@ impl Job {
         let reset = matches!(ran.stop, Some(Stop::Reset));
         let (restored, why_lost) = match (&ran.ending, held.session.aftermath()) {
             _ if reset || gone.is_some() => (None, None),
-            (Ending::Cell(CellStatus::Died(_)), Aftermath::Restored { cell }) => (Some(held.restored(cell)), None),
+            (Ending::Cell(CellStatus::Died(_)), Aftermath::Restored { cell, why }) => {
+                (Some(held.restored(cell, why)), None)
+            }
             (Ending::Cell(CellStatus::Died(_)), Aftermath::Over { why }) => (None, why),
             _ => (None, None),
         };

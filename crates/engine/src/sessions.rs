@@ -77,8 +77,8 @@ impl Held {
         }
     }
 
-    /// What it means that the session, whose next cell has just died, is as it was after `cell`.
-    pub(crate) fn restored(&self, cell: u32) -> Restored {
+    /// What it means that the session, whose next cell has just died, is as it was after `cell`, and not later for this reason.
+    pub(crate) fn restored(&self, cell: u32, why: Option<String>) -> Restored {
         // The number is the session's own word.
         let cell = cell.min(self.cells);
         let missed = self.cells - cell;
@@ -87,6 +87,7 @@ impl Held {
             cell,
             execution_id: self.recent.iter().rev().nth(back).cloned(),
             missed,
+            why: why.filter(|_| missed > 0),
         }
     }
 }

@@ -313,6 +313,9 @@ pub enum Aftermath {
     Restored {
         /// The cell.
         cell: u32,
+        /// Why not after a later one, as the end of a sentence that begins with "because". None where nothing is known to have
+        /// hindered it.
+        why: Option<String>,
     },
     /// It is over.
     Over {

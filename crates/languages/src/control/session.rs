@@ -56,11 +56,22 @@ pub struct Start {
     /// What it reads first from its control channel; may be empty.
     pub boot: Bytes,
     /// Whether the session is to keep copies of itself, where the sandbox can use them.
-    pub copies: bool,
+    pub copies: Snapshots,
     /// Where it finds a cell's code.
     pub code: CodeIn,
     /// What its sessions can do.
     pub features: SessionFeatures,
+}
+
+/// Whether a session keeps copies of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Snapshots {
+    /// It does.
+    Kept,
+    /// The settings forbid it.
+    TurnedOff,
+    /// Its driver cannot.
+    Unsupported,
 }
 
 /// Where a driver finds the code and the standard input of a cell.
@@ -147,6 +158,16 @@ fn is_watched(sandbox: &dyn Sandbox) -> bool {
     degraded.iter().any(|layer| layer.starts_with("memory_limit: "))
 }
 
+/// Why a session keeps no copies of itself, as the end of a sentence.
+fn why_no_copies(start: &Start, process: &Process) -> Option<&'static str> {
+    match start.copies {
+        Snapshots::Kept if process.handle.has_heirs() => None,
+        Snapshots::Kept => Some("this back end keeps no snapshots of sessions"),
+        Snapshots::TurnedOff => Some("`sessions.restore` is off"),
+        Snapshots::Unsupported => Some("only Python sessions have snapshots"),
+    }
+}
+
 impl DriverSession {
     /// Starts the driver in the sandbox and waits until it is ready.
     ///
@@ -209,13 +230,13 @@ impl DriverSession {
             language: start.language.clone(),
             reason: format!("no random numbers: {error}"),
         })?;
-        let copies = start.copies && process.handle.has_heirs();
+        let why_none = why_no_copies(start, &process);
         Ok(Self {
             events: process.events,
             decoder: Decoder::default(),
             link: Arc::new(Link {
                 handle: process.handle,
-                copies: Copies::default(),
+                copies: why_none.map_or_else(Copies::default, Copies::none),
                 running: Mutex::new(None),
                 handed_over: !start.boot.is_empty(),
             }),
@@ -227,7 +248,7 @@ impl DriverSession {
             untold: None,
             open: 3,
             copy_below: match sandbox.and_then(|sandbox| sandbox.memory_limit()) {
-                _ if !copies => 0,
+                _ if why_none.is_some() => 0,
                 Some(limit) => limit / 10 * COPY_TENTHS,
                 None => COPY_ANY,
             },
@@ -363,8 +384,8 @@ impl DriverSession {
             },
         };
         match self.restore(to).await {
-            Ok(cell) => {
-                self.aftermath = Aftermath::Restored { cell };
+            Ok((cell, why)) => {
+                self.aftermath = Aftermath::Restored { cell, why };
                 Ok(CellStatus::Died(exit))
             }
             Err(why) => {
@@ -461,10 +482,10 @@ impl DriverSession {
         Ok(None)
     }
 
-    /// Lets the copy become the session, after the interpreter's end. Returns the last cell that it knows of, or why
-    /// there is no session any more.
-    async fn restore(&mut self, to: &mpsc::Sender<SessionEvent>) -> Result<u32, Option<String>> {
-        let pid = self.link.copies.take()?;
+    /// Lets the copy become the session, after the interpreter's end. Returns the last cell that it knows of and why it knows of
+    /// no later one, or why there is no session any more.
+    async fn restore(&mut self, to: &mpsc::Sender<SessionEvent>) -> Result<(u32, Option<String>), Option<String>> {
+        let (pid, old) = self.link.copies.take()?;
         // The interpreter may have died in the middle of a frame.
         self.decoder = Decoder::default();
         let link = Arc::clone(&self.link);
@@ -481,6 +502,7 @@ impl DriverSession {
         let resumed = resumed.await;
         resumed
             .unwrap_or(Err("the copy of it did not answer in time"))
+            .map(|cell| (cell, old))
             .map_err(|why| Some(why.to_owned()))
     }
 

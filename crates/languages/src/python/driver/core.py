@@ -485,9 +485,14 @@ def plain(text, name):
     return None
 
 
+def shows_more():
+    """Whether more values of a cell are shown than the last one, or none."""
+    return "shell" in PARTS and PARTS["shell"].SHELL.ast_node_interactivity != "last_expr"
+
+
 def prepare(text, name):
     """Compiles a cell: (code of the statements or None, code of the last expression or None)."""
-    own_way = "shell" in PARTS and PARTS["shell"].SHELL.ast_node_interactivity != "last_expr"
+    own_way = shows_more()
     ready = None if own_way else plain(text, name)
     if ready is not None:
         return ready
@@ -910,7 +915,10 @@ def serve():
     while True:
         while session.copy_owed and not part("copies").tend():
             pass
-        answer(inbox.next())
+        header = inbox.next()
+        if session.copy_owed and header.get("type") == "run" and part("copies").before(header):
+            continue
+        answer(header)
 
 
 def answer(header):

@@ -418,7 +418,10 @@ impl Python {
                 control: true,
             },
             boot: Bytes::from_static(b"boot"),
-            copies: with_copies(),
+            copies: match with_copies() {
+                true => sandcell_languages::control::Snapshots::Kept,
+                false => sandcell_languages::control::Snapshots::TurnedOff,
+            },
             code: sandcell_languages::control::CodeIn::Header,
             features: sandcell_sandbox::SessionFeatures {
                 result_value: true,
