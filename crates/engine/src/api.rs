@@ -601,7 +601,7 @@ pub struct ExecutionView {
     pub peak_memory: ByteSize,
     /// Memory of its sandbox before and after it; none when it was not measured (runs of a few milliseconds).
     pub memory: Option<MemoryUse>,
-    /// Standard output. Output of background threads since the last call comes first, and is marked.
+    /// Standard output. What threads and processes of earlier calls wrote since the last one comes first, and is marked.
     pub stdout: Shown,
     /// Standard error.
     pub stderr: Shown,

@@ -259,6 +259,9 @@ impl Job {
             return Err(Ok(self.never_ran(stop)));
         }
         self.ticket.runs(&self.execution, held.cells.saturating_add(1));
+        if let Some(before) = held.background() {
+            self.execution.follows(before);
+        }
         if self.once.is_some() || self.stay == Stay::Files {
             held.session.last_cell();
         } else {

@@ -54,7 +54,18 @@ pub(crate) struct Execution {
     done: CancellationToken,
     delivered: Arc<AtomicBool>,
     unshown: AtomicBool,
+    /// What ran in its session before it.
+    background: OnceLock<Background>,
     live: Mutex<Live>,
+}
+
+/// Where output comes from that was written before an execution began.
+#[derive(Debug)]
+pub(crate) enum Background {
+    /// The only execution of the session so far.
+    Of(ExecutionId),
+    /// This execution, or one before it.
+    After(ExecutionId),
 }
 
 /// What showing an execution depends on.
@@ -123,6 +134,7 @@ impl Execution {
             done: CancellationToken::new(),
             delivered: Arc::default(),
             unshown: AtomicBool::new(false),
+            background: OnceLock::new(),
             live: Mutex::new(Live {
                 started: SystemTime::now(),
                 began: None,
@@ -220,6 +232,23 @@ impl Execution {
         let mut live = lock(&self.live);
         live.notices.push(text);
         live.state_lost |= state_lost;
+    }
+
+    /// What ran in its session before it.
+    pub(crate) fn follows(&self, before: Background) {
+        // An execution begins once.
+        let _ = self.background.set(before);
+    }
+
+    /// Marks output that is not the execution's own.
+    fn mark_background(&self, bytes: &[u8]) -> Vec<u8> {
+        let mark = match self.background.get() {
+            Some(Background::Of(id)) => format!("[background output of execution {id}]\n"),
+            Some(Background::After(id)) => format!("[background output, written after execution {id} had ended]\n"),
+            None => "[background output]\n".to_owned(),
+        };
+        let end: &[u8] = if bytes.ends_with(b"\n") { b"" } else { b"\n" };
+        [mark.as_bytes(), bytes, end, b"[end of background output]\n"].concat()
     }
 
     /// Takes what the session said.

@@ -13,7 +13,7 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use crate::copying::{Copying, Turns};
-use crate::executions::Execution;
+use crate::executions::{Background, Execution};
 use crate::record::Record;
 use crate::sync::lock;
 use crate::{ExecutionId, Restored, SessionView};
@@ -75,6 +75,15 @@ impl Held {
         if self.recent.len() > RECENT {
             self.recent.pop_front();
         }
+    }
+
+    /// What output belongs to that its threads and processes have written since its last cell; none before the first one.
+    pub(crate) fn background(&self) -> Option<Background> {
+        let last = self.recent.back()?.clone();
+        Some(match self.cells {
+            1 => Background::Of(last),
+            _ => Background::After(last),
+        })
     }
 
     /// What it means that the session, whose next cell has just died, is as it was after `cell`, and not later for this reason.

@@ -24,6 +24,7 @@ use serde_json::json;
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use self::ask::Late;
 use self::interrupter::DriverInterrupter;
 use super::copies::Copies;
 use super::frame::{Decoder, Done, Frame, encode};
@@ -93,8 +94,10 @@ pub struct DriverSession {
     cells: u64,
     version: String,
     over: Option<Exit>,
-    /// What background threads wrote while variables were listed.
-    late: Vec<(OutputStream, Bytes)>,
+    /// What was written to stdout and stderr while no cell ran.
+    late: (Late, Late),
+    /// The end of the control channel came while no cell ran.
+    control_closed: bool,
     /// The interpreter ended between cells, and nobody was told yet.
     untold: Option<Exit>,
     /// Channels whose end has not come.
@@ -244,7 +247,8 @@ impl DriverSession {
             cells: 0,
             version: String::new(),
             over: None,
-            late: Vec::new(),
+            late: Default::default(),
+            control_closed: false,
             untold: None,
             open: 3,
             copy_below: match sandbox.and_then(|sandbox| sandbox.memory_limit()) {
@@ -358,6 +362,13 @@ impl DriverSession {
             .map_err(|error| SessionError::Protocol(error.to_string()))
     }
 
+    async fn end_if_broken(&mut self, error: SessionError) -> SessionError {
+        match error {
+            SessionError::Protocol(reason) => self.broken(reason).await,
+            other => other,
+        }
+    }
+
     /// Ends a session that cannot be trusted to work any more.
     async fn broken(&mut self, reason: String) -> SessionError {
         self.over = Some(Exit::Signal(9));
@@ -415,7 +426,7 @@ impl DriverSession {
             **running = Some(nonce.to_owned());
         }
         let mut write = link.handle.write(Channel::Control, frame);
-        let mut control_ended: Option<Instant> = None;
+        let mut control_ended = self.control_closed.then(|| Instant::now() + EXIT_MAX);
         let alone = Alone::enter();
         let begun = Instant::now();
         loop {
@@ -679,8 +690,8 @@ impl Session for DriverSession {
                 status: CellStatus::Died(exit),
             });
         }
-        for (stream, bytes) in std::mem::take(&mut self.late) {
-            pass(events, SessionEvent::Output { stream, bytes }).await;
+        if let Err(error) = self.pass_late(events).await {
+            return Err(self.end_if_broken(error).await);
         }
         let nonce = self.next_nonce();
         let frame = match self.code {
@@ -708,8 +719,7 @@ impl Session for DriverSession {
         *self.link.running.lock().await = None;
         match result {
             Ok(status) => Ok(CellOutcome { status }),
-            Err(SessionError::Protocol(reason)) => Err(self.broken(reason).await),
-            Err(other) => Err(other),
+            Err(error) => Err(self.end_if_broken(error).await),
         }
     }
 

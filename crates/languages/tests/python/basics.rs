@@ -184,6 +184,34 @@ async fn what_background_threads_print_comes_with_a_later_cell() {
 }
 
 #[tokio::test]
+async fn much_that_is_written_between_two_cells_is_bounded_and_all_of_it_is_told_apart() {
+    let mut python = python!();
+    python
+        .run("import os, threading, time\nline = b'x' * 99 + b'\\n'\ndef work():\n    while not os.path.exists('go'): time.sleep(0.001)\n    \
+              for n in range(10000):\n        os.write(1, line)\n        if n == 100: open('begun', 'w').close()\n    \
+              open('done', 'w').close()\nthreading.Thread(target=work).start()")
+        .await
+        .ok();
+    let home = python.sandbox.home().to_owned();
+    std::fs::write(home.join("go"), "").unwrap();
+    // Much more than anybody holds while no cell runs: the thread waits at some point, and the next cell lets it go on.
+    while !home.join("begun").exists() {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    let ran = python
+        .run("while not os.path.exists('done'): time.sleep(0.001)\nprint('now')")
+        .await
+        .ok();
+    assert!(ran.background.len() <= (256 << 10) + 100, "{}", ran.background.len());
+    assert!(
+        ran.background.starts_with("xxx") && ran.order.starts_with('b'),
+        "{}",
+        ran.order
+    );
+    assert!(ran.stdout.ends_with("now\n"));
+}
+
+#[tokio::test]
 async fn text_of_any_kind_arrives_as_valid_unicode() {
     let mut python = python!();
     let ran = python.run("print('é漢🎉', '\\ud800')\n'\\ud800é'").await.ok();
