@@ -553,6 +553,10 @@ def end_children(things):
     tracker = sys.modules.get("multiprocessing.resource_tracker")
     if tracker:
         tracker._resource_tracker._fd = tracker._resource_tracker._pid = None
+    server = sys.modules.get("multiprocessing.forkserver")
+    if server:
+        server = server._forkserver
+        server._forkserver_pid = server._forkserver_address = server._forkserver_alive_fd = None
 
 
 def end_loops(things):

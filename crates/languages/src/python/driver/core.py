@@ -412,14 +412,13 @@ def set_up_imports():
     for name, action in (
         ("linecache", "linecache"), ("inspect", "inspect"), ("warnings", "warnings"), ("pandas", "pandas"), ("matplotlib", "matplotlib"),
         ("plotly.basedatatypes", "plotly"), ("IPython.core.display_functions", "ipython"), ("asyncio", "asyncio"),
-        ("multiprocessing.context", "multiprocessing"), ("subprocess", "subprocess"), ("tqdm.std", "tqdm"),
+        ("multiprocessing.context", "multiprocessing"), ("multiprocessing.spawn", "spawn"), ("numba.core.caching", "numba"), ("subprocess", "subprocess"), ("tqdm.std", "tqdm"),
         ("PIL.ImageShow", "pillow"), ("ctypes", "ctypes"),
     ):
         when_imported(name, lambda module, action=action: getattr(part("imports"), "on_" + action)(module))
 
 
 SOURCES = {}
-CLASS_CELLS = {}
 
 
 def remember(name, text):
@@ -497,9 +496,6 @@ def prepare(text, name):
     if ready is not None:
         return ready
     tree = parse(text, name)
-    for node in tree.body:
-        if type(node) is _ast.ClassDef:
-            CLASS_CELLS[node.name] = name
     last, shows = None, True
     if own_way:
         tree, shows = part("shell").interactive(tree)

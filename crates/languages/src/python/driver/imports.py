@@ -346,17 +346,52 @@ def on_linecache(linecache, names=None):
 
 
 def on_inspect(inspect):
-    """getsource of classes made in cells: their module has no file, but the cell that made them is known."""
+    """getsource of classes made in cells: their module has no file, but the cell that made them can be found."""
     original = inspect.getfile
 
     def getfile(thing):
         if isinstance(thing, type) and getattr(thing, "__module__", None) == "__main__":
-            cell = core.CLASS_CELLS.get(thing.__qualname__.partition(".")[0])
+            cell = cell_of(thing)
             if cell is not None:
                 return cell
         return original(thing)
 
     inspect.getfile = getfile
+
+
+def cell_of(kind):
+    """The cell that a class was made in: that of its methods, else the last one with a class of its name."""
+    head = core.standard("re").compile(r"\bclass\s+%s\b" % kind.__name__)
+    methods = [getattr(getattr(part, "fget", None) or part, "__code__", None) for part in vars(kind).values()]
+    cells = [code.co_filename for code in methods if code is not None]
+    for cell in [*cells, *reversed(core.SOURCES)]:
+        if head.search(core.SOURCES.get(cell, "")):
+            return cell
+    return None
+
+
+def on_spawn(spawn):
+    """Workers that begin as fresh interpreters find the functions of cells."""
+    core.part("workers").on_spawn(spawn)
+
+
+def on_numba(caching):
+    """`cache=True`: a cell's functions are known by their text, as those of a notebook's are."""
+    import os
+
+    class CellCacheLocator(getattr(caching, "IPythonCacheLocator", None) or caching._IPythonCacheLocator):
+        @classmethod
+        def from_function(cls, function, file):
+            if not file.startswith("<cell "):
+                return None
+            found = cls(function, file)
+            found.ensure_cache_path()
+            return found
+
+        def get_cache_path(self):
+            return os.path.expanduser("~/.cache/numba")
+
+    caching.CacheImpl._locator_classes = [CellCacheLocator, *caching.CacheImpl._locator_classes]
 
 
 def on_warnings(warnings):
