@@ -426,14 +426,22 @@ impl DriverSession {
             **running = Some(nonce.to_owned());
         }
         let mut write = link.handle.write(Channel::Control, frame);
+        let (mut writes, mut told) = (true, 0);
         let mut control_ended = self.control_closed.then(|| Instant::now() + EXIT_MAX);
         let alone = Alone::enter();
         let begun = Instant::now();
         loop {
             let give_up = control_ended.unwrap_or_else(Instant::now);
+            if !writes && told < shown.displays {
+                told = shown.displays;
+                let header = json!({"type": "shown", "nonce": nonce, "count": told});
+                write = link.handle.write(Channel::Control, encode(&header, &[]));
+                writes = true;
+            }
             tokio::select! {
-                result = &mut write, if running.is_some() => {
-                    running = None;
+                result = &mut write, if writes => {
+                    drop(running.take());
+                    writes = false;
                     if let Err(error) = result {
                         tracing::debug!(%error, "a cell could not be written");
                         control_ended.get_or_insert_with(|| Instant::now() + EXIT_MAX);

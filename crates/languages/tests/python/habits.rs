@@ -132,6 +132,51 @@ async fn the_source_of_nested_things_can_be_had() {
 }
 
 #[tokio::test]
+async fn objects_without_a_text_of_their_own_are_shown_by_what_can_be_read() {
+    let mut python = python!();
+    python
+        .run("class L:\n    def _repr_latex_(self): return '$x^2$'\nclass J:\n    def _repr_json_(self): return {'a': [1, None]}\n\
+              class T:\n    def _repr_json_(self): return {'a': 1}, {'expanded': True}\n\
+              class B:\n    def _repr_mimebundle_(self, include=None, exclude=None): return {'text/markdown': '# T', 'text/html': '<h1>T</h1>'}\n\
+              class H:\n    def _repr_html_(self): return '<b>b</b>'\nclass Own(H):\n    def __repr__(self): return 'own'\n\
+              class Much:\n    def _repr_json_(self): return list(range(5000))\nclass Bare: pass")
+        .await
+        .ok();
+    for (value, text) in [
+        ("L()", "$x^2$"),
+        ("J()", "{\"a\": [1, null]}"),
+        ("T()", "{\"a\": 1}"),
+        ("B()", "# T"),
+        ("H()", "<b>b</b>"),
+        ("Own()", "own"),
+    ] {
+        assert_eq!(python.run(value).await.ok().text(), text, "{value}");
+        let shown = python.run(&format!("display({value})")).await.ok();
+        assert_eq!(shown.displays[0].text(), text, "{value}");
+    }
+    let much = python.run("Much()").await.ok().text();
+    assert!(
+        much.starts_with("<JSON, 28890 characters> [0, 1, 2") && much.len() < 600,
+        "{much}"
+    );
+    assert!(
+        python
+            .run("Bare()")
+            .await
+            .ok()
+            .text()
+            .starts_with("<__main__.Bare at 0x")
+    );
+    let raw = python
+        .run("display({'application/json': {'x': 1}}, raw=True)\ndisplay({'text/latex': '$y$'}, raw=True)\n\
+              display({'application/vnd.a+json': {}, 'text/plain': 'p'}, raw=True)\ndisplay({'image/png': b'p'}, raw=True)")
+        .await
+        .ok();
+    let texts: Vec<_> = raw.displays.iter().map(|bundle| bundle.text()).collect();
+    assert_eq!(texts, ["{\"x\": 1}", "$y$", "p", "<image/png>"]);
+}
+
+#[tokio::test]
 async fn the_source_of_what_cells_define_can_be_had() {
     let mut python = python!();
     python

@@ -67,6 +67,7 @@ class Session:
     copying = False  # a fork is under way, or this process is one, that nobody's fork handlers may see
     copy_below = 0  # the memory up to which the session keeps a copy of itself; 0 for none
     copy_after = 0  # for how many milliseconds others want the processors more
+    answers = True  # the host says when it has a display
     whole = False  # nothing that a cell can break is broken, since the last one
     copy_owed = False  # a cell has run since the last copy
     future = 0  # `from __future__` flags of earlier cells
@@ -412,7 +413,7 @@ def set_up_imports():
     for name, action in (
         ("linecache", "linecache"), ("inspect", "inspect"), ("warnings", "warnings"), ("pandas", "pandas"), ("matplotlib", "matplotlib"),
         ("plotly.basedatatypes", "plotly"), ("IPython.core.display_functions", "ipython"), ("asyncio", "asyncio"),
-        ("multiprocessing.context", "multiprocessing"), ("multiprocessing.spawn", "spawn"), ("numba.core.caching", "numba"), ("subprocess", "subprocess"), ("tqdm.std", "tqdm"),
+        ("multiprocessing.context", "multiprocessing"), ("multiprocessing.spawn", "spawn"), ("numba.core.caching", "numba"), ("rich.console", "rich"), ("subprocess", "subprocess"), ("tqdm.std", "tqdm"),
         ("PIL.ImageShow", "pillow"), ("ctypes", "ctypes"),
     ):
         when_imported(name, lambda module, action=action: getattr(part("imports"), "on_" + action)(module))
@@ -684,6 +685,8 @@ def show(blobs):
     session.shown += 1
     flush_streams()
     send({"type": "display", "nonce": session.nonce}, blobs)
+    if _thread.get_ident() == MAIN_THREAD:
+        part("imports").await_shown()
 
 
 def display(*values, raw=False, **_options):
