@@ -612,7 +612,7 @@ pub struct ExecutionView {
     pub peak_memory: ByteSize,
     /// Memory of its sandbox before and after it; none when it was not measured (runs of a few milliseconds).
     pub memory: Option<MemoryUse>,
-    /// Standard output. Output of background threads since the last call comes first, and is marked.
+    /// Standard output. What threads and processes of earlier calls wrote since the last one comes first, and is marked.
     pub stdout: Shown,
     /// Standard error.
     pub stderr: Shown,
@@ -660,6 +660,9 @@ pub struct Restored {
     pub execution_id: Option<ExecutionId>,
     /// How many cells that came to their end lie between it and the one that died.
     pub missed: u32,
+    /// Why they are missing, as the end of a sentence that begins with "because", where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// A row of the history.

@@ -38,6 +38,17 @@ const CHARTS: [(&str, &str); 3] = [
 /// What marks a table: its text is all that is of use of it.
 const TABLE: &str = "application/vnd.sandcell.table+json";
 
+/// What a displayed value leaves in the output, at its place.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Its text.
+    Text(String),
+    /// The name and the text of its picture, which stands elsewhere.
+    Picture(String),
+    /// Nothing.
+    None,
+}
+
 /// What came out of an execution beside text, bounded.
 #[derive(Debug, Default)]
 pub(crate) struct Artifacts {
@@ -47,13 +58,14 @@ pub(crate) struct Artifacts {
 }
 
 impl Artifacts {
-    /// Takes what `display()` was called with. Returns the text that belongs into the output.
-    pub(crate) fn display(&mut self, bundle: &MimeBundle) -> Option<String> {
+    /// Takes what `display()` was called with.
+    pub(crate) fn display(&mut self, bundle: &MimeBundle) -> Place {
         let text = Some(bundle.text()).filter(|text| !text.is_empty());
         let picture = best(bundle, &PICTURES);
         let pictured = picture.is_some();
+        let mut name = None;
         if let Some((mime, end, bytes)) = picture {
-            self.push("plot", end, mime, bytes, text.clone());
+            name = self.push("plot", end, mime, bytes, text.clone());
         }
         let interactive = self.charts(bundle);
         if (interactive || !pictured)
@@ -62,7 +74,14 @@ impl Artifacts {
         {
             self.push("display", end, mime, bytes, text.clone());
         }
-        text.filter(|_| !pictured)
+        match (text, name) {
+            (text, Some(name)) => Place::Picture(match text {
+                Some(text) => format!("{name}: {text}"),
+                None => name,
+            }),
+            (Some(text), None) if !pictured => Place::Text(text),
+            (_, None) => Place::None,
+        }
     }
 
     /// The data of charts; whether one of them can be explored in a page.
@@ -93,22 +112,25 @@ impl Artifacts {
         }
     }
 
-    fn push(&mut self, stem: &str, end: &str, mime: &str, bytes: Bytes, text: Option<String>) {
+    /// Keeps one, if there is room; returns its name.
+    fn push(&mut self, stem: &str, end: &str, mime: &str, bytes: Bytes, text: Option<String>) -> Option<String> {
         let size = bytes_of(bytes.len());
         if self.all.len() >= MOST || self.bytes.saturating_add(size) > MOST_BYTES {
             self.dropped = self.dropped.saturating_add(1);
-            return;
+            return None;
         }
         self.bytes += size;
         let number = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
+        let name = format!("{stem}-{}.{end}", number.saturating_add(1));
         self.all.push(Artifact {
             number,
-            name: format!("{stem}-{}.{end}", number.saturating_add(1)),
+            name: name.clone(),
             mime: mime.to_owned(),
             bytes,
             shown: true,
             text,
         });
+        Some(name)
     }
 
     /// Adds a file that was asked for. The caller keeps the bound on those.
@@ -191,7 +213,7 @@ mod tests {
             ("image/png", b"PNG"),
             ("text/html", b"<img>"),
         ]));
-        assert_eq!(text, None);
+        assert_eq!(text, Place::Picture("plot-1.png: <Figure>".to_owned()));
         assert_eq!(artifacts.all.len(), 1);
         assert_eq!(
             (artifacts.all[0].name.as_str(), artifacts.all[0].text.as_deref()),
@@ -203,8 +225,8 @@ mod tests {
     fn displayed_text_stands_with_the_output() {
         let mut artifacts = Artifacts::default();
         assert_eq!(
-            artifacts.display(&bundle(&[("text/plain", b"hello")])).as_deref(),
-            Some("hello")
+            artifacts.display(&bundle(&[("text/plain", b"hello")])),
+            Place::Text("hello".to_owned())
         );
         assert!(artifacts.all.is_empty());
     }

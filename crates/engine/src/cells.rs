@@ -259,6 +259,9 @@ impl Job {
             return Err(Ok(self.never_ran(stop)));
         }
         self.ticket.runs(&self.execution, held.cells.saturating_add(1));
+        if let Some(before) = held.background() {
+            self.execution.follows(before);
+        }
         if self.once.is_some() || self.stay == Stay::Files {
             held.session.last_cell();
         } else {
@@ -465,7 +468,9 @@ impl Job {
         let reset = matches!(ran.stop, Some(Stop::Reset));
         let (restored, why_lost) = match (&ran.ending, held.session.aftermath()) {
             _ if reset || gone.is_some() => (None, None),
-            (Ending::Cell(CellStatus::Died(_)), Aftermath::Restored { cell }) => (Some(held.restored(cell)), None),
+            (Ending::Cell(CellStatus::Died(_)), Aftermath::Restored { cell, why }) => {
+                (Some(held.restored(cell, why)), None)
+            }
             (Ending::Cell(CellStatus::Died(_)), Aftermath::Over { why }) => (None, why),
             _ => (None, None),
         };

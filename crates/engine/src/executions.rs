@@ -9,7 +9,7 @@ use sandcell_sandbox::{ByteSize, Failure, Finding, Isolation, OutputStream, Sess
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::artifacts::Artifacts;
+use crate::artifacts::{Artifacts, Place};
 use crate::history::CODE_PREVIEW;
 use crate::ladder::Stop;
 use crate::meter::Cost;
@@ -35,6 +35,8 @@ const PRINTED_PER_KEPT: u64 = 256;
 const TABLE_LINE: &str = "text/vnd.sandcell.table";
 /// Characters of that line that are kept.
 const NOTE_KEPT: usize = 800;
+/// Characters of the line that stands for a picture.
+const PLACE_KEPT: usize = 200;
 /// Bytes of the last value's text that are kept.
 const RESULT_KEPT: usize = 1 << 20;
 
@@ -54,7 +56,18 @@ pub(crate) struct Execution {
     done: CancellationToken,
     delivered: Arc<AtomicBool>,
     unshown: AtomicBool,
+    /// What ran in its session before it.
+    background: OnceLock<Background>,
     live: Mutex<Live>,
+}
+
+/// Where output comes from that was written before an execution began.
+#[derive(Debug)]
+pub(crate) enum Background {
+    /// The only execution of the session so far.
+    Of(ExecutionId),
+    /// This execution, or one before it.
+    After(ExecutionId),
 }
 
 /// What showing an execution depends on.
@@ -75,6 +88,10 @@ struct Live {
     result: Option<String>,
     result_note: Option<String>,
     artifacts: Artifacts,
+    /// Lines for pictures that were shown since the last output.
+    pictures: Vec<String>,
+    /// Some of them stand in the output.
+    pictures_placed: bool,
     missing: Vec<String>,
     notices: Vec<String>,
     state_lost: bool,
@@ -123,6 +140,7 @@ impl Execution {
             done: CancellationToken::new(),
             delivered: Arc::default(),
             unshown: AtomicBool::new(false),
+            background: OnceLock::new(),
             live: Mutex::new(Live {
                 started: SystemTime::now(),
                 began: None,
@@ -131,6 +149,8 @@ impl Execution {
                 result: None,
                 result_note: None,
                 artifacts: Artifacts::default(),
+                pictures: Vec::new(),
+                pictures_placed: false,
                 missing: Vec::new(),
                 notices,
                 state_lost,
@@ -222,25 +242,52 @@ impl Execution {
         live.state_lost |= state_lost;
     }
 
+    /// What ran in its session before it.
+    pub(crate) fn follows(&self, before: Background) {
+        // An execution begins once.
+        let _ = self.background.set(before);
+    }
+
+    /// Marks output that is not the execution's own.
+    fn mark_background(&self, bytes: &[u8]) -> Vec<u8> {
+        let mark = match self.background.get() {
+            Some(Background::Of(id)) => format!("[background output of execution {id}]\n"),
+            Some(Background::After(id)) => format!("[background output, written after execution {id} had ended]\n"),
+            None => "[background output]\n".to_owned(),
+        };
+        let end: &[u8] = if bytes.ends_with(b"\n") { b"" } else { b"\n" };
+        [mark.as_bytes(), bytes, end, b"[end of background output]\n"].concat()
+    }
+
     /// Takes what the session said.
     pub(crate) fn take(&self, event: SessionEvent) {
         let mut live = lock(&self.live);
         match event {
             SessionEvent::Output { stream, bytes } => {
+                if stream == OutputStream::Stdout {
+                    live.place_pictures();
+                }
                 let capture = live.stream(stream);
                 capture.push(&bytes);
                 if capture.total() > self.limits.printed {
                     self.stop(Stop::Output(self.limits.printed));
                 }
             }
-            SessionEvent::Display(bundle) => {
-                if let Some(text) = live.artifacts.display(&bundle) {
+            SessionEvent::Background { stream, bytes } => live.stream(stream).push(&self.mark_background(&bytes)),
+            SessionEvent::Display(bundle) => match live.artifacts.display(&bundle) {
+                Place::Text(text) => {
+                    live.place_pictures();
                     live.stdout.push(text.as_bytes());
                     if !text.ends_with('\n') {
                         live.stdout.push(b"\n");
                     }
                 }
-            }
+                Place::Picture(text) => {
+                    let line = preview(&plain_line(text.as_bytes()), PLACE_KEPT);
+                    live.pictures.push(format!("[{line}]\n"));
+                }
+                Place::None => {}
+            },
             SessionEvent::Result(bundle) => {
                 live.artifacts.result(&bundle);
                 live.result_note = bundle.get(TABLE_LINE).map(|line| preview(&plain_line(line), NOTE_KEPT));
@@ -295,6 +342,9 @@ impl Execution {
         live.state_lost |= verdict.state_lost;
         let dropped = live.artifacts.notice();
         live.notices.extend(dropped);
+        if live.pictures_placed {
+            live.place_pictures();
+        }
         live.stdout.settle();
         live.stderr.settle();
     }
@@ -467,6 +517,20 @@ impl Execution {
 }
 
 impl Live {
+    /// Says in the output where pictures were shown: text comes after them, so their place among the rest is not the end.
+    fn place_pictures(&mut self) {
+        if self.pictures.is_empty() {
+            return;
+        }
+        if self.stdout.total() > 0 && self.stdout.end(1) != b"\n" {
+            self.stdout.push(b"\n");
+        }
+        for line in std::mem::take(&mut self.pictures) {
+            self.stdout.push(line.as_bytes());
+        }
+        self.pictures_placed = true;
+    }
+
     const fn stream(&mut self, stream: OutputStream) -> &mut Capture {
         match stream {
             OutputStream::Stdout => &mut self.stdout,

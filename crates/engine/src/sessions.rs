@@ -13,7 +13,7 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use crate::copying::{Copying, Turns};
-use crate::executions::Execution;
+use crate::executions::{Background, Execution};
 use crate::record::Record;
 use crate::sync::lock;
 use crate::{ExecutionId, Restored, SessionView};
@@ -77,8 +77,17 @@ impl Held {
         }
     }
 
-    /// What it means that the session, whose next cell has just died, is as it was after `cell`.
-    pub(crate) fn restored(&self, cell: u32) -> Restored {
+    /// What output belongs to that its threads and processes have written since its last cell; none before the first one.
+    pub(crate) fn background(&self) -> Option<Background> {
+        let last = self.recent.back()?.clone();
+        Some(match self.cells {
+            1 => Background::Of(last),
+            _ => Background::After(last),
+        })
+    }
+
+    /// What it means that the session, whose next cell has just died, is as it was after `cell`, and not later for this reason.
+    pub(crate) fn restored(&self, cell: u32, why: Option<String>) -> Restored {
         // The number is the session's own word.
         let cell = cell.min(self.cells);
         let missed = self.cells - cell;
@@ -87,6 +96,7 @@ impl Held {
             cell,
             execution_id: self.recent.iter().rev().nth(back).cloned(),
             missed,
+            why: why.filter(|_| missed > 0),
         }
     }
 }

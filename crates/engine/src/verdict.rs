@@ -618,6 +618,7 @@ mod tests {
             cell: 4,
             execution_id: None,
             missed: 0,
+            why: None,
         };
         let verdict = judge(Facts {
             restored: Some(restored.clone()),

@@ -141,6 +141,14 @@ pub enum SessionEvent {
         /// The bytes, never empty.
         bytes: Bytes,
     },
+    /// All that threads and processes of earlier cells wrote to a stream since the last cell was over. It comes before everything
+    /// else of a cell, at most once for each stream.
+    Background {
+        /// Which stream.
+        stream: OutputStream,
+        /// The bytes, never empty.
+        bytes: Bytes,
+    },
     /// Something shown with `display()` or a plot.
     Display(MimeBundle),
     /// The last expression's value.
@@ -313,6 +321,9 @@ pub enum Aftermath {
     Restored {
         /// The cell.
         cell: u32,
+        /// Why not after a later one, as the end of a sentence that begins with "because". None where nothing is known to have
+        /// hindered it.
+        why: Option<String>,
     },
     /// It is over.
     Over {

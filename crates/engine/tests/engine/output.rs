@@ -116,7 +116,10 @@ async fn streams_are_read_from_the_end_by_search_and_while_running() {
 async fn plots_are_artifacts_and_displayed_text_is_output() {
     let bench = Bench::new();
     let view = bench.exec("print a\nplot\ndisplay b\nplot").await;
-    assert_eq!(view.stdout.text, "a\nb\n");
+    assert_eq!(
+        view.stdout.text,
+        "a\n[plot-1.png: <Figure>]\nb\n[plot-2.png: <Figure>]\n"
+    );
     let names: Vec<&str> = view.artifacts.iter().map(|artifact| artifact.name.as_str()).collect();
     assert_eq!(names, ["plot-1.png", "plot-2.png"]);
     assert!(view.artifacts.iter().all(|artifact| artifact.shown));
@@ -132,7 +135,10 @@ async fn results_outlive_their_sandbox() {
         .execution(&bench.me, view.id.as_str(), Duration::ZERO)
         .await
         .unwrap();
-    assert_eq!((later.stdout.text.as_str(), later.artifacts.len()), ("kept\n", 1));
+    assert_eq!(
+        (later.stdout.text.as_str(), later.artifacts.len()),
+        ("[plot-1.png: <Figure>]\nkept\n", 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]

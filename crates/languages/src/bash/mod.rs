@@ -5,7 +5,7 @@
 
 use sandcell_sandbox::{Command, HOME, Sandbox, SessionError, SessionFeatures, StdinMode};
 
-use crate::control::{CodeIn, DriverSession, Start};
+use crate::control::{CodeIn, DriverSession, Snapshots, Start};
 
 const LOOP: &str = include_str!("driver/loop.sh");
 const DRIVER: &str = include_str!("driver/driver.sh");
@@ -24,7 +24,7 @@ pub(crate) async fn open(program: String, sandbox: &dyn Sandbox) -> Result<Drive
         DRIVER,
     ];
     let start = Start {
-        copies: false,
+        copies: Snapshots::Unsupported,
         language: "bash".to_owned(),
         command: Command {
             argv: argv.map(str::to_owned).to_vec(),

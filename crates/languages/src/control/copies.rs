@@ -9,7 +9,7 @@ pub(super) struct Copies(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     pid: Option<i32>,
-    /// Why there is none.
+    /// Why there is none, or no newer one.
     why: Option<String>,
 }
 
@@ -19,12 +19,17 @@ impl Copies {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The driver says that there is one, or why not.
+    /// For a session that keeps none, for this reason.
+    pub(super) fn none(why: &str) -> Self {
+        Self(Mutex::new(State {
+            pid: None,
+            why: Some(why.to_owned()),
+        }))
+    }
+
+    /// The driver says that there is one, or why there is none or no newer one.
     pub(super) fn told(&self, pid: Option<i32>, why: &str) {
-        *self.state() = State {
-            pid,
-            why: pid.is_none().then(|| reason(why)).flatten(),
-        };
+        *self.state() = State { pid, why: reason(why) };
     }
 
     /// The copy, if there is one.
@@ -37,10 +42,13 @@ impl Copies {
         *self.state() = State::default();
     }
 
-    /// The copy, which from now on is none, or why there is none.
-    pub(super) fn take(&self) -> Result<i32, Option<String>> {
-        let mut state = self.state();
-        state.pid.take().ok_or_else(|| state.why.take())
+    /// The copy, which from now on is none, and why it is not a newer one; or why there is none.
+    pub(super) fn take(&self) -> Result<(i32, Option<String>), Option<String>> {
+        let state = std::mem::take(&mut *self.state());
+        match state.pid {
+            Some(pid) => Ok((pid, state.why)),
+            None => Err(state.why),
+        }
     }
 }
 
@@ -67,8 +75,11 @@ mod tests {
         copies.told(Some(7), "");
         assert_eq!(
             (copies.pid(), copies.take(), copies.take()),
-            (Some(7), Ok(7), Err(None))
+            (Some(7), Ok((7, None)), Err(None))
         );
+        copies.told(Some(7), "processes");
+        let (pid, why) = copies.take().unwrap();
+        assert!(pid == 7 && why.unwrap().contains("no process"));
         copies.told(None, "threads");
         assert!(copies.take().unwrap_err().unwrap().contains("threads"));
         copies.told(None, "<b>whatever</b>");

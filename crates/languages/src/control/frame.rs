@@ -329,7 +329,7 @@ fn bundle(blobs: &[Blob], mut rest: Bytes) -> Result<MimeBundle, FrameError> {
     let text = found.remove(PLAIN).ok_or(FrameError::NoText)?;
     found.retain(|mime, data| {
         data.len()
-            <= if mime.starts_with("image/") {
+            <= if mime.starts_with("image/") || mime == "text/html" {
                 PICTURE_MAX
             } else {
                 OTHER_MAX

@@ -8,4 +8,4 @@ mod frame;
 mod session;
 
 pub use frame::{Decoder, Done, Frame, FrameError, encode};
-pub use session::{Ahead, CodeIn, DriverSession, Start};
+pub use session::{Ahead, CodeIn, DriverSession, Snapshots, Start};

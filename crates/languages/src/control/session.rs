@@ -24,6 +24,7 @@ use serde_json::json;
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use self::ask::Late;
 use self::interrupter::DriverInterrupter;
 use super::copies::Copies;
 use super::frame::{Decoder, Done, Frame, encode};
@@ -56,11 +57,22 @@ pub struct Start {
     /// What it reads first from its control channel; may be empty.
     pub boot: Bytes,
     /// Whether the session is to keep copies of itself, where the sandbox can use them.
-    pub copies: bool,
+    pub copies: Snapshots,
     /// Where it finds a cell's code.
     pub code: CodeIn,
     /// What its sessions can do.
     pub features: SessionFeatures,
+}
+
+/// Whether a session keeps copies of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Snapshots {
+    /// It does.
+    Kept,
+    /// The settings forbid it.
+    TurnedOff,
+    /// Its driver cannot.
+    Unsupported,
 }
 
 /// Where a driver finds the code and the standard input of a cell.
@@ -82,8 +94,10 @@ pub struct DriverSession {
     cells: u64,
     version: String,
     over: Option<Exit>,
-    /// What background threads wrote while variables were listed.
-    late: Vec<(OutputStream, Bytes)>,
+    /// What was written to stdout and stderr while no cell ran.
+    late: (Late, Late),
+    /// The end of the control channel came while no cell ran.
+    control_closed: bool,
     /// The interpreter ended between cells, and nobody was told yet.
     untold: Option<Exit>,
     /// Channels whose end has not come.
@@ -145,6 +159,16 @@ struct Shown {
 fn is_watched(sandbox: &dyn Sandbox) -> bool {
     let degraded = &sandbox.isolation().degraded;
     degraded.iter().any(|layer| layer.starts_with("memory_limit: "))
+}
+
+/// Why a session keeps no copies of itself, as the end of a sentence.
+fn why_no_copies(start: &Start, process: &Process) -> Option<&'static str> {
+    match start.copies {
+        Snapshots::Kept if process.handle.has_heirs() => None,
+        Snapshots::Kept => Some("this back end keeps no snapshots of sessions"),
+        Snapshots::TurnedOff => Some("`sessions.restore` is off"),
+        Snapshots::Unsupported => Some("only Python sessions have snapshots"),
+    }
 }
 
 impl DriverSession {
@@ -209,13 +233,13 @@ impl DriverSession {
             language: start.language.clone(),
             reason: format!("no random numbers: {error}"),
         })?;
-        let copies = start.copies && process.handle.has_heirs();
+        let why_none = why_no_copies(start, &process);
         Ok(Self {
             events: process.events,
             decoder: Decoder::default(),
             link: Arc::new(Link {
                 handle: process.handle,
-                copies: Copies::default(),
+                copies: why_none.map_or_else(Copies::default, Copies::none),
                 running: Mutex::new(None),
                 handed_over: !start.boot.is_empty(),
             }),
@@ -223,11 +247,12 @@ impl DriverSession {
             cells: 0,
             version: String::new(),
             over: None,
-            late: Vec::new(),
+            late: Default::default(),
+            control_closed: false,
             untold: None,
             open: 3,
             copy_below: match sandbox.and_then(|sandbox| sandbox.memory_limit()) {
-                _ if !copies => 0,
+                _ if why_none.is_some() => 0,
                 Some(limit) => limit / 10 * COPY_TENTHS,
                 None => COPY_ANY,
             },
@@ -337,6 +362,13 @@ impl DriverSession {
             .map_err(|error| SessionError::Protocol(error.to_string()))
     }
 
+    async fn end_if_broken(&mut self, error: SessionError) -> SessionError {
+        match error {
+            SessionError::Protocol(reason) => self.broken(reason).await,
+            other => other,
+        }
+    }
+
     /// Ends a session that cannot be trusted to work any more.
     async fn broken(&mut self, reason: String) -> SessionError {
         self.over = Some(Exit::Signal(9));
@@ -363,8 +395,8 @@ impl DriverSession {
             },
         };
         match self.restore(to).await {
-            Ok(cell) => {
-                self.aftermath = Aftermath::Restored { cell };
+            Ok((cell, why)) => {
+                self.aftermath = Aftermath::Restored { cell, why };
                 Ok(CellStatus::Died(exit))
             }
             Err(why) => {
@@ -394,14 +426,22 @@ impl DriverSession {
             **running = Some(nonce.to_owned());
         }
         let mut write = link.handle.write(Channel::Control, frame);
-        let mut control_ended: Option<Instant> = None;
+        let (mut writes, mut told) = (true, 0);
+        let mut control_ended = self.control_closed.then(|| Instant::now() + EXIT_MAX);
         let alone = Alone::enter();
         let begun = Instant::now();
         loop {
             let give_up = control_ended.unwrap_or_else(Instant::now);
+            if !writes && told < shown.displays {
+                told = shown.displays;
+                let header = json!({"type": "shown", "nonce": nonce, "count": told});
+                write = link.handle.write(Channel::Control, encode(&header, &[]));
+                writes = true;
+            }
             tokio::select! {
-                result = &mut write, if running.is_some() => {
-                    running = None;
+                result = &mut write, if writes => {
+                    drop(running.take());
+                    writes = false;
                     if let Err(error) = result {
                         tracing::debug!(%error, "a cell could not be written");
                         control_ended.get_or_insert_with(|| Instant::now() + EXIT_MAX);
@@ -461,10 +501,10 @@ impl DriverSession {
         Ok(None)
     }
 
-    /// Lets the copy become the session, after the interpreter's end. Returns the last cell that it knows of, or why
-    /// there is no session any more.
-    async fn restore(&mut self, to: &mpsc::Sender<SessionEvent>) -> Result<u32, Option<String>> {
-        let pid = self.link.copies.take()?;
+    /// Lets the copy become the session, after the interpreter's end. Returns the last cell that it knows of and why it knows of
+    /// no later one, or why there is no session any more.
+    async fn restore(&mut self, to: &mpsc::Sender<SessionEvent>) -> Result<(u32, Option<String>), Option<String>> {
+        let (pid, old) = self.link.copies.take()?;
         // The interpreter may have died in the middle of a frame.
         self.decoder = Decoder::default();
         let link = Arc::clone(&self.link);
@@ -481,6 +521,7 @@ impl DriverSession {
         let resumed = resumed.await;
         resumed
             .unwrap_or(Err("the copy of it did not answer in time"))
+            .map(|cell| (cell, old))
             .map_err(|why| Some(why.to_owned()))
     }
 
@@ -657,8 +698,8 @@ impl Session for DriverSession {
                 status: CellStatus::Died(exit),
             });
         }
-        for (stream, bytes) in std::mem::take(&mut self.late) {
-            pass(events, SessionEvent::Output { stream, bytes }).await;
+        if let Err(error) = self.pass_late(events).await {
+            return Err(self.end_if_broken(error).await);
         }
         let nonce = self.next_nonce();
         let frame = match self.code {
@@ -686,8 +727,7 @@ impl Session for DriverSession {
         *self.link.running.lock().await = None;
         match result {
             Ok(status) => Ok(CellOutcome { status }),
-            Err(SessionError::Protocol(reason)) => Err(self.broken(reason).await),
-            Err(other) => Err(other),
+            Err(error) => Err(self.end_if_broken(error).await),
         }
     }
 

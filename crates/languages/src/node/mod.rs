@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use sandcell_sandbox::{Command, HOME, Sandbox, SessionError, SessionFeatures, StdinMode};
 
-use crate::control::{CodeIn, DriverSession, Start};
+use crate::control::{CodeIn, DriverSession, Snapshots, Start};
 
 const DRIVER: &str = include_str!("driver/driver.js");
 /// What makes `fetch` of older Nodes use a proxy of the environment; it needs no session.
@@ -48,7 +48,7 @@ pub(crate) async fn open(
         false => format!("{DRIVER}{PROCESSORS}"),
     };
     let start = Start {
-        copies: false,
+        copies: Snapshots::Unsupported,
         language: "javascript".to_owned(),
         command: Command {
             argv: [program.as_str(), "--no-warnings", "-e", driver.as_str()]

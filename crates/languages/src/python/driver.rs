@@ -30,7 +30,7 @@ pub struct DriverFile {
 
 const BOOT: &str = include_str!("driver/boot.py");
 
-const FILES: [DriverFile; 18] = [
+const FILES: [DriverFile; 19] = [
     file("core", include_str!("driver/core.py")),
     file("imports", include_str!("driver/imports.py")),
     file("copies", include_str!("driver/copies.py")),
@@ -48,6 +48,7 @@ const FILES: [DriverFile; 18] = [
     file("packages", include_str!("driver/packages.py")),
     file("reloads", include_str!("driver/reloads.py")),
     file("variables", include_str!("driver/variables.py")),
+    file("workers", include_str!("driver/workers.py")),
     file("parent", include_str!("driver/parent.py")),
 ];
 

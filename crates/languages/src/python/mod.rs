@@ -23,7 +23,7 @@ use sandcell_sandbox::{
     SandboxError, Session, SessionError, SessionFeatures, Signal, SignalScope, StdinMode,
 };
 
-use crate::control::{CodeIn, DriverSession, Start};
+use crate::control::{CodeIn, DriverSession, Snapshots, Start};
 use crate::own_path;
 
 pub use analysis::analyse;
@@ -172,7 +172,10 @@ impl PythonLanguage {
             language: self.info.name.clone(),
             command,
             boot,
-            copies: self.copies,
+            copies: match self.copies {
+                true => Snapshots::Kept,
+                false => Snapshots::TurnedOff,
+            },
             code: CodeIn::Header,
             features: SessionFeatures {
                 result_value: true,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use sandcell_sandbox::{Backend, NotLoaded, SessionError};
 
-use crate::control::{Ahead, DriverSession, Start};
+use crate::control::{Ahead, DriverSession, Snapshots, Start};
 
 /// After so many children, or so long, another one takes its place.
 const CHILDREN_MAX: u32 = 1000;
@@ -97,7 +97,7 @@ impl Parents {
         let parent = recipe.backend.warm(&recipe.argv, &recipe.attached).await?;
         let start = Start {
             boot: recipe.boot.clone(),
-            copies: false,
+            copies: Snapshots::Unsupported,
             ..recipe.start.clone()
         };
         let (driver, missing) = DriverSession::parent(parent.process, start, &recipe.modules).await?;

@@ -59,6 +59,124 @@ async fn what_cells_define_can_be_pickled_and_sent_to_workers() {
 }
 
 #[tokio::test]
+async fn workers_that_are_fresh_interpreters_find_what_cells_define() {
+    let mut python = python!();
+    python
+        .run("import math, multiprocessing as mp, functools\nfrom concurrent.futures import ProcessPoolExecutor\nSCALE = 3\n\
+              class P:\n    def __init__(self, v): self.v = v\np = P(7)\nprint('once')\ncount = 0\n\
+              def f(x, more=SCALE): return x * more + p.v + math.floor(1.5)\ndef g(x): return P(x)\n\
+              def main_name(_): return __name__\ncount += 1")
+        .await
+        .ok();
+    python.run("%%time\ndef timed(x): return x + count").await.ok();
+    python
+        .run("import functools\nif True:\n    @functools.lru_cache\n    def below(x): return g(x).v")
+        .await
+        .ok();
+    for (call, value) in [
+        ("mp.get_context('spawn').Pool(2).map_async(f, [2]).get(60)", "[14]"),
+        ("mp.get_context('forkserver').Pool(2).map(f, [2, 3])", "[14, 17]"),
+        ("[p.v for p in mp.get_context('spawn').Pool(1).map(g, [4])]", "[4]"),
+        ("mp.get_context('spawn').Pool(1).map(timed, [4])", "[5]"),
+        ("mp.get_context('spawn').Pool(1).map(below, [4])", "[4]"),
+        ("mp.get_context('spawn').Pool(1).map(main_name, [4])", "['__mp_main__']"),
+        (
+            "list(ProcessPoolExecutor(1, mp_context=mp.get_context('spawn')).map(f, [1]))",
+            "[11]",
+        ),
+    ] {
+        let ran = python.run(call).await.ok();
+        assert_eq!((ran.text().as_str(), ran.stdout.as_str()), (value, ""), "{call}");
+    }
+    // What a worker cannot find is an error at once, not a pool that waits for ever.
+    for (code, says) in [
+        (
+            "exec('def hidden(x): return x')\nmp.get_context('spawn').Pool(2).map(hidden, [1])",
+            "define it by def or class",
+        ),
+        (
+            "lock = mp.Lock()\ndef locked(x): return lock\nmp.get_context('spawn').Pool(2).map(locked, [1])",
+            "'lock' is not defined",
+        ),
+        ("mp.get_context('spawn').Pool(2).map(lambda x: x, [1])", "pickle"),
+    ] {
+        let ran = python.run(code).await;
+        assert!(ran.error().message.contains(says), "{code}: {ran:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_source_of_nested_things_can_be_had() {
+    let mut python = python!();
+    python
+        .run("import inspect, dataclasses\nclass Outer:\n    class Inner:\n        class Deep: x = 1\n        def m(self): pass\n\
+              def make():\n    class Local:\n        y = 1\n    def nested(a):\n        return a\n    return Local, nested\n\
+              if True:\n    class Below: z = 2\n@dataclasses.dataclass\nclass D:\n    a: int\n    @property\n    def q(self): return 1")
+        .await
+        .ok();
+    python.run("class Other: pass").await.ok();
+    for (thing, source) in [
+        ("Outer.Inner.Deep", "        class Deep: x = 1\n"),
+        ("Outer.Inner.m", "        def m(self): pass\n"),
+        ("make()[0]", "    class Local:\n        y = 1\n"),
+        ("make()[1]", "    def nested(a):\n        return a\n"),
+        ("Below", "    class Below: z = 2\n"),
+        ("D.q.fget", "    @property\n    def q(self): return 1\n"),
+    ] {
+        let ran = python
+            .run(&format!("print(inspect.getsource({thing}), end='')"))
+            .await
+            .ok();
+        assert_eq!(ran.stdout, source, "{thing}");
+    }
+}
+
+#[tokio::test]
+async fn objects_without_a_text_of_their_own_are_shown_by_what_can_be_read() {
+    let mut python = python!();
+    python
+        .run("class L:\n    def _repr_latex_(self): return '$x^2$'\nclass J:\n    def _repr_json_(self): return {'a': [1, None]}\n\
+              class T:\n    def _repr_json_(self): return {'a': 1}, {'expanded': True}\n\
+              class B:\n    def _repr_mimebundle_(self, include=None, exclude=None): return {'text/markdown': '# T', 'text/html': '<h1>T</h1>'}\n\
+              class H:\n    def _repr_html_(self): return '<b>b</b>'\nclass Own(H):\n    def __repr__(self): return 'own'\n\
+              class Much:\n    def _repr_json_(self): return list(range(5000))\nclass Bare: pass")
+        .await
+        .ok();
+    for (value, text) in [
+        ("L()", "$x^2$"),
+        ("J()", "{\"a\": [1, null]}"),
+        ("T()", "{\"a\": 1}"),
+        ("B()", "# T"),
+        ("H()", "<b>b</b>"),
+        ("Own()", "own"),
+    ] {
+        assert_eq!(python.run(value).await.ok().text(), text, "{value}");
+        let shown = python.run(&format!("display({value})")).await.ok();
+        assert_eq!(shown.displays[0].text(), text, "{value}");
+    }
+    let much = python.run("Much()").await.ok().text();
+    assert!(
+        much.starts_with("<JSON, 28890 characters> [0, 1, 2") && much.len() < 600,
+        "{much}"
+    );
+    assert!(
+        python
+            .run("Bare()")
+            .await
+            .ok()
+            .text()
+            .starts_with("<__main__.Bare at 0x")
+    );
+    let raw = python
+        .run("display({'application/json': {'x': 1}}, raw=True)\ndisplay({'text/latex': '$y$'}, raw=True)\n\
+              display({'application/vnd.a+json': {}, 'text/plain': 'p'}, raw=True)\ndisplay({'image/png': b'p'}, raw=True)")
+        .await
+        .ok();
+    let texts: Vec<_> = raw.displays.iter().map(|bundle| bundle.text()).collect();
+    assert_eq!(texts, ["{\"x\": 1}", "$y$", "p", "<image/png>"]);
+}
+
+#[tokio::test]
 async fn the_source_of_what_cells_define_can_be_had() {
     let mut python = python!();
     python

@@ -633,13 +633,17 @@ fn restored_line(restored: &Restored) -> String {
         Some(id) => format!("{id} (cell {})", restored.cell),
         None => format!("cell {}", restored.cell),
     };
+    let because = restored
+        .why
+        .as_ref()
+        .map_or_else(String::new, |why| format!(", because {why}"));
     let variables = match restored.missed {
         0 => format!("variables and imports are as they were before this call, after {cell}"),
         1 => format!(
-            "variables and imports are as they were after {cell}; what the call after it changed in them is gone"
+            "variables and imports are as they were after {cell}; what the call after it changed in them is gone{because}"
         ),
         more => format!(
-            "variables and imports are as they were after {cell}; what the {more} calls after it changed in them is gone"
+            "variables and imports are as they were after {cell}; what the {more} calls after it changed in them is gone{because}"
         ),
     };
     format!(

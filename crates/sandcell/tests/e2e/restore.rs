@@ -123,6 +123,102 @@ fn variables_survive_every_kind_of_death() {
 }
 
 #[test]
+fn variables_survive_a_death_right_after_the_call_that_made_them() {
+    let _turn = begin!();
+    let place = Place::new();
+    let kept = Kept::start(&place);
+    let bomb = "import os\nclass Bomb:\n    def __repr__(self): os._exit(1)\n    __iadd__ = __radd__ = __del__ = lambda self, other=0: \
+                os._exit(1)\nbomb, keep = Bomb(), 1";
+    for (setup, death) in [
+        ("keep = 1", "import os\nos._exit(1)"),
+        ("keep = 1", SEGFAULT),
+        ("keep = 1", "import os, signal\nos.kill(0, signal.SIGKILL)"),
+        (
+            "keep = 1",
+            "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
+        ),
+        (bomb, "bomb"),
+        (bomb, "bomb += 1"),
+        (bomb, "keep = 1 + bomb"),
+        (bomb, "bomb = 1"),
+        (bomb, "print(bomb)"),
+    ] {
+        let sandbox = kept.server.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
+        let call = |code: &str| {
+            let arguments = json!({"code": code, "sandbox_id": sandbox, "timeout_s": 1});
+            kept.server.call("execute_code", arguments)
+        };
+        // No pause anywhere: each call follows the answer before it.
+        for round in 0..if setup == bomb { 1 } else { 3 } {
+            assert_eq!(call(setup).status(), "ok");
+            for _ in 0..5 {
+                assert_eq!(call("keep += 1").status(), "ok");
+            }
+            let answer = call(death);
+            assert_ne!(answer.status(), "ok", "{death}: {answer:?}");
+            assert!(!answer.state_lost(), "{death}, round {round}: {answer:?}");
+            assert_eq!(
+                answer.meta()["restored"]["missed"],
+                0,
+                "{death}, round {round}: {answer:?}"
+            );
+            assert_eq!(call("print(keep)").output().trim(), "6", "{death}, round {round}");
+        }
+        kept.server.call("close_sandbox", json!({"sandbox_id": sandbox}));
+    }
+}
+
+#[test]
+fn threads_of_the_call_just_before_cost_the_variables_and_the_result_says_so() {
+    let _turn = begin!();
+    let place = Place::new();
+    let kept = Kept::start(&place);
+    kept.server
+        .text("import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()");
+    lost(&kept.dies("import os\nos._exit(1)"), "threads");
+}
+
+#[test]
+fn without_room_for_a_snapshot_the_last_one_serves_and_the_result_says_what_is_missing() {
+    let _turn = begin!();
+    let place = Place::with_settings("[limits]\nprocesses = 16\n");
+    let mut kept = Kept::start(&place);
+    kept.text("import os, subprocess, time\nkeep = 1");
+    let full = "children, keep = [], 2\n\
+                try:\n    while True: children.append(subprocess.Popen(['sleep', '600']))\nexcept OSError: pass";
+    assert_eq!(kept.server.run(full).status(), "ok");
+    let answer = kept.dies("os._exit(1)");
+    assert_eq!(restored(&answer, "crashed")["missed"], 1, "{answer:?}");
+    let said =
+        "what the call after it changed in them is gone, because no process could be started to keep a copy of it";
+    assert!(answer.verdict().contains(said), "{}", answer.verdict());
+    assert_eq!(kept.server.text("print(keep)").trim(), "1");
+}
+
+#[test]
+fn sessions_without_snapshots_say_why_their_variables_are_lost() {
+    let _turn = begin!();
+    let place = Place::with_settings("[sessions]\nrestore = false\n");
+    let kept = Kept::start(&place);
+    let call = |language: &str, code: &str| {
+        let arguments = json!({"code": code, "language": language});
+        kept.server.call("execute_code", arguments)
+    };
+    for (language, setup, death, why) in [
+        (
+            "python",
+            "keep = 1",
+            "import os\nos.kill(os.getpid(), 9)",
+            "`sessions.restore` is off",
+        ),
+        ("bash", "keep=1", "kill -9 $$", "only Python sessions have snapshots"),
+    ] {
+        assert_eq!(call(language, setup).status(), "ok");
+        lost(&call(language, death), why);
+    }
+}
+
+#[test]
 fn the_result_names_the_execution_whose_state_is_back() {
     let _turn = begin!();
     let place = Place::new();

@@ -168,6 +168,85 @@ fn a_background_threads_output_is_not_lost() {
 }
 
 #[test]
+fn output_between_two_calls_is_marked_with_the_execution_that_it_belongs_to() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = crate::languages::server(&place);
+    let shell = "while [ ! -e go ]; do sleep 0.01; done; echo late; touch printed";
+    let python = "import os, subprocess, threading, time\ndef work():\n    while not os.path.exists('go'): time.sleep(0.01)\n    \
+                  print('late', flush=True)\n    open('printed', 'w').close()\n";
+    let node = "const fs = require('fs')\nconst again = setInterval(() => { if (fs.existsSync('go')) { \
+                console.log('late'); fs.writeFileSync('printed', ''); clearInterval(again) } }, 10)\nundefined";
+    let mut kinds = vec![
+        (
+            "python",
+            format!("{python}threading.Thread(target=work).start()"),
+            "print('now')",
+        ),
+        (
+            "python",
+            format!("{python}if os.fork() == 0:\n    work()\n    os._exit(0)"),
+            "print('now')",
+        ),
+        (
+            "python",
+            format!("{python}subprocess.Popen({shell:?}, shell=True);"),
+            "print('now')",
+        ),
+        (
+            "python",
+            format!("{python}os.system({:?});", format!("({shell}) &")),
+            "print('now')",
+        ),
+        ("bash", format!("({shell}) &"), "echo now"),
+    ];
+    if crate::languages::has(
+        "node",
+        output_between_two_calls_is_marked_with_the_execution_that_it_belongs_to,
+    ) {
+        kinds.push(("javascript", node.to_owned(), "console.log('now')"));
+    }
+    for (language, start, next) in kinds {
+        let sandbox = server.call("create_sandbox", json!({})).data()["sandbox_id"].clone();
+        let run = |code: &str| {
+            let arguments = json!({"language": language, "code": code, "sandbox_id": sandbox});
+            let answer = server.call("execute_code", arguments);
+            assert_eq!(answer.status(), "ok", "{code}: {answer:?}");
+            (
+                answer.output(),
+                answer.meta()["execution_id"].as_str().unwrap().to_owned(),
+            )
+        };
+        let (_, first) = run(&start);
+        server.call(
+            "write_file",
+            json!({"sandbox_id": sandbox, "path": "go", "content": ""}),
+        );
+        until(PATIENCE, "the line is printed", || {
+            let read = server.call("read_file", json!({"sandbox_id": sandbox, "path": "printed"}));
+            (!read.is_error()).then_some(())
+        });
+        let (text, _) = run(next);
+        let marked = format!("[background output of execution {first}]\nlate\n[end of background output]\nnow");
+        assert_eq!(text.trim_end(), marked, "{start}");
+        assert_eq!(run(next).0.trim_end(), "now", "{start}");
+        server.call("close_sandbox", json!({"sandbox_id": sandbox}));
+    }
+    // With several executions before it, it is known after which one it came.
+    server.text(&format!("{python}threading.Thread(target=work).start()"));
+    let last = server.run("1");
+    server.call("write_file", json!({"path": "go", "content": ""}));
+    until(PATIENCE, "the line is printed", || {
+        (!server.call("read_file", json!({"path": "printed"})).is_error()).then_some(())
+    });
+    let marked = format!(
+        "[background output, written after execution {} had ended]\nlate\n[end of background output]\nnow",
+        last.meta()["execution_id"].as_str().unwrap()
+    );
+    assert_eq!(server.text("print('now')").trim_end(), marked);
+}
+
+#[test]
 fn the_output_of_child_processes_is_not_lost() {
     let _turn = begin!();
     let place = Place::new();

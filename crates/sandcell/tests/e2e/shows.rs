@@ -338,6 +338,44 @@ fn a_figure_of_fifty_thousand_pixels_comes_back_small() {
     assert_eq!(server.text("print(1)").trim(), "1");
 }
 
+/// Pictures stand behind all text. Where text follows one, a line in it says where the picture was.
+#[test]
+fn pictures_keep_their_place_among_prints() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    server.text(
+        "import zlib, struct\n\
+         def chunk(kind, data): return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))\n\
+         png = b'\\x89PNG\\r\\n\\x1a\\n' + chunk(b'IHDR', struct.pack('>IIBBBBB', 8, 8, 8, 2, 0, 0, 0)) + \
+         chunk(b'IDAT', zlib.compress(b'\\0' * 200)) + chunk(b'IEND', b'')\n\
+         class Dots:\n    def __init__(self, name): self.name = name\n    def __repr__(self): return self.name\n    \
+         def _repr_png_(self): return png",
+    );
+    for (code, output) in [
+        (
+            "print('before')\ndisplay(Dots('first'))\nprint('between')\ndisplay(Dots('second'))\nprint('after')",
+            "before\n[plot-1.png: first]\nbetween\n[plot-2.png: second]\nafter\n",
+        ),
+        ("print('before')\ndisplay(Dots('only'))", "before\n"),
+        (
+            "display(Dots('a'))\nprint('half', end='')\ndisplay(Dots('b'))\ndisplay({'text/latex': '$x$'}, raw=True)\ndisplay(Dots('c'))",
+            "[plot-1.png: a]\nhalf\n[plot-2.png: b]\n$x$\n[plot-3.png: c]\n",
+        ),
+    ] {
+        // The two ways never race: ten times each.
+        for _ in 0..10 {
+            let answer = server.run(code);
+            assert_eq!(answer.output(), output, "{code}: {answer:?}");
+            assert_eq!(
+                answer.of_kind("image").count(),
+                code.matches("Dots").count(),
+                "{answer:?}"
+            );
+        }
+    }
+}
+
 /// Text for a browser is a link and a line for a reader, with its words and its first picture.
 #[test]
 fn a_long_page_is_a_link_and_a_line() {

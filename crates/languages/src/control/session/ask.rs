@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Channel, EndReason, NotLoaded, OutputStream, ProcessEvent, SandboxError, SessionError, Variable,
+    Channel, EndReason, NotLoaded, OutputStream, ProcessEvent, SandboxError, SessionError, SessionEvent, Variable,
 };
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Ahead, DriverSession, Frame, encode};
 
@@ -16,8 +17,35 @@ use super::{Ahead, DriverSession, Frame, encode};
 const LIST_MAX: Duration = Duration::from_secs(5);
 /// How long modules may take to be loaded, all together.
 const PRELOAD_MAX: Duration = Duration::from_secs(120);
-/// Bytes of output between two cells that are kept.
+/// Bytes of each stream between two cells that are kept.
 const LATE_KEPT: usize = 256 << 10;
+/// Output between two cells has come when nothing more of it comes for so long; what comes after the second time is the next cell's.
+const LATE_QUIET: Duration = Duration::from_millis(1);
+const LATE_MAX: Duration = Duration::from_millis(20);
+
+/// What was written to one stream between two cells.
+#[derive(Debug, Default)]
+pub(super) struct Late {
+    bytes: Vec<u8>,
+    dropped: usize,
+}
+
+impl Late {
+    fn push(&mut self, bytes: &[u8]) {
+        let (kept, rest) = bytes.split_at(bytes.len().min(LATE_KEPT - self.bytes.len()));
+        self.bytes.extend_from_slice(kept);
+        self.dropped += rest.len();
+    }
+
+    fn take(&mut self) -> Option<Bytes> {
+        let mut late = std::mem::take(self);
+        if late.dropped > 0 {
+            late.bytes
+                .extend_from_slice(format!("\n[{} more bytes were not kept]\n", late.dropped).as_bytes());
+        }
+        (!late.bytes.is_empty()).then(|| late.bytes.into())
+    }
+}
 
 impl DriverSession {
     /// The variables; none of a session that is over.
@@ -101,41 +129,71 @@ impl DriverSession {
         let link = Arc::clone(&self.link);
         link.handle.write(Channel::Control, frame).await?;
         loop {
-            match self.events.recv().await {
-                Some(ProcessEvent::Output {
-                    channel: Channel::Control,
-                    bytes,
-                }) => {
-                    self.decoder.push(&bytes);
-                    while let Some(frame) = self.next_frame()? {
-                        if let Frame::Copy { pid, why, .. } = &frame {
-                            link.copies.told(*pid, why);
-                        }
-                        if let Some(found) = answer(frame) {
-                            return Ok(Some(found));
-                        }
-                    }
+            let Some(event) = self.events.recv().await else {
+                return Err(SandboxError::Gone(EndReason::AgentLost).into());
+            };
+            for frame in self.take_between(event)? {
+                if let Some(found) = answer(frame) {
+                    return Ok(Some(found));
                 }
-                Some(ProcessEvent::Closed { .. }) => self.open = self.open.saturating_sub(1),
-                Some(ProcessEvent::Exited { exit }) => {
-                    self.untold = Some(exit);
-                    return Ok(None);
-                }
-                Some(ProcessEvent::Output { channel, bytes }) => self.keep_late(channel, bytes),
-                None => return Err(SandboxError::Gone(EndReason::AgentLost).into()),
+            }
+            if self.untold.is_some() {
+                return Ok(None);
             }
         }
     }
 
-    fn keep_late(&mut self, channel: Channel, bytes: Bytes) {
-        let kept: usize = self.late.iter().map(|(_, bytes)| bytes.len()).sum();
-        let stream = match channel {
-            Channel::Stdout => OutputStream::Stdout,
-            Channel::Stderr => OutputStream::Stderr,
-            Channel::Stdin | Channel::Control => return,
-        };
-        if kept.saturating_add(bytes.len()) <= LATE_KEPT {
-            self.late.push((stream, bytes));
+    /// Takes what comes while no cell runs. Returns the frames that are not about copies.
+    fn take_between(&mut self, event: ProcessEvent) -> Result<Vec<Frame>, SessionError> {
+        let mut frames = Vec::new();
+        match event {
+            ProcessEvent::Output { channel, bytes } => match channel {
+                Channel::Stdout => self.late.0.push(&bytes),
+                Channel::Stderr => self.late.1.push(&bytes),
+                Channel::Control => {
+                    self.decoder.push(&bytes);
+                    while let Some(frame) = self.next_frame()? {
+                        match frame {
+                            Frame::Copy { pid, why, .. } => self.link.copies.told(pid, &why),
+                            other => frames.push(other),
+                        }
+                    }
+                }
+                Channel::Stdin => {}
+            },
+            ProcessEvent::Closed { channel } => {
+                self.open = self.open.saturating_sub(1);
+                self.control_closed |= channel == Channel::Control;
+            }
+            ProcessEvent::Exited { exit } => self.untold = Some(exit),
         }
+        Ok(frames)
+    }
+
+    /// Before a cell: hands on what threads and processes of earlier ones have written since. Mostly there is nothing, and nobody waits.
+    pub(super) async fn pass_late(&mut self, to: &mpsc::Sender<SessionEvent>) -> Result<(), SessionError> {
+        let deadline = Instant::now() + LATE_MAX;
+        while self.untold.is_none() {
+            let event = match self.events.try_recv() {
+                Ok(event) => event,
+                Err(_) if self.late.0.bytes.is_empty() && self.late.1.bytes.is_empty() => break,
+                Err(_) => match timeout_at(deadline.min(Instant::now() + LATE_QUIET), self.events.recv()).await {
+                    Ok(Some(event)) => event,
+                    Ok(None) | Err(_) => break,
+                },
+            };
+            // Frames can only be about cells that are over.
+            self.take_between(event)?;
+            if Instant::now() >= deadline {
+                break;
+            }
+        }
+        let (stdout, stderr) = (self.late.0.take(), self.late.1.take());
+        for (stream, bytes) in [(OutputStream::Stdout, stdout), (OutputStream::Stderr, stderr)] {
+            if let Some(bytes) = bytes {
+                super::pass(to, SessionEvent::Background { stream, bytes }).await;
+            }
+        }
+        Ok(())
     }
 }

@@ -1,7 +1,8 @@
 """A frozen copy of the session: what is left when the session's process is killed.
 
-The copy is a fork, made between two cells and never while a request waits. It sleeps until a signal calls it, and becomes
-the session if the process that it was made of is gone by then. How it keeps out of the program's sight:
+The copy is a fork, made between two cells: in the pause after one, or else before the next one if that could end the
+interpreter. It sleeps until a signal calls it, and becomes the session if the process that it was made of is gone by then.
+How it keeps out of the program's sight:
 
 - It is no child of the session's process (`os.wait()` would wait for it): a process in the middle makes it and ends.
 - It is in a process group of its own, so that signals to the program's group do not reach it, but in the same session
@@ -13,10 +14,10 @@ the session if the process that it was made of is gone by then. How it keeps out
 Threads do not survive a fork, so a session that has some keeps no copy. Child processes do not either, but there the
 restored session can say so: they are reported as killed, which they were.
 
-Time: making copies takes at most three hundredths of the session's time, counted as processor time (on a machine that is busy
-with something else a copy is not dearer, it only waits), and where many others want the processors it waits for as long as
-the host says. Whoever sends cells faster than that loses what the last few did. Memory: no copy is made above a share of
-the limit; what a copy costs while a cell runs is the launcher's matter, which knows it by its name.
+Time: copies in pauses wait for as long as the host says where many others want the processors, and those after cells that only
+reckon take at most three hundredths of the session's time. A cell that could end the interpreter waits for its copy
+in any case, so a crash costs no more than the cell that crashed. Memory: no copy is made above a share of the limit; what a copy costs while a cell runs is
+the launcher's matter, which knows it by its name.
 """
 
 import _signal
@@ -30,16 +31,9 @@ import posix
 select = core.standard("select")
 NAME = b"sandcell-copy"
 SHARE = 0.03
-# What may be spent before there was time to earn it, in seconds. It is paid back: nothing is earned until then.
-ADVANCE = 0.05
 PAGE = posix.sysconf("SC_PAGESIZE")
-# Cells that come faster than this come from a loop, in seconds. So many of one have a copy each.
+# Cells that come faster than this come from a loop, in seconds.
 PAUSE = 0.003
-LOOP = 4
-# A page that is written after a copy was made is copied then. This is what that costs, in seconds.
-PAGE_COST = 0.5e-6
-# What a copy of nothing costs, in seconds; the rest grows with the session.
-FIXED_COST = 0.001
 CALL = _signal.SIGCONT
 # The cell that is rehearsed, as a frame, and the name of its text.
 REHEARSED = b'{"type":"run","nonce":"sandcell-0","cell":1,"code":"x = 1\\nx","stdin":null}'
@@ -48,8 +42,11 @@ REHEARSAL = "<sandcell rehearsal>"
 # How often a copy looks whether the process that it was made of is still there, in seconds.
 LOOK = 10
 SIGNALS = _signal.valid_signals()
-# Of the system: a process' clock of its processor time, and waiting also for children that nobody is told of.
-PROCESS_CLOCK = 2
+# Functions, lines and operators that a harmless cell may have. Others make large values of small ones.
+ast = core._ast
+TOOLS = {"print": print, "str": str, "repr": repr, "len": len, "abs": abs}
+LINES, SUMS = (ast.Assign, ast.AugAssign, ast.Expr), (ast.Add, ast.Sub, ast.Div, ast.FloorDiv)
+# Of the system: waiting also for children that nobody is told of.
 WAIT_ALL = 0x40000000
 
 session = core.session
@@ -57,24 +54,10 @@ POLL = core.POLL = select.poll()
 POLL.register(core.CONTROL_IN, select.POLLIN)
 
 
-class loop:
-    """Cells that come right after one another."""
+class pace:
+    """When the next copy after a harmless cell can be afforded."""
 
-    ended = 0.0  # when the last one did
-    cells = 0
-
-
-class purse:
-    """What copies have cost, and what they may."""
-
-    earned = ADVANCE
-    since = time.monotonic() + ADVANCE / SHARE
-    # The last copy: its cost in seconds and the session's pages and page faults when it was made.
-    cost = 0.0015
-    # What the next one is thought to cost.
-    expected = 0.0015
-    pages = 4096
-    faults = None
+    next = 0.0
 
 
 class copy:
@@ -82,6 +65,7 @@ class copy:
 
     pid = 0
     started = b""
+    cell = 0
     # Why there is none, as far as the host knows.
     why = None
     # With so many threads at once some are not the program's own to end: a fork showed it.
@@ -92,68 +76,103 @@ class copy:
 
 
 def tend():
-    """Makes a copy as soon as it may be made. Returns whether a frame has come before."""
+    """Makes a copy in the pause after a cell. Returns whether a frame has come before."""
     try:
         if core.inbox.buffer:
             return True
-        if _thread._count():
-            session.copy_owed = False
-            drop("threads")
-            return False
-        # The host may wait for this very processor to pass the answer on.
-        posix.sched_yield()
-        # Whoever sends cells one right after the other is not held up by more than the first copies.
-        now = time.monotonic()
-        loop.cells = loop.cells + 1 if now - loop.ended < 2 * PAUSE else 0
-        loop.ended = now
-        held_up = loop.cells > LOOP or purse.earned < ADVANCE / 2
-        if POLL.poll(max(PAUSE * 1000 if held_up else 0, session.copy_after)):
+        wait = max(PAUSE, session.copy_after / 1000)
+        if is_harmless(session.inputs[-1]):
+            # Others like it come without a copy.
+            wait = max(wait, pace.next - time.monotonic())
+        if POLL.poll(wait * 1000):
             return True
-        wait = due()
-        why = obstacle()
-        while why is None and wait > 0:
-            if POLL.poll(wait * 1000):
-                return True
-            wait = due()
-        session.copy_owed = False
-        if why is None:
-            make()
-        else:
-            drop(why)
+        began = time.process_time()
+        if keep():
+            pace.next = 0.0
+            return False
+        if copy.pid and not POLL.poll(0):
+            rehearse()
+        # What the process in the middle takes to end, and the copy to begin, is about as much again.
+        pace.next = time.monotonic() + 2 * (time.process_time() - began) / SHARE
+    except Exception:
+        return True  # of what the program has replaced; the copy is made before the next cell, or never
+    return False
+
+
+def before(header):
+    """Makes the copy that is owed, before a cell that could end the interpreter. Returns whether this process is that copy,
+    and has become the session: the cell is not its own."""
+    try:
+        return not is_harmless(header["code"]) and keep()
     except Exception:
         session.copy_owed = False
     return False
 
 
-def due():
-    """In how many seconds the next copy can be afforded."""
-    now = time.monotonic()
-    if now > purse.since:
-        purse.earned += (now - purse.since) * SHARE
-        purse.since = now
-    short = purse.expected * 0.7 - purse.earned
-    if short > 0:
-        # Not worth a look at how much memory there is by now.
-        return PAUSE + short / SHARE
-    pages, _ = memory()
-    if purse.faults is not None:
-        # Pages that were shared until the cells since then wrote to them.
-        written = min(faults() - purse.faults, purse.pages)
-        purse.faults = None
-        purse.earned -= written * PAGE_COST
-    expected = FIXED_COST + max(0.0, purse.cost - FIXED_COST) * pages / purse.pages
-    purse.expected = expected
-    purse.earned = min(purse.earned, max(ADVANCE, expected))
-    if purse.earned >= expected:
-        return 0
-    return PAUSE + (expected - purse.earned) / SHARE
+def keep():
+    """Makes a copy, or says why there is none. Returns whether this process is the copy."""
+    session.copy_owed = False
+    why = obstacle()
+    if why is None:
+        return make()
+    drop(why)
+    return False
+
+
+def is_harmless(text):
+    """Whether a cell only reckons with a few numbers and texts. It runs no code but ours, so it needs no copy."""
+    if len(text) > 200 or session.reloads or session.formatted or session.loop is not None or is_watched():
+        return False
+    if core.shows_more() or not is_plain(session.outputs.get(session.cell + 1 - core.KEPT)):
+        return False
+    try:
+        body = compile(text, "<sandcell>", "exec", core.ONLY_AST | session.future, True).body
+    except Exception:
+        return False  # it is no Python, or the program watches what is compiled
+    return all([type(line) in LINES and is_plain_line(line) for line in body])
+
+
+def is_plain_line(line):
+    """Whether an assignment to names, or an expression, has to do with plain values only: those that go, too."""
+    targets = getattr(line, "targets", None) or [target for target in [getattr(line, "target", None)] if target]
+    return is_reckoned(line.value) and all([type(target) is ast.Name and is_plain(value_of(target)) for target in targets])
+
+
+def is_reckoned(node):
+    kind = type(node)
+    if kind is ast.BinOp:
+        return type(node.op) in SUMS and is_reckoned(node.left) and is_reckoned(node.right)
+    if kind is ast.Compare:
+        return all(map(is_reckoned, [node.left, *node.comparators]))
+    if kind is ast.UnaryOp:
+        return is_reckoned(node.operand)
+    if kind is ast.Call:
+        return is_tool(node.func) and not node.keywords and all(map(is_reckoned, node.args))
+    return kind is ast.Constant and is_plain(node.value) or kind is ast.Name and is_plain(value_of(node))
+
+
+def is_tool(node):
+    """Whether it is one of Python's own functions that make nothing large and call nothing of the program's."""
+    name = getattr(node, "id", None)
+    return name in TOOLS and name not in core.NAMES and vars(core.builtins)[name] is TOOLS[name]
+
+
+def value_of(name):
+    return core.NAMES.get(name.id)
+
+
+def is_plain(value):
+    kind = type(value)
+    if kind is str:
+        return len(value) < 10000
+    return value is None or kind in (float, bool) or kind is int and value.bit_length() < 10000
 
 
 def obstacle():
     """Why no copy can be made now, or None."""
     if _thread._count() or tasks() >= copy.threads:
         return "threads"
-    if memory()[1] * PAGE > session.copy_below:
+    if memory() * PAGE > session.copy_below:
         return "memory"
     if not has_machine_code() and _signal.getsignal(_signal.SIGCHLD) not in (_signal.SIG_DFL, _signal.SIG_IGN):
         # It would be called for the process in the middle.
@@ -162,13 +181,9 @@ def obstacle():
 
 
 def memory():
-    """Resident pages: all, and those of no file."""
+    """Memory that belongs to no file, in pages."""
     fields = read_file("/proc/self/statm").split()
-    return int(fields[1]), int(fields[1]) - int(fields[2])
-
-
-def faults():
-    return int(read_file("/proc/self/stat").rpartition(b")")[2].split()[7])
+    return int(fields[1]) - int(fields[2])
 
 
 def tasks():
@@ -222,27 +237,25 @@ class notes:
 
 
 def make():
-    """Makes a copy in place of the one before. In the copy this returns when it has become the session."""
+    """Makes a copy in place of the one before. Returns whether this process is the copy: when it has become the session."""
     if notes.fd is None:
         note_faults()
-    began = time.process_time()
-    purse.pages, purse.faults = memory()[0], None
     old = copy.pid, copy.started
     origin, name = core.PID, read_file("/proc/self/comm")
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
-    pid, elsewhere = -1, 0
+    pid = -1
     try:
         # A handler of the program's that has waited may raise here.
         _signal.pthread_sigmask(_signal.SIG_BLOCK, SIGNALS)
         session.copying = True
-        pid, elsewhere = by_machine_code() if has_machine_code() else by_forks()
+        pid = by_machine_code() if has_machine_code() else by_forks()
         if not pid:
             freeze(origin)
             become(name.strip(), mask)
-            return
+            return True
         if pid > 0:
             # Before handlers of the program's run again, which may raise.
-            copy.pid, copy.started = pid, start_of(pid)
+            copy.pid, copy.started, copy.cell = pid, start_of(pid), session.cell
             end(*old)
     except BaseException:
         if core.getpid() != origin:
@@ -252,29 +265,26 @@ def make():
         if pid:
             session.copying = False
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
-    try:
-        if pid > 0:
-            announce()
-        elif not copy.pid:
-            drop("processes")
-    finally:
-        # What the process in the middle takes to end, and the copy to begin, is about as much as it took to fork.
-        purse.cost = time.process_time() - began + 2 * elsewhere
-        purse.earned -= purse.cost
-        purse.faults = faults()
-
-
-def announce():
-    """Says that there is a copy, unless it shows that there should be none."""
-    if tasks() > 1:
+    if pid > 0 and tasks() > 1:
         # Not those that end before a fork and begin again after it, as those of OpenBLAS do.
         copy.threads = tasks()
         drop("threads")
-        return
-    copy.why = None
-    core.send({"type": "copy", "pid": copy.pid, "cell": session.cell})
-    if not POLL.poll(0):
-        rehearse()
+    elif pid > 0:
+        tell(None)
+    elif copy.pid:
+        tell("processes")  # the one before is better than none
+    else:
+        drop("processes")
+    return False
+
+
+def tell(why):
+    """Says which copy there is, and why none or no newer one."""
+    copy.why = why
+    header = {"type": "copy", "pid": copy.pid, "cell": copy.cell}
+    if why:
+        header["why"] = why
+    core.send(header)
 
 
 def has_machine_code():
@@ -284,26 +294,18 @@ def has_machine_code():
 
 
 def by_machine_code():
-    """Makes the copy and the process in the middle, where only the copy costs a fork. Returns its id (0 in the copy, negative if there
-    is none), and what that cost in seconds."""
+    """Makes the copy and the process in the middle, where only the copy costs a fork. Returns its id: 0 in the copy, negative if
+    there is none."""
     pid, middle = core.PARTS["parent"].set_aside()
-    if middle <= 0:
-        return pid, 0
-    elsewhere = FIXED_COST
-    try:
-        # The clock of a process that has ended stands, until it was waited for.
-        elsewhere = time.clock_gettime((~middle << 3) | PROCESS_CLOCK)
-    except Exception:
-        pass  # a clock of the program's own
-    finally:
+    if middle > 0:
         core.waitpid(middle, WAIT_ALL)
-    return pid, elsewhere
+    return pid
 
 
 def by_forks():
     """The same by the interpreter's own means."""
     source, sink = core.pipe()
-    pid, middle, elsewhere = -1, -1, 0
+    pid, middle = -1, -1
     try:
         try:
             middle = core.fork()
@@ -314,8 +316,7 @@ def by_forks():
         core.close(sink)
         sink = -1
         if middle > 0:
-            word = core.read(source, 8)
-            pid, elsewhere = int.from_bytes(word[:4], "little") or -1, int.from_bytes(word[4:], "little") / 1e6
+            pid = int.from_bytes(core.read(source, 4), "little") or -1
             try:
                 core.waitpid(middle, 0)
             except ChildProcessError:
@@ -324,7 +325,7 @@ def by_forks():
         for fd in (source, sink):
             if fd >= 0:
                 core.close(fd)
-    return pid, elsewhere
+    return pid
 
 
 def rehearse():
@@ -386,11 +387,11 @@ def swallow(_fd, data):
 
 def drop(why):
     """Does without a copy, and says why if that is news."""
+    news = copy.pid or copy.why != why
     end(copy.pid, copy.started)
     copy.pid = 0
-    if copy.why != why:
-        copy.why = why
-        core.send({"type": "copy", "pid": 0, "cell": session.cell, "why": why})
+    if news:
+        tell(why)
 
 
 def end(pid, started):
@@ -416,10 +417,9 @@ def in_the_middle(sink):
         core.setpgid(0, 0)
         pid = core.fork()
         if pid:
-            micros = min(int(time.process_time() * 1e6), (1 << 32) - 1)
-            core.write(sink, pid.to_bytes(4, "little") + micros.to_bytes(4, "little"))
+            core.write(sink, pid.to_bytes(4, "little"))
             core._exit(0)
-        return 0, 0
+        return 0
     except BaseException:
         core._exit(70)
 
@@ -478,7 +478,6 @@ def become(name, mask):
     if null > 2:
         core.close(null)
     copy.pid, copy.why = 0, None
-    purse.faults = None
     things = core.standard("gc").get_objects()
     for action in (close_files, end_children, end_loops):
         try:
@@ -554,6 +553,10 @@ def end_children(things):
     tracker = sys.modules.get("multiprocessing.resource_tracker")
     if tracker:
         tracker._resource_tracker._fd = tracker._resource_tracker._pid = None
+    server = sys.modules.get("multiprocessing.forkserver")
+    if server:
+        server = server._forkserver
+        server._forkserver_pid = server._forkserver_address = server._forkserver_alive_fd = None
 
 
 def end_loops(things):

@@ -67,6 +67,7 @@ class Session:
     copying = False  # a fork is under way, or this process is one, that nobody's fork handlers may see
     copy_below = 0  # the memory up to which the session keeps a copy of itself; 0 for none
     copy_after = 0  # for how many milliseconds others want the processors more
+    answers = True  # the host says when it has a display
     whole = False  # nothing that a cell can break is broken, since the last one
     copy_owed = False  # a cell has run since the last copy
     future = 0  # `from __future__` flags of earlier cells
@@ -415,14 +416,13 @@ def set_up_imports():
     for name, action in (
         ("linecache", "linecache"), ("inspect", "inspect"), ("warnings", "warnings"), ("pandas", "pandas"), ("matplotlib", "matplotlib"),
         ("plotly.basedatatypes", "plotly"), ("IPython.core.display_functions", "ipython"), ("asyncio", "asyncio"),
-        ("multiprocessing.context", "multiprocessing"), ("subprocess", "subprocess"), ("tqdm.std", "tqdm"),
+        ("multiprocessing.context", "multiprocessing"), ("multiprocessing.spawn", "spawn"), ("numba.core.caching", "numba"), ("rich.console", "rich"), ("subprocess", "subprocess"), ("tqdm.std", "tqdm"),
         ("PIL.ImageShow", "pillow"), ("ctypes", "ctypes"),
     ):
         when_imported(name, lambda module, action=action: getattr(part("imports"), "on_" + action)(module))
 
 
 SOURCES = {}
-CLASS_CELLS = {}
 
 
 def remember(name, text):
@@ -488,16 +488,18 @@ def plain(text, name):
     return None
 
 
+def shows_more():
+    """Whether more values of a cell are shown than the last one, or none."""
+    return "shell" in PARTS and PARTS["shell"].SHELL.ast_node_interactivity != "last_expr"
+
+
 def prepare(text, name):
     """Compiles a cell: (code of the statements or None, code of the last expression or None)."""
-    own_way = "shell" in PARTS and PARTS["shell"].SHELL.ast_node_interactivity != "last_expr"
+    own_way = shows_more()
     ready = None if own_way else plain(text, name)
     if ready is not None:
         return ready
     tree = parse(text, name)
-    for node in tree.body:
-        if type(node) is _ast.ClassDef:
-            CLASS_CELLS[node.name] = name
     last, shows = None, True
     if own_way:
         tree, shows = part("shell").interactive(tree)
@@ -686,6 +688,8 @@ def show(blobs):
     session.shown += 1
     flush_streams()
     send({"type": "display", "nonce": session.nonce}, blobs)
+    if _thread.get_ident() == MAIN_THREAD:
+        part("imports").await_shown()
 
 
 def display(*values, raw=False, **_options):
@@ -913,7 +917,10 @@ def serve():
     while True:
         while session.copy_owed and not part("copies").tend():
             pass
-        answer(inbox.next())
+        header = inbox.next()
+        if session.copy_owed and header.get("type") == "run" and part("copies").before(header):
+            continue
+        answer(header)
 
 
 def answer(header):

@@ -7,6 +7,7 @@ import sys
 # In bytes: what is set aside while a cell runs. Loading a part of the driver and telling of an error takes some two MiB.
 RESERVE = 4 << 20
 PRIVATE = 0x22  # and of no file
+SHOWN_WAIT = 1000  # for the host's word that it has a display, in milliseconds
 LINE_BUFFERED = 1  # `_IOLBF`
 
 
@@ -317,6 +318,33 @@ def renumber():
         threading.main_thread()._set_native_id()
 
 
+def await_shown():
+    """Waits until the host has a display: what is printed next would overtake it. An interrupt ends the waiting."""
+    session = core.session
+    armed, session.armed = session.armed, False  # not out of the middle of reading, which would lose a frame
+    poll = core.POLL
+    try:
+        if poll is None:
+            select = core.standard("select")
+            poll = select.poll()
+            poll.register(core.CONTROL_IN, select.POLLIN)
+        while session.answers:
+            frame = core.inbox.ready()
+            if frame is not None:
+                if frame.get("type") == "shown" and frame["nonce"] == session.nonce and frame["count"] >= session.shown:
+                    break
+            elif poll.poll(SHOWN_WAIT):
+                core.inbox.read()
+            else:
+                session.answers = session.pending
+                break
+    finally:
+        session.armed = armed
+    if armed and session.pending:
+        session.pending = False
+        raise KeyboardInterrupt
+
+
 def leave_folder():
     posix.chdir(core.HOME if posix.access(core.HOME, 0) else "/")
     print("sandcell: the working folder was deleted; it is now " + posix.getcwd(), file=sys.stderr)
@@ -346,17 +374,57 @@ def on_linecache(linecache, names=None):
 
 
 def on_inspect(inspect):
-    """getsource of classes made in cells: their module has no file, but the cell that made them is known."""
+    """getsource of classes made in cells: their module has no file, but the cell that made them can be found."""
     original = inspect.getfile
 
     def getfile(thing):
         if isinstance(thing, type) and getattr(thing, "__module__", None) == "__main__":
-            cell = core.CLASS_CELLS.get(thing.__qualname__.partition(".")[0])
+            cell = cell_of(thing)
             if cell is not None:
                 return cell
         return original(thing)
 
     inspect.getfile = getfile
+
+
+def cell_of(kind):
+    """The cell that a class was made in: that of its methods, else the last one with a class of its name."""
+    head = core.standard("re").compile(r"\bclass\s+%s\b" % kind.__name__)
+    methods = [getattr(getattr(part, "fget", None) or part, "__code__", None) for part in vars(kind).values()]
+    cells = [code.co_filename for code in methods if code is not None]
+    for cell in [*cells, *reversed(core.SOURCES)]:
+        if head.search(core.SOURCES.get(cell, "")):
+            return cell
+    return None
+
+
+def on_spawn(spawn):
+    """Workers that begin as fresh interpreters find the functions of cells."""
+    core.part("workers").on_spawn(spawn)
+
+
+def on_numba(caching):
+    """`cache=True`: a cell's functions are known by their text, as those of a notebook's are."""
+    import os
+
+    class CellCacheLocator(getattr(caching, "IPythonCacheLocator", None) or caching._IPythonCacheLocator):
+        @classmethod
+        def from_function(cls, function, file):
+            if not file.startswith("<cell "):
+                return None
+            found = cls(function, file)
+            found.ensure_cache_path()
+            return found
+
+        def get_cache_path(self):
+            return os.path.expanduser("~/.cache/numba")
+
+    caching.CacheImpl._locator_classes = [CellCacheLocator, *caching.CacheImpl._locator_classes]
+
+
+def on_rich(console):
+    """It would show pages and widgets, again with each step of a bar. Its text says the same once."""
+    console._is_jupyter = lambda: False
 
 
 def on_warnings(warnings):

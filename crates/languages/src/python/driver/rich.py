@@ -5,6 +5,7 @@ Every method of a value is user code: each runs in its own `try`, and what comes
 
 import sys
 
+# Of pictures and pages; animations are such pages.
 PICTURE_LIMIT = 4 << 20
 OTHER_LIMIT = 1 << 20
 TOTAL_LIMIT = 7 << 20
@@ -105,8 +106,7 @@ def bundle_of_raw(data):
     """The same of a ready mapping from MIME type to str, bytes or JSON."""
     found = dict(data)
     if not isinstance(found.get("text/plain"), str):
-        texts = [found[mime] for mime in ("text/markdown", "text/latex", "text/html") if isinstance(found.get(mime), str)]
-        found["text/plain"] = texts[0] if texts else "<%s>" % ", ".join([str(mime) for mime in found])
+        found["text/plain"] = attempt(lambda: readable(found)) or "<%s>" % ", ".join([str(mime) for mime in found])
     return checked(found)
 
 
@@ -170,6 +170,8 @@ def checked(found):
     """Bytes within the limits; what had to go is said in the text."""
     notes, ready = [], []
     total = 0
+    if attempt(lambda: is_address(found["text/plain"])):
+        found["text/plain"] = attempt(lambda: readable(found)) or found["text/plain"]
     attempt(lambda: describe_markup(found))
     for mime, data in found.items():
         if mime == "text/plain" or data is None or not good_mime(mime):
@@ -177,7 +179,7 @@ def checked(found):
         data = attempt(lambda: as_bytes(mime, data))
         if data is None:
             continue
-        limit = PICTURE_LIMIT if mime.startswith("image/") else OTHER_LIMIT
+        limit = PICTURE_LIMIT if mime.startswith(("image/", "text/html")) else OTHER_LIMIT
         if len(data) > limit or total + len(data) > TOTAL_LIMIT:
             notes.append("(%s of %d bytes left out: too large)" % (mime, len(data)))
             continue
@@ -187,6 +189,30 @@ def checked(found):
     for note in notes[:5]:
         text += b"\n" + note.encode("ascii")
     return [("text/plain", text), *ready[:15]]
+
+
+def is_address(text):
+    """Whether a text is what Python says of objects that say nothing of themselves, or IPython of its own."""
+    words = text[1:-1].split(" ") if text[:1] == "<" and text[-1:] == ">" else []
+    return words[1:] == ["object"] or words[1:-1] in (["at"], ["object", "at"]) and words[-1][:2] == "0x"
+
+
+def readable(found):
+    """What stands for an object that has no text of its own: its most readable form, or None."""
+    for mime in ("text/markdown", "text/latex", *[mime for mime in found if is_json(mime)], "text/html"):
+        data = found.get(mime)
+        if is_json(mime) and data is not None:
+            text = data if isinstance(data, str) else as_bytes(mime, data).decode("utf-8", "replace")
+            if len(text) <= MARKUP_SHOWN:
+                return text
+            return "<JSON, %d characters> %s ..." % (len(text), text[:WORDS_SHOWN])
+        if isinstance(data, str):
+            return data
+    return None
+
+
+def is_json(mime):
+    return type(mime) is str and (mime == JSON or mime.endswith("+json")) and "vnd." not in mime
 
 
 def is_page(text):

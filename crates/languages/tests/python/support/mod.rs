@@ -336,10 +336,12 @@ async fn tell(to: &mpsc::Sender<ProcessEvent>, channel: Channel, bytes: Vec<u8>)
 pub(crate) struct Ran {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
+    /// What was written between this cell and the one before, to both streams.
+    pub(crate) background: String,
     pub(crate) displays: Vec<MimeBundle>,
     pub(crate) result: Option<MimeBundle>,
     pub(crate) status: Result<CellStatus, SessionError>,
-    /// The order: `o`ut, `e`rr, `d`isplay, `r`esult, runs folded.
+    /// The order: `b`ackground, `o`ut, `e`rr, `d`isplay, `r`esult, runs folded.
     pub(crate) order: String,
 }
 
@@ -418,7 +420,10 @@ impl Python {
                 control: true,
             },
             boot: Bytes::from_static(b"boot"),
-            copies: with_copies(),
+            copies: match with_copies() {
+                true => sandcell_languages::control::Snapshots::Kept,
+                false => sandcell_languages::control::Snapshots::TurnedOff,
+            },
             code: sandcell_languages::control::CodeIn::Header,
             features: sandcell_sandbox::SessionFeatures {
                 result_value: true,
@@ -473,7 +478,7 @@ impl Python {
             packages: false,
         };
         let collect = async {
-            let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+            let (mut stdout, mut stderr, mut background) = (Vec::new(), Vec::new(), Vec::new());
             let (mut displays, mut result, mut order) = (Vec::new(), None, String::new());
             let mut first = Some(on_first_output);
             while let Some(event) = events.recv().await {
@@ -493,6 +498,10 @@ impl Python {
                             }
                         }
                     }
+                    SessionEvent::Background { bytes, .. } => {
+                        background.extend_from_slice(&bytes);
+                        'b'
+                    }
                     SessionEvent::Begun => continue,
                     SessionEvent::Display(bundle) => {
                         displays.push(bundle);
@@ -508,7 +517,7 @@ impl Python {
                     order.push(mark);
                 }
             }
-            (stdout, stderr, displays, result, order)
+            (stdout, stderr, background, displays, result, order)
         };
         let session = &mut self.session;
         let execute = async move {
@@ -517,13 +526,14 @@ impl Python {
             outcome
         };
         let both = async { tokio::join!(execute, collect) };
-        let (outcome, (stdout, stderr, displays, result, order)) =
+        let (outcome, (stdout, stderr, background, displays, result, order)) =
             tokio::time::timeout(std::time::Duration::from_secs(120), both)
                 .await
                 .unwrap_or_else(|_| panic!("this cell did not end: {code}"));
         Ran {
             stdout: String::from_utf8_lossy(&stdout).into_owned(),
             stderr: String::from_utf8_lossy(&stderr).into_owned(),
+            background: String::from_utf8_lossy(&background).into_owned(),
             displays,
             result,
             status: outcome.map(|outcome| outcome.status),
