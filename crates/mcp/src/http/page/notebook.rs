@@ -118,7 +118,7 @@ fn from_memory(record: HistoryRecord, view: ExecutionView, code: String) -> Kept
         stdout: view.stdout.text,
         stderr: view.stderr.text,
         result: view.result,
-        traceback: view.error,
+        traceback: view.error.map(|error| error.traceback),
         cause: view.cause.map(|cause| cause.code.to_string()),
         exit_code: view.exit_code,
         cpu_ms: u64::try_from(view.cpu.as_millis()).unwrap_or(u64::MAX),
