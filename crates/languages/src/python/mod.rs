@@ -10,6 +10,7 @@ mod locate;
 mod parents;
 mod probe;
 mod remember;
+mod shown;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,7 +26,7 @@ use sandcell_sandbox::{
 use crate::control::{CodeIn, DriverSession, Start};
 use crate::own_path;
 
-pub use analysis::analyse;
+pub use analysis::{analyse, distribution};
 pub use driver::{DriverFile, driver_sources};
 pub use locate::{LocateError, locate, locate_remembered};
 pub use probe::PythonRuntime;
@@ -195,9 +196,11 @@ impl Language for PythonLanguage {
         argv.extend(["-u", "-B", "-X", "utf8", path.as_str()].map(str::to_owned));
         argv.extend_from_slice(args);
         let mut env = env.clone();
-        env.insert("PYTHONPATH".to_owned(), layer_places().join(":"));
+        let places = layer_places();
+        let first = std::iter::once(shown::FOLDER).chain(places.iter().map(String::as_str));
+        env.insert("PYTHONPATH".to_owned(), first.collect::<Vec<_>>().join(":"));
         Ok(Program {
-            files: vec![(path, Bytes::copy_from_slice(code.as_bytes()))],
+            files: vec![(path, Bytes::copy_from_slice(code.as_bytes())), shown::module()?],
             compile: None,
             run: Command {
                 argv,
@@ -206,6 +209,7 @@ impl Language for PythonLanguage {
                 stdin: StdinMode::Null,
                 control: false,
             },
+            pictures: Some(own_path(shown::PICTURES)?),
         })
     }
 
