@@ -9,6 +9,7 @@ use sandcell_sandbox::{
     ByteSize, Code, Consent, Cpus, Finding, Isolation, LayerReport, LeftOut, Limits, SandboxPath, Usage, Variable,
 };
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use crate::{AbsentBackend, Expiry, KeptPicture, MemoryGrowth, MemoryUse, PassedOver, Quota, Watch};
 
@@ -354,6 +355,8 @@ pub struct ProgramRequest {
     pub image: Option<String>,
     /// What the user said to what of it the operator leaves to the user.
     pub consent: Consent,
+    /// Receives each step of the installation of its packages, and an empty text when they are there.
+    pub progress: watch::Sender<String>,
 }
 
 /// Whether something stands in its caller's view of the history. The operator's rows have it in any case.

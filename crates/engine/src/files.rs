@@ -1,11 +1,14 @@
 //! Files of a caller's sandbox, and those that a run hands back.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use sandcell_sandbox::{Code, Failure, FileChunk, FileError, Files, Listing, Sandbox, SandboxPath, WriteMode};
+use sandcell_sandbox::{
+    Code, Failure, FileChunk, FileError, Files, Listing, MimeBundle, Sandbox, SandboxPath, SessionEvent, WriteMode,
+};
 use tokio::time::timeout;
 
 use crate::core::Core;
@@ -17,6 +20,8 @@ use crate::{EngineConfig, FileAnswer, Principal};
 
 /// How long one file call may take.
 pub(crate) const FILES: Duration = Duration::from_secs(30);
+/// The most pictures that are taken from one program.
+const PICTURES: usize = 16;
 /// The most entries that one listing has.
 const MOST_ENTRIES: usize = 10_000;
 
@@ -152,6 +157,50 @@ pub(crate) async fn read_wanted(
             Err(reason) => execution.miss_file(reason),
         }
     }
+}
+
+/// Takes the pictures that a program has left in this folder, at most [`PICTURES`] of them. What is no picture is left
+/// out: the folder is the program's to write to.
+pub(crate) async fn read_pictures(
+    config: &EngineConfig,
+    record: &Record,
+    sandbox: &dyn Sandbox,
+    execution: &Execution,
+    folder: &SandboxPath,
+) {
+    let reading = async {
+        // Without the folder no picture was shown.
+        let Ok(listing) = sandbox.files().list(folder, false, PICTURES).await else {
+            return;
+        };
+        let mut room = MAX_OUTPUT_BYTES;
+        for entry in listing.entries {
+            let Ok(path) = SandboxPath::parse(&format!("{folder}/{}", entry.name)) else {
+                continue;
+            };
+            let Ok(bytes) = read_one(config, sandbox, &path, room).await else {
+                continue;
+            };
+            room = room.saturating_sub(bytes_of(bytes.len()));
+            if let Some(mime) = picture_type(&bytes) {
+                let bundle = MimeBundle(BTreeMap::from([(mime.to_owned(), bytes)]));
+                execution.take(SessionEvent::Display(bundle));
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        _gone = record.closing() => {}
+        _late = timeout(FILES, reading) => {}
+    }
+}
+
+/// The type of a picture, by its first bytes.
+fn picture_type(bytes: &[u8]) -> Option<&'static str> {
+    if bytes.starts_with(b"\x89PNG\r\n\x1a\n") {
+        return Some("image/png");
+    }
+    bytes.starts_with(b"\xff\xd8\xff").then_some("image/jpeg")
 }
 
 async fn read_one(

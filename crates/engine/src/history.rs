@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::clock::{rfc3339, rfc3339_millis};
 use crate::output::preview;
+use crate::policy::bytes_of;
 use crate::{ExecutionId, HistoryRecord, HistoryView, Principal, SandboxId, Status};
 
 /// Packages that a view names.
@@ -196,7 +197,10 @@ impl History {
             Some(id) => row.record.sandbox_id.as_ref().is_some_and(|own| own.as_str() == id),
         };
         HistoryView {
-            total: book.total,
+            total: match sandbox {
+                None => book.total,
+                Some(_) => bytes_of(book.rows.iter().filter(|row| row.shown).filter(of).count()),
+            },
             session_start: rfc3339(book.began),
             installed_packages: book.installed.clone(),
             records: book
@@ -300,11 +304,15 @@ mod tests {
     use super::*;
 
     fn add(history: &mut History, who: &str, code: &str) {
+        add_in(history, who, code, None);
+    }
+
+    fn add_in(history: &mut History, who: &str, code: &str, sandbox: Option<&SandboxId>) {
         history.add(
             &Principal::new(who),
             &Entry {
                 execution: ExecutionId::random().unwrap(),
-                sandbox: None,
+                sandbox: sandbox.cloned(),
                 language: "python",
                 status: Status::Ok,
                 started: SystemTime::now(),
@@ -324,6 +332,21 @@ mod tests {
 
     fn history(rows: usize) -> History {
         History::new(rows, Duration::from_secs(3600))
+    }
+
+    #[test]
+    fn the_total_of_a_sandbox_counts_its_own_executions() {
+        let mut history = history(100);
+        let id = SandboxId::random().unwrap();
+        add(&mut history, "a", "elsewhere");
+        for _ in 0..3 {
+            add_in(&mut history, "a", "here", Some(&id));
+        }
+        let view = history.view(&Principal::new("a"), 2, Some(id.as_str()));
+        assert_eq!((view.total, view.records.len()), (3, 2));
+        assert_eq!(history.view(&Principal::new("a"), 2, None).total, 4);
+        history.reset(&Principal::new("a"));
+        assert_eq!(history.view(&Principal::new("a"), 2, Some(id.as_str())).total, 0);
     }
 
     #[test]

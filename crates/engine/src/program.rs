@@ -19,7 +19,7 @@ use tracing::Instrument as _;
 use crate::cells::{Once, Ran, arrive, end_of_sandbox, never_ran, put_files, until_stopped};
 use crate::core::{Core, Finisher};
 use crate::executions::Execution;
-use crate::files::read_wanted;
+use crate::files::{read_pictures, read_wanted};
 use crate::ladder::{Ladder, Step, Stop};
 use crate::meter::{Cost, Meter};
 use crate::network::Reached;
@@ -120,6 +120,7 @@ impl Core {
                 outputs: req.outputs,
             },
             timeout,
+            progress: req.progress,
             streams: Some((stdin, output)),
         })
     }
@@ -135,6 +136,7 @@ struct ProgramJob {
     args: Vec<String>,
     once: Once,
     timeout: Duration,
+    progress: watch::Sender<String>,
     streams: Option<(mpsc::Receiver<Bytes>, mpsc::Sender<SessionEvent>)>,
 }
 
@@ -172,23 +174,24 @@ impl ProgramJob {
             .await
             .map_err(Ok)?
             .map_err(Err)?;
-        let progress = watch::Sender::new(String::new());
         let provide = self.core.provide(
             &record,
             sandbox.as_ref(),
             &self.language.info().name,
             (&self.once.packages, &self.once.consent),
             INSTALL,
-            &progress,
+            &self.progress,
         );
-        until_stopped(&execution, &record, None, provide)
-            .await
-            .map_err(Ok)?
-            .map_err(Err)?;
+        let provided = until_stopped(&execution, &record, None, provide).await;
+        if !self.once.packages.is_empty() {
+            self.progress.send_replace(String::new());
+        }
+        provided.map_err(Ok)?.map_err(Err)?;
         if let Some(verdict) = self.compile(&program, &sandbox).await? {
             return Ok((verdict, Cost::default()));
         }
         let deadline = Instant::now() + self.timeout;
+        let pictures = program.pictures;
         let mut command = program.run;
         command.stdin = StdinMode::Piped;
         let spawned = until_stopped(
@@ -224,6 +227,9 @@ impl ProgramJob {
             &self.once.outputs,
         )
         .await;
+        if let Some(folder) = pictures {
+            read_pictures(&self.core.config(), &record, sandbox.as_ref(), &execution, &folder).await;
+        }
         Ok((verdict, cost))
     }
 

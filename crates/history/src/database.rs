@@ -479,6 +479,19 @@ impl Database {
         self.told(ask())
     }
 
+    /// The ids that begin with this text, at most so many.
+    ///
+    /// # Errors
+    /// [`HistoryError`].
+    pub fn ids_beginning(&self, text: &str, most: u32) -> Result<Vec<String>, HistoryError> {
+        let ask = || {
+            let sql = "SELECT id FROM executions WHERE substr(id, 1, length(?1)) = ?1 ORDER BY seq DESC LIMIT ?2";
+            let mut rows = self.connection.prepare(sql)?;
+            rows.query_map(params![text, most], |row| row.get(0))?.collect()
+        };
+        self.told(ask())
+    }
+
     /// The pictures of an execution, in order. A file of the first form, which nobody has written to since, has none.
     fn pictures(&self, id: &str) -> rusqlite::Result<Vec<KeptPicture>> {
         if !self.connection.table_exists(None, "pictures")? {

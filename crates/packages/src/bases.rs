@@ -11,6 +11,7 @@ use crate::desk::{broken, too_long};
 use crate::lock;
 use crate::npm::NpmPackages;
 use crate::service::PythonPackages;
+use crate::spec::{self, Spec};
 use crate::store::{Answer, Base, Part, Store, base_name};
 
 /// The owner of bases.
@@ -130,6 +131,22 @@ impl Bases {
     pub fn list(&self) -> Result<Vec<BaseInfo>, Failure> {
         let bases = self.store()?.bases();
         Ok(bases.into_iter().map(|(name, base)| self.info(&name, base)).collect())
+    }
+
+    /// The first usable base with all of these packages of Python, in versions that fit; none where one is npm's.
+    ///
+    /// # Errors
+    /// There is no data folder, or a name that is no package's.
+    pub fn having(&self, packages: &[String]) -> Result<Option<String>, Failure> {
+        if packages.iter().any(|text| of_registry(text, "npm").is_some()) {
+            return Ok(None);
+        }
+        let specs = spec::parse_all(packages)?;
+        let has_all = |base: &BaseInfo| {
+            let has = |spec: &Spec| base.packages.iter().any(|held| spec.is_satisfied_by(held));
+            base.usable && specs.iter().all(has)
+        };
+        Ok(self.list()?.into_iter().find(has_all).map(|base| base.name))
     }
 
     /// Forgets a base. Its files go when they are in no other base and room is needed; sandboxes that show it keep it.

@@ -75,7 +75,7 @@ pub(crate) fn parse(text: &str) -> Result<Spec, Failure> {
     let parsed = requirement(text).map_err(|reason| {
         let several = text.split_whitespace().nth(1).is_some() && !text.contains(';');
         let remedy = if several {
-            "pass each package as an item of its own: packages=[\"numpy\", \"pandas\"]"
+            "pass each package as an item of its own: \"numpy\", \"pandas\""
         } else {
             "write a name, with versions if needed: numpy, pandas>=2,<3, requests[socks]==2.32.3"
         };

@@ -504,7 +504,7 @@ impl Store {
         Failure::new(
             Code::NotFound,
             format!("there is no base called {name}; {known}"),
-            format!("sandcell base build {name} numpy pandas matplotlib"),
+            format!("sandcell base build {name} numpy pandas matplotlib, or sandcell config unset base"),
         )
     }
 

@@ -46,6 +46,8 @@ pub struct Program {
     pub compile: Option<Compile>,
     /// What runs.
     pub run: Command,
+    /// The folder in which the program leaves each picture that it shows, one file each; none where it shows none.
+    pub pictures: Option<SandboxPath>,
 }
 
 /// The step that makes a program of a source.

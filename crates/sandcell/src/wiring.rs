@@ -15,7 +15,7 @@ mod list;
 #[cfg(all(target_os = "linux", feature = "native"))]
 mod native;
 #[cfg(any(feature = "docker", all(target_os = "linux", feature = "native")))]
-mod network;
+pub(crate) mod network;
 #[cfg(all(target_os = "linux", feature = "native"))]
 pub(crate) mod packages;
 mod select;

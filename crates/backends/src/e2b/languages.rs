@@ -149,6 +149,7 @@ impl Language for Elsewhere {
                 stdin: StdinMode::Null,
                 control: false,
             },
+            pictures: None,
         })
     }
 

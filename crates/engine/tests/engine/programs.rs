@@ -24,6 +24,7 @@ fn program(code: &str) -> ProgramRequest {
         memory: None,
         network: Vec::new(),
         consent: sandcell_sandbox::Consent::NotAsked,
+        progress: tokio::sync::watch::Sender::new(String::new()),
     }
 }
 
@@ -231,4 +232,23 @@ async fn files_go_in_and_outputs_come_back() {
         ..program("print x")
     };
     assert_eq!(run(&bench, req, &[]).await.0.unwrap_err().code, Code::InvalidArgument);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pictures_that_a_program_shows_come_back_and_other_files_do_not() {
+    let bench = Bench::new();
+    let file = |name: &str, bytes: &'static [u8]| (SandboxPath::parse(name).unwrap(), Bytes::from_static(bytes));
+    let req = ProgramRequest {
+        files: vec![
+            file("shown/1.png", b"\x89PNG\r\n\x1a\nrest"),
+            file("shown/2.png", b"#!/bin/sh"),
+            file("shown/3.jpg", b"\xff\xd8\xffrest"),
+        ],
+        ..program("print x")
+    };
+    let (view, _) = run(&bench, req, &[]).await;
+    let shown = view.unwrap().artifacts;
+    let names: Vec<&str> = shown.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(names, ["plot-1.png", "plot-2.jpg"]);
+    assert!(shown.iter().all(|one| one.shown));
 }

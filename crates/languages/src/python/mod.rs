@@ -11,6 +11,7 @@ mod locate;
 mod parents;
 mod probe;
 mod remember;
+mod shown;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,7 +27,7 @@ use sandcell_sandbox::{
 use crate::control::{CodeIn, DriverSession, Snapshots, Start};
 use crate::own_path;
 
-pub use analysis::analyse;
+pub use analysis::{analyse, distribution};
 pub use driver::{DriverFile, driver_sources};
 pub(crate) use layers::layers_file;
 pub use locate::{LocateError, locate, locate_remembered};
@@ -199,16 +200,20 @@ impl Language for PythonLanguage {
         let mut argv = vec![self.runtime.executable.to_string_lossy().into_owned()];
         argv.extend(["-u", "-B", "-X", "utf8", path.as_str()].map(str::to_owned));
         argv.extend_from_slice(args);
+        let mut env = env.clone();
+        let theirs = env.get("PYTHONPATH").map_or(String::new(), |path| format!(":{path}"));
+        env.insert("PYTHONPATH".to_owned(), format!("{}{theirs}", shown::FOLDER));
         Ok(Program {
-            files: vec![(path, Bytes::copy_from_slice(code.as_bytes()))],
+            files: vec![(path, Bytes::copy_from_slice(code.as_bytes())), shown::module()?],
             compile: None,
             run: Command {
                 argv,
-                env: env.clone(),
+                env,
                 cwd: HOME.to_owned(),
                 stdin: StdinMode::Null,
                 control: false,
             },
+            pictures: Some(own_path(shown::PICTURES)?),
         })
     }
 

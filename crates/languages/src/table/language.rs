@@ -203,6 +203,7 @@ impl TableLanguage {
                 timeout: way.compile_timeout(),
             }),
             run,
+            pictures: None,
         })
     }
 

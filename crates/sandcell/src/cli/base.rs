@@ -11,15 +11,16 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use super::bar::Bar;
+use super::config;
 use super::output::{self, Style};
-use crate::config::Settings;
+use crate::config::{Settings, edit};
 use crate::signals;
 use crate::wiring::{self, Launcher};
 
 /// The most that a lock file may have.
 const LOCK_MAX: u64 = 8 << 20;
 
-/// Prepared sets of packages that sandboxes start with (`base = "NAME"` in the settings)
+/// Prepared sets of packages that sandboxes start with (`sandcell config set base NAME`)
 #[derive(Debug, Args)]
 pub(super) struct BaseArgs {
     #[command(subcommand)]
@@ -40,6 +41,10 @@ pub(super) enum BaseCommand {
         /// A list of exact versions with hashes, as `uv pip compile --generate-hashes` writes it, in place of names
         #[arg(short = 'r', value_name = "LOCKFILE", conflicts_with = "packages")]
         lock: Option<PathBuf>,
+
+        /// Also writes `base = "NAME"` into your settings, so that every sandbox starts with it
+        #[arg(long = "use")]
+        use_it: bool,
     },
     /// Lists the bases
     List {
@@ -54,27 +59,48 @@ pub(super) enum BaseCommand {
     },
 }
 
-pub(super) fn run(args: &BaseArgs, settings: Settings, launcher: Option<Launcher>) -> Result<ExitCode, Failure> {
+pub(super) fn run(
+    args: &BaseArgs,
+    settings: Settings,
+    launcher: Option<Launcher>,
+    file: Option<PathBuf>,
+) -> Result<ExitCode, Failure> {
     let runtime = wiring::runtime()?;
-    let result = runtime.block_on(carry_out(args, settings, launcher));
+    let result = runtime.block_on(carry_out(args, settings, launcher, file));
     runtime.shutdown_background();
     result
 }
 
-async fn carry_out(args: &BaseArgs, settings: Settings, launcher: Option<Launcher>) -> Result<ExitCode, Failure> {
+async fn carry_out(
+    args: &BaseArgs,
+    settings: Settings,
+    launcher: Option<Launcher>,
+    file: Option<PathBuf>,
+) -> Result<ExitCode, Failure> {
     let (bases, backend) = wiring::bases(&settings, launcher).await?;
     let printed = match &args.command {
         BaseCommand::Build {
             name,
             packages: wanted,
             lock,
+            use_it,
         } => {
             let lock = lock.as_ref().map(read_lock).transpose()?;
             let built = build(&bases, name, wanted, lock.as_deref()).await;
             backend.shutdown().await;
-            say_built(&settings, &built?)
+            let built = built?;
+            if *use_it {
+                config::set(edit::setting("base")?, &[built.name.clone()], file)?;
+            }
+            say_built(&settings, &built, *use_it)
         }
-        BaseCommand::List { json } => say_list(&bases.list()?, *json),
+        BaseCommand::List { json } => {
+            let found = bases.list()?;
+            if let (true, Some(problem)) = (found.is_empty(), settings.data_problem()) {
+                return Err(problem);
+            }
+            say_list(&found, *json)
+        }
         BaseCommand::Remove { name } => {
             bases.remove(name)?;
             Ok(())
@@ -83,11 +109,7 @@ async fn carry_out(args: &BaseArgs, settings: Settings, launcher: Option<Launche
     match printed {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-        Err(error) => Err(Failure::new(
-            Code::Internal,
-            format!("stdout cannot be written: {error}"),
-            "check where stdout goes",
-        )),
+        Err(error) => Err(super::unwritable(&error)),
     }
 }
 
@@ -133,7 +155,7 @@ async fn build(bases: &Bases, name: &str, wanted: &[String], lock: Option<&str>)
     }
 }
 
-fn say_built(settings: &Settings, base: &BaseInfo) -> io::Result<()> {
+fn say_built(settings: &Settings, base: &BaseInfo, use_it: bool) -> io::Result<()> {
     let style = Style::of(&io::stdout());
     let mut text = format!(
         "{} base {}: {}\n",
@@ -141,9 +163,11 @@ fn say_built(settings: &Settings, base: &BaseInfo) -> io::Result<()> {
         style.bold(&base.name),
         contents(base)
     );
-    if settings.packages.base.as_deref() != Some(base.name.as_str()) {
+    if use_it {
+        text.push_str("  every new sandbox starts with it\n");
+    } else if settings.packages.base.as_deref() != Some(base.name.as_str()) {
         text.push_str(&format!(
-            "  every sandbox has it with this line at the top of config.toml:  base = \"{}\"\n",
+            "  to start every sandbox with it: sandcell config set base {}\n",
             base.name
         ));
     }
@@ -191,7 +215,7 @@ fn say_list(bases: &[BaseInfo], as_json: bool) -> io::Result<()> {
         text.push_str(&format!("{}: {}{note}\n", base.name, contents(base)));
     }
     if bases.is_empty() {
-        text.push_str("there is no base yet: sandcell base build data numpy pandas matplotlib\n");
+        text.push_str("there is no base yet: sandcell base build data numpy pandas matplotlib --use\n");
     }
     output::text(&text)
 }

@@ -1,33 +1,178 @@
 //! `sandcell config`: the settings in force and where each came from.
 
-use std::io;
-use std::process::ExitCode;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
-use clap::Args;
+use clap::{Args, Subcommand};
+use sandcell_sandbox::{Code, Failure, plain_path};
 use serde_json::json;
 
-use super::output::{self, Printed, Style};
-use crate::config::table::SETTINGS;
-use crate::config::{Layered, Origin, Value};
+use super::output::{self, Style};
+use super::printed;
+use super::replace::replace;
+use crate::config::table::{SETTINGS, Setting};
+use crate::config::{Layered, Origin, Surroundings, Value, edit, read, read_if_there};
 
-/// Prints the settings in force and where each came from
+/// A new file begins with this.
+const HEADER: &str =
+    "# Settings of sandcell, in TOML. `sandcell config` shows each one with its value and its origin.\n";
+/// Editors that are tried where the environment names none.
+const EDITORS: [&str; 3] = ["editor", "nano", "vi"];
+
+/// Prints the settings in force and where each came from, or changes one
 ///
 /// Settings come from, the later winning: defaults, /etc/sandcell/config.toml, ~/.config/sandcell/config.toml
 /// (%APPDATA%\sandcell\config.toml on Windows), `--config FILE`, `.env` in the working folder, environment variables
 /// (SANDCELL_ and the key in capitals, `__` between table and key), flags. The output without `--json` is itself valid TOML.
+/// `set`, `unset` and `edit` change your own file, or the one that `--config` names.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(super) struct ConfigArgs {
+    #[command(subcommand)]
+    command: Option<ConfigCommand>,
+
     /// Prints a list of {key, value, origin, env, doc}
     #[arg(long)]
     json: bool,
 }
 
-pub(super) fn run(args: &ConfigArgs, layers: &Layered) -> Printed {
-    if args.json {
-        output::json(&as_json(layers))?;
-    } else {
-        output::text(&as_text(layers, Style::of(&io::stdout())))?;
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Writes a setting into the file, such as `base data` or `limits.memory_mb 1024`; comments and the rest stay
+    Set {
+        /// Its key, such as `limits.memory_mb`
+        key: String,
+
+        /// Its value; several make a list
+        #[arg(required = true)]
+        value: Vec<String>,
+    },
+    /// Takes a setting out of the file, so that its default holds again
+    Unset {
+        /// Its key
+        key: String,
+    },
+    /// Opens the file in your editor ($VISUAL or $EDITOR), and checks it afterwards
+    Edit,
+}
+
+pub(super) fn run(args: &ConfigArgs, file: Option<PathBuf>) -> Result<ExitCode, Failure> {
+    match &args.command {
+        None => {
+            let layers = read(&Surroundings::of_this_process(file, Vec::new()))?;
+            let written = if args.json {
+                output::json(&as_json(&layers))
+            } else {
+                output::text(&as_text(&layers, Style::of(&io::stdout())))
+            };
+            printed(written.map(|()| ExitCode::SUCCESS))
+        }
+        Some(ConfigCommand::Set { key, value }) => {
+            set(edit::setting(key)?, value, file)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(ConfigCommand::Unset { key }) => {
+            let (setting, path) = (edit::setting(key)?, target(file)?);
+            let text = read_if_there(&path)?.unwrap_or_default();
+            match edit::unset(&path, &text, setting)? {
+                Some(text) => {
+                    write(&path, &text)?;
+                    say(&format!("{key} was taken out of {}", path.display()));
+                }
+                None => say(&format!("{key} is not in {}", path.display())),
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(ConfigCommand::Edit) => edit_file(&target(file)?),
     }
+}
+
+/// Writes a setting into the user's file, or into the one that `--config` names, and says what wins over it.
+pub(super) fn set(setting: &'static Setting, words: &[String], file: Option<PathBuf>) -> Result<(), Failure> {
+    let path = target(file.clone())?;
+    let text = read_if_there(&path)?.unwrap_or_default();
+    write(&path, &edit::set(&path, &text, setting, words)?)?;
+    let key = setting.key;
+    say(&format!("{key} was written to {}", path.display()));
+    let layers = read(&Surroundings::of_this_process(file, Vec::new()))?;
+    match layers.get(key).map(|(_, origin)| origin) {
+        Some(Origin::DotEnv(..) | Origin::Environment(_)) => {
+            let origin = layers
+                .get(key)
+                .map(|(_, origin)| origin.to_string())
+                .unwrap_or_default();
+            say(&format!("{origin} wins over it: remove that for the file to count"));
+        }
+        Some(Origin::Default | Origin::File(_) | Origin::Flag(_)) | None => {}
+    }
+    Ok(())
+}
+
+/// The file that is changed. A link stays a link: what it leads to is changed.
+fn target(file: Option<PathBuf>) -> Result<PathBuf, Failure> {
+    let path = file.or_else(edit::users_file).ok_or_else(|| {
+        Failure::new(
+            Code::InvalidArgument,
+            "there is no folder for your settings: HOME is not set",
+            "set HOME, or name the file with --config FILE",
+        )
+    })?;
+    Ok(std::fs::canonicalize(&path).map_or(path, plain_path))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    replace(path, text, None).map_err(|error| unwritable(path, &error))
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> Failure {
+    Failure::invalid(
+        format!("{} cannot be written: {error}", path.display()),
+        "check the file's and its folder's owner and rights, or name another file with --config FILE",
+    )
+}
+
+fn say(line: &str) {
+    // When stderr is closed there is nobody left to tell.
+    let _nobody_listens = writeln!(io::stderr().lock(), "{line}");
+}
+
+fn edit_file(path: &Path) -> Result<ExitCode, Failure> {
+    if !path.exists() {
+        write(path, HEADER)?;
+    }
+    let named = ["VISUAL", "EDITOR"].into_iter().find_map(|name| {
+        let value = std::env::var(name).ok()?;
+        Some(value).filter(|value| !value.trim().is_empty())
+    });
+    let candidates: Vec<&str> = match &named {
+        Some(command) => vec![command],
+        None => EDITORS.to_vec(),
+    };
+    let ended = candidates.iter().find_map(|command| {
+        let mut words = command.split_whitespace();
+        let mut editor = Command::new(words.next()?);
+        editor.args(words).arg(path).status().ok()
+    });
+    let Some(status) = ended else {
+        return Err(Failure::invalid(
+            format!("no editor could be started: {}", candidates.join(", ")),
+            format!("set EDITOR to one that is here, or edit {} by hand", path.display()),
+        ));
+    };
+    if !status.success() {
+        return Err(Failure::invalid(
+            format!("the editor ended with {status}"),
+            "run it again",
+        ));
+    }
+    let text = read_if_there(path)?.unwrap_or_default();
+    edit::check(path, &text).map_err(|error| {
+        let failure = Failure::from(error);
+        let remedy = format!("{}; `sandcell config edit` opens the file again", failure.remedy);
+        Failure { remedy, ..failure }
+    })?;
+    say(&format!("{} is valid", path.display()));
     Ok(ExitCode::SUCCESS)
 }
 

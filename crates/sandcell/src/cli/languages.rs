@@ -9,11 +9,12 @@ use std::time::Duration;
 use clap::Args;
 use futures::StreamExt as _;
 use sandcell_languages::Detected;
-use sandcell_sandbox::LanguageInfo;
+use sandcell_sandbox::{Failure, LanguageInfo};
 use serde_json::json;
 
 use super::output::{self, Printed, Style};
 use crate::config::Settings;
+use crate::config::table::nearest;
 use crate::wiring::{self, Ask, Launcher};
 
 /// Lists the languages of this machine
@@ -84,11 +85,9 @@ async fn rows(args: &LanguagesArgs, settings: Settings, launcher: Launcher) -> i
             .iter()
             .find(|name| !rows.iter().any(|row| row.is_called(name)));
         if let Some(name) = unknown {
+            let failure = unknown_language(name, &rows);
             wired.engine.shutdown().await;
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("no language is called {name}"),
-            ));
+            return Err(io::Error::other(failure));
         }
         rows.retain(|row| args.names.iter().any(|name| row.is_called(name)));
     }
@@ -110,6 +109,18 @@ async fn rows(args: &LanguagesArgs, settings: Settings, launcher: Launcher) -> i
     }
     wired.engine.shutdown().await;
     Ok(rows)
+}
+
+fn unknown_language(name: &str, rows: &[Row]) -> Failure {
+    let names = rows
+        .iter()
+        .flat_map(|row| std::iter::once(&row.name).chain(&row.aliases));
+    let lower = name.to_lowercase();
+    let remedy = match nearest(&lower, names.map(String::as_str)) {
+        Some(near) => format!("did you mean `{near}`? `sandcell languages` lists all of them"),
+        None => "`sandcell languages` lists all of them; docs/guides/add-a-language.md shows how to add one".to_owned(),
+    };
+    Failure::invalid(format!("no language is called '{}'", output::safe(name)), remedy)
 }
 
 impl Row {

@@ -21,6 +21,7 @@ mod output;
 mod prepared;
 #[cfg(test)]
 mod reference;
+mod replace;
 mod run;
 mod serve;
 #[cfg(unix)]
@@ -42,6 +43,9 @@ use crate::wiring::Launcher;
 const USAGE: u8 = 2;
 /// What `run` exits with when sandcell itself could not run the program.
 const RUN_FAILED: u8 = 125;
+
+/// The command that gives every sandbox data libraries.
+const DATA_BASE: &str = "sandcell base build data numpy pandas matplotlib --use";
 
 /// Runs code that AI agents write, or anyone, in a strict sandbox: as an MCP server, or from the command line.
 ///
@@ -123,6 +127,9 @@ pub(crate) fn main() -> ExitCode {
             // Its two streams and colours are clap's business; a closed stream leaves nobody to tell.
             let _nobody_listens = error.print();
             let is_run = std::env::args_os().nth(1).is_some_and(|first| first == "run");
+            if is_run && is_about_a_word(&error) {
+                output::tip("the program's own arguments follow `--`: sandcell run FILE -- ARGS");
+            }
             return match (error.use_stderr(), is_run) {
                 (false, _) => ExitCode::SUCCESS,
                 (true, true) => ExitCode::from(RUN_FAILED),
@@ -132,6 +139,16 @@ pub(crate) fn main() -> ExitCode {
     };
     telemetry::start();
     dispatch(cli)
+}
+
+/// Whether a word was not expected, or not next to `--code`.
+fn is_about_a_word(error: &clap::Error) -> bool {
+    use clap::error::{ContextKind, ContextValue, ErrorKind};
+    match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) => !word.starts_with('-'),
+        (ErrorKind::ArgumentConflict, _) => true,
+        _ => false,
+    }
 }
 
 fn dispatch(cli: Cli) -> ExitCode {
@@ -159,7 +176,7 @@ fn dispatch(cli: Cli) -> ExitCode {
         #[cfg(all(target_os = "linux", feature = "native"))]
         Command::Base(args) => {
             let launcher = matches!(args.command, base::BaseCommand::Build { .. }).then(Launcher::start);
-            ended(load(file, Vec::new()).and_then(|settings| base::run(&args, settings, launcher)))
+            ended(load(file.clone(), Vec::new()).and_then(|settings| base::run(&args, settings, launcher, file)))
         }
         #[cfg(unix)]
         Command::Service(args) => ended(service::run(&args)),
@@ -172,14 +189,7 @@ fn dispatch(cli: Cli) -> ExitCode {
         Command::History(args) => ended(load(file, Vec::new()).and_then(|settings| history::run(&args, &settings))),
         #[cfg(unix)]
         Command::Audit(args) => ended(load(file, Vec::new()).and_then(|settings| audit::run(&args, &settings))),
-        Command::Config(args) => {
-            let around = Surroundings::of_this_process(file, Vec::new());
-            ended(
-                crate::config::read(&around)
-                    .map_err(Failure::from)
-                    .and_then(|layers| printed(config::run(&args, &layers))),
-            )
-        }
+        Command::Config(args) => ended(config::run(&args, file)),
         Command::Install(args) => ended(install::run(&args, file.as_deref())),
         Command::Completions(args) => ended(printed(shell::completions(&args, Cli::command()))),
         Command::Manual(args) => ended(shell::manual(&args, Cli::command()).and_then(printed)),
@@ -193,6 +203,9 @@ fn load(file: Option<PathBuf>, flags: Vec<FlagValue>) -> Result<Settings, Failur
 fn settings(around: &Surroundings) -> Result<Settings, Failure> {
     let settings = Settings::load(around)?;
     telemetry::change(&settings.log);
+    if let (None, Some(problem)) = (&settings.data_dir, settings.data_problem()) {
+        tracing::warn!("{}. To mend it: {}", problem.message, problem.remedy);
+    }
     Ok(settings)
 }
 
@@ -212,11 +225,16 @@ fn printed(result: output::Printed) -> Result<ExitCode, Failure> {
         // A command that failed before it had anything to print.
         Err(error) => match error.get_ref().and_then(|inner| inner.downcast_ref::<Failure>()) {
             Some(failure) => Err(failure.clone()),
-            None => Err(Failure::new(
-                sandcell_sandbox::Code::Internal,
-                format!("stdout cannot be written: {error}"),
-                "check where stdout goes",
-            )),
+            None => Err(unwritable(&error)),
         },
     }
+}
+
+/// The failure of a command whose stdout takes nothing.
+fn unwritable(error: &std::io::Error) -> Failure {
+    Failure::new(
+        sandcell_sandbox::Code::Internal,
+        format!("stdout cannot be written: {error}"),
+        "check where stdout leads, and the room on its disk",
+    )
 }

@@ -2,6 +2,7 @@
 
 mod dotenv;
 mod e2b;
+pub(crate) mod edit;
 mod error;
 mod folders;
 mod mount;
@@ -14,12 +15,12 @@ use std::time::Duration;
 
 use sandcell_engine::{Analysis, EngineConfig, PoolConfig, Quota};
 use sandcell_mcp::{HttpLimits, Interpreters, OauthOptions, Page, Toolset};
-use sandcell_sandbox::{ByteSize, Cpus, Degree, Level, Limits, MAX_TIMEOUT, Mount, System};
+use sandcell_sandbox::{ByteSize, Code, Cpus, Degree, Failure, Level, Limits, MAX_TIMEOUT, Mount, System};
 use sha2::{Digest as _, Sha256};
 
 pub(crate) use e2b::E2bSettings;
 pub(crate) use error::ConfigError;
-pub(crate) use source::{FlagValue, Layered, Origin, Surroundings, read};
+pub(crate) use source::{FlagValue, Layered, Origin, Surroundings, read, read_if_there};
 pub(crate) use value::Value;
 
 /// The user's own settings, as people write the place.
@@ -280,6 +281,29 @@ impl Settings {
     /// Reads the settings of this process.
     pub(crate) fn load(around: &Surroundings) -> Result<Self, ConfigError> {
         Self::from_layers(&read(around)?)
+    }
+
+    /// Why nothing can be kept in the data folder; none where it can be, or can be made.
+    pub(crate) fn data_problem(&self) -> Option<Failure> {
+        let Some(folder) = &self.data_dir else {
+            return Some(Failure::new(
+                Code::InvalidArgument,
+                "no data folder is known (HOME is not set), so no history, package or base is kept",
+                "set HOME, or SANDCELL_DATA_DIR to a folder that can be written",
+            ));
+        };
+        let there = folder.ancestors().find(|place| place.exists())?;
+        let error = tempfile::tempfile_in(there).err()?;
+        Some(Failure::new(
+            Code::InvalidArgument,
+            format!(
+                "the data folder {} cannot be used: {} cannot be written: {}",
+                folder.display(),
+                there.display(),
+                error.kind()
+            ),
+            "check its owner and the room on its disk, or set data_dir (SANDCELL_DATA_DIR) to another folder",
+        ))
     }
 
     /// Makes complete types of values that have been checked one by one.

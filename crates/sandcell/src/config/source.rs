@@ -108,11 +108,7 @@ pub(crate) type Layered = BTreeMap<&'static str, (Value, Origin)>;
 
 /// Reads all layers.
 pub(crate) fn read(around: &Surroundings) -> Result<Layered, ConfigError> {
-    let mut layered = Layered::new();
-    for setting in table::SETTINGS {
-        let value = parse_text(setting, setting.default, "the table of settings")?;
-        layered.insert(setting.key, (value, Origin::Default));
-    }
+    let mut layered = defaults()?;
     for file in &around.files {
         if let Some(text) = read_if_there(file)? {
             merge_toml(&mut layered, file, &text)?;
@@ -121,7 +117,7 @@ pub(crate) fn read(around: &Surroundings) -> Result<Layered, ConfigError> {
     if let Some(file) = &around.named_file {
         let text = read_if_there(file)?.ok_or_else(|| ConfigError::Unreadable {
             file: file.clone(),
-            source: std::io::ErrorKind::NotFound.into(),
+            source: std::io::Error::other("there is no such file"),
         })?;
         merge_toml(&mut layered, file, &text)?;
     }
@@ -140,7 +136,22 @@ pub(crate) fn read(around: &Surroundings) -> Result<Layered, ConfigError> {
     Ok(layered)
 }
 
-fn read_if_there(file: &Path) -> Result<Option<String>, ConfigError> {
+fn defaults() -> Result<Layered, ConfigError> {
+    let mut layered = Layered::new();
+    for setting in table::SETTINGS {
+        let value = parse_text(setting, setting.default, "the table of settings")?;
+        layered.insert(setting.key, (value, Origin::Default));
+    }
+    Ok(layered)
+}
+
+/// Checks each setting of a file's text.
+pub(crate) fn check(file: &Path, text: &str) -> Result<(), ConfigError> {
+    merge_toml(&mut defaults()?, file, text)
+}
+
+/// The text of a file of settings; none where there is no such file.
+pub(crate) fn read_if_there(file: &Path) -> Result<Option<String>, ConfigError> {
     let unreadable = |source| ConfigError::Unreadable {
         file: file.to_owned(),
         source,
@@ -217,7 +228,7 @@ fn canonical(key: &str) -> &str {
     }
 }
 
-fn known(place: &str, key: &str) -> Result<&'static Setting, ConfigError> {
+pub(super) fn known(place: &str, key: &str) -> Result<&'static Setting, ConfigError> {
     if let Some(setting) = table::find(key) {
         return Ok(setting);
     }
@@ -291,15 +302,16 @@ fn by_variable(place: &str, name: &str) -> Result<Option<&'static Setting>, Conf
     if let Some(setting) = table::find(canonical(&key)) {
         return Ok(Some(setting));
     }
-    let names: Vec<String> = table::SETTINGS
-        .iter()
+    // Compared without what all names begin with, which would make any two of them alike.
+    let others = table::OTHER_VARIABLES.iter().map(|(other, _)| *other);
+    let nearest = table::nearest(&key, table::SETTINGS.iter().map(|setting| setting.key))
+        .and_then(table::find)
         .map(Setting::env_name)
-        .chain(table::OTHER_VARIABLES.iter().map(|(other, _)| (*other).to_owned()))
-        .collect();
+        .or_else(|| table::nearest(name, others).map(str::to_owned));
     Err(ConfigError::Unknown {
         place: place.to_owned(),
         key: name.to_owned(),
-        nearest: table::nearest(name, names.iter().map(String::as_str)).map(str::to_owned),
+        nearest,
     })
 }
 

@@ -714,12 +714,25 @@ pub(crate) fn find(key: &str) -> Option<&'static Setting> {
     SETTINGS.iter().find(|setting| setting.key == key)
 }
 
-/// The known name that is most like `key`, if one is near enough to be meant.
+/// The name that was most likely meant. A key without its table means the setting of that name, that of `limits` first.
 pub(crate) fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let near = |left: &str, right: &str| {
+        let distance = strsim::damerau_levenshtein(left, right);
+        (distance <= 1 + left.len().max(right.len()) / 3).then_some(distance)
+    };
+    let rank = |name: &str| {
+        let whole = near(key, name);
+        let last = name.split_once('.').filter(|_| !key.contains('.'));
+        let alone = last.and_then(|(table, last)| match table == key {
+            true => Some(0),
+            false => near(key, last),
+        });
+        let distance = whole.into_iter().chain(alone).min()?;
+        Some((distance, !name.starts_with("limits.")))
+    };
     known
-        .map(|name| (strsim::damerau_levenshtein(key, name), name))
-        .filter(|(distance, name)| *distance <= 1 + name.len().max(key.len()) / 3)
-        .min_by_key(|(distance, _)| *distance)
+        .filter_map(|name| Some((rank(name)?, name)))
+        .min_by_key(|(rank, _)| *rank)
         .map(|(_, name)| name)
 }
 
@@ -746,6 +759,19 @@ mod tests {
     fn a_misspelt_key_finds_the_one_that_was_meant() {
         let keys = || SETTINGS.iter().map(|setting| setting.key);
         assert_eq!(nearest("limits.memory", keys()), Some("limits.memory_mb"));
+        for (written, meant) in [
+            ("memory_mb", "limits.memory_mb"),
+            ("memory", "limits.memory_mb"),
+            ("timeout", "limits.timeout_s"),
+            ("cpus", "limits.cpus"),
+            ("network", "network.allow"),
+            ("packages", "packages.allow"),
+            ("allowed_hosts", "http.allowed_hosts"),
+            ("backends", "backend"),
+            ("pool.memory", "pool.memory_mb"),
+        ] {
+            assert_eq!(nearest(written, keys()), Some(meant), "{written}");
+        }
         assert_eq!(nearest("isolation", keys()), Some("isolation_min"));
         assert_eq!(nearest("bakend", keys()), Some("backend"));
         assert_eq!(nearest("zzzzzzzz", keys()), None);

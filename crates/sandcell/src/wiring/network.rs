@@ -19,6 +19,18 @@ pub(super) fn network(settings: &NetworkSettings) -> Result<Option<Arc<dyn Netwo
     Ok(Some(Arc::new(network)))
 }
 
+/// Checks hosts that the command line names, before they stand among those of the settings.
+pub(crate) fn check(named: &[String], settings: &NetworkSettings) -> Result<(), Failure> {
+    let hosts: Vec<String> = named.iter().filter(|host| *host != "none").cloned().collect();
+    let checked = EgressRules::read(&hosts, &[], &[], egress_limits(settings));
+    checked.map(drop).map_err(|error| {
+        Failure::invalid(
+            format!("--network: {error}"),
+            "name hosts, such as api.example.com, *.example.org or api.example.com:8443, without a scheme and a path",
+        )
+    })
+}
+
 /// The way to these hosts, with what else the settings say of the network; none where there are none.
 #[cfg(feature = "docker")]
 pub(super) fn reaching(hosts: &[String], settings: &NetworkSettings) -> Result<Option<Arc<dyn Network>>, Failure> {
@@ -37,12 +49,15 @@ fn to(hosts: &[String], more: &[String], settings: &NetworkSettings) -> Result<O
     }))
 }
 
-fn rules(hosts: &[String], settings: &NetworkSettings) -> Result<EgressRules, Failure> {
-    let limits = EgressLimits {
+const fn egress_limits(settings: &NetworkSettings) -> EgressLimits {
+    EgressLimits {
         connections: settings.connections,
         bytes: settings.total.as_bytes(),
-    };
-    EgressRules::read(hosts, &settings.deny, &settings.private, limits).map_err(|error| {
+    }
+}
+
+fn rules(hosts: &[String], settings: &NetworkSettings) -> Result<EgressRules, Failure> {
+    EgressRules::read(hosts, &settings.deny, &settings.private, egress_limits(settings)).map_err(|error| {
         Failure::invalid(
             format!("the settings of [network]: {error}"),
             "correct network.allow, network.ask, network.deny and network.private",

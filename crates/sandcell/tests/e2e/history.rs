@@ -450,3 +450,39 @@ fn what_one_command_ran_is_kept_too() {
     });
     assert_eq!(rows[0]["stdout_preview"], "once\n");
 }
+
+#[test]
+fn an_execution_is_found_by_the_beginning_of_its_id_and_the_newest_by_last() {
+    let _turn = begin!();
+    let place = Place::new();
+    for code in ["print('one')", "print('two')"] {
+        let file = place.write("p.py", code);
+        assert!(
+            place
+                .command(&["run", file.to_str().unwrap()])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+    let rows = listed(&place, &[]);
+    let oldest = rows[1]["execution_id"].as_str().unwrap().to_owned();
+    let show = |arguments: &[&str]| {
+        let all: Vec<&str> = ["history", "show"].iter().chain(arguments).copied().collect();
+        let output = place.command(&all).output().unwrap();
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    assert!(show(&[]).contains("print('two')"));
+    assert!(show(&["last"]).contains("print('two')"));
+    assert!(show(&[&oldest[..12]]).contains("print('one')"));
+    let both = show(&["ex"]);
+    assert!(
+        both.contains("more than one execution begins with 'ex'") && both.contains(&oldest),
+        "{both}"
+    );
+    let none = show(&["exnobody"]);
+    assert!(
+        none.contains("no execution 'exnobody'") && none.contains("`last` means the newest"),
+        "{none}"
+    );
+}

@@ -8,7 +8,7 @@ use crate::support::begin;
 use crate::support::client::Client;
 use crate::support::place::Place;
 
-const CLIENTS: [(&str, &str, &str); 4] = [
+const CLIENTS: [(&str, &str, &str); 11] = [
     (
         "claude-desktop",
         ".config/Claude/claude_desktop_config.json",
@@ -17,7 +17,31 @@ const CLIENTS: [(&str, &str, &str); 4] = [
     ("claude-code", ".claude.json", "mcpServers"),
     ("cursor", ".cursor/mcp.json", "mcpServers"),
     ("vscode", ".config/Code/User/mcp.json", "servers"),
+    ("codex", ".codex/config.toml", "mcp_servers"),
+    ("gemini", ".gemini/settings.json", "mcpServers"),
+    ("windsurf", ".codeium/windsurf/mcp_config.json", "mcpServers"),
+    ("zed", ".config/zed/settings.json", "context_servers"),
+    ("jetbrains", ".junie/mcp/mcp.json", "mcpServers"),
+    (
+        "cline",
+        ".config/Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
+        "mcpServers",
+    ),
+    (
+        "cline-cli",
+        ".cline/data/settings/cline_mcp_settings.json",
+        "mcpServers",
+    ),
 ];
+
+/// Settings of a client, in its language.
+fn parsed(file: &Path) -> Value {
+    let text = std::fs::read_to_string(file).unwrap();
+    match file.extension().is_some_and(|end| end == "toml") {
+        true => serde_json::to_value(text.parse::<toml::Table>().unwrap()).unwrap(),
+        false => serde_json::from_str(&text).unwrap(),
+    }
+}
 
 fn install(place: &Place, arguments: &[&str]) -> Output {
     let mut all = vec!["install"];
@@ -60,7 +84,7 @@ fn a_client_that_reads_its_settings_finds_a_server_that_runs_code() {
             0o600,
             "a new file is the user's alone"
         );
-        let json: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let json = parsed(&file);
         let entry = &json[table]["sandcell"];
         let mut command = Command::new(entry["command"].as_str().unwrap());
         command.args(
@@ -208,4 +232,37 @@ fn completions_and_the_manual_name_the_commands() {
     );
     let page = place.command(&["manual"]).output().unwrap();
     assert!(String::from_utf8_lossy(&page.stdout).starts_with(".ie"), "{page:?}");
+}
+
+#[test]
+fn settings_of_codex_keep_their_comments_and_come_back_to_the_byte() {
+    let place = Place::new();
+    let file = place.path("home").join(".codex/config.toml");
+    std::fs::create_dir(file.parent().unwrap()).unwrap();
+    let own = "# my model\nmodel = \"o4\"   # fast\n\n[mcp_servers.docs]\ncommand = \"npx\" # keep\n\n[tui]\nnotifications = true\n";
+    std::fs::write(&file, own).unwrap();
+    let shown = install(&place, &["codex", "--print"]);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), own);
+    said(&install(&place, &["codex"]));
+    let now = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(String::from_utf8_lossy(&shown.stdout), now);
+    for line in own.lines().filter(|line| !line.is_empty()) {
+        assert!(now.contains(line), "{line:?} in\n{now}");
+    }
+    assert_eq!(parsed(&file)["mcp_servers"]["sandcell"]["args"][0], "serve");
+    said(&install(&place, &["codex", "--undo"]));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), own);
+}
+
+#[test]
+fn the_doctor_sees_what_was_written_into_the_project() {
+    let _turn = begin!();
+    let place = Place::new();
+    said(&install(&place, &["zed", "--project"]));
+    let doctor = place.command(&["doctor"]).output().unwrap();
+    let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(
+        text.contains("Zed starts ") && !text.contains("install CLIENT"),
+        "{text}"
+    );
 }

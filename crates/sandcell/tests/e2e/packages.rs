@@ -591,6 +591,46 @@ fn a_base_is_there_from_the_start_and_can_come_from_a_lock_file() {
 }
 
 #[test]
+fn a_base_is_used_by_the_setting_that_building_it_writes_and_by_a_run_that_wants_its_packages() {
+    let _turn = begin!();
+    let (place, index) = (Place::new(), stocked());
+    let said = |command: &mut std::process::Command| {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let both = [output.stdout, output.stderr].concat();
+        String::from_utf8_lossy(&both).into_owned()
+    };
+    let program = place
+        .write("p.py", "import demo_one\nprint(demo_one.answer)")
+        .display()
+        .to_string();
+    let run = ["run", &program, "--package", "demo-one==1.0"];
+    let first = said(&mut command(&place, &index.url(), &run));
+    assert!(
+        first.contains("installing packages: ") && first.contains("42\n"),
+        "{first}"
+    );
+    said(&mut command(
+        &place,
+        &index.url(),
+        &["base", "build", "tools", "demo-one==1.0"],
+    ));
+    // Without an index: nothing is left to be installed.
+    assert_eq!(said(&mut place.command(&run)), "42\n");
+    let built = said(&mut command(
+        &place,
+        &index.url(),
+        &["base", "build", "tools", "demo-one==1.0", "--use"],
+    ));
+    assert!(
+        built.contains("base was written to") && built.contains("every new sandbox starts with it"),
+        "{built}"
+    );
+    let server = Client::start(&mut place.command(&["serve"]));
+    assert_eq!(server.text("import demo_one\nprint(demo_one.answer)").trim(), "42");
+}
+
+#[test]
 fn a_base_with_a_file_system_mounted_in_it_is_refused_by_name() {
     let _turn = begin!();
     let (place, index) = (Place::with_settings("base = \"tools\"\n"), stocked());

@@ -4,7 +4,7 @@ use std::process::{Output, Stdio};
 use serde_json::Value;
 
 use crate::support::place::Place;
-use crate::support::{begin, machine, until};
+use crate::support::{begin, machine, skip, until};
 
 /// `sandcell run` of a file with this code.
 fn run(place: &Place, code: &str, options: &[&str], arguments: &[&str], stdin: &str) -> Output {
@@ -324,4 +324,262 @@ fn a_killed_run_leaves_nothing() {
         let gone = held.iter().all(|seen| !seen.lives()) && groups.iter().all(|folder| !folder.exists());
         (gone && place.temporary_files().is_empty()).then_some(())
     });
+}
+
+/// The last lines that a failed run ends with.
+fn advice(place: &Place, code: &str, options: &[&str]) -> String {
+    let output = run(place, code, options, &[], "");
+    assert_ne!(output.status.code(), Some(0), "{code}");
+    text(&output.stderr)
+}
+
+#[test]
+fn a_failure_ends_with_a_hint() {
+    let _turn = begin!();
+    let place = Place::new();
+    for (code, hint) in [
+        (
+            "import pandas_of_nobody",
+            "hint: pandas_of_nobody is not installed: add --package pandas_of_nobody",
+        ),
+        ("import PIL.Image", "hint: PIL is not installed: add --package pillow"),
+        ("input('name? ')", "hint: the program reads standard input"),
+        (
+            "import socket; socket.create_connection(('example.com', 80))",
+            "hint: the sandbox has no network: name the hosts with --network HOST",
+        ),
+    ] {
+        let said = advice(&place, code, &[]);
+        assert!(said.contains(hint), "{code}: {said}");
+    }
+    let said = advice(&place, "1 / 0", &[]);
+    assert!(!said.contains("hint:"), "{said}");
+    let output = run(&place, "import pandas_of_nobody", &["--json"], &[], "");
+    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(
+        object["hint"].as_str().unwrap().contains("--package pandas_of_nobody"),
+        "{object}"
+    );
+}
+
+#[test]
+fn amounts_have_units_and_files_need_one_name() {
+    let _turn = begin!();
+    let place = Place::new();
+    place.write("numbers.txt", "1 2 39");
+    let code = "open('sum.txt', 'w').write(str(sum(map(int, open('numbers.txt').read().split()))))";
+    let options = [
+        "-l",
+        "python",
+        "--memory",
+        "1GB",
+        "--timeout",
+        "5s",
+        "--file",
+        "numbers.txt",
+        "--out",
+        "sum.txt",
+    ];
+    let output = run(&place, code, &options, &[], "");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(std::fs::read_to_string(place.work().join("sum.txt")).unwrap(), "42");
+}
+
+#[test]
+fn pictures_are_saved_next_to_each_other_and_named() {
+    let _turn = begin!();
+    let place = Place::new();
+    place.write("plot-1.png", "mine");
+    // What is saved for libraries that draw, without one.
+    let code = "import os\nfolder = '/tmp/.sandcell/pictures'\nos.makedirs(folder)\npng = b'\\x89PNG\\r\\n\\x1a\\n'\n\
+                for number in range(3):\n    open(f'{folder}/{number}.png', 'wb').write(png + bytes([number]))\n\
+                open(f'{folder}/3.png', 'w').write('#!/bin/sh')\nos.symlink('/etc/passwd', f'{folder}/4.png')\nos.mkfifo(f'{folder}/5.png')";
+    let output = run(&place, code, &[], &[], "");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(
+        text(&output.stderr),
+        "picture: plot-2.png (1 KB)\npicture: plot-3.png (1 KB)\npicture: plot-4.png (1 KB)\n"
+    );
+    assert_eq!(std::fs::read(place.work().join("plot-1.png")).unwrap(), b"mine");
+    assert_eq!(
+        std::fs::read(place.work().join("plot-4.png")).unwrap(),
+        b"\x89PNG\r\n\x1a\n\x02"
+    );
+    assert!(
+        !place.work().join("plot-5.png").exists(),
+        "what is no picture is not saved as one"
+    );
+    let output = run(&place, code, &["--json", "--pictures", "/proc/nowhere"], &[], "");
+    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let first = object["pictures"][0].as_str().unwrap();
+    assert!(first.starts_with(&place.path("tmp").display().to_string()), "{object}");
+}
+
+#[test]
+fn what_matplotlib_and_pillow_show_is_a_file() {
+    let _turn = begin!();
+    let Some(data) = std::env::var_os("SANDCELL_TEST_DATA_PYTHON") else {
+        return skip(
+            "what_matplotlib_and_pillow_show_is_a_file",
+            "no Python with data libraries (SANDCELL_TEST_DATA_PYTHON names it)",
+        );
+    };
+    let place = Place::with_settings(&format!("python = {:?}\n", data.to_string_lossy()));
+    let code = "import matplotlib\nmatplotlib.use('TkAgg')\nimport matplotlib.pyplot as plt\n\
+                plt.plot([1, 2])\nplt.show()\nfigure, axes = plt.subplots()\naxes.bar([1], [2])\nfigure.show()\n\
+                from PIL import Image\nImage.new('CMYK', (9, 9)).show()\nplt.figure()\nplt.show()\nprint('done')";
+    let output = run(&place, code, &["--timeout", "120"], &[], "");
+    assert_eq!(text(&output.stdout), "done\n", "{}", text(&output.stderr));
+    for number in 1..=3 {
+        let bytes = std::fs::read(place.work().join(format!("plot-{number}.png"))).unwrap();
+        assert!(bytes.starts_with(b"\x89PNG"), "{number}");
+    }
+    assert!(
+        !place.work().join("plot-4.png").exists(),
+        "an empty figure is no picture"
+    );
+}
+
+#[test]
+fn a_setting_is_written_from_the_command_line_and_the_rest_of_the_file_stays() {
+    let place = Place::new();
+    let config = |arguments: &[&str]| {
+        let all: Vec<&str> = std::iter::once("config").chain(arguments.iter().copied()).collect();
+        let output = place.command(&all).stdin(Stdio::null()).output().unwrap();
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let file = place.path("home").join(".config/sandcell/config.toml");
+    let (status, said) = config(&["set", "limits.memory_mb", "1024"]);
+    assert!(
+        status == Some(0) && said.contains(&file.display().to_string()),
+        "{said}"
+    );
+    std::fs::write(&file, "# enough for pandas\n[limits]\nmemory_mb = 1024 # MiB\n").unwrap();
+    assert_eq!(config(&["set", "base", "data"]).0, Some(0));
+    let now = std::fs::read_to_string(&file).unwrap();
+    assert!(
+        now.contains("# enough for pandas\n[limits]\nmemory_mb = 1024 # MiB\n"),
+        "{now}"
+    );
+    assert!(config(&[]).1.contains("base = \"data\""));
+    for (arguments, expected) in [
+        (&["set", "memory_mb", "1"][..], "did you mean `limits.memory_mb`?"),
+        (&["set", "limits.memory_mb", "lots"], "a whole number from"),
+        (&["unset", "limits.cpus"], "is not in"),
+    ] {
+        let (_, said) = config(arguments);
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), now, "nothing else was written");
+    let over = place
+        .command(&["config", "set", "base", "two"])
+        .env("SANDCELL_BASE", "three")
+        .output()
+        .unwrap();
+    assert!(
+        text(&over.stderr).contains("SANDCELL_BASE in the environment wins"),
+        "{over:?}"
+    );
+    // The editor of this test replaces a word, as sed does.
+    let edited = place
+        .command(&["config", "edit"])
+        .env("EDITOR", "sed -i s/1024/oops/")
+        .output()
+        .unwrap();
+    let said = text(&edited.stderr);
+    assert!(
+        !edited.status.success() && said.contains("config edit` opens the file again"),
+        "{said}"
+    );
+    let edited = place
+        .command(&["config", "edit"])
+        .env("EDITOR", "sed -i s/oops/512/")
+        .output()
+        .unwrap();
+    assert!(edited.status.success(), "{edited:?}");
+    assert!(config(&["unset", "base"]).1.contains("was taken out of"));
+    assert!(!std::fs::read_to_string(&file).unwrap().contains("base"));
+}
+
+#[test]
+fn code_can_stand_on_the_command_line() {
+    let _turn = begin!();
+    let place = Place::new();
+    let mut command = place.command(&["run", "-c", "import sys\nprint(sys.argv[1], input())", "--", "a"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"b\n").unwrap();
+    assert_eq!(text(&child.wait_with_output().unwrap().stdout), "a b\n");
+    let output = place
+        .command(&["run", "-c", "echo $((6*7))", "-l", "bash"])
+        .output()
+        .unwrap();
+    assert_eq!(text(&output.stdout), "42\n");
+}
+
+#[test]
+fn a_data_folder_that_cannot_be_used_is_reported() {
+    let _turn = begin!();
+    let place = Place::new();
+    let doctor = place
+        .command(&["doctor"])
+        .env("SANDCELL_DATA_DIR", "/dev/null")
+        .output()
+        .unwrap();
+    let said = text(&doctor.stdout);
+    assert!(
+        said.contains("data folder: the data folder /dev/null cannot be used"),
+        "{said}"
+    );
+    let run = place
+        .command(&["run", "-c", "print(1)"])
+        .env("SANDCELL_DATA_DIR", "/dev/null")
+        .output()
+        .unwrap();
+    assert_eq!(text(&run.stdout), "1\n");
+    assert!(text(&run.stderr).contains("is not kept in the history"), "{run:?}");
+}
+
+#[test]
+fn mistakes_are_answered_with_what_was_meant() {
+    let _turn = begin!();
+    let place = Place::new();
+    for (arguments, variable, expected) in [
+        (
+            &["run", "a.py", "x"][..],
+            None,
+            "arguments follow `--`: sandcell run FILE -- ARGS",
+        ),
+        (&["run", "-c", "1", "--network", "a b"], None, "--network: "),
+        (&["run", "-c", "1", "--package", "a b"], None, "an item of its own"),
+        (&["--config", "nofile", "config"], None, "there is no such file"),
+        (
+            &["history"],
+            Some(("SANDCELL_DATA_DIR", "/dev/null")),
+            "the data folder /dev/null cannot be used",
+        ),
+        (
+            &["base", "list"],
+            Some(("SANDCELL_DATA_DIR", "/proc/nowhere")),
+            "/proc cannot be written",
+        ),
+        (&["languages", "pyton"], None, "did you mean `python`?"),
+        (
+            &["config"],
+            Some(("SANDCELL_MEMORY_MB", "1")),
+            "did you mean `SANDCELL_LIMITS__MEMORY_MB`?",
+        ),
+        (
+            &["config"],
+            Some(("SANDCELL_TIMEOUT", "1")),
+            "did you mean `SANDCELL_LIMITS__TIMEOUT_S`?",
+        ),
+    ] {
+        let output = place.command(arguments).envs(variable).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(
+            !output.status.success() && said.contains(expected),
+            "{arguments:?}: {said}"
+        );
+        assert!(!said.contains("stdout"), "{said}");
+    }
 }

@@ -57,6 +57,7 @@ impl Language for FakeLanguage {
                 stdin: StdinMode::Null,
                 control: false,
             },
+            pictures: SandboxPath::parse("shown").ok(),
         })
     }
 

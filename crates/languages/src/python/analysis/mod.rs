@@ -11,6 +11,7 @@ mod tokens;
 use sandcell_sandbox::{Advice, Finding, Severity, is_standard_module};
 
 use names::Names;
+pub use names::distribution;
 use tokens::{Kind, Token, tokens};
 
 /// The most findings that one source gives.

@@ -28,7 +28,8 @@ impl Names {
 }
 
 /// The package that brings a module, where it is called otherwise.
-pub(super) fn distribution(module: &str) -> &str {
+#[must_use]
+pub fn distribution(module: &str) -> &str {
     match module {
         "PIL" => "pillow",
         "cv2" => "opencv-python-headless",

@@ -55,7 +55,7 @@ fn started(view: &ExecutionView, note: Option<&str>) -> Value {
 
 /// Runs code in a session of a sandbox.
 pub(super) async fn execute(ask: &Ask<'_>) -> Result<Value, Failure> {
-    let tool = execute_code(&Facts::of(&**ask.host));
+    let tool = execute_code(&Facts::of(&**ask.host, Duration::ZERO));
     let mut arguments = Arguments::check(tool.name, &tool.fields, fields(&ask.body)?)?;
     let request = ExecuteRequest {
         wait: Some(Duration::ZERO),
@@ -67,7 +67,7 @@ pub(super) async fn execute(ask: &Ask<'_>) -> Result<Value, Failure> {
 
 /// Runs code once in a fresh sandbox.
 pub(super) async fn once(ask: &Ask<'_>) -> Result<Value, Failure> {
-    let tool = create_run_close(&Facts::of(&**ask.host));
+    let tool = create_run_close(&Facts::of(&**ask.host, Duration::ZERO));
     let mut arguments = Arguments::check(tool.name, &tool.fields, fields(&ask.body)?)?;
     let (request, _) = once_request(&mut arguments, &**ask.host, Watch::default(), Consent::default())?;
     let request = RunRequest {
@@ -80,7 +80,7 @@ pub(super) async fn once(ask: &Ask<'_>) -> Result<Value, Failure> {
 
 /// Makes a sandbox.
 pub(super) async fn create(ask: &Ask<'_>) -> Result<Value, Failure> {
-    let tool = create_sandbox(&Facts::of(&**ask.host));
+    let tool = create_sandbox(&Facts::of(&**ask.host, Duration::ZERO));
     let mut arguments = Arguments::check(tool.name, &tool.fields, fields(&ask.body)?)?;
     let request = create_request(&mut arguments, Watch::default(), Consent::default());
     let views = ask.host.create(ask.who, request).await?;

@@ -7,6 +7,7 @@ use std::time::Instant;
 use base64::Engine as _;
 use serde_json::json;
 
+use super::super::DATA_BASE;
 use super::client::{Answer, Client};
 use super::output;
 use super::output::Style;
@@ -61,11 +62,13 @@ pub(super) fn play(style: Style, client: &mut Client, began: Instant) -> Result<
     ))?;
     body(style, &drawn)?;
     output::text(&format!(
-        "\n  {} the plot is in {} ({} KB), {} after the start\n\n",
+        "\n  {} the plot is in {} ({} KB), {} after the start\n\n  To start every sandbox with these libraries:\n    \
+         {}\n\n",
         style.green("✓"),
         style.bold(&path.display().to_string()),
         bytes.len() / 1024,
-        style.yellow(&time(there))
+        style.yellow(&time(there)),
+        DATA_BASE,
     ))?;
     Ok(())
 }

@@ -320,12 +320,10 @@ fn next_steps(style: Style, program: &Path) -> String {
         style.dim(&"─".repeat(WIDTH))
     );
     text.push_str(&if cfg!(all(target_os = "linux", feature = "native")) {
-        format!(
+        String::from(
             "  The demo used what Python has. Models get more with install_package. To give every sandbox\n  \
              pandas and plots from the start:\n\n    \
-             sandcell base build data numpy pandas matplotlib\n\n  \
-             and at the top of {USERS_FILE}:\n\n    \
-             base = \"data\"\n\n"
+             sandcell base build data numpy pandas matplotlib --use\n\n",
         )
     } else {
         format!(

@@ -20,6 +20,7 @@ use sandcell_sandbox::{Code, Failure, Language as _, LayerReport, LayerState, Le
 use serde_json::json;
 use std::sync::Arc;
 
+use super::DATA_BASE;
 use super::install::{self, Configured};
 use super::output::{self, Printed, Style};
 use crate::config::Settings;
@@ -41,6 +42,7 @@ pub(super) struct DoctorArgs {
 
 const NO_UV: &str = "packages are installed with pip, which takes several times as long as uv would: uv is not on PATH";
 const GET_UV: &str = "pip install uv (or pipx install uv), or put the program uv into bin/ of the data folder";
+const NO_DATA: &str = "Python in sandboxes has no pandas: the first import fails, and each sandbox has to install it";
 const NO_NPM: &str = "packages of npm cannot be installed: node is here, and npm is not on PATH";
 const GET_NPM: &str = "apt-get install npm, or put npm of a Node distribution on PATH";
 
@@ -57,6 +59,10 @@ struct Report {
     uv: Option<Result<std::path::PathBuf, ()>>,
     /// What installs packages of npm; none where there is no Node to use them, or this build installs none.
     npm: Option<Result<std::path::PathBuf, ()>>,
+    /// Why nothing can be kept.
+    data_folder: Option<Failure>,
+    /// How sandboxes get data libraries, where their Python has none.
+    data: Option<String>,
     siege: Option<Siege>,
     /// What else keeps code from being run: settings that cannot be read, a base that is not there.
     problems: Vec<Failure>,
@@ -105,6 +111,8 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
     // A look at the machine is not bound by how little its sandboxes get.
     settings.engine.limits.processes = settings.engine.limits.processes.max(32);
     let uv = uv(&settings);
+    let base = base(&settings).await;
+    let data_folder = settings.data_problem();
     let found = wiring::languages(&settings);
     let limits = settings.engine.limits.clone();
     let wired = wiring::wire_briefly(settings, launcher, found, wiring::Ask::Nobody).await;
@@ -165,6 +173,8 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
         siege,
         problems,
         npm: npm(&wired.engine),
+        data_folder,
+        data: base.filter(|_| python.is_ok() && !has_pandas(&wired.found)),
         python,
         uv,
     };
@@ -214,6 +224,30 @@ fn without_itself(remedy: &str) -> String {
 #[cfg(all(target_os = "linux", feature = "native"))]
 fn uv(settings: &Settings) -> Option<Result<std::path::PathBuf, ()>> {
     Some(wiring::packages::uv(settings).ok_or(()))
+}
+
+/// The command that gives every sandbox a base; none where they have one.
+#[cfg(all(target_os = "linux", feature = "native"))]
+async fn base(settings: &Settings) -> Option<String> {
+    if settings.packages.base.is_some() || settings.backends.first().is_none_or(|first| first != siege::NATIVE) {
+        return None;
+    }
+    let (bases, _) = wiring::bases(settings, None).await.ok()?;
+    let with_pandas = bases.having(&["pandas".to_owned()]).ok().flatten();
+    Some(with_pandas.map_or_else(
+        || DATA_BASE.to_owned(),
+        |name| format!("sandcell config set base {name}"),
+    ))
+}
+
+#[cfg(not(all(target_os = "linux", feature = "native")))]
+async fn base(_: &Settings) -> Option<String> {
+    None
+}
+
+fn has_pandas(found: &Detected) -> bool {
+    let python = found.python.as_ref();
+    python.is_some_and(|python| python.info().libraries.iter().any(|one| one.starts_with("pandas")))
 }
 
 #[cfg(all(target_os = "linux", feature = "native"))]
@@ -322,6 +356,8 @@ fn as_json(report: &Report) -> serde_json::Value {
         "backends": backends.collect::<Vec<_>>(),
         "python": python,
         "problems": report.problems,
+        "data_folder": report.data_folder,
+        "data_libraries": report.data.as_ref().map(|remedy| json!({"reason": NO_DATA, "remedy": remedy})),
         "uv": report.uv.as_ref().map(|uv| json!({
             "available": uv.is_ok(),
             "path": uv.as_ref().ok(),
@@ -379,6 +415,8 @@ mod tests {
             python: Ok("3.11.2".to_owned()),
             uv: Some(Err(())),
             npm: Some(Err(())),
+            data_folder: None,
+            data: None,
             siege: None,
             problems: Vec::new(),
             host: vec![Advice {

@@ -4,7 +4,7 @@ use sandcell_sandbox::{Failure, LayerReport, LayerState, LeftOut};
 
 use super::host::Advice;
 use super::siege::{Siege, State};
-use super::{Configured, GET_NPM, GET_UV, NO_NPM, NO_UV, Report, verdict};
+use super::{Configured, GET_NPM, GET_UV, NO_DATA, NO_NPM, NO_UV, Report, verdict};
 use crate::cli::output::{Style, safe};
 
 /// All of it.
@@ -25,6 +25,16 @@ pub(super) fn of(report: &Report, style: Style) -> String {
     }
     for problem in &report.problems {
         text.push_str(&trouble(style, "sandboxes", problem));
+    }
+    if let Some(problem) = &report.data_folder {
+        text.push_str(&trouble(style, "data folder", problem));
+    }
+    if let Some(remedy) = &report.data {
+        text.push_str(&format!(
+            "{} {NO_DATA}\n    {} {remedy}\n",
+            style.yellow("!"),
+            style.bold("fix:")
+        ));
     }
     match &report.uv {
         Some(Ok(path)) => text.push_str(&format!(

@@ -16,6 +16,8 @@ use crate::wiring::lasting;
 
 /// Rows that a notebook has at most.
 const CELLS: u32 = 2000;
+/// Ids that are named where the beginning of one fits several.
+const CANDIDATES: u32 = 5;
 
 /// Shows the executions that the history keeps, newest first
 ///
@@ -40,7 +42,8 @@ pub(super) struct HistoryArgs {
 enum HistoryCommand {
     /// Shows everything that is kept of an execution: code, output, cost
     Show {
-        /// Its id
+        /// Its id, the beginning of its id, or `last` for the newest
+        #[arg(default_value = "last")]
         id: String,
 
         /// Prints it as one object
@@ -50,7 +53,7 @@ enum HistoryCommand {
     /// Writes executions as a Jupyter notebook that runs again: those with these ids, or those that the filters let
     /// through, oldest first
     Export {
-        /// Their ids
+        /// Their ids, written as for `show`
         #[arg(value_name = "ID")]
         ids: Vec<String>,
 
@@ -63,7 +66,7 @@ enum HistoryCommand {
     },
     /// Deletes executions from the history
     Forget {
-        /// Their ids
+        /// Their ids, written as for `show`
         #[arg(value_name = "ID", required = true)]
         ids: Vec<String>,
     },
@@ -127,8 +130,8 @@ pub(super) fn run(args: &HistoryArgs, settings: &Settings) -> Result<ExitCode, F
         None => {
             let rows = match database {
                 Ok(database) => database.list(&args.which.filter(), false).map_err(failure)?,
-                // Nothing ran yet: that is an answer.
-                Err(HistoryError::Absent(_)) => Vec::new(),
+                // Nothing ran yet: that is an answer, unless nothing could be kept.
+                Err(HistoryError::Absent(_)) => settings.data_problem().map_or(Ok(Vec::new()), Err)?,
                 Err(error) => return Err(failure(error)),
             };
             let written = if args.json {
@@ -152,32 +155,55 @@ pub(super) fn run(args: &HistoryArgs, settings: &Settings) -> Result<ExitCode, F
             export(rows, out.as_deref())
         }
         Some(HistoryCommand::Forget { ids }) => {
-            let count = database.map_err(failure)?.forget(ids).map_err(failure)?;
+            let mut database = database.map_err(failure)?;
+            let ids = once(ids, |id| whole_id(&database, id))?;
+            let count = database.forget(&ids).map_err(failure)?;
             if count > 0 {
                 let detail = format!("{count} rows, of {}", ids.join(" "));
                 lasting::note(settings, SecurityEvent::new(EventKind::HistoryForgotten, detail));
-            }
-            if count < ids.len() {
-                let missing = ids.len() - count;
-                return Err(Failure::new(
-                    Code::NotFound,
-                    format!("{count} deleted; {missing} of the ids are not in the history"),
-                    "`sandcell history` lists them",
-                ));
             }
             printed(output::text(&format!("{count} deleted\n")).map(|()| ExitCode::SUCCESS))
         }
     }
 }
 
-fn find(database: &Database, id: &str) -> Result<Row, Failure> {
-    database.find(id).map_err(failure)?.ok_or_else(|| {
-        Failure::new(
-            Code::NotFound,
-            format!("there is no execution '{}' in the history", output::safe(id)),
-            "`sandcell history` lists them",
-        )
-    })
+/// The row of an id, of the beginning of one, or of `last`.
+fn find(database: &Database, text: &str) -> Result<Row, Failure> {
+    let id = whole_id(database, text)?;
+    database.find(&id).map_err(failure)?.ok_or_else(|| unknown(text))
+}
+
+/// The id that begins with this text, if there is only one.
+fn whole_id(database: &Database, text: &str) -> Result<String, Failure> {
+    let found = match text {
+        "last" => database.ids_beginning("", 1),
+        _ => database.ids_beginning(text, CANDIDATES),
+    };
+    let found = found.map_err(failure)?;
+    match found.as_slice() {
+        [] => Err(unknown(text)),
+        [id] => Ok(id.clone()),
+        _ => Err(Failure::invalid(
+            format!("more than one execution begins with '{}'", output::safe(text)),
+            format!("write more of the id: {}", found.join(", ")),
+        )),
+    }
+}
+
+fn unknown(text: &str) -> Failure {
+    Failure::new(
+        Code::NotFound,
+        format!("there is no execution '{}' in the history", output::safe(text)),
+        "`sandcell history` lists them, and `last` means the newest",
+    )
+}
+
+/// Each id once, in the order in which they were named.
+fn once(ids: &[String], whole: impl Fn(&str) -> Result<String, Failure>) -> Result<Vec<String>, Failure> {
+    let mut ids = ids.iter().map(|id| whole(id)).collect::<Result<Vec<_>, _>>()?;
+    let mut seen = std::collections::BTreeSet::new();
+    ids.retain(|id| seen.insert(id.clone()));
+    Ok(ids)
 }
 
 /// The rows that a notebook is made of, oldest first.
@@ -187,10 +213,8 @@ fn wanted(database: &Database, ids: &[String], which: &Which) -> Result<Vec<Row>
         filter.most = filter.most.min(CELLS);
         database.list(&filter, true).map_err(failure)?
     } else {
-        let mut once = ids.to_vec();
-        let mut seen = std::collections::BTreeSet::new();
-        once.retain(|id| seen.insert(id.clone()));
-        once.iter()
+        once(ids, |id| whole_id(database, id))?
+            .iter()
             .map(|id| find(database, id))
             .collect::<Result<Vec<_>, _>>()?
     };

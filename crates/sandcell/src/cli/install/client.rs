@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use sandcell_sandbox::{Code, Failure, System};
 
+use super::edit::Format;
+
 /// An MCP client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Client {
@@ -12,6 +14,18 @@ pub(super) enum Client {
     ClaudeCode,
     Cursor,
     Vscode,
+    Codex,
+    #[value(alias = "gemini-cli")]
+    Gemini,
+    Windsurf,
+    Zed,
+    /// Junie, the agent in JetBrains IDEs and on the command line
+    #[value(alias = "junie")]
+    Jetbrains,
+    /// The extension for VS Code
+    Cline,
+    /// Cline on the command line
+    ClineCli,
 }
 
 /// The user's folders.
@@ -21,6 +35,8 @@ pub(super) struct Home {
     pub(super) folder: Option<PathBuf>,
     /// `XDG_CONFIG_HOME`, or `APPDATA` on Windows, where set.
     pub(super) settings: Option<PathBuf>,
+    /// `CODEX_HOME`, where set.
+    pub(super) codex: Option<PathBuf>,
 }
 
 /// The variables that name the two.
@@ -42,6 +58,7 @@ impl Home {
         Self {
             folder: absolute(folder),
             settings: absolute(settings),
+            codex: absolute("CODEX_HOME"),
         }
     }
 
@@ -88,23 +105,55 @@ impl Client {
                     "name the project's folder",
                 ));
             }
-            return match self {
-                Self::ClaudeDesktop => Err(Failure::new(
+            let names = self.project_file().ok_or_else(|| {
+                Failure::new(
                     Code::InvalidArgument,
-                    "Claude Desktop knows no projects",
+                    format!("{} knows no projects", self.title()),
                     "leave --project out",
-                )),
-                Self::ClaudeCode => Ok(project.join(".mcp.json")),
-                Self::Cursor => Ok(below(project, &[".cursor", "mcp.json"])),
-                Self::Vscode => Ok(below(project, &[".vscode", "mcp.json"])),
-            };
+                )
+            })?;
+            return Ok(below(project, names));
         }
         Ok(match self {
             Self::ClaudeDesktop => below(&home.settings(system)?, &["Claude", "claude_desktop_config.json"]),
             Self::ClaudeCode => home.folder()?.join(".claude.json"),
             Self::Cursor => below(home.folder()?, &[".cursor", "mcp.json"]),
             Self::Vscode => below(&home.settings(system)?, &["Code", "User", "mcp.json"]),
+            Self::Codex => match &home.codex {
+                Some(folder) => folder.join("config.toml"),
+                None => below(home.folder()?, &[".codex", "config.toml"]),
+            },
+            Self::Gemini => below(home.folder()?, &[".gemini", "settings.json"]),
+            Self::Windsurf => below(home.folder()?, &[".codeium", "windsurf", "mcp_config.json"]),
+            Self::Zed => match system {
+                System::Windows => below(&home.settings(system)?, &["Zed", "settings.json"]),
+                System::MacOs => below(home.folder()?, &[".config", "zed", "settings.json"]),
+                System::Linux => below(&home.settings(system)?, &["zed", "settings.json"]),
+            },
+            Self::Jetbrains => below(home.folder()?, &[".junie", "mcp", "mcp.json"]),
+            Self::Cline => {
+                let extension = ["Code", "User", "globalStorage", "saoudrizwan.claude-dev", "settings"];
+                below(&home.settings(system)?, &extension).join("cline_mcp_settings.json")
+            }
+            Self::ClineCli => {
+                let settings = [".cline", "data", "settings", "cline_mcp_settings.json"];
+                below(home.folder()?, &settings)
+            }
         })
+    }
+
+    /// The file of a project's own servers, where the client reads one.
+    const fn project_file(self) -> Option<&'static [&'static str]> {
+        match self {
+            Self::ClaudeDesktop | Self::Windsurf | Self::Cline | Self::ClineCli => None,
+            Self::ClaudeCode => Some(&[".mcp.json"]),
+            Self::Cursor => Some(&[".cursor", "mcp.json"]),
+            Self::Vscode => Some(&[".vscode", "mcp.json"]),
+            Self::Codex => Some(&[".codex", "config.toml"]),
+            Self::Gemini => Some(&[".gemini", "settings.json"]),
+            Self::Zed => Some(&[".zed", "settings.json"]),
+            Self::Jetbrains => Some(&[".junie", "mcp", "mcp.json"]),
+        }
     }
 
     /// What its maker calls it.
@@ -114,6 +163,13 @@ impl Client {
             Self::ClaudeCode => "Claude Code",
             Self::Cursor => "Cursor",
             Self::Vscode => "VS Code",
+            Self::Codex => "Codex",
+            Self::Gemini => "Gemini CLI",
+            Self::Windsurf => "Windsurf",
+            Self::Zed => "Zed",
+            Self::Jetbrains => "JetBrains Junie",
+            Self::Cline => "Cline",
+            Self::ClineCli => "Cline CLI",
         }
     }
 
@@ -123,17 +179,38 @@ impl Client {
         word.map(|word| word.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// The object that holds the servers.
+    /// The object or table that holds the servers.
     pub(super) const fn table(self) -> &'static str {
         match self {
             Self::Vscode => "servers",
-            Self::ClaudeDesktop | Self::ClaudeCode | Self::Cursor => "mcpServers",
+            Self::Codex => "mcp_servers",
+            Self::Zed => "context_servers",
+            Self::ClaudeDesktop
+            | Self::ClaudeCode
+            | Self::Cursor
+            | Self::Gemini
+            | Self::Windsurf
+            | Self::Jetbrains
+            | Self::Cline
+            | Self::ClineCli => "mcpServers",
         }
     }
 
-    /// Whether an entry names its transport.
-    pub(super) const fn says_stdio(self) -> bool {
-        matches!(self, Self::ClaudeCode | Self::Vscode)
+    /// The language of its settings.
+    pub(super) const fn format(self) -> Format {
+        match self {
+            Self::Codex => Format::Toml,
+            _ => Format::Json,
+        }
+    }
+
+    /// What an entry has next to the program and its arguments. Zed of before 2026 reads no entry without its source.
+    pub(super) const fn says(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::ClaudeCode | Self::Vscode => Some(("type", "stdio")),
+            Self::Zed => Some(("source", "custom")),
+            _ => None,
+        }
     }
 
     /// What the user does for the client to notice.
@@ -143,6 +220,17 @@ impl Client {
             Self::ClaudeCode => "start `claude` anew (`/mcp` shows the server), then ask it to run some Python.",
             Self::Cursor => "open Settings, MCP and switch the server on, then ask the agent to run some Python.",
             Self::Vscode => "run the command `MCP: List Servers` and start it, then ask the agent to run some Python.",
+            Self::Codex => "start `codex` anew (`/mcp` shows the server), then ask it to run some Python.",
+            Self::Gemini => "start `gemini` anew (`/mcp` shows the server), then ask it to run some Python.",
+            Self::Windsurf => "refresh the MCP servers in Cascade's settings, then ask Cascade to run some Python.",
+            Self::Zed => {
+                "open the agent panel's settings (the server has a green dot), then ask it to run some Python."
+            }
+            Self::Jetbrains => {
+                "open Settings, Tools, Junie, MCP Settings, switch the server on, then ask Junie to run some Python."
+            }
+            Self::Cline => "open Cline's MCP Servers (the server has a green dot), then ask it to run some Python.",
+            Self::ClineCli => "start `cline` anew (`cline mcp` shows the server), then ask it to run some Python.",
         }
     }
 }
@@ -155,6 +243,7 @@ mod tests {
         let home = Home {
             folder: Some("/home/me".into()),
             settings: (system == System::Windows).then(|| "/home/me/AppData/Roaming".into()),
+            codex: None,
         };
         client.file(system, &home, None).unwrap().display().to_string()
     }
@@ -180,6 +269,48 @@ mod tests {
                 ".config/Code/User/mcp.json",
                 "Library/Application Support/Code/User/mcp.json",
                 "AppData/Roaming/Code/User/mcp.json",
+            ),
+            (
+                Client::Codex,
+                ".codex/config.toml",
+                ".codex/config.toml",
+                ".codex/config.toml",
+            ),
+            (
+                Client::Gemini,
+                ".gemini/settings.json",
+                ".gemini/settings.json",
+                ".gemini/settings.json",
+            ),
+            (
+                Client::Windsurf,
+                ".codeium/windsurf/mcp_config.json",
+                ".codeium/windsurf/mcp_config.json",
+                ".codeium/windsurf/mcp_config.json",
+            ),
+            (
+                Client::Zed,
+                ".config/zed/settings.json",
+                ".config/zed/settings.json",
+                "AppData/Roaming/Zed/settings.json",
+            ),
+            (
+                Client::Jetbrains,
+                ".junie/mcp/mcp.json",
+                ".junie/mcp/mcp.json",
+                ".junie/mcp/mcp.json",
+            ),
+            (
+                Client::Cline,
+                ".config/Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
+                "Library/Application Support/Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
+                "AppData/Roaming/Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
+            ),
+            (
+                Client::ClineCli,
+                ".cline/data/settings/cline_mcp_settings.json",
+                ".cline/data/settings/cline_mcp_settings.json",
+                ".cline/data/settings/cline_mcp_settings.json",
             ),
         ] {
             for (system, path) in [(System::Linux, linux), (System::MacOs, mac), (System::Windows, windows)] {

@@ -26,9 +26,22 @@ pub(in crate::cli) fn configured() -> Vec<Configured> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = sandcell_languages::search_path::answering(std::env::split_paths(&path).collect());
     let (system, home) = (System::of_this_machine(), Home::of_this_process());
+    let here = std::env::current_dir().ok();
+    let files = |client: &Client| {
+        let own = client.file(system, &home, None).ok();
+        // What was written into the project of the working folder counts, too.
+        let project = here
+            .as_deref()
+            .and_then(|here| client.file(system, &home, Some(here)).ok());
+        let project = project.filter(|project| own.as_ref() != Some(project));
+        own.into_iter()
+            .chain(project)
+            .map(|file| (*client, file))
+            .collect::<Vec<_>>()
+    };
     Client::value_variants()
         .iter()
-        .filter_map(|client| Some((*client, client.file(system, &home, None).ok()?)))
+        .flat_map(files)
         .flat_map(|(client, file)| of_client(client, &file, &folders))
         .collect()
 }
@@ -45,7 +58,7 @@ fn of_client(client: Client, file: &Path, folders: &[PathBuf]) -> Vec<Configured
         Ok(None) => return Vec::new(),
         Err(failure) => return vec![row(None, Some((failure.message, failure.remedy)))],
     };
-    let programs = match edit::programs(&text, client.table()) {
+    let programs = match edit::programs(&text, client.table(), client.format()) {
         Ok(programs) => programs,
         Err(error) => {
             let remedy = "correct the file: the client reads none of its servers until then";

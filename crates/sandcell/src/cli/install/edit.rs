@@ -1,18 +1,30 @@
-//! Putting one server into a client's JSON, which may hold comments and trailing commas, and taking it out.
+//! Putting one server into a client's settings, and taking it out. JSON may hold comments and trailing commas; TOML is
+//! edited next door.
 
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode};
 use serde_json::Value;
+
+use super::edit_toml;
 
 /// Why a file could not be changed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
     #[error("is not JSON: {0}")]
     Json(String),
+    #[error("is not TOML: {0}")]
+    Toml(String),
     #[error("does not hold an object")]
     NoObject,
     #[error("has a {0:?} that is not an object")]
     NoTable(String),
+}
+
+/// The language of a client's settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Json,
+    Toml,
 }
 
 /// The server as a client names and starts it.
@@ -20,9 +32,10 @@ pub(super) enum Unreadable {
 pub(super) struct Entry {
     /// The object that holds the servers.
     pub(super) table: &'static str,
+    pub(super) format: Format,
     pub(super) name: String,
-    /// Whether the transport is named.
-    pub(super) says_stdio: bool,
+    /// A member that the client wants next to the program, such as the transport.
+    pub(super) says: Option<(&'static str, &'static str)>,
     pub(super) program: String,
     pub(super) arguments: Vec<String>,
 }
@@ -31,8 +44,8 @@ impl Entry {
     fn value(&self) -> CstInputValue {
         let text = |text: &str| CstInputValue::String(text.to_owned());
         let mut members = Vec::new();
-        if self.says_stdio {
-            members.push(("type".to_owned(), text("stdio")));
+        if let Some((member, word)) = self.says {
+            members.push((member.to_owned(), text(word)));
         }
         members.push(("command".to_owned(), text(&self.program)));
         let arguments = self.arguments.iter().map(|argument| text(argument)).collect();
@@ -42,6 +55,9 @@ impl Entry {
 
     /// The text with this entry, and everything else as it was.
     pub(super) fn put_into(&self, text: &str) -> Result<String, Unreadable> {
+        if self.format == Format::Toml {
+            return edit_toml::put_into(self, text);
+        }
         let root = parse(text)?;
         let servers = match table(&root, self.table)? {
             Some(servers) => servers,
@@ -64,14 +80,17 @@ impl Entry {
 
     fn json(&self) -> Value {
         let mut value = serde_json::json!({"command": self.program, "args": self.arguments});
-        if let (true, Some(object)) = (self.says_stdio, value.as_object_mut()) {
-            object.insert("type".to_owned(), Value::from("stdio"));
+        if let (Some((member, word)), Some(object)) = (self.says, value.as_object_mut()) {
+            object.insert(member.to_owned(), Value::from(word));
         }
         value
     }
 
     /// The text with this name as it stood in `former`, or without it; nothing if it is not there.
     pub(super) fn take_out_of(&self, text: &str, former: Option<&str>) -> Result<Option<String>, Unreadable> {
+        if self.format == Format::Toml {
+            return edit_toml::take_out_of(self, text, former);
+        }
         let root = parse(text)?;
         let Some(here) = table(&root, self.table)?.and_then(|servers| servers.get(&self.name)) else {
             return Ok(None);
@@ -90,6 +109,9 @@ impl Entry {
     /// Whether `now` is `former` with nothing changed but what an entry of this name may have changed, whatever its
     /// arguments were: the same text once both hold nothing under the name.
     pub(super) fn differs_only_by_entry(&self, former: &str, now: &str) -> bool {
+        if self.format == Format::Toml {
+            return edit_toml::differs_only_by_entry(self, former, now);
+        }
         let blank = |text: &str| {
             let root = parse(text).ok()?;
             let servers = match table(&root, self.table).ok()? {
@@ -108,7 +130,10 @@ impl Entry {
 }
 
 /// Each server that these settings start: its name and the program.
-pub(super) fn programs(text: &str, servers: &str) -> Result<Vec<(String, String)>, Unreadable> {
+pub(super) fn programs(text: &str, servers: &str, format: Format) -> Result<Vec<(String, String)>, Unreadable> {
+    if format == Format::Toml {
+        return edit_toml::programs(text, servers);
+    }
     let root = parse(text)?;
     let Some(servers) = table(&root, servers)?.and_then(|servers| servers.to_serde_value()) else {
         return Ok(Vec::new());
@@ -169,8 +194,9 @@ mod tests {
     fn entry() -> Entry {
         Entry {
             table: "mcpServers",
+            format: Format::Json,
             name: "sandcell".to_owned(),
-            says_stdio: false,
+            says: None,
             program: "/usr/bin/sandcell".to_owned(),
             arguments: vec!["serve".to_owned()],
         }

@@ -6,6 +6,7 @@
 mod client;
 mod configured;
 mod edit;
+mod edit_toml;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use clap::Args;
 use sandcell_sandbox::{Code, Failure, System, plain_path};
 
 use super::output;
+use super::replace::replace;
 use client::{Client, Home};
 pub(super) use configured::{Configured, configured};
 use edit::Entry;
@@ -104,7 +106,10 @@ impl InstallArgs {
             path.to_str().map(str::to_owned).ok_or_else(|| {
                 Failure::new(
                     Code::InvalidArgument,
-                    format!("the path {} is not Unicode, so JSON cannot hold it", path.display()),
+                    format!(
+                        "the path {} is not Unicode, so the settings cannot hold it",
+                        path.display()
+                    ),
                     "put it somewhere with a plain name",
                 )
             })
@@ -118,8 +123,9 @@ impl InstallArgs {
         arguments.extend(self.arguments.iter().cloned());
         Ok(Entry {
             table: self.client.table(),
+            format: self.client.format(),
             name: self.name.clone(),
-            says_stdio: self.client.says_stdio(),
+            says: self.client.says(),
             program: text(&program)?,
             arguments,
         })
@@ -235,21 +241,8 @@ fn read(path: &Path) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Writes a whole file or nothing: beside it first, then by renaming. Rights are those of the file that is replaced, or
-/// of `like`; a new file is the user's alone, since clients keep keys in theirs.
 fn write(path: &Path, text: &str, like: Option<&Path>) -> Result<(), Failure> {
-    let say = |error: io::Error| failed("written", path, &error);
-    let folder = path.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder).map_err(say)?;
-    let mut builder = tempfile::Builder::new();
-    let mut file = builder.prefix(".sandcell-").tempfile_in(folder).map_err(say)?;
-    io::Write::write_all(&mut file, text.as_bytes()).map_err(say)?;
-    if let Ok(found) = std::fs::metadata(like.unwrap_or(path)) {
-        file.as_file().set_permissions(found.permissions()).map_err(say)?;
-    }
-    file.as_file().sync_all().map_err(say)?;
-    file.persist(path).map_err(|error| say(error.error))?;
-    Ok(())
+    replace(path, text, like).map_err(|error| failed("written", path, &error))
 }
 
 fn remove(path: &Path) -> Result<(), Failure> {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use sandcell_engine::{ExecutionView, Phase, Principal, ProgramRequest, Status};
 use sandcell_languages::table::{Ability, Proof, built_in_proof};
 use sandcell_sandbox::{Code, Consent, SandboxPath, SessionEvent};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::wiring::Wired;
@@ -64,6 +64,7 @@ async fn once(wired: &Wired, language: &str, code: &str, timeout: Duration) -> R
         memory: None,
         network: Vec::new(),
         consent: Consent::NotAsked,
+        progress: watch::Sender::new(String::new()),
     };
     let (stdin, from) = mpsc::channel(1);
     let (to, mut events) = mpsc::channel::<SessionEvent>(64);

@@ -1,24 +1,30 @@
 //! `sandcell run`: one program in a fresh sandbox, its streams passed through as they come.
 
+mod hints;
+mod pictures;
 mod streams;
+mod values;
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
+use pictures::Saved;
 use sandcell_engine::{Engine, ExecutionView, Hints, Principal, ProgramRequest, Status};
 use sandcell_languages::Detected;
-use sandcell_sandbox::{ByteSize, Code, Consent, Failure, MAX_TIMEOUT, SandboxPath};
+use sandcell_sandbox::{ByteSize, Code, Consent, Failure, MAX_TIMEOUT, Preparing, SandboxPath};
 use serde_json::json;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::bar::Bar;
-use super::{RUN_FAILED, SandboxArgs, output};
+use super::{RUN_FAILED, SandboxArgs, output, unwritable};
 use crate::config::table::MOST_FILE_MB;
-use crate::config::{FlagValue, Settings};
+use crate::config::{FlagValue, NetworkSettings, Settings};
 use crate::signals;
 use crate::wiring::{self, Launcher};
 use streams::{Collected, Sink};
@@ -27,45 +33,61 @@ use streams::{Collected, Sink};
 ///
 /// The program's output is streamed as it comes, and its stdin is the command's. The exit status is the program's;
 /// 128 and the number of the signal that ended it; 124 when its time was over; 137 when it was killed for memory;
-/// 125 when sandcell itself could not run it.
+/// 125 when sandcell itself could not run it. Pictures that a Python program shows (`plt.show()`) are saved as files
+/// and named on stderr; terminals that can draw them do.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     /// The program's source; `-` or nothing: stdin holds it
     #[arg(value_name = "FILE", default_value = "-", hide_default_value = true)]
     program: PathBuf,
 
+    /// Runs this code instead of a file's
+    #[arg(
+        short,
+        long,
+        value_name = "CODE",
+        conflicts_with = "program",
+        allow_hyphen_values = true
+    )]
+    code: Option<String>,
+
     /// Arguments for the program
     #[arg(last = true, value_name = "ARGS")]
     args: Vec<String>,
 
     /// The language; by default told from the file's name or its `#!` line, else `python`
-    #[arg(long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME")]
     language: Option<String>,
 
     /// A package to install first, such as `numpy`, `pandas>=2,<3` or, of npm, `npm:zod@^3`. Repeatable
     #[arg(long = "package", value_name = "REQUIREMENT")]
     packages: Vec<String>,
 
-    /// Seconds that the program may run, at most 3600
-    #[arg(long, value_name = "S", value_parser = parse_timeout)]
+    /// How long the program may run: seconds, or a unit as in `500ms`, `5s`, `2m`; at most 3600 seconds
+    #[arg(long, value_name = "S", value_parser = values::duration)]
     timeout: Option<Duration>,
 
-    /// Memory that it may use, in MiB
-    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(16..=1 << 20))]
-    memory: Option<u64>,
+    /// Memory that it may use: MiB, or a unit as in `512MB`, `2GB`
+    #[arg(long, value_name = "MB", value_parser = values::memory)]
+    memory: Option<ByteSize>,
 
-    /// Hosts that the program may reach, such as `api.example.com,*.example.org`, within the setting `network.allow`;
-    /// `none` (the default) is none. Ports 80 and 443 unless `HOST:PORT` says more
+    /// Hosts that the program may reach, such as `api.example.com,*.example.org`; `none` (the default) is none. The
+    /// setting `network.deny` still holds. Ports 80 and 443 unless `HOST:PORT` says more
     #[arg(long, value_name = "none|HOST[,HOST…]", value_delimiter = ',')]
     network: Vec<String>,
 
-    /// A file of this machine to copy into the sandbox before the start. Repeatable
-    #[arg(long = "file", value_name = "HOST:SANDBOX")]
+    /// A file of this machine to copy into the sandbox before the start; without `:SANDBOX` under its own name in the
+    /// home folder. Repeatable
+    #[arg(long = "file", value_name = "HOST[:SANDBOX]")]
     files: Vec<String>,
 
-    /// A file of the sandbox to copy back after the end. Repeatable
-    #[arg(long = "out", value_name = "SANDBOX:HOST")]
+    /// A file of the sandbox to copy back after the end; without `:HOST` into the working folder. Repeatable
+    #[arg(long = "out", value_name = "SANDBOX[:HOST]")]
     outs: Vec<String>,
+
+    /// The folder for pictures that the program shows
+    #[arg(long, value_name = "FOLDER", default_value = ".", hide_default_value = true)]
+    pictures: PathBuf,
 
     /// A container image whose programs run it, such as `python:3.13-slim`, `oci:/folder` or `docker-archive:/file.tar`;
     /// needs no container daemon
@@ -125,9 +147,13 @@ async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Resu
     settings.engine.hints = hints();
     settings.images.allow = vec!["*".to_owned()];
     settings.images.folders = vec![PathBuf::from("/")];
+    #[cfg(any(feature = "docker", all(target_os = "linux", feature = "native")))]
+    wiring::network::check(&args.network, &settings.network)?;
+    allow_hosts(&mut settings.network, &args.network);
     let kept = settings.engine.output_kept;
     let found = wiring::languages(&settings);
     let (mut request, outs) = request(args, &settings, &found)?;
+    take_base(args, &mut settings, &request.language).await?;
     let own = settings.clone();
     let mut wired = wiring::wire_once(settings, launcher, found).await;
     let mut problem = wired.problems.drain(..).next();
@@ -140,7 +166,7 @@ async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Resu
     }
     let cancel = CancellationToken::new();
     let sink = if args.json { Sink::Collect(kept) } else { Sink::Pass };
-    let stdin = if args.program == Path::new("-") {
+    let stdin = if args.code.is_none() && args.program == Path::new("-") {
         streams::no_stdin()
     } else {
         match streams::stdin() {
@@ -151,6 +177,7 @@ async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Resu
             }
         }
     };
+    let network = Network::of(&request.network);
     let (events, writer) = streams::writer(sink, cancel.clone());
     let who = Principal("cli".into());
     let mut signal = None;
@@ -160,11 +187,14 @@ async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Resu
             .engine
             .left_to_user(Some(&request.language), &request.packages, &request.network);
         request.consent = Consent::Given([left.packages, left.hosts].concat());
+        let mut steps = request.progress.subscribe();
+        let mut bar = Bar::new();
         let running = wired.engine.run_program(&who, request, stdin, events, cancel.clone());
         tokio::pin!(running);
         loop {
             tokio::select! {
                 view = &mut running => break view,
+                Ok(()) = steps.changed() => show_step(&mut bar, &steps.borrow_and_update()),
                 number = stop.next(), if signal.is_none() => {
                     signal = Some(number);
                     cancel.cancel();
@@ -174,13 +204,71 @@ async fn run(args: &RunArgs, mut settings: Settings, launcher: Launcher) -> Resu
     };
     let written = writer.await;
     let result = match view {
-        Ok(view) => finish(args, &view, &outs, written),
+        Ok(view) => finish(args, &view, &outs, written, network),
         Err(failure) => Err(failure),
     };
     shutdown(&wired.engine, &mut stop).await;
     match signal {
         Some(number) => Ok(128 + number),
         None => result,
+    }
+}
+
+/// Shows a step of the installation; an empty one ends it.
+fn show_step(bar: &mut Bar, step: &str) {
+    if step.is_empty() {
+        return bar.clear();
+    }
+    bar.show(&Preparing {
+        text: format!("installing packages: {step}"),
+        ..Preparing::default()
+    });
+}
+
+/// Takes a prepared base that has the packages, where the settings name none: nothing has to be installed then.
+#[cfg(all(target_os = "linux", feature = "native"))]
+async fn take_base(args: &RunArgs, settings: &mut Settings, language: &str) -> Result<(), Failure> {
+    let native = settings.backends.first().is_some_and(|name| name == "native");
+    let wanted = !args.packages.is_empty() && args.image.is_none() && language == "python";
+    if wanted && native && settings.packages.base.is_none() && settings.data_dir.is_some() {
+        let (bases, _) = wiring::bases(settings, None).await?;
+        settings.packages.base = bases.having(&args.packages)?;
+    }
+    Ok(())
+}
+
+#[cfg(not(all(target_os = "linux", feature = "native")))]
+async fn take_base(_: &RunArgs, _: &mut Settings, _: &str) -> Result<(), Failure> {
+    Ok(())
+}
+
+/// Hosts that the operator names on the command line need no line in the settings. An address is allowed wherever it
+/// leads; a name is not, since its owner decides to which address.
+fn allow_hosts(network: &mut NetworkSettings, named: &[String]) {
+    let hosts = || named.iter().filter(|host| *host != "none");
+    network.allow.extend(hosts().cloned());
+    let address = |host: &String| {
+        host.parse()
+            .ok()
+            .or_else(|| Some(host.parse::<SocketAddr>().ok()?.ip()))
+    };
+    let addresses = hosts().filter_map(address).map(|address: IpAddr| address.to_string());
+    network.private.extend(addresses);
+}
+
+/// Whether the program has a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Network {
+    Absent,
+    Given,
+}
+
+impl Network {
+    fn of(hosts: &[String]) -> Self {
+        match hosts.iter().all(|host| host == "none") {
+            true => Self::Absent,
+            false => Self::Given,
+        }
     }
 }
 
@@ -265,26 +353,17 @@ fn request(args: &RunArgs, settings: &Settings, found: &Detected) -> Result<(Pro
     let limit = settings.engine.file_bytes;
     let mut files = Vec::new();
     for text in &args.files {
-        let (host, sandbox) = text.rsplit_once(':').ok_or_else(|| {
-            Failure::invalid(
-                format!("--file {text}: there is no `:`"),
-                "give it as HOST:SANDBOX, such as data.csv:data.csv",
-            )
-        })?;
+        let (host, sandbox) = match text.rsplit_once(':').filter(|(host, _)| !is_drive(host)) {
+            Some(both) => both,
+            None => (text.as_str(), file_name("--file", Path::new(text))?),
+        };
         let path = sandbox_path("--file", sandbox)?;
         files.push((path, Bytes::from(read_bounded(Path::new(host), limit)?)));
     }
-    let code = read_bounded(&args.program, settings.engine.code_bytes)?;
-    let code = String::from_utf8(code).map_err(|error| {
-        Failure::invalid(
-            format!(
-                "{} is not UTF-8: byte {} breaks it",
-                name(&args.program),
-                error.utf8_error().valid_up_to()
-            ),
-            "save the program as UTF-8",
-        )
-    })?;
+    let code = match &args.code {
+        Some(code) => code.clone(),
+        None => read_code(&args.program, settings.engine.code_bytes)?,
+    };
     let told = || found.language_of(&args.program, &code);
     let language = args
         .language
@@ -299,10 +378,11 @@ fn request(args: &RunArgs, settings: &Settings, found: &Detected) -> Result<(Pro
         files,
         outputs: outs.iter().map(|out| out.sandbox.clone()).collect(),
         timeout: args.timeout,
-        memory: args.memory.map(ByteSize::mib),
+        memory: args.memory,
         network: args.network.clone(),
         image: args.image.clone(),
         consent: Consent::NotAsked,
+        progress: watch::Sender::new(String::new()),
     };
     Ok((request, outs))
 }
@@ -316,15 +396,16 @@ struct Out {
 
 impl Out {
     fn parse(text: &str) -> Result<Self, Failure> {
-        let (sandbox, host) = text
-            .split_once(':')
-            .filter(|(_, host)| !host.is_empty())
-            .ok_or_else(|| {
-                Failure::invalid(
-                    format!("--out {text}: there is no `:HOST`"),
-                    "give it as SANDBOX:HOST, such as plot.png:plot.png",
-                )
-            })?;
+        let (sandbox, host) = match text.split_once(':') {
+            Some((_, "")) => {
+                return Err(Failure::invalid(
+                    format!("--out {text}: nothing stands after the `:`"),
+                    "give it as SANDBOX:HOST, such as plot.png:plots/plot.png, or as SANDBOX alone",
+                ));
+            }
+            Some(both) => both,
+            None => (text, file_name("--out", Path::new(text))?),
+        };
         let sandbox = sandbox_path("--out", sandbox)?;
         let mut host = PathBuf::from(host);
         if host.is_dir() {
@@ -332,6 +413,21 @@ impl Out {
         }
         Ok(Self { sandbox, host })
     }
+}
+
+/// Whether this is the letter of a drive, as in `C:\\data.csv`.
+fn is_drive(text: &str) -> bool {
+    cfg!(windows) && text.len() == 1
+}
+
+/// The last name of a path: the file's name on the other side.
+fn file_name<'a>(flag: &str, path: &'a Path) -> Result<&'a str, Failure> {
+    path.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
+        Failure::invalid(
+            format!("{flag} {}: it names no file", path.display()),
+            "name a file, or give both sides: --file HOST:SANDBOX, --out SANDBOX:HOST",
+        )
+    })
 }
 
 fn sandbox_path(flag: &str, text: &str) -> Result<SandboxPath, Failure> {
@@ -349,6 +445,19 @@ fn name(program: &Path) -> String {
     } else {
         program.display().to_string()
     }
+}
+
+fn read_code(program: &Path, limit: ByteSize) -> Result<String, Failure> {
+    String::from_utf8(read_bounded(program, limit)?).map_err(|error| {
+        Failure::invalid(
+            format!(
+                "{} is not UTF-8: byte {} breaks it",
+                name(program),
+                error.utf8_error().valid_up_to()
+            ),
+            "save the program as UTF-8",
+        )
+    })
 }
 
 /// Reads a file, or stdin for `-`, that may not be larger than `limit`.
@@ -382,25 +491,22 @@ fn read_bounded(path: &Path, limit: ByteSize) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-fn parse_timeout(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(timeout) if !timeout.is_zero() && timeout <= MAX_TIMEOUT => Ok(timeout),
-        _ => Err(format!(
-            "must be more than 0 and at most {} seconds",
-            MAX_TIMEOUT.as_secs()
-        )),
-    }
-}
-
 /// What a program ends with whose reader has gone.
 const PIPE_CLOSED: u8 = 128 + 13;
 
-/// Brings files back, says what stopped the program if not itself, and tells the exit status.
-fn finish(args: &RunArgs, view: &ExecutionView, outs: &[Out], written: io::Result<Collected>) -> Result<u8, Failure> {
+/// Brings files and pictures back, says what stopped the program if not itself, and tells the exit status.
+fn finish(
+    args: &RunArgs,
+    view: &ExecutionView,
+    outs: &[Out],
+    written: io::Result<Collected>,
+    network: Network,
+) -> Result<u8, Failure> {
     let brought = bring_back(view, outs);
+    let saved = pictures::save(view, &args.pictures);
+    let hint = hints::of(view, network);
     let shown = match written {
-        Ok(collected) if args.json => output::json(&as_json(view, &collected)),
+        Ok(collected) if args.json => output::json(&as_json(view, &collected, hint.as_deref(), &saved)),
         Ok(_) => Ok(()),
         Err(error) => Err(error),
     };
@@ -408,20 +514,13 @@ fn finish(args: &RunArgs, view: &ExecutionView, outs: &[Out], written: io::Resul
         Ok(()) => {}
         // Whoever reads our output has seen enough, which is no fault.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(PIPE_CLOSED),
-        Err(error) => {
-            return Err(Failure::new(
-                Code::Internal,
-                format!("stdout cannot be written: {error}"),
-                "check where stdout goes",
-            ));
-        }
+        Err(error) => return Err(unwritable(&error)),
+    }
+    if !args.json {
+        pictures::name(&saved);
+        hints::say(view, hint.as_deref());
     }
     let status = exit_status(view);
-    if let (Some(cause), false) = (&view.cause, args.json)
-        && !matches!(cause.code, Code::CodeFailed | Code::Cancelled)
-    {
-        output::failure(&Failure::new(cause.code, cause.message.clone(), cause.remedy.clone()));
-    }
     match brought {
         Err(failure) if status == 0 => Err(failure),
         Err(failure) => {
@@ -487,12 +586,15 @@ fn exit_status(view: &ExecutionView) -> u8 {
 }
 
 /// The object of `_meta["sandcell/execution"]`, and what the program wrote.
-fn as_json(view: &ExecutionView, collected: &Collected) -> serde_json::Value {
+fn as_json(view: &ExecutionView, collected: &Collected, hint: Option<&str>, saved: &[Saved]) -> serde_json::Value {
     let mut object = sandcell_mcp::execution_object(view);
     object.insert("truncated".to_owned(), json!(collected.truncated));
     object.insert("stdout".to_owned(), json!(String::from_utf8_lossy(&collected.stdout)));
     object.insert("stderr".to_owned(), json!(String::from_utf8_lossy(&collected.stderr)));
     object.insert("result".to_owned(), json!(view.result));
+    object.insert("hint".to_owned(), json!(hint));
+    let pictures: Vec<String> = saved.iter().map(|one| one.path.display().to_string()).collect();
+    object.insert("pictures".to_owned(), json!(pictures));
     serde_json::Value::Object(object)
 }
 

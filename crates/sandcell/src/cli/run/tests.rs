@@ -43,12 +43,17 @@ fn limits_that_are_none_are_refused() {
 
 #[test]
 fn a_wish_that_is_no_path_names_the_flag() {
-    for bad in ["out.txt", "out.txt:", ":x", "../x:y"] {
+    for bad in ["out.txt:", ":x", "../x:y", "..", "/"] {
         assert!(Out::parse(bad).unwrap_err().message.contains("--out"), "{bad}");
     }
     let folder = tempfile::tempdir().unwrap();
     let out = Out::parse(&format!("/tmp/a.png:{}", folder.path().display())).unwrap();
     assert_eq!(out.host, folder.path().join("a.png"));
+    let out = Out::parse("plots/a.png").unwrap();
+    assert_eq!(
+        (out.sandbox.as_str(), out.host.as_path()),
+        ("/home/user/plots/a.png", Path::new("a.png"))
+    );
     let out = Out::parse("a.txt:b:c").unwrap();
     assert_eq!(
         (out.sandbox.as_str(), out.host.as_path()),
@@ -62,4 +67,28 @@ fn a_source_that_is_too_long_or_gone_is_told() {
     assert_eq!(failure.code, Code::LimitReached);
     let failure = read_bounded(Path::new("/no/such/file"), ByteSize::kib(4)).unwrap_err();
     assert!(failure.message.contains("/no/such/file"));
+}
+
+#[test]
+fn amounts_may_have_units_and_the_language_a_short_flag() {
+    let args = parse(&["-l", "bash", "--memory", "1GB", "--timeout", "5s", "a.sh"]).unwrap();
+    assert_eq!(args.language.as_deref(), Some("bash"));
+    assert_eq!(args.memory, Some(ByteSize::mib(1024)));
+    assert_eq!(args.timeout, Some(Duration::from_secs(5)));
+}
+
+#[test]
+fn hosts_on_the_command_line_are_allowed_and_only_addresses_may_be_private() {
+    let mut network = NetworkSettings {
+        allow: vec!["a.example".to_owned()],
+        ask: Vec::new(),
+        deny: Vec::new(),
+        private: Vec::new(),
+        connections: 1,
+        total: ByteSize::mib(1),
+    };
+    let named = ["b.example", "none", "10.1.2.3:8080", "::1"].map(str::to_owned);
+    allow_hosts(&mut network, &named);
+    assert_eq!(network.allow, ["a.example", "b.example", "10.1.2.3:8080", "::1"]);
+    assert_eq!(network.private, ["10.1.2.3", "::1"]);
 }

@@ -1,0 +1,18 @@
+//! Pictures that a Python program shows. A session's driver sends them as events; a program of its own has no driver, so
+//! a `sitecustomize` module saves each as a file, which the engine collects when the program is over.
+
+use bytes::Bytes;
+use sandcell_sandbox::{Failure, SandboxPath};
+
+use crate::own_path;
+
+/// The folder of the module. It comes first on the module search path.
+pub(super) const FOLDER: &str = "/tmp/.sandcell";
+/// The folder of the pictures.
+pub(super) const PICTURES: &str = "/tmp/.sandcell/pictures";
+
+/// The module and its path.
+pub(super) fn module() -> Result<(SandboxPath, Bytes), Failure> {
+    let path = own_path(&format!("{FOLDER}/sitecustomize.py"))?;
+    Ok((path, Bytes::from_static(include_bytes!("program/sitecustomize.py"))))
+}
