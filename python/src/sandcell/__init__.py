@@ -1,0 +1,113 @@
+"""Runs code that nobody has vetted, in sandboxes of this machine or of a service.
+
+>>> import sandcell
+>>> sandcell.run("print(1)").stdout
+'1\\n'
+
+>>> from sandcell import Sandbox
+>>> with Sandbox() as sandbox:
+...     sandbox.files.write("data.csv", "a,b\\n1,2\\n")
+...     sandbox.run("rows = open('data.csv').read().split()").check()
+...     sandbox.run("len(rows)").result
+'2'
+
+``AsyncSandbox`` has the same methods for asyncio. A program that fails is a result (``run.error``, ``run.cause``);
+a call that cannot be done raises a ``SandcellError`` with ``code``, ``message`` and ``remedy``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._errors import (
+    BackendUnavailableError,
+    BusyError,
+    CodeFailedError,
+    CodeRejectedError,
+    CrashedError,
+    DeniedByPolicyError,
+    DiskFullError,
+    ExecutionCancelledError,
+    ExpiredError,
+    ImageUnavailableError,
+    InternalError,
+    InvalidArgumentError,
+    IsolationUnavailableError,
+    LanguageUnavailableError,
+    LimitReachedError,
+    NetworkDeniedError,
+    NotFoundError,
+    OutOfMemoryError,
+    OutputLimitError,
+    PackageFailedError,
+    PackageNotAllowedError,
+    ProcessLimitError,
+    SandcellError,
+    SessionLostError,
+    TimedOutError,
+    UnauthorizedError,
+)
+from ._results import Artifact, Cause, FileInfo, FileList, HistoryRecord, Image, Run, RunError
+from ._stdio import configure, shutdown
+from ._sync import Files, Sandbox, run
+from ._version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from ._async import AsyncFiles, AsyncSandbox, run_async
+
+__all__ = [
+    "Artifact",
+    "AsyncFiles",
+    "AsyncSandbox",
+    "BackendUnavailableError",
+    "BusyError",
+    "Cause",
+    "CodeFailedError",
+    "CodeRejectedError",
+    "CrashedError",
+    "DeniedByPolicyError",
+    "DiskFullError",
+    "ExecutionCancelledError",
+    "ExpiredError",
+    "FileInfo",
+    "FileList",
+    "Files",
+    "HistoryRecord",
+    "Image",
+    "ImageUnavailableError",
+    "InternalError",
+    "InvalidArgumentError",
+    "IsolationUnavailableError",
+    "LanguageUnavailableError",
+    "LimitReachedError",
+    "NetworkDeniedError",
+    "NotFoundError",
+    "OutOfMemoryError",
+    "OutputLimitError",
+    "PackageFailedError",
+    "PackageNotAllowedError",
+    "ProcessLimitError",
+    "Run",
+    "RunError",
+    "Sandbox",
+    "SandcellError",
+    "SessionLostError",
+    "TimedOutError",
+    "UnauthorizedError",
+    "__version__",
+    "configure",
+    "run",
+    "run_async",
+    "shutdown",
+]
+
+_ASYNC = ("AsyncFiles", "AsyncSandbox", "run_async")
+
+
+def __getattr__(name: str) -> Any:
+    # asyncio takes longer to import than the rest of the package; only its users pay for it.
+    if name in _ASYNC:
+        from . import _async
+
+        return getattr(_async, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,242 @@
+"""The interface for asyncio: the methods of ``Sandbox``, to be awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+from . import _operations
+from ._call import Call
+from ._errors import SandcellError
+from ._operations import Core, Operation, T
+from ._results import Artifact, FileList, HistoryRecord, Run
+
+Callback = Callable[[str], "Awaitable[object] | object"]
+
+
+async def drive(operation: Operation[T]) -> T:
+    """Carries an operation out in the running event loop."""
+    answer: Any = None
+    while True:
+        try:
+            effect = operation.send(answer)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        except SandcellError as error:
+            # The caller's own lines are what matters, not those between them and the server.
+            raise error.with_traceback(None) from None
+        try:
+            answer = await _wait(*effect) if isinstance(effect, tuple) else await effect
+        except BaseException as error:
+            operation.throw(error)
+            raise
+
+
+async def _wait(call: Call, seconds: float) -> bool:
+    if call.done:
+        return True
+    loop = asyncio.get_running_loop()
+    finished: asyncio.Future[None] = loop.create_future()
+
+    def finish() -> None:
+        if not finished.done():
+            finished.set_result(None)
+
+    def notify() -> None:
+        try:
+            loop.call_soon_threadsafe(finish)
+        except RuntimeError:
+            pass  # The loop was closed: nobody waits any more.
+
+    timer = loop.call_later(seconds, finish)
+    call.on_done(notify)
+    try:
+        await finished
+    finally:
+        timer.cancel()
+    return call.done
+
+
+class AsyncFiles:
+    """The files of a sandbox, as :class:`sandcell.Files`."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def write(self, path: str | os.PathLike[str], data: str | bytes, *, append: bool = False) -> int:
+        """Writes a file, making its parent folders; text is written as UTF-8. Returns the number of bytes."""
+        return await drive(self._core.write(path, data, append))
+
+    async def read(self, path: str | os.PathLike[str], *, max_bytes: int = 256 << 20) -> bytes:
+        """Returns the bytes of a file; one of more than ``max_bytes`` is refused with ``OutputLimitError``."""
+        return await drive(self._core.read(path, max_bytes))
+
+    async def read_text(self, path: str | os.PathLike[str], *, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """Returns the text of a file."""
+        return (await self.read(path)).decode(encoding, errors)
+
+    async def list(self, path: str | os.PathLike[str] = ".", *, recursive: bool = False) -> FileList:
+        """Returns the entries of a folder, at most 300; ``more`` of the list is the number of those left out."""
+        return await drive(self._core.list(path, recursive))
+
+    async def exists(self, path: str | os.PathLike[str]) -> bool:
+        """Returns whether there is a file or a folder."""
+        return await drive(self._core.exists(path))
+
+    async def remove(self, path: str | os.PathLike[str]) -> None:
+        """Removes a file, or a folder with everything in it. Runs ``rm`` in the Bash session of the sandbox."""
+        await drive(self._core.remove(path))
+
+
+class AsyncSandbox:
+    """A sandbox for asyncio, with the arguments and methods of :class:`sandcell.Sandbox`.
+
+    Cancelling a task that awaits :meth:`run` ends the code inside. Callbacks may be coroutine functions.
+    """
+
+    def __init__(
+        self,
+        *,
+        packages: Iterable[str] = (),
+        env: Mapping[str, str] | None = None,
+        image: str | None = None,
+        memory_mb: int | None = None,
+        cpus: float | None = None,
+        disk_mb: int | None = None,
+        network: Iterable[str] = (),
+        lifetime: float | None = None,
+        backend: str | None = None,
+        label: str | None = None,
+        timeout: float = 30.0,
+        language: str = "python",
+        url: str | None = None,
+        token: str | None = None,
+    ) -> None:
+        self._core = Core(
+            packages=packages,
+            env=env or {},
+            image=image,
+            memory_mb=memory_mb,
+            cpus=cpus,
+            disk_mb=disk_mb,
+            network=network,
+            lifetime=lifetime,
+            backend=backend,
+            label=label,
+            timeout=timeout,
+            language=language,
+            url=url,
+            token=token,
+        )
+        #: The files of the sandbox.
+        self.files = AsyncFiles(self._core)
+
+    @property
+    def id(self) -> str | None:
+        """The id of the sandbox; None until it is made."""
+        return self._core.id
+
+    @property
+    def closed(self) -> bool:
+        """Whether the sandbox was closed."""
+        return self._core.closed
+
+    async def open(self) -> AsyncSandbox:
+        """Makes the sandbox now, if it is not made yet. Returns the sandbox itself."""
+        await drive(self._core.open())
+        return self
+
+    async def run(
+        self,
+        code: str,
+        *,
+        language: str | None = None,
+        stdin: str | None = None,
+        timeout: float | None = None,
+        on_stdout: Callback | None = None,
+        on_stderr: Callback | None = None,
+        max_output: int = 1 << 20,
+    ) -> Run:
+        """Runs code and returns how it ended, as :meth:`sandcell.Sandbox.run`."""
+        return await drive(self._core.run(code, language, stdin, timeout, on_stdout, on_stderr, max_output))
+
+    async def install(self, *packages: str, language: str = "python", timeout: float = 300.0) -> Run:
+        """Makes packages importable, as :meth:`sandcell.Sandbox.install`."""
+        return await drive(self._core.install(packages, language, timeout))
+
+    async def reset(self, language: str | None = None) -> None:
+        """Restarts the interpreter of a language, or all, and forgets its variables. Files and packages stay."""
+        await drive(self._core.reset(language))
+
+    async def status(self) -> dict[str, Any]:
+        """Returns the server's object of the sandbox: state, limits, usage, sessions, isolation, packages."""
+        return await drive(self._core.status())
+
+    async def history(self, last_n: int = 10) -> list[HistoryRecord]:
+        """Returns the latest runs, the newest first; at most 50."""
+        return await drive(self._core.history(last_n))
+
+    async def fetch(self, artifact: Artifact) -> bytes:
+        """Returns the bytes of a file that a run handed back, such as a plot in full size."""
+        return await drive(self._core.fetch(artifact))
+
+    async def close(self) -> None:
+        """Ends the sandbox: programs, variables and files are gone. Closing twice does nothing."""
+        await drive(self._core.close())
+
+    async def __aenter__(self) -> AsyncSandbox:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is not None:
+            core.abandon()
+
+    def __repr__(self) -> str:
+        return f"<AsyncSandbox {self.id or 'not made yet'}{', closed' if self.closed else ''}>"
+
+
+async def run_async(
+    code: str,
+    *,
+    language: str = "python",
+    packages: Iterable[str] = (),
+    files: Mapping[str, str] | None = None,
+    stdin: str | None = None,
+    outputs: Iterable[str] = (),
+    timeout: float = 30.0,
+    memory_mb: int | None = None,
+    network: Iterable[str] = (),
+    on_stdout: Callback | None = None,
+    on_stderr: Callback | None = None,
+    max_output: int = 1 << 20,
+    url: str | None = None,
+    token: str | None = None,
+) -> Run:
+    """Runs code once in a fresh sandbox that is removed afterwards, as :func:`sandcell.run`."""
+    channel = _operations.open_channel(url, token)
+    operation = _operations.run_once(
+        channel,
+        code,
+        language,
+        packages,
+        files or {},
+        stdin,
+        outputs,
+        timeout,
+        memory_mb,
+        network,
+        on_stdout,
+        on_stderr,
+        max_output,
+    )
+    return await drive(operation)

@@ -1,0 +1,341 @@
+"""What runs and files look like to the caller. Everything here is plain data; nothing talks to a server."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ._errors import error_for
+
+#: Bytes of one picture or of HTML that a notebook is shown.
+_MAX_SHOWN = 8 << 20
+
+
+class _Record:
+    """Shows its attributes, and compares by them."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"{type(self).__name__}({shown})"
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Cause(_Record):
+    """Why a run was not ok, in the server's own words: ``code``, ``message``, ``remedy``."""
+
+    __slots__ = ("code", "message", "remedy")
+
+    def __init__(self, code: str, message: str, remedy: str) -> None:
+        self.code = code
+        self.message = message
+        self.remedy = remedy
+
+
+class RunError(_Record):
+    """The exception that the code raised. The code can forge all of it.
+
+    ``name`` is the class (``ZeroDivisionError``), ``value`` its message, ``traceback`` a short traceback.
+    """
+
+    __slots__ = ("name", "traceback", "value")
+
+    def __init__(self, name: str, value: str, traceback: str) -> None:
+        self.name = name
+        self.value = value
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        return self.traceback or f"{self.name}: {self.value}"
+
+
+class Image(_Record):
+    """A picture that the code showed: a plot, or an object with a picture of itself."""
+
+    __slots__ = ("data", "mime")
+
+    def __init__(self, data: bytes, mime: str) -> None:
+        self.data = data
+        self.mime = mime
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the picture to a file of this machine."""
+        with open(path, "wb") as file:
+            file.write(self.data)
+
+    def __repr__(self) -> str:
+        return f"<Image {self.mime}, {len(self.data):,} bytes>"
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        return {self.mime: _base64(self.data), "text/plain": repr(self)}
+
+
+class Artifact(_Record):
+    """A file that outlives the sandbox: an output, or a picture in full size. ``fetch`` of the sandbox reads it."""
+
+    __slots__ = ("mime", "name", "size", "uri")
+
+    def __init__(self, name: str, mime: str, size: int, uri: str) -> None:
+        self.name = name
+        self.mime = mime
+        self.size = size
+        self.uri = uri
+
+
+class FileInfo(_Record):
+    """An entry of a folder. ``type`` is ``file``, ``folder``, ``link`` or ``other``, ``size`` is in bytes."""
+
+    __slots__ = ("modified", "name", "size", "target", "type")
+
+    def __init__(self, name: str, type: str, size: int, modified: str, target: str | None) -> None:
+        self.name = name
+        self.type = type
+        self.size = size
+        self.modified = modified
+        self.target = target
+
+
+class FileList(list[FileInfo]):
+    """The entries of a folder. ``more`` is the number of entries that were left out because the folder is large."""
+
+    more: int = 0
+
+
+class HistoryRecord(_Record):
+    """A past execution: what ran, when, and how it ended."""
+
+    __slots__ = (
+        "code_preview",
+        "duration_ms",
+        "error",
+        "execution_id",
+        "language",
+        "sandbox_id",
+        "status",
+        "stdout_preview",
+        "timestamp",
+    )
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.execution_id = str(data.get("execution_id", ""))
+        self.sandbox_id = str(data.get("sandbox_id") or "")
+        self.language = str(data.get("language", ""))
+        self.status = str(data.get("status", ""))
+        self.timestamp = str(data.get("timestamp", ""))
+        self.duration_ms = int(data.get("duration_ms", 0))
+        self.code_preview = str(data.get("code_preview", ""))
+        self.stdout_preview = str(data.get("stdout_preview", ""))
+        error = data.get("error")
+        self.error: str | None = None if error is None else str(error)
+
+
+class Run:
+    """How a piece of code ran.
+
+    ``status`` is ``ok``, ``error``, ``timeout``, ``cancelled`` or ``killed``. A program that fails is a result, not an
+    exception; :meth:`check` makes one of it.
+    """
+
+    __slots__ = (
+        "_raw",
+        "artifacts",
+        "cause",
+        "cpu_ms",
+        "duration_ms",
+        "error",
+        "execution_id",
+        "exit_code",
+        "files",
+        "html",
+        "images",
+        "language",
+        "peak_memory_mb",
+        "result",
+        "sandbox_id",
+        "state_lost",
+        "status",
+        "stderr",
+        "stdout",
+        "text",
+        "truncated",
+    )
+
+    #: The whole of it as a model reads it: output, value and error in one text, cut to the server's inline limit.
+    text: str
+    #: What the code wrote to its standard output; bytes that are no UTF-8 become U+FFFD.
+    stdout: str
+    #: What the code wrote to its standard error.
+    stderr: str
+    #: The last expression's value as text, or None.
+    result: str | None
+    #: Pictures, at most four, at most 1,568 pixels wide and high; ``artifacts`` has them in full size.
+    images: list[Image]
+    #: The last value's HTML, or None. It comes from the code: show it only where scripts cannot run.
+    html: str | None
+    #: Files that outlive the sandbox.
+    artifacts: list[Artifact]
+    #: The contents of the files named in ``outputs``; a file that the code did not write is missing.
+    files: dict[str, bytes]
+    #: The exception that the code raised, or None.
+    error: RunError | None
+    #: Why the run was not ok, or None.
+    cause: Cause | None
+    #: Whether variables of earlier runs are gone.
+    state_lost: bool
+    #: Whether ``stdout``, ``stderr`` or ``result`` is not complete.
+    truncated: bool
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        facts = execution_of(answer)
+        self._raw = facts
+        self.execution_id = _text(facts, "execution_id")
+        self.sandbox_id = _text(facts, "sandbox_id")
+        self.language = _text(facts, "language")
+        self.status = _text(facts, "status")
+        code = facts.get("exit_code")
+        self.exit_code: int | None = code if isinstance(code, int) else None
+        self.duration_ms = _number(facts, "duration_ms")
+        self.cpu_ms = _number(facts, "cpu_ms")
+        self.peak_memory_mb = _number(facts, "peak_memory_mb")
+        self.stdout = _text(facts, "stdout")
+        self.stderr = _text(facts, "stderr")
+        value = facts.get("result")
+        self.result = value if isinstance(value, str) else None
+        self.state_lost = facts.get("state_lost") is True
+        self.truncated = False
+        self.html = None
+        self.files = {}
+        self.error = _error(facts.get("error"))
+        self.cause = _cause(facts.get("cause"))
+        self._read_blocks(answer)
+
+    def _read_blocks(self, answer: dict[str, Any]) -> None:
+        blocks = [block for block in _list(answer, "content") if isinstance(block, dict)]
+        texts = [_text(block, "text") for block in blocks if block.get("type") == "text"]
+        self.text = texts[0] if len(texts) > 1 else ""
+        self.images = [
+            Image(unbase64(_text(block, "data")), _text(block, "mimeType"))
+            for block in blocks
+            if block.get("type") == "image"
+        ]
+        self.artifacts = [
+            Artifact(_text(block, "name"), _text(block, "mimeType"), int(_number(block, "size")), _text(block, "uri"))
+            for block in blocks
+            if block.get("type") == "resource_link"
+        ]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the code ended well."""
+        return self.status == "ok"
+
+    def check(self) -> Run:
+        """Returns the run itself if it was ok, else raises the exception for its cause (``CodeFailedError``, …)."""
+        if self.ok:
+            return self
+        cause = self.cause or Cause("code_failed", f"the run ended with status {self.status}", "look at run.stderr")
+        error = error_for(cause.code, cause.message, cause.remedy)
+        error.run = self
+        raise error
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the server's own object of the execution: every fact, as ``sandcell run --json`` prints it."""
+        return dict(self._raw)
+
+    def __repr__(self) -> str:
+        shown = f"<Run {self.status}, {self.duration_ms:g} ms"
+        if self.cause is not None:
+            shown += f", {self.cause.code}: {self.cause.message}"
+        return shown + ">"
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows. Nothing that the code wrote can run scripts in the notebook's page."""
+        from html import escape
+
+        parts = []
+        if self.stdout:
+            parts.append(f"<pre>{escape(_shorten(self.stdout))}</pre>")
+        if self.stderr:
+            parts.append(f'<pre style="background:#fdd;color:#000">{escape(_shorten(self.stderr))}</pre>')
+        for image in self.images:
+            parts.append(f'<img src="data:{escape(image.mime, quote=True)};base64,{_base64(image.data)}">')
+        if self.html is not None and len(self.html) <= _MAX_SHOWN:
+            page = escape(self.html, quote=True)
+            parts.append(f'<iframe sandbox="" srcdoc="{page}" style="border:0;width:100%;height:20em"></iframe>')
+        elif self.result is not None:
+            parts.append(f"<pre>{escape(_shorten(self.result))}</pre>")
+        if self.error is not None:
+            parts.append(f'<pre style="color:#b00">{escape(_shorten(str(self.error)))}</pre>')
+        if self.cause is not None:
+            parts.append(
+                f"<p><b>{escape(self.cause.code)}</b>: {escape(self.cause.message)}<br>{escape(self.cause.remedy)}</p>"
+            )
+        return "".join(parts) or f"<pre>{escape(repr(self))}</pre>"
+
+
+def execution_of(answer: dict[str, Any]) -> dict[str, Any]:
+    """Returns the object that the server writes about an execution."""
+    return about(answer, "sandcell/execution")
+
+
+def about(answer: dict[str, Any], name: str) -> dict[str, Any]:
+    """Returns an object of the answer's ``_meta``; empty when there is none."""
+    meta = answer.get("_meta")
+    found = meta.get(name) if isinstance(meta, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def unbase64(text: str) -> bytes:
+    """Returns the bytes of base64 text."""
+    from binascii import a2b_base64
+
+    return a2b_base64(text)
+
+
+def _base64(data: bytes) -> str:
+    from binascii import b2a_base64
+
+    return b2a_base64(data, newline=False).decode("ascii")
+
+
+def _shorten(text: str, most: int = 100_000) -> str:
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]}\n[{len(text) - most:,} characters are not shown]\n{text[-most // 2 :]}"
+
+
+def _text(data: dict[str, Any], name: str) -> str:
+    value = data.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _number(data: dict[str, Any], name: str) -> float:
+    value = data.get(name)
+    return value if isinstance(value, (int, float)) else 0
+
+
+def _list(data: dict[str, Any], name: str) -> list[Any]:
+    value = data.get(name)
+    return value if isinstance(value, list) else []
+
+
+def _error(value: Any) -> RunError | None:
+    if not isinstance(value, dict):
+        return None
+    return RunError(_text(value, "name"), _text(value, "value"), _text(value, "traceback"))
+
+
+def _cause(value: Any) -> Cause | None:
+    if not isinstance(value, dict):
+        return None
+    return Cause(_text(value, "code"), _text(value, "message"), _text(value, "remedy"))

@@ -1,0 +1,241 @@
+"""The interface for threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+from . import _operations
+from ._errors import InvalidArgumentError, SandcellError
+from ._operations import Core, Operation, T
+from ._results import Artifact, FileList, HistoryRecord, Run
+
+
+def drive(operation: Operation[T]) -> T:
+    """Carries an operation out in this thread."""
+    answer: Any = None
+    while True:
+        try:
+            effect = operation.send(answer)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        except SandcellError as error:
+            # The caller's own lines are what matters, not those between them and the server.
+            raise error.with_traceback(None) from None
+        try:
+            if not isinstance(effect, tuple):
+                close = getattr(effect, "close", None)
+                if close is not None:
+                    close()
+                raise InvalidArgumentError("the callback is a coroutine function", "pass a plain one, or use AsyncSandbox")
+            call, seconds = effect
+            answer = call.wait(seconds)
+        except BaseException as error:
+            operation.throw(error)
+            raise
+
+
+class Files:
+    """The files of a sandbox. Relative paths start at ``/home/user``."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def write(self, path: str | os.PathLike[str], data: str | bytes, *, append: bool = False) -> int:
+        """Writes a file, making its parent folders; text is written as UTF-8. Returns the number of bytes.
+
+        Data of more than 1 MiB is sent in parts: a reader inside may see a part of the file meanwhile.
+        """
+        return drive(self._core.write(path, data, append))
+
+    def read(self, path: str | os.PathLike[str], *, max_bytes: int = 256 << 20) -> bytes:
+        """Returns the bytes of a file; one of more than ``max_bytes`` is refused with ``OutputLimitError``."""
+        return drive(self._core.read(path, max_bytes))
+
+    def read_text(self, path: str | os.PathLike[str], *, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """Returns the text of a file."""
+        return self.read(path).decode(encoding, errors)
+
+    def list(self, path: str | os.PathLike[str] = ".", *, recursive: bool = False) -> FileList:
+        """Returns the entries of a folder, at most 300; ``more`` of the list is the number of those left out."""
+        return drive(self._core.list(path, recursive))
+
+    def exists(self, path: str | os.PathLike[str]) -> bool:
+        """Returns whether there is a file or a folder."""
+        return drive(self._core.exists(path))
+
+    def remove(self, path: str | os.PathLike[str]) -> None:
+        """Removes a file, or a folder with everything in it. Runs ``rm`` in the Bash session of the sandbox."""
+        drive(self._core.remove(path))
+
+
+class Sandbox:
+    """A sandbox of its own: files, and interpreters that keep their variables from run to run.
+
+    It is made when it is first used, or where ``with`` begins, and ended by :meth:`close`, at the end of ``with``, or
+    when nobody refers to it any more. All of its methods may be called from several threads.
+
+    ``packages`` are installed first (``npm:NAME`` is one of npm). ``timeout`` is in seconds and holds for each run,
+    ``lifetime`` for the whole sandbox. ``memory_mb``, ``cpus`` and ``disk_mb`` are limits. ``network`` is a list of
+    hosts, of those that the operator allows. ``image`` is a container image, ``backend`` the name of a back end.
+    With ``url`` and ``token`` it is a sandbox of a service (``sandcell serve --http``), else one of this machine.
+    """
+
+    def __init__(
+        self,
+        *,
+        packages: Iterable[str] = (),
+        env: Mapping[str, str] | None = None,
+        image: str | None = None,
+        memory_mb: int | None = None,
+        cpus: float | None = None,
+        disk_mb: int | None = None,
+        network: Iterable[str] = (),
+        lifetime: float | None = None,
+        backend: str | None = None,
+        label: str | None = None,
+        timeout: float = 30.0,
+        language: str = "python",
+        url: str | None = None,
+        token: str | None = None,
+    ) -> None:
+        self._core = Core(
+            packages=packages,
+            env=env or {},
+            image=image,
+            memory_mb=memory_mb,
+            cpus=cpus,
+            disk_mb=disk_mb,
+            network=network,
+            lifetime=lifetime,
+            backend=backend,
+            label=label,
+            timeout=timeout,
+            language=language,
+            url=url,
+            token=token,
+        )
+        #: The files of the sandbox.
+        self.files = Files(self._core)
+
+    @property
+    def id(self) -> str | None:
+        """The id of the sandbox; None until it is made."""
+        return self._core.id
+
+    @property
+    def closed(self) -> bool:
+        """Whether the sandbox was closed."""
+        return self._core.closed
+
+    def open(self) -> Sandbox:
+        """Makes the sandbox now, if it is not made yet. Returns the sandbox itself."""
+        drive(self._core.open())
+        return self
+
+    def run(
+        self,
+        code: str,
+        *,
+        language: str | None = None,
+        stdin: str | None = None,
+        timeout: float | None = None,
+        on_stdout: Callable[[str], object] | None = None,
+        on_stderr: Callable[[str], object] | None = None,
+        max_output: int = 1 << 20,
+    ) -> Run:
+        """Runs code and returns how it ended. Variables, imports and files stay for the next run of the language.
+
+        Code that fails, takes longer than ``timeout`` seconds or is killed is a result too; ``check()`` of the run
+        raises it. ``on_stdout`` and ``on_stderr`` get the output in pieces while the code runs. ``KeyboardInterrupt``
+        and an exception of a callback end the code inside. ``stdout`` and ``stderr`` of the run are the first
+        ``max_output`` bytes of each; ``truncated`` tells whether there was more.
+        """
+        return drive(self._core.run(code, language, stdin, timeout, on_stdout, on_stderr, max_output))
+
+    def install(self, *packages: str, language: str = "python", timeout: float = 300.0) -> Run:
+        """Makes packages importable (``"numpy"``, ``"pandas>=2,<3"``), also in a session that runs.
+
+        Raises ``PackageFailedError`` or ``PackageNotAllowedError``. ``language="javascript"`` installs those of npm.
+        """
+        return drive(self._core.install(packages, language, timeout))
+
+    def reset(self, language: str | None = None) -> None:
+        """Restarts the interpreter of a language, or all, and forgets its variables. Files and packages stay."""
+        drive(self._core.reset(language))
+
+    def status(self) -> dict[str, Any]:
+        """Returns the server's object of the sandbox: state, limits, usage, sessions, isolation, packages."""
+        return drive(self._core.status())
+
+    def history(self, last_n: int = 10) -> list[HistoryRecord]:
+        """Returns the latest runs, the newest first; at most 50."""
+        return drive(self._core.history(last_n))
+
+    def fetch(self, artifact: Artifact) -> bytes:
+        """Returns the bytes of a file that a run handed back, such as a plot in full size."""
+        return drive(self._core.fetch(artifact))
+
+    def close(self) -> None:
+        """Ends the sandbox: programs, variables and files are gone. Closing twice does nothing."""
+        drive(self._core.close())
+
+    def __enter__(self) -> Sandbox:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is not None:
+            core.abandon()
+
+    def __repr__(self) -> str:
+        return f"<Sandbox {self.id or 'not made yet'}{', closed' if self.closed else ''}>"
+
+
+def run(
+    code: str,
+    *,
+    language: str = "python",
+    packages: Iterable[str] = (),
+    files: Mapping[str, str] | None = None,
+    stdin: str | None = None,
+    outputs: Iterable[str] = (),
+    timeout: float = 30.0,
+    memory_mb: int | None = None,
+    network: Iterable[str] = (),
+    on_stdout: Callable[[str], object] | None = None,
+    on_stderr: Callable[[str], object] | None = None,
+    max_output: int = 1 << 20,
+    url: str | None = None,
+    token: str | None = None,
+) -> Run:
+    """Runs code once in a fresh sandbox that is removed afterwards.
+
+    ``files`` are put there first: path to text. ``files`` of the run has the contents of the files that ``outputs``
+    names. The rest is as in :class:`Sandbox`.
+    """
+    channel = _operations.open_channel(url, token)
+    operation = _operations.run_once(
+        channel,
+        code,
+        language,
+        packages,
+        files or {},
+        stdin,
+        outputs,
+        timeout,
+        memory_mb,
+        network,
+        on_stdout,
+        on_stderr,
+        max_output,
+    )
+    return drive(operation)
