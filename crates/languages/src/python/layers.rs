@@ -31,11 +31,13 @@ pub(crate) fn layers_file(runtime: &PythonRuntime) -> Option<(PathBuf, String)> 
     Some((folder.join(NAME), text()))
 }
 
+/// Python code that makes packages known to the interpreter that runs it, unless they are already. It needs `os`, `site` and `sys`.
+pub(super) fn code() -> String {
+    FIND.replace("LAYERS", LAYERS).replace("MAX", &LAYERS_MAX.to_string())
+}
+
 fn text() -> String {
-    let code = FIND
-        .replace("LAYERS", LAYERS)
-        .replace("MAX", &LAYERS_MAX.to_string())
-        .replace('\n', "\\n");
+    let code = code().replace('\n', "\\n");
     format!("import os, site, sys; exec(\"{code}\", {{'os': os, 'site': site, 'sys': sys}})\n")
 }
 

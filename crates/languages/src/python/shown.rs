@@ -1,9 +1,11 @@
 //! Pictures that a Python program shows. A session's driver sends them as events; a program of its own has no driver, so
-//! a `sitecustomize` module saves each as a file, which the engine collects when the program is over.
+//! a `sitecustomize` module saves each as a file, which the engine collects when the program is over. Where the interpreter's own folders
+//! are shown as they are, without the file that [`layers`] adds to them, that module makes packages known as well.
 
 use bytes::Bytes;
 use sandcell_sandbox::{Failure, SandboxPath};
 
+use super::layers;
 use crate::own_path;
 
 /// The folder of the module. It comes first on the module search path.
@@ -14,5 +16,9 @@ pub(super) const PICTURES: &str = "/tmp/.sandcell/pictures";
 /// The module and its path.
 pub(super) fn module() -> Result<(SandboxPath, Bytes), Failure> {
     let path = own_path(&format!("{FOLDER}/sitecustomize.py"))?;
-    Ok((path, Bytes::from_static(include_bytes!("program/sitecustomize.py"))))
+    let pictures = include_str!("program/sitecustomize.py");
+    Ok((
+        path,
+        Bytes::from(format!("{pictures}\nimport os, site{}", layers::code())),
+    ))
 }
