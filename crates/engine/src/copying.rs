@@ -1,4 +1,5 @@
-//! When sessions may copy themselves, so that all copies together leave the processors to those who wait.
+//! When sessions may copy themselves in the pauses between cells, so that these copies together leave the processors to those who wait.
+//! Without such a copy a cell that could end its interpreter waits for one; nothing is said about that here.
 //!
 //! Each session bounds what its own copies take, as if it were alone. With sixty of them at work that was all that the machine had: calls
 //! took six times as long. The decision taken here: each session in turn. With so many at work that a turn comes once in two seconds, each may
@@ -16,7 +17,7 @@ use crate::sync::lock;
 const COST: Duration = Duration::from_millis(6);
 /// Copies may take one of so many parts of the processors.
 const SHARE: u32 = 10;
-/// What each session bounds its own by, in hundredths of one processor.
+/// What each session bounds its own by while its cells are harmless, in hundredths of one processor.
 const OWN: u32 = 3;
 /// Turns that a session which took none for a while may take one right after the other: scripts are short.
 const AT_ONCE: u32 = 4;

@@ -463,14 +463,6 @@ def parse(text, name):
     raise failure from None
 
 
-def ends_silently(text, last):
-    """Whether a `;` follows the last expression. Behind it only brackets, comments and blanks are possible."""
-    lines = text.encode("utf-8", "surrogatepass").split(b"\n")[last.end_lineno - 1 :]
-    if lines:
-        lines[0] = lines[0][last.end_col_offset :]
-    return any([b";" in line.partition(b"#")[0] for line in lines])
-
-
 def plain(text, name):
     """What `prepare` returns, without the detour by a syntax tree, for a line that can only be an assignment to a name
     or one expression that begins with a call; else, and where that is wrong, None."""
@@ -503,7 +495,7 @@ def prepare(text, name):
     last, shows = None, True
     if own_way:
         tree, shows = part("shell").interactive(tree)
-    if shows and tree.body and type(tree.body[-1]) is _ast.Expr and not ends_silently(text, tree.body[-1]):
+    if shows and tree.body and type(tree.body[-1]) is _ast.Expr and not part("imports").ends_silently(text, tree.body[-1]):
         last = tree.body.pop().value
     flags = TOP_LEVEL_AWAIT | session.future
     body = None
@@ -604,6 +596,8 @@ def run_cell(header):
         _, _ = guarded(finish_output)
     send(report)
     session.nonce = None
+    if session.pending:
+        session.early = True  # the host has the report: it may have been for the next cell
     session.copy_owed = session.copy_below > 0
     guarded(heal)
 
@@ -688,8 +682,7 @@ def show(blobs):
     session.shown += 1
     flush_streams()
     send({"type": "display", "nonce": session.nonce}, blobs)
-    if _thread.get_ident() == MAIN_THREAD:
-        part("imports").await_shown()
+    part("imports").await_shown()
 
 
 def display(*values, raw=False, **_options):

@@ -321,6 +321,8 @@ def renumber():
 def await_shown():
     """Waits until the host has a display: what is printed next would overtake it. An interrupt ends the waiting."""
     session = core.session
+    if core._thread.get_ident() != core.MAIN_THREAD:
+        return
     armed, session.armed = session.armed, False  # not out of the middle of reading, which would lose a frame
     poll = core.POLL
     try:
@@ -343,6 +345,14 @@ def await_shown():
     if armed and session.pending:
         session.pending = False
         raise KeyboardInterrupt
+
+
+def ends_silently(text, last):
+    """Whether a `;` follows the last expression. Behind it only brackets, comments and blanks are possible."""
+    lines = text.encode("utf-8", "surrogatepass").split(b"\n")[last.end_lineno - 1 :]
+    if lines:
+        lines[0] = lines[0][last.end_col_offset :]
+    return any([b";" in line.partition(b"#")[0] for line in lines])
 
 
 def leave_folder():
@@ -532,6 +542,13 @@ def on_subprocess(subprocess):
         return original(self, other, *rest, **options)
 
     subprocess.Popen._execute_child = _execute_child
+    flags = subprocess._args_from_interpreter_flags
+
+    def _args_from_interpreter_flags():
+        # Workers look for packages where every program does, not as this interpreter was told to.
+        return [flag for flag in flags() if flag not in ("-I", "-S", "-E", "-s", "-P")]
+
+    subprocess._args_from_interpreter_flags = _args_from_interpreter_flags
 
 
 def on_tqdm(module):
