@@ -14,6 +14,7 @@ mod artifacts;
 mod callers;
 mod cells;
 mod clock;
+mod command;
 mod copying;
 mod core;
 mod executions;
@@ -296,6 +297,23 @@ impl Engine {
         cancel: CancellationToken,
     ) -> Result<ExecutionView, Failure> {
         self.core.run_program(who, req, stdin, output, cancel).await
+    }
+
+    /// Runs a program in a sandbox (without one: the default one) next to its sessions, without waiting for any of them. Its
+    /// output goes to `output` as it comes, and is kept like any other; `stdin` feeds it until the channel is closed. Not
+    /// reading `output` stops the program. `cancel` works as with [`Engine::execute`].
+    ///
+    /// # Errors
+    /// When the program could not be run.
+    pub async fn run_command(
+        self: &Arc<Self>,
+        who: &Principal,
+        req: CommandRequest,
+        stdin: mpsc::Receiver<Bytes>,
+        output: mpsc::Sender<SessionEvent>,
+        cancel: CancellationToken,
+    ) -> Result<ExecutionView, Failure> {
+        self.core.run_command(who, req, stdin, output, cancel).await
     }
 
     /// Installs packages in a sandbox (without one: the default one), for sessions that run already, too. The answer is

@@ -23,6 +23,7 @@ use crate::executions::Execution;
 use crate::ladder::{Step, Stop};
 use crate::meter::Cost;
 use crate::network::Reached;
+use crate::output::{plain_line, preview};
 use crate::policy;
 use crate::record::{Record, Visit};
 use crate::spans;
@@ -37,6 +38,11 @@ pub(crate) const INSTALL: Duration = Duration::from_secs(120);
 const ARRANGE: Duration = Duration::from_secs(20);
 /// What is kept of the words of what does that.
 const ARRANGED_MAX: usize = 16 << 10;
+
+/// What is kept of the report of an installation inside.
+const REPORT_MAX: usize = 4 << 20;
+/// Characters of its error that are shown.
+const SAID_MAX: usize = 300;
 
 /// What of a list of packages is one installer's.
 struct Order {
@@ -187,7 +193,7 @@ impl Core {
         if orders.is_empty() {
             return Ok(None);
         }
-        if !sandbox.takes_packages() {
+        if !sandbox.takes_packages() && !sandbox.installs_inside() {
             return Err(Failure::invalid(
                 "packages cannot be installed in a sandbox of an image: they are made for this machine's interpreter",
                 "choose an image that has them, or a sandbox without an image",
@@ -204,7 +210,11 @@ impl Core {
                 timeout: left,
                 consent: consent.clone(),
             };
-            let mut installed = installer.install(wanted, progress).await?;
+            let mut installed = if sandbox.installs_inside() {
+                install_inside(sandbox, installer.as_ref(), &wanted).await?
+            } else {
+                installer.install(wanted, progress).await?
+            };
             if let Some(folder) = &installed.folder {
                 installed.notes.extend(show(sandbox, installer.as_ref(), folder).await?);
                 let slot = lock(&record.slots).get(installer.language()).cloned();
@@ -230,6 +240,63 @@ impl Core {
         }
         Ok(bases)
     }
+}
+
+/// Has the sandbox install what is wanted by its own programs.
+async fn install_inside(
+    sandbox: &dyn Sandbox,
+    installer: &dyn Packages,
+    wanted: &Wanted,
+) -> Result<Installed, Failure> {
+    let both = async {
+        let resolve = installer.resolve_inside(&wanted.packages, &wanted.consent)?;
+        let printed = run_inside(sandbox, resolve).await?;
+        let (install, installed) = installer.install_inside(&wanted.packages, &wanted.consent, &printed)?;
+        if let Some(argv) = install {
+            run_inside(sandbox, argv).await?;
+        }
+        Ok(installed)
+    };
+    timeout(wanted.timeout, both).await.unwrap_or_else(|_| {
+        Err(Failure::new(
+            Code::Timeout,
+            format!(
+                "the installation took longer than {} s and was stopped",
+                wanted.timeout.as_secs()
+            ),
+            "raise timeout_s, or install fewer packages at once",
+        ))
+    })
+}
+
+/// What a program of the sandbox printed that installs packages.
+async fn run_inside(sandbox: &dyn Sandbox, argv: Vec<String>) -> Result<Vec<u8>, Failure> {
+    let command = Command {
+        argv,
+        env: sandbox.base_env().clone(),
+        cwd: HOME.to_owned(),
+        stdin: StdinMode::Null,
+        control: false,
+    };
+    let process = sandbox.spawn(command).await?;
+    let done = gather(process, REPORT_MAX).await;
+    if done.exit == Some(Exit::Code(0)) {
+        return Ok(done.stdout);
+    }
+    let said = String::from_utf8_lossy(&done.stderr);
+    let last = said
+        .lines()
+        .rev()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or("nothing");
+    Err(Failure::new(
+        Code::PackageFailed,
+        format!(
+            "the installation failed in the sandbox, which says: {}",
+            plain_line(preview(last, SAID_MAX).as_bytes())
+        ),
+        "check the names and versions; the sandbox needs a network and pip of its own",
+    ))
 }
 
 /// Their folders, in the order in which they are shown.
@@ -379,7 +446,9 @@ pub(crate) fn told(installed: &Installed, asked: &[String]) -> String {
         .iter()
         .partition(|one| names.contains(&one.name.to_lowercase().replace(['_', '.'], "-")));
     let list = |held: &[&Held]| {
-        let texts: Vec<String> = held.iter().map(|one| format!("{} {}", one.name, one.version)).collect();
+        // A package that a sandbox had of itself is known by its name only.
+        let text = |one: &&Held| format!("{} {}", one.name, one.version).trim_end().to_owned();
+        let texts: Vec<String> = held.iter().map(text).collect();
         texts.join(", ")
     };
     let mut lines = Vec::new();

@@ -284,7 +284,7 @@ pub(crate) fn image(image: Option<&str>) -> Result<(), Failure> {
 }
 
 /// Variables for programs: names as a shell knows them, values without NUL.
-fn env(env: &BTreeMap<String, String>) -> Result<(), Failure> {
+pub(crate) fn env(env: &BTreeMap<String, String>) -> Result<(), Failure> {
     if env.len() > MAX_ENV {
         return Err(Failure::invalid(
             format!("env has {} variables", env.len()),

@@ -32,7 +32,7 @@ use crate::verdict::{Ending, Facts, Verdict, judge};
 use crate::{ExecutionView, Hints, Principal, ProgramRequest};
 
 /// How long a program may take to be started.
-const SPAWN: Duration = Duration::from_secs(30);
+pub(crate) const SPAWN: Duration = Duration::from_secs(30);
 /// How long a program's output may be silent after its own end before it counts as over. Its descendants are
 /// killed then, so what comes is only what was already written.
 const LINGER: Duration = Duration::from_secs(1);
@@ -40,6 +40,9 @@ const LINGER: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_millis(250);
 /// What is kept of a compiler's words, of each stream.
 const COMPILER_WORDS: usize = 64 << 10;
+
+/// Standard input of a program, and where its output goes as it comes.
+pub(crate) type Streams = (mpsc::Receiver<Bytes>, mpsc::Sender<SessionEvent>);
 
 impl Core {
     pub(crate) async fn run_program(
@@ -137,7 +140,7 @@ struct ProgramJob {
     once: Once,
     timeout: Duration,
     progress: watch::Sender<String>,
-    streams: Option<(mpsc::Receiver<Bytes>, mpsc::Sender<SessionEvent>)>,
+    streams: Option<Streams>,
 }
 
 impl ProgramJob {
@@ -209,7 +212,7 @@ impl ProgramJob {
         execution.begin();
         let meter = Meter::start(&record, &sandbox, true);
         let ran = match self.streams.take() {
-            Some((stdin, output)) => follow(process, stdin, output, &execution, &record, deadline).await,
+            Some(streams) => follow(process, streams, &execution, &record, deadline, SignalScope::Tree).await,
             None => {
                 return Err(Err(Failure::new(
                     Code::Internal,
@@ -300,28 +303,39 @@ impl ProgramJob {
     }
 
     async fn judge(&self, ran: Ran, meter: Meter, sandbox: &Arc<dyn Sandbox>) -> (Verdict, Cost) {
-        let network = meter.reached(&self.record);
-        let (before, after, cost) = meter
-            .stop(&self.execution.id, &self.record, sandbox, ran.duration, false)
-            .await;
-        let gone = end_of_sandbox(&self.core, &self.record, &ran, after.is_some()).await;
-        let verdict = judge(Facts {
-            ending: ran.ending,
-            stop: ran.stop,
-            step: ran.step,
-            timeout: self.timeout,
-            limits: &self.record.birth.limits,
-            before,
-            after,
-            gone,
-            keeps: false,
-            hints: &self.core.config().hints,
-            restored: None,
-            why_lost: None,
-            network,
-        });
-        (verdict, cost)
+        let of = (&*self.execution, &*self.record);
+        judge_program(&self.core, of, ran, meter, sandbox, self.timeout).await
     }
+}
+
+/// What the end of a program means, and what it cost.
+pub(crate) async fn judge_program(
+    core: &Core,
+    (execution, record): (&Execution, &Record),
+    ran: Ran,
+    meter: Meter,
+    sandbox: &Arc<dyn Sandbox>,
+    timeout: Duration,
+) -> (Verdict, Cost) {
+    let network = meter.reached(record);
+    let (before, after, cost) = meter.stop(&execution.id, record, sandbox, ran.duration, false).await;
+    let gone = end_of_sandbox(core, record, &ran, after.is_some()).await;
+    let verdict = judge(Facts {
+        ending: ran.ending,
+        stop: ran.stop,
+        step: ran.step,
+        timeout,
+        limits: &record.birth.limits,
+        before,
+        after,
+        gone,
+        keeps: false,
+        hints: &core.config().hints,
+        restored: None,
+        why_lost: None,
+        network,
+    });
+    (verdict, cost)
 }
 
 fn judge_compile(status: CellStatus, record: &Record, hints: &Hints) -> Verdict {
@@ -343,16 +357,20 @@ fn judge_compile(status: CellStatus, record: &Record, hints: &Hints) -> Verdict 
 }
 
 /// Ends a program the way sessions are ended.
-struct Signals(Arc<dyn ProcessHandle>);
+struct Signals {
+    handle: Arc<dyn ProcessHandle>,
+    /// Who is killed with it.
+    scope: SignalScope,
+}
 
 #[async_trait]
 impl Interrupter for Signals {
     async fn interrupt(&self) -> Result<(), SandboxError> {
-        self.0.signal(Signal::Interrupt, SignalScope::Group).await
+        self.handle.signal(Signal::Interrupt, SignalScope::Group).await
     }
 
     async fn kill(&self) -> Result<(), SandboxError> {
-        self.0.signal(Signal::Kill, SignalScope::Tree).await
+        self.handle.signal(Signal::Kill, self.scope).await
     }
 }
 
@@ -394,18 +412,23 @@ impl Ends {
     }
 }
 
-/// Follows a program to its end: counts and hands on its output, feeds its input, and ends it when it must end.
-async fn follow(
+/// Follows a program to its end: counts and hands on its output, feeds its input, and ends it when it must end, with all
+/// of `scope`.
+pub(crate) async fn follow(
     process: Process,
-    stdin: mpsc::Receiver<Bytes>,
-    output: mpsc::Sender<SessionEvent>,
+    (stdin, output): Streams,
     execution: &Execution,
     record: &Record,
     deadline: Instant,
+    scope: SignalScope,
 ) -> Ran {
     let began = Instant::now();
     let Process { mut events, handle } = process;
-    let mut ladder = Ladder::new(Arc::new(Signals(handle.clone())), true, deadline);
+    let signals = Signals {
+        handle: handle.clone(),
+        scope,
+    };
+    let mut ladder = Ladder::new(Arc::new(signals), true, deadline);
     let mut feeding = pin!(feed(handle.clone(), stdin));
     let mut timer = pin!(sleep_until(ladder.next()));
     let mut linger = pin!(sleep_until(deadline));
@@ -425,7 +448,7 @@ async fn follow(
             // Time is over for a reader that does not take the rest, too.
             () = &mut timer => if exited { break } else { ladder.climb() },
             () = &mut linger, if exited && pending.is_none() => break,
-            () = &mut grace, if exited && !swept => { swept = true; sweep(handle.clone()); }
+            () = &mut grace, if exited && !swept => { swept = true; sweep(handle.clone(), scope); }
             () = &mut feeding, if !fed => fed = true,
             permit = output.reserve(), if pending.is_some() => {
                 // Nobody reads any more: the output is still counted and kept.
@@ -456,7 +479,7 @@ async fn follow(
         }
     }
     if !swept {
-        sweep(handle);
+        sweep(handle, scope);
     }
     Ran {
         ending: match (ends.exit, ladder.step()) {
@@ -476,9 +499,9 @@ async fn follow(
 }
 
 /// Ends what a program left behind, which would hold its output open.
-fn sweep(handle: Arc<dyn ProcessHandle>) {
+fn sweep(handle: Arc<dyn ProcessHandle>, scope: SignalScope) {
     tokio::spawn(async move {
-        let swept = timeout(LINGER, handle.signal(Signal::Kill, SignalScope::Tree)).await;
+        let swept = timeout(LINGER, handle.signal(Signal::Kill, scope)).await;
         if !matches!(swept, Ok(Ok(()))) {
             tracing::debug!("what the program left behind could not be ended");
         }

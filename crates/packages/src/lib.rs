@@ -11,6 +11,7 @@
 
 mod bases;
 mod desk;
+mod inside;
 mod installer;
 mod lock;
 mod names;

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use crate::bases::{self, OPERATOR};
 use crate::desk::{Desk, FRESH, Got, handed_over, nothing_new, too_long};
+use crate::inside;
 use crate::installer::{Installer, Setup};
 use crate::lock::{self, Locked};
 use crate::names;
@@ -417,6 +418,21 @@ impl Packages for PythonPackages {
         let got = got.map_err(|_| too_long(wanted.timeout))??;
         let asked: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
         Ok(handed_over(got, &wanted, &asked, "imported"))
+    }
+
+    fn resolve_inside(&self, packages: &[String], consent: &Consent) -> Result<Vec<String>, Failure> {
+        let specs = spec::parse_all(packages)?;
+        inside::resolve(&self.settled(&specs, consent)?.config.policy, &specs)
+    }
+
+    fn install_inside(
+        &self,
+        packages: &[String],
+        consent: &Consent,
+        printed: &[u8],
+    ) -> Result<(Option<Vec<String>>, Installed), Failure> {
+        let specs = spec::parse_all(packages)?;
+        inside::install(&self.settled(&specs, consent)?.config.policy, &specs, printed)
     }
 
     fn base(&self) -> Result<Option<Installed>, Failure> {

@@ -232,6 +232,12 @@ pub trait Sandbox: Send + Sync + std::fmt::Debug {
         true
     }
 
+    /// Whether packages are installed by the programs inside it, over a network of its own. They are not shown as folders
+    /// then ([`Packages::resolve_inside`](crate::Packages::resolve_inside)).
+    fn installs_inside(&self) -> bool {
+        false
+    }
+
     /// Opens a port on the loopback address inside whose connections come out here. The sandbox gets no other way out.
     async fn forward(&self, port: u16) -> Result<Forward, SandboxError> {
         let _ = port;

@@ -116,6 +116,37 @@ pub trait Packages: Send + Sync + std::fmt::Debug {
     /// What stands in the way, in the words of the caller.
     async fn install(&self, wanted: Wanted, progress: &watch::Sender<String>) -> Result<Installed, Failure>;
 
+    /// The program that finds out, in a sandbox that installs by itself, what is to be installed. The same lists hold.
+    ///
+    /// # Errors
+    /// What is refused, and that such sandboxes cannot have packages of this language.
+    fn resolve_inside(&self, packages: &[String], consent: &Consent) -> Result<Vec<String>, Failure> {
+        let _ = (packages, consent);
+        Err(Failure::invalid(
+            format!(
+                "packages of {} cannot be installed in sandboxes of this back end",
+                self.language()
+            ),
+            "use a template that has them, or install them in the code",
+        ))
+    }
+
+    /// Reads what that program printed: the program that installs it, if anything is new, and what comes of it. What was
+    /// printed is in the hands of the code there, which could also install without asking.
+    ///
+    /// # Errors
+    /// Something in it is not allowed, or cannot be read.
+    fn install_inside(
+        &self,
+        packages: &[String],
+        consent: &Consent,
+        printed: &[u8],
+    ) -> Result<(Option<Vec<String>>, Installed), Failure> {
+        let _ = printed;
+        self.resolve_inside(packages, consent)
+            .map(|_| (None, Installed::default()))
+    }
+
     /// A program that makes the packages at this place inside known to the language. It runs in the sandbox that they are
     /// for, with the rights of its code; what it prints are names that it left alone, a line each. None: nothing is needed.
     fn arrange(&self, place: &str) -> Option<Vec<String>> {

@@ -424,9 +424,12 @@ async fn wire_with(
     };
     #[cfg(all(target_os = "linux", feature = "native"))]
     let installers = {
-        // Packages are put into sandboxes from here, which those elsewhere do not take.
+        // Packages are put into sandboxes from here, which those elsewhere do not take: they install by themselves.
         let here: Vec<Arc<dyn Backend>> = working.iter().filter(local).cloned().collect();
-        packages::installers(&settings, &here, &found.languages(), &mut problems)
+        match working.first().filter(|_| here.is_empty()) {
+            Some(elsewhere) => packages::installers_elsewhere(&settings, elsewhere, &languages),
+            None => packages::installers(&settings, &here, &found.languages(), &mut problems),
+        }
     };
     #[cfg(all(target_os = "linux", feature = "native"))]
     let packages = installers.list();

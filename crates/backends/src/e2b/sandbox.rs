@@ -59,6 +59,10 @@ impl Sandbox for E2bSandbox {
         process::spawn(&self.inside, command).await
     }
 
+    fn installs_inside(&self) -> bool {
+        true
+    }
+
     fn memory_limit(&self) -> Option<u64> {
         self.memory
     }

@@ -142,6 +142,8 @@ pub struct Fake {
     world: Arc<Mutex<World>>,
 }
 
+/// What stands in for pip.
+const PIP: &str = include_str!("pip.py");
 impl Fake {
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -654,6 +656,12 @@ impl Fake {
             }
         };
         let mut command = Command::new(inner(process["cmd"].as_str().unwrap()));
+        if process["args"]
+            .as_array()
+            .is_some_and(|words| words.starts_with(&[json!("-m"), json!("pip")]))
+        {
+            command.args(["-c", PIP]);
+        }
         command.args(
             process["args"]
                 .as_array()

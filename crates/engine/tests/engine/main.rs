@@ -6,6 +6,7 @@
     reason = "a test that cannot go on may panic"
 )]
 
+mod commands;
 mod endings;
 mod files;
 mod history;

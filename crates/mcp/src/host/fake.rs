@@ -381,6 +381,10 @@ impl Host for FakeHost {
 
     async fn create(&self, _: &Principal, request: CreateRequest) -> Result<Vec<SandboxView>, Failure> {
         self.ask(&request);
+        if request.label.as_deref() == Some("slow") {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            self.ask("made");
+        }
         Ok((0..request.count).map(|_| sandbox()).collect())
     }
 

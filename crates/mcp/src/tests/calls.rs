@@ -104,6 +104,22 @@ async fn a_wait_that_is_cut_is_told_where_it_matters() {
 }
 
 #[tokio::test]
+async fn a_creation_that_lasts_goes_on_without_its_call() {
+    let (host, mut client) = with_files(&[]).await;
+    let slow = json!({"label": "slow", "wait_s": 0.01});
+    let busy = client.call("create_sandbox", slow).await;
+    assert_eq!(busy["_meta"]["sandcell/error"]["code"], "busy", "{busy}");
+    let made = async {
+        while last_asked(&host) != "\"made\"" {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, made).await.unwrap();
+    let waited = client.call("create_sandbox", json!({"label": "slow"})).await;
+    assert_eq!(waited["structuredContent"]["sandbox_id"], SANDBOX);
+}
+
+#[tokio::test]
 async fn the_newest_execution_is_had_without_its_id() {
     let (host, mut client) = with_files(&[]).await;
     client.call("get_execution", json!({"wait_s": 0})).await;

@@ -39,6 +39,23 @@ pub(super) fn installers(
     all
 }
 
+/// The same where all sandboxes are elsewhere and install by themselves: Python's only, and without a base, since nothing is
+/// put into them from here.
+pub(super) fn installers_elsewhere(
+    settings: &Settings,
+    backend: &Arc<dyn Backend>,
+    languages: &[Arc<dyn Language>],
+) -> Installers {
+    let mut settings = settings.clone();
+    settings.packages.base = None;
+    let python = python_packages(&settings, backend, languages)
+        .inspect_err(|failure| tracing::warn!("packages cannot be installed: {failure}"));
+    Installers {
+        python: python.ok(),
+        npm: None,
+    }
+}
+
 /// Those who install packages.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Installers {

@@ -62,8 +62,6 @@ fn the_same_tools_run_code_at_e2b() {
         "{listed:?}"
     );
     // What it lacks is said.
-    let packages = server.call("install_package", json!({"package": "numpy"}));
-    assert!(packages.is_error(), "{packages:?}");
     let stdin = server.call("execute_code", json!({"code": "input()", "stdin": "x"}));
     assert!(stdin.all().contains("no standard input"), "{stdin:?}");
     let other = server.call("execute_code", json!({"code": "1", "language": "ruby"}));
@@ -171,6 +169,43 @@ fn the_next_back_end_is_used_with_the_reason_and_never_below_the_floor() {
     assert!(refused.contains("API key") && !refused.contains("hush"), "{refused}");
     assert!(!server.log().contains("hush"));
     fake.had_no_faults();
+}
+
+#[test]
+fn packages_are_installed_inside_under_the_operators_lists() {
+    let _turn = begin!();
+    let (place, fake) = (Place::new(), Fake::start());
+    let server = server(&place, &fake);
+    let installed = server.call("install_package", json!({"package": "python-dateutil>=2"}));
+    assert_eq!(
+        installed.output(),
+        "installed python-dateutil 2.9.0\nwith what they need: six 1.17.0\n",
+        "{installed:?}\n{}",
+        server.log()
+    );
+    assert_eq!(server.text("import six\nprint(six.__version__)").trim(), "1.17.0");
+    let unknown = server.call("install_package", json!({"package": "no-such-package"}));
+    assert!(
+        unknown.refused("package_failed").contains("No matching distribution"),
+        "{unknown:?}"
+    );
+    for trick in ["--index-url=http://x", "six @ http://x/six.whl", "./six"] {
+        server
+            .call("install_package", json!({"package": trick}))
+            .refused("invalid_argument");
+    }
+    let fresh = server.call(
+        "create_run_close",
+        json!({"code": "import six\nprint('there')", "packages": ["six"]}),
+    );
+    assert_eq!(fresh.output().trim(), "there", "{fresh:?}");
+
+    let strict = Place::with_settings("[packages]\ndeny = [\"six\"]\n");
+    let server = super::e2b::server(&strict, &fake);
+    let refused = server.call("install_package", json!({"package": "python-dateutil"}));
+    assert!(refused.refused("package_not_allowed").contains("six"), "{refused:?}");
+    let there = server.text("import os\nprint(os.path.exists('six.py'))");
+    assert_eq!(there.trim(), "False");
 }
 
 #[test]
