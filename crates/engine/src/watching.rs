@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use sandcell_sandbox::{Backend, Preparing};
 
-use crate::Progress;
 use crate::executions::Execution;
+use crate::{ExecutionId, Progress};
 
 /// Follows from outside what a call waits for: its execution once there is one, and before that what its sandbox waits
 /// for. Empty until then.
@@ -39,6 +39,12 @@ impl Watch {
                 .and_then(|preparing| preparing())
                 .map(Progress::of)
         })
+    }
+
+    /// The execution, once there is one.
+    #[must_use]
+    pub fn execution_id(&self) -> Option<ExecutionId> {
+        self.0.execution.get().map(|execution| execution.id.clone())
     }
 
     pub(crate) fn follow(&self, execution: &Arc<Execution>) {

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::limits::{MAX_WAIT, WAIT};
+use crate::limits::MAX_WAIT;
 use crate::tools::Tool;
 
 /// How long a call waits for the user. Common clients give calls up after 60 s.
@@ -70,7 +70,7 @@ impl Asking {
         (tool, left): (&Tool, &LeftToUser),
         request: &mut CallToolRequestParams,
         context: &RequestContext<RoleServer>,
-        who: &Principal,
+        (who, usual): (&Principal, Duration),
     ) -> Result<Asked, ErrorData> {
         if left.is_empty() {
             return Ok(Asked::Answered(Consent::NotAsked));
@@ -93,7 +93,7 @@ impl Asking {
         let began = Instant::now();
         let consent = ask(left, context).await?;
         if tool.takes("wait_s") {
-            leave_time(request, began.elapsed());
+            leave_time(request, usual, began.elapsed());
         }
         Ok(Asked::Answered(consent))
     }
@@ -199,12 +199,12 @@ fn question(left: &LeftToUser) -> Value {
 }
 
 /// Common clients give a call up after a minute, whatever it waits for.
-fn leave_time(request: &mut CallToolRequestParams, gone: Duration) {
+fn leave_time(request: &mut CallToolRequestParams, usual: Duration, gone: Duration) {
     let Some(arguments) = &mut request.arguments else {
         return;
     };
     let asked = arguments.get("wait_s").and_then(Value::as_f64);
-    let wait = asked.unwrap_or(WAIT.as_secs_f64());
+    let wait = asked.unwrap_or(usual.as_secs_f64());
     let rest = MAX_WAIT.saturating_sub(gone).as_secs_f64().max(1.0);
     if wait > rest {
         arguments.insert("wait_s".to_owned(), json!(rest));

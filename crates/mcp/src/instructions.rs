@@ -6,30 +6,32 @@ use sandcell_sandbox::{LanguageInfo, MAX_TIMEOUT, Mount, MountMode};
 use crate::content::text::shorten;
 use crate::host::Host;
 use crate::limits::{INSTRUCTIONS_BYTES, MAX_WAIT};
+use crate::server::Lives;
 use crate::time::rough;
 
 /// Data libraries and mounts that are named before the rest is counted.
 const NAMED: usize = 12;
 
 /// The instructions of the toolset `sandbox`.
-pub(crate) fn sandbox_toolset(host: &dyn Host, mounts: &[Mount]) -> String {
+pub(crate) fn sandbox_toolset(host: &dyn Host, mounts: &[Mount], lives: Lives) -> String {
     // Long lists give way first; the sentences are what matters.
     let text = (0..=NAMED)
         .rev()
-        .map(|named| write(host, mounts, named))
+        .map(|named| write(host, (mounts, lives), named))
         .find(|text| text.len() <= INSTRUCTIONS_BYTES);
-    text.unwrap_or_else(|| shorten(&write(host, mounts, 0), INSTRUCTIONS_BYTES - 3))
+    text.unwrap_or_else(|| shorten(&write(host, (mounts, lives), 0), INSTRUCTIONS_BYTES - 3))
 }
 
 /// The sentences of another toolset, with what holds for all of them after it.
-pub(crate) fn closing(sentences: Vec<String>, mounts: &[Mount]) -> String {
+pub(crate) fn closing(sentences: Vec<String>, mounts: &[Mount], lives: Lives) -> String {
     let mut sentences = sentences;
     sentences.push(mounts_text(mounts, NAMED));
+    sentences.push(lives.sentence().to_owned());
     sentences.retain(|sentence| !sentence.is_empty());
     shorten(&sentences.join("\n"), INSTRUCTIONS_BYTES - 3)
 }
 
-fn write(host: &dyn Host, mounts: &[Mount], named: usize) -> String {
+fn write(host: &dyn Host, (mounts, lives): (&[Mount], Lives), named: usize) -> String {
     let config = host.config();
     let config = &*config;
     let languages = host.languages();
@@ -54,6 +56,7 @@ fn write(host: &dyn Host, mounts: &[Mount], named: usize) -> String {
         "Home and working folder: /home/user; /tmp is writable too, the rest is read-only.".to_owned(),
         mounts_text(mounts, named),
         limits_text(config),
+        lives.sentence().to_owned(),
         format!(
             "A call answers after at most {} s: status running means the code goes on, get_execution waits for it. \
              Long output is cut in the middle; get_execution reads any part, read_file pages files.",
@@ -186,7 +189,7 @@ mod tests {
             sandbox: "/data/project".into(),
             mode: MountMode::Ro,
         };
-        insta::assert_snapshot!(sandbox_toolset(&FakeHost::default(), &[mount]));
+        insta::assert_snapshot!(sandbox_toolset(&FakeHost::default(), &[mount], Lives::WithClient));
     }
 
     #[test]
@@ -202,7 +205,7 @@ mod tests {
                 mode: MountMode::Cow,
             })
             .collect();
-        let text = sandbox_toolset(&host, &mounts);
+        let text = sandbox_toolset(&host, &mounts, Lives::WithClient);
         assert!(text.len() <= 1500, "{}", text.len());
         assert!(text.contains("cannot forge it"));
         assert!(!text.contains("/srv"));

@@ -38,6 +38,10 @@ pub(crate) const FLUSH: Duration = Duration::from_secs(1);
 pub(crate) const WAIT: Duration = Duration::from_secs(45);
 /// The longest such wait: common clients give up after 60 s.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(55);
+/// Of the time after which a client gives up, the part that is left for the answer: a tenth, and not less than this.
+pub(crate) const ANSWER_LEAVES: Duration = Duration::from_millis(500);
+/// A client that takes messages and no progress is told the id of an execution that runs as long.
+pub(crate) const ANNOUNCE_AFTER: Duration = Duration::from_secs(3);
 /// Progress notifications are at least this far apart.
 pub(crate) const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// How long an answer waits for a progress notification that is on its way.

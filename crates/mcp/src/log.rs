@@ -10,12 +10,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rmcp::RoleServer;
-use rmcp::model::{LoggingLevel, LoggingMessageNotificationParam};
+use rmcp::model::{LoggingLevel, LoggingMessageNotificationParam, ProtocolVersion};
 use rmcp::service::{Peer, RequestContext};
-use sandcell_engine::{Expires, Expiring, ExpiringSoon};
+use sandcell_engine::{ExecutionId, Expires, Expiring, ExpiringSoon, Watch};
 use serde_json::json;
 use tokio::task::AbortHandle;
 
+use crate::limits::ANNOUNCE_AFTER;
 use crate::time::{rfc3339, rough};
 
 /// What messages about ends are.
@@ -80,6 +81,37 @@ pub(crate) async fn tell_call(
         }
     }
     std::future::pending().await
+}
+
+/// Tells a client that asked for no progress, once, which execution its call waits for: should it give the call up, the
+/// id is what leads back to it. `sending` says around the message that it is on its way. Never ends.
+pub(crate) async fn announce(context: &RequestContext<RoleServer>, log: &Log, watch: &Watch, sending: impl Fn(bool)) {
+    let level = match context.meta.protocol_version() {
+        Some(version) if version >= ProtocolVersion::V_2026_07_28 => context.meta.log_level(),
+        // With a handshake the server decides until the client has set a level.
+        _ => Some(lock(&log.level).unwrap_or(LoggingLevel::Info)),
+    };
+    let is_wanted = matches!(level, Some(LoggingLevel::Debug | LoggingLevel::Info));
+    if is_wanted && context.meta.get_progress_token().is_none() {
+        tokio::time::sleep(ANNOUNCE_AFTER).await;
+        if let Some(id) = watch.execution_id() {
+            sending(true);
+            // A client that is gone needs no id.
+            let _sent = context.peer.notify_logging_message(running(&id)).await;
+            sending(false);
+        }
+    }
+    std::future::pending().await
+}
+
+fn running(id: &ExecutionId) -> LoggingMessageNotificationParam {
+    let data = json!({
+        "code": "running",
+        "execution_id": id,
+        "message": format!("execution {id} is running"),
+        "remedy": format!("if this call is cut off: get_execution(execution_id=\"{id}\")"),
+    });
+    LoggingMessageNotificationParam::new(LoggingLevel::Info, data).with_logger("sandcell")
 }
 
 /// Whether this level lets messages about ends through.

@@ -69,6 +69,8 @@ pub(crate) struct Field {
     pub(crate) about: String,
     /// What holds when it is left out; shown only.
     pub(crate) default: Option<Value>,
+    /// The bounds that are shown, in whole numbers.
+    pub(crate) bounds: Option<(u64, u64)>,
     /// A valid value, for error messages.
     pub(crate) example: Value,
 }
@@ -83,6 +85,7 @@ impl Field {
             hidden: false,
             about: String::new(),
             default: None,
+            bounds: None,
             example,
         }
     }
@@ -111,6 +114,12 @@ impl Field {
         self
     }
 
+    /// Shows bounds. A value beyond them is not refused.
+    pub(crate) fn bounds(mut self, least: u64, most: u64) -> Self {
+        self.bounds = Some((least, most));
+        self
+    }
+
     fn schema(&self) -> Value {
         let mut schema = match &self.kind {
             Kind::Content | Kind::Text => json!({"type": "string"}),
@@ -125,6 +134,10 @@ impl Field {
         if let Some(object) = schema.as_object_mut() {
             if !self.about.is_empty() {
                 object.insert("description".into(), json!(self.about));
+            }
+            if let Some((least, most)) = self.bounds {
+                object.insert("minimum".into(), json!(least));
+                object.insert("maximum".into(), json!(most));
             }
             if let Some(default) = &self.default {
                 object.insert("default".into(), default.clone());

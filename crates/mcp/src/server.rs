@@ -18,11 +18,11 @@ use rmcp::model::{
     CustomResult, ErrorCode, ErrorData, GetPromptRequestParams, GetPromptResponse, GetTaskParams, GetTaskResult,
     Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
     PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ProtocolVersion, ReadResourceRequestParams,
-    ReadResourceResponse, ServerCapabilities, ServerConfig, ServerResult, SetLevelRequestParams, Tool as McpTool,
-    UpdateTaskParams,
+    ReadResourceResponse, RequestMetaObject, ServerCapabilities, ServerConfig, ServerResult, SetLevelRequestParams,
+    Tool as McpTool, UpdateTaskParams,
 };
 use rmcp::service::{Peer, RequestContext};
-use sandcell_engine::{EventKind, ExpiringSoon, Principal, Progress, SecurityEvent, Watch};
+use sandcell_engine::{EventKind, ExecutionId, ExpiringSoon, Principal, Progress, SecurityEvent, Watch};
 use sandcell_sandbox::{Code, Consent, Failure, LeftToUser, Mount};
 use serde_json::Map;
 use tokio_util::sync::CancellationToken;
@@ -32,13 +32,13 @@ use crate::answer::{Answer, Block};
 use crate::asking::{Asked, Asking};
 use crate::content::execution;
 use crate::host::Host;
-use crate::limits::{BULK_ANSWER_BYTES, INSTRUCTIONS_BYTES, MAX_WAIT, PROGRESS_EVERY, PROGRESS_LEAVES};
+use crate::limits::{BULK_ANSWER_BYTES, MAX_WAIT, PROGRESS_EVERY, PROGRESS_LEAVES, WAIT};
 use crate::log::{self, Log};
 use crate::prompts::Prompt;
 use crate::resources::Address;
 use crate::stdio::ledger::{Ledger, Room};
 use crate::tasks::{Job, Tasks};
-use crate::tools::{self, Facts, Tool, Toolset};
+use crate::tools::{self, Facts, Patience, Tool, Toolset};
 use crate::{completion, spans, wire};
 
 /// How the server is set up.
@@ -71,10 +71,10 @@ pub enum Lives {
 
 impl Lives {
     /// What a model is told of it.
-    const fn sentence(self) -> &'static str {
+    pub(crate) const fn sentence(self) -> &'static str {
         match self {
             Self::OnTheirOwn => "",
-            Self::WithClient => "\nSandboxes end when this client disconnects; `sandcell serve --shared` keeps them.",
+            Self::WithClient => "Sandboxes end when this client disconnects; `sandcell serve --shared` keeps them.",
         }
     }
 }
@@ -98,6 +98,8 @@ struct Inner {
     tools: Vec<Tool>,
     instructions: String,
     prompts: &'static [Prompt],
+    /// How long a call waits when it does not say.
+    wait: Duration,
     who: Principal,
     /// Fires when the client is gone.
     gone: CancellationToken,
@@ -116,7 +118,8 @@ impl Server {
         gone: CancellationToken,
         ledger: Arc<Ledger>,
     ) -> Result<Self, UnknownTool> {
-        let mut tools = options.toolset.tools(&Facts::of(&*host));
+        let wait = options.wait.unwrap_or(WAIT);
+        let mut tools = options.toolset.tools(&Facts::of(&*host, wait));
         if let Some(wanted) = &options.tools {
             if let Some(name) = wanted.iter().find(|name| !tools.iter().any(|tool| tool.name == **name)) {
                 return Err(UnknownTool {
@@ -126,16 +129,14 @@ impl Server {
             }
             tools.retain(|tool| wanted.iter().any(|name| name == tool.name));
         }
-        let mut instructions = options.toolset.instructions(&*host, &options.mounts);
-        if instructions.len() + options.lives.sentence().len() <= INSTRUCTIONS_BYTES {
-            instructions.push_str(options.lives.sentence());
-        }
+        let instructions = options.toolset.instructions(&*host, &options.mounts, options.lives);
         let soon = tokio::sync::Mutex::new(host.expiring(&who));
         let inner = Inner {
             host,
             tools,
             instructions,
             prompts: options.toolset.prompts(),
+            wait,
             who,
             gone,
             ledger,
@@ -187,7 +188,7 @@ impl Server {
                 given,
                 cancel.clone(),
                 watch.clone(),
-                (consent, Room::default()),
+                (consent, Room::default(), Patience::new(self.0.wait, None)),
             )
             .await;
         while let Some(id) = answer.running() {
@@ -241,19 +242,29 @@ impl Server {
         let given = request.arguments.unwrap_or_default();
         let watch = Watch::default();
         let host = Arc::clone(&self.0.host);
-        let allowed = (consent, room);
+        let allowed = (consent, room, Patience::new(self.0.wait, given_up_after(&context.meta)));
         let call = tool.call(host, self.0.who.clone(), given, cancel.clone(), watch.clone(), allowed);
         let mut call = std::pin::pin!(AssertUnwindSafe(call).catch_unwind());
         let (sending, telling) = (AtomicBool::new(false), AtomicBool::new(false));
-        let on_its_way = || sending.load(Ordering::Relaxed) || telling.load(Ordering::Relaxed);
+        let announcing = AtomicBool::new(false);
+        let on_its_way = || {
+            [&sending, &telling, &announcing]
+                .iter()
+                .any(|one| one.load(Ordering::Relaxed))
+        };
         let told = log::tell_call(context, &self.0.soon, |now| telling.store(now, Ordering::Relaxed));
-        let mut beside = std::pin::pin!(futures::future::join(progress(context, &sending, &watch), told));
+        let announced = log::announce(context, &self.1, &watch, |now| announcing.store(now, Ordering::Relaxed));
+        let mut beside = std::pin::pin!(futures::future::join3(
+            progress(context, &sending, &watch),
+            told,
+            announced
+        ));
         let outcome = loop {
             tokio::select! {
                 biased;
                 outcome = &mut call => break outcome,
                 () = context.ct.cancelled(), if !cancel.is_cancelled() => cancel.cancel(),
-                ((), ()) = &mut beside => {}
+                ((), (), ()) = &mut beside => {}
             }
         };
         // A notification that is on its way must not come after the answer.
@@ -292,7 +303,8 @@ async fn report(peer: &Peer<RoleServer>, token: ProgressToken, sending: &AtomicB
     let mut last = 0.0;
     for second in 1_u32.. {
         tokio::time::sleep(PROGRESS_EVERY).await;
-        let params = params(token.clone(), second, last, watch.progress());
+        let id = watch.execution_id();
+        let params = params(token.clone(), second, last, (watch.progress(), id));
         last = params.progress;
         sending.store(true, Ordering::Relaxed);
         let sent = peer.notify_progress(params).await;
@@ -305,10 +317,16 @@ async fn report(peer: &Peer<RoleServer>, token: ProgressToken, sending: &AtomicB
 
 /// What is said after so many seconds: where the code's own progress bar is, or that it runs. The number must grow from
 /// one notification to the next, so a bar that starts again only counts on by a little.
-fn params(token: ProgressToken, second: u32, last: f64, bar: Option<Progress>) -> ProgressNotificationParam {
+fn params(
+    token: ProgressToken,
+    second: u32,
+    last: f64,
+    (bar, id): (Option<Progress>, Option<ExecutionId>),
+) -> ProgressNotificationParam {
     let Some(bar) = bar else {
         let value = f64::from(second).max(last + 0.001);
-        return ProgressNotificationParam::new(token, value).with_message(format!("running for {second} s"));
+        let named = id.map_or_else(String::new, |id| format!("{id} "));
+        return ProgressNotificationParam::new(token, value).with_message(format!("{named}running for {second} s"));
     };
     let value = bar.done.max(last + 0.001);
     let params = ProgressNotificationParam::new(token, value).with_message(bar.text);
@@ -316,6 +334,12 @@ fn params(token: ProgressToken, second: u32, last: f64, bar: Option<Progress>) -
         Some(total) if value <= total => params.with_total(total),
         Some(_) | None => params,
     }
+}
+
+/// When the client gives this call up, where it says so (docs/guides/frameworks.md).
+fn given_up_after(meta: &RequestMetaObject) -> Option<Duration> {
+    let seconds = meta.0.0.get("sandcell/timeout_s")?.as_f64()?;
+    Duration::try_from_secs_f64(seconds).ok()
 }
 
 /// Bytes that an answer takes, as far as it matters.
@@ -392,7 +416,7 @@ impl ServerHandler for Server {
         let consent = match self
             .0
             .asking
-            .consent((tool, &left), &mut request, &context, &self.0.who)
+            .consent((tool, &left), &mut request, &context, (&self.0.who, self.0.wait))
             .await?
         {
             Asked::Answered(consent) => consent,

@@ -39,6 +39,78 @@ async fn execute_code_hands_its_arguments_to_the_engine() {
 }
 
 #[tokio::test]
+async fn a_call_waits_no_longer_than_the_server_and_its_client_say() {
+    let host = Arc::new(FakeHost::default());
+    let options = ServerOptions {
+        wait: Some(Duration::from_secs(4)),
+        ..ServerOptions::default()
+    };
+    let mut client = Client::connect_with(Arc::clone(&host), options);
+    client.initialize().await;
+    let listed = client.request("tools/list", json!({})).await;
+    for tool in listed["result"]["tools"].as_array().unwrap() {
+        if let Some(field) = tool["inputSchema"]["properties"].get("wait_s") {
+            assert_eq!(
+                (&field["minimum"], &field["maximum"], &field["default"]),
+                (&json!(0), &json!(55), &json!(4)),
+                "{tool}"
+            );
+        }
+    }
+    let mut waits = async |arguments: Value, meta: Value| {
+        let call = json!({"name": "execute_code", "arguments": arguments, "_meta": meta});
+        let answer = client.request("tools/call", call).await;
+        assert_eq!(answer["result"]["isError"], false, "{answer}");
+        let asked = last_asked(&host);
+        let (_, wait) = asked.split_once("wait: Some(").unwrap();
+        wait.split_once(')').unwrap().0.to_owned()
+    };
+    assert_eq!(waits(json!({"code": "1"}), json!({})).await, "4s");
+    assert_eq!(waits(json!({"code": "1", "wait_s": 20}), json!({})).await, "20s");
+    let limit = json!({"sandcell/timeout_s": 5});
+    assert_eq!(waits(json!({"code": "1", "wait_s": 20}), limit.clone()).await, "4.5s");
+    assert_eq!(waits(json!({"code": "1", "wait_s": 1}), limit).await, "1s");
+    assert_eq!(
+        waits(json!({"code": "1"}), json!({"sandcell/timeout_s": 600})).await,
+        "4s"
+    );
+    for odd in [json!(-1), json!("x"), json!(1e300), json!(null)] {
+        assert_eq!(
+            waits(json!({"code": "1"}), json!({"sandcell/timeout_s": odd})).await,
+            "4s"
+        );
+    }
+    assert_eq!(
+        waits(json!({"code": "1"}), json!({"sandcell/timeout_s": 0.1})).await,
+        "0ns"
+    );
+}
+
+#[tokio::test]
+async fn a_wait_that_is_cut_is_told_where_it_matters() {
+    let (_, mut client) = with_files(&[]).await;
+    let running = client
+        .call("execute_code", json!({"code": "later", "wait_s": 600}))
+        .await;
+    let last = blocks(&running).pop().unwrap();
+    assert!(
+        last.ends_with("\nwait_s: 600 s is more than a call can wait; it waited 55 s"),
+        "{last}"
+    );
+    let quick = client
+        .call("execute_code", json!({"code": "quick", "wait_s": 600}))
+        .await;
+    assert!(!blocks(&quick).concat().contains("wait_s"));
+}
+
+#[tokio::test]
+async fn the_newest_execution_is_had_without_its_id() {
+    let (host, mut client) = with_files(&[]).await;
+    client.call("get_execution", json!({"wait_s": 0})).await;
+    assert_eq!(last_asked(&host), format!("({EXECUTION:?}, 0ns)"));
+}
+
+#[tokio::test]
 async fn create_run_close_hands_files_and_outputs_over() {
     let (host, mut client) = with_files(&[]).await;
     let arguments = json!({

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use sandcell_engine::{ExecuteRequest, RunRequest};
+use sandcell_engine::{ExecuteRequest, ExecutionView, RunRequest, Status};
 use sandcell_sandbox::{Failure, MAX_TIMEOUT};
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use crate::answer::Answer;
 use crate::arguments::{Arguments, sandbox_path};
 use crate::content::execution;
 use crate::host::Host;
-use crate::limits::{LINKS, MAX_WAIT, WAIT};
+use crate::limits::{ANSWER_LEAVES, LINKS, MAX_WAIT};
 use crate::schema::{Field, Kind, ListOf, MapOf};
 
 /// The shortest time that can be asked for.
@@ -37,13 +37,58 @@ fn timeout_field(facts: &Facts) -> Field {
     seconds_field("timeout_s", LEAST_TIMEOUT_S, MAX_TIMEOUT.as_secs_f64(), 60).default(json!(facts.timeout_s))
 }
 
-pub(super) fn wait_field() -> Field {
-    seconds_field("wait_s", 0.0, f64::INFINITY, 45).default(json!(WAIT.as_secs()))
+pub(super) fn wait_field(facts: &Facts) -> Field {
+    seconds_field("wait_s", 0.0, f64::INFINITY, 45)
+        .default(json!(facts.wait.as_secs()))
+        .bounds(0, MAX_WAIT.as_secs())
 }
 
-/// How long the call waits: never longer than clients do.
-pub(super) fn wait(arguments: &mut Arguments) -> Duration {
-    arguments.seconds("wait_s").unwrap_or(WAIT).min(MAX_WAIT)
+/// How long calls wait: never longer than clients do.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// A call that does not say.
+    pub(crate) usual: Duration,
+    /// Any call.
+    pub(crate) most: Duration,
+}
+
+/// How long one call waits.
+pub(super) struct Waits {
+    pub(super) time: Duration,
+    /// What it asked for, if that is more.
+    asked: Option<Duration>,
+}
+
+impl Patience {
+    /// What a client bears that gives up after `limit`, if it says when it does.
+    pub(crate) fn new(usual: Duration, limit: Option<Duration>) -> Self {
+        let left = limit.map(|limit| limit.saturating_sub(ANSWER_LEAVES.max(limit / 10)));
+        let most = left.unwrap_or(MAX_WAIT).min(MAX_WAIT);
+        Self {
+            usual: usual.min(most),
+            most,
+        }
+    }
+
+    pub(super) fn of(self, arguments: &mut Arguments) -> Waits {
+        let asked = arguments.seconds("wait_s");
+        Waits {
+            time: asked.unwrap_or(self.usual).min(self.most),
+            asked: asked.filter(|asked| *asked > self.most),
+        }
+    }
+}
+
+impl Waits {
+    /// States that the call waited less than it asked for, where that made a difference.
+    pub(super) fn notes(&self, view: &ExecutionView) -> Option<String> {
+        let asked = self.asked.filter(|_| view.status == Status::Running)?;
+        Some(format!(
+            "wait_s: {} s is more than a call can wait; it waited {} s",
+            asked.as_secs(),
+            self.time.as_secs_f64()
+        ))
+    }
 }
 
 pub(super) fn execute_code(facts: &Facts) -> Tool {
@@ -62,7 +107,7 @@ pub(super) fn execute_code(facts: &Facts) -> Tool {
             sandbox_field().about("Leave out for your default sandbox"),
             stdin_field(),
             timeout_field(facts).about("The code is stopped after this"),
-            wait_field().about("Answer after this at the latest (max 55)"),
+            wait_field(facts).about("Answer after this at the latest"),
         ],
         output: None,
         effect: Effect::ChangesSandbox,
@@ -72,6 +117,7 @@ pub(super) fn execute_code(facts: &Facts) -> Tool {
 
 async fn run_execute(mut call: Call) -> Result<Answer, Failure> {
     let arguments = &mut call.arguments;
+    let waits = call.patience.of(arguments);
     let (code, language) = code_and_language(arguments, &*call.host)?;
     let request = ExecuteRequest {
         code,
@@ -79,11 +125,12 @@ async fn run_execute(mut call: Call) -> Result<Answer, Failure> {
         sandbox_id: arguments.text("sandbox_id"),
         stdin: arguments.text("stdin"),
         timeout: arguments.seconds("timeout_s"),
-        wait: Some(wait(arguments)),
+        wait: Some(waits.time),
         watch: call.watch.clone(),
     };
     let view = call.host.execute(&call.who, request, call.cancel).await?;
-    Ok(execution::answer(&view, call.host.config().output_inline, &[], &call.room).await)
+    let notes = Vec::from_iter(waits.notes(&view));
+    Ok(execution::answer(&view, call.host.config().output_inline, &notes, &call.room).await)
 }
 
 pub(super) fn language(arguments: &mut Arguments, host: &dyn Host) -> String {
@@ -135,7 +182,7 @@ pub(super) fn create_run_close(facts: &Facts) -> Tool {
             stdin_field(),
             Field::new("outputs", Kind::Texts(ListOf::Paths), json!(["plot.png"])).about("Paths of files to hand back"),
             timeout_field(facts),
-            wait_field(),
+            wait_field(facts),
             memory_field(),
             network_field(facts),
         ],
@@ -147,6 +194,7 @@ pub(super) fn create_run_close(facts: &Facts) -> Tool {
 
 async fn run_once(mut call: Call) -> Result<Answer, Failure> {
     let arguments = &mut call.arguments;
+    let waits = call.patience.of(arguments);
     let files = arguments
         .text_map("files")
         .into_iter()
@@ -170,13 +218,14 @@ async fn run_once(mut call: Call) -> Result<Answer, Failure> {
         files,
         outputs,
         timeout: arguments.seconds("timeout_s"),
-        wait: Some(wait(arguments)),
+        wait: Some(waits.time),
         watch: call.watch.clone(),
         memory: arguments.mebibytes("memory_mb"),
         network: arguments.texts("network"),
         consent: call.consent,
     };
     let mut view = call.host.run_once(&call.who, request, call.cancel).await?;
+    notes.extend(waits.notes(&view));
     let object = execution::object(&view, execution::read_on);
     // The text does not offer the id of a sandbox that is gone already.
     view.new_sandbox = false;

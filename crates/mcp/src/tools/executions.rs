@@ -8,7 +8,7 @@ use sandcell_engine::{ExecutionView, HistoryRecord, HistoryView, Status, StreamN
 use sandcell_sandbox::Failure;
 use serde_json::{Value, json};
 
-use super::code::{wait, wait_field};
+use super::code::wait_field;
 use super::{Call, Effect, Facts, Tool, count_field, sandbox_field};
 use crate::answer::{Answer, Block};
 use crate::content::execution::{self, status_name};
@@ -21,17 +21,18 @@ fn execution_field() -> Field {
     Field::new("execution_id", Kind::Text, json!("ex7d…"))
 }
 
-pub(super) fn get_execution() -> Tool {
+pub(super) fn get_execution(facts: &Facts) -> Tool {
     let streams = ["stdout", "stderr", "result", "code"].map(str::to_owned).to_vec();
     Tool {
         name: "get_execution",
-        description: "Wait for a running execution and get its result, or read a part of a long output. With only \
-                      execution_id: the whole result, waiting up to wait_s. With stream, offset, limit or find: that \
-                      part of the stream at once, with next_offset and eof."
+        description: "Wait for a running execution and get its result, or read a part of a long output. Without \
+                      execution_id: your newest one, also where the client cut its call off. Alone: the whole result, \
+                      waiting up to wait_s. With stream, offset, limit or find: that part of the stream at once, with \
+                      next_offset and eof."
             .into(),
         fields: vec![
-            execution_field().required(),
-            wait_field(),
+            execution_field(),
+            wait_field(facts),
             Field::new("stream", Kind::Choice(streams), json!("stderr")).default(json!("stdout")),
             Field::new(
                 "offset",
@@ -53,20 +54,26 @@ pub(super) fn get_execution() -> Tool {
 
 async fn get(mut call: Call) -> Result<Answer, Failure> {
     let arguments = &mut call.arguments;
-    let id = arguments.required_text("execution_id")?;
+    let given = arguments.text("execution_id");
+    let is_patient = arguments.has("wait_s");
+    let waits = call.patience.of(arguments);
     let part_wanted = ["stream", "offset", "limit", "find"]
         .iter()
         .any(|name| arguments.has(name));
-    let wait = if part_wanted && !arguments.has("wait_s") {
+    let wait = if part_wanted && !is_patient {
         Duration::ZERO
     } else {
-        wait(arguments)
+        waits.time
     };
     let part = StreamPart {
         stream: stream(arguments.text("stream"))?,
         offset: arguments.integer("offset").unwrap_or(0),
         limit: arguments.count("limit").unwrap_or(STREAM_BYTES).min(STREAM_BYTES),
         find: arguments.text("find").filter(|text| !text.is_empty()),
+    };
+    let id = match given {
+        Some(id) => id,
+        None => newest(&call).await?,
     };
     call.host.watch(&call.who, &id, &call.watch)?;
     let view = tokio::select! {
@@ -82,11 +89,30 @@ async fn get(mut call: Call) -> Result<Answer, Failure> {
     let total = view.stdout.total_bytes;
     let finished = view.status != Status::Running;
     let position = format!("stdout: total_bytes {total}, next_offset {total}, eof {finished}");
-    let answer = execution::answer(&view, call.host.config().output_inline, &[position], &call.room).await;
+    let notes: Vec<String> = std::iter::once(position).chain(waits.notes(&view)).collect();
+    let answer = execution::answer(&view, call.host.config().output_inline, &notes, &call.room).await;
     Ok(answer.with_meta(
         "sandcell/stream",
         json!({"stream": "stdout", "offset": 0, "next_offset": total, "total_bytes": total, "eof": finished}),
     ))
+}
+
+/// The caller's newest execution: one that runs, else one that is over.
+async fn newest(call: &Call) -> Result<String, Failure> {
+    if let Some(running) = call.host.running(&call.who).into_iter().next() {
+        return Ok(running.execution_id.as_str().to_owned());
+    }
+    let history = call.host.history(&call.who, 1, None).await?;
+    let newest = history.records.into_iter().next();
+    newest
+        .map(|record| record.execution_id.as_str().to_owned())
+        .ok_or_else(|| {
+            Failure::new(
+                sandcell_sandbox::Code::NotFound,
+                "you have no execution yet",
+                "call execute_code first",
+            )
+        })
 }
 
 fn stream(name: Option<String>) -> Result<StreamName, Failure> {

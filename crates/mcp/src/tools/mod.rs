@@ -13,6 +13,7 @@ mod script;
 mod toolset;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use sandcell_engine::{MIN_MEMORY, Principal, Watch};
@@ -26,6 +27,7 @@ use crate::host::Host;
 use crate::schema::{Field, Kind, ListOf};
 use crate::stdio::ledger::Room;
 
+pub(crate) use code::Patience;
 pub(crate) use sandboxes::data as sandbox_data;
 pub use toolset::{Interpreters, Toolset};
 
@@ -42,6 +44,8 @@ pub(crate) struct Call {
     pub(crate) consent: Consent,
     /// Where room for a large answer is had, before it is made.
     pub(crate) room: Room,
+    /// How long it may wait.
+    pub(crate) patience: Patience,
 }
 
 /// Ends a wait when the call is taken back.
@@ -137,7 +141,7 @@ impl Tool {
         given: Map<String, Value>,
         cancel: CancellationToken,
         watch: Watch,
-        (consent, room): (Consent, Room),
+        (consent, room, patience): (Consent, Room, Patience),
     ) -> Answer {
         let checked = Arguments::check(self.name, &self.fields, given);
         let outcome = match checked {
@@ -150,6 +154,7 @@ impl Tool {
                     watch,
                     consent,
                     room,
+                    patience,
                 })
                 .await
             }
@@ -176,10 +181,12 @@ pub(crate) struct Facts {
     pub(crate) package_languages: Vec<String>,
     /// Whether sandboxes can reach hosts.
     pub(crate) network: bool,
+    /// How long a call waits when it does not say.
+    pub(crate) wait: Duration,
 }
 
 impl Facts {
-    pub(crate) fn of(host: &dyn Host) -> Self {
+    pub(crate) fn of(host: &dyn Host, wait: Duration) -> Self {
         let mut languages: Vec<String> = host.languages().into_iter().map(|language| language.name).collect();
         if let Some(default) = languages.iter().position(|name| name == host.default_language()) {
             languages.swap(0, default);
@@ -192,6 +199,7 @@ impl Facts {
             timeout_s: host.config().timeout.as_secs(),
             package_languages: host.package_languages(),
             network: !host.network_allowed().is_empty(),
+            wait,
         }
     }
 
@@ -209,7 +217,7 @@ pub(crate) fn sandbox_toolset(facts: &Facts) -> Vec<Tool> {
         sandboxes::create_sandbox(facts),
         sandboxes::close_sandbox(),
         sandboxes::get_sandbox_status(),
-        executions::get_execution(),
+        executions::get_execution(facts),
         executions::cancel_execution(),
         packages::install_package(facts),
         files::list_files(),

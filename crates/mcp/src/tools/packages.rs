@@ -5,7 +5,7 @@ use sandcell_engine::{InHistory, InstallRequest};
 use sandcell_sandbox::Failure;
 use serde_json::json;
 
-use super::code::{wait, wait_field};
+use super::code::wait_field;
 use super::{Call, Effect, Facts, Tool, sandbox_field, seconds_field};
 use crate::answer::Answer;
 use crate::content::execution;
@@ -54,7 +54,7 @@ pub(super) fn install_package(facts: &Facts) -> Tool {
             Field::new("language", Kind::Choice(languages), json!(default)).default(json!(default)),
             sandbox_field(),
             seconds_field("timeout_s", 0.001, 3600.0, 300).default(json!(TIMEOUT_S)),
-            wait_field(),
+            wait_field(facts),
         ],
         output: None,
         effect: Effect::ChangesSandbox,
@@ -64,6 +64,7 @@ pub(super) fn install_package(facts: &Facts) -> Tool {
 
 async fn install(mut call: Call) -> Result<Answer, Failure> {
     let arguments = &mut call.arguments;
+    let waits = call.patience.of(arguments);
     let mut packages = arguments.texts("packages");
     packages.extend(arguments.text("package"));
     let first = call.host.package_languages().into_iter().next();
@@ -75,10 +76,11 @@ async fn install(mut call: Call) -> Result<Answer, Failure> {
             .unwrap_or_else(|| "python".to_owned()),
         sandbox_id: arguments.text("sandbox_id"),
         timeout: arguments.seconds("timeout_s"),
-        wait: Some(wait(arguments)),
+        wait: Some(waits.time),
         in_history: InHistory::Shown,
         consent: call.consent,
     };
     let view = call.host.install(&call.who, request, call.cancel).await?;
-    Ok(execution::answer(&view, call.host.config().output_inline, &[], &call.room).await)
+    let notes = Vec::from_iter(waits.notes(&view));
+    Ok(execution::answer(&view, call.host.config().output_inline, &notes, &call.room).await)
 }

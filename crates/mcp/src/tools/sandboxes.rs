@@ -1,13 +1,16 @@
 //! Making, ending and looking at sandboxes.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures::FutureExt as _;
 use sandcell_engine::{CreateRequest, MAX_LIFETIME, MemoryGrowth, SandboxView, SessionView};
-use sandcell_sandbox::{Cpus, Failure};
+use sandcell_sandbox::{Code, Cpus, Failure};
 use serde_json::{Value, json};
+use tracing::Instrument as _;
 
+use super::code::wait_field;
 use super::executions::one_line;
 use super::packages::packages_field;
 use super::{
@@ -66,6 +69,7 @@ pub(super) fn create_sandbox(facts: &Facts) -> Tool {
                 .about("Container image; its programs are what runs (python needs python3)"),
         );
     }
+    fields.push(wait_field(facts));
     Tool {
         name: "create_sandbox",
         description: "Make one or more sandboxes with limits of your own, or to keep tasks apart. Not needed for \
@@ -87,8 +91,41 @@ pub(super) fn create_sandbox(facts: &Facts) -> Tool {
     }
 }
 
+/// Makes sandboxes. What takes longer than the call waits goes on by itself; a call that is taken back makes nothing.
+async fn make(call: &Call, request: CreateRequest, wait: Duration) -> Result<Vec<SandboxView>, Failure> {
+    let (host, who) = (Arc::clone(&call.host), call.who.clone());
+    let making = async move { host.create(&who, request).await };
+    let mut making = tokio::spawn(making.in_current_span());
+    let waiting = async {
+        tokio::select! {
+            biased;
+            made = &mut making => Ok(made),
+            () = tokio::time::sleep(wait) => Err(Failure::new(
+                Code::Busy,
+                format!("the sandbox is still being made after {} s, and that goes on", wait.as_secs_f64()),
+                "get_sandbox_status lists it; its state is starting until it can be used",
+            )),
+        }
+    };
+    match unless_cancelled(&call.cancel, waiting).await {
+        Ok(Ok(made)) => made,
+        // As if it had not been a task of its own.
+        Ok(Err(broken)) => match broken.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(super::taken_back()),
+        },
+        Err(failure) => {
+            if call.cancel.is_cancelled() {
+                making.abort();
+            }
+            Err(failure)
+        }
+    }
+}
+
 async fn create(mut call: Call) -> Result<Answer, Failure> {
     let arguments = &mut call.arguments;
+    let wait = call.patience.of(arguments).time;
     let request = CreateRequest {
         count: arguments
             .count("count")
@@ -106,12 +143,12 @@ async fn create(mut call: Call) -> Result<Answer, Failure> {
         image: arguments.text("image"),
         network: arguments.texts("network"),
         watch: call.watch.clone(),
-        consent: call.consent,
+        consent: call.consent.clone(),
     };
-    let views = unless_cancelled(&call.cancel, call.host.create(&call.who, request)).await?;
+    let views = make(&call, request, wait).await?;
     let Some(first) = views.first() else {
         return Err(Failure::new(
-            sandcell_sandbox::Code::Internal,
+            Code::Internal,
             "the engine made no sandbox and gave no reason",
             "try again; tell the operator if it happens again",
         ));

@@ -8,6 +8,7 @@ use super::{Facts, Tool, container, sandbox_toolset, script};
 use crate::host::Host;
 use crate::instructions;
 use crate::prompts::{PROMPTS, Prompt};
+use crate::server::Lives;
 
 /// A set of tools.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -42,11 +43,12 @@ impl Toolset {
     }
 
     /// What a model is told once.
-    pub(crate) fn instructions(self, host: &dyn Host, mounts: &[Mount]) -> String {
+    pub(crate) fn instructions(self, host: &dyn Host, mounts: &[Mount], lives: Lives) -> String {
+        let closing = |sentences| instructions::closing(sentences, mounts, lives);
         match self {
-            Self::Sandbox => instructions::sandbox_toolset(host, mounts),
-            Self::Container => instructions::closing(container::instructions(host), mounts),
-            Self::Script(interpreters) => instructions::closing(script::instructions(host, interpreters), mounts),
+            Self::Sandbox => instructions::sandbox_toolset(host, mounts, lives),
+            Self::Container => closing(container::instructions(host)),
+            Self::Script(interpreters) => closing(script::instructions(host, interpreters)),
         }
     }
 

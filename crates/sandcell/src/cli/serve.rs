@@ -11,8 +11,8 @@ mod socket;
 use std::process::ExitCode;
 
 use clap::Args;
-use sandcell_mcp::{Lives, ServeError, ServerOptions, Toolset, UnknownTool};
-use sandcell_sandbox::{Code, Failure, Mount};
+use sandcell_mcp::{Lives, ServeError, ServerOptions, UnknownTool};
+use sandcell_sandbox::{Code, Failure};
 
 use self::http::Listen;
 use super::{SandboxArgs, output};
@@ -98,13 +98,13 @@ impl ServeArgs {
         flags
     }
 
-    fn options(&self, toolset: Toolset, mounts: Vec<Mount>) -> ServerOptions {
+    fn options(&self, settings: &Settings) -> ServerOptions {
         ServerOptions {
-            toolset,
+            toolset: settings.toolset,
             tools: (!self.tools.is_empty()).then(|| self.tools.clone()),
-            mounts,
+            mounts: settings.mounts.clone(),
             lives: Lives::default(),
-            wait: None,
+            wait: Some(settings.wait),
             #[cfg(feature = "conformance")]
             conformance: if self.conformance {
                 sandcell_mcp::Fixture::Present
@@ -187,17 +187,15 @@ async fn serve(
 ) -> Result<ExitCode, Failure> {
     let mut stop = signals::Stop::listen()?;
     settings.suit_toolset();
-    let toolset = settings.toolset;
-    let mounts = settings.mounts.clone();
+    let options = ServerOptions {
+        lives: Lives::WithClient,
+        ..args.options(&settings)
+    };
     let reloader = Reloader::new(around, OnHangUp::Ends)?;
     let wired = wiring::wire(settings, launcher).await;
     for problem in &wired.problems {
         output::failure(problem);
     }
-    let options = ServerOptions {
-        lives: Lives::WithClient,
-        ..args.options(toolset, mounts)
-    };
     let following = reloader.start(wired.running());
     let ended = tokio::select! {
         served = sandcell_mcp::serve_stdio(wired.engine.clone(), options) => {

@@ -84,6 +84,8 @@ pub(crate) struct Settings {
     pub(crate) restore: bool,
     /// The tools that `serve` offers.
     pub(crate) toolset: Toolset,
+    /// How long a call waits when it does not say.
+    pub(crate) wait: Duration,
     /// The E2B service.
     #[cfg_attr(
         not(feature = "e2b"),
@@ -382,6 +384,7 @@ impl Settings {
                 _ => return Err(wrong("sessions.restore")),
             },
             toolset: toolset(&get)?,
+            wait: Duration::from_secs(get.integer("mcp.wait_s")?),
             e2b: E2bSettings::read(&get)?,
             http: http(&get)?,
             traces: get.text("traces.endpoint")?,

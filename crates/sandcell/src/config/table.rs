@@ -429,6 +429,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "Whether sessions begin as copies of one interpreter that stands in no sandbox, runs nobody's code and has loaded the modules of `preload`: its hash seed and the layout of its memory are those of up to 1,000 sessions. With `false`, and where that cannot be had (kernels before 6.12), each starts an interpreter of its own, and each waiting sandbox loads the modules for itself.",
     ),
     plain(
+        "mcp.wait_s",
+        whole(1, 55),
+        "45",
+        "How long a call waits for code that runs before it answers `running`, in seconds, when it does not say (`wait_s`). Less than the time after which the client gives up: 4 for OpenAI Agents, AutoGen and Google ADK as they are. docs/guides/frameworks.md has each one's setting.",
+    ),
+    plain(
         "script.persistent",
         Kind::Flag,
         "false",

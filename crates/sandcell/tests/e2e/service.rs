@@ -135,6 +135,20 @@ fn one_flag_keeps_variables_where_each_call_has_a_server_of_its_own() {
 }
 
 #[test]
+fn a_model_is_told_that_sandboxes_end_with_the_client_where_they_do() {
+    let _turn = begin!();
+    let background = Background::new(600);
+    let told = |arguments: &[&str]| {
+        let mut command = background.command(arguments);
+        command.env_remove("SANDCELL_SERVICE__ON_DEMAND");
+        let hello = Client::start_silent(&mut command).initialize();
+        hello["instructions"].as_str().unwrap().contains("serve --shared")
+    };
+    assert!(told(&["serve"]));
+    assert!(!told(&["serve", "--shared"]));
+}
+
+#[test]
 fn a_server_that_was_killed_is_started_anew_and_its_socket_is_no_obstacle() {
     let _turn = begin!();
     let background = Background::new(600);

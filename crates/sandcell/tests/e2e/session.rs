@@ -39,7 +39,12 @@ fn programs_read_the_parts_of_a_result_one_by_one() {
     let meta = answer.meta();
     assert_eq!(
         [&meta["stdout"], &meta["stderr"], &meta["result"], &meta["error"]],
-        [&json!("result: fake\n"), &json!("a warning\n"), &json!("42"), &json!(null)]
+        [
+            &json!("result: fake\n"),
+            &json!("a warning\n"),
+            &json!("42"),
+            &json!(null)
+        ]
     );
     let raised = server.run("print('error: fake')\n{}['k']");
     let error = &raised.meta()["error"];

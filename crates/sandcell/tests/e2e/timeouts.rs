@@ -149,3 +149,34 @@ fn a_call_that_takes_longer_than_its_wait_answers_running() {
     // Calls of one session queue in order: this one comes after the first has timed out.
     assert_eq!(server.text("print('next')").trim(), "next");
 }
+
+#[test]
+fn a_client_that_gives_up_soon_is_led_back_to_its_execution() {
+    let _turn = begin!();
+    let place = Place::with_settings("[mcp]\nwait_s = 1\n");
+    let server = server(&place);
+    let running = server.run("import time\nprint('begun', flush=True)\ntime.sleep(10)\nprint('end')");
+    assert_eq!(running.status(), "running", "{running:?}");
+    let id = running.meta()["execution_id"].as_str().unwrap();
+    let first = running.blocks().remove(0);
+    assert!(
+        first.ends_with(&format!(
+            "status: running: get_execution(execution_id=\"{id}\") waits for the rest"
+        )),
+        "{first}"
+    );
+    // The id was lost: the newest execution is meant.
+    let ended = server.call("get_execution", json!({"wait_s": 55}));
+    assert_eq!(
+        (ended.status(), ended.meta()["execution_id"].as_str()),
+        ("ok", Some(id))
+    );
+    assert_eq!(ended.meta()["stdout"], "begun\nend\n");
+    let told = server.told();
+    let message = told.iter().find(|told| told["method"] == "notifications/message");
+    let data = &message.expect("a message that names the execution")["params"]["data"];
+    assert_eq!(
+        (&data["code"], data["execution_id"].as_str()),
+        (&json!("running"), Some(id))
+    );
+}

@@ -78,7 +78,7 @@ pub(super) async fn serve(
             .map(|(certificate, key)| TlsFiles { certificate, key }),
     };
     let (secure, page) = (http.tls.is_some(), http.page);
-    let options = args.options(settings.toolset, settings.mounts.clone());
+    let options = args.options(&settings);
     let reloader = Reloader::new(around, OnHangUp::Reloads)?;
     let wired = wiring::wire(settings, launcher).await;
     for problem in &wired.problems {

@@ -42,7 +42,7 @@ pub(super) async fn serve(
     http::allow_many_connections();
     let idle = settings.service.idle;
     let limits = settings.http.limits.clone();
-    let options = args.options(settings.toolset, settings.mounts.clone());
+    let options = args.options(&settings);
     let reloader = Reloader::new(around, OnHangUp::Reloads)?;
     let wired = wiring::wire(settings, launcher).await;
     for problem in &wired.problems {
