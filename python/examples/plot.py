@@ -1,4 +1,4 @@
-"""From nothing to a plot. The sandbox installs the libraries first, unless they are on this machine already."""
+"""From nothing to a plot. The libraries are installed unless this machine's Python has them."""
 
 import sys
 
@@ -14,7 +14,9 @@ plt.show()
 sales.describe()
 """
 
-with Sandbox(packages=["pandas", "matplotlib"], timeout=120) as sandbox:
+with Sandbox(timeout=120) as sandbox:
+    if not sandbox.run("import matplotlib, pandas").ok:
+        sandbox.install("matplotlib", "pandas")
     sandbox.files.write("sales.csv", "month,amount\n1,20\n2,22\n3,19\n")
     run = sandbox.run(CODE).check()
     run.images[0].save(sys.argv[1] if len(sys.argv) > 1 else "plot.png")

@@ -120,3 +120,15 @@ def test_one_event_loop_after_the_other_uses_the_same_server() -> None:
         return (await sandcell.run_async("print(3)")).stdout
 
     assert [asyncio.run(main()) for _ in range(3)] == ["3\n"] * 3
+
+
+def test_a_task_that_gives_up_does_not_take_the_sandbox_from_another() -> None:
+    async def main() -> None:
+        sandbox = AsyncSandbox()
+        tasks = [asyncio.ensure_future(sandbox.run("1")) for _ in range(2)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        assert (await asyncio.wait_for(tasks[1], 60)).result == "1"
+        await sandbox.close()
+
+    asyncio.run(main())

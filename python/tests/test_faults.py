@@ -250,3 +250,38 @@ def test_code_whose_id_arrives_after_the_cancellation_is_ended(serve: Serve, tmp
     asyncio.run(main())
     (tmp_path / "struck").touch()
     until(lambda: seen.exists() and seen.read_text() == "ex5")
+
+
+def test_a_sandbox_that_takes_long_is_asked_for_again_by_its_key(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_operations, "_WAIT", 0.05)
+    monkeypatch.setattr(_operations, "_PREPARE_TIMEOUT", 20.0)
+    serve(
+        """
+        keys = []
+        for line in sys.stdin:
+            keys.append(json.loads(line)["params"]["arguments"].get("key"))
+            if len(keys) < 3:
+                time.sleep(0.06)
+                failure = {"code": "busy", "message": "still being made", "remedy": "wait"}
+                answer(line, {"isError": True, "_meta": {"sandcell/error": failure}})
+            elif len(keys) == 3:
+                answer(line, {"structuredContent": {"sandbox_id": "sb" + str(len(set(keys)))}})
+            else:
+                answer(line, {})
+        """
+    )
+    with sandcell.Sandbox() as sandbox:
+        assert sandbox.id == "sb1"
+
+
+def test_a_busy_server_is_not_asked_again_and_again(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_operations, "_WAIT", 20.0)
+    serve(
+        """
+        for number, line in enumerate(sys.stdin):
+            failure = {"code": "busy", "message": f"request {number}", "remedy": "wait"}
+            answer(line, {"isError": True, "_meta": {"sandcell/error": failure}})
+        """
+    )
+    with pytest.raises(sandcell.BusyError, match="request 0"):
+        sandcell.Sandbox().open()

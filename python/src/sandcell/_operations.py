@@ -8,6 +8,7 @@ then ends the code that it started.
 
 from __future__ import annotations
 
+import os
 import posixpath
 import time
 from collections.abc import Awaitable, Callable, Generator
@@ -16,6 +17,7 @@ from typing import Any, Optional, TypeVar, Union
 from . import _check
 from ._call import Call, Channel
 from ._errors import (
+    BusyError,
     DeniedByPolicyError,
     ExpiredError,
     InternalError,
@@ -330,6 +332,9 @@ class Core:
         self.closed = False
         self._channel: Channel | None = None
         self._made: Call | None = None
+        self._asked = 0.0
+        self._openers = 0
+        self._key = f"python-{os.urandom(12).hex()}"
         self.timeout = _check.seconds("timeout", timeout)
         self.language = _check.text("language", language)
         self._url = _check.optional_text("url", url)
@@ -357,21 +362,44 @@ class Core:
         if self.id is not None:
             self.channel.check()
             return self.id
-        if self._made is None:
+        if self._channel is None:
             self._channel = open_channel(self._url, self._token)
-            self._made = self._channel.start("tools/call", {"name": "create_sandbox", "arguments": self._options})
-        call, channel = self._made, self.channel
+        channel = self._channel
+        deadline = time.monotonic() + _PREPARE_TIMEOUT
+        self._openers += 1
         try:
-            if not (yield call, _PREPARE_TIMEOUT):
-                raise TimedOutError("the sandbox was not made in time", "try again; the server may be busy")
-            answer = accepted(call.result())
+            while self.id is None:
+                if self._made is None:
+                    self._asked = time.monotonic()
+                    self._made = Call()
+                    wanted = {**self._options, "key": self._key, "wait_s": _WAIT}
+                    channel.start("tools/call", {"name": "create_sandbox", "arguments": wanted}, self._made)
+                call = self._made
+                if not (yield call, _WAIT + _ANSWER_TIMEOUT):
+                    raise TimedOutError("the server did not answer create_sandbox in time", "try again; it may be busy")
+                try:
+                    self.id = str(structured(accepted(call.result()))["sandbox_id"])
+                except BusyError:
+                    if self._made is call:
+                        self._made = None
+                    # A server that answers so after the whole wait still makes it, and the key leads to the same one.
+                    if time.monotonic() - self._asked < _WAIT or time.monotonic() > deadline:
+                        raise
         except BaseException:
-            # Nobody waits any more; if it is made all the same, it is closed at once.
-            self._made = None
-            call.on_done(lambda: _close_made(call, channel))
+            if self._openers == 1:
+                self._give_up()
             raise
-        self.id = str(structured(answer)["sandbox_id"])
+        finally:
+            self._openers -= 1
         return self.id
+
+    def _give_up(self) -> None:
+        """Nobody waits for the sandbox any more; if it is made all the same, it is closed at once."""
+        call, channel = self._made, self._channel
+        self._made = None
+        if call is not None and channel is not None:
+            channel.cancel(call)
+            call.on_done(lambda: _close_made(call, channel))
 
     @property
     def channel(self) -> Channel:
@@ -456,14 +484,14 @@ class Core:
 
     def abandon(self) -> None:
         """Ends the sandbox without waiting: for objects that nobody closed."""
-        call, channel = self._made, self._channel
+        channel = self._channel
         if channel is None or (self.closed and self.id is not None):
             return
         self.closed = True
         if self.id is not None:
             channel.post("tools/call", {"name": "close_sandbox", "arguments": {"sandbox_id": self.id}})
-        elif call is not None:
-            call.on_done(lambda: _close_made(call, channel))
+        else:
+            self._give_up()
 
     # Files.
 
