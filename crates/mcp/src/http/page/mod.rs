@@ -236,6 +236,12 @@ mod tests {
     }
 
     #[test]
+    fn the_page_is_as_small_as_its_guide_states() {
+        let bytes: usize = FILES.iter().map(|(_, _, bytes)| bytes.len()).sum();
+        assert!(bytes < 80_000, "{bytes} bytes: docs/guides/http.md states the size");
+    }
+
+    #[test]
     fn only_pictures_are_told_to_be_anything() {
         for (content, kind) in [
             (&b"\x89PNG\r\n\x1a\nrest"[..], "image/png"),

@@ -47,8 +47,8 @@ fn no_barriers(browser: &mut Browser, state: &str) {
 /// Goes through the page with Tab, and gives the places in order. Each shows that it has the focus.
 fn tab_through(browser: &mut Browser) -> Vec<String> {
     // A fresh page, since Tab goes on from where the last focus was.
-    browser.value("document.documentElement.id = 'old'; location.reload()");
-    browser.wait("document.documentElement.id !== 'old' && document.querySelector('#history li')");
+    browser.value("window.old = true; location.reload()");
+    browser.wait("window.old === undefined && document.querySelector('#history li')");
     let mut places: Vec<String> = Vec::new();
     for _ in 0..300 {
         browser.key("Tab");

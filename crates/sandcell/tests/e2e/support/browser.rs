@@ -59,6 +59,8 @@ impl Browser {
             .env("THERE", &there)
             .env("BACK", &back)
             .env("HOME", profile.path())
+            // In the C locale it cannot open files with other names than ASCII.
+            .env("LC_ALL", "C.UTF-8")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
