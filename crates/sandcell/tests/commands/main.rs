@@ -74,6 +74,8 @@ mod native {
                 warm: false,
                 spares: SPARES,
                 trees: found.trees.clone(),
+                added: vec![],
+                programs: vec![],
                 config: found.config.clone(),
                 mounts: vec![],
                 isolation_min: Level::Namespace,
