@@ -21,6 +21,12 @@ pub(crate) fn failure(failure: &Failure) {
     let _nobody_listens = io::stderr().lock().write_all(text.as_bytes());
 }
 
+/// Prints on stderr what to do about what a program has said itself.
+pub(crate) fn hint(text: &str) {
+    let style = Style::of(&io::stderr());
+    let _nobody_listens = writeln!(io::stderr().lock(), "{} {}", style.bold("hint:"), safe(text));
+}
+
 /// Prints a failure on stderr as one line of JSON, for programs.
 pub(crate) fn failure_json(failure: &Failure) {
     let line = serde_json::to_string(failure).unwrap_or_else(|_| format!("{{\"code\":\"{}\"}}", failure.code));

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use sandcell_engine::Engine;
-use sandcell_languages::Detected;
+use sandcell_languages::{Choice, Detected};
 use sandcell_sandbox::{Code, Failure, Language as _, LayerReport, LayerState, LeftOut, Level};
 use serde_json::json;
 use std::sync::Arc;
@@ -53,6 +53,8 @@ struct Report {
     left_out: Vec<LeftOut>,
     backends: Vec<BackendRow>,
     python: Result<String, Failure>,
+    /// Which program each language is run by, and why.
+    choices: Vec<Choice>,
     /// What installs packages: uv's path, or nothing where pip has to do; none where this build installs none.
     uv: Option<Result<std::path::PathBuf, ()>>,
     /// What installs packages of npm; none where there is no Node to use them, or this build installs none.
@@ -166,6 +168,7 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
         problems,
         npm: npm(&wired.engine),
         python,
+        choices: wired.found.choices.clone(),
         uv,
     };
     wired.engine.shutdown().await;
@@ -321,6 +324,9 @@ fn as_json(report: &Report) -> serde_json::Value {
         },
         "backends": backends.collect::<Vec<_>>(),
         "python": python,
+        "languages": report.choices.iter().map(|choice| json!({
+            "name": choice.language, "program": choice.program, "reason": choice.reason,
+        })).collect::<Vec<_>>(),
         "problems": report.problems,
         "uv": report.uv.as_ref().map(|uv| json!({
             "available": uv.is_ok(),
@@ -377,6 +383,7 @@ mod tests {
                 failure: Some(failure),
             }],
             python: Ok("3.11.2".to_owned()),
+            choices: Vec::new(),
             uv: Some(Err(())),
             npm: Some(Err(())),
             siege: None,
