@@ -575,7 +575,7 @@ fn the_first_program_on_the_search_path_runs_and_the_choice_is_told() {
     }
     let folders = [&nothing, &stand_in].map(|file| file.parent().unwrap().display().to_string());
     let path = format!("{}:{}:/usr/bin:/bin", folders[0], folders[1]);
-    let out = output(place.command(&["languages", "python", "--json"]).env("PATH", &path));
+    let out = output(place.command(&["languages", "python", "--json"]).env("PATH", path));
     let listed: Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!(listed[0]["program"], json!(python), "{listed}");
     let expected = format!(
