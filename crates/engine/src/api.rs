@@ -221,6 +221,8 @@ pub struct Hints {
     pub more_disk: String,
     /// How to bring in data without a network.
     pub bring_data: String,
+    /// How to bring in packages.
+    pub bring_packages: String,
     /// How to give standard input.
     pub give_stdin: String,
     /// The call that reads the part of a stream that a result leaves out, with `{execution_id}`, `{stream}` and
@@ -237,6 +239,7 @@ impl Default for Hints {
             more_time: "make the work smaller, or give it more time".to_owned(),
             more_disk: "delete files that are not needed, or give the sandbox a larger disk".to_owned(),
             bring_data: "bring the data in as a file, or make it in the code".to_owned(),
+            bring_packages: "have the packages installed, or use what the language has itself".to_owned(),
             give_stdin: "give the code standard input, one line for each input(): nobody is there to type".to_owned(),
             read_rest: None,
         }

@@ -230,7 +230,7 @@ impl Core {
 
     /// An execution is over: its end is made known, kept and written down.
     pub(crate) fn finish(&self, execution: &Execution, end: Result<(Verdict, Cost), Failure>) {
-        let first = execution.finish(end, |view, failure| {
+        let first = execution.finish(end, &self.config().hints, |view, failure| {
             let error = failure.map(|failure| failure.message.as_str());
             let entry = Entry {
                 execution: execution.id.clone(),

@@ -9,6 +9,7 @@ use sandcell_sandbox::{ByteSize, Failure, Finding, Isolation, OutputStream, Sess
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::advice;
 use crate::artifacts::{Artifacts, Place};
 use crate::history::CODE_PREVIEW;
 use crate::ladder::Stop;
@@ -23,8 +24,8 @@ use crate::record::Record;
 use crate::sync::lock;
 use crate::verdict::Verdict;
 use crate::{
-    EngineConfig, ExecutionId, ExecutionView, Expiry, Principal, RunningView, SandboxId, Shown, Status, StreamName,
-    StreamSlice,
+    EngineConfig, ExecutionId, ExecutionView, Expiry, Hints, Principal, RunningView, SandboxId, Shown, Status,
+    StreamName, StreamSlice,
 };
 
 /// What an execution counts at least, so that many empty ones are bounded too.
@@ -312,13 +313,19 @@ impl Execution {
     /// It is over. Only the first end counts; `record` sees it before anybody who waits does.
     pub(crate) fn finish(
         &self,
-        end: Result<(Verdict, Cost), Failure>,
+        mut end: Result<(Verdict, Cost), Failure>,
+        hints: &Hints,
         record: impl FnOnce(&ExecutionView, Option<&Failure>),
     ) -> bool {
-        let (view, failure) = match &end {
+        let (view, failure) = match &mut end {
             Ok((verdict, cost)) => {
                 self.settle(verdict);
-                (self.draw(verdict, Some(*cost)), None)
+                let mut view = self.draw(verdict, Some(*cost));
+                if verdict.hint.is_none() {
+                    verdict.hint = advised(&view, hints);
+                    view.hint.clone_from(&verdict.hint);
+                }
+                (view, None)
             }
             Err(failure) => (self.draw_refused(failure.clone()), Some(failure.clone())),
         };
@@ -576,4 +583,13 @@ pub(crate) fn error_line(view: &ExecutionView) -> Option<&str> {
         Status::Error => last.or_else(cause),
         Status::Timeout | Status::Cancelled | Status::Killed => cause().or(last),
     }
+}
+/// What to do about a failure that only a sandbox has.
+fn advised(view: &ExecutionView, hints: &Hints) -> Option<String> {
+    let failed = view.status != Status::Ok;
+    if !failed && view.stderr.text.is_empty() {
+        return None;
+    }
+    let error = view.error.as_deref().unwrap_or_default();
+    advice::find(failed, &[&view.stderr.text, &view.stdout.text, error], hints)
 }

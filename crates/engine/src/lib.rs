@@ -8,6 +8,7 @@
 //! what it asked for, but never leaves anything half done.
 #![forbid(unsafe_code)]
 
+mod advice;
 pub mod api;
 
 mod artifacts;

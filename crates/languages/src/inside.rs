@@ -64,6 +64,7 @@ fn describe(
     detected.trees.clear();
     detected.config.clear();
     detected.programs.clear();
+    detected.choices.clear();
     detected
 }
 
@@ -203,6 +204,7 @@ fn unasked(name: &str) -> PythonRuntime {
         site: Vec::new(),
         venv: None,
         libraries: Vec::new(),
+        reason: String::new(),
     }
 }
 

@@ -14,6 +14,7 @@ mod memory;
 mod node;
 pub mod python;
 pub mod search_path;
+mod stand_ins;
 mod system;
 pub mod table;
 
@@ -55,6 +56,17 @@ pub struct Missing {
     pub failure: Failure,
 }
 
+/// The program that a language is run by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// The language.
+    pub language: String,
+    /// The program, inside as outside.
+    pub program: PathBuf,
+    /// Why this one, in words that follow its path.
+    pub reason: String,
+}
+
 /// The languages of this machine.
 #[derive(Debug, Default)]
 pub struct Detected {
@@ -72,6 +84,8 @@ pub struct Detected {
     pub config: Vec<PathBuf>,
     /// Files that only sandboxes have, by their paths inside.
     pub added: Vec<(PathBuf, String)>,
+    /// Which program each language is run by, and why.
+    pub choices: Vec<Choice>,
     /// Folders of the programs that were chosen, the most important one first.
     pub programs: Vec<PathBuf>,
 }
@@ -160,6 +174,27 @@ fn hashbang(code: &str) -> Option<&str> {
         .and_then(|word| word.rsplit('/').next())
 }
 
+/// What programs of the host read that are no languages: fonts, certificates, pictures, browsers, manual pages, texts. Nothing in them is
+/// secret; configuration that may hold passwords (of git, of wget) is not among them.
+const OF_PROGRAMS: [&str; 16] = [
+    "/etc/fonts",
+    "/etc/ssl",
+    "/etc/ca-certificates",
+    "/etc/pki/tls",
+    "/etc/pki/ca-trust",
+    "/etc/ImageMagick-6",
+    "/etc/ImageMagick-7",
+    "/etc/chromium",
+    "/etc/chromium.d",
+    "/etc/manpath.config",
+    "/etc/man_db.conf",
+    "/etc/groff",
+    "/etc/texmf",
+    "/etc/terminfo",
+    "/etc/OpenCL",
+    "/etc/magic",
+];
+
 /// Finds every language. Python's interpreter runs once, for some milliseconds, on the host, unless it is remembered;
 /// the others are looked for by their programs' names only.
 #[must_use]
@@ -170,6 +205,11 @@ pub fn detect(settings: &Settings) -> Detected {
             detected.trees.extend(runtime.trees.iter().cloned());
             detected.trees.extend(table::covered_folder(&runtime.executable));
             detected.added.extend(python::layers_file(&runtime));
+            detected.choices.push(Choice {
+                language: "python".to_owned(),
+                program: runtime.executable.clone(),
+                reason: runtime.reason.clone(),
+            });
             detected
                 .programs
                 .extend(runtime.executable.parent().map(Path::to_owned));
@@ -197,6 +237,9 @@ pub fn detect(settings: &Settings) -> Detected {
         }
         Err(failure) => detected.problems.push(failure),
     }
+    detected
+        .config
+        .extend(OF_PROGRAMS.iter().map(PathBuf::from).filter(|path| path.exists()));
     detected.trees.sort();
     // What lies in a tree comes right after it.
     let mut outer: Vec<PathBuf> = Vec::new();

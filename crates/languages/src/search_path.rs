@@ -8,6 +8,8 @@ use std::sync::mpsc::channel;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::stand_ins::{self, Found};
+
 /// The time in which a folder must answer.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(1);
 /// The first letters of the types of file systems that wait for somebody else.
@@ -46,6 +48,19 @@ pub fn answering(folders: Vec<PathBuf>) -> Vec<PathBuf> {
         // A link may lead there.
         let _ = folder.canonicalize();
     })
+}
+
+/// Returns the folders of a search path in which a program of this name is, each with a version manager's stand-in followed to the
+/// program that it would start.
+#[must_use]
+pub fn with_program(folders: Vec<PathBuf>, name: &str) -> Vec<PathBuf> {
+    let real = |folder: PathBuf| match stand_ins::follow(&folder, name, |name| std::env::var(name).ok()) {
+        Found::Program => Some(folder),
+        Found::StandsFor(program) => program.parent().map(Path::to_owned),
+        Found::Nothing => None,
+    };
+    let absolute = folders.into_iter().filter(|folder| folder.is_absolute());
+    absolute.filter_map(real).collect()
 }
 
 /// Whether the file system of this mount may keep its callers waiting.

@@ -1,7 +1,7 @@
-//! Finds the interpreter to use: the machine's real one, never a version manager's stand-in.
+//! Finds the interpreter to use: the first on the search path, as outside.
 //!
-//! A stand-in (pyenv, asdf, mise, …) chooses its interpreter by files and variables that do not exist in a sandbox, so
-//! only binaries that are called python after all links were followed count.
+//! A version manager's stand-in (pyenv, asdf, mise, …) chooses its interpreter by files and variables that do not exist in a sandbox, so
+//! it is followed to the interpreter that it would start, and only binaries that are called python after all links were followed count.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -11,6 +11,8 @@ use sandcell_sandbox::{Code, Failure};
 
 use super::probe::{PythonRuntime, probe};
 use crate::search_path::answering;
+use crate::stand_ins::{self, Found};
+use crate::table::reason;
 
 /// Why there is no Python to use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -101,7 +103,10 @@ pub fn locate(chosen: Option<&Path>) -> Result<PythonRuntime, LocateError> {
 pub fn locate_remembered(chosen: Option<&Path>, memory: Option<&Path>) -> Result<PythonRuntime, LocateError> {
     match chosen {
         Some(path) => locate_chosen(path, memory),
-        None => locate_among(candidates(std::env::var_os("PATH").as_deref()), memory),
+        None => {
+            let (paths, on_path) = candidates(std::env::var_os("PATH").as_deref());
+            locate_among(paths, on_path, memory)
+        }
     }
 }
 
@@ -121,53 +126,83 @@ fn locate_chosen(path: &Path, memory: Option<&Path>) -> Result<PythonRuntime, Lo
         Kind::StandIn => Err(unusable(
             "it is a script or a version manager's stand-in, not an interpreter",
         )),
-        Kind::Interpreter if path.is_absolute() => probe(path, memory),
+        Kind::Interpreter if path.is_absolute() => probe(path, memory).map(|runtime| PythonRuntime {
+            reason: "named by the setting `python`".to_owned(),
+            ..runtime
+        }),
         Kind::Interpreter => Err(unusable("the path must be absolute")),
     }
 }
 
-fn locate_among(paths: Vec<PathBuf>, memory: Option<&Path>) -> Result<PythonRuntime, LocateError> {
+/// Tries these, of which the first so many are the search path's.
+fn locate_among(paths: Vec<PathBuf>, on_path: usize, memory: Option<&Path>) -> Result<PythonRuntime, LocateError> {
     let mut stand_in = None;
     let mut failed = None;
+    let mut passed_over: Option<String> = None;
     let mut tried: Vec<PathBuf> = Vec::new();
-    for path in paths {
+    for (number, file) in paths.into_iter().enumerate() {
+        let path = interpreter_of(&file);
         match kind_of(&path) {
             Kind::Absent => {}
-            Kind::StandIn => stand_in = stand_in.or(Some(path)),
+            Kind::StandIn => {
+                passed_over.get_or_insert_with(|| format!("{} starts none outside of a project", file.display()));
+                stand_in = stand_in.or(Some(file));
+            }
             Kind::Interpreter => {
-                let real = path.canonicalize().unwrap_or_else(|_| path.clone());
-                if tried.contains(&real) {
+                // A virtual environment's is a link to another one.
+                if tried.contains(&path) {
                     continue;
                 }
                 match probe(&path, memory) {
-                    Ok(runtime) => return Ok(runtime),
-                    Err(error) => failed = failed.or(Some(error)),
+                    Ok(runtime) => {
+                        let through = (path != file).then_some(file.as_path());
+                        let reason = reason(number < on_path, through, passed_over.as_deref());
+                        return Ok(PythonRuntime { reason, ..runtime });
+                    }
+                    Err(error) => {
+                        passed_over.get_or_insert_with(|| error.to_string());
+                        failed = failed.or(Some(error));
+                    }
                 }
-                tried.push(real);
+                tried.push(path);
             }
         }
     }
     Err(failed.unwrap_or(LocateError::NotFound { stand_in }))
 }
 
-/// Where to look, best first: the system's, then the search path. Without an explicit version the system's default.
-fn candidates(search: Option<&OsStr>) -> Vec<PathBuf> {
+/// The interpreter behind a stand-in, else the file itself.
+fn interpreter_of(file: &Path) -> PathBuf {
+    let (Some(folder), Some(name)) = (file.parent(), file.file_name().and_then(OsStr::to_str)) else {
+        return file.to_owned();
+    };
+    if kind_of(file) != Kind::StandIn {
+        return file.to_owned();
+    }
+    match stand_ins::follow(folder, name, |name| std::env::var(name).ok()) {
+        Found::StandsFor(path) => path,
+        Found::Program | Found::Nothing => file.to_owned(),
+    }
+}
+
+/// Where to look, and how much of that is the search path's, which comes first, as outside. Then the system's. Without an explicit
+/// version the folder's default.
+fn candidates(search: Option<&OsStr>) -> (Vec<PathBuf>, usize) {
     let names = || std::iter::once("python3".to_owned()).chain((9..=15).rev().map(|minor| format!("python3.{minor}")));
-    let system = ["/usr/bin", "/usr/local/bin"].map(PathBuf::from);
-    let others = search.map(|search| std::env::split_paths(search).collect::<Vec<_>>());
-    let folders = system
-        .into_iter()
-        .chain(others.into_iter().flatten().filter(|path| path.is_absolute()));
+    let listed = search.map(|search| std::env::split_paths(search).collect::<Vec<_>>());
+    let listed = listed.into_iter().flatten().filter(|path| path.is_absolute());
     let mut found: Vec<PathBuf> = Vec::new();
-    for folder in answering(folders.take(64).collect()) {
-        for name in names() {
-            let path = folder.join(name);
+    let mut add = |folders: Vec<PathBuf>| {
+        for path in folders.iter().flat_map(|folder| names().map(|name| folder.join(name))) {
             if !found.contains(&path) {
                 found.push(path);
             }
         }
-    }
-    found
+        found.len()
+    };
+    let on_path = add(answering(listed.take(64).collect()));
+    add(["/usr/bin", "/usr/local/bin"].map(PathBuf::from).to_vec());
+    (found, on_path)
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -223,7 +258,7 @@ mod tests {
         let shim = folder.path().join("python3");
         script(&shim, "#!/usr/bin/env bash\nexec pyenv exec python3 \"$@\"\n");
         assert_eq!(
-            locate_among(vec![shim.clone()], None),
+            locate_among(vec![shim.clone()], 1, None),
             Err(LocateError::NotFound {
                 stand_in: Some(shim.clone())
             })
@@ -254,17 +289,46 @@ mod tests {
 
     #[test]
     fn no_python_at_all_says_what_to_install() {
-        let failure = Failure::from(locate_among(Vec::new(), None).unwrap_err());
+        let failure = Failure::from(locate_among(Vec::new(), 0, None).unwrap_err());
         assert_eq!(failure.message, "no Python was found on this machine");
         assert!(failure.remedy.contains("apt-get install python3"), "{}", failure.remedy);
     }
 
     #[test]
-    fn the_system_comes_before_the_search_path() {
-        let found = candidates(Some(OsStr::new("/opt/x/bin:relative")));
-        assert_eq!(found.first(), Some(&PathBuf::from("/usr/bin/python3")));
+    fn the_search_path_comes_before_the_system() {
+        let (found, on_path) = candidates(Some(OsStr::new("/opt/x/bin:relative")));
+        assert_eq!(found.first(), Some(&PathBuf::from("/opt/x/bin/python3")));
+        assert_eq!(found.get(on_path), Some(&PathBuf::from("/usr/bin/python3")));
         assert!(found.contains(&PathBuf::from("/opt/x/bin/python3.12")));
         assert!(found.iter().all(|path| path.is_absolute()));
+    }
+
+    #[test]
+    fn a_stand_in_is_followed_and_told_with_the_reason() {
+        let Ok(system) = locate(None) else {
+            println!("skipped: this machine has no Python");
+            return;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let (none, own) = (folder.path().join("m/shims/python3"), folder.path().join("own/python3"));
+        for (path, text) in [
+            (&none, "#!/bin/sh\nexec pyenv exec python3 \"$@\"\n".to_owned()),
+            (
+                &own,
+                format!("#!/bin/sh\nexec {} \"$@\"\n", system.executable.display()),
+            ),
+        ] {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            script(path, &text);
+        }
+        let found = locate_among(vec![none.clone(), own.clone()], 2, None).unwrap();
+        assert_eq!(found.executable, system.executable);
+        let expected = format!(
+            "the first usable one on PATH, started by {}; passed over: {} starts none outside of a project",
+            own.display(),
+            none.display()
+        );
+        assert_eq!(found.reason, expected);
     }
 
     #[test]
@@ -275,7 +339,6 @@ mod tests {
         };
         assert!(runtime.executable.is_absolute());
         assert!(runtime.version.starts_with("3."), "{}", runtime.version);
-        assert_eq!(runtime.venv, None);
     }
 
     #[test]

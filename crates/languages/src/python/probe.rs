@@ -26,6 +26,8 @@ pub struct PythonRuntime {
     pub venv: Option<PathBuf>,
     /// Data libraries that can be imported, with versions (`numpy 2.1.0`).
     pub libraries: Vec<String>,
+    /// Why this one was chosen.
+    pub reason: String,
 }
 
 /// Prints, each ended by NUL: version, executable, prefix, base prefix, virtual environment or nothing, site folders
@@ -249,6 +251,7 @@ pub(super) fn probe(path: &Path, memory: Option<&Path>) -> Result<PythonRuntime,
     Ok(PythonRuntime {
         executable: startable(PathBuf::from(executable), &trees),
         libraries: libraries(&site),
+        reason: String::new(),
         version,
         trees,
         site,
@@ -292,6 +295,7 @@ pub(crate) async fn runtime_inside(python: &str, sandbox: &dyn Sandbox) -> Optio
         site: Vec::new(),
         venv: None,
         libraries: found.into_iter().flatten().collect(),
+        reason: String::new(),
     })
 }
 

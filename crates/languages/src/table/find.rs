@@ -1,7 +1,8 @@
 //! Finds programs on the host, and what of the host must be visible for them inside.
 //!
-//! One decision: a program that is only reachable through a folder that holds far more than it (a home folder, say) is
-//! not used, and a version manager's stand-in never is, because what it looks at does not exist in a sandbox.
+//! The first one on the search path is used, as outside. One decision: a program that is only reachable through a folder that holds
+//! far more than it (a home folder, say) is passed over, and a version manager's stand-in is followed to what it starts, because
+//! what it looks at does not exist in a sandbox.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crate::search_path::answering;
+use crate::stand_ins::{self, Found};
 
 /// Folders of /usr that are covered inside unless something in them is needed.
 const COVERED: [&str; 2] = ["/usr/local/bin", "/usr/local/sbin"];
@@ -28,6 +30,8 @@ pub(crate) struct Program {
     pub(crate) real: PathBuf,
     /// The folder that must be shown for it.
     pub(crate) tree: Option<PathBuf>,
+    /// Why it was chosen, in words that follow its path.
+    pub(crate) reason: String,
 }
 
 /// Looks for programs; each name once.
@@ -35,6 +39,8 @@ pub(crate) struct Program {
 pub struct Finder {
     /// Those that are there, without links: several names of a search path are often one folder.
     folders: Vec<PathBuf>,
+    /// How many of them are the search path's; the others follow.
+    on_path: usize,
     home: Option<PathBuf>,
     known: Mutex<BTreeMap<String, Result<Program, NotFound>>>,
 }
@@ -49,19 +55,19 @@ pub(crate) enum NotFound {
 }
 
 impl Finder {
-    /// With the system's folders first, then the search path's, then those that installers use.
+    /// With the search path's folders first, then the system's, then those that installers use.
     #[must_use]
     pub fn of_this_machine() -> Self {
         let home = std::env::home_dir().filter(|home| home.is_absolute());
         let path = std::env::var_os("PATH").unwrap_or_default();
+        let listed = answering(std::env::split_paths(&path).take(FOLDERS_MAX).collect());
         let mut folders: Vec<PathBuf> = SYSTEM.iter().map(PathBuf::from).collect();
-        folders.extend(answering(std::env::split_paths(&path).take(FOLDERS_MAX).collect()));
         folders.extend(USUAL.iter().map(PathBuf::from));
         if let Some(home) = &home {
             folders.extend(USUAL_AT_HOME.iter().map(|folder| home.join(folder)));
             folders.extend(newest_of_nvm(home));
         }
-        Self::new(folders, home)
+        Self::new(listed, folders, home)
     }
 
     /// Of an image: programs by their names, each with its path. Nothing of the host is looked at.
@@ -70,28 +76,33 @@ impl Finder {
             path: path.clone(),
             real: path.clone(),
             tree: None,
+            reason: String::new(),
         };
         let known = programs.iter().map(|(name, path)| (name.clone(), Ok(found(path))));
         Self {
             folders: Vec::new(),
+            on_path: 0,
             home: None,
             known: Mutex::new(known.collect()),
         }
     }
 
-    pub(crate) fn new(folders: Vec<PathBuf>, home: Option<PathBuf>) -> Self {
+    pub(crate) fn new(listed: Vec<PathBuf>, others: Vec<PathBuf>, home: Option<PathBuf>) -> Self {
         let mut unique: Vec<PathBuf> = Vec::new();
-        for folder in folders {
-            let stand_ins = folder.components().any(|part| part.as_os_str() == "shims");
-            if !folder.is_absolute() || stand_ins {
+        let mut on_path = 0;
+        let listed = listed.into_iter().map(|folder| (folder, true));
+        for (folder, is_listed) in listed.chain(others.into_iter().map(|folder| (folder, false))) {
+            if !folder.is_absolute() {
                 continue;
             }
             let Ok(folder) = folder.canonicalize() else { continue };
             if !unique.iter().any(|known| known.as_os_str() == folder.as_os_str()) {
                 unique.push(folder);
+                on_path = if is_listed { unique.len() } else { on_path };
             }
         }
         Self {
+            on_path,
             folders: unique,
             home,
             known: Mutex::default(),
@@ -119,11 +130,21 @@ impl Finder {
 
     fn look(&self, name: &str) -> Result<Program, NotFound> {
         let mut problem = NotFound::Nowhere(name.to_owned());
-        for folder in &self.folders {
-            let path = folder.join(name);
-            if !is_program(&path) {
+        let mut passed_over: Option<String> = None;
+        for (number, folder) in self.folders.iter().enumerate() {
+            let file = folder.join(name);
+            if !is_program(&file) {
                 continue;
             }
+            let path = match stand_ins::follow(folder, name, |name| std::env::var(name).ok()) {
+                Found::Program => file.clone(),
+                Found::StandsFor(path) if is_program(&path) => path,
+                Found::StandsFor(_) | Found::Nothing => {
+                    let reason = || format!("{} starts none outside of a project", file.display());
+                    passed_over.get_or_insert_with(reason);
+                    continue;
+                }
+            };
             let Ok(real) = path.canonicalize() else { continue };
             let (path, real) = match real.file_name().and_then(OsStr::to_str) {
                 Some("rustup" | "rustup-init") if name != "rustup" => match self.of_rustup(name) {
@@ -132,9 +153,16 @@ impl Finder {
                 },
                 _ => (path, real),
             };
+            let through = (path != file).then_some(file);
             match program(path, real) {
-                Ok(program) => return Ok(program),
-                Err(broad) => problem = broad,
+                Ok(program) => {
+                    let reason = reason(number < self.on_path, through.as_deref(), passed_over.as_deref());
+                    return Ok(Program { reason, ..program });
+                }
+                Err(broad) => {
+                    passed_over.get_or_insert_with(|| broad.to_string());
+                    problem = broad;
+                }
             }
         }
         Err(problem)
@@ -171,11 +199,36 @@ fn program(path: PathBuf, real: PathBuf) -> Result<Program, NotFound> {
         path: if visible { path } else { real.clone() },
         real,
         tree,
+        reason: String::new(),
     })
+}
+
+/// Why a program was chosen, in words that follow its path.
+pub(crate) fn reason(on_path: bool, through: Option<&Path>, passed_over: Option<&str>) -> String {
+    let mut reason = match (on_path, passed_over) {
+        (true, None) => "the first on PATH".to_owned(),
+        (true, Some(_)) => "the first usable one on PATH".to_owned(),
+        (false, _) => "not on PATH".to_owned(),
+    };
+    if let Some(file) = through {
+        reason.push_str(&format!(", started by {}", file.display()));
+    }
+    if let Some(other) = passed_over {
+        reason.push_str(&format!("; passed over: {other}"));
+    }
+    reason
 }
 
 /// The folder that an installation outside of the system's is: the one above its `bin`.
 fn own_folder(real: &Path) -> Result<PathBuf, NotFound> {
+    // A program of npm's needs the packages beside its own.
+    let modules = real
+        .ancestors()
+        .filter(|folder| folder.ends_with("node_modules"))
+        .last();
+    if let Some(modules) = modules.filter(|modules| may_be_shown(modules)) {
+        return Ok(modules.to_owned());
+    }
     let near = real.parent().unwrap_or(real);
     let folder = match (near.file_name().and_then(OsStr::to_str), near.parent()) {
         (Some("bin" | "sbin" | "libexec"), Some(above)) => above,
@@ -301,9 +354,26 @@ mod tests {
         make(&root.join("tools/zig-1/bin/zig"));
         std::fs::create_dir(root.join("bin")).unwrap();
         symlink(root.join("tools/zig-1/bin/zig"), root.join("bin/zig")).unwrap();
-        let found = Finder::new(vec![root.join("bin")], None).find("zig").unwrap();
+        let found = Finder::new(vec![root.join("bin")], vec![], None).find("zig").unwrap();
         assert_eq!(found.tree, Some(root.join("tools/zig-1")));
         assert_eq!(found.path, root.join("tools/zig-1/bin/zig"));
+    }
+
+    #[test]
+    fn a_program_of_npm_is_shown_with_the_packages_that_it_needs() {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().canonicalize().unwrap();
+        let modules = root.join("node/lib/node_modules");
+        make(&modules.join("tsx/node_modules/deep/cli.mjs"));
+        make(&modules.join("tsx/dist/cli.mjs"));
+        std::fs::create_dir_all(root.join("node/bin")).unwrap();
+        for (name, file) in [("tsx", "tsx/dist/cli.mjs"), ("deep", "tsx/node_modules/deep/cli.mjs")] {
+            symlink(modules.join(file), root.join("node/bin").join(name)).unwrap();
+            let found = Finder::new(vec![root.join("node/bin")], vec![], None)
+                .find(name)
+                .unwrap();
+            assert_eq!((found.path, found.tree), (modules.join(file), Some(modules.clone())));
+        }
     }
 
     #[test]
@@ -312,7 +382,9 @@ mod tests {
         let root = place.path().canonicalize().unwrap();
         make(&root.join("llvm/bin/clang"));
         symlink("clang", root.join("llvm/bin/clang++")).unwrap();
-        let found = Finder::new(vec![root.join("llvm/bin")], None).find("clang++").unwrap();
+        let found = Finder::new(vec![root.join("llvm/bin")], vec![], None)
+            .find("clang++")
+            .unwrap();
         assert_eq!(found.path, root.join("llvm/bin/clang++"));
         assert_eq!(found.real, root.join("llvm/bin/clang"));
     }
@@ -324,8 +396,49 @@ mod tests {
         make(&root.join("shims/ruby"));
         std::fs::create_dir(root.join("bin")).unwrap();
         std::fs::write(root.join("bin/ruby"), "no program").unwrap();
-        let finder = Finder::new(vec![root.join("shims"), root.join("bin")], None);
+        let finder = Finder::new(vec![root.join("shims"), root.join("bin")], vec![], None);
         assert_eq!(finder.find("ruby"), Err(NotFound::Nowhere("ruby".to_owned())));
+    }
+
+    #[test]
+    fn the_first_on_the_search_path_is_chosen_and_the_reason_names_what_was_passed_over() {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().canonicalize().unwrap();
+        for folder in ["node22", "system", "shims"] {
+            make(&root.join(folder).join("bin/node"));
+        }
+        make(&root.join("m/shims/node"));
+        let bin = |folder: &str| root.join(folder).join("bin");
+        let finder = |listed: &[PathBuf]| Finder::new(listed.to_vec(), vec![bin("system")], None);
+        let found = finder(&[bin("node22"), bin("system")]).find("node").unwrap();
+        assert_eq!(
+            (found.path, found.reason.as_str()),
+            (bin("node22").join("node"), "the first on PATH")
+        );
+        let shims = root.join("m/shims");
+        let found = finder(&[shims.clone(), bin("node22")]).find("node").unwrap();
+        assert_eq!(found.path, bin("node22").join("node"));
+        let expected = format!(
+            "the first usable one on PATH; passed over: {} starts none outside of a project",
+            shims.join("node").display()
+        );
+        assert_eq!(found.reason, expected);
+        make(&root.join("m/versions/9/bin/node"));
+        std::fs::write(root.join("m/version"), "9").unwrap();
+        let found = finder(&[shims.clone(), bin("node22")]).find("node").unwrap();
+        assert_eq!(found.path, root.join("m/versions/9/bin/node"));
+        assert!(
+            found
+                .reason
+                .ends_with(&format!("started by {}", shims.join("node").display())),
+            "{}",
+            found.reason
+        );
+        let found = finder(&[]).find("node").unwrap();
+        assert_eq!(
+            (found.path, found.reason.as_str()),
+            (bin("system").join("node"), "not on PATH")
+        );
     }
 
     #[test]
@@ -340,7 +453,7 @@ mod tests {
             println!("skipped: RUSTUP_HOME is set here");
             return;
         }
-        let found = Finder::new(vec![home.join(".cargo/bin")], Some(home.clone()))
+        let found = Finder::new(vec![home.join(".cargo/bin")], vec![], Some(home.clone()))
             .find("rustc")
             .unwrap();
         assert_eq!(found.tree, Some(home.join(".rustup/toolchains/1.90-x")));

@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::TableLanguage;
+use super::drawn::Drawn;
 
 /// What is kept of a compiler's words, of each stream.
 const WORDS: usize = 64 << 10;
@@ -248,7 +249,7 @@ async fn feed(handle: Arc<dyn ProcessHandle>, stdin: Option<String>) {
 }
 
 /// Hands an event on. One who no longer listens does not stop the cell.
-async fn hand_on(events: &mpsc::Sender<SessionEvent>, event: SessionEvent) {
+pub(super) async fn hand_on(events: &mpsc::Sender<SessionEvent>, event: SessionEvent) {
     if events.send(event).await.is_err() {
         tracing::trace!("nobody listens to this cell any more");
     }
@@ -303,6 +304,11 @@ impl Session for FreshSession {
             }
         }
         let files = std::mem::take(&mut program.files);
+        let pictures = self.language.pictures();
+        let before = match pictures {
+            Some(prefix) => Drawn::look(self.sandbox.files(), prefix).await,
+            None => Drawn::default(),
+        };
         let compiled = match program.compile.take() {
             Some(compile) => self.compile(compile, events).await,
             None => Ok(None),
@@ -317,6 +323,10 @@ impl Session for FreshSession {
         };
         *self.running.lock() = None;
         let status = status?;
+        if let Some(prefix) = pictures {
+            let drawn = Drawn::look(self.sandbox.files(), prefix).await;
+            drawn.display(&before, self.sandbox.files(), events).await;
+        }
         self.clean(&files, env).await;
         Ok(CellOutcome { status })
     }

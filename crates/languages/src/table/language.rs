@@ -73,14 +73,25 @@ impl TableLanguage {
             };
             let mut language = Self::new(name, entry, way, programs);
             let version = versions.of(&language).unwrap_or_default();
-            if let Some(least) = &way.min_version {
+            if way.min_version.is_some() || way.before_version.is_some() {
                 // Known once `sandcell languages` has asked for a language that this program runs.
                 let first = way.programs.first().and_then(|name| language.0.programs.get(name));
                 let known = first
                     .and_then(|program| versions.of_program(&program.real))
                     .unwrap_or_default();
-                if !versions::is_at_least(known, least) {
+                if let Some(least) = way
+                    .min_version
+                    .as_deref()
+                    .filter(|least| !versions::is_at_least(known, least))
+                {
                     problem.get_or_insert_with(|| format!("{} is older than {least}", way.programs.join(", ")));
+                    continue;
+                }
+                if way
+                    .before_version
+                    .as_deref()
+                    .is_some_and(|bound| versions::is_at_least(known, bound))
+                {
                     continue;
                 }
             }
@@ -128,6 +139,11 @@ impl TableLanguage {
         &self.0.entry.hashbang
     }
 
+    /// How the names of pictures begin that its programs leave in the home folder.
+    pub(super) fn pictures(&self) -> Option<&str> {
+        self.0.entry.pictures.as_deref()
+    }
+
     /// Programs that show that it works, where its own entry has them.
     #[must_use]
     pub fn proof(&self) -> Option<&super::Proof> {
@@ -136,6 +152,16 @@ impl TableLanguage {
 
     pub(super) fn programs(&self) -> impl Iterator<Item = &Found> {
         self.0.programs.values()
+    }
+
+    /// The program that its code is run with, or compiled by.
+    pub(super) fn choice(&self) -> Option<crate::Choice> {
+        let first = self.0.way.programs.first().and_then(|name| self.0.programs.get(name))?;
+        Some(crate::Choice {
+            language: self.0.info.name.clone(),
+            program: first.path.clone(),
+            reason: first.reason.clone(),
+        })
     }
 
     /// The path of the interpreter that a driver runs in.

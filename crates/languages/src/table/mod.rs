@@ -4,6 +4,7 @@
 //! argument list whose placeholders stand for parts of one argument: nothing is ever read by a shell. Unknown keys,
 //! unknown placeholders and names that mean two languages are errors, never skipped.
 
+mod drawn;
 mod find;
 mod fresh;
 mod language;
@@ -17,8 +18,8 @@ use std::time::Duration;
 use sandcell_sandbox::{Code, Failure};
 use serde::Deserialize;
 
-pub(crate) use find::config;
 pub use find::{Finder, covered_folder};
+pub(crate) use find::{config, reason};
 pub use language::TableLanguage;
 pub use versions::ask_versions;
 
@@ -51,6 +52,7 @@ pub(crate) struct Entry {
     pub(crate) prepend: Option<Prepend>,
     #[serde(default)]
     pub(crate) config: Vec<String>,
+    pub(crate) pictures: Option<String>,
     pub(crate) session: Option<Driver>,
     pub(crate) way: Vec<Way>,
     /// Programs that show that it works; only tests look.
@@ -95,6 +97,7 @@ pub(crate) struct Way {
     pub(crate) version: Vec<String>,
     pub(crate) version_input: Option<String>,
     pub(crate) min_version: Option<String>,
+    pub(crate) before_version: Option<String>,
     #[serde(default)]
     pub(crate) compile: Vec<String>,
     #[serde(default = "compile_timeout_s")]
@@ -260,6 +263,7 @@ impl Table {
                     into.config.extend(find::config(&entry.config));
                     let paths = language.programs().filter_map(|program| program.path.parent());
                     into.programs.extend(paths.map(Path::to_owned));
+                    into.choices.extend(language.choice());
                     into.table.push(language);
                 }
                 Err(failure) => into.missing.push(Missing {

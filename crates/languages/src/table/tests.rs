@@ -128,7 +128,7 @@ fn a_way_that_compiles_has_a_folder_and_tells_its_time() {
 #[test]
 fn an_absent_language_says_how_to_get_it() {
     let mut found = Detected::default();
-    let finder = Finder::new(Vec::new(), None);
+    let finder = Finder::new(Vec::new(), Vec::new(), None);
     Table::load(&[]).unwrap().detect(&finder, None, &mut found);
     assert!(found.table.is_empty());
     let ruby = found.missing.iter().find(|missing| missing.name == "ruby").unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use futures::StreamExt as _;
-use sandcell_languages::Detected;
+use sandcell_languages::{Choice, Detected};
 use sandcell_sandbox::{Failure, LanguageInfo};
 use serde_json::json;
 
@@ -28,7 +28,7 @@ pub(super) struct LanguagesArgs {
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
-    /// Prints a list of {name, aliases, version, available, session, packages, hint}
+    /// Prints a list of {name, aliases, version, available, session, packages, program, reason, hint}
     #[arg(long)]
     json: bool,
 
@@ -45,6 +45,8 @@ struct Row {
     version: Option<String>,
     session: bool,
     libraries: Vec<String>,
+    /// The program that it is run by, and why that one.
+    choice: Option<Choice>,
     /// How to get it where it is absent.
     hint: Option<String>,
     /// What runs of it inside a sandbox gave: how long they took, or why they failed.
@@ -77,7 +79,8 @@ async fn rows(args: &LanguagesArgs, settings: Settings, launcher: Launcher) -> i
         output::failure(problem);
     }
     let here = wired.found.languages();
-    let mut rows: Vec<Row> = here.iter().map(|language| present(language.info())).collect();
+    let choices = &wired.found.choices;
+    let mut rows: Vec<Row> = here.iter().map(|language| present(language.info(), choices)).collect();
     rows.extend(absent(&wired.found));
     if !args.names.is_empty() {
         let unknown = args
@@ -138,19 +141,21 @@ fn absent(found: &Detected) -> Vec<Row> {
         version: None,
         session: false,
         libraries: Vec::new(),
+        choice: None,
         hint: Some(format!("{}; {}", missing.failure.message, missing.failure.remedy)),
         tested: None,
     };
     found.missing.iter().map(row).collect()
 }
 
-fn present(info: &LanguageInfo) -> Row {
+fn present(info: &LanguageInfo, choices: &[Choice]) -> Row {
     Row {
         name: info.name.clone(),
         aliases: info.aliases.clone(),
         version: Some(info.version.clone()).filter(|version| !version.is_empty()),
         session: info.session,
         libraries: info.libraries.clone(),
+        choice: choices.iter().find(|choice| choice.language == info.name).cloned(),
         hint: None,
         tested: None,
     }
@@ -167,6 +172,8 @@ fn as_json(rows: &[Row]) -> serde_json::Value {
                 "session": row.session,
                 "packages": false,
                 "libraries": row.libraries,
+                "program": row.choice.as_ref().map(|choice| &choice.program),
+                "reason": row.choice.as_ref().map(|choice| &choice.reason),
                 "hint": row.hint,
             });
             if let (Some(map), Some(tested)) = (object.as_object_mut(), &row.tested) {
@@ -207,6 +214,10 @@ fn as_text(rows: &[Row], style: Style) -> String {
         if !row.aliases.is_empty() {
             text.push_str(&style.dim(&format!("    also called {}\n", row.aliases.join(", "))));
         }
+        if let Some(choice) = &row.choice {
+            let (program, reason) = (choice.program.display(), &choice.reason);
+            text.push_str(&style.dim(&format!("    {program}: {reason}\n")));
+        }
         if !row.libraries.is_empty() {
             text.push_str(&style.dim(&format!("    data libraries: {}\n", row.libraries.join(", "))));
         }
@@ -229,6 +240,7 @@ mod tests {
             version: hint.is_none().then(|| "3.11.2".to_owned()),
             session: hint.is_none(),
             libraries: Vec::new(),
+            choice: None,
             hint: hint.map(str::to_owned),
             tested: None,
         };

@@ -252,17 +252,18 @@ fn python_packages(
 
 /// Where npm is on this machine.
 pub(crate) fn npm() -> Option<std::path::PathBuf> {
-    find_npm(search_path().as_deref())
+    find_npm(search_path("npm").as_deref())
 }
 
 /// Where uv is on this machine.
 pub(crate) fn uv(settings: &Settings) -> Option<std::path::PathBuf> {
-    find_uv(search_path().as_deref(), settings.data_dir.as_deref())
+    find_uv(search_path("uv").as_deref(), settings.data_dir.as_deref())
 }
 
-/// The search path, without folders whose file system does not answer.
-fn search_path() -> Option<String> {
+/// The search path for a program, without folders whose file system does not answer.
+fn search_path(program: &str) -> Option<String> {
+    use sandcell_languages::search_path::{answering, with_program};
     let path = std::env::var_os("PATH")?;
-    let folders = sandcell_languages::search_path::answering(std::env::split_paths(&path).collect());
+    let folders = with_program(answering(std::env::split_paths(&path).collect()), program);
     std::env::join_paths(folders).ok()?.into_string().ok()
 }

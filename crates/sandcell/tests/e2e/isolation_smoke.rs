@@ -36,7 +36,7 @@ def read(path):
     except OSError as e:
         return type(e).__name__
 print(json.dumps({{
-    'top': sorted(os.listdir('/')), 'home': look('/home'), 'root': look('/root'), 'sys': look('/sys'),
+    'top': sorted(os.listdir('/')), 'home': look('/home'), 'root': look('/root'), 'sys': look('/sys/kernel'),
     'run': look('/run'), 'secret': read({secret:?}), 'shadow': read('/etc/shadow'), 'passwd': read('/etc/passwd'),
     'cwd': os.getcwd(), 'dev': sorted(os.listdir('/dev')), 'mounts': read('/proc/self/mountinfo'),
 }}))"#

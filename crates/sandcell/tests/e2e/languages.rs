@@ -512,3 +512,127 @@ fn advice_on_code_stands_beside_the_result_and_strict_does_not_run_it() {
     assert!(!server.run(&deep).status().is_empty());
     assert_eq!(server.run("print(6 * 7)").output().trim(), "42");
 }
+
+#[test]
+fn programs_count_the_processors_and_the_memory_of_their_sandbox() {
+    let _turn = begin!();
+    fn here() {}
+    let place = Place::new();
+    let server = server(&place);
+    let code = "import os, multiprocessing\nnumbers = {line.split()[0]: int(line.split()[1]) // 1024 for line in open('/proc/meminfo')}\n\
+                print(os.cpu_count(), multiprocessing.cpu_count(), os.sysconf('SC_NPROCESSORS_CONF'), numbers['MemTotal:'])\n\
+                print(open('/proc/cpuinfo').read().count('processor'), open('/sys/fs/cgroup/cpu.max').read().strip())\n\
+                print(open('/sys/fs/cgroup/memory.max').read().strip(), open('/sys/fs/cgroup/memory/memory.limit_in_bytes').read().strip())";
+    let limit = 512 << 20;
+    assert_eq!(
+        server.text(code).trim(),
+        format!("1 1 1 512\n1 100000 100000\n{limit} {limit}")
+    );
+    let shell = "nproc; cat /sys/devices/system/cpu/online; python3 -c 'import os; print(os.cpu_count())'";
+    let ran = server.call("execute_code", json!({"code": shell, "language": "bash"}));
+    assert_eq!(ran.output().trim(), "1\n0\n1", "{ran:?}");
+    // Half a processor is one; more memory is more.
+    let other = server.call("create_sandbox", json!({"cpus": 0.5, "memory_mb": 700}));
+    let id = other.0["structuredContent"]["sandbox_id"].clone();
+    let asked = server.call("execute_code", json!({"code": code, "sandbox_id": id}));
+    let limit = 700 << 20;
+    assert_eq!(
+        asked.output().trim(),
+        format!("1 1 1 700\n1 50000 100000\n{limit} {limit}")
+    );
+    // Nothing of it can be changed, and it is nobody else's.
+    let attack = "import os\nfor name in ('/proc/meminfo', '/proc/stat', '/sys/fs/cgroup/memory.max', '/sys/x'):\n    try:\n        open(name, 'w')\n        \
+                  print('changed', name)\n    except OSError:\n        pass\nprint(sorted(os.listdir('/sys')))";
+    assert_eq!(server.text(attack).trim(), "['devices', 'fs']");
+    if has("node", here) {
+        let count = "const os = require('os'); [os.cpus().length, os.availableParallelism?.() ?? 1, os.totalmem() / 2 ** 20].join()";
+        let node = server.call("execute_code", json!({"code": count, "language": "javascript"}));
+        assert!(node.output().contains("1,1,512"), "{node:?}");
+    }
+}
+
+#[test]
+fn the_first_program_on_the_search_path_runs_and_the_choice_is_told() {
+    let _turn = begin!();
+    let place = Place::new();
+    let Some(python) = crate::support::python() else {
+        return skip(
+            "languages::the_first_program_on_the_search_path_runs_and_the_choice_is_told",
+            "no Python",
+        );
+    };
+    for folder in ["first", "m", "m/shims"] {
+        std::fs::create_dir(place.work().join(folder)).unwrap();
+    }
+    let stand_in = place.write(
+        "first/python3",
+        &format!("#!/bin/sh\nexec {} \"$@\"\n", python.display()),
+    );
+    let nothing = place.write("m/shims/python3", "#!/bin/sh\nexec pyenv exec python3 \"$@\"\n");
+    for file in [&stand_in, &nothing] {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let folders = [&nothing, &stand_in].map(|file| file.parent().unwrap().display().to_string());
+    let path = format!("{}:{}:/usr/bin:/bin", folders[0], folders[1]);
+    let out = output(place.command(&["languages", "python", "--json"]).env("PATH", path));
+    let listed: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(listed[0]["program"], json!(python), "{listed}");
+    let expected = format!(
+        "the first usable one on PATH, started by {}; passed over: {} starts none outside of a project",
+        stand_in.display(),
+        nothing.display()
+    );
+    assert_eq!(listed[0]["reason"], json!(expected));
+}
+
+#[test]
+fn what_only_a_sandbox_lacks_comes_with_advice_in_results_and_on_the_command_line() {
+    let _turn = begin!();
+    let place = Place::new();
+    let server = server(&place);
+    let pip = "echo 'error: externally-managed-environment' >&2; exit 1";
+    let told = server.call("execute_code", json!({"code": pip, "language": "bash"}));
+    assert!(
+        told.all().contains("hint: pip has no network here: install_package"),
+        "{told:?}"
+    );
+    let glyph = "import sys; print('UserWarning: Glyph 20013 missing from font(s) DejaVu Sans.', file=sys.stderr)";
+    assert!(server.run(glyph).all().contains("plt.rcParams[\"font.family\"]"));
+    assert!(
+        !server
+            .run("print('Glyph 1 missing from font(s)')")
+            .all()
+            .contains("hint")
+    );
+    let file = place.write("p.sh", pip).display().to_string();
+    let ran = output(&mut place.command(&["run", &file]));
+    let words = text(&ran.stderr);
+    assert!(
+        words.contains("hint: pip has no network here: --package NAME brings"),
+        "{words}"
+    );
+    assert_eq!(ran.status.code(), Some(1));
+}
+
+#[test]
+fn plots_of_r_come_back_as_pictures_and_stay_in_the_home_folder() {
+    let _turn = begin!();
+    fn here() {}
+    if !has("Rscript", here) {
+        return;
+    }
+    let place = Place::new();
+    let server = server(&place);
+    let r = |code: &str| execute(&server, "r", code);
+    let pictures = |answer: &Answer| {
+        let blocks = answer.0["content"].as_array().unwrap();
+        blocks.iter().filter(|block| block["type"] == "image").count()
+    };
+    let drawn = r("plot(1:3); hist(c(1, 2, 2)); cat('done')");
+    assert_eq!((drawn.status(), pictures(&drawn)), ("ok", 2), "{drawn:?}");
+    assert!(drawn.output().contains("done"), "{drawn:?}");
+    let kept = r("cat(file.exists('Rplot001.png'), file.exists('Rplots.pdf'))");
+    assert_eq!((kept.output().trim(), pictures(&kept)), ("TRUE FALSE", 0));
+    assert_eq!(pictures(&r("barplot(1:2)")), 1);
+}

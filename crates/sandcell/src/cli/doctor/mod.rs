@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use sandcell_engine::Engine;
-use sandcell_languages::Detected;
+use sandcell_languages::{Choice, Detected};
 use sandcell_sandbox::{Code, Failure, Language as _, LayerReport, LayerState, LeftOut, Level};
 use serde_json::json;
 use std::sync::Arc;
@@ -55,6 +55,8 @@ struct Report {
     left_out: Vec<LeftOut>,
     backends: Vec<BackendRow>,
     python: Result<String, Failure>,
+    /// Which program each language is run by, and why.
+    choices: Vec<Choice>,
     /// What installs packages: uv's path, or nothing where pip has to do; none where this build installs none.
     uv: Option<Result<std::path::PathBuf, ()>>,
     /// What installs packages of npm; none where there is no Node to use them, or this build installs none.
@@ -176,6 +178,7 @@ async fn examine(mut settings: Settings, launcher: Launcher) -> Report {
         data_folder,
         data: base.filter(|_| python.is_ok() && !has_pandas(&wired.found)),
         python,
+        choices: wired.found.choices.clone(),
         uv,
     };
     wired.engine.shutdown().await;
@@ -355,6 +358,9 @@ fn as_json(report: &Report) -> serde_json::Value {
         },
         "backends": backends.collect::<Vec<_>>(),
         "python": python,
+        "languages": report.choices.iter().map(|choice| json!({
+            "name": choice.language, "program": choice.program, "reason": choice.reason,
+        })).collect::<Vec<_>>(),
         "problems": report.problems,
         "data_folder": report.data_folder,
         "data_libraries": report.data.as_ref().map(|remedy| json!({"reason": NO_DATA, "remedy": remedy})),
@@ -413,6 +419,7 @@ mod tests {
                 failure: Some(failure),
             }],
             python: Ok("3.11.2".to_owned()),
+            choices: Vec::new(),
             uv: Some(Err(())),
             npm: Some(Err(())),
             data_folder: None,

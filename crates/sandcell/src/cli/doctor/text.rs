@@ -1,5 +1,6 @@
 //! The report for people.
 
+use sandcell_languages::Choice;
 use sandcell_sandbox::{Failure, LayerReport, LayerState, LeftOut};
 
 use super::host::Advice;
@@ -20,7 +21,19 @@ pub(super) fn of(report: &Report, style: Style) -> String {
     match &report.python {
         // Of an image that cannot be looked into it is only supposed to be there.
         Ok(version) if version.is_empty() => {}
-        Ok(version) => text.push_str(&format!("{} Python {version}\n", style.green("✓"))),
+        Ok(version) => {
+            text.push_str(&format!("{} Python {version}\n", style.green("✓")));
+            // What is first on PATH everybody expects. The others are worth a line each.
+            let told = |choice: &&Choice| choice.language == "python" || choice.reason.contains("passed over");
+            for Choice {
+                language,
+                program,
+                reason,
+            } in report.choices.iter().filter(told)
+            {
+                text.push_str(&style.dim(&format!("    {language} is {}: {reason}\n", program.display())));
+            }
+        }
         Err(failure) => text.push_str(&trouble(style, "Python", failure)),
     }
     for problem in &report.problems {

@@ -15,12 +15,11 @@ const MAX_NAME: usize = 80;
 
 /// The hint for this run: the engine's, or what the last lines of stderr lead to.
 pub(super) fn of(view: &ExecutionView, network: Network) -> Option<String> {
-    if view.status != Status::Error {
-        return None;
-    }
-    view.hint
-        .clone()
-        .or_else(|| from_stderr(&view.language, &view.stderr.text, network))
+    let last_words = || {
+        let failed = view.status == Status::Error;
+        failed.then(|| from_stderr(&view.language, &view.stderr.text, network))?
+    };
+    view.hint.clone().or_else(last_words)
 }
 
 /// Says what stopped the program if not itself, and what was noticed about it if it failed.

@@ -135,6 +135,7 @@ fn hints() -> Hints {
         more_time: format!("give it more time with --timeout S (at most {})", MAX_TIMEOUT.as_secs()),
         more_disk: "raise limits.disk_mb in the settings, or write less".to_owned(),
         bring_data: "bring the data in with --file or --mount; the sandbox has no network".to_owned(),
+        bring_packages: "--package NAME brings packages of Python and npm".to_owned(),
         give_stdin: "give the program standard input: sandcell run FILE < INPUT".to_owned(),
         read_rest: None,
     }
