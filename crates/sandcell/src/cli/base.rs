@@ -90,7 +90,7 @@ async fn carry_out(
             backend.shutdown().await;
             let built = built?;
             if *use_it {
-                config::set(edit::setting("base")?, &[built.name.clone()], file)?;
+                config::set(edit::setting("base")?, std::slice::from_ref(&built.name), file)?;
             }
             say_built(&settings, &built, *use_it)
         }

@@ -235,6 +235,32 @@ fn completions_and_the_manual_name_the_commands() {
 }
 
 #[test]
+fn a_relative_mount_is_written_whole_since_clients_start_servers_elsewhere() {
+    let place = Place::new();
+    let data = place.work().join("data").display().to_string();
+    for (mount, written) in [
+        (&["--mount", "data"][..], vec!["--mount".to_owned(), data.clone()]),
+        (&["--mount=data:/d:cow"], vec![format!("--mount={data}:/d:cow")]),
+        (
+            &["--mount", "/data:/d"],
+            vec!["--mount".to_owned(), "/data:/d".to_owned()],
+        ),
+        (
+            &["--toolset", "script"],
+            vec!["--toolset".to_owned(), "script".to_owned()],
+        ),
+    ] {
+        let all: Vec<&str> = ["cursor", "--print", "--"].iter().chain(mount).copied().collect();
+        let shown: Value = serde_json::from_slice(&install(&place, &all).stdout).unwrap();
+        assert_eq!(
+            shown["mcpServers"]["sandcell"]["args"].as_array().unwrap()[1..],
+            written,
+            "{mount:?}"
+        );
+    }
+}
+
+#[test]
 fn settings_of_codex_keep_their_comments_and_come_back_to_the_byte() {
     let place = Place::new();
     let file = place.path("home").join(".codex/config.toml");

@@ -333,12 +333,14 @@ fn next_steps(style: Style, program: &Path) -> String {
     });
     let _infallible = write!(
         text,
-        "{}\n{}\n  Claude Desktop, Cursor and others take this in their MCP settings:\n\n    {}\n\n  \
+        "{}\n{}\n  {} writes the server into the settings of one: claude-desktop,\n  \
+         claude-code, codex, cursor, vscode and others. By hand, most take this:\n\n    {}\n\n  \
          Claude Code:  claude mcp add sandcell -- {program} serve\n  \
          VS Code:      {vscode}\n\n  \
          {} says what this machine isolates, and attacks itself.\n\n",
         style.bold("Your client"),
         style.dim(&"─".repeat(WIDTH)),
+        style.bold("sandcell install CLIENT"),
         style.cyan(&entry),
         style.bold("sandcell doctor"),
     );

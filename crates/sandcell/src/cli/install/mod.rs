@@ -120,7 +120,11 @@ impl InstallArgs {
             arguments.extend(["--config".to_owned(), text(&whole)?]);
         }
         arguments.extend(self.shared.then(|| "--shared".to_owned()));
-        arguments.extend(self.arguments.iter().cloned());
+        let mut before = "";
+        for argument in &self.arguments {
+            arguments.push(from_here(before, argument));
+            before = argument;
+        }
         Ok(Entry {
             table: self.client.table(),
             format: self.client.format(),
@@ -129,6 +133,21 @@ impl InstallArgs {
             program: text(&program)?,
             arguments,
         })
+    }
+}
+
+/// An argument for a server that is started in another folder: a mount's relative folder starts at this one.
+fn from_here(before: &str, argument: &str) -> String {
+    let (flag, mount) = match argument.strip_prefix("--mount=") {
+        Some(mount) => ("--mount=", mount),
+        None if before == "--mount" => ("", argument),
+        None => return argument.to_owned(),
+    };
+    let (host, rest) = mount.find(':').map_or((mount, ""), |at| mount.split_at(at));
+    let whole = std::path::absolute(host).ok();
+    match whole.as_deref().and_then(Path::to_str) {
+        Some(whole) if Path::new(mount).is_relative() => format!("{flag}{whole}{rest}"),
+        Some(_) | None => argument.to_owned(),
     }
 }
 
