@@ -173,7 +173,7 @@ fn sandbox() -> SandboxView {
             inodes: 12,
             memory_events: 0,
             process_events: 0,
-            outer_memory: None,
+            ..Usage::default()
         }),
         packages: vec!["numpy 2.1.0".into()],
         sessions: vec![SessionView {

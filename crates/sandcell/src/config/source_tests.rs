@@ -112,6 +112,7 @@ fn variables_that_are_not_settings_are_left_alone() {
     with_env(&[
         ("SANDCELL_LOG", "debug"),
         ("SANDCELL_TEST_REQUIRE", "x"),
+        ("SANDCELL_BIN", "/usr/bin/sandcell"),
         ("E2B_API_KEY", "e2b_0"),
         ("DOCKER_HOST", "unix:///x"),
         ("SANDCELLAR", "x"),

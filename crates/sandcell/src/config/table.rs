@@ -704,10 +704,13 @@ pub(crate) const SETTINGS: &[Setting] = &[
 pub(crate) const WORDS_NOT_YET: &[(&str, &[&str])] = &[("backend", &["kubernetes"])];
 
 /// Variables of the environment that begin like settings and are none.
-pub(crate) const OTHER_VARIABLES: &[(&str, &str)] = &[(
-    "SANDCELL_TOKEN",
-    "The token that `serve --connect` sends to the server.",
-)];
+pub(crate) const OTHER_VARIABLES: &[(&str, &str)] = &[
+    (
+        "SANDCELL_TOKEN",
+        "The token that `serve --connect` sends to the server.",
+    ),
+    ("SANDCELL_BIN", "The program that the Python package starts."),
+];
 
 /// The setting of this name.
 pub(crate) fn find(key: &str) -> Option<&'static Setting> {
