@@ -584,12 +584,13 @@ pub(crate) fn error_line(view: &ExecutionView) -> Option<&str> {
         Status::Timeout | Status::Cancelled | Status::Killed => cause().or(last),
     }
 }
+
 /// What to do about a failure that only a sandbox has.
 fn advised(view: &ExecutionView, hints: &Hints) -> Option<String> {
     let failed = view.status != Status::Ok;
     if !failed && view.stderr.text.is_empty() {
         return None;
     }
-    let error = view.error.as_deref().unwrap_or_default();
+    let error = traceback(view).unwrap_or_default();
     advice::find(failed, &[&view.stderr.text, &view.stdout.text, error], hints)
 }

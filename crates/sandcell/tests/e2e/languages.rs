@@ -566,7 +566,7 @@ fn the_first_program_on_the_search_path_runs_and_the_choice_is_told() {
     }
     let stand_in = place.write(
         "first/python3",
-        &format!("#!/bin/sh\nexec {} \"$@\"\n", python.display()),
+        format!("#!/bin/sh\nexec {} \"$@\"\n", python.display()),
     );
     let nothing = place.write("m/shims/python3", "#!/bin/sh\nexec pyenv exec python3 \"$@\"\n");
     for file in [&stand_in, &nothing] {

@@ -288,7 +288,7 @@ fn all_of_the_history_is_searched_and_paged_and_each_caller_finds_its_own() {
     for wrong in ["status=gone", "limit=x", "limit=-1"] {
         get(&server, &format!("/api/executions?{wrong}"), &ann).refused(400);
     }
-    let many = vec!["x"; 9].join("+");
+    let many = ["x"; 9].join("+");
     for wrong in [many, "x".repeat(201)] {
         get(&server, &format!("/api/executions?text={wrong}"), &ann).refused(400);
     }
