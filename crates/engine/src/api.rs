@@ -362,25 +362,6 @@ pub struct ProgramRequest {
     pub progress: watch::Sender<String>,
 }
 
-/// Run a program that needs no session in a sandbox that is there, next to whatever runs in it.
-#[derive(Debug, Clone)]
-pub struct CommandRequest {
-    /// The program (a path, or a name that is looked up in the sandbox's PATH) and its arguments.
-    pub argv: Vec<String>,
-    /// Its working folder.
-    pub cwd: SandboxPath,
-    /// Variables besides those of the sandbox, which they replace by name.
-    pub env: BTreeMap<String, String>,
-    /// The sandbox; none means the caller's default one, made when needed.
-    pub sandbox_id: Option<String>,
-    /// How long it may run.
-    pub timeout: Option<Duration>,
-    /// How long the call waits before it answers `running`; none means until it is finished.
-    pub wait: Option<Duration>,
-    /// Filled once the execution is admitted.
-    pub watch: Watch,
-}
-
 /// Whether something stands in its caller's view of the history. The operator's rows have it in any case.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are the documentation")]

@@ -3,11 +3,12 @@
 //! The decision taken here: a command is ended with its process group, not with everything that it may have started. What
 //! detaches itself lives on, as behind a shell, until its sandbox ends; a sweep would reach what sessions left running.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sandcell_sandbox::{Command, Failure, SessionEvent, SignalScope, StdinMode};
+use sandcell_sandbox::{Command, Failure, SandboxPath, SessionEvent, SignalScope, StdinMode};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -23,7 +24,26 @@ use crate::program::{SPAWN, Streams, follow, judge_program};
 use crate::record::{Record, Visit};
 use crate::spans;
 use crate::verdict::Verdict;
-use crate::{CommandRequest, ExecutionView, Principal};
+use crate::{ExecutionView, Principal, Watch};
+
+/// Run a program that needs no session in a sandbox that is there, next to whatever runs in it.
+#[derive(Debug, Clone)]
+pub struct CommandRequest {
+    /// The program (a path, or a name that is looked up in the sandbox's PATH) and its arguments.
+    pub argv: Vec<String>,
+    /// Its working folder.
+    pub cwd: SandboxPath,
+    /// Variables besides those of the sandbox, which they replace by name.
+    pub env: BTreeMap<String, String>,
+    /// The sandbox; none means the caller's default one, made when needed.
+    pub sandbox_id: Option<String>,
+    /// How long it may run.
+    pub timeout: Option<Duration>,
+    /// How long the call waits before it answers `running`; none means until it is finished.
+    pub wait: Option<Duration>,
+    /// Filled once the execution is admitted.
+    pub watch: Watch,
+}
 
 /// What stands for a language in results and in the history.
 const COMMAND: &str = "command";

@@ -62,6 +62,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use api::*;
 pub use clock::rfc3339_millis as timestamp;
+pub use command::CommandRequest;
 pub use expiring::{Expires, Expiring, ExpiringSoon, Expiry};
 pub use floor::processors;
 pub use history::{HistoryPage, HistoryQuery};

@@ -396,12 +396,10 @@ def set_up_paths(of_site):
 def set_up_commands():
     """Commands of a cell find the session's own interpreter, and what stands for pip, first."""
     path = posix.environ.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin").decode("utf-8", "surrogateescape")
-    own = sys.executable.rpartition("/")[0]
-    if own not in path.split(":"):
-        path = "%s:%s" % (own, path)
-    path = "%s:%s" % (SHIMS % USER, path)
-    posix.environ[b"PATH"] = path.encode("utf-8", "surrogateescape")
-    posix.putenv(b"PATH", posix.environ[b"PATH"])
+    own = [folder for folder in [sys.executable.rpartition("/")[0]] if folder not in path.split(":")]
+    path = ":".join([SHIMS % USER] + own + [path])
+    posix.environ[b"PATH"] = whole = path.encode("utf-8", "surrogateescape")
+    posix.putenv(b"PATH", whole)
     if "os" in sys.modules:
         sys.modules["os"].environ["PATH"] = path
 
@@ -492,9 +490,8 @@ def prepare(text, name):
     if ready is not None:
         return ready
     tree = parse(text, name)
-    last, shows = None, True
-    if own_way:
-        tree, shows = part("shell").interactive(tree)
+    last = None
+    tree, shows = part("shell").interactive(tree) if own_way else (tree, True)
     if shows and tree.body and type(tree.body[-1]) is _ast.Expr and not part("imports").ends_silently(text, tree.body[-1]):
         last = tree.body.pop().value
     flags = TOP_LEVEL_AWAIT | session.future
