@@ -139,12 +139,12 @@ pub(crate) fn find(failed: bool, texts: &[&str], hints: &Hints) -> Option<String
     let says = |mark: &&str| texts.iter().any(|text| text.contains(*mark));
     let row = TABLE
         .iter()
-        .find(|Row(when, marks, _)| counts(*when) && marks.iter().all(|mark| says(mark)));
+        .find(|Row(when, marks, _)| counts(*when) && marks.iter().all(&says));
     // A warning may be why something failed later.
     let warned = || {
         TABLE
             .iter()
-            .find(|Row(when, marks, _)| failed && *when == Warned && marks.iter().all(|mark| says(mark)))
+            .find(|Row(when, marks, _)| failed && *when == Warned && marks.iter().all(&says))
     };
     let Row(_, _, advice) = row.or_else(warned)?;
     Some(
