@@ -20,7 +20,6 @@ use sandcell_sandbox::{Code, Failure, Language as _, LayerReport, LayerState, Le
 use serde_json::json;
 use std::sync::Arc;
 
-use super::DATA_BASE;
 use super::install::{self, Configured};
 use super::output::{self, Printed, Style};
 use crate::config::Settings;
@@ -238,7 +237,7 @@ async fn base(settings: &Settings) -> Option<String> {
     let (bases, _) = wiring::bases(settings, None).await.ok()?;
     let with_pandas = bases.having(&["pandas".to_owned()]).ok().flatten();
     Some(with_pandas.map_or_else(
-        || DATA_BASE.to_owned(),
+        || super::DATA_BASE.to_owned(),
         |name| format!("sandcell config set base {name}"),
     ))
 }
