@@ -118,7 +118,7 @@ print('图表已保存到 /tmp/test_plot.png')
     let plain = script(&server, plain, json!({"timeout": 15}));
     assert_eq!(
         (&plain["success"], &plain["stdout"]),
-        (&json!(true), &json!("中文 🎉\n"))
+        (&json!(true), &json!("[plot-1.png: Figure 640x480: line]\n中文 🎉\n"))
     );
 }
 
