@@ -413,7 +413,7 @@ def set_up_imports():
         sys.modules["os"].system = posix.system
     for name, action in (
         ("linecache", "linecache"), ("inspect", "inspect"), ("warnings", "warnings"), ("pandas", "pandas"), ("matplotlib", "matplotlib"),
-        ("plotly.basedatatypes", "plotly"), ("IPython.core.display_functions", "ipython"), ("asyncio", "asyncio"),
+        ("plotly.basedatatypes", "plotly"), ("IPython", "ipython"), ("asyncio", "asyncio"),
         ("multiprocessing.context", "multiprocessing"), ("multiprocessing.spawn", "spawn"), ("numba.core.caching", "numba"), ("rich.console", "rich"), ("subprocess", "subprocess"), ("tqdm.std", "tqdm"),
         ("PIL.ImageShow", "pillow"), ("ctypes", "ctypes"),
     ):

@@ -509,12 +509,22 @@ def on_plotly(module):
 
 
 def on_ipython(module):
-    """IPython as a library, without its shell, would only print."""
-    notebook = core.part("notebook")
-    module.display = notebook.display
-    package = sys.modules.get("IPython.display")
-    if package is not None:
-        package.display = notebook.display
+    """IPython as a library has no shell: what acts on one acts on this session."""
+    if "__file__" not in module.__dict__:
+        return  # the stand-in
+    stand_ins = core.part("notebook").MODULES
+    displays = ("display", "clear_output", "update_display", "DisplayHandle")
+    for name, names in (
+        ("IPython", ("get_ipython", "display", "InteractiveShell")),
+        ("IPython.core.getipython", ("get_ipython",)),
+        ("IPython.core.interactiveshell", ("InteractiveShell",)),
+        ("IPython.core.magic", tuple(stand_ins["IPython.core.magic"])),
+        ("IPython.core.display_functions", displays),
+        ("IPython.display", displays),
+        ("IPython.utils.capture", ("capture_output",)),
+    ):
+        ours = {key: stand_ins[name][key] for key in names}
+        core.when_imported(name, lambda module, ours=ours: module.__dict__.update(ours))
 
 
 def on_multiprocessing(module):
@@ -542,13 +552,6 @@ def on_subprocess(subprocess):
         return original(self, other, *rest, **options)
 
     subprocess.Popen._execute_child = _execute_child
-    flags = subprocess._args_from_interpreter_flags
-
-    def _args_from_interpreter_flags():
-        # Workers look for packages where every program does, not as this interpreter was told to.
-        return [flag for flag in flags() if flag not in ("-I", "-S", "-E", "-s", "-P")]
-
-    subprocess._args_from_interpreter_flags = _args_from_interpreter_flags
 
 
 def on_tqdm(module):
