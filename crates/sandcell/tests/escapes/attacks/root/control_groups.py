@@ -5,7 +5,21 @@
 # beside: landlock
 # containers: the container's own can be read; the agent reads its use there
 
-# Sandboxes see files of their own there, which tell of their limits. None of them is the kernel's.
+# Sandboxes see two kinds of files of their own there, which tell of their limits. None of them is the kernel's.
+OWN = {"cpu.max", "memory.max", "cpu.cfs_quota_us", "cpu.cfs_period_us", "memory.limit_in_bytes"}
 top = "/sys/fs/cgroup"
-found = [os.path.join(folder, name) for folder, _, names in os.walk(top) for name in names]
-finds(path for path in found if os.access(path, os.W_OK) or path.endswith(("cgroup.procs", "tasks", "release_agent", "notify_on_release")))
+reached = [line for line in open("/proc/self/mountinfo") if line.split(" - ")[1].split()[0] in ("cgroup", "cgroup2")]
+for folder, folders, names in os.walk(top):
+    for path in [folder] + [os.path.join(folder, name) for name in names]:
+        name = os.path.basename(path)
+        if os.path.isfile(path) and name not in OWN:
+            reached.append(path)
+        try:
+            if os.path.isdir(path):
+                os.mkdir(path + "/made")
+            else:
+                os.close(os.open(path, os.O_WRONLY))
+            reached.append("changed " + path)
+        except OSError:
+            pass
+finds(reached)

@@ -4,5 +4,7 @@
 # expect: held
 # unproven: the stand-in for the host's root has the same links
 
-top = [n for n in os.listdir("/") if os.path.islink("/" + n) and not os.readlink("/" + n).startswith(("usr/", "home/user/"))]
-finds(top)
+# One leads into the sandbox's own home.
+OWN = {"node_modules": "home/user/node_modules"}
+links = {n: os.readlink("/" + n) for n in os.listdir("/") if os.path.islink("/" + n)}
+finds([n for n, target in links.items() if not target.startswith("usr/") and OWN.get(n) != target])
