@@ -145,9 +145,14 @@ pub fn descriptors(pid: u32) -> usize {
 
 /// The same without those that lead to files with `name` in their path.
 pub fn descriptors_but(pid: u32, name: &str) -> usize {
-    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten()
+        .flatten();
     let targets = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
-    targets.filter(|target| !target.to_string_lossy().contains(name)).count()
+    targets
+        .filter(|target| !target.to_string_lossy().contains(name))
+        .count()
 }
 
 /// Our own mount table: a sandbox never shows in it. What a container engine mounts for its containers comes and goes.
