@@ -117,7 +117,13 @@ pub(crate) async fn ask(socket: &Path) -> Result<Found, Failure> {
     };
     let mut stream = match timeout(ANSWER_WITHIN, UnixStream::connect(socket)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+        // A reset comes from a server that closed its socket in this moment.
+        Ok(Err(error))
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset
+            ) =>
+        {
             return Ok(Found::Nobody);
         }
         Ok(Err(error)) => return Err(strange(error.to_string())),
