@@ -83,7 +83,12 @@ export const list = (parent, items, key, look, make) => {
       node = fresh;
     }
     if (node === place) place = node.nextSibling;
-    else parent.insertBefore(node, place);
+    else {
+      // What is moved loses the focus.
+      const focused = node.contains(document.activeElement) ? document.activeElement : null;
+      parent.insertBefore(node, place);
+      focused?.focus();
+    }
   }
   for (const gone of old.values()) gone.remove();
 };
