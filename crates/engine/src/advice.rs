@@ -1,4 +1,4 @@
-//! What to do about failures that only a sandbox has: no network, no browser, no system that could be changed, few programs.
+//! Advice for failures that only a sandbox has: no network, no browser, a system that cannot be changed, few programs.
 //!
 //! One table for all languages and front ends. A row is found by what the program printed, so a program can make any of them
 //! appear; they are advice in the code's part of a result and decide nothing.
@@ -27,8 +27,9 @@ const NO_SYSTEM: &str = "nothing can be installed into the system of a sandbox; 
 const NO_PIP: &str = "pip has no network here: {packages}";
 const NO_NETWORK: &str = "this sandbox does not reach that host: {data}";
 const NO_MODULES: &str =
-    "modules of Go cannot be fetched here: use the standard library, or write the package's source beside the program";
-const OLD_JAVA: &str = "the Java here is older than this code: `java -version` tells its release; write for that one";
+    "Go modules cannot be downloaded here: use the standard library, or add the package's source next to the program";
+const OLD_JAVA: &str =
+    "this code needs a newer Java: `java -version` prints the installed release; write for that release";
 const NO_MODEL: &str =
     "models and data sets of Hugging Face cannot be fetched here: {data}, and load them by their path";
 const NO_EXTENSION: &str =
@@ -39,7 +40,7 @@ const TABLE: &[Row] = &[
     Row(
         Failed,
         &["IProgress not found"],
-        "a notebook's widgets are not here: `from tqdm import tqdm` shows its bar as text",
+        "notebook widgets are not available here: `from tqdm import tqdm` draws the bar as text",
     ),
     Row(Failed, &["MovieWriter", "not available"], NO_VIDEO),
     Row(Failed, &["MovieWriter ffmpeg unavailable"], NO_VIDEO),
@@ -84,7 +85,7 @@ const TABLE: &[Row] = &[
     Row(
         Failed,
         &["nltk.download("],
-        "data of NLTK cannot be fetched here: {data}, below ~/nltk_data",
+        "NLTK data cannot be downloaded here: {data}, into ~/nltk_data",
     ),
     Row(
         Failed,

@@ -221,7 +221,7 @@ pub struct Hints {
     pub more_disk: String,
     /// How to bring in data without a network.
     pub bring_data: String,
-    /// How to bring in packages.
+    /// Advice on getting packages in.
     pub bring_packages: String,
     /// How to give standard input.
     pub give_stdin: String,
@@ -298,7 +298,7 @@ pub struct ExecuteRequest {
     pub stdin: Option<String>,
     /// How long the code may run.
     pub timeout: Option<Duration>,
-    /// How long the call waits before it answers `running`; none means until it is finished.
+    /// The time until the call answers `running`. None waits until the end.
     pub wait: Option<Duration>,
     /// Filled once the execution is admitted.
     pub watch: Watch,
@@ -321,7 +321,7 @@ pub struct RunRequest {
     pub outputs: Vec<SandboxPath>,
     /// How long the code may run.
     pub timeout: Option<Duration>,
-    /// How long the call waits before it answers `running`; none means until it is finished.
+    /// The time until the call answers `running`. None waits until the end.
     pub wait: Option<Duration>,
     /// Filled once the execution is admitted.
     pub watch: Watch,
@@ -348,7 +348,7 @@ pub struct ProgramRequest {
     pub files: Vec<(SandboxPath, Bytes)>,
     /// Files that are wanted back.
     pub outputs: Vec<SandboxPath>,
-    /// How long it may run.
+    /// The time limit.
     pub timeout: Option<Duration>,
     /// Memory for this run.
     pub memory: Option<ByteSize>,
@@ -382,7 +382,7 @@ pub struct InstallRequest {
     pub sandbox_id: Option<String>,
     /// How long it may take; none means 120 s.
     pub timeout: Option<Duration>,
-    /// How long the call waits before it answers `running`; none means until it is finished.
+    /// The time until the call answers `running`. None waits until the end.
     pub wait: Option<Duration>,
     /// Whether the installation counts among the caller's executions.
     pub in_history: InHistory,
@@ -666,7 +666,7 @@ pub struct Restored {
     pub execution_id: Option<ExecutionId>,
     /// How many cells that came to their end lie between it and the one that died.
     pub missed: u32,
-    /// Why they are missing, as the end of a sentence that begins with "because", where that is known.
+    /// The reason, if known, as the end of a sentence that begins with "because".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }

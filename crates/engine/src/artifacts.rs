@@ -38,7 +38,7 @@ const CHARTS: [(&str, &str); 3] = [
 /// What marks a table: its text is all that is of use of it.
 const TABLE: &str = "application/vnd.sandcell.table+json";
 
-/// What a displayed value leaves in the output, at its place.
+/// The trace of a displayed value in the output.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Its text.

@@ -37,15 +37,15 @@ pub struct CommandRequest {
     pub env: BTreeMap<String, String>,
     /// The sandbox; none means the caller's default one, made when needed.
     pub sandbox_id: Option<String>,
-    /// How long it may run.
+    /// The time limit.
     pub timeout: Option<Duration>,
-    /// How long the call waits before it answers `running`; none means until it is finished.
+    /// The time until the call answers `running`. None waits until the end.
     pub wait: Option<Duration>,
     /// Filled once the execution is admitted.
     pub watch: Watch,
 }
 
-/// What stands for a language in results and in the history.
+/// The language name of commands in results and in the history.
 const COMMAND: &str = "command";
 
 impl Core {

@@ -17,7 +17,7 @@ use crate::sync::lock;
 const COST: Duration = Duration::from_millis(6);
 /// Copies may take one of so many parts of the processors.
 const SHARE: u32 = 10;
-/// What each session bounds its own by while its cells are harmless, in hundredths of one processor.
+/// The share of one processor that snapshots of one session may use while its cells are harmless, in hundredths.
 const OWN: u32 = 3;
 /// Turns that a session which took none for a while may take one right after the other: scripts are short.
 const AT_ONCE: u32 = 4;

@@ -57,12 +57,12 @@ pub(crate) struct Execution {
     done: CancellationToken,
     delivered: Arc<AtomicBool>,
     unshown: AtomicBool,
-    /// What ran in its session before it.
+    /// The earlier executions of its session.
     background: OnceLock<Background>,
     live: Mutex<Live>,
 }
 
-/// Where output comes from that was written before an execution began.
+/// The source of output that was written before an execution began.
 #[derive(Debug)]
 pub(crate) enum Background {
     /// The only execution of the session so far.
@@ -243,7 +243,7 @@ impl Execution {
         live.state_lost |= state_lost;
     }
 
-    /// What ran in its session before it.
+    /// The earlier executions of its session.
     pub(crate) fn follows(&self, before: Background) {
         // An execution begins once.
         let _ = self.background.set(before);
@@ -585,7 +585,7 @@ pub(crate) fn error_line(view: &ExecutionView) -> Option<&str> {
     }
 }
 
-/// What to do about a failure that only a sandbox has.
+/// Returns advice for a failure that only a sandbox has.
 fn advised(view: &ExecutionView, hints: &Hints) -> Option<String> {
     let failed = view.status != Status::Ok;
     if !failed && view.stderr.text.is_empty() {

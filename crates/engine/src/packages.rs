@@ -39,7 +39,7 @@ const ARRANGE: Duration = Duration::from_secs(20);
 /// What is kept of the words of what does that.
 const ARRANGED_MAX: usize = 16 << 10;
 
-/// What is kept of the report of an installation inside.
+/// The maximum size of an installation's report, in bytes.
 const REPORT_MAX: usize = 4 << 20;
 /// Characters of its error that are shown.
 const SAID_MAX: usize = 300;
@@ -269,7 +269,7 @@ async fn install_inside(
     })
 }
 
-/// What a program of the sandbox printed that installs packages.
+/// The output of an installer that ran inside the sandbox.
 async fn run_inside(sandbox: &dyn Sandbox, argv: Vec<String>) -> Result<Vec<u8>, Failure> {
     let command = Command {
         argv,

@@ -308,7 +308,7 @@ impl ProgramJob {
     }
 }
 
-/// What the end of a program means, and what it cost.
+/// Returns the outcome of a program and its cost.
 pub(crate) async fn judge_program(
     core: &Core,
     (execution, record): (&Execution, &Record),
@@ -359,7 +359,7 @@ fn judge_compile(status: CellStatus, record: &Record, hints: &Hints) -> Verdict 
 /// Ends a program the way sessions are ended.
 struct Signals {
     handle: Arc<dyn ProcessHandle>,
-    /// Who is killed with it.
+    /// The processes that are killed with it.
     scope: SignalScope,
 }
 

@@ -77,7 +77,7 @@ impl Held {
         }
     }
 
-    /// What output belongs to that its threads and processes have written since its last cell; none before the first one.
+    /// Returns the source of output that was written since the last cell. None before the first cell.
     pub(crate) fn background(&self) -> Option<Background> {
         let last = self.recent.back()?.clone();
         Some(match self.cells {
@@ -86,7 +86,7 @@ impl Held {
         })
     }
 
-    /// What it means that the session, whose next cell has just died, is as it was after `cell`, and not later for this reason.
+    /// Describes a session that was restored to its state after `cell`, and the reason why not to a later one.
     pub(crate) fn restored(&self, cell: u32, why: Option<String>) -> Restored {
         // The number is the session's own word.
         let cell = cell.min(self.cells);

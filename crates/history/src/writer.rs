@@ -43,9 +43,9 @@ const AGAIN: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_secs(60);
 /// How long somebody waits for an answer.
 const ANSWER: Duration = Duration::from_secs(2);
-/// How long a search looks through rows: 256 MiB of texts take some 1.5 s.
+/// The time limit of one search. 256 MiB of text take about 1.5 s.
 const SEARCH: Duration = Duration::from_secs(4);
-/// How long a search waits for others.
+/// The time that a search waits for its turn.
 const SEARCH_WAIT: Duration = Duration::from_secs(8);
 /// Searches at a time, of all callers.
 const SEARCHES: usize = 2;
@@ -112,7 +112,7 @@ enum Request {
         number: u32,
         answer: oneshot::Sender<Option<KeptPicture>>,
     },
-    /// Whether all rows are in the file.
+    /// True if all rows are in the file.
     Written(oneshot::Sender<bool>),
     Flush(oneshot::Sender<()>),
 }

@@ -29,10 +29,10 @@ const DESCRIPTION_MAX: usize = 8 << 10;
 /// The period in which processor time is counted, in microseconds.
 const PERIOD_US: u64 = 100_000;
 
-/// What the launcher knows of the machine.
+/// The launcher's description of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Machine {
-    /// How many processors the launcher may use.
+    /// The number of processors that the launcher may use.
     processors: u32,
     /// One of them, in the words of `/proc/cpuinfo`, without its number.
     description: String,

@@ -34,7 +34,7 @@ pub mod place {
     pub const LOWER: &str = "/l";
     /// An empty folder, the second lower that an overlay needs.
     pub const NOTHING: &str = "/l/none";
-    /// Where files stand that only sandboxes have, one numbered folder for each tree.
+    /// The folders of files that only sandboxes have, numbered, one for each tree.
     pub const ADDED: &str = "/l/added";
     /// Where a folder stands for the moment in which a view of it is made for a running sandbox.
     pub const ATTACHED: &str = "/l/layer";
@@ -52,7 +52,7 @@ pub mod place {
     pub const OWN_NOTHING: &str = "/own/none";
     /// An empty file of the sandbox's own, to cover files with.
     pub const OWN_NO_FILE: &str = "/own/nofile";
-    /// What the sandbox is told of the machine.
+    /// The files that describe the machine to the sandbox.
     pub const OWN_MACHINE: &str = "/own/machine";
     /// A name of its own for the boot, since the machine's would tell sandboxes that they share one.
     pub const OWN_BOOT_ID: &str = "/own/boot";

@@ -36,7 +36,7 @@ pub struct Template {
 pub struct Added {
     /// Its path inside, without links.
     pub path: PathBuf,
-    /// What is in it.
+    /// Its content.
     pub text: String,
 }
 

@@ -294,7 +294,7 @@ fn is_out_of_reach(error: rustix::io::Errno) -> bool {
     matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS)
 }
 
-/// What the files that describe the machine take of the private files' room, in bytes: a page each.
+/// The space that the files describing the machine take of the private files, in bytes: a page each.
 const OF_MACHINE: u64 = 64 << 10;
 
 /// The private files, and beside them the empty folder and file that cover what is hidden.

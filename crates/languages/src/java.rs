@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use crate::table::Finder;
 
-/// Where the script stands.
+/// The path of the script.
 const PLACE: &str = "/opt/sandcell/bin/java";
 
 /// The script and its place, where the machine has Java.

@@ -63,7 +63,7 @@ pub struct Choice {
     pub language: String,
     /// The program, inside as outside.
     pub program: PathBuf,
-    /// Why this one, in words that follow its path.
+    /// The reason for the choice, in words that follow its path.
     pub reason: String,
 }
 
@@ -84,7 +84,7 @@ pub struct Detected {
     pub config: Vec<PathBuf>,
     /// Files that only sandboxes have, by their paths inside.
     pub added: Vec<(PathBuf, String)>,
-    /// Which program each language is run by, and why.
+    /// The program of each language, and the reason for the choice.
     pub choices: Vec<Choice>,
     /// Folders of the programs that were chosen, the most important one first.
     pub programs: Vec<PathBuf>,

@@ -13,7 +13,7 @@ const TEXT_MAX: u64 = 16 << 10;
 /// The most tools and versions of a manager that are looked at.
 const ENTRIES_MAX: usize = 500;
 
-/// What a file of the search path is.
+/// The kind of a file on the search path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found {
     /// A program, or a script that does more than start one.

@@ -50,16 +50,16 @@ pub struct ServerOptions {
     pub tools: Option<Vec<String>>,
     /// The operator's folders that sandboxes see, for the instructions.
     pub mounts: Vec<Mount>,
-    /// How long sandboxes live.
+    /// The lifetime of sandboxes.
     pub lives: Lives,
-    /// How long a call waits for an execution when it does not say; none means 45 s.
+    /// The default wait of a call for an execution. None means 45 s.
     pub wait: Option<Duration>,
     /// Whether `serve --http` has the fixtures of the conformance suite beside the tools.
     #[cfg(feature = "conformance")]
     pub conformance: crate::conformance::Fixture,
 }
 
-/// How long the sandboxes of a server live, for the instructions.
+/// The lifetime of a server's sandboxes, for the instructions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Lives {
     /// They outlive the client that made them.
@@ -70,7 +70,7 @@ pub enum Lives {
 }
 
 impl Lives {
-    /// What a model is told of it.
+    /// The words about it for a model.
     pub(crate) const fn sentence(self) -> &'static str {
         match self {
             Self::OnTheirOwn => "",
@@ -98,7 +98,7 @@ struct Inner {
     tools: Vec<Tool>,
     instructions: String,
     prompts: &'static [Prompt],
-    /// How long a call waits when it does not say.
+    /// The default wait of a call.
     wait: Duration,
     who: Principal,
     /// Fires when the client is gone.

@@ -17,7 +17,7 @@ const PYTHON: &str = "python3";
 /// More packages than one installation brings.
 const MOST: usize = 500;
 
-/// What pip reports of an installation.
+/// The report of pip about an installation.
 #[derive(Deserialize)]
 struct Report {
     install: Vec<Item>,

@@ -14,7 +14,7 @@ use crate::{Consent, Failure, HOME};
 
 /// Below this folder packages appear inside a sandbox, each set in a folder of its own: `0`, `1`, …
 pub const LAYERS: &str = "/opt/sandcell";
-/// Where the system's programs are inside.
+/// The folders of the system's programs inside.
 pub const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// How many sets one sandbox can have.
 pub const LAYERS_MAX: usize = 16;
@@ -116,10 +116,10 @@ pub trait Packages: Send + Sync + std::fmt::Debug {
     /// What stands in the way, in the words of the caller.
     async fn install(&self, wanted: Wanted, progress: &watch::Sender<String>) -> Result<Installed, Failure>;
 
-    /// The program that finds out, in a sandbox that installs by itself, what is to be installed. The same lists hold.
+    /// Returns the program that resolves packages in a sandbox that installs them itself. The allow and deny lists hold there too.
     ///
     /// # Errors
-    /// What is refused, and that such sandboxes cannot have packages of this language.
+    /// A refused package, or a language whose packages such sandboxes cannot install.
     fn resolve_inside(&self, packages: &[String], consent: &Consent) -> Result<Vec<String>, Failure> {
         let _ = (packages, consent);
         Err(Failure::invalid(

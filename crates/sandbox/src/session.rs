@@ -136,7 +136,7 @@ impl MimeBundle {
 pub enum SessionEvent {
     /// Bytes on stdout or stderr, of the cell, its threads or its child processes.
     Output {
-        /// Which stream.
+        /// The stream.
         stream: OutputStream,
         /// The bytes, never empty.
         bytes: Bytes,
@@ -144,7 +144,7 @@ pub enum SessionEvent {
     /// All that threads and processes of earlier cells wrote to a stream since the last cell was over. It comes before everything
     /// else of a cell, at most once for each stream.
     Background {
-        /// Which stream.
+        /// The stream.
         stream: OutputStream,
         /// The bytes, never empty.
         bytes: Bytes,

@@ -142,7 +142,7 @@ pub struct Fake {
     world: Arc<Mutex<World>>,
 }
 
-/// What stands in for pip.
+/// A stand-in for pip.
 const PIP: &str = include_str!("pip.py");
 impl Fake {
     pub fn start() -> Self {

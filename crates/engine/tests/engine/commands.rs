@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcell_engine::{CommandRequest, ExecutionView, Principal, Status, Watch};
-use sandcell_sandbox::{Code, Failure, SandboxPath, SessionEvent, WriteMode};
+use sandcell_sandbox::{Code, Failure, SandboxPath, WriteMode};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::Bench;
+use crate::support::{Bench, streamed};
 
 /// A command that runs a script of the scripted world.
 fn command(words: &[&str]) -> CommandRequest {
@@ -34,30 +34,13 @@ async fn put(bench: &Bench, path: &str, script: &str) {
     written.await.unwrap();
 }
 
-/// Runs to the end; gives back the view and what was streamed.
+/// Runs to the end. Returns the view and the streamed text.
 async fn run(bench: &Bench, req: CommandRequest, input: &[&'static str]) -> (Result<ExecutionView, Failure>, String) {
-    let (feed, stdin) = mpsc::channel(4);
-    let (output, mut streamed) = mpsc::channel(2);
-    let cancel = CancellationToken::new();
-    let running = bench.engine.run_command(&bench.me, req, stdin, output, cancel);
-    let feeding = async {
-        for text in input {
-            // A program that does not read is not an error of the test.
-            drop(feed.send(Bytes::from_static(text.as_bytes())).await);
-        }
-        drop(feed);
-    };
-    let reading = async {
-        let mut text = String::new();
-        while let Some(event) = streamed.recv().await {
-            if let SessionEvent::Output { bytes, .. } = event {
-                text.push_str(std::str::from_utf8(&bytes).unwrap());
-            }
-        }
-        text
-    };
-    let (view, (), text) = tokio::join!(running, feeding, reading);
-    (view, text)
+    streamed(input, |stdin, output| {
+        let cancel = CancellationToken::new();
+        bench.engine.run_command(&bench.me, req, stdin, output, cancel)
+    })
+    .await
 }
 
 #[tokio::test(start_paused = true)]

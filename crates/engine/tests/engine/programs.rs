@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcell_engine::{ExecutionView, ProgramRequest, Status};
-use sandcell_sandbox::{Code, Failure, SandboxPath, SessionEvent};
+use sandcell_sandbox::{Code, Failure, SandboxPath};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::Bench;
+use crate::support::{Bench, streamed};
 
 fn program(code: &str) -> ProgramRequest {
     ProgramRequest {
@@ -28,31 +28,13 @@ fn program(code: &str) -> ProgramRequest {
     }
 }
 
-/// Runs to the end; gives back the view and what was streamed.
+/// Runs to the end. Returns the view and the streamed text.
 async fn run(bench: &Bench, req: ProgramRequest, input: &[&'static str]) -> (Result<ExecutionView, Failure>, String) {
-    let (feed, stdin) = mpsc::channel(4);
-    let (output, mut streamed) = mpsc::channel(2);
-    let running = bench
-        .engine
-        .run_program(&bench.me, req, stdin, output, CancellationToken::new());
-    let feeding = async {
-        for text in input {
-            // A program that does not read is not an error of the test.
-            drop(feed.send(Bytes::from_static(text.as_bytes())).await);
-        }
-        drop(feed);
-    };
-    let reading = async {
-        let mut text = String::new();
-        while let Some(event) = streamed.recv().await {
-            if let SessionEvent::Output { bytes, .. } = event {
-                text.push_str(std::str::from_utf8(&bytes).unwrap());
-            }
-        }
-        text
-    };
-    let (view, (), text) = tokio::join!(running, feeding, reading);
-    (view, text)
+    streamed(input, |stdin, output| {
+        let cancel = CancellationToken::new();
+        bench.engine.run_program(&bench.me, req, stdin, output, cancel)
+    })
+    .await
 }
 
 #[tokio::test(start_paused = true)]

@@ -217,7 +217,7 @@ fn each_watch(most: u64) -> u64 {
     most.div_ceil((of_user / PART_OF_WATCHES).max(1)).max(1)
 }
 
-/// Whether an open file is a report of a descriptor's, `/proc/PID/fdinfo/NUMBER` or one of a thread's.
+/// Returns true for the path of a descriptor's report: `/proc/PID/fdinfo/NUMBER`, or a thread's.
 fn is_report_of_descriptor(name: &[u8]) -> bool {
     let parts: Vec<&[u8]> = name.split(|byte| *byte == b'/').collect();
     matches!(parts.as_slice(), [b"", b"proc", .., b"fdinfo", _])

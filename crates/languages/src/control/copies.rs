@@ -9,7 +9,7 @@ pub(super) struct Copies(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     pid: Option<i32>,
-    /// Why there is none, or no newer one.
+    /// The reason for a missing or outdated one.
     why: Option<String>,
 }
 

@@ -64,7 +64,7 @@ pub struct Start {
     pub features: SessionFeatures,
 }
 
-/// Whether a session keeps copies of itself.
+/// The snapshot mode of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Snapshots {
     /// It does.
@@ -94,7 +94,7 @@ pub struct DriverSession {
     cells: u64,
     version: String,
     over: Option<Exit>,
-    /// What was written to stdout and stderr while no cell ran.
+    /// The output to stdout and stderr while no cell ran.
     late: (Late, Late),
     /// The end of the control channel came while no cell ran.
     control_closed: bool,
@@ -161,7 +161,7 @@ fn is_watched(sandbox: &dyn Sandbox) -> bool {
     degraded.iter().any(|layer| layer.starts_with("memory_limit: "))
 }
 
-/// Why a session keeps no copies of itself, as the end of a sentence.
+/// The reason why a session has no snapshots, as the end of a sentence.
 fn why_no_copies(start: &Start, process: &Process) -> Option<&'static str> {
     match start.copies {
         Snapshots::Kept if process.handle.has_heirs() => None,

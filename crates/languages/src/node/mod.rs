@@ -16,7 +16,7 @@ const PROXY: &str = include_str!("driver/proxy.js");
 const USE_PROXY: &str = "NODE_USE_ENV_PROXY";
 /// What makes Node write all that a program prints before that ends.
 const OUTPUT: &str = include_str!("driver/output.js");
-/// What makes Node count the processors that the sandbox may use.
+/// The script that makes Node count the processors that the sandbox may use.
 const PROCESSORS: &str = include_str!("driver/processors.js");
 /// The folder of files that programs load first. Sessions have them in their driver.
 const FOLDER: &str = "/tmp/.sandcell-node";

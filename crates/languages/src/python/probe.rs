@@ -26,7 +26,7 @@ pub struct PythonRuntime {
     pub venv: Option<PathBuf>,
     /// Data libraries that can be imported, with versions (`numpy 2.1.0`).
     pub libraries: Vec<String>,
-    /// Why this one was chosen.
+    /// The reason for the choice.
     pub reason: String,
 }
 

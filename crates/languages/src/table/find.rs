@@ -30,7 +30,7 @@ pub(crate) struct Program {
     pub(crate) real: PathBuf,
     /// The folder that must be shown for it.
     pub(crate) tree: Option<PathBuf>,
-    /// Why it was chosen, in words that follow its path.
+    /// The reason for the choice, in words that follow its path.
     pub(crate) reason: String,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Program {
 pub struct Finder {
     /// Those that are there, without links: several names of a search path are often one folder.
     folders: Vec<PathBuf>,
-    /// How many of them are the search path's; the others follow.
+    /// The number of them that come from the search path; the others follow.
     on_path: usize,
     home: Option<PathBuf>,
     known: Mutex<BTreeMap<String, Result<Program, NotFound>>>,
@@ -203,7 +203,7 @@ fn program(path: PathBuf, real: PathBuf) -> Result<Program, NotFound> {
     })
 }
 
-/// Why a program was chosen, in words that follow its path.
+/// The reason why a program was chosen, in words that follow its path.
 pub(crate) fn reason(on_path: bool, through: Option<&Path>, passed_over: Option<&str>) -> String {
     let mut reason = match (on_path, passed_over) {
         (true, None) => "the first on PATH".to_owned(),

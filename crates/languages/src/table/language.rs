@@ -139,7 +139,7 @@ impl TableLanguage {
         &self.0.entry.hashbang
     }
 
-    /// How the names of pictures begin that its programs leave in the home folder.
+    /// The prefix of picture files that its programs leave in the home folder.
     pub(super) fn pictures(&self) -> Option<&str> {
         self.0.entry.pictures.as_deref()
     }

@@ -201,7 +201,7 @@ pub(crate) fn facts(view: &ExecutionView) -> Map<String, Value> {
     facts
 }
 
-/// Whether an execution changed the memory of its sandbox by a 20th of the limit.
+/// Returns true if an execution changed the memory of its sandbox by a 20th of the limit.
 fn is_much(memory: MemoryUse) -> bool {
     let (before, after) = (memory.before.as_bytes(), memory.after.as_bytes());
     before.abs_diff(after).saturating_mul(20) >= memory.limit.as_bytes()

@@ -179,7 +179,7 @@ async fn much_new_memory_is_told() {
     );
 }
 
-/// What a client has that keeps the first block only.
+/// Returns the first block, which is all that some clients keep.
 async fn first_block(view: &ExecutionView) -> String {
     blocks(&result(view).await).remove(0)
 }

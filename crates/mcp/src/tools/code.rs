@@ -43,7 +43,7 @@ pub(super) fn wait_field(facts: &Facts) -> Field {
         .bounds(0, MAX_WAIT.as_secs())
 }
 
-/// How long calls wait: never longer than clients do.
+/// The waits of calls, always shorter than the client's time limit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
     /// A call that does not say.
@@ -52,15 +52,15 @@ pub(crate) struct Patience {
     pub(crate) most: Duration,
 }
 
-/// How long one call waits.
+/// The wait of one call.
 pub(super) struct Waits {
     pub(super) time: Duration,
-    /// What it asked for, if that is more.
+    /// The requested wait, if it is longer.
     asked: Option<Duration>,
 }
 
 impl Patience {
-    /// What a client bears that gives up after `limit`, if it says when it does.
+    /// Returns waits that fit a client which gives up after `limit`.
     pub(crate) fn new(usual: Duration, limit: Option<Duration>) -> Self {
         let left = limit.map(|limit| limit.saturating_sub(ANSWER_LEAVES.max(limit / 10)));
         let most = left.unwrap_or(MAX_WAIT).min(MAX_WAIT);

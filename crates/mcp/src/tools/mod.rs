@@ -45,7 +45,7 @@ pub(crate) struct Call {
     pub(crate) consent: Consent,
     /// Where room for a large answer is had, before it is made.
     pub(crate) room: Room,
-    /// How long it may wait.
+    /// The waits that it may use.
     pub(crate) patience: Patience,
 }
 
@@ -182,7 +182,7 @@ pub(crate) struct Facts {
     pub(crate) package_languages: Vec<String>,
     /// Whether sandboxes can reach hosts.
     pub(crate) network: bool,
-    /// How long a call waits when it does not say.
+    /// The default wait of a call.
     pub(crate) wait: Duration,
 }
 

@@ -124,7 +124,7 @@ async fn make(call: &Call, request: CreateRequest, wait: Duration) -> Result<Vec
     }
 }
 
-/// What a call of `create_sandbox` asks the engine for.
+/// Returns the engine's request for a call of `create_sandbox`.
 pub(crate) fn create_request(arguments: &mut Arguments, watch: Watch, consent: Consent) -> CreateRequest {
     CreateRequest {
         count: arguments

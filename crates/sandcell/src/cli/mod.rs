@@ -141,7 +141,7 @@ pub(crate) fn main() -> ExitCode {
     dispatch(cli)
 }
 
-/// Whether a word was not expected, or not next to `--code`.
+/// Returns true for a word that was not expected, also next to `--code`.
 fn is_about_a_word(error: &clap::Error) -> bool {
     use clap::error::{ContextKind, ContextValue, ErrorKind};
     match (error.kind(), error.get(ContextKind::InvalidArg)) {

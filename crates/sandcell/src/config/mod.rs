@@ -85,7 +85,7 @@ pub(crate) struct Settings {
     pub(crate) restore: bool,
     /// The tools that `serve` offers.
     pub(crate) toolset: Toolset,
-    /// How long a call waits when it does not say.
+    /// The default wait of a call.
     pub(crate) wait: Duration,
     /// The E2B service.
     #[cfg_attr(
@@ -283,7 +283,7 @@ impl Settings {
         Self::from_layers(&read(around)?)
     }
 
-    /// Why nothing can be kept in the data folder; none where it can be, or can be made.
+    /// The reason why nothing can be kept in the data folder. None if it is usable or can be made.
     pub(crate) fn data_problem(&self) -> Option<Failure> {
         let Some(folder) = &self.data_dir else {
             return Some(Failure::new(

@@ -8,8 +8,10 @@ mod session;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use sandcell_engine::{CreateRequest, Engine, EngineConfig, ExecuteRequest, ExecutionView, Principal, RunRequest};
-use sandcell_sandbox::{Backend, Failure, Language};
+use sandcell_sandbox::{Backend, Failure, Language, SessionEvent};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use backend::{FakeBackend, World};
@@ -125,4 +127,35 @@ pub(crate) fn run_of(code: &str) -> RunRequest {
         network: Vec::new(),
         consent: sandcell_sandbox::Consent::NotAsked,
     }
+}
+
+/// Feeds `input` to a program or a command and runs it to the end. Returns the view and the streamed text.
+pub(crate) async fn streamed<F>(
+    input: &[&'static str],
+    start: impl FnOnce(mpsc::Receiver<Bytes>, mpsc::Sender<SessionEvent>) -> F,
+) -> (Result<ExecutionView, Failure>, String)
+where
+    F: Future<Output = Result<ExecutionView, Failure>>,
+{
+    let (feed, stdin) = mpsc::channel(4);
+    let (output, mut streamed) = mpsc::channel(2);
+    let running = start(stdin, output);
+    let feeding = async {
+        for text in input {
+            // A program that does not read is not an error of the test.
+            drop(feed.send(Bytes::from_static(text.as_bytes())).await);
+        }
+        drop(feed);
+    };
+    let reading = async {
+        let mut text = String::new();
+        while let Some(event) = streamed.recv().await {
+            if let SessionEvent::Output { bytes, .. } = event {
+                text.push_str(std::str::from_utf8(&bytes).unwrap());
+            }
+        }
+        text
+    };
+    let (view, (), text) = tokio::join!(running, feeding, reading);
+    (view, text)
 }

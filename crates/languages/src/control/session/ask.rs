@@ -23,7 +23,7 @@ const LATE_KEPT: usize = 256 << 10;
 const LATE_QUIET: Duration = Duration::from_millis(1);
 const LATE_MAX: Duration = Duration::from_millis(20);
 
-/// What was written to one stream between two cells.
+/// The output to one stream between two cells.
 #[derive(Debug, Default)]
 pub(super) struct Late {
     bytes: Vec<u8>,

@@ -336,7 +336,7 @@ async fn tell(to: &mpsc::Sender<ProcessEvent>, channel: Channel, bytes: Vec<u8>)
 pub(crate) struct Ran {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
-    /// What was written between this cell and the one before, to both streams.
+    /// The output to both streams between this cell and the previous one.
     pub(crate) background: String,
     pub(crate) displays: Vec<MimeBundle>,
     pub(crate) result: Option<MimeBundle>,

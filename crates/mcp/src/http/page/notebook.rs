@@ -22,7 +22,7 @@ const MAX_BYTES: usize = 8 << 20;
 const PAGE_ROWS: usize = 100;
 /// Bytes of code; no execution has more.
 const MAX_CODE_BYTES: u64 = 1 << 20;
-/// How long gathering them may take.
+/// The time limit for gathering them.
 const GATHER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The notebook of a sandbox, also of one that has ended, as a download.

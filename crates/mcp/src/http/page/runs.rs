@@ -22,7 +22,7 @@ use crate::tools::{
 
 /// Bytes of code that one question to the engine gets.
 const CODE_PART: u64 = 256 << 10;
-/// What an installation's code begins with.
+/// The first words of an installation's code.
 const INSTALLATION: &str = "install_package(packages=";
 
 /// The fields of a JSON body. What would take much memory when it is parsed is refused before.

@@ -54,15 +54,15 @@ struct Report {
     left_out: Vec<LeftOut>,
     backends: Vec<BackendRow>,
     python: Result<String, Failure>,
-    /// Which program each language is run by, and why.
+    /// The program of each language, and the reason for the choice.
     choices: Vec<Choice>,
     /// What installs packages: uv's path, or nothing where pip has to do; none where this build installs none.
     uv: Option<Result<std::path::PathBuf, ()>>,
     /// What installs packages of npm; none where there is no Node to use them, or this build installs none.
     npm: Option<Result<std::path::PathBuf, ()>>,
-    /// Why nothing can be kept.
+    /// The reason why nothing can be kept.
     data_folder: Option<Failure>,
-    /// How sandboxes get data libraries, where their Python has none.
+    /// The command that gives sandboxes data libraries. None if they have them.
     data: Option<String>,
     siege: Option<Siege>,
     /// What else keeps code from being run: settings that cannot be read, a base that is not there.

@@ -58,7 +58,7 @@ pub(super) fn take_out_of(entry: &Entry, text: &str, former: Option<&str>) -> Re
     Ok(Some(document.to_string()))
 }
 
-/// Whether both texts are the same once neither holds this name.
+/// Returns true if both texts are equal without this name.
 pub(super) fn differs_only_by_entry(entry: &Entry, former: &str, now: &str) -> bool {
     let without = |text: &str| {
         let mut document = parse(text).ok()?;

@@ -1,4 +1,4 @@
-//! What a failed run tells its user to do, on stderr: the same as MCP clients read, in the words of this command.
+//! Advice of a failed run, on stderr: what MCP clients read, in the words of this command.
 
 use std::io::{self, Write as _};
 

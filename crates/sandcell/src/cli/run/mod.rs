@@ -257,7 +257,7 @@ fn allow_hosts(network: &mut NetworkSettings, named: &[String]) {
     network.private.extend(addresses);
 }
 
-/// Whether the program has a network.
+/// The network of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Network {
     Absent,
@@ -416,7 +416,7 @@ impl Out {
     }
 }
 
-/// Whether this is the letter of a drive, as in `C:\\data.csv`.
+/// Returns true for the letter of a drive, as in `C:\\data.csv`.
 fn is_drive(text: &str) -> bool {
     cfg!(windows) && text.len() == 1
 }

@@ -97,7 +97,7 @@ fn say(line: &str) {
     let _nobody_listens = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
 }
 
-/// How a terminal is given a picture.
+/// The protocol of a terminal for pictures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
     Kitty,

@@ -42,7 +42,7 @@ fn post(server: &Server, path: &str, who: &Caller, body: &Value) -> Reply {
     )
 }
 
-/// What an execution that was begun came to.
+/// Returns the finished state of an execution.
 fn ended(server: &Server, who: &Caller, begun: &Reply) -> Value {
     assert_eq!(begun.status, 202, "{begun:?}");
     let id = begun.message()["execution_id"].as_str().unwrap().to_owned();
