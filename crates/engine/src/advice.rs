@@ -178,7 +178,7 @@ mod tests {
             ("Kaleido requires Google Chrome to be installed.", "write_html"),
             (
                 "main.go:3:8: no required module provides package github.com/x/y; to add it:",
-                "modules of Go",
+                "Go modules",
             ),
             ("error: invalid source release: 25", "`java -version`"),
             (
