@@ -251,9 +251,9 @@ async fn install_inside(
     let both = async {
         let resolve = installer.resolve_inside(&wanted.packages, &wanted.consent)?;
         let printed = run_inside(sandbox, resolve).await?;
-        let (install, installed) = installer.install_inside(&wanted.packages, &wanted.consent, &printed)?;
+        let (install, mut installed) = installer.install_inside(&wanted.packages, &wanted.consent, &printed)?;
         if let Some(argv) = install {
-            run_inside(sandbox, argv).await?;
+            installed.notes.extend(left_alone(&run_inside(sandbox, argv).await?));
         }
         Ok(installed)
     };
@@ -295,7 +295,7 @@ async fn run_inside(sandbox: &dyn Sandbox, argv: Vec<String>) -> Result<Vec<u8>,
             "the installation failed in the sandbox, which says: {}",
             plain_line(preview(last, SAID_MAX).as_bytes())
         ),
-        "check the names and versions; the sandbox needs a network and pip of its own",
+        "check the names and versions; the sandbox needs a network and its own pip or npm",
     ))
 }
 
@@ -336,14 +336,23 @@ async fn arrange(sandbox: &dyn Sandbox, argv: Vec<String>) -> Result<Option<Stri
             "look whether node_modules can be written and the disk is not full, and install them again",
         )
     })?;
-    let names = String::from_utf8_lossy(&done.stdout);
-    let names: Vec<&str> = names.lines().take(20).collect();
-    Ok((!names.is_empty()).then(|| {
+    Ok(left_alone(&done.stdout))
+}
+
+/// Says which names were left alone, given their list.
+fn left_alone(printed: &[u8]) -> Option<String> {
+    let names: Vec<String> = printed
+        .split(|&byte| byte == b'\n')
+        .filter(|name| !name.is_empty())
+        .take(20)
+        .map(plain_line)
+        .collect();
+    (!names.is_empty()).then(|| {
         format!(
             "left alone, since node_modules of the home folder has something of that name: {}",
             names.join(", ")
         )
-    }))
+    })
 }
 
 /// One installation on its way.

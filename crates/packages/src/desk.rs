@@ -130,32 +130,36 @@ pub(crate) fn nothing_new(present: Vec<Held>) -> Installed {
 /// `loaded` is the language's word for what a session does with a package.
 pub(crate) fn handed_over(got: Got, wanted: &Wanted, asked: &[&str], loaded: &str) -> Installed {
     let locked: Vec<Held> = got.answer.locked.iter().map(Locked::held).collect();
-    let (there, added): (Vec<Held>, Vec<Held>) = locked.into_iter().partition(|one| wanted.held.contains(one));
+    let mut installed = compare(locked, &wanted.held, asked, loaded);
+    let left_out = |name: &&str| {
+        let known = got.answer.locked.iter().any(|one| one.name == **name);
+        (!known).then(|| format!("{name} was not installed: the condition behind its `;` does not hold here"))
+    };
+    installed.notes.extend(asked.iter().filter_map(left_out));
+    // A sandbox has few places for layers.
+    installed.folder = (!installed.added.is_empty()).then_some(got.site);
+    installed.reused = got.reused;
+    installed
+}
+
+/// Tells new packages from those that a sandbox has, and names those whose version changes.
+pub(crate) fn compare(locked: Vec<Held>, held: &[Held], asked: &[&str], loaded: &str) -> Installed {
+    let (there, added): (Vec<Held>, Vec<Held>) = locked.into_iter().partition(|one| held.contains(one));
     let changed = |one: &Held| {
-        let before = wanted.held.iter().find(|held| held.name == one.name)?;
+        let before = held.iter().find(|held| held.name == one.name)?;
         Some(format!(
             "{} changed from {} to {}: if it was {loaded} already, restart the session (reset_session_state)",
             one.name, before.version, one.version
         ))
     };
-    let left_out = |name: &&str| {
-        let known = got.answer.locked.iter().any(|one| one.name == **name);
-        (!known).then(|| format!("{name} was not installed: the condition behind its `;` does not hold here"))
-    };
     Installed {
-        notes: added
-            .iter()
-            .filter_map(changed)
-            .chain(asked.iter().filter_map(left_out))
-            .collect(),
-        // A sandbox has few places for layers.
-        folder: (!added.is_empty()).then_some(got.site),
+        notes: added.iter().filter_map(changed).collect(),
         present: there
             .into_iter()
             .filter(|one| asked.contains(&one.name.as_str()))
             .collect(),
-        reused: got.reused,
         added,
+        ..Installed::default()
     }
 }
 

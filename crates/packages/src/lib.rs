@@ -25,7 +25,7 @@ mod tool;
 mod unpack;
 
 pub use bases::{BaseInfo, Bases};
-pub use npm::{NpmConfig, NpmEntry, NpmPackages, NpmPolicy, find_npm};
+pub use npm::{NpmConfig, NpmEntry, NpmPackages, NpmPolicy, NpmTools, find_npm};
 pub use policy::{Entry, EntryError, Policy};
 pub use service::{Bounds, Config, PythonPackages};
 pub use store::KeptMax;

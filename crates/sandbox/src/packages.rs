@@ -119,20 +119,12 @@ pub trait Packages: Send + Sync + std::fmt::Debug {
     /// Returns the program that resolves packages in a sandbox that installs them itself. The allow and deny lists hold there too.
     ///
     /// # Errors
-    /// A refused package, or a language whose packages such sandboxes cannot install.
-    fn resolve_inside(&self, packages: &[String], consent: &Consent) -> Result<Vec<String>, Failure> {
-        let _ = (packages, consent);
-        Err(Failure::invalid(
-            format!(
-                "packages of {} cannot be installed in sandboxes of this back end",
-                self.language()
-            ),
-            "use a template that has them, or install them in the code",
-        ))
-    }
+    /// A refused package.
+    fn resolve_inside(&self, packages: &[String], consent: &Consent) -> Result<Vec<String>, Failure>;
 
-    /// Reads what that program printed: the program that installs it, if anything is new, and what comes of it. What was
-    /// printed is in the hands of the code there, which could also install without asking.
+    /// Reads the output of that program. Returns the program that installs it, if anything is new, and the packages. The second
+    /// program prints names that it left alone, a line each. The code there can forge both outputs; it could also install
+    /// without asking.
     ///
     /// # Errors
     /// Something in it is not allowed, or cannot be read.
@@ -141,11 +133,7 @@ pub trait Packages: Send + Sync + std::fmt::Debug {
         packages: &[String],
         consent: &Consent,
         printed: &[u8],
-    ) -> Result<(Option<Vec<String>>, Installed), Failure> {
-        let _ = printed;
-        self.resolve_inside(packages, consent)
-            .map(|_| (None, Installed::default()))
-    }
+    ) -> Result<(Option<Vec<String>>, Installed), Failure>;
 
     /// A program that makes the packages at this place inside known to the language. It runs in the sandbox that they are
     /// for, with the rights of its code; what it prints are names that it left alone, a line each. None: nothing is needed.

@@ -427,8 +427,11 @@ async fn wire_with(
         // Packages are put into sandboxes from here, which those elsewhere do not take: they install by themselves.
         let here: Vec<Arc<dyn Backend>> = working.iter().filter(local).cloned().collect();
         match working.first().filter(|_| here.is_empty()) {
-            Some(elsewhere) => packages::installers_elsewhere(&settings, elsewhere, &languages),
-            None => packages::installers(&settings, &here, &found.languages(), &mut problems),
+            Some(elsewhere) => packages::installers_elsewhere(&settings, elsewhere, &languages, &mut problems),
+            None => {
+                let elsewhere = here.len() < working.len();
+                packages::installers(&settings, &here, elsewhere, &found.languages(), &mut problems)
+            }
         }
     };
     #[cfg(all(target_os = "linux", feature = "native"))]

@@ -4,6 +4,7 @@
 //! any time. The result is a layer like any other; in the sandbox that it is for, the names of its packages are linked
 //! into `node_modules` of the home folder, where `require` and `import` look.
 
+mod inside;
 mod installer;
 mod lock;
 mod policy;
@@ -38,12 +39,8 @@ pub struct NpmConfig {
     pub data: Option<PathBuf>,
     /// What may be installed.
     pub policy: NpmPolicy,
-    /// Node, the same path on the host and inside.
-    pub node: String,
-    /// Its version.
-    pub node_version: String,
-    /// npm's own program, where it was found.
-    pub npm: Option<PathBuf>,
+    /// The programs that install; none: only sandboxes that install by themselves get packages.
+    pub tools: Option<NpmTools>,
     /// How much an installation may take.
     pub bounds: Bounds,
     /// The base that every sandbox starts with.
@@ -52,11 +49,21 @@ pub struct NpmConfig {
     pub variable: fn(&str) -> Option<String>,
 }
 
+/// Node and npm of this machine.
+#[derive(Debug, Clone)]
+pub struct NpmTools {
+    /// Node, the same path on the host and inside.
+    pub node: String,
+    /// Its version.
+    pub node_version: String,
+    /// npm's own program.
+    pub npm: PathBuf,
+}
+
 impl std::fmt::Debug for NpmConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("NpmConfig")
-            .field("node", &self.node)
-            .field("npm", &self.npm)
+            .field("tools", &self.tools)
             .finish_non_exhaustive()
     }
 }
@@ -115,7 +122,8 @@ impl NpmPackages {
 
     /// What packages that hold machine code depend on.
     pub(crate) fn platform(&self) -> String {
-        let major = self.config.node_version.trim_start_matches('v').split('.').next();
+        let version = self.config.tools.as_ref().map(|tools| tools.node_version.as_str());
+        let major = version.unwrap_or_default().trim_start_matches('v').split('.').next();
         format!("node {} {}", major.unwrap_or_default(), std::env::consts::ARCH)
     }
 
@@ -164,7 +172,7 @@ impl NpmPackages {
                 reused: true,
             });
         }
-        let npm = self.config.npm.clone().ok_or_else(|| {
+        let tools = self.config.tools.clone().ok_or_else(|| {
             Failure::new(
                 Code::PackageFailed,
                 "npm is not on this machine",
@@ -175,8 +183,8 @@ impl NpmPackages {
         let index = self.index()?;
         let setup = Setup {
             backend: self.backend.clone(),
-            node: self.config.node.clone(),
-            npm,
+            node: tools.node,
+            npm: tools.npm,
             limits: self.config.bounds.limits.clone(),
         };
         let installer = Installer::start(setup, index.clone()).await?;
@@ -341,12 +349,24 @@ impl Packages for NpmPackages {
         Ok(handed_over(got, &wanted, &asked, "loaded"))
     }
 
+    fn resolve_inside(&self, packages: &[String], consent: &Consent) -> Result<Vec<String>, Failure> {
+        let specs = spec::parse_all(packages)?;
+        Ok(inside::resolve(&self.settled(&specs, consent)?.config.policy, &specs))
+    }
+
+    fn install_inside(
+        &self,
+        packages: &[String],
+        consent: &Consent,
+        printed: &[u8],
+    ) -> Result<(Option<Vec<String>>, Installed), Failure> {
+        let specs = spec::parse_all(packages)?;
+        inside::install(&self.settled(&specs, consent)?.config.policy, &specs, printed)
+    }
+
     fn arrange(&self, place: &str) -> Option<Vec<String>> {
-        Some(
-            [self.config.node.as_str(), "-e", LINK, place]
-                .map(str::to_owned)
-                .to_vec(),
-        )
+        let tools = self.config.tools.as_ref()?;
+        Some([tools.node.as_str(), "-e", LINK, place].map(str::to_owned).to_vec())
     }
 
     fn base(&self) -> Result<Option<Installed>, Failure> {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sandcell_packages::{
-    Bases, Bounds, Config, KeptMax, NpmConfig, NpmEntry, NpmPackages, NpmPolicy, Policy, PythonPackages, find_npm,
-    find_uv,
+    Bases, Bounds, Config, KeptMax, NpmConfig, NpmEntry, NpmPackages, NpmPolicy, NpmTools, Policy, PythonPackages,
+    find_npm, find_uv,
 };
 use sandcell_sandbox::{Backend, ByteSize, Code, Cpus, Failure, Language, Limits, Packages};
 
@@ -17,10 +17,12 @@ const PROCESSES: u32 = 512;
 /// Files of an installer's disk: those of the packages twice, once in the cache.
 const INODES: u64 = 800_000;
 
-/// Those who install packages for an engine, each where its language is. Entries of lists that cannot be read are problems.
+/// The installers of an engine, each where its language is; `elsewhere`: other back ends install by themselves. Entries of lists
+/// that cannot be read are problems.
 pub(super) fn installers(
     settings: &Settings,
     backends: &[Arc<dyn Backend>],
+    elsewhere: bool,
     languages: &[Arc<dyn Language>],
     problems: &mut Vec<Failure>,
 ) -> Installers {
@@ -33,26 +35,33 @@ pub(super) fn installers(
         Err(failure) => tracing::warn!("packages cannot be installed: {failure}"),
     }
     match npm_packages(settings, backend, languages) {
+        Ok(None) if elsewhere => {
+            let policy = npm_policy(&settings.packages).ok();
+            all.npm = policy.map(|policy| NpmPackages::new(npm_config(settings, policy, None), backend.clone()));
+        }
         Ok(packages) => all.npm = packages,
         Err(failure) => problems.push(failure),
     }
     all
 }
 
-/// The same where all sandboxes are elsewhere and install by themselves: Python's only, and without a base, since nothing is
-/// put into them from here.
+/// The same where all sandboxes are elsewhere and install by themselves: without a base, since nothing is put into them from here.
 pub(super) fn installers_elsewhere(
     settings: &Settings,
     backend: &Arc<dyn Backend>,
     languages: &[Arc<dyn Language>],
+    problems: &mut Vec<Failure>,
 ) -> Installers {
     let mut settings = settings.clone();
     settings.packages.base = None;
     let python = python_packages(&settings, backend, languages)
         .inspect_err(|failure| tracing::warn!("packages cannot be installed: {failure}"));
+    let npm = npm_policy(&settings.packages)
+        .map_err(|failure| problems.push(failure))
+        .ok();
     Installers {
         python: python.ok(),
-        npm: None,
+        npm: npm.map(|policy| NpmPackages::new(npm_config(&settings, policy, None), backend.clone())),
     }
 }
 
@@ -100,8 +109,7 @@ fn npm_packages(
     backend: &Arc<dyn Backend>,
     languages: &[Arc<dyn Language>],
 ) -> Result<Option<Arc<NpmPackages>>, Failure> {
-    let own = &settings.packages;
-    let policy = npm_policy(own)?;
+    let policy = npm_policy(&settings.packages)?;
     let Some(npm) = npm() else {
         return Ok(None);
     };
@@ -112,17 +120,25 @@ fn npm_packages(
     let Some(node) = program.run.argv.into_iter().next() else {
         return Ok(None);
     };
-    let config = NpmConfig {
-        data: settings.data_dir.clone(),
-        policy,
+    let tools = NpmTools {
         node,
         node_version: javascript.info().version.clone(),
-        npm: Some(npm),
+        npm,
+    };
+    let config = npm_config(settings, policy, Some(tools));
+    Ok(Some(NpmPackages::new(config, backend.clone())))
+}
+
+fn npm_config(settings: &Settings, policy: NpmPolicy, tools: Option<NpmTools>) -> NpmConfig {
+    let own = &settings.packages;
+    NpmConfig {
+        data: settings.data_dir.clone(),
+        policy,
+        tools,
         bounds: bounds(own),
         base: own.base.clone(),
         variable: |name| std::env::var(name).ok(),
-    };
-    Ok(Some(NpmPackages::new(config, backend.clone())))
+    }
 }
 
 /// What may be installed of npm.

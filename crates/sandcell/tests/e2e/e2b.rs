@@ -3,9 +3,10 @@ use std::process::{Command, Output};
 use serde_json::json;
 
 use crate::e2b_service::{Fake, KEY};
-use crate::support::begin;
+use crate::npm;
 use crate::support::client::Client;
 use crate::support::place::Place;
+use crate::support::{begin, skip};
 
 /// A command whose environment names the service, as the service's own clients take it.
 fn command(place: &Place, fake: &Fake, arguments: &[&str]) -> Command {
@@ -206,6 +207,107 @@ fn packages_are_installed_inside_under_the_operators_lists() {
     assert!(refused.refused("package_not_allowed").contains("six"), "{refused:?}");
     let there = server.text("import os\nprint(os.path.exists('six.py'))");
     assert_eq!(there.trim(), "False");
+}
+
+#[test]
+fn packages_of_npm_are_installed_inside_under_the_operators_lists() {
+    let _turn = begin!();
+    if let Some(missing) = npm::missing() {
+        return skip(
+            "e2b::packages_of_npm_are_installed_inside_under_the_operators_lists",
+            missing,
+        );
+    }
+    let (place, fake, registry) = (Place::new(), Fake::start(), npm::stocked());
+    let inside = |server: &Client, env: &[(&str, &str)]| {
+        let mut all = json!({"npm_config_registry": registry.url(), "PATH": npm::path(&place)});
+        for (name, value) in env {
+            all[name] = json!(value);
+        }
+        let made = server.call("create_sandbox", json!({"env": all}));
+        made.data()["sandbox_id"].as_str().unwrap().to_owned()
+    };
+    let install = |server: &Client, id: &str, packages: &[&str]| {
+        server.call(
+            "install_package",
+            json!({"packages": packages, "language": "javascript", "sandbox_id": id}),
+        )
+    };
+    let node = |server: &Client, id: &str, code: &str| {
+        let code = format!(
+            "import subprocess\nprint(subprocess.run(['node', '-e', {code:?}], capture_output=True, text=True))"
+        );
+        let ran = server.call("execute_code", json!({"code": code, "sandbox_id": id}));
+        ran.output().to_owned()
+    };
+
+    let server = server(&place, &fake);
+    let id = inside(&server, &[]);
+    let installed = install(&server, &id, &["demo-one@1"]);
+    assert_eq!(
+        installed.output(),
+        "installed demo-one 1.0.0\nwith what they need: @scope/helper 1.5.0\n",
+        "{installed:?}\n{}",
+        server.log()
+    );
+    let printed = node(
+        &server,
+        &id,
+        "const one = require('demo-one'); console.log(one.answer, one.ran)",
+    );
+    assert!(printed.contains("42 false"), "no script ran: {printed}");
+    // Later installations keep what is there, and the user's own packages stay.
+    let code =
+        "import os\nos.makedirs('node_modules/own')\nopen('node_modules/own/index.js', 'w').write('exports.mine = 7')";
+    server.call("execute_code", json!({"code": code, "sandbox_id": id}));
+    let again = install(&server, &id, &["@scope/helper", "npm:demo-one@1.0.0"]);
+    assert!(again.output().starts_with("already there: "), "{again:?}");
+    let newer = install(&server, &id, &["demo-one@2"]);
+    assert!(newer.output().contains("changed from 1.0.0 to 2.0.0"), "{newer:?}");
+    let printed = node(
+        &server,
+        &id,
+        "console.log(require('own').mine); import('demo-one').then(m => console.log(m.answer))",
+    );
+    assert!(printed.contains("7\\n2"), "{printed}");
+    let left = "import os\nprint([name for name in os.listdir('node_modules/@scope')])";
+    let left = server.call("execute_code", json!({"code": left, "sandbox_id": id}));
+    assert_eq!(left.output().trim(), "[]", "what nothing needs any more is gone");
+    // Failures give npm's reason, and nothing is left of them.
+    let unknown = install(&server, &id, &["no-such-package"]);
+    let reason = unknown.refused("package_failed");
+    assert!(
+        reason.contains("404 Not Found") && reason.contains("no-such-package"),
+        "{reason}"
+    );
+    let reason = install(&server, &id, &["demo-one@77"]).refused("package_failed");
+    assert!(reason.contains("No matching version found for demo-one@77"), "{reason}");
+    assert!(
+        install(&server, &id, &["demo-one"])
+            .output()
+            .starts_with("already there: demo-one 2.0.0")
+    );
+    for trick in ["--registry=http://x", "git+ssh://x/y", "./demo-one", "x;id"] {
+        install(&server, &id, &[trick]).refused("invalid_argument");
+    }
+    let few = place.path("few");
+    std::fs::create_dir(&few).unwrap();
+    std::os::unix::fs::symlink("/bin/sh", few.join("sh")).unwrap();
+    let id = inside(&server, &[("PATH", few.to_str().unwrap())]);
+    let absent = install(&server, &id, &["demo-one"]).refused("package_failed");
+    assert!(absent.contains("npm: not found"), "{absent}");
+
+    let strict = Place::with_settings("[packages]\nnpm_deny = [\"@scope/*\"]\n");
+    let server = super::e2b::server(&strict, &fake);
+    let id = inside(&server, &[]);
+    let refused = install(&server, &id, &["demo-one@1"]);
+    assert!(
+        refused.refused("package_not_allowed").contains("@scope/helper"),
+        "{refused:?}"
+    );
+    let allowed = install(&server, &id, &["demo-one@2"]);
+    assert_eq!(allowed.output(), "installed demo-one 2.0.0\n", "{allowed:?}");
+    fake.had_no_faults();
 }
 
 #[test]

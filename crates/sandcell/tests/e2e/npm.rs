@@ -31,16 +31,21 @@ pub(crate) fn missing() -> Option<&'static str> {
     }
 }
 
-/// A command on a machine that has npm and this registry.
-fn command(place: &Place, registry: &str, arguments: &[&str]) -> Command {
+/// A PATH on which npm is.
+pub(crate) fn path(place: &Place) -> String {
     let folder = place.path("home").join("bin");
     std::fs::create_dir_all(&folder).unwrap();
     let link = folder.join("npm");
     if !link.exists() {
         std::os::unix::fs::symlink(npm().unwrap(), &link).unwrap();
     }
+    format!("{}:/usr/local/bin:/usr/bin:/bin", folder.display())
+}
+
+/// A command on a machine that has npm and this registry.
+fn command(place: &Place, registry: &str, arguments: &[&str]) -> Command {
     let mut command = place.command(arguments);
-    command.env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", folder.display()));
+    command.env("PATH", path(place));
     command.env("npm_config_registry", registry);
     command
 }
@@ -65,7 +70,7 @@ fn file(path: &'static str, text: &str) -> Entry {
 }
 
 /// A registry with a package that needs another one and has scripts that must not run.
-fn stocked() -> Registry {
+pub(crate) fn stocked() -> Registry {
     let registry = Registry::start();
     let scripts = json!({
         "preinstall": "touch /tmp/site/ran", "install": "exit 1", "postinstall": "exit 1", "prepare": "exit 1"

@@ -1,0 +1,117 @@
+//! Packages of npm for sandboxes that install by themselves: npm inside, under the operator's lists.
+//!
+//! As with pip: npm first writes its list of exact versions, all of that list is checked, and exactly that list is installed.
+//! No script of a package runs. What is installed lies in one folder of the home folder and is linked into its `node_modules`.
+
+use std::time::SystemTime;
+
+use sandcell_sandbox::{Failure, Held, Installed};
+
+use super::LINK;
+use super::lock::{self, Lock};
+use super::policy::NpmPolicy;
+use super::spec::Spec;
+use crate::desk::compare;
+use crate::service::rfc3339;
+
+/// The program that runs npm inside.
+const NPM: &str = include_str!("../inside/npm.sh");
+
+fn program(arguments: impl IntoIterator<Item = String>) -> Vec<String> {
+    let words = ["sh", "-c", NPM, "sh"].map(str::to_owned);
+    words.into_iter().chain(arguments).collect()
+}
+
+/// The program that prints what is installed and what would be.
+pub(super) fn resolve(policy: &NpmPolicy, specs: &[Spec]) -> Vec<String> {
+    // Names and ranges never begin with a dash, so none of them is an option.
+    let wanted = specs.iter().map(|spec| format!("{}@{}", spec.name, spec.range));
+    let age = policy
+        .min_age
+        .map(|age| format!("--before={}", rfc3339(SystemTime::now() - age)));
+    program(std::iter::once("resolve".to_owned()).chain(age).chain(wanted))
+}
+
+/// The program that installs what was printed, if anything is new.
+pub(super) fn install(
+    policy: &NpmPolicy,
+    specs: &[Spec],
+    printed: &[u8],
+) -> Result<(Option<Vec<String>>, Installed), Failure> {
+    let text = String::from_utf8_lossy(printed);
+    let (before, after) = text.split_once('\0').unwrap_or(("", ""));
+    // What is there may have been spoiled by the code, which is then as if there were nothing.
+    let before = lock::parse(before).map(top).unwrap_or_default();
+    let lock = lock::parse(after)?;
+    policy.check_lock(&lock.all)?;
+    let asked: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+    let installed = compare(top(lock), &before, &asked, "loaded");
+    let argv = (!installed.added.is_empty()).then(|| program(["install".to_owned(), LINK.to_owned()]));
+    Ok((argv, installed))
+}
+
+fn top(lock: Lock) -> Vec<Held> {
+    lock.top.iter().map(crate::lock::Locked::held).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sandcell_sandbox::Code;
+
+    use super::super::spec::parse_all;
+    use super::*;
+
+    const OLD: &str = r#"{"packages": {"": {}, "node_modules/a": {"version": "1.0.0", "integrity": "sha512-aa=="}}}"#;
+    const NEW: &str = r#"{"packages": {"": {}, "node_modules/a": {"version": "1.1.0", "integrity": "sha512-ab=="},
+        "node_modules/b": {"version": "2.0.0", "integrity": "sha512-bb=="}}}"#;
+
+    fn specs(texts: &[&str]) -> Vec<Spec> {
+        parse_all(&texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>()).unwrap()
+    }
+
+    fn printed(before: &str, after: &str) -> Vec<u8> {
+        format!("{before}\0{after}").into_bytes()
+    }
+
+    #[test]
+    fn what_npm_lists_is_checked_and_installed_and_changes_are_noted() {
+        let asked = specs(&["b", "a@^1"]);
+        let argv = resolve(&NpmPolicy::default(), &asked);
+        assert_eq!(argv[3..], ["sh", "resolve", "b@*", "a@^1"]);
+        let (argv, installed) = install(&NpmPolicy::default(), &asked, &printed(OLD, NEW)).unwrap();
+        assert_eq!(argv.unwrap()[4], "install");
+        assert_eq!(installed.added.len(), 2);
+        assert!(installed.notes[0].contains("changed from 1.0.0 to 1.1.0"));
+        let (argv, installed) = install(&NpmPolicy::default(), &specs(&["a"]), &printed(OLD, OLD)).unwrap();
+        assert!(argv.is_none());
+        assert_eq!(installed.present[0].name, "a");
+    }
+
+    #[test]
+    fn lists_hold_for_what_comes_along_and_a_forged_list_is_refused() {
+        let policy = NpmPolicy {
+            deny: vec!["b".parse().unwrap()],
+            ..NpmPolicy::default()
+        };
+        let refused = install(&policy, &specs(&["a"]), &printed(OLD, NEW)).unwrap_err();
+        assert_eq!(refused.code, Code::PackageNotAllowed);
+        for forged in ["", "x", "\0", "{}\0{}", NEW] {
+            let text = forged.as_bytes();
+            assert!(
+                install(&NpmPolicy::default(), &specs(&["a"]), text).is_err(),
+                "{forged}"
+            );
+        }
+    }
+
+    #[test]
+    fn npm_looks_for_versions_of_the_age_that_the_operator_wants() {
+        let policy = NpmPolicy {
+            min_age: Some(Duration::from_secs(86_400)),
+            ..NpmPolicy::default()
+        };
+        assert!(resolve(&policy, &specs(&["a"]))[5].starts_with("--before=20"));
+    }
+}
