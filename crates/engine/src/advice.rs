@@ -34,6 +34,8 @@ const NO_MODEL: &str =
     "models and data sets of Hugging Face cannot be fetched here: {data}, and load them by their path";
 const NO_EXTENSION: &str =
     "extensions of DuckDB cannot be fetched here: files of the sandbox (Parquet, CSV, JSON) need none; {data}";
+const NO_PROCESSES: &str = "the sandbox has as many processes and threads as it may have: start fewer at once, or ask the operator to raise \
+                            limits.processes";
 const NO_NPM: &str = "npm has no network here: {packages}";
 
 const TABLE: &[Row] = &[
@@ -121,6 +123,15 @@ const TABLE: &[Row] = &[
     Row(Failed, &["apt: command not found"], NO_SYSTEM),
     Row(Failed, &["apk: command not found"], NO_SYSTEM),
     Row(Failed, &["effective uid is not 0"], NO_SYSTEM),
+    Row(Failed, &["can't start new thread"], NO_PROCESSES),
+    Row(
+        Failed,
+        &["pthread_create", "Resource temporarily unavailable"],
+        NO_PROCESSES,
+    ),
+    Row(Failed, &["fork: ", "Resource temporarily unavailable"], NO_PROCESSES),
+    Row(Failed, &["unable to create native thread"], NO_PROCESSES),
+    Row(Failed, &["failed to create new OS thread"], NO_PROCESSES),
     Row(Failed, &["curl: (6)"], NO_NETWORK),
     Row(Failed, &["curl: (7)"], NO_NETWORK),
     Row(Failed, &["unable to resolve host address"], NO_NETWORK),
@@ -201,6 +212,11 @@ mod tests {
                 "system of a sandbox",
             ),
             ("bash: line 1: sudo: command not found", "system of a sandbox"),
+            (
+                "bash: fork: retry: Resource temporarily unavailable",
+                "limits.processes",
+            ),
+            ("RuntimeError: can't start new thread", "limits.processes"),
             ("curl: (6) Could not resolve host: example.org", "bring the data in"),
         ] {
             let found = advice(true, text);

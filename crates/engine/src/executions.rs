@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use sandcell_sandbox::{ByteSize, Failure, Finding, Isolation, OutputStream, SessionEvent};
+use sandcell_sandbox::{ByteSize, Code, Failure, Finding, Isolation, OutputStream, SessionEvent};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -588,7 +588,11 @@ pub(crate) fn error_line(view: &ExecutionView) -> Option<&str> {
 /// Returns advice for a failure that only a sandbox has.
 fn advised(view: &ExecutionView, hints: &Hints) -> Option<String> {
     let failed = view.status != Status::Ok;
-    if !failed && view.stderr.text.is_empty() {
+    let named = view
+        .cause
+        .as_ref()
+        .is_some_and(|cause| cause.code == Code::ProcessLimit);
+    if named || !failed && view.stderr.text.is_empty() {
         return None;
     }
     let error = traceback(view).unwrap_or_default();
