@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use sandcell_sandbox::{
-    Code, Failure, FileChunk, FileError, Files, Listing, MimeBundle, Sandbox, SandboxPath, SessionEvent, WriteMode,
+    Code, Failure, FileChunk, FileError, Files, Listing, MimeBundle, Pictures, Sandbox, SandboxPath, SessionEvent,
+    WriteMode,
 };
 use tokio::time::timeout;
 
@@ -22,6 +23,8 @@ use crate::{EngineConfig, FileAnswer, Principal};
 pub(crate) const FILES: Duration = Duration::from_secs(30);
 /// The most pictures that are taken from one program.
 const PICTURES: usize = 16;
+/// The most entries of the folder in which pictures are looked for.
+const PICTURE_FOLDER: usize = 5000;
 /// The most entries that one listing has.
 const MOST_ENTRIES: usize = 10_000;
 
@@ -159,22 +162,26 @@ pub(crate) async fn read_wanted(
     }
 }
 
-/// Takes the pictures that a program has left in this folder, at most [`PICTURES`] of them. What is no picture is left
+/// Takes the pictures that a program has left at this place, at most [`PICTURES`] of them. What is no picture is left
 /// out: the folder is the program's to write to.
 pub(crate) async fn read_pictures(
     config: &EngineConfig,
     record: &Record,
     sandbox: &dyn Sandbox,
     execution: &Execution,
-    folder: &SandboxPath,
+    Pictures { folder, prefix }: &Pictures,
 ) {
     let reading = async {
         // Without the folder no picture was shown.
-        let Ok(listing) = sandbox.files().list(folder, false, PICTURES).await else {
+        let Ok(listing) = sandbox.files().list(folder, false, PICTURE_FOLDER).await else {
             return;
         };
         let mut room = MAX_OUTPUT_BYTES;
-        for entry in listing.entries {
+        let named = listing
+            .entries
+            .into_iter()
+            .filter(|entry| entry.name.starts_with(prefix));
+        for entry in named.take(PICTURES) {
             let Ok(path) = SandboxPath::parse(&format!("{folder}/{}", entry.name)) else {
                 continue;
             };

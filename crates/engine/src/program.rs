@@ -230,8 +230,8 @@ impl ProgramJob {
             &self.once.outputs,
         )
         .await;
-        if let Some(folder) = pictures {
-            read_pictures(&self.core.config(), &record, sandbox.as_ref(), &execution, &folder).await;
+        if let Some(place) = pictures {
+            read_pictures(&self.core.config(), &record, sandbox.as_ref(), &execution, &place).await;
         }
         Ok((verdict, cost))
     }

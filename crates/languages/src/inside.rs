@@ -61,6 +61,7 @@ fn describe(
         missing.failure = absent(&missing.name, image);
     }
     // Folders of this machine, which an image has no use for.
+    detected.undecided.clear();
     detected.trees.clear();
     detected.config.clear();
     detected.programs.clear();

@@ -76,6 +76,8 @@ pub struct Detected {
     pub table: Vec<TableLanguage>,
     /// Those that cannot, with the reason and its remedy.
     pub missing: Vec<Missing>,
+    /// Ways to run some of the missing ones that depend on a version that nobody has asked for yet.
+    pub undecided: Vec<TableLanguage>,
     /// Tables of the operator's that cannot be used.
     pub problems: Vec<Failure>,
     /// Folders of the host, outside `/usr`, that must be visible inside, read-only and at the same path.

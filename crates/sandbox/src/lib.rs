@@ -39,8 +39,8 @@ pub use packages::{
     Held, Installed, LAYERS, LAYERS_MAX, Packages, SYSTEM_PATH, Wanted, layer_places, of_registry, program_places,
 };
 pub use process::{
-    Channel, Command, Compile, Exit, Gathered, Process, ProcessEvent, ProcessHandle, Program, Signal, SignalScope,
-    StdinMode, gather,
+    Channel, Command, Compile, Exit, Gathered, Pictures, Process, ProcessEvent, ProcessHandle, Program, Signal,
+    SignalScope, StdinMode, gather,
 };
 pub use python::{is_named_like_standard_module, is_standard_module};
 pub use secret::Secret;

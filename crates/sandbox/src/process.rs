@@ -46,8 +46,17 @@ pub struct Program {
     pub compile: Option<Compile>,
     /// What runs.
     pub run: Command,
-    /// The folder in which the program leaves each picture that it shows, one file each; none where it shows none.
-    pub pictures: Option<SandboxPath>,
+    /// The place where the program leaves the pictures that it shows; none where it shows none.
+    pub pictures: Option<Pictures>,
+}
+
+/// A place for pictures, one file each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pictures {
+    /// The folder.
+    pub folder: SandboxPath,
+    /// The beginning of their names.
+    pub prefix: String,
 }
 
 /// The step that makes a program of a source.

@@ -390,6 +390,10 @@ async fn wire_with(
     if let Some(first) = working.first().filter(|first| first.name() == docker::NAME) {
         (found, unready) = docker::languages(first.as_ref(), &settings).await;
     }
+    let local = |backend: &&Arc<dyn Backend>| select::own_languages(BACKENDS, backend.as_ref()).is_none();
+    if let Some(backend) = working.iter().find(local) {
+        ask_versions(backend.as_ref(), &settings, &mut found, ask).await;
+    }
     let mut problems = std::mem::take(&mut found.problems);
     // A Python that was chosen and does not work is never passed over for another language.
     let chosen = |name: &str| name == "python" && settings.python.is_some();
@@ -406,10 +410,6 @@ async fn wire_with(
     if working.is_empty() {
         problems.extend(backends.iter().filter_map(|backend| backend.failure.clone()));
         working = select::broken(&backends);
-    }
-    let local = |backend: &&Arc<dyn Backend>| select::own_languages(BACKENDS, backend.as_ref()).is_none();
-    if let (Ask::Unknown, Some(backend)) = (ask, working.iter().find(local)) {
-        ask_versions(backend.as_ref(), &settings, &mut found).await;
     }
     let languages = all_languages(&found, own.into_iter().flatten().flatten(), elsewhere);
     #[cfg(all(target_os = "linux", feature = "native"))]
@@ -485,8 +485,9 @@ fn all_languages(
     languages
 }
 
-/// Asks for versions that are not known. One that gives no answer stays without.
-async fn ask_versions(backend: &dyn Backend, settings: &Settings, found: &mut Detected) {
+/// Asks for versions that are not known: all, or those that decide whether a language can run. One that gives no answer stays
+/// without.
+async fn ask_versions(backend: &dyn Backend, settings: &Settings, found: &mut Detected, ask: Ask) {
     let spec = SandboxSpec {
         limits: Limits {
             memory: ByteSize::mib(1024),
@@ -494,14 +495,18 @@ async fn ask_versions(backend: &dyn Backend, settings: &Settings, found: &mut De
         },
         ..SandboxSpec::default()
     };
-    if found.table.iter().all(|language| !language.info().version.is_empty()) {
+    let all = ask == Ask::Unknown && found.table.iter().any(|language| language.info().version.is_empty());
+    if !all && found.undecided.is_empty() {
         return;
     }
     match backend.create(&spec).await {
         Ok(sandbox) => {
             // What is remembered are the machine's own programs.
             let memory = settings.data_dir.as_deref().filter(|_| sandbox.image().is_none());
-            sandcell_languages::table::ask_versions(&mut found.table, sandbox.as_ref(), memory).await;
+            sandcell_languages::table::decide(found, sandbox.as_ref(), memory).await;
+            if all {
+                sandcell_languages::table::ask_versions(&mut found.table, sandbox.as_ref(), memory).await;
+            }
             if let Err(error) = sandbox.close().await {
                 tracing::debug!(%error, "the sandbox that versions were asked in could not be closed");
             }

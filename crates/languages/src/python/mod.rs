@@ -20,7 +20,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
-    Advice, Backend, Command, Failure, Finding, HOME, Language, LanguageInfo, NotLoaded, Program, Sandbox,
+    Advice, Backend, Command, Failure, Finding, HOME, Language, LanguageInfo, NotLoaded, Pictures, Program, Sandbox,
     SandboxError, Session, SessionError, SessionFeatures, Signal, SignalScope, StdinMode,
 };
 
@@ -213,7 +213,10 @@ impl Language for PythonLanguage {
                 stdin: StdinMode::Null,
                 control: false,
             },
-            pictures: Some(own_path(shown::PICTURES)?),
+            pictures: Some(Pictures {
+                folder: own_path(shown::PICTURES)?,
+                prefix: String::new(),
+            }),
         })
     }
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
-    ByteSize, Code, Command, Compile, Failure, HOME, Language, LanguageInfo, Program, Sandbox, Session, SessionError,
-    StdinMode,
+    ByteSize, Code, Command, Compile, Failure, HOME, Language, LanguageInfo, Pictures, Program, Sandbox, Session,
+    SessionError, StdinMode,
 };
 
-use super::find::{Finder, Program as Found};
+use super::find::{Finder, NotFound, Program as Found};
 use super::fresh::FreshSession;
 use super::naming;
 use super::versions::{self, Remembered};
@@ -53,10 +53,52 @@ struct Places {
     class: String,
 }
 
+/// Why a language cannot run here.
+#[derive(Debug)]
+pub(super) struct Absent {
+    pub(super) failure: Failure,
+    /// Ways whose programs are here, and whose versions nobody has asked for yet.
+    pub(super) undecided: Vec<TableLanguage>,
+}
+
+/// What is wrong with each way to run a language.
+#[derive(Debug, Default)]
+struct Problems {
+    nowhere: Vec<String>,
+    hidden: Option<String>,
+    unfit: Option<String>,
+}
+
+impl Problems {
+    fn add(&mut self, error: NotFound) {
+        match error {
+            NotFound::Nowhere(name) if self.nowhere.contains(&name) => {}
+            NotFound::Nowhere(name) => self.nowhere.push(name),
+            NotFound::TooBroad(..) => {
+                self.hidden.get_or_insert_with(|| error.to_string());
+            }
+        }
+    }
+
+    fn text(self) -> String {
+        let nowhere = match self.nowhere.as_slice() {
+            [] => None,
+            [one] => Some(format!("{one} was not found")),
+            [first @ .., last] => Some(format!("{} and {last} were not found", first.join(", "))),
+        };
+        let all: Vec<String> = [nowhere, self.hidden, self.unfit].into_iter().flatten().collect();
+        match all.as_slice() {
+            [] => "no way to run it".to_owned(),
+            all => all.join("; "),
+        }
+    }
+}
+
 impl TableLanguage {
     /// Takes the first way whose programs are all here.
-    pub(super) fn find(name: &str, entry: &Entry, finder: &Finder, versions: &Remembered) -> Result<Self, Failure> {
-        let mut problem: Option<String> = None;
+    pub(super) fn find(name: &str, entry: &Entry, finder: &Finder, versions: &Remembered) -> Result<Self, Absent> {
+        let mut problems = Problems::default();
+        let mut undecided = Vec::new();
         for way in &entry.way {
             let programs: Result<BTreeMap<_, _>, _> = way
                 .programs
@@ -66,8 +108,7 @@ impl TableLanguage {
             let programs = match programs {
                 Ok(programs) => programs,
                 Err(error) => {
-                    let error: super::find::NotFound = error;
-                    problem.get_or_insert_with(|| error.to_string());
+                    problems.add(error);
                     continue;
                 }
             };
@@ -75,37 +116,43 @@ impl TableLanguage {
             let version = versions.of(&language).unwrap_or_default();
             if way.min_version.is_some() || way.before_version.is_some() {
                 // Known once `sandcell languages` has asked for a language that this program runs.
-                let first = way.programs.first().and_then(|name| language.0.programs.get(name));
-                let known = first
-                    .and_then(|program| versions.of_program(&program.real))
-                    .unwrap_or_default();
-                if let Some(least) = way
-                    .min_version
-                    .as_deref()
-                    .filter(|least| !versions::is_at_least(known, least))
-                {
-                    problem.get_or_insert_with(|| format!("{} is older than {least}", way.programs.join(", ")));
+                let Some(known) = language.first().and_then(|program| versions.of_program(&program.real)) else {
+                    undecided.push(language);
                     continue;
-                }
-                if way
-                    .before_version
-                    .as_deref()
-                    .is_some_and(|bound| versions::is_at_least(known, bound))
-                {
+                };
+                if let Some(problem) = language.unfit(known) {
+                    problems.unfit.get_or_insert(problem);
                     continue;
                 }
             }
             language.set_version(version);
             return Ok(language);
         }
-        Err(Failure::new(
+        let failure = Failure::new(
             Code::LanguageUnavailable,
-            format!(
-                "{name} is not on this machine: {}",
-                problem.unwrap_or_else(|| "no way to run it".to_owned())
-            ),
+            format!("{name} is not on this machine: {}", problems.text()),
             format!("install it on the host ({}) and restart sandcell", entry.install),
-        ))
+        );
+        Err(Absent { failure, undecided })
+    }
+
+    /// The reason why a program of this version cannot run the language in this way.
+    pub(super) fn unfit(&self, version: &str) -> Option<String> {
+        let Inner { way, .. } = self.0.as_ref();
+        let names = || way.programs.join(", ");
+        let old = way
+            .min_version
+            .as_deref()
+            .filter(|least| !versions::is_at_least(version, least));
+        let new = way
+            .before_version
+            .as_deref()
+            .filter(|bound| versions::is_at_least(version, bound));
+        match (old, new) {
+            (Some(least), _) => Some(format!("{} {version} is older than {least}", names())),
+            (None, Some(bound)) => Some(format!("{} {version} is not older than {bound}", names())),
+            (None, None) => None,
+        }
     }
 
     fn new(name: &str, entry: &Entry, way: &Way, programs: BTreeMap<String, Found>) -> Self {
@@ -156,7 +203,7 @@ impl TableLanguage {
 
     /// The program that its code is run with, or compiled by.
     pub(super) fn choice(&self) -> Option<crate::Choice> {
-        let first = self.0.way.programs.first().and_then(|name| self.0.programs.get(name))?;
+        let first = self.first()?;
         Some(crate::Choice {
             language: self.0.info.name.clone(),
             program: first.path.clone(),
@@ -166,10 +213,19 @@ impl TableLanguage {
 
     /// The path of the interpreter that a driver runs in.
     fn first_program(&self) -> String {
-        let first = self.0.way.programs.first().and_then(|name| self.0.programs.get(name));
-        first
+        self.first()
             .map(|found| found.path.to_string_lossy().into_owned())
             .unwrap_or_default()
+    }
+
+    fn first(&self) -> Option<&Found> {
+        let name = self.0.way.programs.first()?;
+        self.0.programs.get(name)
+    }
+
+    /// The file that this program is in the end.
+    pub(super) fn first_real(&self) -> Option<PathBuf> {
+        self.first().map(|program| program.real.clone())
     }
 
     pub(super) fn set_version(&mut self, version: String) {
@@ -229,7 +285,13 @@ impl TableLanguage {
                 timeout: way.compile_timeout(),
             }),
             run,
-            pictures: None,
+            pictures: match self.pictures() {
+                Some(prefix) => Some(Pictures {
+                    folder: own_path(HOME)?,
+                    prefix: prefix.to_owned(),
+                }),
+                None => None,
+            },
         })
     }
 
@@ -250,6 +312,7 @@ impl TableLanguage {
                 class = names.class;
                 format!("{}.{plain}", names.file)
             }
+            Naming::Node if plain != "js" && naming::assigns_modules(code) => format!("{stem}.c{plain}"),
             Naming::Node if naming::is_module(code) => format!("{stem}.m{plain}"),
             Naming::Node if plain != "js" && naming::requires(code) => format!("{stem}.c{plain}"),
             Naming::Node => format!("{stem}.{plain}"),

@@ -20,8 +20,9 @@ use serde::Deserialize;
 
 pub use find::{Finder, covered_folder};
 pub(crate) use find::{config, reason};
+use language::Absent;
 pub use language::TableLanguage;
-pub use versions::ask_versions;
+pub use versions::{ask_versions, decide};
 
 use crate::{Detected, Missing};
 
@@ -266,13 +267,18 @@ impl Table {
                     into.choices.extend(language.choice());
                     into.table.push(language);
                 }
-                Err(failure) => into.missing.push(Missing {
-                    name,
-                    aliases: entry.aliases,
-                    extensions: entry.extensions,
-                    hashbangs: entry.hashbang,
-                    failure,
-                }),
+                Err(Absent { failure, undecided }) => {
+                    into.trees
+                        .extend(undecided.iter().flat_map(|way| way.trees().iter().cloned()));
+                    into.undecided.extend(undecided);
+                    into.missing.push(Missing {
+                        name,
+                        aliases: entry.aliases,
+                        extensions: entry.extensions,
+                        hashbangs: entry.hashbang,
+                        failure,
+                    });
+                }
             }
         }
     }

@@ -169,9 +169,35 @@ pub(super) fn requires(source: &str) -> bool {
     source.contains("require(") || source.contains("module.exports")
 }
 
+/// Whether a TypeScript source has `import x = require(…)` or `export = x`, which only modules of the older kind may have.
+pub(super) fn assigns_modules(source: &str) -> bool {
+    source.lines().any(|line| {
+        let imported = line.strip_prefix("import ").and_then(|rest| rest.split_once('='));
+        let exported = line.strip_prefix("export ").map(str::trim_start);
+        imported.is_some_and(|(name, from)| is_name(name.trim()) && from.trim_start().starts_with("require("))
+            || exported.is_some_and(|rest| rest.starts_with("= ") || rest.starts_with("={"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_typescript_source_of_the_older_kind_is_told_by_its_assignments() {
+        for (source, older) in [
+            ("import fs = require(\"node:fs\");", true),
+            ("const a = 1;\nexport = a;", true),
+            ("export = { a: 1 };", true),
+            ("import fs from 'fs'", false),
+            ("import { a as b } from 'x'", false),
+            ("export const a = 1", false),
+            ("import N = Some.Space;", false),
+            ("// import fs = require('fs')", false),
+        ] {
+            assert_eq!(assigns_modules(source), older, "{source}");
+        }
+    }
 
     fn names(source: &str) -> (String, String) {
         let found = java(source);

@@ -4,13 +4,14 @@
 //! answers stay in one file of the data folder, each for exactly the program that gave it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sandcell_sandbox::{Channel, Language, Sandbox, StdinMode, gather};
 use tokio::time::timeout;
 
 use super::TableLanguage;
+use crate::Detected;
 use crate::memory::{read_own, state, write_own};
 
 /// The file's name in the data folder.
@@ -77,21 +78,62 @@ fn key(language: &TableLanguage) -> Option<String> {
 
 /// Asks those whose version is not known, inside this sandbox, and remembers the answers.
 pub async fn ask_versions(languages: &mut [TableLanguage], sandbox: &dyn Sandbox, memory: Option<&Path>) {
-    let mut known = Remembered::default();
     let mut asked = false;
-    for language in languages {
-        if language.info().version.is_empty() {
-            asked = true;
-            if let Some(version) = ask(language, sandbox).await {
-                language.set_version(version);
-            }
-        }
-        if let (Some(key), false) = (key(language), language.info().version.is_empty()) {
-            known.0.insert(key, language.info().version.clone());
+    for language in languages.iter_mut().filter(|one| one.info().version.is_empty()) {
+        asked = true;
+        if let Some(version) = ask(language, sandbox).await {
+            language.set_version(version);
         }
     }
-    if let (true, Some(memory)) = (asked, memory) {
-        known.keep(memory);
+    if asked {
+        remember(languages, memory);
+    }
+}
+
+/// Asks for the versions that decide whether a language can run, inside this sandbox, and remembers the answers.
+pub async fn decide(detected: &mut Detected, sandbox: &dyn Sandbox, memory: Option<&Path>) {
+    let mut answers: BTreeMap<PathBuf, Option<String>> = BTreeMap::new();
+    for mut way in std::mem::take(&mut detected.undecided) {
+        let Some(program) = way.first_real() else { continue };
+        let answer = match answers.get(&program) {
+            Some(answer) => answer.clone(),
+            None => ask(&way, sandbox).await,
+        };
+        answers.insert(program.clone(), answer.clone());
+        let name = way.info().name.clone();
+        let (Some(version), Some(at)) = (answer, detected.missing.iter().position(|one| one.name == name)) else {
+            continue;
+        };
+        // Other languages of the same program: their version is what is remembered if this one cannot run.
+        let same = |one: &&mut TableLanguage| one.first_real().as_ref() == Some(&program);
+        for language in detected.table.iter_mut().filter(same) {
+            if language.info().version.is_empty() {
+                language.set_version(version.clone());
+            }
+        }
+        if let Some(problem) = way.unfit(&version) {
+            if let Some(missing) = detected
+                .missing
+                .get_mut(at)
+                .filter(|one| !one.failure.message.contains(&version))
+            {
+                missing.failure.message.push_str(&format!("; {problem}"));
+            }
+            continue;
+        }
+        detected.missing.remove(at);
+        way.set_version(version);
+        detected.choices.extend(way.choice());
+        detected.table.push(way);
+    }
+    remember(&detected.table, memory);
+}
+
+fn remember(languages: &[TableLanguage], memory: Option<&Path>) {
+    let known = languages.iter().filter(|one| !one.info().version.is_empty());
+    let known = known.filter_map(|one| Some((key(one)?, one.info().version.clone())));
+    if let Some(memory) = memory {
+        Remembered(known.collect()).keep(memory);
     }
 }
 

@@ -97,3 +97,33 @@ fn a_virtual_environment_below_the_hosts_home_user_works_whole() {
     };
     works_whole(&environment.0);
 }
+
+#[test]
+fn typescript_runs_whole_at_the_first_start_on_a_node_that_nobody_has_asked_for_its_version() {
+    let _turn = begin!();
+    let Some(node) = std::env::var_os("SANDCELL_TEST_NODE").map(PathBuf::from) else {
+        fn here() {}
+        return skip(
+            &crate::support::name_of(here),
+            "no Node 22 (see CONTRIBUTING.md; SANDCELL_TEST_NODE)",
+        );
+    };
+    for (code, expected) in [
+        (
+            "enum Color { Red, Green = 5 }\nclass P { constructor(public a: number) {} }\n\
+             console.log(Color[5], new P(3).a, await Promise.resolve(4))\n",
+            "Green 3 4",
+        ),
+        (
+            "import path = require('node:path')\nnamespace N { export const x = 1 }\nconsole.log(path.basename('/a/b'), N.x)\n",
+            "b 1",
+        ),
+    ] {
+        let place = Place::new();
+        let file = place.write("main.ts", code);
+        let mut run = place.command(&["run", file.to_str().unwrap()]);
+        run.env("PATH", format!("{}:/usr/bin:/bin", node.parent().unwrap().display()));
+        let run = run.output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&run.stdout).trim(), expected, "{run:?}");
+    }
+}

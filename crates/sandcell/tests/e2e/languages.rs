@@ -635,4 +635,15 @@ fn plots_of_r_come_back_as_pictures_and_stay_in_the_home_folder() {
     let kept = r("cat(file.exists('Rplot001.png'), file.exists('Rplots.pdf'))");
     assert_eq!((kept.output().trim(), pictures(&kept)), ("TRUE FALSE", 0));
     assert_eq!(pictures(&r("barplot(1:2)")), 1);
+    let file = place.write("plots.R", "plot(1:3); hist(c(1, 2, 2)); cat('done')");
+    let run = place
+        .command(&["run", file.to_str().unwrap()])
+        .current_dir(place.work())
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&run.stdout), "done", "{run:?}");
+    for number in [1, 2] {
+        let bytes = std::fs::read(place.work().join(format!("plot-{number}.png"))).unwrap();
+        assert!(bytes.starts_with(b"\x89PNG"), "{number}");
+    }
 }

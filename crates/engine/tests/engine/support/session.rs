@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sandcell_sandbox::{
     Cell, CellError, CellOutcome, CellStatus, Command, EndReason, Exit, Failure, Interrupter, Language, LanguageInfo,
-    MimeBundle, NotLoaded, OutputStream, Program, Sandbox, SandboxError, SandboxPath, Session, SessionError,
+    MimeBundle, NotLoaded, OutputStream, Pictures, Program, Sandbox, SandboxError, SandboxPath, Session, SessionError,
     SessionEvent, SessionFeatures, StdinMode,
 };
 use tokio::sync::{mpsc, watch};
@@ -57,7 +57,10 @@ impl Language for FakeLanguage {
                 stdin: StdinMode::Null,
                 control: false,
             },
-            pictures: SandboxPath::parse("shown").ok(),
+            pictures: Some(Pictures {
+                folder: SandboxPath::parse("shown").unwrap(),
+                prefix: String::new(),
+            }),
         })
     }
 

@@ -33,8 +33,8 @@ use streams::{Collected, Sink};
 ///
 /// The program's output is streamed as it comes, and its stdin is the command's. The exit status is the program's;
 /// 128 and the number of the signal that ended it; 124 when its time was over; 137 when it was killed for memory;
-/// 125 when sandcell itself could not run it. Pictures that a Python program shows (`plt.show()`) are saved as files
-/// and named on stderr; terminals that can draw them do.
+/// 125 when sandcell itself could not run it. Pictures that a Python or R program shows (`plt.show()`, `plot()`) are
+/// saved as files and named on stderr; terminals that can draw them do.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     /// The program's source; `-` or nothing: stdin holds it
