@@ -122,6 +122,8 @@ pub(crate) struct Record {
     waited: Option<Instant>,
     /// The processor time that the sandbox had used when there was little to be seen, in microseconds.
     calm: Option<u64>,
+    /// At how many looks in a row the kernel could take nothing back of what it holds for the sandbox.
+    stuck: u32,
     /// At how many looks in a row nothing had run.
     calm_looks: u32,
     /// The processor time that a sandbox with a control group had used at the last look, in microseconds.
@@ -209,7 +211,8 @@ impl Record {
                 self.end(pid);
             }
         }
-        self.calm = (used <= from && locks == 0 && pinned == 0 && !crowded).then_some(worked);
+        let little = used <= from && used + doubtful <= limit.max(from) && locks == 0 && pinned == 0;
+        self.calm = (little && !crowded).then_some(worked);
         let wait = self.pause_of_group(group, used + doubtful + pinned, worked, began.elapsed());
         self.due = Some(Instant::now() + wait.min(self.sockets.holds()));
     }

@@ -8,6 +8,8 @@ use crate::watch::small_file;
 
 /// The room that a lowered hard limit leaves, in bytes: what is charged changes while it is written.
 const ROOM: u64 = 1 << 20;
+/// How much the kernel is asked to take back at once, in bytes: it takes some 3 ms for this.
+const SQUEEZED: u64 = 1 << 20;
 
 /// The memory of a group by kind, in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -98,6 +100,27 @@ impl Group {
         let total = hard_limit(request);
         let before = self.narrowed.get().unwrap_or(total);
         self.set_hard_limit(lowered(request, told.files, before, self.charged()), total);
+    }
+
+    /// Lowers the hard limit below what is charged, if more is charged than memory and files may have, so that the kernel takes some of
+    /// it back. Returns false if there was nothing to take back. On version 2 the kernel would end programs for that, and tells what
+    /// it cannot take back in any case: nothing is done there.
+    pub(crate) fn squeeze(&self, told: &Told) -> bool {
+        let (Some(request), Groups::V1 { memory, .. }) = (&self.limited, &self.kind) else {
+            return true;
+        };
+        let wanted = lowered(request, told.files, 0, 0);
+        let charged = self.charged();
+        if charged <= wanted {
+            return true;
+        }
+        let limit = wanted.max(charged.saturating_sub(SQUEEZED));
+        let file = format!("{memory}/memory.limit_in_bytes");
+        let taken = write_once(&file, &limit.to_string());
+        if taken.is_ok() {
+            self.narrowed.set(Some(limit));
+        }
+        !matches!(taken, Err(error) if error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()))
     }
 
     /// Gives the disk its share back.

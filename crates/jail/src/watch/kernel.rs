@@ -5,7 +5,8 @@
 //! descriptors, mappings, and on version 2 all that the kernel cannot take back. The kernel does not say on version 1 which of
 //! its memory it could take back, such as names of files that were looked at, and trying is dear (half a second for 150 MiB
 //! was measured). So the watcher lowers the hard limit to what there is, and the sandbox's own programs make the kernel take
-//! back what it can, or are ended by it.
+//! back what it can, or are ended by it. While they sleep the watcher has the kernel take back a little at each look; where that
+//! fails, what the kernel holds counts as used.
 
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ use crate::cgroup::Group;
 /// What processes and the kernel may have when the next look comes, in hundredths of the limit. What grows on until then, and while
 /// the look takes its time, is to stay within a quarter above it.
 const REACH: u64 = 110;
+/// From so many looks on at which the kernel could take nothing back, it cannot.
+const STUCK: u32 = 3;
 /// A look may take this part of the time near the limit.
 const PART: u32 = 4;
 
@@ -40,12 +43,20 @@ impl Record {
         let doubtful = group.doubtful_kernel_memory_of(&told);
         if used + doubtful > limit {
             group.narrow(&told);
+            let slept = worked > 0 && self.worked == worked;
+            self.stuck = match slept && !group.squeeze(&told) {
+                true => self.stuck.saturating_add(1),
+                false => 0,
+            };
         } else {
             group.widen();
+            self.stuck = 0;
         }
         let kernel = group.kernel_memory_of(&told);
         let by_kernel = used <= limit && used + kernel > limit;
-        if by_kernel {
+        if by_kernel && self.stuck >= STUCK {
+            used += kernel;
+        } else if by_kernel {
             // What programs made the kernel hold, rather than what it would give back.
             let tables: u64 = pids.iter().map(|pid| tables_of(*pid)).sum();
             let open: u64 = pids.iter().map(|pid| descriptors(*pid)).sum::<u64>() * DESCRIPTOR;
