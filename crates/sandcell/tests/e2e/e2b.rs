@@ -220,7 +220,10 @@ fn packages_of_npm_are_installed_inside_under_the_operators_lists() {
     }
     let (place, fake, registry) = (Place::new(), Fake::start(), npm::stocked());
     let inside = |server: &Client, env: &[(&str, &str)]| {
-        let mut all = json!({"npm_config_registry": registry.url(), "PATH": npm::path(&place)});
+        // The service's sandboxes are folders, but their variables name the home folder of a real one.
+        let mut all = json!({
+            "npm_config_registry": registry.url(), "npm_config_cache": place.path("cache"), "PATH": npm::path(&place),
+        });
         for (name, value) in env {
             all[name] = json!(value);
         }
