@@ -105,6 +105,7 @@ fn command(argv: &[&str], env: &BTreeMap<String, String>) -> Command {
     }
 }
 
+#[derive(Debug)]
 struct Seen {
     stdout: String,
     stderr: String,
@@ -242,14 +243,18 @@ async fn signals_end_a_program_and_all_it_started(backend: Arc<dyn Backend>) {
         .spawn(command(&["sh", "-c", script], sandbox.base_env()))
         .await
         .unwrap();
-    assert!(matches!(process.events.recv().await, Some(ProcessEvent::Output { .. })));
+    match process.events.recv().await {
+        Some(ProcessEvent::Output { bytes, .. }) => assert_eq!(bytes, "ready\n"),
+        other => panic!("{other:?}"),
+    }
     process
         .handle
         .signal(Signal::Interrupt, SignalScope::Group)
         .await
         .unwrap();
     process.handle.signal(Signal::Kill, SignalScope::Tree).await.unwrap();
-    assert_eq!(collect(process).await.exit, Exit::Signal(9));
+    let ended = collect(process).await;
+    assert_eq!(ended.exit, Exit::Signal(9), "{ended:?}");
     // Only the agent and the program that looks are left.
     let seen = python(
         &*sandbox,
