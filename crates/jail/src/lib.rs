@@ -58,3 +58,5 @@ pub use own_limits::withstand_limits;
 pub use sys::fd::adopt;
 #[cfg(target_os = "linux")]
 pub use sys::heap::{give_back, give_back_early};
+#[cfg(target_os = "linux")]
+pub use watch::{OwnSockets, holds_sockets};

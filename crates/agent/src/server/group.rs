@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use sandcell_jail::{OwnSockets, holds_sockets};
 
 use super::locks::Locks;
 use super::usage::files;
@@ -38,6 +39,7 @@ pub(super) struct Group {
     peak: u64,
     ended: u64,
     locks: Locks,
+    sockets: Option<OwnSockets>,
     next: Instant,
 }
 
@@ -112,7 +114,7 @@ impl Files {
 
 impl Group {
     /// The one of this container, if it can be read.
-    pub(super) fn find(held: Held, private: &[PathBuf]) -> Option<Self> {
+    pub(super) fn find(held: Held, private: &[PathBuf], sockets: Option<OwnSockets>) -> Option<Self> {
         Some(Self {
             files: Files::find(Path::new(ROOT))?,
             held,
@@ -120,6 +122,7 @@ impl Group {
             peak: 0,
             ended: 0,
             locks: Locks::default(),
+            sockets,
             next: Instant::now(),
         })
     }
@@ -127,6 +130,7 @@ impl Group {
     /// What it says now.
     pub(super) fn usage(&mut self) -> GroupUsage {
         let memory = self.files.memory(files(&self.private).disk);
+        let memory = memory.saturating_add(self.in_sockets(memory));
         self.peak = self.peak.max(memory);
         GroupUsage {
             memory,
@@ -135,6 +139,11 @@ impl Group {
             memory_events: self.files.memory_events().saturating_add(self.ended),
             process_events: self.files.process_events(),
         }
+    }
+
+    /// What sockets hold beside so much memory, uncharged.
+    fn in_sockets(&mut self, memory: u64) -> u64 {
+        self.sockets.as_mut().map_or(0, |sockets| sockets.bytes(memory))
     }
 
     /// How long until the next look.
@@ -150,11 +159,17 @@ impl Group {
         }
         let disk = files(&self.private).disk;
         let memory = self.files.memory(disk);
-        self.peak = self.peak.max(memory);
+        let pinned = self.in_sockets(memory);
+        self.peak = self.peak.max(memory.saturating_add(pinned));
         let (locks, holder) = self.locks.count(|| self.files.cpu_us());
         if memory > self.held.memory {
             if end_largest() {
                 self.ended = self.ended.saturating_add(1);
+            }
+        } else if memory.saturating_add(pinned) > self.held.memory {
+            self.ended = self.ended.saturating_add(end_holders_of_sockets());
+            if let Some(sockets) = &mut self.sockets {
+                sockets.forget();
             }
         } else if locks > self.held.memory / LOCKS_PART && locks.saturating_add(memory) > self.held.memory {
             self.locks.forget();
@@ -163,8 +178,10 @@ impl Group {
             }
         }
         let most = most_files(self.held.disk);
-        let room = self.held.memory.saturating_sub(memory).min(most.saturating_sub(disk));
-        self.next = now + interval(room);
+        let used = memory.saturating_add(pinned);
+        let room = self.held.memory.saturating_sub(used).min(most.saturating_sub(disk));
+        let holds = self.sockets.as_ref().map_or(LONGEST, OwnSockets::holds);
+        self.next = now + interval(room).min(holds);
         if disk > most { Look::DiskFull } else { Look::Fine }
     }
 }
@@ -215,6 +232,16 @@ fn end_largest() -> bool {
         })
         .max_by_key(|(copy, pages, _)| (*copy, *pages));
     largest.is_some_and(|(copy, _, pid)| kill_process(pid, Signal::KILL).is_ok() && !copy)
+}
+
+/// Kills everybody who has a socket open: who filled them is not known. Returns how many that were.
+fn end_holders_of_sockets() -> u64 {
+    let Ok(table) = process_table::read() else { return 0 };
+    let own = rustix::process::getpid();
+    let living = table.entries.iter().filter(|entry| !entry.is_dead());
+    let others = living.filter_map(|entry| entry.id().filter(|pid| *pid != own));
+    let ended = others.filter(|pid| holds_sockets(*pid) && kill_process(*pid, Signal::KILL).is_ok());
+    u64::try_from(ended.count()).unwrap_or(u64::MAX)
 }
 
 fn is_copy(pid: Pid) -> bool {

@@ -28,6 +28,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
+use sandcell_jail::OwnSockets;
 use sandcell_jail::lane::Lane;
 
 use crate::protocol::{ADOPT, Breach, Decoder, Goodbye, Hello, Kind, LANE, OutBuffer};
@@ -46,7 +47,7 @@ const FULL: usize = 4 << 20;
 const INPUT_BATCH: usize = 256 << 10;
 
 /// What the agent has to know about its sandbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct ServerConfig {
     /// Below this folder files are opened; `/` in a sandbox.
     pub root: PathBuf,
@@ -56,6 +57,8 @@ pub struct ServerConfig {
     pub private: Vec<PathBuf>,
     /// What the sandbox is held to by the agent itself, where it stands in the control group of a container.
     pub held: Option<Held>,
+    /// The account of the container's sockets.
+    pub sockets: Option<OwnSockets>,
     /// Whether nobody else counts the sandbox's processes. Reading all of /proc takes longer than the rest of an answer.
     pub counts_processes: bool,
     /// Folders that lie elsewhere than the host thinks, where the sandbox has no root of its own: (as the host calls it,
@@ -90,6 +93,7 @@ impl Default for ServerConfig {
             home: sandcell_sandbox::HOME.to_owned(),
             private: [sandcell_sandbox::HOME, "/tmp", "/dev/shm"].map(PathBuf::from).to_vec(),
             held: None,
+            sockets: None,
             counts_processes: true,
             elsewhere: Vec::new(),
         }

@@ -60,7 +60,7 @@ pub(super) struct Streams {
 
 impl Streams {
     pub(super) fn new(
-        config: ServerConfig,
+        mut config: ServerConfig,
         lane: Option<Lane>,
         children: &Children,
         door: Option<Door>,
@@ -69,7 +69,7 @@ impl Streams {
         let own_score = own_score.and_then(|text| text.trim().parse::<i32>().ok());
         Ok(Self {
             root: Root::open(&config.root)?,
-            group: config.held.and_then(|held| Group::find(held, &config.private)),
+            group: (config.held).and_then(|held| Group::find(held, &config.private, config.sockets.take())),
             null: rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?,
             config,
             lane,

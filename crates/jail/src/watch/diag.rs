@@ -80,6 +80,14 @@ fn namespace(process: impl std::fmt::Display, name: &str) -> io::Result<OwnedFd>
 fn enter(user: &OwnedFd, net: &OwnedFd) -> io::Result<OwnedFd> {
     move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
     move_into_link_name_space(net.as_fd(), Some(LinkNameSpaceType::Network))?;
+    here()
+}
+
+/// A socket that asks about the network namespace of the calling process.
+///
+/// # Errors
+/// This kernel has no such sockets, or they are forbidden.
+pub(super) fn here() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(
         AddressFamily::NETLINK,
         SocketType::DGRAM,
