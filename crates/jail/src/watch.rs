@@ -187,6 +187,12 @@ impl OwnSockets {
         pinned
     }
 
+    /// Returns the most that the buffers of all sockets hold by the kernel's own count, in bytes, beyond what every sandbox may have.
+    #[must_use]
+    pub fn buffers(&self) -> u64 {
+        Scope::of(rustix::process::getpid(), self.limit).counts.buffers()
+    }
+
     /// Returns how long the answer holds.
     #[must_use]
     pub fn holds(&self) -> Duration {

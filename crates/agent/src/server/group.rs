@@ -69,15 +69,20 @@ impl Files {
     /// memory that is shared without a file. What the kernel keeps to find files again is left out: it gives that back.
     fn memory(self, private: u64) -> u64 {
         let (stat, own, shared): (_, &[&str], _) = match self {
-            Self::Unified => (
-                text("memory.stat"),
-                &["anon", "sock", "kernel_stack", "pagetables", "slab_unreclaimable"],
-                "shmem",
-            ),
+            Self::Unified => (text("memory.stat"), &["anon", "sock"], "shmem"),
             Self::Split => (text("memory/memory.stat"), &["total_rss"], "total_shmem"),
         };
         let stat = stat.unwrap_or_default();
-        let own = own.iter().map(|name| number(&stat, name)).fold(0, u64::saturating_add);
+        let sum = |names: &[&str]| {
+            names
+                .iter()
+                .map(|name| number(&stat, name))
+                .fold(0, u64::saturating_add)
+        };
+        // Kernels before 5.18 have no sum of what the kernel holds; messages in Unix sockets are in no part of it.
+        let parts = sum(&["kernel_stack", "pagetables", "slab_unreclaimable"]);
+        let kernel = number(&stat, "kernel").saturating_sub(number(&stat, "slab_reclaimable"));
+        let own = sum(own).saturating_add(parts.max(kernel));
         let shared = number(&stat, shared).saturating_sub(private);
         let sockets = match self {
             Self::Unified => 0,
@@ -85,6 +90,16 @@ impl Files {
             Self::Split => sockets(&std::fs::read_to_string("/proc/net/sockstat").unwrap_or_default()),
         };
         own.saturating_add(shared).saturating_add(sockets)
+    }
+
+    /// What the kernel holds for programs on version 1, where it does not tell what of that it could give back.
+    fn doubtful(self) -> u64 {
+        match self {
+            Self::Unified => 0,
+            Self::Split => text("memory/memory.kmem.usage_in_bytes")
+                .and_then(|text| text.trim().parse().ok())
+                .unwrap_or(0),
+        }
     }
 
     fn cpu_us(self) -> u64 {
@@ -141,9 +156,17 @@ impl Group {
         }
     }
 
-    /// What sockets hold beside so much memory, uncharged.
+    /// What sockets hold beside so much memory: uncharged, and of the kernel's memory that is not counted as anybody's.
     fn in_sockets(&mut self, memory: u64) -> u64 {
-        self.sockets.as_mut().map_or(0, |sockets| sockets.bytes(memory))
+        let Some(sockets) = &mut self.sockets else { return 0 };
+        let kernel = self.files.doubtful();
+        // Few sockets hold little of it; the rest are names of files and the like, which the kernel gives back.
+        let buffers = if kernel > self.held.memory / 2 {
+            kernel.min(sockets.buffers())
+        } else {
+            0
+        };
+        buffers.saturating_add(sockets.bytes(memory.saturating_add(buffers)))
     }
 
     /// How long until the next look.
