@@ -187,10 +187,16 @@ impl OwnSockets {
         pinned
     }
 
-    /// Returns the most that the buffers of all sockets hold by the kernel's own count, in bytes, beyond what every sandbox may have.
+    /// Returns what the queues of connections and datagrams hold by the kernel's own count, in bytes; none if the kernel does not
+    /// tell. `/proc/net/sockstat` tells of all the machine's.
+    pub fn queued(&mut self) -> Option<u64> {
+        self.sockets.queued(Scope::of(rustix::process::getpid(), self.limit))
+    }
+
+    /// Returns the most that messages in Unix sockets hold, in bytes; few such sockets count for nothing.
     #[must_use]
-    pub fn buffers(&self) -> u64 {
-        Scope::of(rustix::process::getpid(), self.limit).counts.buffers()
+    pub fn messages(&self) -> u64 {
+        Scope::of(rustix::process::getpid(), self.limit).counts.in_messages()
     }
 
     /// Returns how long the answer holds.

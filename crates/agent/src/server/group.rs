@@ -84,12 +84,7 @@ impl Files {
         let kernel = number(&stat, "kernel").saturating_sub(number(&stat, "slab_reclaimable"));
         let own = sum(own).saturating_add(parts.max(kernel));
         let shared = number(&stat, shared).saturating_sub(private);
-        let sockets = match self {
-            Self::Unified => 0,
-            // Not counted by such a group; these are the sockets of the container's own network namespace.
-            Self::Split => sockets(&std::fs::read_to_string("/proc/net/sockstat").unwrap_or_default()),
-        };
-        own.saturating_add(shared).saturating_add(sockets)
+        own.saturating_add(shared)
     }
 
     /// What the kernel holds for programs on version 1, where it does not tell what of that it could give back.
@@ -160,13 +155,19 @@ impl Group {
     fn in_sockets(&mut self, memory: u64) -> u64 {
         let Some(sockets) = &mut self.sockets else { return 0 };
         let kernel = self.files.doubtful();
-        // Few sockets hold little of it; the rest are names of files and the like, which the kernel gives back.
-        let buffers = if kernel > self.held.memory / 2 {
-            kernel.min(sockets.buffers())
-        } else {
-            0
+        // The rest are names of files and the like, which the kernel gives back.
+        let messages = match kernel > self.held.memory / 2 {
+            true => kernel.min(sockets.messages()),
+            false => 0,
         };
-        buffers.saturating_add(sockets.bytes(memory.saturating_add(buffers)))
+        // Version 1 does not charge a group for what its queues hold.
+        let queued = match self.files {
+            Files::Unified => 0,
+            // What cannot be told is among the uncharged.
+            Files::Split => sockets.queued().unwrap_or(0),
+        };
+        let uncharged = sockets.bytes(memory.saturating_add(messages));
+        messages.saturating_add(queued.max(uncharged))
     }
 
     /// How long until the next look.
@@ -220,18 +221,6 @@ pub(super) enum Look {
 /// One place alone may be full to the last byte while others hold a little.
 const fn most_files(disk: u64) -> u64 {
     disk.saturating_add(disk / 8).saturating_add(1 << 20)
-}
-
-/// What lies in sockets, from `/proc/net/sockstat`, where it stands in pages.
-fn sockets(text: &str) -> u64 {
-    let pages = |line: &str| {
-        let mut words = line.split_ascii_whitespace().skip_while(|word| *word != "mem").skip(1);
-        words.next().and_then(|word| word.parse::<u64>().ok())
-    };
-    text.lines()
-        .filter_map(pages)
-        .fold(0, u64::saturating_add)
-        .saturating_mul(4096)
 }
 
 /// How long processes need at least to take so much.
@@ -305,12 +294,6 @@ mod tests {
         let text = "rss 1\ntotal_rss_huge 2\ntotal_rss 3\n";
         assert_eq!((number(text, "total_rss"), number(text, "total")), (3, 0));
         assert_eq!(number("", "anon"), 0);
-    }
-
-    #[test]
-    fn what_lies_in_sockets_is_read_in_pages() {
-        let text = "sockets: used 9\nTCP: inuse 0 orphan 0 tw 0 alloc 0 mem 2\nUDP: inuse 1 mem 3\nRAW: inuse 0\nFRAG: inuse 0 memory 7\n";
-        assert_eq!(sockets(text), 5 * 4096);
     }
 
     #[test]

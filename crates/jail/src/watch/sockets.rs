@@ -70,10 +70,14 @@ impl Counts {
 
     /// Returns the maximum of the buffers by the kernel's own count, in bytes.
     pub(super) fn buffers(self) -> u64 {
-        // One of TCP holds what it received as well as what it sends. One for messages takes another whole message while there is any
-        // room left.
+        // One of TCP holds what it received as well as what it sends.
+        (self.all.saturating_sub(FREE) + self.tcp.saturating_sub(FREE)) * SOCKET_BUFFER + self.in_messages() / 2
+    }
+
+    /// Returns the most that Unix sockets for messages hold: each takes another whole message while there is any room left.
+    pub(super) fn in_messages(self) -> u64 {
         let messages = if self.messages > FREE { self.messages } else { 0 };
-        (self.all.saturating_sub(FREE) + self.tcp.saturating_sub(FREE) + messages) * SOCKET_BUFFER
+        messages * 2 * SOCKET_BUFFER
     }
 }
 
@@ -178,6 +182,22 @@ impl Sockets {
             return lost.min(seen.bound + lost.saturating_sub(seen.lost));
         }
         self.bytes_now(scope, processes)
+    }
+
+    /// Returns what the queues hold by the kernel's own count, in bytes.
+    pub(super) fn queued(&mut self, scope: Scope) -> Option<u64> {
+        if scope.counts.tcp + scope.counts.udp == 0 {
+            return Some(0);
+        }
+        let connections = self.connections(scope, Vec::new)?;
+        let datagrams = net(scope.first, "udp") + &net(scope.first, "udp6");
+        let datagrams: u64 = sizes_of_datagrams(&datagrams)
+            .map(|(send, receive)| send + receive)
+            .sum();
+        let connections = connections
+            .iter()
+            .map(|connection| connection.receive + connection.send);
+        Some(connections.sum::<u64>() + datagrams)
     }
 
     /// Returns the same from fresh readings, for the decision to end processes.
