@@ -57,12 +57,16 @@ fn containers_hold_as_well() {
     }
 }
 
-/// The agent in the container counts these, as the watcher does outside of a native sandbox.
+/// The agent in the container sees to these, as the watcher does outside of a native sandbox.
 #[test]
-fn sockets_in_containers_hold_no_memory_beyond_the_limit() {
+fn sockets_and_huge_pages_in_containers_hold_no_memory_beyond_the_limit() {
     fn here() {}
     siege_with(&name_of(here), &["resources"], |attack| {
-        let names = ["resources/memory_in_sockets", "resources/memory_in_messages_of"];
+        let names = [
+            "resources/memory_in_sockets",
+            "resources/memory_in_messages_of",
+            "resources/memory_of_huge_pages",
+        ];
         names.iter().any(|name| attack.name.starts_with(name))
     });
 }
