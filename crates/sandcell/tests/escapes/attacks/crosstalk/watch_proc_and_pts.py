@@ -2,6 +2,7 @@
 # class: crosstalk
 # layer: private_proc
 # expect: held
+# containers: it sees that the agent of its own container reads /proc/meminfo
 
 # in: a
 fd = libc.inotify_init1(os.O_NONBLOCK)
