@@ -13,7 +13,15 @@ struct Flood<'a> {
     at_once: usize,
     code: &'static str,
     /// What a call that ended counts.
-    counts: u64,
+    counts: Counts,
+}
+
+/// What is shared.
+#[derive(Clone, Copy)]
+enum Counts {
+    Calls,
+    /// Milliseconds of processor time, as the result of each call has them.
+    ProcessorTime,
 }
 
 /// Ends the floods however the test ends: their threads are waited for.
@@ -40,14 +48,21 @@ fn shares(floods: [Flood<'_>; 2], enough_of_both: u64) -> [u64; 2] {
                     while !over.load(Ordering::Relaxed) {
                         let answer = flood.caller.call("execute_code", call.clone());
                         assert_eq!(answer.status(), "ok", "{}", answer.all());
-                        done.fetch_add(flood.counts, Ordering::Relaxed);
+                        let amount = match flood.counts {
+                            Counts::Calls => 1,
+                            Counts::ProcessorTime => answer.meta()["cpu_ms"].as_f64().unwrap() as u64,
+                        };
+                        done.fetch_add(amount, Ordering::Relaxed);
                     }
                 });
             }
         }
         let _ends = Over(&over);
         let now = || [0, 1].map(|n: usize| done[n].load(Ordering::Relaxed));
-        let begun: Vec<u64> = floods.iter().map(|flood| flood.counts * 4).collect();
+        let begun = floods.each_ref().map(|flood| match flood.counts {
+            Counts::Calls => 4,
+            Counts::ProcessorTime => 1000,
+        });
         until(PATIENCE, "both are under way", || {
             let now = now();
             (now[0] > begun[0] && now[1] > begun[1]).then_some(())
@@ -91,13 +106,13 @@ fn processor_time_is_shared_evenly_however_long_and_many_the_calls_are() {
             caller: &ann,
             at_once: 10,
             code: long,
-            counts: 300,
+            counts: Counts::ProcessorTime,
         },
         Flood {
             caller: &bob,
             at_once: 4,
             code: short,
-            counts: 100,
+            counts: Counts::ProcessorTime,
         },
     ];
     even("milliseconds of processor time", shares(floods, 5000));
@@ -113,7 +128,7 @@ fn a_flood_of_small_calls_does_not_crowd_out_fewer() {
         caller,
         at_once,
         code: small,
-        counts: 1,
+        counts: Counts::Calls,
     };
     even("calls", shares([flood(&ann, 14), flood(&bob, 4)], 150));
 }
@@ -136,7 +151,7 @@ fn who_keeps_more_sandboxes_busy_gets_no_more_of_the_processors() {
         caller,
         at_once,
         code,
-        counts: 100,
+        counts: Counts::ProcessorTime,
     };
     let [anns, bobs] = shares([flood(&ann, 12), flood(&bob, 3)], 6000);
     println!("milliseconds of processor time: {anns} with twelve sandboxes and {bobs} with three");
