@@ -23,7 +23,7 @@ use crate::{EngineConfig, FileAnswer, Principal};
 pub(crate) const FILES: Duration = Duration::from_secs(30);
 /// The most pictures that are taken from one program.
 const PICTURES: usize = 16;
-/// The most entries of the folder in which pictures are looked for.
+/// The maximum number of folder entries that are searched for pictures.
 const PICTURE_FOLDER: usize = 5000;
 /// The most entries that one listing has.
 const MOST_ENTRIES: usize = 10_000;
@@ -162,8 +162,8 @@ pub(crate) async fn read_wanted(
     }
 }
 
-/// Takes the pictures that a program has left at this place, at most [`PICTURES`] of them. What is no picture is left
-/// out: the folder is the program's to write to.
+/// Adds the pictures that a program left at this place to its execution, at most [`PICTURES`] of them. Other files are skipped: the
+/// program can write anything to the folder.
 pub(crate) async fn read_pictures(
     config: &EngineConfig,
     record: &Record,

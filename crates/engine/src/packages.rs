@@ -339,7 +339,7 @@ async fn arrange(sandbox: &dyn Sandbox, argv: Vec<String>) -> Result<Option<Stri
     Ok(left_alone(&done.stdout))
 }
 
-/// Says which names were left alone, given their list.
+/// Returns a note that lists the skipped names, given one name a line.
 fn left_alone(printed: &[u8]) -> Option<String> {
     let names: Vec<String> = printed
         .split(|&byte| byte == b'\n')

@@ -13,8 +13,8 @@ use crate::wire::StepError;
 /// # Errors
 /// The first step that failed; what was done before it stays. The caller ends.
 pub fn lock(memory: u64, disk: u64) -> Result<(), StepError> {
-    // Of a huge page that is given back in part the machine keeps all, and counts what is left for the process. A kernel that knows no
-    // huge pages needs none of this.
+    // The kernel keeps a huge page whole after a program frees part of it, but counts only the rest. A kernel without huge pages refuses
+    // this call.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
     take(plan::contained(memory, disk))
 }

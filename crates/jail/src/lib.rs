@@ -59,4 +59,4 @@ pub use sys::fd::adopt;
 #[cfg(target_os = "linux")]
 pub use sys::heap::{give_back, give_back_early};
 #[cfg(target_os = "linux")]
-pub use watch::{OwnSockets, holds_sockets};
+pub use watch::{Charged, OwnSockets, holds_sockets};

@@ -28,7 +28,7 @@ mod own_sockets;
 mod sockets;
 
 pub(crate) use lost::{ALARM_INTERVAL, Alarm};
-pub use own_sockets::OwnSockets;
+pub use own_sockets::{Charged, OwnSockets};
 pub use sockets::holds_sockets;
 use sockets::{Scope, in_open_sockets, in_unaccepted, net};
 
@@ -125,8 +125,7 @@ pub(crate) struct Record {
     waited: Option<Instant>,
     /// The processor time that the sandbox had used when there was little to be seen, in microseconds.
     calm: Option<u64>,
-    /// At how many looks in a row the kernel could take nothing back of what it holds for the sandbox.
-    stuck: u32,
+    reclaim: kernel::Reclaim,
     /// At how many looks in a row nothing had run.
     calm_looks: u32,
     /// The processor time that a sandbox with a control group had used at the last look, in microseconds.
@@ -214,7 +213,7 @@ impl Record {
                 self.end(pid);
             }
         }
-        let little = used <= from && used + doubtful <= limit.max(from) && locks == 0 && pinned == 0;
+        let little = used <= from && used + doubtful <= limit && locks == 0 && pinned == 0;
         self.calm = (little && !crowded).then_some(worked);
         let wait = self.pause_of_group(group, used + doubtful + pinned, worked, began.elapsed());
         self.due = Some(Instant::now() + wait.min(self.sockets.holds()));
@@ -227,17 +226,15 @@ impl Record {
         scope: Scope,
         programs: impl Fn() -> T,
     ) -> u64 {
-        let datagrams = sockets::in_many_datagrams(scope);
-        let mut pinned = self.sockets.bytes(scope, || group.pids()).max(datagrams);
+        let pinned = self
+            .sockets
+            .uncharged(scope, || group.process_memory(), || group.pids());
         if pinned == 0 {
             return 0;
         }
         let used = group.process_memory();
-        if used + pinned > scope.limit {
-            pinned = self.sockets.bytes_now(scope, || group.pids()).max(datagrams);
-        }
         self.peak = self.peak.max(used + pinned);
-        if used + pinned > scope.limit && pinned > 0 {
+        if used + pinned > scope.limit {
             let _ended = self.end_holders(programs());
         }
         pinned

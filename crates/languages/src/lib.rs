@@ -76,7 +76,7 @@ pub struct Detected {
     pub table: Vec<TableLanguage>,
     /// Those that cannot, with the reason and its remedy.
     pub missing: Vec<Missing>,
-    /// Ways to run some of the missing ones that depend on a version that nobody has asked for yet.
+    /// Candidates for missing languages. Each depends on the version of a program, which is unknown until the program is asked.
     pub undecided: Vec<TableLanguage>,
     /// Tables of the operator's that cannot be used.
     pub problems: Vec<Failure>,

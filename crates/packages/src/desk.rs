@@ -142,7 +142,7 @@ pub(crate) fn handed_over(got: Got, wanted: &Wanted, asked: &[&str], loaded: &st
     installed
 }
 
-/// Tells new packages from those that a sandbox has, and names those whose version changes.
+/// Splits packages into new ones and those that the sandbox has. A note names each package whose version changes.
 pub(crate) fn compare(locked: Vec<Held>, held: &[Held], asked: &[&str], loaded: &str) -> Installed {
     let (there, added): (Vec<Held>, Vec<Held>) = locked.into_iter().partition(|one| held.contains(one));
     let changed = |one: &Held| {

@@ -122,9 +122,9 @@ pub trait Packages: Send + Sync + std::fmt::Debug {
     /// A refused package.
     fn resolve_inside(&self, packages: &[String], consent: &Consent) -> Result<Vec<String>, Failure>;
 
-    /// Reads the output of that program. Returns the program that installs it, if anything is new, and the packages. The second
-    /// program prints names that it left alone, a line each. The code there can forge both outputs; it could also install
-    /// without asking.
+    /// Reads the output of that program. Returns the packages, and the program that installs them if any is new. The second program
+    /// prints the names that it skipped, one a line. Code in the sandbox can forge both outputs; it can also install packages
+    /// without this method.
     ///
     /// # Errors
     /// Something in it is not allowed, or cannot be read.

@@ -46,16 +46,16 @@ pub struct Program {
     pub compile: Option<Compile>,
     /// What runs.
     pub run: Command,
-    /// The place where the program leaves the pictures that it shows; none where it shows none.
+    /// The place of the pictures that the program shows, or none if the language has no pictures.
     pub pictures: Option<Pictures>,
 }
 
-/// A place for pictures, one file each.
+/// A place for picture files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pictures {
     /// The folder.
     pub folder: SandboxPath,
-    /// The beginning of their names.
+    /// The prefix of the file names.
     pub prefix: String,
 }
 

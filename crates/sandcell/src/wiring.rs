@@ -485,8 +485,8 @@ fn all_languages(
     languages
 }
 
-/// Asks for versions that are not known: all, or those that decide whether a language can run. One that gives no answer stays
-/// without.
+/// Asks for unknown versions: those that decide whether a language can run, and with [`Ask::Unknown`] all others. A program that does
+/// not answer keeps an unknown version.
 async fn ask_versions(backend: &dyn Backend, settings: &Settings, found: &mut Detected, ask: Ask) {
     let spec = SandboxSpec {
         limits: Limits {

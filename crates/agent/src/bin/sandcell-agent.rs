@@ -41,7 +41,7 @@ mod inside {
                     memory: bytes(memory)?,
                     disk: bytes(disk)?,
                 };
-                // Once locked, it may open no such socket any more.
+                // The lock forbids the socket that this opens.
                 config.sockets = Some(sandcell_jail::OwnSockets::new(held.memory));
                 sandcell_jail::contained::lock(held.memory, held.disk).map_err(|error| error.to_string())?;
                 config.held = Some(held);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandcell_jail::{OwnSockets, holds_sockets};
+use sandcell_jail::{Charged, OwnSockets, holds_sockets};
 
 use super::locks::Locks;
 use super::usage::files;
@@ -79,7 +79,7 @@ impl Files {
                 .map(|name| number(&stat, name))
                 .fold(0, u64::saturating_add)
         };
-        // Kernels before 5.18 have no sum of what the kernel holds; messages in Unix sockets are in no part of it.
+        // The sum, since Linux 5.18, also has messages in Unix sockets, which none of the parts has.
         let parts = sum(&["kernel_stack", "pagetables", "slab_unreclaimable"]);
         let kernel = number(&stat, "kernel").saturating_sub(number(&stat, "slab_reclaimable"));
         let own = sum(own).saturating_add(parts.max(kernel));
@@ -87,13 +87,13 @@ impl Files {
         own.saturating_add(shared)
     }
 
-    /// What the kernel holds for programs on version 1, where it does not tell what of that it could give back.
-    fn doubtful(self) -> u64 {
+    /// All kernel memory of the group, in bytes, reclaimable or not. None on version 2, where `memory` has the unreclaimable part.
+    fn kernel(self) -> Option<u64> {
         match self {
-            Self::Unified => 0,
+            Self::Unified => None,
             Self::Split => text("memory/memory.kmem.usage_in_bytes")
                 .and_then(|text| text.trim().parse().ok())
-                .unwrap_or(0),
+                .or(Some(0)),
         }
     }
 
@@ -151,23 +151,11 @@ impl Group {
         }
     }
 
-    /// What sockets hold beside so much memory: uncharged, and of the kernel's memory that is not counted as anybody's.
-    fn in_sockets(&mut self, memory: u64) -> u64 {
-        let Some(sockets) = &mut self.sockets else { return 0 };
-        let kernel = self.files.doubtful();
-        // The rest are names of files and the like, which the kernel gives back.
-        let messages = match kernel > self.held.memory / 2 {
-            true => kernel.min(sockets.messages()),
-            false => 0,
-        };
-        // Version 1 does not charge a group for what its queues hold.
-        let queued = match self.files {
-            Files::Unified => 0,
-            // What cannot be told is among the uncharged.
-            Files::Split => sockets.queued().unwrap_or(0),
-        };
-        let uncharged = sockets.bytes(memory.saturating_add(messages));
-        messages.saturating_add(queued.max(uncharged))
+    /// Returns the memory behind sockets that is not part of `processes`, in bytes.
+    fn in_sockets(&mut self, processes: u64) -> u64 {
+        let kernel = self.files.kernel();
+        let charged = Charged { processes, kernel };
+        self.sockets.as_mut().map_or(0, |sockets| sockets.bytes(charged))
     }
 
     /// How long until the next look.
@@ -246,7 +234,7 @@ fn end_largest() -> bool {
     largest.is_some_and(|(copy, _, pid)| kill_process(pid, Signal::KILL).is_ok() && !copy)
 }
 
-/// Kills everybody who has a socket open: who filled them is not known. Returns how many that were.
+/// Kills every process with an open socket, since the one that filled them is unknown. Returns the number of killed processes.
 fn end_holders_of_sockets() -> u64 {
     let Ok(table) = process_table::read() else { return 0 };
     let own = rustix::process::getpid();

@@ -57,7 +57,7 @@ pub struct ServerConfig {
     pub private: Vec<PathBuf>,
     /// What the sandbox is held to by the agent itself, where it stands in the control group of a container.
     pub held: Option<Held>,
-    /// The account of the container's sockets.
+    /// Counts the memory behind the container's sockets. None outside containers.
     pub sockets: Option<OwnSockets>,
     /// Whether nobody else counts the sandbox's processes. Reading all of /proc takes longer than the rest of an answer.
     pub counts_processes: bool,

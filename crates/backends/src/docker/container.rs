@@ -196,7 +196,7 @@ fn host(limits: &Limits, image: &Image, common: &Common, user: u32) -> HostConfi
     }
 }
 
-/// What the agent reads to count the memory behind sockets; it has no other view of the machine than the programs have.
+/// A file of /proc that stays visible: the agent inside reads it to count the memory behind sockets.
 const READ_BY_AGENT: &str = "zoneinfo";
 
 /// What tells about the machine or about others, in addition to what a daemon hides by itself. Of /sys only the control

@@ -1,6 +1,8 @@
 //! Tells memory of processes and the kernel from memory of files, which are charged to a group in one number, and keeps the
 //! disk's share of the hard limit for files.
 
+use std::io;
+
 use super::{Group, Groups, INODE, OVERHEAD, PrivateFiles, USUAL_KERNEL, USUAL_PART, field_of, number};
 use crate::spec::Request;
 use crate::steps::write_once;
@@ -8,7 +10,7 @@ use crate::watch::small_file;
 
 /// The room that a lowered hard limit leaves, in bytes: what is charged changes while it is written.
 const ROOM: u64 = 1 << 20;
-/// How much the kernel is asked to take back at once, in bytes: it takes some 3 ms for this.
+/// The amount that the kernel reclaims at one request, in bytes. It takes about 3 ms.
 const SQUEEZED: u64 = 1 << 20;
 
 /// The memory of a group by kind, in bytes.
@@ -99,14 +101,14 @@ impl Group {
         };
         let total = hard_limit(request);
         let before = self.narrowed.get().unwrap_or(total);
-        self.set_hard_limit(lowered(request, told.files, before, self.charged()), total);
+        let _ = self.set_hard_limit(lowered(request, told.files, before, self.charged()), total);
     }
 
-    /// Lowers the hard limit below what is charged, if more is charged than memory and files may have, so that the kernel takes some of
-    /// it back. Returns false if there was nothing to take back. On version 2 the kernel would end programs for that, and tells what
-    /// it cannot take back in any case: nothing is done there.
+    /// Has the kernel reclaim some memory of a group that is charged more than its memory and files, by a hard limit below the
+    /// charge. Returns false if the kernel could reclaim nothing. Version 2 reports unreclaimable memory, and would end programs
+    /// for such a limit, so there the group stays as it is.
     pub(crate) fn squeeze(&self, told: &Told) -> bool {
-        let (Some(request), Groups::V1 { memory, .. }) = (&self.limited, &self.kind) else {
+        let (Some(request), Groups::V1 { .. }) = (&self.limited, &self.kind) else {
             return true;
         };
         let wanted = lowered(request, told.files, 0, 0);
@@ -115,12 +117,7 @@ impl Group {
             return true;
         }
         let limit = wanted.max(charged.saturating_sub(SQUEEZED));
-        let file = format!("{memory}/memory.limit_in_bytes");
-        let taken = write_once(&file, &limit.to_string());
-        if taken.is_ok() {
-            self.narrowed.set(Some(limit));
-        }
-        !matches!(taken, Err(error) if error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()))
+        self.set_hard_limit(limit, hard_limit(request)).is_ok()
     }
 
     /// Gives the disk its share back.
@@ -129,21 +126,21 @@ impl Group {
             && let Some(request) = &self.limited
         {
             let total = hard_limit(request);
-            self.set_hard_limit(total, total);
+            let _ = self.set_hard_limit(total, total);
         }
     }
 
-    fn set_hard_limit(&self, limit: u64, total: u64) {
+    fn set_hard_limit(&self, limit: u64, total: u64) -> io::Result<()> {
         if limit == self.narrowed.get().unwrap_or(total) {
-            return;
+            return Ok(());
         }
         let file = match &self.kind {
             Groups::V1 { memory, .. } => format!("{memory}/memory.limit_in_bytes"),
             Groups::V2 { folder } => format!("{folder}/memory.max"),
         };
-        if write_once(&file, &limit.to_string()).is_ok() {
-            self.narrowed.set((limit < total).then_some(limit));
-        }
+        write_once(&file, &limit.to_string())?;
+        self.narrowed.set((limit < total).then_some(limit));
+        Ok(())
     }
 
     /// The whole cores that it may use.

@@ -83,10 +83,10 @@ fn enter(user: &OwnedFd, net: &OwnedFd) -> io::Result<OwnedFd> {
     here()
 }
 
-/// A socket that asks about the network namespace of the calling process.
+/// Opens a diagnosis socket for the network namespace of the calling process.
 ///
 /// # Errors
-/// This kernel has no such sockets, or they are forbidden.
+/// The kernel has no socket diagnosis, or a filter forbids it.
 pub(super) fn here() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(
         AddressFamily::NETLINK,

@@ -5,10 +5,10 @@
 //! descriptors, mappings, and on version 2 all that the kernel cannot take back. The kernel does not say on version 1 which of
 //! its memory it could take back, such as names of files that were looked at, and trying is dear (half a second for 150 MiB
 //! was measured). So the watcher lowers the hard limit to what there is, and the sandbox's own programs make the kernel take
-//! back what it can, or are ended by it. While they sleep the watcher has the kernel take back a little at each look; where that
-//! fails, what the kernel holds counts as used.
+//! back what it can, or are ended by it. Programs that allocate nothing more do neither, so the watcher also has the kernel reclaim
+//! a little, twenty times a second. Where the kernel cannot, its memory counts as used.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
@@ -21,10 +21,30 @@ use crate::cgroup::Group;
 /// What processes and the kernel may have when the next look comes, in hundredths of the limit. What grows on until then, and while
 /// the look takes its time, is to stay within a quarter above it.
 const REACH: u64 = 110;
-/// From so many looks on at which the kernel could take nothing back, it cannot.
+/// The number of failed attempts to reclaim after which the kernel's memory counts as unreclaimable.
 const STUCK: u32 = 3;
 /// A look may take this part of the time near the limit.
 const PART: u32 = 4;
+
+/// Attempts to reclaim the kernel's memory of one sandbox.
+#[derive(Debug, Default)]
+pub(super) struct Reclaim {
+    /// The time of the last attempt.
+    at: Option<Instant>,
+    /// The number of failed attempts in a row.
+    failed: u32,
+}
+
+impl Reclaim {
+    /// Attempts it unless the last attempt was a moment ago.
+    fn attempt(&mut self, reclaim: impl FnOnce() -> bool) {
+        if self.at.is_some_and(|at| at.elapsed() < EVERY) {
+            return;
+        }
+        self.failed = if reclaim() { 0 } else { self.failed.saturating_add(1) };
+        self.at = Some(Instant::now());
+    }
+}
 
 impl Record {
     /// A sandbox with a control group that may use much: ends the largest program if it is too much. Returns how much it is, and
@@ -43,18 +63,14 @@ impl Record {
         let doubtful = group.doubtful_kernel_memory_of(&told);
         if used + doubtful > limit {
             group.narrow(&told);
-            let slept = worked > 0 && self.worked == worked;
-            self.stuck = match slept && !group.squeeze(&told) {
-                true => self.stuck.saturating_add(1),
-                false => 0,
-            };
+            self.reclaim.attempt(|| group.squeeze(&told));
         } else {
             group.widen();
-            self.stuck = 0;
+            self.reclaim = Reclaim::default();
         }
         let kernel = group.kernel_memory_of(&told);
         let by_kernel = used <= limit && used + kernel > limit;
-        if by_kernel && self.stuck >= STUCK {
+        if by_kernel && self.reclaim.failed >= STUCK {
             used += kernel;
         } else if by_kernel {
             // What programs made the kernel hold, rather than what it would give back.

@@ -1,21 +1,30 @@
-//! The account of a container's sockets, kept inside by its first process.
+//! The socket account of a container, kept by the container's first process.
 
 use std::time::Duration;
 
-use super::sockets::{Scope, Sockets, in_many_datagrams};
+use super::sockets::{Scope, Sockets};
 use crate::plan::place;
 
-/// Socket memory that no control group is charged for, as the first process of a container counts that of its own network
-/// namespace.
+/// Counts the memory behind the sockets of this process' network namespace that the container's control group does not count.
 #[derive(Debug)]
 pub struct OwnSockets {
     sockets: Sockets,
     limit: u64,
 }
 
+/// The memory that the container's control group counts, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Charged {
+    /// Memory of processes.
+    pub processes: u64,
+    /// All kernel memory, on version 1. The group does not count it as memory of processes there, since the kernel does not say how
+    /// much of it is reclaimable; nor does it count socket queues.
+    pub kernel: Option<u64>,
+}
+
 impl OwnSockets {
-    /// Starts the account, for programs that may have `limit` bytes. Called before any of them runs, and before the process gives up
-    /// the calls that it needs here.
+    /// Starts the account for programs with a memory limit of `limit` bytes. Call this before any of them runs, and before the process
+    /// installs its system-call filter.
     #[must_use]
     pub fn new(limit: u64) -> Self {
         place::host_is_as_it_is();
@@ -23,28 +32,21 @@ impl OwnSockets {
         Self { sockets, limit }
     }
 
-    /// Returns what sockets may hold uncharged, in bytes, beside `used` bytes of charged memory. More than the limit together is
-    /// counted exactly.
-    pub fn bytes(&mut self, used: u64) -> u64 {
+    /// Returns the memory behind sockets to add to the memory of processes, in bytes.
+    pub fn bytes(&mut self, charged: Charged) -> u64 {
         let scope = Scope::of(rustix::process::getpid(), self.limit);
-        let datagrams = in_many_datagrams(scope);
-        let pinned = self.sockets.bytes(scope, Vec::new).max(datagrams);
-        if pinned > 0 && used.saturating_add(pinned) > self.limit {
-            return self.sockets.bytes_now(scope, Vec::new).max(datagrams);
+        let mut messages = 0;
+        let mut queued = 0;
+        if let Some(kernel) = charged.kernel {
+            // The rest of a large amount is mostly names of files, which the kernel reclaims by itself.
+            if kernel > self.limit / 2 {
+                messages = kernel.min(scope.counts.in_messages());
+            }
+            // Without socket diagnosis the uncharged memory below includes the queues.
+            queued = self.sockets.queued(scope).unwrap_or(0);
         }
-        pinned
-    }
-
-    /// Returns what the queues of connections and datagrams hold by the kernel's own count, in bytes; none if the kernel does not
-    /// tell. `/proc/net/sockstat` tells of all the machine's.
-    pub fn queued(&mut self) -> Option<u64> {
-        self.sockets.queued(Scope::of(rustix::process::getpid(), self.limit))
-    }
-
-    /// Returns the most that messages in Unix sockets hold, in bytes; few such sockets count for nothing.
-    #[must_use]
-    pub fn messages(&self) -> u64 {
-        Scope::of(rustix::process::getpid(), self.limit).counts.in_messages()
+        let used = charged.processes.saturating_add(messages);
+        messages.saturating_add(self.sockets.uncharged(scope, || used, Vec::new).max(queued))
     }
 
     /// Returns how long the answer holds.
@@ -53,7 +55,7 @@ impl OwnSockets {
         self.sockets.holds()
     }
 
-    /// Processes were ended: what is left is counted at the next look.
+    /// Discards the last reading. Call this after ending processes.
     pub fn forget(&mut self) {
         self.sockets.forget();
     }

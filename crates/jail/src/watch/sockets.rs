@@ -70,14 +70,19 @@ impl Counts {
 
     /// Returns the maximum of the buffers by the kernel's own count, in bytes.
     pub(super) fn buffers(self) -> u64 {
-        // One of TCP holds what it received as well as what it sends.
-        (self.all.saturating_sub(FREE) + self.tcp.saturating_sub(FREE)) * SOCKET_BUFFER + self.in_messages() / 2
+        // A TCP socket holds received data as well as sent data.
+        (self.all.saturating_sub(FREE) + self.tcp.saturating_sub(FREE) + self.many_messages()) * SOCKET_BUFFER
     }
 
-    /// Returns the most that Unix sockets for messages hold: each takes another whole message while there is any room left.
+    /// Returns the maximum that Unix sockets for messages hold, in bytes. A few such sockets count as nothing.
     pub(super) fn in_messages(self) -> u64 {
-        let messages = if self.messages > FREE { self.messages } else { 0 };
-        messages * 2 * SOCKET_BUFFER
+        self.many_messages() * 2 * SOCKET_BUFFER
+    }
+
+    /// The number of Unix sockets for messages, unless they are few. Each accepts another whole message while it has any room left, so
+    /// it can hold two buffers.
+    fn many_messages(self) -> u64 {
+        if self.messages > FREE { self.messages } else { 0 }
     }
 }
 
@@ -94,7 +99,7 @@ pub(super) struct Sockets {
     kept: u64,
     /// Whether any socket can hold data in fragments.
     connected: bool,
-    /// Whether the sockets are those of this process' own network namespace.
+    /// True for the network namespace of this process. Its diagnosis socket cannot be opened a second time.
     own: bool,
 }
 
@@ -137,7 +142,8 @@ impl Sockets {
         }
     }
 
-    /// An account of this process' own network namespace. What is needed to ask is opened now, before anything forbids it.
+    /// Starts an account of this process' own network namespace. Opens the diagnosis socket, which a later system-call filter
+    /// forbids.
     pub(super) fn here() -> Self {
         Self {
             base: lost::lost_now(),
@@ -184,7 +190,22 @@ impl Sockets {
         self.bytes_now(scope, processes)
     }
 
-    /// Returns what the queues hold by the kernel's own count, in bytes.
+    /// Returns the uncharged memory in bytes. It is exact if it exceeds the limit together with `used` bytes of charged memory.
+    pub(super) fn uncharged(
+        &mut self,
+        scope: Scope,
+        used: impl FnOnce() -> u64,
+        processes: impl Fn() -> Vec<Pid>,
+    ) -> u64 {
+        let datagrams = in_many_datagrams(scope);
+        let pinned = self.bytes(scope, &processes).max(datagrams);
+        if pinned > 0 && used().saturating_add(pinned) > scope.limit {
+            return self.bytes_now(scope, &processes).max(datagrams);
+        }
+        pinned
+    }
+
+    /// Returns the true size of the data in all TCP and UDP queues, in bytes, or none if socket diagnosis fails.
     pub(super) fn queued(&mut self, scope: Scope) -> Option<u64> {
         if scope.counts.tcp + scope.counts.udp == 0 {
             return Some(0);

@@ -53,19 +53,22 @@ struct Places {
     class: String,
 }
 
-/// Why a language cannot run here.
+/// The absence of a language, with its reason.
 #[derive(Debug)]
 pub(super) struct Absent {
     pub(super) failure: Failure,
-    /// Ways whose programs are here, and whose versions nobody has asked for yet.
+    /// Ways to run it that depend on the unknown version of a program.
     pub(super) undecided: Vec<TableLanguage>,
 }
 
-/// What is wrong with each way to run a language.
+/// The obstacles that the ways to run a language met.
 #[derive(Debug, Default)]
 struct Problems {
+    /// Programs that were not found.
     nowhere: Vec<String>,
+    /// A program that was found but cannot be shown in sandboxes.
     hidden: Option<String>,
+    /// A program with an unsuitable version.
     unfit: Option<String>,
 }
 
@@ -136,7 +139,7 @@ impl TableLanguage {
         Err(Absent { failure, undecided })
     }
 
-    /// The reason why a program of this version cannot run the language in this way.
+    /// Returns the reason if a program of this version cannot run the language in this way.
     pub(super) fn unfit(&self, version: &str) -> Option<String> {
         let Inner { way, .. } = self.0.as_ref();
         let names = || way.programs.join(", ");
@@ -223,7 +226,7 @@ impl TableLanguage {
         self.0.programs.get(name)
     }
 
-    /// The file that this program is in the end.
+    /// The file of the first program, with links resolved.
     pub(super) fn first_real(&self) -> Option<PathBuf> {
         self.first().map(|program| program.real.clone())
     }

@@ -169,7 +169,7 @@ pub(super) fn requires(source: &str) -> bool {
     source.contains("require(") || source.contains("module.exports")
 }
 
-/// Whether a TypeScript source has `import x = require(…)` or `export = x`, which only modules of the older kind may have.
+/// Returns true for TypeScript with `import x = require(…)` or `export = x`, which are valid only in CommonJS modules.
 pub(super) fn assigns_modules(source: &str) -> bool {
     source.lines().any(|line| {
         let imported = line.strip_prefix("import ").and_then(|rest| rest.split_once('='));
@@ -184,8 +184,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_typescript_source_of_the_older_kind_is_told_by_its_assignments() {
-        for (source, older) in [
+    fn assignments_tell_commonjs_in_typescript() {
+        for (source, common) in [
             ("import fs = require(\"node:fs\");", true),
             ("const a = 1;\nexport = a;", true),
             ("export = { a: 1 };", true),
@@ -195,7 +195,7 @@ mod tests {
             ("import N = Some.Space;", false),
             ("// import fs = require('fs')", false),
         ] {
-            assert_eq!(assigns_modules(source), older, "{source}");
+            assert_eq!(assigns_modules(source), common, "{source}");
         }
     }
 

@@ -93,39 +93,39 @@ pub async fn ask_versions(languages: &mut [TableLanguage], sandbox: &dyn Sandbox
 /// Asks for the versions that decide whether a language can run, inside this sandbox, and remembers the answers.
 pub async fn decide(detected: &mut Detected, sandbox: &dyn Sandbox, memory: Option<&Path>) {
     let mut answers: BTreeMap<PathBuf, Option<String>> = BTreeMap::new();
+    let mut problems: BTreeMap<String, String> = BTreeMap::new();
     for mut way in std::mem::take(&mut detected.undecided) {
         let Some(program) = way.first_real() else { continue };
-        let answer = match answers.get(&program) {
-            Some(answer) => answer.clone(),
-            None => ask(&way, sandbox).await,
-        };
-        answers.insert(program.clone(), answer.clone());
-        let name = way.info().name.clone();
-        let (Some(version), Some(at)) = (answer, detected.missing.iter().position(|one| one.name == name)) else {
+        if !answers.contains_key(&program) {
+            answers.insert(program.clone(), ask(&way, sandbox).await);
+        }
+        let Some(version) = answers.get(&program).cloned().flatten() else {
             continue;
         };
-        // Other languages of the same program: their version is what is remembered if this one cannot run.
-        let same = |one: &&mut TableLanguage| one.first_real().as_ref() == Some(&program);
+        // The answer is remembered under another language of the same program, if the program cannot run this one.
+        let same =
+            |one: &&mut TableLanguage| one.info().version.is_empty() && one.first_real().as_ref() == Some(&program);
         for language in detected.table.iter_mut().filter(same) {
-            if language.info().version.is_empty() {
-                language.set_version(version.clone());
-            }
+            language.set_version(version.clone());
         }
+        let name = way.info().name.clone();
         if let Some(problem) = way.unfit(&version) {
-            if let Some(missing) = detected
-                .missing
-                .get_mut(at)
-                .filter(|one| !one.failure.message.contains(&version))
-            {
-                missing.failure.message.push_str(&format!("; {problem}"));
-            }
-            continue;
+            problems.entry(name).or_insert(problem);
+        } else if let Some(at) = detected.missing.iter().position(|one| one.name == name) {
+            detected.missing.remove(at);
+            way.set_version(version);
+            detected.choices.extend(way.choice());
+            detected.table.push(way);
         }
-        detected.missing.remove(at);
-        way.set_version(version);
-        detected.choices.extend(way.choice());
-        detected.table.push(way);
     }
+    for missing in &mut detected.missing {
+        if let Some(problem) = problems.get(&missing.name) {
+            missing.failure.message.push_str(&format!("; {problem}"));
+        }
+    }
+    detected
+        .table
+        .sort_by(|one, other| one.info().name.cmp(&other.info().name));
     remember(&detected.table, memory);
 }
 

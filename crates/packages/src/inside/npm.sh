@@ -1,5 +1,6 @@
-# Runs in a sandbox that installs packages itself, in its home folder: `resolve SPEC…` finds the exact versions and prints the
-# lists of what is installed and of what would be; `install` installs exactly that and links it into node_modules.
+# Installs packages of npm from inside the sandbox. The working folder is the home folder.
+# `resolve SPEC…` finds exact versions. It prints the lock file of the installed packages, a NUL, and the lock file with the new ones.
+# `install LINK` installs that second lock file and runs LINK, a program of Node that links the packages into node_modules.
 set -u
 home=$PWD step=$1
 now=$home/.local/share/sandcell/npm
@@ -11,7 +12,7 @@ fail() {
   exit 1
 }
 
-# Runs npm; the first line of its complaint that has a reason in it becomes this program's.
+# Runs npm. If npm fails, prints the first line of its output that states a reason, and ends.
 npm_or_fail() {
   npm "$@" --ignore-scripts --omit=dev --no-audit --no-fund --no-update-notifier --no-progress --loglevel=error --logs-max=0 \
     >"$next/npm.log" 2>&1 </dev/null && return
@@ -35,7 +36,7 @@ install)
   cd "$next" || exit 1
   npm_or_fail ci
   rm -rf "$now" && mv "$next" "$now" || exit 1
-  # Links to packages that nothing needs any more.
+  # Removes links to packages that are no longer installed.
   for link in "$home"/node_modules/* "$home"/node_modules/@*/* "$home"/node_modules/.bin/*; do
     case $(readlink "$link") in
     "$now"/*) [ -e "$link" ] || rm -f "$link" ;;

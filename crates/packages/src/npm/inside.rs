@@ -1,7 +1,8 @@
-//! Packages of npm for sandboxes that install by themselves: npm inside, under the operator's lists.
+//! Installs packages of npm with the sandbox's own npm, under the operator's lists.
 //!
-//! As with pip: npm first writes its list of exact versions, all of that list is checked, and exactly that list is installed.
-//! No script of a package runs. What is installed lies in one folder of the home folder and is linked into its `node_modules`.
+//! npm first writes a lock file with exact versions. The server checks every entry of the lock file, and npm then installs exactly
+//! those entries. No script of a package runs. The packages lie in one folder below the home folder and are linked into
+//! `node_modules` of the home folder.
 
 use std::time::SystemTime;
 
@@ -14,7 +15,7 @@ use super::spec::Spec;
 use crate::desk::compare;
 use crate::service::rfc3339;
 
-/// The program that runs npm inside.
+/// The shell script that runs npm in the sandbox.
 const NPM: &str = include_str!("../inside/npm.sh");
 
 fn program(arguments: impl IntoIterator<Item = String>) -> Vec<String> {
@@ -22,7 +23,7 @@ fn program(arguments: impl IntoIterator<Item = String>) -> Vec<String> {
     words.into_iter().chain(arguments).collect()
 }
 
-/// The program that prints what is installed and what would be.
+/// Returns the command that resolves packages and prints both lock files.
 pub(super) fn resolve(policy: &NpmPolicy, specs: &[Spec]) -> Vec<String> {
     // Names and ranges never begin with a dash, so none of them is an option.
     let wanted = specs.iter().map(|spec| format!("{}@{}", spec.name, spec.range));
@@ -32,7 +33,7 @@ pub(super) fn resolve(policy: &NpmPolicy, specs: &[Spec]) -> Vec<String> {
     program(std::iter::once("resolve".to_owned()).chain(age).chain(wanted))
 }
 
-/// The program that installs what was printed, if anything is new.
+/// Checks the printed lock files. Returns the command that installs the new one, if it has new packages.
 pub(super) fn install(
     policy: &NpmPolicy,
     specs: &[Spec],
@@ -40,7 +41,7 @@ pub(super) fn install(
 ) -> Result<(Option<Vec<String>>, Installed), Failure> {
     let text = String::from_utf8_lossy(printed);
     let (before, after) = text.split_once('\0').unwrap_or(("", ""));
-    // What is there may have been spoiled by the code, which is then as if there were nothing.
+    // Code in the sandbox can destroy the old lock file. Then all packages count as new.
     let before = lock::parse(before).map(top).unwrap_or_default();
     let lock = lock::parse(after)?;
     policy.check_lock(&lock.all)?;

@@ -39,7 +39,7 @@ pub struct NpmConfig {
     pub data: Option<PathBuf>,
     /// What may be installed.
     pub policy: NpmPolicy,
-    /// The programs that install; none: only sandboxes that install by themselves get packages.
+    /// The installing programs of this machine. Without them, only sandboxes with their own npm can install packages.
     pub tools: Option<NpmTools>,
     /// How much an installation may take.
     pub bounds: Bounds,

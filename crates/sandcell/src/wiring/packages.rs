@@ -17,8 +17,8 @@ const PROCESSES: u32 = 512;
 /// Files of an installer's disk: those of the packages twice, once in the cache.
 const INODES: u64 = 800_000;
 
-/// The installers of an engine, each where its language is; `elsewhere`: other back ends install by themselves. Entries of lists
-/// that cannot be read are problems.
+/// Makes the installers of an engine, each if its language is here. npm's is also made if some back end installs `elsewhere`. List
+/// entries that cannot be read become problems.
 pub(super) fn installers(
     settings: &Settings,
     backends: &[Arc<dyn Backend>],
@@ -34,18 +34,14 @@ pub(super) fn installers(
         Ok(packages) => all.python = Some(packages),
         Err(failure) => tracing::warn!("packages cannot be installed: {failure}"),
     }
-    match npm_packages(settings, backend, languages) {
-        Ok(None) if elsewhere => {
-            let policy = npm_policy(&settings.packages).ok();
-            all.npm = policy.map(|policy| NpmPackages::new(npm_config(settings, policy, None), backend.clone()));
-        }
+    match npm_packages(settings, backend, languages, elsewhere) {
         Ok(packages) => all.npm = packages,
         Err(failure) => problems.push(failure),
     }
     all
 }
 
-/// The same where all sandboxes are elsewhere and install by themselves: without a base, since nothing is put into them from here.
+/// Makes the installers of an engine whose sandboxes are all elsewhere. There is no base, since nothing is shown in them from here.
 pub(super) fn installers_elsewhere(
     settings: &Settings,
     backend: &Arc<dyn Backend>,
@@ -56,12 +52,14 @@ pub(super) fn installers_elsewhere(
     settings.packages.base = None;
     let python = python_packages(&settings, backend, languages)
         .inspect_err(|failure| tracing::warn!("packages cannot be installed: {failure}"));
-    let npm = npm_policy(&settings.packages)
-        .map_err(|failure| problems.push(failure))
-        .ok();
+    // Without languages of this machine there are no tools of it.
+    let npm = npm_packages(&settings, backend, &[], true).unwrap_or_else(|failure| {
+        problems.push(failure);
+        None
+    });
     Installers {
         python: python.ok(),
-        npm: npm.map(|policy| NpmPackages::new(npm_config(&settings, policy, None), backend.clone())),
+        npm,
     }
 }
 
@@ -103,42 +101,37 @@ fn bounds(own: &PackageSettings) -> Bounds {
     }
 }
 
-/// Packages of npm; none where there is no Node or no npm.
+/// Node and npm of this machine, if both are here.
+fn npm_tools(languages: &[Arc<dyn Language>]) -> Result<Option<NpmTools>, Failure> {
+    let javascript = languages.iter().find(|language| language.info().name == "javascript");
+    let (Some(npm), Some(javascript)) = (npm(), javascript) else {
+        return Ok(None);
+    };
+    let program = javascript.program("", &[], &std::collections::BTreeMap::new())?;
+    Ok(program.run.argv.into_iter().next().map(|node| NpmTools {
+        node,
+        node_version: javascript.info().version.clone(),
+        npm,
+    }))
+}
+
+/// The installer of npm's packages. None if neither this machine nor a back end `elsewhere` can install them.
 fn npm_packages(
     settings: &Settings,
     backend: &Arc<dyn Backend>,
     languages: &[Arc<dyn Language>],
+    elsewhere: bool,
 ) -> Result<Option<Arc<NpmPackages>>, Failure> {
-    let policy = npm_policy(&settings.packages)?;
-    let Some(npm) = npm() else {
-        return Ok(None);
-    };
-    let Some(javascript) = languages.iter().find(|language| language.info().name == "javascript") else {
-        return Ok(None);
-    };
-    let program = javascript.program("", &[], &std::collections::BTreeMap::new())?;
-    let Some(node) = program.run.argv.into_iter().next() else {
-        return Ok(None);
-    };
-    let tools = NpmTools {
-        node,
-        node_version: javascript.info().version.clone(),
-        npm,
-    };
-    let config = npm_config(settings, policy, Some(tools));
-    Ok(Some(NpmPackages::new(config, backend.clone())))
-}
-
-fn npm_config(settings: &Settings, policy: NpmPolicy, tools: Option<NpmTools>) -> NpmConfig {
     let own = &settings.packages;
-    NpmConfig {
+    let config = NpmConfig {
         data: settings.data_dir.clone(),
-        policy,
-        tools,
+        policy: npm_policy(own)?,
+        tools: npm_tools(languages)?,
         bounds: bounds(own),
         base: own.base.clone(),
         variable: |name| std::env::var(name).ok(),
-    }
+    };
+    Ok((config.tools.is_some() || elsewhere).then(|| NpmPackages::new(config, backend.clone())))
 }
 
 /// What may be installed of npm.
@@ -223,7 +216,7 @@ pub(super) fn bases(
     languages: &[Arc<dyn Language>],
 ) -> Result<Bases, Failure> {
     let python = python_packages(settings, backend, languages)?;
-    Ok(Bases::new(python, npm_packages(settings, backend, languages)?))
+    Ok(Bases::new(python, npm_packages(settings, backend, languages, false)?))
 }
 
 /// Packages of Python.

@@ -220,7 +220,7 @@ fn packages_of_npm_are_installed_inside_under_the_operators_lists() {
     }
     let (place, fake, registry) = (Place::new(), Fake::start(), npm::stocked());
     let inside = |server: &Client, env: &[(&str, &str)]| {
-        // The service's sandboxes are folders, but their variables name the home folder of a real one.
+        // In the stand-in service HOME is a folder of this machine, where npm would put its cache.
         let mut all = json!({
             "npm_config_registry": registry.url(), "npm_config_cache": place.path("cache"), "PATH": npm::path(&place),
         });
@@ -276,7 +276,7 @@ fn packages_of_npm_are_installed_inside_under_the_operators_lists() {
     let left = "import os\nprint([name for name in os.listdir('node_modules/@scope')])";
     let left = server.call("execute_code", json!({"code": left, "sandbox_id": id}));
     assert_eq!(left.output().trim(), "[]", "what nothing needs any more is gone");
-    // Failures give npm's reason, and nothing is left of them.
+    // A failure states npm's reason and changes nothing.
     let unknown = install(&server, &id, &["no-such-package"]);
     let reason = unknown.refused("package_failed");
     assert!(

@@ -31,7 +31,7 @@ pub(crate) fn missing() -> Option<&'static str> {
     }
 }
 
-/// A PATH on which npm is.
+/// Returns a PATH that has npm.
 pub(crate) fn path(place: &Place) -> String {
     let folder = place.path("home").join("bin");
     std::fs::create_dir_all(&folder).unwrap();

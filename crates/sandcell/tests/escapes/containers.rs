@@ -25,7 +25,7 @@ fn siege(test: &str, classes: &[&str]) {
     siege_with(test, classes, |_| true);
 }
 
-/// The same with those attacks of the classes that are meant.
+/// Makes only the attacks for which `is_meant` is true.
 fn siege_with(test: &str, classes: &[&str], is_meant: impl Fn(&Attack) -> bool) {
     let get = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let (Some(host), Some(image)) = (get("SANDCELL_TEST_DOCKER_HOST"), get("SANDCELL_TEST_IMAGE")) else {
@@ -57,7 +57,7 @@ fn containers_hold_as_well() {
     }
 }
 
-/// The agent in the container sees to these, as the watcher does outside of a native sandbox.
+/// The agent inside the container enforces these limits. For a native sandbox the watcher outside does.
 #[test]
 fn sockets_and_huge_pages_in_containers_hold_no_memory_beyond_the_limit() {
     fn here() {}

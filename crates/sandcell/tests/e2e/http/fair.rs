@@ -16,11 +16,11 @@ struct Flood<'a> {
     counts: Counts,
 }
 
-/// What is shared.
+/// The unit in which shares are counted.
 #[derive(Clone, Copy)]
 enum Counts {
     Calls,
-    /// Milliseconds of processor time, as the result of each call has them.
+    /// Milliseconds of processor time, as each result reports them.
     ProcessorTime,
 }
 

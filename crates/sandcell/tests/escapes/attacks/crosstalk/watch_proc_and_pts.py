@@ -2,7 +2,7 @@
 # class: crosstalk
 # layer: private_proc
 # expect: held
-# containers: it sees that the agent of its own container reads /proc/meminfo
+# containers: code sees the agent of its own container read /proc/meminfo
 
 # in: a
 fd = libc.inotify_init1(os.O_NONBLOCK)
