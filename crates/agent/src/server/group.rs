@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::time::{ClockId, clock_gettime};
 use sandcell_jail::{Charged, OwnSockets, holds_sockets};
 
 use super::locks::Locks;
@@ -22,6 +23,10 @@ const ROOT: &str = "/sys/fs/cgroup";
 const RATE: u64 = 4 << 30;
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_millis(250);
+/// The least time between two looks while nothing runs.
+const RESTING: Duration = Duration::from_millis(50);
+/// Less processor time of programs than this since the last full look, in microseconds, cannot change much.
+const IDLE_US: u64 = 500;
 
 /// The name that a session's frozen copy gives itself: it goes first, nothing is lost with it.
 const COPY: &str = "sandcell-copy";
@@ -40,6 +45,10 @@ pub(super) struct Group {
     ended: u64,
     locks: Locks,
     sockets: Option<OwnSockets>,
+    /// The processor time of programs at the last full look, in microseconds, if they were within their limits.
+    rested: Option<u64>,
+    /// The time between two looks.
+    pause: Duration,
     next: Instant,
 }
 
@@ -133,6 +142,8 @@ impl Group {
             ended: 0,
             locks: Locks::default(),
             sockets,
+            rested: None,
+            pause: SHORTEST,
             next: Instant::now(),
         })
     }
@@ -158,6 +169,13 @@ impl Group {
         self.sockets.as_mut().map_or(0, |sockets| sockets.bytes(charged))
     }
 
+    /// The processor time of the container without that of this process, which looks, in microseconds. 0 if it is unknown.
+    fn worked_us(&self) -> u64 {
+        let own = clock_gettime(ClockId::ProcessCPUTime);
+        let own = u64::try_from(own.tv_sec * 1_000_000 + own.tv_nsec / 1000).unwrap_or(0);
+        self.files.cpu_us().saturating_sub(own)
+    }
+
     /// How long until the next look.
     pub(super) fn due(&self) -> Duration {
         self.next.saturating_duration_since(Instant::now())
@@ -167,6 +185,15 @@ impl Group {
     pub(super) fn look(&mut self) -> Look {
         let now = Instant::now();
         if now < self.next {
+            return Look::Fine;
+        }
+        let worked = self.worked_us();
+        if self
+            .rested
+            .is_some_and(|rested| worked > 0 && worked < rested + IDLE_US)
+        {
+            // Nothing has run that could have taken memory.
+            self.next = now + self.pause.max(RESTING);
             return Look::Fine;
         }
         let disk = files(&self.private).disk;
@@ -193,7 +220,9 @@ impl Group {
         let used = memory.saturating_add(pinned);
         let room = self.held.memory.saturating_sub(used).min(most.saturating_sub(disk));
         let holds = self.sockets.as_ref().map_or(LONGEST, OwnSockets::holds);
-        self.next = now + interval(room).min(holds);
+        self.pause = interval(room).min(holds);
+        self.rested = (room > 0).then_some(worked);
+        self.next = now + self.pause;
         if disk > most { Look::DiskFull } else { Look::Fine }
     }
 }
