@@ -23,9 +23,11 @@ const ROOT: &str = "/sys/fs/cgroup";
 const RATE: u64 = 4 << 30;
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_millis(250);
+/// The longest time between two full looks.
+const FULL: Duration = Duration::from_secs(1);
 /// The least time between two looks while nothing runs.
 const RESTING: Duration = Duration::from_millis(50);
-/// Less processor time of programs than this since the last full look, in microseconds, cannot change much.
+/// The processor time since the last full look, in microseconds, that is too little to take much memory.
 const IDLE_US: u64 = 500;
 
 /// The name that a session's frozen copy gives itself: it goes first, nothing is lost with it.
@@ -45,11 +47,21 @@ pub(super) struct Group {
     ended: u64,
     locks: Locks,
     sockets: Option<OwnSockets>,
-    /// The processor time of programs at the last full look, in microseconds, if they were within their limits.
-    rested: Option<u64>,
+    /// The processor time of all looks, in microseconds.
+    looked: u64,
+    /// The last full look, if it found everything within its limits.
+    full: Option<Full>,
     /// The time between two looks.
     pause: Duration,
     next: Instant,
+}
+
+/// A look at everything.
+#[derive(Debug)]
+struct Full {
+    at: Instant,
+    /// The processor time of the container by then, without that of looks, in microseconds.
+    worked: u64,
 }
 
 /// Locks only count beside memory when they are at least this part of what processes may have.
@@ -142,7 +154,8 @@ impl Group {
             ended: 0,
             locks: Locks::default(),
             sockets,
-            rested: None,
+            looked: 0,
+            full: None,
             pause: SHORTEST,
             next: Instant::now(),
         })
@@ -169,13 +182,6 @@ impl Group {
         self.sockets.as_mut().map_or(0, |sockets| sockets.bytes(charged))
     }
 
-    /// The processor time of the container without that of this process, which looks, in microseconds. 0 if it is unknown.
-    fn worked_us(&self) -> u64 {
-        let own = clock_gettime(ClockId::ProcessCPUTime);
-        let own = u64::try_from(own.tv_sec * 1_000_000 + own.tv_nsec / 1000).unwrap_or(0);
-        self.files.cpu_us().saturating_sub(own)
-    }
-
     /// How long until the next look.
     pub(super) fn due(&self) -> Duration {
         self.next.saturating_duration_since(Instant::now())
@@ -187,12 +193,17 @@ impl Group {
         if now < self.next {
             return Look::Fine;
         }
-        let worked = self.worked_us();
-        if self
-            .rested
-            .is_some_and(|rested| worked > 0 && worked < rested + IDLE_US)
-        {
-            // Nothing has run that could have taken memory.
+        let began = own_us();
+        let found = self.look_at(now);
+        self.looked += own_us().saturating_sub(began);
+        found
+    }
+
+    fn look_at(&mut self, now: Instant) -> Look {
+        // What this process does for programs, such as passing data on, counts as theirs.
+        let worked = self.files.cpu_us().saturating_sub(self.looked);
+        let is_idle = |full: &Full| worked > 0 && worked < full.worked + IDLE_US && full.at.elapsed() < FULL;
+        if self.full.as_ref().is_some_and(is_idle) {
             self.next = now + self.pause.max(RESTING);
             return Look::Fine;
         }
@@ -221,7 +232,7 @@ impl Group {
         let room = self.held.memory.saturating_sub(used).min(most.saturating_sub(disk));
         let holds = self.sockets.as_ref().map_or(LONGEST, OwnSockets::holds);
         self.pause = interval(room).min(holds);
-        self.rested = (room > 0).then_some(worked);
+        self.full = (room > 0).then_some(Full { at: now, worked });
         self.next = now + self.pause;
         if disk > most { Look::DiskFull } else { Look::Fine }
     }
@@ -238,6 +249,12 @@ pub(super) enum Look {
 /// One place alone may be full to the last byte while others hold a little.
 const fn most_files(disk: u64) -> u64 {
     disk.saturating_add(disk / 8).saturating_add(1 << 20)
+}
+
+/// The processor time of this process, in microseconds.
+fn own_us() -> u64 {
+    let own = clock_gettime(ClockId::ProcessCPUTime);
+    u64::try_from(own.tv_sec * 1_000_000 + own.tv_nsec / 1000).unwrap_or(0)
 }
 
 /// How long processes need at least to take so much.
