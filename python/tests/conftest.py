@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -92,3 +93,9 @@ def alive(processes: set[tuple[int, str]]) -> set[int]:
         if fields[19] == start and fields[0] not in "ZX":
             left.add(pid)
     return left
+
+
+def blocks_of_guide(name: str) -> list[str]:
+    """Returns the Python blocks of ``docs/guides/NAME.md``, in their order."""
+    guide = Path(__file__).resolve().parents[2] / "docs" / "guides" / f"{name}.md"
+    return re.findall(r"^```python\n(.*?)^```", guide.read_text("utf-8"), re.DOTALL | re.MULTILINE)
