@@ -1,43 +1,43 @@
-//! Advice on code before it runs. Advice, never protection: the sandbox is what holds.
+//! Advice on code before it runs. Advice is not protection: the sandbox protects.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// What is true where the code will run.
+/// Facts about the environment in which the code will run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Advice {
-    /// Whether anything outside the sandbox can be reached.
+    /// True if the code can reach anything outside the sandbox.
     pub network: bool,
-    /// Whether standard input holds something.
+    /// True if standard input is not empty.
     pub stdin: bool,
-    /// Modules that can be imported beside the language's own; none where that is not known.
+    /// Modules that can be imported, in addition to the standard library. None if unknown.
     pub modules: Option<BTreeSet<String>>,
 }
 
-/// How much a finding matters.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Good to know.
+    /// Information only.
     Info,
-    /// Will most likely not do what was meant.
+    /// The code most likely does not do what its author meant.
     Warn,
-    /// What the strict profile does not run.
+    /// The strict profile does not run this code.
     Deny,
 }
 
-/// Something that was noticed about code.
+/// One finding about a piece of code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// The rule's name, such as `missing-import`.
     pub rule: String,
-    /// How much it matters.
+    /// The severity.
     pub severity: Severity,
     /// The line, from 1.
     pub line: u32,
     /// The column, from 1, in characters.
     pub column: u32,
-    /// What was noticed and what to do about it.
+    /// The observation and the recommended change.
     pub message: String,
 }

@@ -1,4 +1,4 @@
-//! Makers of sandboxes, and the sandboxes they make.
+//! The traits of back ends and of the sandboxes that they create.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,50 +12,50 @@ use crate::{
     SessionError,
 };
 
-/// What is asked for.
+/// The parameters of a new sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SandboxSpec {
-    /// How much it may use.
+    /// Its resource limits.
     pub limits: Limits,
-    /// What it may reach.
+    /// Its network access.
     pub network: NetworkRule,
-    /// Variables that every program in it gets, beside the back end's own.
+    /// Variables that every program in it gets, in addition to the back end's.
     pub env: BTreeMap<String, String>,
-    /// A container image, where the back end knows images.
+    /// A container image, if the back end supports images.
     pub image: Option<String>,
-    /// For whom it is made, as [`Sandbox::belongs_to`] has it.
+    /// The number of the caller that it is made for, as in [`Sandbox::belongs_to`].
     pub caller: Option<u64>,
-    /// Nobody waits for it yet: where the back end can, all others come first until [`Sandbox::awaited`].
+    /// True if no call waits for this sandbox yet. Back ends that can give it low priority until [`Sandbox::awaited`].
     pub ahead: bool,
-    /// Which of the back end's warmed interpreters it is entered from as soon as it is made ([`Sandbox::adopt`]): where the back
-    /// end can, a child of it is made meanwhile.
+    /// The number of the zygote whose worker will enter the sandbox ([`Sandbox::adopt`]). Back ends that can fork the
+    /// worker while they make the sandbox.
     pub entered_by: Option<u64>,
 }
 
-/// What a sandbox may reach over the network.
+/// The network access of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkRule {
     /// Nothing outside the sandbox.
     #[default]
     None,
-    /// These hosts, through a port of the sandbox's own that leads to the server (see [`Network`](crate::Network)). The
-    /// back end gives no route for it.
+    /// These hosts only, through a loopback port of the sandbox that leads to the server (see
+    /// [`Network`](crate::Network)). The back end adds no route for it.
     Hosts(Vec<String>),
 }
 
-/// An operator's folder that sandboxes see.
+/// A host folder that the operator shows in sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
     /// The folder on the host.
     pub host: PathBuf,
-    /// Where it appears inside; absolute.
+    /// The absolute path inside the sandbox.
     pub sandbox: String,
-    /// How.
+    /// The access mode.
     pub mode: MountMode,
 }
 
-/// How an operator's folder appears inside. The host's folder is never written.
+/// The access mode of a mounted host folder. The host's folder is never written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MountMode {
@@ -65,14 +65,14 @@ pub enum MountMode {
     Cow,
 }
 
-/// How far something is that the making of a sandbox waits for: an image that is pulled, a runtime that is installed.
+/// The progress of a preparation that delays a new sandbox: an image pull or the installation of a runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Preparing {
-    /// What is being done, in a few words; empty in the first moment.
+    /// A short description of the current step. Empty at first.
     pub text: String,
-    /// How much of it is done, in a unit of its own.
+    /// The amount done, in a unit that the back end chooses.
     pub done: u64,
-    /// Of how much; 0 where that is not known.
+    /// The total amount in the same unit. 0 if unknown.
     pub total: u64,
 }
 
@@ -82,186 +82,189 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// Its name in settings and results.
     fn name(&self) -> &'static str;
 
-    /// What its sandboxes are isolated by on this machine. Cheap: probed once, when the back end was made.
+    /// Returns the isolation that its sandboxes have on this machine. Cheap: the back end probes it once, when it is
+    /// created.
     fn isolation(&self) -> &Isolation;
 
-    /// The same, layer by layer, with reasons and remedies.
+    /// Returns the state of each isolation layer, with reasons and remedies.
     fn layers(&self) -> &[LayerReport];
 
-    /// Returns the mounts of the host that lie in what sandboxes see and are not shown.
+    /// Returns the host mounts that lie below the folders that sandboxes see, and that are not shown.
     fn left_out(&self) -> &[LeftOut] {
         &[]
     }
 
-    /// How many sandboxes fit within the limits of this machine. None where the machine does not bound them. Reads some
-    /// files of the system.
+    /// Returns the number of sandboxes that fit within the limits of this machine. None if the machine has no such
+    /// limits. Reads several system files.
     fn capacity(&self) -> Option<crate::Capacity> {
         None
     }
 
-    /// Whether a specification may name an image.
+    /// Returns true if a specification may name an image.
     fn knows_images(&self) -> bool {
         false
     }
 
-    /// Whether a sandbox without an image shows the programs of this machine.
+    /// Returns true if a sandbox without an image uses the programs of this machine.
     fn shows_host(&self) -> bool {
         false
     }
 
-    /// How far the image is made ready that sandboxes with this image (none: the usual one) wait for. None: nothing is under
-    /// way for it. Cheap: it is asked again and again while a call waits.
+    /// Returns the progress of the image pull that sandboxes of this image wait for. `None` as argument means the
+    /// default image. Returns none if no pull is in progress. Cheap: callers poll it while a call waits.
     fn preparing(&self, image: Option<&str>) -> Option<Preparing> {
         let _ = image;
         None
     }
 
-    /// Brings the image here that sandboxes with this image (none: the usual one) are made of, for as long as it takes;
-    /// [`Backend::preparing`] tells meanwhile how far it is. For an operator's own command: calls are told to come again instead.
+    /// Pulls the image that sandboxes use, and waits until it is available. None means the default image.
+    /// [`Backend::preparing`] reports the progress meanwhile. This is for an operator's command; a tool call is asked
+    /// to retry instead.
     ///
     /// # Errors
-    /// [`SandboxError::Image`] says why it cannot be had.
+    /// [`SandboxError::Image`] with the reason.
     async fn bring(&self, image: Option<&str>) -> Result<(), SandboxError> {
         let _ = image;
         Ok(())
     }
 
-    /// Nobody who asked for a sandbox of this image wants it any more: what is under way for it ends, unless somebody waits
-    /// for it at this moment.
+    /// Aborts the pull of this image, unless a call waits for it at this moment. Called when the last interested caller
+    /// has given up.
     fn abandon(&self, image: &str) {
         let _ = image;
     }
 
-    /// Starts an interpreter that belongs to no sandbox, and whose children enter sandboxes of this back end
-    /// ([`Sandbox::adopt`]). It sees what a fresh sandbox sees with these folders attached ([`Sandbox::attach`]), and nobody's
-    /// code may come into it. `argv` is the program with its arguments; it has a control channel, and neither environment
-    /// nor output.
+    /// Starts a zygote: an interpreter outside every sandbox, whose forks enter sandboxes of this back end
+    /// ([`Sandbox::adopt`]). It sees the files of a fresh sandbox that has these folders attached
+    /// ([`Sandbox::attach`]). It must never run a caller's code. `argv` is the program with its arguments. It has a
+    /// control channel, an empty environment and no output.
     ///
     /// # Errors
-    /// [`SandboxError::Unsupported`] where there is no such thing.
+    /// [`SandboxError::Unsupported`] if the back end has no zygotes.
     async fn warm(&self, argv: &[String], attached: &[PathBuf]) -> Result<Parent, SandboxError> {
         let _ = (argv, attached);
         Err(SandboxError::Unsupported("warmed interpreters".to_owned()))
     }
 
-    /// Makes a sandbox. When it fails, or the future is dropped, nothing of it is left.
+    /// Makes a sandbox. On failure, or if the future is dropped, nothing of it remains.
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError>;
 
-    /// Begins to end every sandbox, where all together end faster than one by one. No more are made. The engine calls this
-    /// before it closes the sandboxes, and `shutdown` afterwards.
+    /// Starts to end all sandboxes at once, for back ends that do this faster than one by one. No sandbox can be made
+    /// afterwards. The engine calls this before it closes the sandboxes, and `shutdown` afterwards.
     fn begin_shutdown(&self) {}
 
-    /// Ends every sandbox and waits until nothing is left (bounded: 5 s).
+    /// Ends every sandbox and waits until nothing is left (at most 5 s).
     async fn shutdown(&self);
 }
 
-/// A warmed parent: an interpreter whose children enter sandboxes.
+/// A zygote: an interpreter whose forks enter sandboxes.
 #[derive(Debug)]
 pub struct Parent {
-    /// Its number, by which [`Sandbox::adopt`] knows it.
+    /// The number that [`Sandbox::adopt`] takes.
     pub number: u64,
-    /// Its control channel. Dropping the handle ends it; its children live on.
+    /// Its control channel. Dropping the handle kills the zygote; its forks live on.
     pub process: Process,
 }
 
-/// One isolated place. Dropping the last reference ends it.
+/// A sandbox. Dropping the last reference ends it.
 #[async_trait]
 pub trait Sandbox: Send + Sync + std::fmt::Debug {
-    /// What is in force around it.
+    /// Returns the isolation that is in force.
     fn isolation(&self) -> &Isolation;
 
-    /// The environment its programs start with.
+    /// Returns the environment that its programs start with.
     fn base_env(&self) -> &BTreeMap<String, String>;
 
-    /// It works for the caller of this number from now on: where the back end can, callers get alike of the processors, however
-    /// many sandboxes each keeps busy. Sandboxes for which this is not called are taken to be of number 0. Cheap.
+    /// Assigns the sandbox to the caller of this number. Back ends that can share the processors equally between
+    /// callers, regardless of the number of busy sandboxes of each. Sandboxes without this call belong to caller 0.
+    /// Cheap.
     fn belongs_to(&self, caller: u64) {
         let _ = caller;
     }
 
-    /// Somebody may wait for it from now on, so it gets its part of the processors. For those that were made
-    /// [`ahead`](SandboxSpec::ahead). Cheap.
+    /// Ends the low priority of a sandbox that was made [`ahead`](SandboxSpec::ahead), since a call may wait for it
+    /// from now on. Cheap.
     fn awaited(&self) {}
 
     /// Starts a program inside.
     async fn spawn(&self, command: Command) -> Result<Process, SandboxError>;
 
-    /// Lets a child of this parent in, and takes it for a program with a control channel that was started here. At most once:
-    /// later programs are started in the usual way.
+    /// Lets a worker of this zygote enter. Returns it as if it were a program with a control channel that was started
+    /// here. At most one worker can enter; later programs are started in the usual way.
     ///
     /// # Errors
-    /// Nobody can enter, the parent is gone or unknown here, or something failed on the way. The sandbox is as it was.
+    /// The sandbox cannot be entered, the zygote is gone or unknown, or a step failed. The sandbox is unchanged.
     async fn adopt(&self, parent: u64) -> Result<Process, SandboxError> {
         let _ = parent;
         Err(SandboxError::Unsupported("warmed interpreters".to_owned()))
     }
 
-    /// The warmed interpreter whose child waits in it to be adopted ([`SandboxSpec::entered_by`]).
+    /// Returns the zygote whose worker waits in this sandbox to be adopted ([`SandboxSpec::entered_by`]).
     fn expects(&self) -> Option<u64> {
         None
     }
 
-    /// The container image that its programs come from; none where they are the host's own.
+    /// Returns the container image that its programs come from. None if they are the host's.
     fn image(&self) -> Option<&str> {
         None
     }
 
-    /// How much memory its processes may use together, in bytes, where that is known.
+    /// Returns the memory limit of all its processes together, in bytes, if known.
     fn memory_limit(&self) -> Option<u64> {
         None
     }
 
-    /// Its files.
+    /// Returns its files.
     fn files(&self) -> &dyn Files;
 
-    /// Shows a folder of the host in the running sandbox, read-only; returns where. The places are
-    /// [`LAYERS`](crate::LAYERS)`/0`, `/1` and so on in the order of the calls, at most [`LAYERS_MAX`](crate::LAYERS_MAX).
-    /// The folder must be one that the caller made for this: everything in it can be read inside.
+    /// Shows a host folder in the running sandbox, read-only. Returns its path inside. The paths are
+    /// [`LAYERS`](crate::LAYERS)`/0`, `/1` and so on in call order, at most [`LAYERS_MAX`](crate::LAYERS_MAX). The
+    /// caller must have made the folder for this purpose: code inside can read everything in it.
     async fn attach(&self, folder: &Path) -> Result<String, SandboxError> {
         let _ = folder;
         Err(SandboxError::Unsupported("installing packages".to_owned()))
     }
 
-    /// The folders that were attached, in the order of their places.
+    /// Returns the attached folders, in call order.
     async fn attached(&self) -> Vec<PathBuf> {
         Vec::new()
     }
 
-    /// Whether packages can be shown in it, which are made for the interpreters of this machine.
+    /// Returns true if packages that were built for this machine's interpreters can be attached.
     fn takes_packages(&self) -> bool {
         true
     }
 
-    /// Whether packages are installed by the programs inside it, over a network of its own. They are not shown as folders
-    /// then ([`Packages::resolve_inside`](crate::Packages::resolve_inside)).
+    /// Returns true if programs inside install the packages, over the sandbox's network. Packages are then not attached
+    /// as folders ([`Packages::resolve_inside`](crate::Packages::resolve_inside)).
     fn installs_inside(&self) -> bool {
         false
     }
 
-    /// Opens a port on the loopback address inside whose connections come out here. The sandbox gets no other way out.
+    /// Opens a loopback port inside. Its connections arrive here. The sandbox has no other way out.
     async fn forward(&self, port: u16) -> Result<Forward, SandboxError> {
         let _ = port;
         Err(SandboxError::Unsupported("network".to_owned()))
     }
 
-    /// Opens a session of this language in the place's own way. None: it has no such way, and the language starts its
-    /// driver as a program inside.
+    /// Opens a session of this language by a mechanism of the back end. None if there is no such mechanism: the
+    /// language then starts its driver as a program inside.
     async fn open_session(&self, language: &str) -> Option<Result<Box<dyn Session>, SessionError>> {
         let _ = language;
         None
     }
 
-    /// What it uses now. Counters only grow, so two readings tell what happened between them.
+    /// Returns the current usage. Counters only grow, so a caller can subtract two readings.
     async fn usage(&self) -> Result<Usage, SandboxError>;
 
-    /// Ends it and waits until nothing of it is left. Ending twice is no error.
+    /// Ends it and waits until nothing of it is left. A second call is not an error.
     async fn close(&self) -> Result<(), SandboxError>;
 
-    /// Waits until it has ended, for whatever reason.
+    /// Waits until it has ended, for any reason.
     async fn ended(&self) -> Ended;
 }
 
-/// What a sandbox uses and has run into.
+/// The resource usage of a sandbox, and the limits that it has hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// Memory of its processes now, in bytes.
@@ -270,32 +273,32 @@ pub struct Usage {
     pub memory_peak: u64,
     /// Processor time used, in microseconds.
     pub cpu_us: u64,
-    /// Processes and threads now (the agent included).
+    /// The number of processes and threads now, with the agent.
     pub processes: u32,
     /// Bytes in its private files.
     pub disk: u64,
-    /// Files and folders in its private part.
+    /// The number of private files and folders.
     pub inodes: u64,
-    /// How often memory was refused or a process was killed for memory.
+    /// The number of memory refusals and of kills for memory.
     pub memory_events: u64,
-    /// How often a new process was refused.
+    /// The number of refused new processes.
     pub process_events: u64,
-    /// The memory limit that somebody else has set around the back end, in bytes. Read when a process was ended for memory.
+    /// The memory limit set by others around the back end, in bytes. Read when a process was killed for memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outer_memory: Option<u64>,
-    /// The limit of processes around the back end under which the fewest more fit. Read when a new process was refused.
+    /// The process limit around the back end that leaves the least room. Read when a new process was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outer_processes: Option<OuterProcesses>,
 }
 
-/// A limit of processes and threads that somebody else has set around the back end.
+/// A limit of processes and threads that others have set around the back end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OuterProcesses {
     /// The holder of the limit.
     pub scope: OuterScope,
     /// The number of processes and threads that it allows.
     pub max: u64,
-    /// The number in use when it was read.
+    /// The number in use at the time of reading.
     pub used: u64,
 }
 
@@ -303,7 +306,7 @@ pub struct OuterProcesses {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OuterScope {
-    /// The control group of the server.
+    /// The server's cgroup.
     Group,
     /// The user of the server.
     User,
@@ -314,25 +317,25 @@ pub enum OuterScope {
 /// The end of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
-    /// Why.
+    /// The cause.
     pub reason: EndReason,
 }
 
-/// Why a sandbox ended.
+/// The cause of a sandbox's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
-    /// It was closed as asked.
+    /// A caller closed it.
     Closed,
     /// All of it was killed for memory.
     OutOfMemory,
-    /// All of it was killed for too many private files, where no file system holds them.
+    /// All of it was killed because its private files exceeded the limit, where no file system enforces one.
     DiskFull,
-    /// Its agent broke the protocol or ended by itself.
+    /// Its agent violated the protocol or exited.
     AgentLost,
     /// Its first process was killed from outside.
     AgentKilled,
-    /// The kernel killed it, since the memory of the machine or of a control group around it ran out.
+    /// The kernel killed it, because the machine or an enclosing cgroup ran out of memory.
     OuterMemory,
     /// The launcher that held it is gone.
     LauncherLost,
@@ -340,14 +343,14 @@ pub enum EndReason {
     LauncherKilled,
     /// The kernel killed the launcher that held it for memory.
     LauncherOutOfMemory,
-    /// The launcher that held it hung, and was ended.
+    /// The launcher that held it hung and was killed.
     LauncherStuck,
-    /// Whoever held it elsewhere ended it: its time there was over, or it was ended there.
+    /// The remote service that ran it ended it, or its time there expired.
     Expired,
 }
 
 impl EndReason {
-    /// The failure code for a call that finds a sandbox ended like this.
+    /// Returns the failure code for a call to a sandbox that ended for this reason.
     #[must_use]
     pub const fn code(self) -> Code {
         match self {

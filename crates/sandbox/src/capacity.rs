@@ -1,35 +1,35 @@
-//! How many sandboxes fit on this machine at once, and which limit says so.
+//! The number of sandboxes that fit on this machine at once, and the limit that decides it.
 
 use serde::{Deserialize, Serialize};
 
-/// One limit of the system that bounds the number of sandboxes.
+/// One system limit that bounds the number of sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bound {
-    /// What is limited: `open_files`, `processes`, `memory` or `namespaces`.
+    /// The limited resource: `open_files`, `processes`, `memory` or `namespaces`.
     pub name: String,
-    /// How many idle sandboxes fit within it, with those that are there.
+    /// The number of idle sandboxes that fit within it, including existing ones.
     pub sandboxes: u64,
-    /// The limit as the system has it, in words: its names and numbers.
+    /// The system's name and value of the limit, in words.
     pub limit: String,
     /// The command or setting that raises it.
     pub remedy: String,
 }
 
-/// The limits of the system, and how many idle sandboxes fit within all of them.
+/// The limits of the system, and the number of idle sandboxes that fit within all of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capacity {
-    /// How many fit: the smallest of the bounds.
+    /// The number of sandboxes that fit: the smallest bound.
     pub sandboxes: u64,
-    /// The limits that were found, the tightest first. What has no limit has no entry.
+    /// The limits that were found, the tightest first. An unlimited resource has no entry.
     pub bounds: Vec<Bound>,
-    /// Files that the server has open.
+    /// The number of files that the server has open.
     pub open_files: u64,
-    /// Files that the server may have open; null: as many as it likes.
+    /// The number of files that the server may have open. Null if unlimited.
     pub open_files_max: Option<u64>,
 }
 
 impl Capacity {
-    /// Puts the bounds in order.
+    /// Sorts the bounds and takes the smallest.
     #[must_use]
     pub fn of(mut bounds: Vec<Bound>, open_files: u64, open_files_max: Option<u64>) -> Self {
         bounds.sort_by_key(|bound| bound.sandboxes);
@@ -41,13 +41,13 @@ impl Capacity {
         }
     }
 
-    /// The limit that says how many fit.
+    /// Returns the tightest bound.
     #[must_use]
     pub fn tightest(&self) -> Option<&Bound> {
         self.bounds.first()
     }
 
-    /// The limit of this name.
+    /// Returns the bound with this name.
     #[must_use]
     pub fn bound(&self, name: &str) -> Option<&Bound> {
         self.bounds.iter().find(|bound| bound.name == name)

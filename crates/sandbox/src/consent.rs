@@ -1,26 +1,27 @@
-//! What the operator leaves to the user of a caller: a yes that a call brings along, for what it names and nothing else.
+//! The user's consent to actions that the operator leaves to the user. A call carries it; it covers exactly the names
+//! in it.
 //!
-//! Whoever decides what may be installed or reached looks at it. Code inside a sandbox has none to give.
+//! The package and network policies check it. Code inside a sandbox cannot give consent.
 
 use crate::{Code, Failure};
 
-/// What the user said to what a call wants and the operator leaves to the user.
+/// The user's answer to the packages and hosts of a call that need consent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Consent {
-    /// Nobody was asked, as for what code inside a sandbox wants.
+    /// Nobody asked the user. This is always so for requests by code inside a sandbox.
     #[default]
     NotAsked,
-    /// The caller has no way to ask its user.
+    /// The client cannot ask its user.
     CannotAsk,
     /// The user said no.
     Declined,
-    /// The user said nothing in time.
+    /// The user did not answer in time.
     NoAnswer,
-    /// The user said yes to these, in the words of the call, and to nothing else.
+    /// The user agreed to these names, spelled as in the call, and to nothing else.
     Given(Vec<String>),
 }
 
-/// What a call wants and the operator leaves to the user.
+/// The packages and hosts of a call that need the user's consent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LeftToUser {
     /// Packages, as the call names them.
@@ -30,7 +31,7 @@ pub struct LeftToUser {
 }
 
 impl LeftToUser {
-    /// Whether there is nothing to ask.
+    /// Returns true if nothing needs consent.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.packages.is_empty() && self.hosts.is_empty()
@@ -38,7 +39,7 @@ impl LeftToUser {
 }
 
 impl Consent {
-    /// Whether the user said yes to this.
+    /// Returns true if the user agreed to this name.
     #[must_use]
     pub fn covers(&self, wanted: &str) -> bool {
         match self {
@@ -47,8 +48,8 @@ impl Consent {
         }
     }
 
-    /// Refuses what the user has not allowed. `how` is what asks the user, such as `install_package`; `setting` the list of
-    /// the operator's that would make the question unneeded.
+    /// Builds the failure for a name without consent. `how` is the tool that asks the user, such as `install_package`.
+    /// `setting` is the operator's list that would make the question unnecessary.
     #[must_use]
     pub fn refusal(&self, code: Code, wanted: &str, how: &str, setting: &str) -> Failure {
         let (why, remedy) = match self {

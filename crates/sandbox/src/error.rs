@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What went wrong, in the closed list that every interface uses.
+/// The kind of a failure: the closed list that every interface uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(
@@ -67,7 +67,7 @@ impl Code {
         Self::Internal,
     ];
 
-    /// The name on the wire, in `snake_case`.
+    /// Returns the name on the wire, in `snake_case`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -106,20 +106,20 @@ impl std::fmt::Display for Code {
     }
 }
 
-/// What a caller is told: what happened, where, and what to do next. The shape of every failure in every interface.
+/// A failure as callers see it, in every interface: the event, its place and the next step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{code}: {message} ({remedy})")]
 pub struct Failure {
     /// The kind of failure.
     pub code: Code,
-    /// What happened, and where; one or two sentences.
+    /// The event and its place, in one or two sentences.
     pub message: String,
-    /// What the caller can do next, in the imperative.
+    /// The caller's next step, in the imperative.
     pub remedy: String,
 }
 
 impl Failure {
-    /// A failure from its three parts.
+    /// Builds a failure from its three parts.
     pub fn new(code: Code, message: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self {
             code,
@@ -128,55 +128,55 @@ impl Failure {
         }
     }
 
-    /// An argument that cannot be taken as given.
+    /// Builds the failure for an invalid argument.
     pub fn invalid(message: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::new(Code::InvalidArgument, message, remedy)
     }
 }
 
-/// Why a back end or a sandbox could not do what was asked.
+/// An error of a back end or a sandbox.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// The sandbox has ended; nothing in it can be reached again.
+    /// The sandbox has ended; nothing in it can be reached any more.
     #[error("the sandbox has ended: {0}")]
     Gone(crate::EndReason),
-    /// A layer that the isolation floor demands cannot be given on this machine.
+    /// This machine cannot provide a layer that the isolation floor demands.
     #[error("isolation layer {layer} is not available: {reason}")]
     Isolation {
         /// The name of the layer, as `doctor` prints it.
         layer: String,
-        /// Why it is missing.
+        /// The cause.
         reason: String,
-        /// The command or setting that mends it.
+        /// The command or setting that fixes it.
         remedy: String,
     },
-    /// A step of the set-up failed for a reason that is not an isolation layer (no memory, no space, a limit).
+    /// A step of the set-up failed for a reason other than an isolation layer (no memory, no space, a limit).
     #[error("step {step} of the set-up failed")]
     Setup {
-        /// The step, as the plan names it.
+        /// The step's name in the plan.
         step: String,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// The back end cannot work at all right now.
+    /// The back end does not work at present.
     #[error("back end {backend} is not available: {reason}")]
     Unavailable {
         /// The back end's name.
         backend: String,
-        /// Why.
+        /// The cause.
         reason: String,
-        /// What to do about it.
+        /// The next step for the user.
         remedy: String,
     },
-    /// The container image cannot be had.
+    /// The container image is not available.
     #[error("image {image} is not available: {reason}")]
     Image {
-        /// Its name, as it was asked for.
+        /// Its name, as requested.
         image: String,
-        /// Why.
+        /// The cause.
         reason: String,
-        /// What to do about it.
+        /// The next step for the user.
         remedy: String,
     },
     /// A program could not be started inside.
@@ -184,23 +184,23 @@ pub enum SandboxError {
     Spawn {
         /// The program's path.
         program: String,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// The other side broke the protocol: it is not trusted any more and the sandbox is ended.
+    /// The agent violated the protocol. It is no longer trusted, and the sandbox is ended.
     #[error("the sandbox's agent broke the protocol: {0}")]
     Protocol(String),
-    /// There is no room for more of something that only a new sandbox has again.
+    /// A resource is exhausted that only a new sandbox has again.
     #[error("{what}")]
     Full {
-        /// What there is no more room for, with the limit.
+        /// The exhausted resource, with its limit.
         what: String,
     },
-    /// What was asked for is refused, or cannot be had, for a reason that is told as it is.
+    /// The request is refused or cannot be met. The failure is passed on unchanged.
     #[error("{}", .0.message)]
     Refused(Box<Failure>),
-    /// This back end does not have what was asked for.
+    /// This back end does not support the request.
     #[error("{0} is not supported by this back end")]
     Unsupported(String),
 }
@@ -223,7 +223,7 @@ impl From<SandboxError> for Failure {
             SandboxError::Unavailable { remedy, .. } => Self::new(Code::BackendUnavailable, message, remedy),
             SandboxError::Refused(failure) => *failure,
             SandboxError::Image { remedy, .. } => Self::new(Code::ImageUnavailable, message, remedy),
-            // The system makes no more processes.
+            // The system refuses new processes.
             SandboxError::Spawn { source, .. } if source.kind() == std::io::ErrorKind::WouldBlock => Self::new(
                 Code::LimitReached,
                 message,
@@ -254,7 +254,7 @@ impl From<SandboxError> for Failure {
     }
 }
 
-/// Why a file could not be listed, read or written. Paths are inside the sandbox.
+/// An error of listing, reading or writing a file. Paths are inside the sandbox.
 #[derive(Debug, thiserror::Error)]
 #[expect(
     missing_docs,
@@ -318,7 +318,7 @@ impl From<FileError> for Failure {
     }
 }
 
-/// Why a session could not be opened or used.
+/// An error of opening or using a session.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The interpreter did not become ready.
@@ -326,10 +326,10 @@ pub enum SessionError {
     Start {
         /// The language's name.
         language: String,
-        /// What was seen (last lines of its stderr, a time-out, its exit).
+        /// The evidence: last lines of its stderr, a timeout, or its exit.
         reason: String,
     },
-    /// The session's inside end sent something that is not in the protocol. Code in the sandbox can cause this.
+    /// The driver sent a frame that is not in the protocol. Code in the sandbox can cause this.
     #[error("the session's control channel was broken from inside: {0}")]
     Protocol(String),
     /// The sandbox itself failed.

@@ -1,4 +1,4 @@
-//! Files of a sandbox, named by paths that only mean something inside it.
+//! Files of a sandbox. Their paths have a meaning only inside it.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -16,7 +16,7 @@ pub const HOME: &str = "/home/user";
 #[serde(transparent)]
 pub struct SandboxPath(String);
 
-/// Why a text is not a path inside a sandbox.
+/// The reason why a text is not a path inside a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message says what it is")]
 pub enum PathError {
@@ -33,10 +33,10 @@ pub enum PathError {
 }
 
 impl SandboxPath {
-    /// Reads a path as a caller gives it. Relative ones start at [`HOME`]; `.` and doubled slashes are dropped.
+    /// Parses a path as a caller gives it. Relative paths start at [`HOME`]. `.` and doubled slashes are dropped.
     ///
     /// # Errors
-    /// [`PathError`] names what is wrong with the text.
+    /// [`PathError`] names the problem.
     pub fn parse(text: &str) -> Result<Self, PathError> {
         if text.is_empty() {
             return Err(PathError::Empty);
@@ -71,19 +71,19 @@ impl SandboxPath {
         Ok(Self(path))
     }
 
-    /// The home folder.
+    /// Returns the home folder.
     #[must_use]
     pub fn home() -> Self {
         Self(HOME.to_owned())
     }
 
-    /// The absolute path as text.
+    /// Returns the absolute path as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The last name, or `/`.
+    /// Returns the last name, or `/`.
     #[must_use]
     pub fn name(&self) -> &str {
         self.0.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("/")
@@ -96,7 +96,7 @@ impl std::fmt::Display for SandboxPath {
     }
 }
 
-/// What a folder entry is.
+/// The type of a folder entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are the documentation")]
@@ -110,11 +110,12 @@ pub enum EntryKind {
 /// One entry of a listing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its path relative to the listed folder. Bytes that are no UTF-8 stand there as `\xNN`, and can be read by that name.
+    /// Its path relative to the listed folder. Bytes that are not UTF-8 appear as `\xNN`, and the file can be read by
+    /// that name.
     pub name: String,
-    /// What it is; links are not followed.
+    /// Its type; links are not followed.
     pub kind: EntryKind,
-    /// What a link says, where that is known.
+    /// The target of a link, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     /// Size in bytes.
@@ -123,45 +124,45 @@ pub struct Entry {
     pub modified_ms: i64,
 }
 
-/// The entries of a folder, bounded.
+/// The entries of a folder. Their number is bounded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listing {
     /// Sorted by name.
     pub entries: Vec<Entry>,
-    /// How many more there are that the bound left out (a lower bound when `recursive`).
+    /// The number of entries beyond the bound (a lower bound if `recursive`).
     pub omitted: u64,
 }
 
 /// A piece of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileChunk {
-    /// The bytes from the offset that was asked for.
+    /// The bytes from the requested offset.
     pub bytes: Bytes,
-    /// The size of the whole file when it was read.
+    /// The size of the whole file at the time of reading.
     pub total: u64,
 }
 
-/// What happens to what a file already has.
+/// The treatment of a file's old content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WriteMode {
-    /// The file has exactly the new bytes afterwards, or is unchanged when the write fails.
+    /// The file has exactly the new bytes afterwards. If the write fails, it is unchanged.
     Replace,
-    /// The new bytes come after the old ones.
+    /// The new bytes follow the old ones.
     Append,
 }
 
-/// Files of one sandbox, opened with the sandbox's own rights. Links are followed inside the sandbox only;
-/// FIFOs, devices, sockets and pseudo file systems are refused.
+/// The files of one sandbox, opened with the sandbox's rights. Links are followed inside the sandbox only. FIFOs,
+/// devices, sockets and pseudo file systems are refused.
 #[async_trait]
 pub trait Files: Send + Sync {
-    /// Lists a folder; at most `max` entries. `recursive` goes down at most 16 levels and never through links.
+    /// Lists a folder; at most `max` entries. `recursive` descends at most 16 levels and never through links.
     async fn list(&self, path: &SandboxPath, recursive: bool, max: usize) -> Result<Listing, FileError>;
 
     /// Reads at most `len` bytes from `offset`.
     async fn read(&self, path: &SandboxPath, offset: u64, len: u64) -> Result<FileChunk, FileError>;
 
-    /// Writes a file, making parent folders. Returns the file's size afterwards.
+    /// Writes a file and creates missing parent folders. Returns the file's new size.
     async fn write(&self, path: &SandboxPath, bytes: Bytes, mode: WriteMode) -> Result<u64, FileError>;
 }
 

@@ -1,8 +1,8 @@
-//! How strong a sandbox's isolation is, and what it is made of.
+//! The strength of a sandbox's isolation, and its layers.
 
 use serde::{Deserialize, Serialize};
 
-/// How strong the isolation is. `Container` and `Namespace` satisfy each other.
+/// The strength of the isolation. `Container` and `Namespace` satisfy each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the threat model defines each level")]
@@ -16,7 +16,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// Whether this level is at or above the floor.
+    /// Returns true if this level is at or above the floor.
     #[must_use]
     pub const fn satisfies(self, floor: Self) -> bool {
         self.rank() >= floor.rank()
@@ -32,7 +32,7 @@ impl Level {
         }
     }
 
-    /// The name used in settings and results.
+    /// Returns the name used in settings and results.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -52,17 +52,17 @@ impl std::fmt::Display for Level {
     }
 }
 
-/// Who holds the limits on amounts: the kernel's control groups, or a watcher that looks every 50 ms.
+/// The mechanism that enforces resource limits: cgroups of the kernel, or a watchdog that polls every 50 ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Degree {
-    /// Resource limits per process and a watcher outside that ends what is over.
+    /// Resource limits per process, and a watchdog outside that kills processes above a limit.
     Watched,
-    /// Control groups.
+    /// Cgroups.
     Enforced,
 }
 
-/// Whether a layer is in force.
+/// The state of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the three words of the doctor's report")]
@@ -77,24 +77,24 @@ pub enum LayerState {
 pub struct LayerReport {
     /// Its name, the same in every interface.
     pub name: String,
-    /// Whether it is in force.
+    /// Its state.
     pub state: LayerState,
-    /// Why it is degraded or missing; null when active.
+    /// The reason why it is degraded or missing; null when active.
     pub reason: Option<String>,
-    /// The command or setting that mends it; null when active.
+    /// The command or setting that fixes it; null when active.
     pub remedy: Option<String>,
 }
 
-/// A mount of the host that lies in what sandboxes see and is not shown in them.
+/// A host mount that lies below the folders that sandboxes see, and that is not shown in them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// Where it is mounted on the host.
+    /// Its mount point on the host.
     pub path: String,
-    /// Why it is not shown.
+    /// The reason why it is not shown.
     pub reason: String,
 }
 
-/// What is in force around one sandbox, as every result reports it.
+/// The isolation in force around one sandbox, as every result reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Isolation {
     /// The back end's name.

@@ -1,8 +1,8 @@
-//! The contract between the parts of sandcell: what a sandbox is, what it may use, and how it fails.
+//! The contract between the parts of sandcell: sandboxes, their limits and their errors.
 //!
-//! Back ends implement [`Backend`] and [`Sandbox`], languages implement [`Language`] and [`Session`],
-//! and everything above works with those traits only. Nothing here does I/O or needs a running
-//! async runtime: the channels are plain data structures.
+//! Back ends implement [`Backend`] and [`Sandbox`], languages implement [`Language`] and [`Session`], and all other
+//! code works with those traits only. Nothing here does I/O or needs a running async runtime: the channels are plain
+//! data structures.
 #![forbid(unsafe_code)]
 
 mod analysis;

@@ -1,4 +1,4 @@
-//! How much a sandbox may use. None of these can be absent.
+//! The resource limits of a sandbox. Every limit always has a value.
 
 use std::time::Duration;
 
@@ -10,66 +10,66 @@ use serde::{Deserialize, Serialize};
 pub struct ByteSize(u64);
 
 impl ByteSize {
-    /// From bytes.
+    /// Makes a size from bytes.
     #[must_use]
     pub const fn bytes(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// From mebibytes; saturates.
+    /// Makes a size from mebibytes; saturates.
     #[must_use]
     pub const fn mib(mib: u64) -> Self {
         Self(mib.saturating_mul(1 << 20))
     }
 
-    /// From kibibytes; saturates.
+    /// Makes a size from kibibytes; saturates.
     #[must_use]
     pub const fn kib(kib: u64) -> Self {
         Self(kib.saturating_mul(1 << 10))
     }
 
-    /// As bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub const fn as_bytes(self) -> u64 {
         self.0
     }
 
-    /// As whole mebibytes, rounded down.
+    /// Returns the size in whole mebibytes, rounded down.
     #[must_use]
     pub const fn as_mib(self) -> u64 {
         self.0 >> 20
     }
 }
 
-/// Processor time a sandbox may use, in thousandths of a core.
+/// The processor time that a sandbox may use, in thousandths of a core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Cpus(u32);
 
 impl Cpus {
-    /// From thousandths of a core.
+    /// Makes a value from thousandths of a core.
     #[must_use]
     pub const fn milli(milli: u32) -> Self {
         Self(milli)
     }
 
-    /// As thousandths of a core.
+    /// Returns the value in thousandths of a core.
     #[must_use]
     pub const fn as_milli(self) -> u32 {
         self.0
     }
 }
 
-/// What one sandbox may use at the most.
+/// The resource limits of one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Limits {
-    /// Memory of its processes together; files are counted apart.
+    /// Memory of all its processes together. Files are counted separately.
     pub memory: ByteSize,
     /// Processor time.
     pub cpus: Cpus,
     /// Processes and threads together.
     pub processes: u32,
-    /// Private writable files: home, /tmp and /dev/shm together. Not taken out of `memory`.
+    /// Private writable files: home, /tmp and /dev/shm together. They do not count towards `memory`.
     pub disk: ByteSize,
     /// Files and folders in the private writable part.
     pub inodes: u64,
@@ -87,5 +87,5 @@ impl Default for Limits {
     }
 }
 
-/// The longest time one execution may be asked to run.
+/// The longest time limit that a caller may request for one execution.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(3600);

@@ -1,8 +1,8 @@
-//! Network: which hosts a sandbox may reach, and the one way there.
+//! Network access: the hosts that a sandbox may reach, and the only way to them.
 //!
-//! A sandbox has no route. One that may reach hosts has a port on its own loopback address instead, which leads out as
-//! streams of bytes ([`Sandbox::forward`](crate::Sandbox::forward)); whoever implements [`Network`] speaks HTTP and SOCKS on
-//! them, decides, and connects itself.
+//! A sandbox has no route. A sandbox with network access has a port on its loopback address, whose connections leave it
+//! as byte streams ([`Sandbox::forward`](crate::Sandbox::forward)). The implementation of [`Network`] speaks HTTP and
+//! SOCKS on these streams, decides about each host, and opens the connection from the server.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use tokio::sync::mpsc;
 
 use crate::{Consent, Failure, NetworkRule};
 
-/// The port inside that leads to the proxy.
+/// The proxy port inside.
 pub const PROXY_PORT: u16 = 3128;
 
-/// A connection that somebody inside has made to a forwarded port.
+/// A connection that a program inside has made to a forwarded port.
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug> Connection for T {}
 
-/// A port inside that leads here. Dropping it closes the port and breaks its connections off.
+/// A forwarded port inside. Dropping it closes the port and its connections.
 pub struct Forward {
     /// The port inside.
     pub port: u16,
@@ -28,7 +28,7 @@ pub struct Forward {
 }
 
 impl Forward {
-    /// A port; `held` closes it when it is dropped.
+    /// Makes a forward. Dropping `held` closes the port.
     #[must_use]
     pub fn new(port: u16, connections: mpsc::Receiver<Box<dyn Connection>>, held: Box<dyn Send + Sync>) -> Self {
         Self {
@@ -38,7 +38,7 @@ impl Forward {
         }
     }
 
-    /// The next connection; none when there will be no more.
+    /// Returns the next connection. None if there will be no more.
     pub async fn accept(&mut self) -> Option<Box<dyn Connection>> {
         self.connections.recv().await
     }
@@ -52,46 +52,46 @@ impl std::fmt::Debug for Forward {
     }
 }
 
-/// Something that a sandbox wanted to reach and may not.
+/// A refused attempt to reach a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denied {
-    /// What it was, as far as it could be read: a host, with the port where that is not the usual one.
+    /// The host as far as it could be read, with a port other than the default one.
     pub what: String,
-    /// Why not, as the end of a sentence.
+    /// The reason, as the end of a sentence.
     pub reason: String,
-    /// What would allow it.
+    /// The change that would allow it.
     pub remedy: String,
 }
 
-/// The way of one sandbox to the hosts that it may reach. Dropping it closes the way.
+/// The connection of one sandbox to its allowed hosts. Dropping it closes the connection.
 pub trait Way: Send + Sync + std::fmt::Debug {
-    /// How often something was denied so far.
+    /// Returns the number of denials so far.
     fn count(&self) -> u64;
 
-    /// What was denied after that many denials, without repetitions and at most a handful.
+    /// Returns the denials after the first `count`, without repetitions; a handful at most.
     fn denied_since(&self, count: u64) -> Vec<Denied>;
 
-    /// Bytes that were carried so far, both ways together.
+    /// Returns the number of bytes carried so far, in both directions.
     fn bytes(&self) -> u64;
 }
 
-/// Takes sandboxes to hosts, as far as the operator allows.
+/// Gives sandboxes access to hosts, within the operator's rules.
 pub trait Network: Send + Sync + std::fmt::Debug {
-    /// The most that a call may ask for, as the operator wrote it.
+    /// Returns the hosts that a call may ask for, as the operator wrote them.
     fn allowed(&self) -> &[String];
 
-    /// Checks what a call asks for against the grammar and the operator's rules. Nothing asked for is no network.
+    /// Checks the hosts of a call against the grammar and the operator's rules. An empty list means no network.
     ///
     /// # Errors
-    /// `invalid_argument`, or `network_denied` for what the operator does not allow.
+    /// `invalid_argument`, or `network_denied` for a host that the operator does not allow.
     fn check(&self, hosts: &[String], consent: &Consent) -> Result<NetworkRule, Failure>;
 
-    /// Those of the hosts that the operator leaves to the user.
+    /// Returns the hosts that need the user's consent.
     fn left_to_user(&self, hosts: &[String]) -> Vec<String>;
 
-    /// Serves the connections of one sandbox, called by this name in the log. Call it inside a tokio runtime.
+    /// Serves the connections of one sandbox. `sandbox` is its name in the log. Call this inside a tokio runtime.
     ///
     /// # Errors
-    /// The rule is none that [`check`](Self::check) has made.
+    /// [`check`](Self::check) did not make this rule.
     fn open(&self, rule: &NetworkRule, forward: Forward, sandbox: &str) -> Result<Arc<dyn Way>, Failure>;
 }

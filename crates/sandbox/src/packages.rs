@@ -1,7 +1,7 @@
-//! Packages: who gets them, and how they reach a sandbox.
+//! Packages: the policy for them, and their way into a sandbox.
 //!
-//! Whoever implements [`Packages`] turns what a caller asks for into folders of the host that never change again. A back
-//! end shows such a folder in a sandbox with [`Sandbox::attach`](crate::Sandbox::attach).
+//! An implementation of [`Packages`] turns a caller's requirements into host folders that never change afterwards. A
+//! back end shows such a folder in a sandbox with [`Sandbox::attach`](crate::Sandbox::attach).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use tokio::sync::watch;
 
 use crate::{Consent, Failure, HOME};
 
-/// Below this folder packages appear inside a sandbox, each set in a folder of its own: `0`, `1`, …
+/// The folder inside a sandbox below which packages appear. Each set has a numbered subfolder: `0`, `1`, …
 pub const LAYERS: &str = "/opt/sandcell";
 /// The folders of the system's programs inside.
 pub const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-/// How many sets one sandbox can have.
+/// The maximum number of package sets in one sandbox.
 pub const LAYERS_MAX: usize = 16;
 
-/// The places of packages inside a sandbox, the newest possible one first: what was installed later wins.
+/// Returns the possible package folders inside a sandbox, the newest first: a later installation takes precedence.
 #[must_use]
 pub fn layer_places() -> Vec<String> {
     (0..LAYERS_MAX)
@@ -28,8 +28,9 @@ pub fn layer_places() -> Vec<String> {
         .collect()
 }
 
-/// Where programs of packages are looked for inside, before all others, as part of a `PATH`: those of each set, the newest
-/// one first, then scripts that stand for programs of the host, then programs that npm's packages bring.
+/// Returns the folders that are searched before all others for programs, as a part of a `PATH`. First the programs of
+/// each package set, the newest set first. Then scripts that replace programs of the host, then programs of npm
+/// packages.
 #[must_use]
 pub fn program_places() -> String {
     let sets = layer_places().into_iter().map(|place| format!("{place}/bin"));
@@ -39,14 +40,14 @@ pub fn program_places() -> String {
     all.join(":")
 }
 
-/// The requirement behind the name of a registry: of npm's `npm:zod@^3` is `zod@^3`; of a text that does not begin with
-/// the registry's name and a colon it is none.
+/// Returns the requirement without its registry prefix: `zod@^3` for npm's `npm:zod@^3`. None if the text does not
+/// begin with the registry's name and a colon.
 #[must_use]
 pub fn of_registry<'a>(text: &'a str, registry: &str) -> Option<&'a str> {
     text.trim_start().strip_prefix(registry)?.strip_prefix(':')
 }
 
-/// A package that a sandbox has, or gets.
+/// A package that a sandbox has or gets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Held {
     /// Its normalised name.
@@ -55,31 +56,31 @@ pub struct Held {
     pub version: String,
 }
 
-/// What somebody wants to be installed.
+/// A request to install packages.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    /// Whose sandbox it is for; packages are shared between sandboxes of the same owner only.
+    /// The owner of the sandbox. Packages are shared between sandboxes of the same owner only.
     pub owner: String,
     /// The requirements, as the caller wrote them.
     pub packages: Vec<String>,
-    /// What the sandbox has already.
+    /// The packages that the sandbox already has.
     pub held: Vec<Held>,
-    /// How long it may take.
+    /// The time limit.
     pub timeout: Duration,
-    /// What the user said to those that are left to the user.
+    /// The user's answer for packages that need consent.
     pub consent: Consent,
 }
 
-/// What came of it.
+/// The result of an installation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Installed {
-    /// The folder to show in the sandbox; none when the sandbox has everything already.
+    /// The folder to attach to the sandbox. None if the sandbox already has everything.
     pub folder: Option<PathBuf>,
-    /// What is new in it, by name. A name that the sandbox holds in another version is in here with the new one.
+    /// The new packages, by name. A package that the sandbox has in another version is listed with the new version.
     pub added: Vec<Held>,
-    /// What was asked for and is there already.
+    /// The requested packages that were already present.
     pub present: Vec<Held>,
-    /// Whether an earlier installation of the same set was found.
+    /// True if an earlier installation of the same set was reused.
     pub reused: bool,
     /// Sentences that the caller should read.
     pub notes: Vec<String>,
@@ -88,46 +89,47 @@ pub struct Installed {
 /// Installs packages of one language.
 #[async_trait]
 pub trait Packages: Send + Sync + std::fmt::Debug {
-    /// The language that the packages are for.
+    /// Returns the language of the packages.
     fn language(&self) -> &str;
 
-    /// Where they come from, in a word that a requirement may begin with: `npm` for `npm:zod`. See [`of_registry`].
+    /// Returns the registry's name, which may prefix a requirement: `npm` for `npm:zod`. See [`of_registry`].
     fn registry(&self) -> &str;
 
-    /// Whether code in this language can use them, too.
+    /// Returns true if code in this language can use the packages, too.
     fn serves(&self, language: &str) -> bool {
         self.language() == language
     }
 
-    /// Checks what is wanted against the grammar and the operator's policy, without doing anything.
+    /// Checks the requirements against the grammar and the operator's policy. Installs nothing.
     ///
     /// # Errors
     /// `invalid_argument` or `package_not_allowed`.
     fn check(&self, packages: &[String], consent: &Consent) -> Result<(), Failure>;
 
-    /// Those of what is wanted that the operator leaves to the user. What cannot be read is left out: [`check`](Self::check)
-    /// says why.
+    /// Returns the requirements that need the user's consent. Skips unreadable ones: [`check`](Self::check) reports
+    /// them.
     fn left_to_user(&self, packages: &[String]) -> Vec<String>;
 
-    /// Gets what is wanted. `progress` is told in a few words what is being done. Dropping the future gives up, and
-    /// leaves nothing half done.
+    /// Installs packages. `progress` receives a short description of the current step. Dropping the future aborts the
+    /// installation and leaves nothing half done.
     ///
     /// # Errors
-    /// What stands in the way, in the words of the caller.
+    /// The cause, for the caller to read.
     async fn install(&self, wanted: Wanted, progress: &watch::Sender<String>) -> Result<Installed, Failure>;
 
-    /// Returns the program that resolves packages in a sandbox that installs them itself. The allow and deny lists hold there too.
+    /// Returns the program that resolves packages in a sandbox that installs them itself. The allow and deny lists
+    /// apply there too.
     ///
     /// # Errors
-    /// A refused package.
+    /// A package is refused.
     fn resolve_inside(&self, packages: &[String], consent: &Consent) -> Result<Vec<String>, Failure>;
 
-    /// Reads the output of that program. Returns the packages, and the program that installs them if any is new. The second program
-    /// prints the names that it skipped, one a line. Code in the sandbox can forge both outputs; it can also install packages
-    /// without this method.
+    /// Reads the output of that program. Returns the packages, and the program that installs them if any is new. The
+    /// second program prints the names that it skipped, one a line. Code in the sandbox can forge both outputs. It can
+    /// also install packages without this method.
     ///
     /// # Errors
-    /// Something in it is not allowed, or cannot be read.
+    /// A package in the output is not allowed, or the output is unreadable.
     fn install_inside(
         &self,
         packages: &[String],
@@ -135,16 +137,17 @@ pub trait Packages: Send + Sync + std::fmt::Debug {
         printed: &[u8],
     ) -> Result<(Option<Vec<String>>, Installed), Failure>;
 
-    /// A program that makes the packages at this place inside known to the language. It runs in the sandbox that they are
-    /// for, with the rights of its code; what it prints are names that it left alone, a line each. None: nothing is needed.
+    /// Returns a program that registers the packages at this path inside with the language. It runs in the same
+    /// sandbox, with the rights of its code. It prints the names that it skipped, one a line. None if nothing is
+    /// needed.
     fn arrange(&self, place: &str) -> Option<Vec<String>> {
         let _ = place;
         None
     }
 
-    /// The folder and the packages that every sandbox starts with, if the operator has named some.
+    /// Returns the folder and the packages that every sandbox starts with, if the operator has named any.
     ///
     /// # Errors
-    /// The base that the settings name cannot be used.
+    /// The base in the settings is not usable.
     fn base(&self) -> Result<Option<Installed>, Failure>;
 }

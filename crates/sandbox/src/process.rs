@@ -11,13 +11,13 @@ use tokio::sync::mpsc;
 
 use crate::{SandboxError, SandboxPath};
 
-/// What standard input is.
+/// The source of standard input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StdinMode {
     /// `/dev/null`.
     Null,
-    /// A pipe that [`ProcessHandle::write`] feeds.
+    /// A pipe; [`ProcessHandle::write`] writes to it.
     Piped,
 }
 
@@ -30,23 +30,23 @@ pub struct Command {
     pub env: BTreeMap<String, String>,
     /// The working folder inside the sandbox.
     pub cwd: String,
-    /// Standard input.
+    /// The source of standard input.
     pub stdin: StdinMode,
-    /// Whether the program gets a private two-way channel: it reads from descriptor 3 and writes to
-    /// descriptor 4. Sessions use it for their driver.
+    /// True if the program gets a private two-way channel: it reads from descriptor 3 and writes to descriptor 4.
+    /// Sessions use it for their driver.
     pub control: bool,
 }
 
-/// A piece of code as a program of its own: what has to be there, and the steps that run it.
+/// A piece of code as a separate program: its files, and the steps that run it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// What is written first: the source, and whatever its folders need to exist.
+    /// The files to write first: the source, and others that create needed folders.
     pub files: Vec<(SandboxPath, Bytes)>,
-    /// What makes a program of the source.
+    /// The step that compiles the source, if any.
     pub compile: Option<Compile>,
-    /// What runs.
+    /// The step that runs the program.
     pub run: Command,
-    /// The place of the pictures that the program shows, or none if the language has no pictures.
+    /// The place of the program's pictures. None if the language has no pictures.
     pub pictures: Option<Pictures>,
 }
 
@@ -59,12 +59,12 @@ pub struct Pictures {
     pub prefix: String,
 }
 
-/// The step that makes a program of a source.
+/// The step that compiles a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compile {
-    /// The compiler. Ends with another status than 0 when the source is wrong.
+    /// The compiler. It exits with a nonzero status if the source is wrong.
     pub command: Command,
-    /// How long it may take; the time for running is counted apart.
+    /// The time limit. The run time is counted separately.
     pub timeout: Duration,
 }
 
@@ -79,35 +79,35 @@ pub enum Channel {
     Control,
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exit {
-    /// It ended by itself with this status (0 to 255).
+    /// It exited with this status (0 to 255).
     Code(u8),
-    /// This signal ended it.
+    /// This signal killed it.
     Signal(u8),
 }
 
-/// What a process does, in order for each channel. Bytes that stood in stdout or stderr when the process wrote to
-/// control come before those control bytes.
+/// The output and end of a process, in order for each channel. Bytes that were in stdout or stderr when the process
+/// wrote to control come before those control bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProcessEvent {
     /// Bytes on stdout, stderr or control.
     Output {
-        /// Which.
+        /// The channel.
         channel: Channel,
         /// The bytes, never empty.
         bytes: Bytes,
     },
-    /// No more bytes will come on this channel (every holder of its other end has closed it).
+    /// No more bytes will arrive on this channel: every holder of its other end has closed it.
     Closed {
-        /// Which.
+        /// The channel.
         channel: Channel,
     },
-    /// The process itself has ended; its descendants may live on and still write. Sent once, and once for each heir.
+    /// The process itself has ended. Its descendants may live on and still write. Sent once, and once for each heir.
     Exited {
-        /// How.
+        /// The end.
         exit: Exit,
     },
 }
@@ -120,77 +120,77 @@ pub enum Signal {
     Interrupt,
     Terminate,
     Kill,
-    /// SIGURG: nobody minds it, and whoever handles it stops waiting.
+    /// SIGURG: ignored by default, but it interrupts the wait of a process that handles it.
     Nudge,
 }
 
-/// Who gets a signal.
+/// The receivers of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SignalScope {
     /// The process and its process group.
     Group,
-    /// Every process of the sandbox that descends from it or was orphaned by it, however it detached itself:
-    /// in effect all processes of the sandbox but the agent and other started programs' own groups.
+    /// Every process of the sandbox that descends from it or was orphaned by it, even if it has detached itself. In
+    /// effect these are all processes of the sandbox except the agent and the groups of other started programs.
     Tree,
 }
 
-/// A started program: what it says, and the means to talk back.
+/// A started program: its events, and the handle that controls it.
 ///
-/// `events` is bounded; not reading it stops the program when its pipes are full (that is the flow control).
+/// `events` is bounded. If nobody reads it, the program blocks once its pipes are full; this is the flow control.
 #[derive(Debug)]
 pub struct Process {
-    /// What it does.
+    /// The program's output and end.
     pub events: mpsc::Receiver<ProcessEvent>,
-    /// How to talk to it. Dropping the last clone kills the program and its group.
+    /// The handle that controls it. Dropping the last clone kills the program and its group.
     pub handle: Arc<dyn ProcessHandle>,
 }
 
-/// The means to talk to a started program.
+/// Controls a started program.
 #[async_trait]
 pub trait ProcessHandle: Send + Sync + std::fmt::Debug {
-    /// Writes to stdin or control; waits while the other side does not read.
+    /// Writes to stdin or control. Waits while the program does not read.
     async fn write(&self, channel: Channel, bytes: Bytes) -> Result<(), SandboxError>;
 
     /// Closes stdin or control for writing.
     async fn close(&self, channel: Channel) -> Result<(), SandboxError>;
 
-    /// Sends a signal. A process that has ended already is not an error.
+    /// Sends a signal. A signal to an ended process is not an error.
     async fn signal(&self, signal: Signal, scope: SignalScope) -> Result<(), SandboxError>;
 
-    /// Whether another process can take the program's place ([`ProcessHandle::succeed`]).
+    /// Returns true if another process can replace the program ([`ProcessHandle::succeed`]).
     fn has_heirs(&self) -> bool {
         false
     }
 
-    /// Kills the program and its tree, but for this process of it (an id inside).
+    /// Kills the program and its tree, except for the process with this id inside.
     async fn kill_but(&self, _heir: i32) -> Result<(), SandboxError> {
         Err(SandboxError::Unsupported("heirs of a program".to_owned()))
     }
 
-    /// Makes an orphan that a program has left its heir, once the program's end was told: what else the program left is
-    /// killed, the heir is sent SIGCONT, and from then on it is the program, with the same channels. Its end is told by
-    /// another [`ProcessEvent::Exited`].
+    /// Makes an orphan of the program its heir, after the program's end was reported. Kills all else that the program
+    /// left, and sends SIGCONT to the heir. From then on the heir is the program, with the same channels. Another
+    /// [`ProcessEvent::Exited`] reports its end.
     async fn succeed(&self, _heir: i32) -> Result<(), SandboxError> {
         Err(SandboxError::Unsupported("heirs of a program".to_owned()))
     }
 }
 
-/// How a program ended whose output was gathered.
+/// The gathered output of a program, and its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gathered {
-    /// How it ended; none if that never became known.
+    /// The end. None if it never became known.
     pub exit: Option<Exit>,
-    /// The beginning of what it wrote to stdout.
+    /// The beginning of its stdout.
     pub stdout: Vec<u8>,
-    /// The beginning of what it wrote to stderr.
+    /// The beginning of its stderr.
     pub stderr: Vec<u8>,
-    /// How many bytes were left out of either.
+    /// The number of bytes left out of both streams.
     pub omitted: u64,
 }
 
-/// Waits for a program's end and keeps at most `most` bytes of each of its streams. It has no deadline of its own;
-/// dropping the future ends the program.
+/// Waits for a program's end and keeps at most `most` bytes of each stream. It has no deadline. Dropping the future
+/// kills the program.
 pub async fn gather(process: Process, most: usize) -> Gathered {
     let Process { mut events, handle } = process;
     let mut gathered = Gathered {

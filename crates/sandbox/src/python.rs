@@ -1,6 +1,6 @@
-//! The modules that come with Python: what needs no package, and what no package is called.
+//! The modules of Python's standard library. They need no package, and no package may have their names.
 
-/// Those of some supported version (3.8 to 3.14).
+/// The modules of every supported version (3.8 to 3.14).
 const MODULES: &[&str] = &[
     "__future__",
     "abc",
@@ -224,13 +224,13 @@ const MODULES: &[&str] = &[
     "zoneinfo",
 ];
 
-/// Whether Python itself has a module of this name.
+/// Returns true if Python's standard library has a module with this name.
 #[must_use]
 pub fn is_standard_module(name: &str) -> bool {
     MODULES.contains(&name)
 }
 
-/// The same for the name of a package, which knows neither capitals nor `_`.
+/// Returns true if a package has the name of a standard module. Case and `_` versus `-` do not matter in package names.
 #[must_use]
 pub fn is_named_like_standard_module(package: &str) -> bool {
     let same = |(a, b): (u8, u8)| a.eq_ignore_ascii_case(&b) || (a == b'_' && b == b'-');

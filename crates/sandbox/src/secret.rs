@@ -1,16 +1,16 @@
 //! Texts that are never shown.
 
-/// A key or a token. No output of it, in errors and logs too, says what it is.
+/// A key or a token. No output reveals its text, including errors and logs.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Takes it.
+    /// Wraps a text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text itself, for whoever it is meant for.
+    /// Returns the text, for its intended receiver only.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0

@@ -12,32 +12,33 @@ use tokio::sync::mpsc;
 
 use crate::{Advice, Backend, ByteSize, Exit, Failure, Finding, Program, Sandbox, SandboxError, SessionError};
 
-/// A language that this machine can run, and how its sessions are opened.
+/// A language that this machine can run. Opens its sessions.
 #[async_trait]
 pub trait Language: Send + Sync + std::fmt::Debug {
-    /// What it is called and which version is here.
+    /// Returns its name and version.
     fn info(&self) -> &LanguageInfo;
 
-    /// How this code is run on its own, without a session: the files it needs and the steps that run it. `env` is
-    /// the sandbox's [`base_env`](Sandbox::base_env); variables that a step does not set itself come from there.
+    /// Returns the files and steps that run this code as a program, without a session. `env` is the sandbox's
+    /// [`base_env`](Sandbox::base_env); a step takes from it the variables that it does not set.
     ///
     /// # Errors
-    /// When the code cannot be a program of this language.
+    /// The code cannot be a program of this language.
     fn program(&self, code: &str, args: &[String], env: &BTreeMap<String, String>) -> Result<Program, Failure>;
 
-    /// Memory below which programs of this language do not start: a sandbox made for one run has at least this,
-    /// unless its caller says otherwise.
+    /// Returns the memory that programs of this language need to start. A sandbox for a single run has at least this
+    /// much, unless its caller sets a limit.
     fn memory(&self) -> ByteSize {
         ByteSize::bytes(0)
     }
 
-    /// What is noticed about code before it runs. Bounded in time and memory whatever the code is; languages that have
-    /// no such analysis notice nothing.
+    /// Returns findings about code before it runs. Time and memory are bounded for any code. Languages without an
+    /// analysis return nothing.
     fn analyse(&self, _code: &str, _advice: &Advice) -> Vec<Finding> {
         Vec::new()
     }
 
-    /// The same language as a sandbox has it whose programs come from an image of its own; none: as it is here.
+    /// Returns the language as installed in a sandbox whose programs come from its image. None: the host's language
+    /// applies.
     ///
     /// # Errors
     /// The image does not have the language.
@@ -45,12 +46,12 @@ pub trait Language: Send + Sync + std::fmt::Debug {
         Ok(None)
     }
 
-    /// Makes an interpreter ready that has loaded these modules once, so that later sessions in sandboxes of this back end
-    /// to which these folders are attached, and none with other versions of what it has loaded, begin as copies of it, in place
-    /// of an earlier one. Says which modules could not be loaded. Sessions that cannot begin so start as ever.
+    /// Starts a zygote that has loaded these modules, in place of an earlier one. Later sessions start as its forks, in
+    /// sandboxes of this back end to which these folders are attached, unless a sandbox has other versions of loaded
+    /// modules. Returns the modules that could not be loaded. Other sessions start in the usual way.
     ///
     /// # Errors
-    /// There is no such interpreter; the reason is for the operator.
+    /// There is no zygote. The reason is for the operator.
     async fn warm(
         &self,
         backend: &Arc<dyn Backend>,
@@ -61,31 +62,31 @@ pub trait Language: Send + Sync + std::fmt::Debug {
         Err(SandboxError::Unsupported("warmed interpreters".to_owned()).into())
     }
 
-    /// The interpreter, by its back end's number, as whose copy a session would begin in a sandbox with these folders.
+    /// Returns the back end's number of the zygote that a session in a sandbox with these folders would fork from.
     fn warmed(&self, attached: &[PathBuf]) -> Option<u64> {
         let _ = attached;
         None
     }
 
-    /// Starts an interpreter in the sandbox and waits until it is ready (bounded: 30 s). Where
-    /// [`LanguageInfo::session`] is false, each cell is a program of its own and nothing is started yet.
+    /// Starts an interpreter in the sandbox and waits until it is ready (at most 30 s). If [`LanguageInfo::session`] is
+    /// false, each cell is a separate program, and this starts nothing.
     async fn open(&self, sandbox: Arc<dyn Sandbox>) -> Result<Box<dyn Session>, SessionError>;
 }
 
 /// A language's name, other names and version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LanguageInfo {
-    /// Its one name, lower case.
+    /// Its canonical name, in lower case.
     pub name: String,
-    /// Other names callers may use.
+    /// Other names that callers may use.
     pub aliases: Vec<String>,
-    /// The version of the interpreter, such as `3.11.2`; empty where it was not asked yet.
+    /// The version of the interpreter, such as `3.11.2`. Empty if not yet known.
     pub version: String,
-    /// Whether variables stay from cell to cell. If not, each one is a program of its own that finds the files.
+    /// True if variables persist from cell to cell. If not, each cell is a separate program that shares the files.
     pub session: bool,
-    /// What its files' names end with, without the dot.
+    /// The file name extensions, without the dot.
     pub extensions: Vec<String>,
-    /// Data libraries that can be imported without installing anything, with versions (`numpy 2.1`).
+    /// Data libraries that can be imported without installation, with versions (`numpy 2.1`).
     pub libraries: Vec<String>,
 }
 
@@ -94,11 +95,11 @@ pub struct LanguageInfo {
 pub struct Cell {
     /// The source.
     pub code: String,
-    /// What standard input holds; `None` means that reading it is an error that says so.
+    /// The content of standard input. None: reading it raises an error with that reason.
     pub stdin: Option<String>,
     /// The number of the cell in its session, from 1; used in tracebacks (`<cell 3>`).
     pub number: u32,
-    /// Whether [`SessionEvent::Install`] is answered.
+    /// True if [`SessionEvent::Install`] is answered.
     pub packages: bool,
 }
 
@@ -116,13 +117,13 @@ pub enum OutputStream {
 pub struct MimeBundle(pub BTreeMap<String, Bytes>);
 
 impl MimeBundle {
-    /// The representation of this type.
+    /// Returns the representation of this type.
     #[must_use]
     pub fn get(&self, mime: &str) -> Option<&Bytes> {
         self.0.get(mime)
     }
 
-    /// The plain text, lossily decoded; empty if there is none.
+    /// Returns the plain text, lossily decoded. Empty if there is none.
     #[must_use]
     pub fn text(&self) -> String {
         self.get("text/plain")
@@ -131,18 +132,18 @@ impl MimeBundle {
     }
 }
 
-/// What a session says while a cell runs, in order.
+/// An event of a running cell, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionEvent {
-    /// Bytes on stdout or stderr, of the cell, its threads or its child processes.
+    /// Bytes on stdout or stderr, from the cell, its threads or its child processes.
     Output {
         /// The stream.
         stream: OutputStream,
         /// The bytes, never empty.
         bytes: Bytes,
     },
-    /// All that threads and processes of earlier cells wrote to a stream since the last cell was over. It comes before everything
-    /// else of a cell, at most once for each stream.
+    /// All output of threads and processes of earlier cells to a stream since the last cell ended. It precedes all
+    /// other events of a cell, at most once for each stream.
     Background {
         /// The stream.
         stream: OutputStream,
@@ -153,36 +154,36 @@ pub enum SessionEvent {
     Display(MimeBundle),
     /// The last expression's value.
     Result(MimeBundle),
-    /// The code was prepared (compiled) and begins to run: time counts anew from here. At most once a cell.
+    /// The code is compiled and begins to run. The time limit restarts here. At most once a cell.
     Begun,
-    /// The cell wants packages to be installed and waits for [`Interrupter::installed`].
+    /// The cell requests packages and waits for [`Interrupter::installed`].
     Install {
-        /// What it wants, as it was written. Bytes from inside, like all of these.
+        /// The requirements, as written. Untrusted bytes from inside, like all events.
         packages: Vec<String>,
     },
 }
 
-/// How a cell ended.
+/// The result of a cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CellOutcome {
-    /// The end.
+    /// The end of the cell.
     pub status: CellStatus,
 }
 
-/// The ways a cell can end.
+/// The ways in which a cell can end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CellStatus {
-    /// It ran to its end.
+    /// It ran to completion.
     Ok,
-    /// It called `sys.exit` (or its like); the session lives on.
+    /// It called `sys.exit` or an equivalent; the session lives on.
     Exit(i32),
-    /// It raised.
+    /// It raised an error.
     Error(CellError),
     /// It was interrupted and the session lives on.
     Interrupted(CellError),
-    /// The interpreter ended in the middle; [`Session::aftermath`] says whether the session is over.
+    /// The interpreter died during the cell. [`Session::aftermath`] tells if the session is over.
     Died(Exit),
-    /// The program that the cell was has ended; the session keeps nothing between cells and lives on.
+    /// The cell ran as a program that has ended. The session keeps nothing between cells and lives on.
     Ended(Exit),
 }
 
@@ -193,32 +194,32 @@ pub struct CellError {
     pub name: String,
     /// Its message.
     pub message: String,
-    /// A short traceback that points at the caller's own lines; ends without a line feed.
+    /// A short traceback that points at the caller's lines; ends without a line feed.
     pub traceback: String,
-    /// What the driver can add: the package to install, where the file is. Empty if nothing. It is shown with the error, as
-    /// the code's own words.
+    /// Advice from the driver, such as the package to install or the location of a file. Empty if none. It is shown
+    /// with the error, as text from the code.
     #[serde(default)]
     pub hint: String,
-    /// A coarse class that the server maps to a cause: `memory`, `network`, `disk`, `processes`, `stdin`,
-    /// `package`, or empty; only from the host also `no_stdin` (there can be none) and `compile` (it never ran).
+    /// A coarse class that the server maps to a cause: `memory`, `network`, `disk`, `processes`, `stdin`, `package`, or
+    /// empty. The host adds two: `no_stdin` (no input is possible) and `compile` (the code never ran).
     #[serde(default)]
     pub class: String,
 }
 
-/// What a kind of session can do.
+/// The features of a kind of session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionFeatures {
-    /// The last expression's value comes back.
+    /// It returns the last expression's value.
     pub result_value: bool,
-    /// Plots and rich values come back.
+    /// It returns plots and rich values.
     pub display: bool,
-    /// Code can be interrupted with its variables kept.
+    /// It can interrupt code and keep the variables.
     pub interrupt: bool,
-    /// Reads from standard input are served.
+    /// It serves reads from standard input.
     pub stdin: bool,
 }
 
-/// A variable of a session, described without running any of its code.
+/// A variable of a session, described without running any code of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variable {
@@ -227,128 +228,131 @@ pub struct Variable {
     /// The class of its value.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Its length, or its sides such as `100x3`; empty if it has none that is known.
+    /// Its length, or its dimensions such as `100x3`. Empty if unknown.
     pub shape: String,
-    /// What it takes in memory, without what it refers to; 0 if that is not known.
+    /// Its memory in bytes, without the objects that it refers to. 0 if unknown.
     pub bytes: u64,
     /// The beginning of its text, for plain values only.
     pub preview: String,
 }
 
-/// A module that could not be loaded ahead.
+/// A module that could not be preloaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NotLoaded {
     /// Its name.
     pub name: String,
-    /// What the interpreter said.
+    /// The interpreter's message.
     pub why: String,
 }
 
-/// A live interpreter. One cell at a time; dropping it kills the interpreter.
+/// A live interpreter. It runs one cell at a time. Dropping it kills the interpreter.
 #[async_trait]
 pub trait Session: Send + std::fmt::Debug {
-    /// Runs one cell. Events go to `events` while it runs (bounded: a full channel slows the code down); the
-    /// outcome comes after the last event. Deadlines are the caller's: use the [`Interrupter`].
+    /// Runs one cell. Sends events to `events` while it runs; the channel is bounded, so a full one slows the code
+    /// down. Returns the outcome after the last event. The caller enforces deadlines through the [`Interrupter`].
     async fn execute(&mut self, cell: Cell, events: &mpsc::Sender<SessionEvent>) -> Result<CellOutcome, SessionError>;
 
-    /// Ends what runs, from another task.
+    /// Returns the handle by which another task ends the running code.
     fn interrupter(&self) -> Arc<dyn Interrupter>;
 
-    /// What this session can do.
+    /// Returns the features of this session.
     fn features(&self) -> SessionFeatures;
 
-    /// How long a cell may be prepared (compiled) before [`SessionEvent::Begun`]; on top of the time it may run.
+    /// Returns the maximum time to prepare (compile) a cell before [`SessionEvent::Begun`], in addition to its run
+    /// time.
     fn preparing(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// The session's variables, between cells: listed without running any of their code, a bounded number of them.
-    /// A session that cannot tell has none.
+    /// Lists the session's variables between cells, without running any code of them. The number is bounded. A session
+    /// that cannot list them returns none.
     ///
     /// # Errors
-    /// When the session is over because of it.
+    /// The session ended because of the request.
     async fn variables(&mut self) -> Result<Vec<Variable>, SessionError> {
         Ok(Vec::new())
     }
 
-    /// Gets ready for the first cell: loads modules, if any, so that it finds them loaded. Nothing else of it is to be seen:
-    /// no name, no output. Says which could not be loaded. A session that knows no modules has loaded all of none.
+    /// Prepares the first cell: loads modules, so that the cell finds them loaded. Has no other visible effect, such as
+    /// names or output. Returns the modules that could not be loaded. A session without this feature returns none.
     ///
     /// # Errors
-    /// When the session is over because of it.
+    /// The session ended because of the request.
     async fn preload(&mut self, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
         let _ = modules;
         Ok(Vec::new())
     }
 
-    /// Whether it has loaded ahead ([`preload`](Self::preload)) what this folder of packages has as well, perhaps in another
-    /// version.
+    /// Returns true if [`preload`](Self::preload) has loaded a module that this package folder also has, perhaps in
+    /// another version.
     fn has_loaded_from(&self, folder: &Path) -> bool {
         let _ = folder;
         false
     }
 
-    /// Whether nothing has come of it since it was made. Asked of one that waits for its first cell: if something has, its
-    /// interpreter was killed, most likely, and it is of no use.
+    /// Returns true if the session has sent nothing since it was made. Used for an idle session that waits for its
+    /// first cell: if it has sent something, its interpreter was most likely killed, and it is useless.
     fn is_untouched(&self) -> bool {
         true
     }
 
-    /// Says that the next cell is the last one: nothing has to be kept for another.
+    /// Marks the next cell as the last one. The session need not keep anything for a later cell.
     fn last_cell(&mut self) {}
 
-    /// For how long after the next cell others want the processors more than what is kept for later ones.
+    /// Sets the time after the next cell during which snapshot work yields the processors to others.
     fn give_way(&mut self, time: Duration) {
         let _ = time;
     }
 
-    /// Whether it copies itself after cells, to be restored from ([`give_way`](Self::give_way) says when).
+    /// Returns true if the session takes snapshots of itself after cells (see [`give_way`](Self::give_way) for the
+    /// time).
     fn keeps_copies(&self) -> bool {
         false
     }
 
-    /// What [`CellStatus::Died`] left, once it was returned.
+    /// Returns the state of the session after [`CellStatus::Died`].
     fn aftermath(&self) -> Aftermath {
         Aftermath::Over { why: None }
     }
 }
 
-/// What became of a session whose interpreter has died.
+/// The state of a session after its interpreter died.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Aftermath {
-    /// It lives on, as it was after the cell of this number. Later cells have left nothing but files.
+    /// It lives on, in its state after the cell of this number. Later cells have left nothing but files.
     Restored {
-        /// The cell.
+        /// The number of the cell.
         cell: u32,
-        /// Why not after a later one, as the end of a sentence that begins with "because". None where nothing is known to have
-        /// hindered it.
+        /// The reason why no later state was restored, as the end of a sentence that begins with "because". None if
+        /// unknown.
         why: Option<String>,
     },
-    /// It is over.
+    /// The session is over.
     Over {
-        /// Why it could not be restored, as the end of a sentence that begins with "because". None if there is nothing
-        /// to say about it: nothing was tried, or there was nothing to restore.
+        /// The reason why it could not be restored, as the end of a sentence that begins with "because". None if no
+        /// restore was attempted, or if there was no snapshot.
         why: Option<String>,
     },
 }
 
-/// The means to end what a session runs while [`Session::execute`] is under way.
+/// Ends the running code while [`Session::execute`] is in progress.
 #[async_trait]
 pub trait Interrupter: Send + Sync {
-    /// Asks the code to stop, as Ctrl-C does. Variables survive if it yields.
+    /// Asks the code to stop, as Ctrl-C does. Variables survive if the code obeys.
     async fn interrupt(&self) -> Result<(), SandboxError>;
 
-    /// Answers [`SessionEvent::Install`]: what was installed, or why nothing was, in words for the caller.
+    /// Answers [`SessionEvent::Install`] with the installed packages, or with the reason for a refusal, for the caller
+    /// to read.
     async fn installed(&self, result: Result<String, String>) -> Result<(), SandboxError> {
         let _ = result;
         Ok(())
     }
 
-    /// Kills the interpreter and every process it started. `execute` then returns [`CellStatus::Died`].
+    /// Kills the interpreter and all processes that it started. `execute` then returns [`CellStatus::Died`].
     async fn kill(&self) -> Result<(), SandboxError>;
 
-    /// The same for a session that nobody wants back.
+    /// Kills the interpreter of a session that will not be restored.
     async fn end(&self) -> Result<(), SandboxError> {
         self.kill().await
     }

@@ -1,18 +1,18 @@
 use std::path::PathBuf;
 
-/// A system that this program runs on, where it matters at run time which one.
+/// An operating system that this program runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
-    /// And whatever else is like it.
+    /// Linux, and every system without an entry here.
     Linux,
-    /// Apple's.
+    /// Apple's macOS.
     MacOs,
-    /// Microsoft's.
+    /// Microsoft's Windows.
     Windows,
 }
 
 impl System {
-    /// The one that this program was built for.
+    /// Returns the system that this program was built for.
     #[must_use]
     pub const fn of_this_machine() -> Self {
         if cfg!(windows) {
@@ -25,8 +25,8 @@ impl System {
     }
 }
 
-/// A path as people and other programs write it: without what Windows puts before one that was made real
-/// (`\\?\C:\x`, `\\?\UNC\server\share`), which no daemon and no client of ours understands.
+/// Returns a path in the form that people and other programs use. Removes the prefix of canonical paths on Windows
+/// (`\\?\C:\x`, `\\?\UNC\server\share`), which no daemon or client of ours understands.
 #[must_use]
 pub fn plain_path(real: PathBuf) -> PathBuf {
     let Some(rest) = real.to_str().and_then(|text| text.strip_prefix(r"\\?\")) else {
