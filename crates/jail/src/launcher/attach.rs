@@ -1,9 +1,9 @@
-//! Puts a read-only folder of the host into a sandbox that runs already.
+//! Attaches a read-only host folder to a running sandbox.
 //!
-//! The view is made here, outside, as an overlay of its own, so that locks, leases and watches stay within the sandbox,
-//! and at a short name, so that the mount table inside shows no path of the host. A fork then enters the sandbox's user
-//! and mount namespaces, moves the view onto a mount point that was prepared when the sandbox was made, and ends. The mount
-//! point lies on the sandbox's read-only root, so nothing inside can have put something else there.
+//! The launcher makes the view outside, as a separate overlay, so that locks, leases and watches stay within the
+//! sandbox. It uses a short name, so that the mount table inside shows no host path. A fork then enters the sandbox's
+//! user and mount namespaces, moves the view to a prepared mount point, and exits. The mount point is on the sandbox's
+//! read-only root, so no process inside can have replaced it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,18 +22,18 @@ use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{MOUNTED_BELOW, StepError};
 
 const SIGCHLD: u64 = 17;
-/// The exit status of a fork whose error has no number of the system's.
+/// The exit status of a fork whose error has no system number.
 const UNKNOWN: i32 = 255;
 
-/// A folder that has not been put at its place yet.
+/// A folder that is not mounted yet.
 pub(super) struct View {
     /// The detached overlay.
     pub(super) mount: OwnedFd,
-    /// Its place inside.
+    /// Its path inside.
     pub(super) path: String,
 }
 
-/// Shows `folder` as the `number`th attached folder of the sandbox that has these namespaces.
+/// Attaches `folder` as number `number` to the sandbox with these namespaces.
 pub(super) fn attach(
     mounts: &MountTable,
     namespaces: &ForFolders,
@@ -52,8 +52,8 @@ fn named(name: &str, error: &io::Error) -> StepError {
     }
 }
 
-/// Makes the view that shows `folder` as the `number`th attached one. A folder with a mount below it is refused: an overlay
-/// shows one file system, so that root's would show what the mount hides, and the kernel refuses an ordinary user's.
+/// Makes a view of `folder` as attached folder `number`. Refuses a folder with a mount below it. An overlay shows one
+/// file system: root's overlay would show the files that the mount hides, and the kernel refuses an ordinary user's.
 pub(super) fn view(mounts: &MountTable, folder: &Path, number: usize) -> Result<View, StepError> {
     if let Some(mount) = mounts.below(folder).next() {
         let (folder, path) = (folder.display(), mount.path.display());
@@ -73,7 +73,7 @@ pub(super) fn view(mounts: &MountTable, folder: &Path, number: usize) -> Result<
     })
 }
 
-/// A detached read-only overlay of a folder.
+/// Makes a detached read-only overlay of a folder.
 fn view_of(source: &str) -> io::Result<OwnedFd> {
     put(&single_copy_of(source)?, place::ATTACHED)?;
     let view = overlay(place::ATTACHED, None);

@@ -1,8 +1,8 @@
-//! Sandboxes without namespaces: where their private files lie, and the guardian that each of them has.
+//! Sandboxes without namespaces: their private files, and the subreaper of each sandbox.
 //!
-//! A cradle stays as the guardian of the sandbox that it makes. Whoever is orphaned in the sandbox becomes the agent's
-//! child, then the guardian's, then the launcher's; so whichever of the three is killed, one of the others finds all that
-//! is left. The guardian also counts private files, since no file system of their own holds them, and removes them.
+//! A spare stays as the subreaper of its sandbox. An orphan in the sandbox becomes a child of the agent, then of the
+//! subreaper, then of the launcher. So if one of the three is killed, another one finds all remaining processes. The
+//! subreaper also counts and removes the private files, since they have no separate file system.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,25 +23,25 @@ use crate::spec::Request;
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{StepError, send};
 
-/// How often private files are counted at the most; counting takes at most a third of the time.
+/// The shortest interval between counts of private files. Counting takes at most a third of the time.
 const COUNT_EVERY: Duration = Duration::from_millis(25);
-/// For how many looks in a row a process may hide its descriptors.
+/// The number of consecutive counts during which a process may hide its descriptors.
 const HIDDEN_LOOKS: u32 = 20;
-/// The time all launchers have to end.
+/// The time limit to kill all processes.
 const END_DEADLINE: Duration = Duration::from_secs(5);
-/// Where the folders for private files are made.
+/// The folder in which private folders are made.
 const PARENT: &str = "/tmp";
 const PREFIX: &str = "sandcell-";
 const SIGCHLD: u64 = 17;
 
-/// The folder of this launcher for private files. The lock tells later launchers that it is in use.
+/// This launcher's folder for private files. Its lock tells later launchers that it is in use.
 pub(super) struct Bare {
     folder: String,
     _lock: OwnedFd,
 }
 
 impl Bare {
-    /// Makes it, and removes those of launchers that are gone.
+    /// Makes the folder, and removes the folders of dead launchers.
     pub(super) fn make(root: bool) -> io::Result<Self> {
         sweep();
         let mut random = [0_u8; 8];
@@ -50,13 +50,13 @@ impl Bare {
         let folder = format!("{PARENT}/{PREFIX}{name}");
         let lock = claim::make(&folder, 0o700)?;
         if root {
-            // Sandboxes have ids of their own and must get to their folders, which are not open to each other.
+            // Sandboxes have different ids. They must reach their folders, which are closed to each other.
             rustix::fs::chmod(folder.as_str(), Mode::from_raw_mode(0o711))?;
         }
         Ok(Self { folder, _lock: lock })
     }
 
-    /// The private folder of the sandbox whose cradle is this process.
+    /// Returns the private folder of the sandbox whose spare has this process id.
     pub(super) fn folder_of(&self, cradle: u32) -> String {
         format!("{}/{cradle}", self.folder)
     }
@@ -66,7 +66,7 @@ impl Bare {
         folder::remove(&self.folder);
     }
 
-    /// A cradle's life from the request on: starts the first process, guards it, removes what it leaves.
+    /// Runs a spare after its request: starts the first process, watches it, and removes all that it leaves.
     pub(super) fn guard(
         &self,
         prepared: &Prepared,
@@ -83,7 +83,7 @@ impl Bare {
                 &io::ErrorKind::InvalidInput.into(),
             ));
         };
-        // A guardian outlives the launcher for as long as it takes to end its sandbox; it notices by its socket.
+        // A subreaper outlives the launcher until its sandbox has ended. It detects the launcher's end by the socket.
         let folder = self.folder_of(std::process::id());
         let ready = rustix::process::set_parent_process_death_signal(None)
             .and_then(|()| rustix::process::set_child_subreaper(Some(Pid::INIT)))
@@ -128,7 +128,7 @@ impl Bare {
                 end_descendants(|_| false);
                 folder::remove(&folder);
                 if crate::wire::hung_up(socket) {
-                    // Nobody else is there to do it; the last guardian succeeds.
+                    // No other process can do it. The last subreaper succeeds.
                     let _ = rustix::fs::rmdir(self.folder.as_str());
                 }
                 exit_now(0)
@@ -137,7 +137,8 @@ impl Bare {
     }
 }
 
-/// Until the first process or the launcher has gone, or there are too many private files (then true).
+/// Waits until the first process or the launcher has ended (returns false), or until there are too many private files
+/// (returns true).
 fn watch(socket: &OwnedFd, (agent, first): (u32, &OwnedFd), folder: &str, request: &Request) -> bool {
     let mut pause = COUNT_EVERY;
     let mut hidden: BTreeMap<i32, u32> = BTreeMap::new();
@@ -166,7 +167,7 @@ fn watch(socket: &OwnedFd, (agent, first): (u32, &OwnedFd), folder: &str, reques
         let inside = processes.get(1..).unwrap_or_default();
         let deleted = folder::deleted(folder, inside);
         let used = folder::count(folder, request.inodes).and(&deleted);
-        // A program that is being started is hidden for a moment, since it is a copy of the agent until then.
+        // A program that is being started is briefly hidden: until exec it is a copy of the agent.
         hidden = deleted
             .hidden
             .into_iter()
@@ -184,7 +185,7 @@ fn myself() -> Pid {
     rustix::process::getpid()
 }
 
-/// Removes what launchers have left that are gone: nobody holds the lock on their folder.
+/// Removes the folders of dead launchers, whose lock is free.
 fn sweep() {
     let me = rustix::process::geteuid();
     let Ok(entries) = std::fs::read_dir(PARENT) else { return };
@@ -205,7 +206,7 @@ fn sweep() {
     }
 }
 
-/// Processes and threads that a user has on the whole machine.
+/// Returns the number of processes and threads that a user has on the whole machine.
 fn tasks_of(user: u32) -> u64 {
     let Ok(entries) = std::fs::read_dir(format!("{}/proc", place::host())) else {
         return 0;
@@ -227,9 +228,9 @@ fn tasks_of(user: u32) -> u64 {
         .sum()
 }
 
-/// Ends every descendant of this process but those whose tree `spared` names, until a walk finds none. Whoever has a
-/// KILL pending completes no fork, and orphans come back to this process, so each walk finds what the last one missed.
-/// True if none is left.
+/// Kills every descendant of this process except the trees that `spared` accepts, until a walk finds none. A process
+/// with a pending KILL completes no fork, and orphans become children of this process, so each walk finds the processes
+/// that the last one missed. Returns true if none is left.
 pub(super) fn end_descendants(spared: impl Fn(Pid) -> bool) -> bool {
     let deadline = Instant::now() + END_DEADLINE;
     loop {
@@ -246,7 +247,7 @@ pub(super) fn end_descendants(spared: impl Fn(Pid) -> bool) -> bool {
     }
 }
 
-/// One walk. True if it found somebody alive.
+/// Walks once. Returns true if it found a live process.
 pub(super) fn kill_walk(spared: &impl Fn(Pid) -> bool) -> bool {
     let mut found = false;
     for child in crate::watch::children(myself()) {
@@ -262,7 +263,7 @@ pub(super) fn kill_walk(spared: &impl Fn(Pid) -> bool) -> bool {
     found
 }
 
-/// Takes the exit statuses of children that have ended.
+/// Reaps ended children.
 fn reap(spared: impl Fn(Pid) -> bool) {
     for child in crate::watch::children(myself()) {
         if !spared(child) {

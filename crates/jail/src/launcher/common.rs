@@ -1,8 +1,8 @@
-//! The common user namespace: those of all sandboxes lie below it, and no sandbox's code lives in it: only the nursery, where it
-//! clones first processes, and warmed parents.
+//! The shared user namespace, above the user namespaces of all sandboxes. No sandbox's code runs in it: only the fork
+//! server, while it clones first processes, and zygotes.
 //!
-//! Power over a user namespace comes from the one above it. A warmed parent has a little of it in this one, and so none over
-//! the launcher, the host, or anything else.
+//! Power over a user namespace comes from its parent namespace. A zygote has limited power in the shared namespace, and
+//! so none over the launcher or the host.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,13 +21,13 @@ use crate::wire::{StepError, pair, receive_one, send};
 
 const SIGCHLD: u64 = 17;
 
-/// A user namespace with these maps.
+/// Makes a user namespace with these id maps.
 pub(super) fn namespace(users: &str, groups: &str) -> io::Result<OwnedFd> {
     let (user_flag, _) = NAMESPACES[0];
     let maker = rustix::process::getpid();
     match fork(user_flag, SIGCHLD, None)? {
         Forked::Child => loop {
-            // It holds the namespace for a moment, and goes with its maker whenever that is killed.
+            // The child holds the namespace for a moment. It dies with its maker.
             let bound = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
             if bound.is_err() || rustix::process::getppid() != Some(maker) {
                 exit_now(1);
@@ -59,10 +59,10 @@ pub(super) fn namespace(users: &str, groups: &str) -> io::Result<OwnedFd> {
     }
 }
 
-/// The owner of the common namespace as root: an id that nobody has, so that what is charged to the owner is the sandboxes' alone.
+/// The owner of the shared namespace as root: an id that no process has, so only sandboxes are charged to the owner.
 const OWNER: u32 = HOST_IDS.0 - 1;
 
-/// The common one: as root with the ids that this launcher hands out, else with the caller's.
+/// Makes the shared namespace. As root it maps the ids of this launcher's block, else the id of the server's user.
 pub(super) fn make(prepared: &Prepared, first_id: u32) -> io::Result<OwnedFd> {
     if prepared.host.root {
         return below_a_bound(prepared, &format!("{first_id} {first_id} {IDS_OF_ONE}"));
@@ -71,8 +71,8 @@ pub(super) fn make(prepared: &Prepared, first_id: u32) -> io::Result<OwnedFd> {
     namespace(&only(prepared.ids.0), &only(prepared.ids.1))
 }
 
-/// As root the launcher lives in the host's own namespace, where nothing can be bounded: what sandboxes use would be root's. So there
-/// is one more between the two, in which nobody lives, with a table of its own.
+/// As root the launcher is in the host's user namespace, where usage is charged to root without a bound. So another
+/// namespace lies between the two. No process runs in it, and it has a separate table of counts.
 fn below_a_bound(prepared: &Prepared, ids: &str) -> io::Result<OwnedFd> {
     let with_owner = format!("{OWNER} {OWNER} 1\n{ids}");
     let above = namespace(&with_owner, &with_owner)?;
@@ -98,14 +98,14 @@ fn below_a_bound(prepared: &Prepared, ids: &str) -> io::Result<OwnedFd> {
     })
 }
 
-/// Enters it; as root this process then has the sandbox's own id, which is mapped there.
+/// Enters the shared namespace. As root this process then takes the sandbox's id, which is mapped there.
 pub(super) fn live_in(prepared: &Prepared, common: &OwnedFd, host_id: u32) -> Result<(), StepError> {
     enter(prepared, common)
         .and_then(|()| take_id(prepared, host_id))
         .map_err(|error| StepError::new("enter the common namespace", Some("user_namespace"), &error))
 }
 
-/// Enters it, and belongs to no group of the host's any more.
+/// Enters it and leaves all groups of the host.
 pub(super) fn enter(prepared: &Prepared, common: &OwnedFd) -> io::Result<()> {
     move_into_link_name_space(common.as_fd(), Some(LinkNameSpaceType::User))?;
     if prepared.host.root {
@@ -114,19 +114,19 @@ pub(super) fn enter(prepared: &Prepared, common: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// As root: takes a sandbox's own id, within the common namespace. What this process clones is that id's.
+/// As root: takes a sandbox's id within the shared namespace. Processes that this one clones have that id.
 pub(super) fn take_id(prepared: &Prepared, host_id: u32) -> io::Result<()> {
     if prepared.host.root {
         let (user, group) = (Uid::from_raw(host_id), Gid::from_raw(host_id));
         rustix::thread::set_thread_res_gid(group, group, group)?;
         rustix::thread::set_thread_res_uid(user, user, user)?;
-        // What taking an id hides, a child's maps among it, could not be written otherwise.
+        // A process that changes its id becomes undumpable. Files such as a child's id maps would not be writable.
         set_dumpable_behavior(DumpableBehavior::Dumpable)?;
     }
     Ok(())
 }
 
-/// Maps the ids of a child in a user namespace of its own. Only a process of the namespace above it may.
+/// Maps the ids of a child in a new user namespace. Only a process in the parent namespace may do this.
 pub(super) fn map_child(prepared: &Prepared, pid: u32, host_id: u32) -> io::Result<()> {
     let group = if prepared.host.root { host_id } else { prepared.ids.1 };
     map_ids(pid, host_id, group)

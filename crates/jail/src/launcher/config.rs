@@ -1,7 +1,8 @@
-//! Copies of an interpreter's configuration (`/etc/php`, `/etc/java-17-openjdk`) in the stub of /etc, and of what else is small.
+//! Copies an interpreter's configuration (`/etc/php`, `/etc/java-17-openjdk`) and other small trees to the stub of
+//! /etc.
 //!
-//! Copies, because they are small, and because a mount for each would cost every sandbox what copying costs once. Only
-//! what everybody may read on the host is taken.
+//! The files are copied because they are small: a mount for each would cost every sandbox as much as the copy costs
+//! once. Only world-readable files are copied.
 
 use std::fs::{DirBuilder, FileTimes, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -10,30 +11,30 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::plan::place;
 
-/// The most that is copied: files and folders together, bytes together, and folders in each other.
+/// The limits of all copies: files and folders together, bytes together, and nesting depth.
 const ENTRIES_MAX: usize = 4000;
 const BYTES_MAX: u64 = 16 << 20;
 const DEPTH_MAX: usize = 12;
 
-/// A tree below this that has no more than so many entries and bytes is copied (a compiler's list of its packages).
+/// The limits of a tree below `/var/lib` that is copied (a compiler's list of its packages).
 const SMALL_BELOW: &str = "/var/lib";
 const SMALL: Budget = Budget {
     entries: 100,
     bytes: 1 << 20,
 };
 
-/// What may still be copied.
+/// The remaining budget for copies.
 #[derive(Clone, Copy)]
 struct Budget {
     entries: usize,
     bytes: u64,
 }
 
-/// Debian chooses libraries (BLAS, for one) and programs by links here.
+/// The folder of links by which Debian chooses libraries (such as BLAS) and programs.
 const ALTERNATIVES: &str = "/etc/alternatives";
 
-/// Copies these files and folders of the host's /etc into the stub, and the links that every program may need; and these small
-/// trees to their places. The process' mask for new files is 022.
+/// Copies these files and folders of the host's /etc to the stub, with the links that every program may need. Copies
+/// these small trees to their places. The umask of the process is 022.
 pub(super) fn copy(wanted: &[PathBuf], small: &[String]) -> io::Result<()> {
     for path in small {
         let (from, to) = (format!("{}{path}", place::host()), format!("{}{path}", place::ROOT));
@@ -49,7 +50,7 @@ pub(super) fn copy(wanted: &[PathBuf], small: &[String]) -> io::Result<()> {
         };
         let plain = name.components().all(|part| matches!(part, Component::Normal(_)));
         let to = Path::new(place::ETC).join(name);
-        // What the stub has already is not replaced.
+        // Existing entries of the stub are not replaced.
         if !plain || name.as_os_str().is_empty() || to.symlink_metadata().is_ok() {
             continue;
         }
@@ -63,7 +64,7 @@ pub(super) fn copy(wanted: &[PathBuf], small: &[String]) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a tree of the host's is so small, and may be read by everybody, that it is copied.
+/// Returns true if a host tree is small enough to copy, and world-readable.
 pub(super) fn is_small(path: &Path) -> bool {
     let plain = path.starts_with(SMALL_BELOW) && !path.components().any(|part| part == Component::ParentDir);
     let from = format!("{}{}", place::host(), path.display());
@@ -72,7 +73,7 @@ pub(super) fn is_small(path: &Path) -> bool {
         && fits(Path::new(&from), DEPTH_MAX, &mut SMALL.clone()) == Some(())
 }
 
-/// Takes an entry from the budget; none if it does not fit or is not for everybody.
+/// Takes an entry from the budget. None if it does not fit or is not world-readable.
 fn fits(from: &Path, depth: usize, budget: &mut Budget) -> Option<()> {
     let found = from.symlink_metadata().ok()?;
     budget.entries = budget.entries.checked_sub(1)?;
@@ -89,8 +90,8 @@ fn fits(from: &Path, depth: usize, budget: &mut Budget) -> Option<()> {
     }
 }
 
-/// None of what has gone, or is of another kind or not for us any more, since it was looked at: whoever administrates the host may be
-/// at work.
+/// Returns none if the file has disappeared, changed its type or become unreadable since the last look: an
+/// administrator may be at work on the host.
 fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     use io::ErrorKind::{InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied};
     match result {
@@ -102,7 +103,7 @@ fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Copies one entry. What has gone meanwhile, may not be read or does not fit is left out.
+/// Copies one entry. Skips entries that have disappeared, are unreadable or do not fit.
 fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Result<()> {
     let Ok(found) = from.symlink_metadata() else {
         return Ok(());
@@ -112,7 +113,7 @@ fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Resul
     };
     budget.entries = entries;
     let mode = found.permissions().mode();
-    // What is there already is not replaced: a mount point, or what lies in another tree as well.
+    // Existing files are not replaced: they may be mount points, or part of another tree.
     if !found.is_dir() && to.symlink_metadata().is_ok() {
         return Ok(());
     }
@@ -128,7 +129,7 @@ fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Resul
             };
             let name = child.file_name();
             let (from, to) = (from.join(&name), to.join(&name));
-            // There may be hundreds, so nothing is asked of them that the folder has told.
+            // There may be hundreds of links. The folder entry has the type, so this needs no further call.
             if child.file_type().is_ok_and(|kind| kind.is_symlink()) {
                 let Some(entries) = budget.entries.checked_sub(1) else {
                     return Ok(());
@@ -154,14 +155,14 @@ fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Resul
         let mode = if mode & 0o001 == 0 { 0o644 } else { 0o755 };
         let mut copy = OpenOptions::new().write(true).create_new(true).mode(mode).open(to)?;
         copy.write_all(&content)?;
-        // Some compare files by their times.
+        // Some programs compare files by modification time.
         let times = FileTimes::new().set_modified(found.modified()?);
         copy.set_times(times)?;
     }
     Ok(())
 }
 
-/// Copies a link, unless something is there already.
+/// Copies a link, unless the target path exists.
 fn link(from: &Path, to: &Path) -> io::Result<()> {
     let Some(target) = there(from.read_link())? else {
         return Ok(());

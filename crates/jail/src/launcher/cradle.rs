@@ -1,7 +1,7 @@
-//! A process that waits to become a sandbox: already in its control group, with its own devices.
+//! A spare: a process that is already in its cgroup, has private device nodes, and waits to become a sandbox.
 //!
-//! On request it clones the sandbox's first process into new namespaces, as a child of the launcher, and ends. Joining
-//! a control group is slow after a pause, so it happens here, ahead of time and beside the launcher.
+//! On request it clones the sandbox's first process into new namespaces, as a child of the launcher, and exits. Joining
+//! a cgroup is slow after a pause, so the spare joins in advance, outside the launcher.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,41 +21,41 @@ use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{StepError, hung_up, receive_one, send, send_through_floods};
 use crate::{plan, sys};
 
-/// What a jail's first process runs once it is locked: it reads requests from the first descriptor and answers on the
-/// second. The lane has the far ends of pipes for one program; there is none where descriptors may not be passed. The text is
-/// its private folder on the host, where it has no root of its own. The last descriptor is its door, where the launcher
-/// tells it of a process that enters the sandbox ([`AtDoor`](crate::wire::AtDoor)). Its result is the process' exit status.
+/// The entry point of a jail's first process once it is locked. It reads requests from the first descriptor and answers
+/// on the second. The direct pipes are the far ends for one program; none where descriptors may not be passed. The text
+/// is its private folder on the host, if it has no private root. The last descriptor is its adoption socket, by which
+/// the launcher announces a worker ([`AtDoor`](crate::wire::AtDoor)). Returns the process's exit status.
 pub type Entry = fn(OwnedFd, OwnedFd, Option<Lane>, Option<&str>, Option<OwnedFd>) -> i32;
 
-/// From the launcher to a cradle, and then to the first process.
+/// A message from the launcher to a spare, and then to the first process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToCradle {
-    /// Become this sandbox; the agent's two descriptors come beside it, and the tree of its image if it is made of one.
+    /// Become this sandbox. Carries the agent's two descriptors, and the tree of its image if it has one.
     Make(Request, Shows),
-    /// Your ids are mapped; go on.
+    /// The ids are mapped; go on.
     Mapped,
 }
 
-/// From a cradle, and then from the first process, to the launcher.
+/// A message from a spare, and then from the first process, to the launcher.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum FromCradle {
-    /// The first process exists; its descriptor comes beside this.
+    /// The first process exists. Carries its pidfd.
     Cloned {
         /// Its id on the host.
         pid: u32,
     },
-    /// It is the first process already. Beside this: its namespaces user, mnt, pid, net, ipc, uts, cgroup and, where there is
-    /// one, time.
+    /// It already is the first process. Carries its namespaces user, mnt, pid, net, ipc, uts, cgroup and, if available,
+    /// time.
     Stands,
-    /// The near ends of its lane come beside this, while nothing limits how many descriptors may be on the way.
+    /// The near ends of the direct pipes. Sent before a resource limit restricts the descriptors in flight.
     Lane,
-    /// The folder of its private files, which are told from its processes' memory, comes beside this.
+    /// The folder of the private files, which are counted separately from process memory.
     Files,
     /// It is locked and runs its entry.
     Ready,
-    /// It is not.
+    /// It failed.
     Failed(StepError),
-    /// Its guardian found more private files than it may have and ends it; removing them can take long.
+    /// Its subreaper found too many private files and ends the sandbox. The removal can take long.
     Full,
 }
 
@@ -68,19 +68,20 @@ pub(super) const NAMESPACES: [(u64, &str); 7] = [
     (0x0400_0000, "uts_namespace"),
     (0x0200_0000, "cgroup_namespace"),
 ];
-/// Clocks are the machine's, but a namespace is a file, and everybody can lock and watch one that is shared.
+/// The clocks stay the machine's. A private namespace is needed since a namespace is a file that processes can lock and
+/// watch.
 pub(super) const TIME_NAMESPACE: u64 = 0x80;
 pub(super) const CLONE_PARENT: u64 = 0x8000;
 
-/// Every flag for a namespace.
+/// Returns the flags of all namespaces.
 pub(super) fn all_namespaces() -> libc::c_int {
     let all = NAMESPACES.iter().fold(0, |flags, (flag, _)| flags | flag);
     libc::c_int::try_from(all).unwrap_or(0)
 }
 
-/// The life of a cradle. `socket` leads to the launcher.
+/// Runs a spare. `socket` is connected to the launcher.
 pub(super) fn live(prepared: &Prepared, socket: OwnedFd, ways: &Ways, host_id: u32, entry: Entry) -> ! {
-    // What fails here is told once it is known for whom this is.
+    // An error here is reported once the sandbox is known.
     let joined = ways.join();
     let Ok((socket, common)) = keep_only(socket, prepared.common.as_ref()) else {
         exit_now(2)
@@ -122,12 +123,12 @@ pub(super) fn live(prepared: &Prepared, socket: OwnedFd, ways: &Ways, host_id: u
     exit_now(1)
 }
 
-/// Closes every descriptor but the standard three and those named.
+/// Closes every descriptor except the standard three and the given ones.
 pub(super) fn keep_only(socket: OwnedFd, other: Option<&OwnedFd>) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
     const KEPT: i32 = 3;
     const OTHER: i32 = 4;
     const ABOVE: i32 = 16;
-    // Above both places, so that neither overwrites the other.
+    // A number above both targets, so that neither overwrites the other.
     let other = other
         .map(|other| rustix::io::fcntl_dupfd_cloexec(other, ABOVE))
         .transpose()?;
@@ -137,7 +138,7 @@ pub(super) fn keep_only(socket: OwnedFd, other: Option<&OwnedFd>) -> io::Result<
     if let Some(other) = &other {
         sys::fd::duplicate_to(other.as_fd(), OTHER)?;
     }
-    // This is a fresh fork: what else the launcher holds is of no use here, and its owners never run again.
+    // This is a fresh fork: it needs no other descriptor of the launcher, and their owners never run again.
     std::mem::forget(socket);
     let kept = other.as_ref().map(|_| OTHER);
     std::mem::forget(other);
@@ -145,7 +146,7 @@ pub(super) fn keep_only(socket: OwnedFd, other: Option<&OwnedFd>) -> io::Result<
     Ok((sys::fd::adopt(KEPT)?, kept.map(sys::fd::adopt).transpose()?))
 }
 
-/// Shows what only this sandbox sees in the same way, in a mount namespace that nobody else has.
+/// Mounts the folders that are specific to this sandbox, in a private mount namespace.
 fn show_folders(prepared: &Prepared, image: Option<OwnedFd>, host_id: u32) -> Result<(), StepError> {
     let mounts: &[_] = if prepared.host.root { &prepared.host.mounts } else { &[] };
     if mounts.is_empty() && image.is_none() {
@@ -161,8 +162,8 @@ fn show_folders(prepared: &Prepared, image: Option<OwnedFd>, host_id: u32) -> Re
     shown.map_err(|error| StepError::new("show the image", Some("private_root"), &error))
 }
 
-/// As root, an operator's folder is shown with its owner's id as the sandbox's, and so is what is mounted within it: whoever owns
-/// that opens nothing to the sandbox.
+/// As root, shows an operator's folder, and the mounts within it, with the folder's owner as the sandbox's user. Files
+/// of other owners stay closed to the sandbox.
 fn own_mount(tree: &Tree, host_id: u32) -> io::Result<()> {
     let found = rustix::fs::stat(tree.view.source())?;
     let user = format!("{} {host_id} 1", found.st_uid);
@@ -170,8 +171,8 @@ fn own_mount(tree: &Tree, host_id: u32) -> io::Result<()> {
     tree.sources().try_for_each(|source| host::show_as(source, &namespace))
 }
 
-/// As root: takes the sandbox's own id, so that its user namespace has an owner of its own. The kernel counts watches,
-/// message queues and queued signals for the owner too; otherwise one sandbox could use up root's.
+/// As root, takes the sandbox's id, so that its user namespace has a separate owner. The kernel counts watches, message
+/// queues and queued signals per owner too; otherwise one sandbox could exhaust root's.
 fn own_the_namespace(prepared: &Prepared, host_id: u32) -> Result<(), StepError> {
     if !prepared.host.root || faults::skipped(&prepared.template, "user_namespace") {
         return Ok(());
@@ -181,7 +182,7 @@ fn own_the_namespace(prepared: &Prepared, host_id: u32) -> Result<(), StepError>
         .map_err(|error| StepError::new("take the namespace's owner's id", Some("user_namespace"), &error.into()))
 }
 
-/// Clones the first process. Returns in the cradle; the first process never comes back.
+/// Clones the first process. Returns in the spare only.
 fn become_sandbox(
     prepared: &Prepared,
     socket: &OwnedFd,
@@ -225,7 +226,7 @@ fn become_sandbox(
     }
 }
 
-/// Until it is told what to become. The launcher hears why that cannot be taken.
+/// Waits for the request. Reports to the launcher if it cannot be received.
 pub(super) fn wait_for_request(socket: &OwnedFd) -> (Request, Shows, Vec<OwnedFd>) {
     match receive_one(socket.as_fd()) {
         Ok(Some((ToCradle::Make(request, shows), descriptors))) => (request, shows, descriptors),
@@ -238,7 +239,8 @@ pub(super) fn wait_for_request(socket: &OwnedFd) -> (Request, Shows, Vec<OwnedFd
     }
 }
 
-/// The failure to clone into namespaces. Where there are no more of a kind, the kernel does not tell of which: each is tried.
+/// Builds the error of a clone into namespaces. If a kind of namespace is exhausted, the kernel does not name the kind,
+/// so each is tried.
 pub(super) fn no_namespaces(error: &io::Error) -> StepError {
     let used_up = |error: &io::Error| error.raw_os_error() == Some(libc::ENOSPC);
     let one_of = |flag: u64| {
@@ -258,14 +260,14 @@ pub(super) fn no_namespaces(error: &io::Error) -> StepError {
     )
 }
 
-/// Until the ids are mapped.
+/// Waits until the ids are mapped.
 pub(super) fn wait_for_ids(socket: &OwnedFd) {
     let Ok(Some((ToCradle::Mapped, _))) = receive_one(socket.as_fd()) else {
         exit_now(0)
     };
 }
 
-/// The agent's descriptors.
+/// Checks that these are the agent's two descriptors.
 pub(super) fn two(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; 2], StepError> {
     <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| {
         StepError::new(
@@ -276,20 +278,20 @@ pub(super) fn two(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; 2], StepError> 
     })
 }
 
-/// What was made ahead for one sandbox alone.
+/// Resources prepared for one sandbox.
 pub(super) struct Own<'a> {
-    /// Its private folder on the host, where it has no root of its own.
+    /// Its private folder on the host, if it has no private root.
     pub(super) folder: Option<&'a str>,
-    /// Its device folder, as a mount that is nowhere yet.
+    /// Its device folder, as a detached mount.
     pub(super) devices: Option<OwnedFd>,
 }
 
-/// What is left of a plan.
+/// The remaining steps of a plan.
 #[derive(Clone, Copy)]
 pub(super) struct Steps<'a> {
     pub(super) request: &'a Request,
     pub(super) plan: &'a [Step],
-    /// So many were carried out.
+    /// The number of steps already done.
     pub(super) from: usize,
 }
 
@@ -299,7 +301,7 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// The first process, once its ids are mapped: locks itself and runs its entry.
+/// Runs the first process after its ids are mapped: locks it and calls its entry.
 pub(super) fn first_process(
     prepared: &Prepared,
     socket: &OwnedFd,
@@ -308,7 +310,7 @@ pub(super) fn first_process(
     Own { folder, mut devices }: Own<'_>,
     entry: Entry,
 ) -> ! {
-    // A sandbox without namespaces may not pass descriptors; without a lane everything goes through the agent.
+    // A sandbox without namespaces may not pass descriptors. Without direct pipes all data passes through the agent.
     let made = || {
         faults::at(Some(steps.request), Site::Lane)
             .and_then(|()| Lane::make())
@@ -328,8 +330,8 @@ pub(super) fn first_process(
     if send(socket.as_fd(), &FromCradle::Ready, &[]).is_err() {
         exit_now(1);
     }
-    // The launcher's socket and the descriptors of the agent are all that is open; the agent keeps its own, and the socket as
-    // the door of a sandbox that can be entered.
+    // Only the launcher's socket and the agent's descriptors are open. The agent keeps its descriptors. If the sandbox
+    // can be entered, it also keeps the socket as the adoption socket.
     let door = if prepared.template.enterable {
         rustix::io::fcntl_dupfd_cloexec(socket, 3).ok()
     } else {
@@ -339,7 +341,7 @@ pub(super) fn first_process(
     exit_now(entry(input, output, far, folder, door))
 }
 
-/// A folder of a sandbox's private files, all of which share a file system.
+/// A folder of a sandbox's private files, which all share one file system.
 pub(super) const PRIVATE_FILES: &str = "/tmp";
 
 fn hand_files_over(socket: &OwnedFd) -> io::Result<()> {
@@ -366,13 +368,13 @@ pub(super) fn lock(
             None => faults::step(&prepared.template, request, number, step).and_then(|()| run()),
         };
         done.map_err(|error| StepError::new(&step.name(), step.layer(), &error))?;
-        // Later the launcher may not look into its root, nor may it pass descriptors.
+        // Later the launcher cannot access its root, and the process may not pass descriptors.
         if *step == Step::Pivot && prepared.groups.is_some() {
             faults::at(Some(request), Site::Files)
                 .and_then(|()| hand_files_over(socket))
                 .map_err(|error| StepError::new("hand the private files over", Some("memory"), &error))?;
         }
-        // The launcher may have gone before its death could be signalled.
+        // The launcher may have ended before the death signal was set.
         if *step == Step::DieWithLauncher && hung_up(socket) {
             exit_now(0);
         }

@@ -1,5 +1,5 @@
-//! What a test makes fail or leaves out. Builds without `fault-injection`, so every release, hold none of it: the
-//! functions are there but have nothing to look at.
+//! Faults that a test injects, and layers that a test skips. Builds without `fault-injection`, such as every release,
+//! contain none of it: their functions do nothing.
 
 #[cfg(feature = "fault-injection")]
 pub(super) use injected::{
@@ -17,7 +17,7 @@ mod none {
     use crate::plan::Step;
     use crate::spec::{Request, Site, Template};
 
-    /// Whether a request for a fault may come, so that nothing is made before it is known.
+    /// True if a request may contain a fault. Then nothing is prepared before the first request.
     pub(in crate::launcher) const POSSIBLE: bool = false;
 
     pub(in crate::launcher) const fn skipped(_template: &Template, _layer: &str) -> bool {
@@ -79,18 +79,18 @@ mod injected {
         list.is_some_and(|list| list.split(',').any(|name| name == layer))
     }
 
-    /// Whether this layer is left out. Several may be, with commas between their names.
+    /// Returns true if this layer is skipped. A template may name several, separated by commas.
     pub(in crate::launcher) fn skipped(template: &Template, layer: &str) -> bool {
         names(template.skipped.as_deref(), layer)
     }
 
-    /// Whether one of these is left out.
+    /// Returns true if one of these layers is skipped.
     pub(in crate::launcher) fn any_skipped(template: &Template, layers: &[&str]) -> bool {
         layers.iter().any(|layer| skipped(template, layer))
     }
 
-    /// What was done in place of a step whose layer is left out: what there would be if nobody had thought of that layer.
-    /// Without a private root that is the host's folders as they are, without a private /proc the host's.
+    /// Runs the replacement of a step whose layer is skipped: the state as if the layer did not exist. Without a
+    /// private root it shows the host's folders, and without a private /proc the host's.
     pub(in crate::launcher) fn in_place_of(template: &Template, step: &Step) -> Option<io::Result<()>> {
         step.layer()
             .is_some_and(|layer| skipped(template, layer))
@@ -121,7 +121,7 @@ mod injected {
             Step::Devices { .. } => show(&format!("{}/dev", place::host()), "/dev"),
             Step::Proc => show(&format!("{}/proc", place::host()), "/proc"),
             Step::Pivot => steps::run(step),
-            // Taking an id hides a process as well.
+            // A process that changes its id becomes undumpable as well.
             Step::NotDumpable => Ok(rustix::process::set_dumpable_behavior(
                 rustix::process::DumpableBehavior::Dumpable,
             )?),
@@ -139,7 +139,7 @@ mod injected {
         steps::attach(&steps::overlay(place::ROOT, Some((&upper, &work)))?, place::ROOT)
     }
 
-    /// An error if this step, or its layer, is to fail.
+    /// Returns an error if this step or its layer shall fail.
     pub(in crate::launcher) fn step(
         template: &Template,
         request: &Request,
@@ -150,7 +150,7 @@ mod injected {
         step.layer().map_or(Ok(()), |name| layer(template, name))
     }
 
-    /// An error if this is to fail for this sandbox.
+    /// Returns an error if this site shall fail for this sandbox.
     pub(in crate::launcher) fn at(request: Option<&Request>, site: Site) -> io::Result<()> {
         match request.and_then(|request| request.fault) {
             Some(fault) if fault.at == site => Err(io::Error::from_raw_os_error(fault.errno)),
@@ -158,7 +158,8 @@ mod injected {
         }
     }
 
-    /// Whether it fails before it is known for whom a process is made: it needs one that is made for it.
+    /// Returns true if the fault happens before a process knows its sandbox. The request then needs a process that is
+    /// made for it.
     pub(in crate::launcher) fn needs_own(request: &Request) -> bool {
         request.fault.is_some_and(|fault| {
             matches!(
@@ -176,7 +177,7 @@ mod injected {
         })
     }
 
-    /// An error if this layer is to fail.
+    /// Returns an error if this layer shall fail.
     pub(in crate::launcher) fn layer(template: &Template, layer: &str) -> io::Result<()> {
         if names(template.disabled.as_deref(), layer) {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
@@ -184,12 +185,12 @@ mod injected {
         Ok(())
     }
 
-    /// Whether a test leaves the empty environment out.
+    /// Returns true if a test skips the empty environment.
     pub(in crate::launcher) fn environment_is_kept() -> bool {
         std::env::var("SANDCELL_TEST_SKIP").is_ok_and(|list| names(Some(&list), "empty_environment"))
     }
 
-    /// Whether the environment counts as empty.
+    /// Returns true if the environment counts as empty.
     pub(in crate::launcher) fn empty_environment(template: &Template, empty: bool) -> bool {
         layer(template, "empty_environment").is_ok() && (empty || skipped(template, "empty_environment"))
     }

@@ -1,7 +1,7 @@
-//! Counting and removing a folder that hostile code has filled.
+//! Counts and removes a folder that hostile code has filled.
 //!
-//! Nothing is followed but the folders themselves, opened one below the other without links; how deep they lie has a
-//! bound, since deeper ones are first moved up.
+//! Folders are opened one below another, without following links. The depth is bounded: deeper folders are first moved
+//! up.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -13,12 +13,12 @@ use rustix::process::Pid;
 
 use crate::plan::place;
 
-/// Folders that are open one inside the other at a time.
+/// The maximum number of nested folders that are open at a time.
 const DEPTH: usize = 256;
-/// Entries that one removal takes on at the most.
+/// The maximum number of entries that one removal handles.
 const MOST: u64 = 10_000_000;
 
-/// What private files take.
+/// The usage of private files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Used {
     pub(super) bytes: u64,
@@ -28,7 +28,7 @@ pub(super) struct Used {
 fn open_folder(parent: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(parent, name, flags, Mode::empty()) {
-        // Made without permissions; it is still its owner's, who is us, or we are root.
+        // The folder was made without permissions. This process is its owner or root.
         Err(Errno::ACCESS) => {
             open_up(parent, name)?;
             openat(parent, name, flags, Mode::empty())
@@ -37,7 +37,7 @@ fn open_folder(parent: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd, Errno>
     }
 }
 
-/// Gives a folder its permissions back: that very folder, not what its name may have become meanwhile.
+/// Restores a folder's permissions. Uses a descriptor, since its name may meanwhile refer to another file.
 fn open_up(parent: BorrowedFd<'_>, name: &CString) -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = openat(parent, name, flags, Mode::empty())?;
@@ -56,8 +56,8 @@ fn names(folder: BorrowedFd<'_>) -> Vec<(CString, FileType)> {
         .collect()
 }
 
-/// Counts what lies below a folder, until there is more than `most` files. What is nested deeper than [`DEPTH`] counts
-/// as too much: ordinary programs do not do that, and it could not be counted in time.
+/// Counts the files below a folder, until there are more than `most`. Nesting deeper than [`DEPTH`] counts as too much:
+/// ordinary programs do not do that, and the count would take too long.
 pub(super) fn count(path: &str, most: u64) -> Used {
     let mut used = Used::default();
     let mut seen = BTreeSet::new();
@@ -74,7 +74,7 @@ pub(super) fn count(path: &str, most: u64) -> Used {
                 continue;
             };
             used.inodes += 1;
-            // A file with several names is one file.
+            // A file with several names counts once.
             if status.st_nlink < 2 || kind == FileType::Directory || seen.insert(status.st_ino) {
                 used.bytes += u64::try_from(status.st_blocks).unwrap_or(0) * 512;
             }
@@ -101,11 +101,11 @@ pub(super) fn count(path: &str, most: u64) -> Used {
     used
 }
 
-/// What was found by looking at processes.
+/// The deleted files that processes still hold.
 #[derive(Debug, Default)]
 pub(super) struct Deleted {
     used: Used,
-    /// Processes whose descriptors cannot be seen.
+    /// Processes whose descriptors are unreadable.
     pub(super) hidden: BTreeSet<i32>,
 }
 
@@ -118,8 +118,8 @@ impl Used {
     }
 }
 
-/// Files of a folder that were deleted and are still open or mapped in one of these processes. One that is only mapped
-/// may be of any size and cannot be looked at: it counts as too much. Programs that do so keep it open as well.
+/// Counts deleted files of a folder that are still open or mapped in one of these processes. A file that is only mapped
+/// may have any size and cannot be read, so it counts as too much. Ordinary programs keep a mapped file open as well.
 pub(super) fn deleted(folder: &str, processes: &[Pid]) -> Deleted {
     let mut found = Deleted::default();
     let mut seen = BTreeSet::new();
@@ -155,7 +155,7 @@ pub(super) fn deleted(folder: &str, processes: &[Pid]) -> Deleted {
     found
 }
 
-/// Deleted files of a folder that a process maps, by inode.
+/// Returns the inodes of a folder's deleted files that a process maps.
 fn mapped<'a>(maps: &'a str, folder: &'a str) -> impl Iterator<Item = u64> + 'a {
     maps.lines().filter_map(move |line| {
         // address, permissions, offset, device, inode, path
@@ -165,14 +165,14 @@ fn mapped<'a>(maps: &'a str, folder: &'a str) -> impl Iterator<Item = u64> + 'a 
     })
 }
 
-/// Removes a folder and all below it. Nothing runs in it any more.
+/// Removes a folder and its content. No process runs in it any more.
 pub(super) fn remove(path: &str) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(top) = openat(CWD, path, flags, Mode::empty()) else {
         return;
     };
     let mut taken = 0;
-    // What is nested too deep is moved to the top and met again in the next round.
+    // Folders that are nested too deep are moved to the top and removed in the next round.
     for _ in 0..1024 {
         let mut moved = 0;
         empty(top.as_fd(), top.as_fd(), 0, &mut taken, &mut moved);
@@ -203,7 +203,7 @@ fn empty(top: BorrowedFd<'_>, folder: BorrowedFd<'_>, depth: usize, taken: &mut 
             continue;
         }
         if let Ok(inner) = open_folder(folder, &name) {
-            // A folder that cannot be written cannot be emptied.
+            // A folder without write permission cannot be emptied.
             let _ = rustix::fs::fchmod(&inner, Mode::from_raw_mode(0o700));
             empty(top, inner.as_fd(), depth + 1, taken, moved);
             let _ = unlinkat(folder, &name, AtFlags::REMOVEDIR);
@@ -290,7 +290,7 @@ mod tests {
         let me = [rustix::process::getpid()];
         let here = format!("/proc/self/fd/{}", file.as_raw_fd());
         assert_eq!(std::fs::metadata(here).unwrap().len(), 100_000);
-        // Under test the launcher's root is not there, so processes are seen where they are.
+        // In a test there is no launcher root, so processes are at the host's paths.
         place::host_is_as_it_is();
         assert!(deleted(place.text(), &me).used.bytes >= 100_000);
         drop(file);

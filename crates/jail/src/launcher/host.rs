@@ -1,4 +1,4 @@
-//! What the launcher prepares once: a root of its own, with everything that sandboxes are made of at short names.
+//! Prepares the launcher once: a private root with all parts of sandboxes at short names.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,7 +30,7 @@ use crate::sys;
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{About, Report, StepError};
 
-/// Folders of the host's /usr that are covered: what an administrator put there is nobody's business.
+/// Folders of the host's /usr that are covered, since they may hold an administrator's files.
 const COVERED: [&str; 6] = [
     "/usr/src",
     "/usr/local/bin",
@@ -40,7 +40,7 @@ const COVERED: [&str; 6] = [
     "/usr/local/games",
 ];
 
-/// The layers without which a sandbox cannot be entered.
+/// The layers that a sandbox needs so that a worker can enter it.
 const ENTERED: [&str; 8] = [
     "user_namespace",
     "mount_namespace",
@@ -52,45 +52,46 @@ const ENTERED: [&str; 8] = [
     "private_root",
 ];
 
-/// Everything prepared.
+/// The result of the preparation.
 pub(super) struct Prepared {
     pub(super) host: Host,
     pub(super) mounts: MountTable,
     pub(super) template: Template,
     pub(super) groups: Option<Groups>,
-    /// This launcher's identity among those that make groups there.
+    /// This launcher's identity among those that create groups in the same folder.
     pub(super) instance: Option<Instance>,
     /// Folders of dead launchers that could not be removed yet.
     pub(super) leftovers: Vec<String>,
     pub(super) report: Report,
-    /// This process' own ids on the host; what sandboxes run as when it is not root.
+    /// This process's ids on the host. Sandboxes run with them if the server is not root.
     pub(super) ids: (u32, u32),
-    /// The user namespace above those of all sandboxes, from which they are entered; none where nobody enters.
+    /// The shared user namespace above those of all sandboxes, from which workers enter. None if nobody enters.
     pub(super) common: Option<OwnedFd>,
-    /// Where sandboxes without namespaces have their private folders; none with namespaces.
+    /// The private folders of sandboxes without namespaces. None with namespaces.
     pub(super) bare: Option<Bare>,
-    /// Whether this kernel has namespaces for time.
+    /// True if this kernel has time namespaces.
     pub(super) time_namespaces: bool,
 }
 
-/// Names the step that failed.
+/// Converts an error to one that names the failed step.
 fn step<T>(name: &str, layer: Option<&str>, result: io::Result<T>) -> Result<T, StepError> {
     result.map_err(|error| StepError::new(name, layer, &error))
 }
 
-/// What does not depend on what the server asks for, and concerns nobody but this process. It is made while the server still reads
-/// its settings. Control groups do not belong to it: what is done there can move processes, and wants a server that lives.
+/// The part of the preparation that does not depend on the server's request and affects only this process. It runs
+/// while the server reads its settings. It excludes cgroups: preparing them can move processes, so the server must be
+/// known to be alive.
 pub(super) struct Ground {
     empty_environment: bool,
     ids: (u32, u32),
-    /// Whether this is the machine's root.
+    /// True if this is the machine's root.
     root: bool,
     machine: Machine,
     /// The way back to the host's files.
     before: Option<Before>,
-    /// Whether namespaces can be made here, where there is no way back.
+    /// The result of a trial to make namespaces, if there is no way back.
     possible: io::Result<()>,
-    /// None where they cannot.
+    /// None if namespaces cannot be made.
     entered: Option<Result<(), StepError>>,
     furnished: Option<Result<(), StepError>>,
 }
@@ -119,8 +120,8 @@ impl Ground {
         }
     }
 
-    /// Why no namespaces can be made here, where the `process` level may stand in for them. This process is among the host's files
-    /// again then.
+    /// Returns the reason why no namespaces can be made, for a fallback to the `process` level. If there is one, this
+    /// process is back in the host's files.
     fn missing(&mut self) -> Result<Option<io::Error>, StepError> {
         if let Err(error) = std::mem::replace(&mut self.possible, Ok(())) {
             return Ok(Some(error));
@@ -133,14 +134,14 @@ impl Ground {
             Some(Ok(())) | None => in_a_fork(trial_of_a_sandbox),
         };
         if found.is_err() {
-            // Half of the way would be neither here nor there.
+            // A half-made root would show neither the host nor a jail.
             step("go back to the host's files", Some("private_root"), before.go_back())?;
         }
         Ok(found.err())
     }
 }
 
-/// The mount namespace and the root that this process had. Only root can go back to them.
+/// This process's original mount namespace and root. Only root can return to them.
 struct Before {
     namespace: OwnedFd,
     root: OwnedFd,
@@ -161,11 +162,11 @@ impl Before {
     fn go_back(&self) -> io::Result<()> {
         let own = rustix::fs::stat("/proc/self/ns/mnt").map(|found| found.st_ino);
         if own.is_ok_and(|own| rustix::fs::fstat(&self.namespace).is_ok_and(|before| before.st_ino == own)) {
-            // Where not even a mount namespace could be made, entering one may be refused, too.
+            // If not even a mount namespace could be made, entering one may be refused, too.
             return Ok(());
         }
         move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Mount))?;
-        // That leads to the root of the namespace, which a server in a changed root must not see.
+        // This leads to the root of the namespace. A server in a changed root must not see that one.
         rustix::process::fchdir(&self.root)?;
         Ok(rustix::process::chroot(".")?)
     }
@@ -186,7 +187,8 @@ fn enter_own_root(root: bool, ids: (u32, u32)) -> Result<(), StepError> {
 fn furnish(root: bool) -> Result<(), StepError> {
     step("prepare the devices", Some("private_root"), devices(root))?;
     step("prepare /etc", Some("private_root"), etc())?;
-    // Here, once: each sandbox's first process is a fork of this one. The likely one of two.
+    // Built once here, since each sandbox's first process is a fork of this process. This is the likelier of two
+    // filters.
     let _filter = crate::seccomp::filter(true);
     Ok(())
 }
@@ -224,12 +226,12 @@ pub(super) fn prepare(ground: Option<Ground>, template: Template) -> Result<Prep
         furnished,
         ..
     } = ground;
-    // Where they cannot be made, trying tells which step it is.
+    // If namespaces cannot be made, this attempt names the failed step.
     entered.unwrap_or_else(|| enter_own_root(root, ids))?;
     furnished.unwrap_or_else(|| furnish(root))?;
     let found = Groups::find(place::host());
     let leftovers = found.as_ref().map(|(groups, _)| groups.sweep()).unwrap_or_default();
-    // Where it was not the likely one.
+    // Built here if it was not the likelier one.
     let _filter = crate::seccomp::filter(found.is_ok());
     let mut host = Host {
         root,
@@ -288,8 +290,9 @@ pub(super) fn prepare(ground: Option<Ground>, template: Template) -> Result<Prep
     })
 }
 
-/// Gives a folder an age of its own. Attached folders have that of the empty one beside them; with the age of the mount point,
-/// which is made in the same moment, whoever remembers what was there (Python's imports do) would not look again.
+/// Sets an old modification time on a folder. Attached folders show the time of the empty folder in their overlay. If
+/// that equalled the time of the mount point, made in the same moment, programs that cache a folder's content (such as
+/// Python's import system) would not look again.
 fn age(folder: &str) -> io::Result<()> {
     let long_ago = Timespec { tv_sec: 1, tv_nsec: 0 };
     let times = Timestamps {
@@ -299,7 +302,7 @@ fn age(folder: &str) -> io::Result<()> {
     Ok(rustix::fs::utimensat(CWD, folder, &times, AtFlags::empty())?)
 }
 
-/// Whether namespaces can be made here, tried in a process of its own: one that is half inside could not go back.
+/// Tries to make namespaces in a separate process, since a half-entered process could not go back.
 fn trial(root: bool, ids: (u32, u32)) -> io::Result<()> {
     in_a_fork(|| {
         own_namespaces(root, ids)
@@ -308,8 +311,8 @@ fn trial(root: bool, ids: (u32, u32)) -> io::Result<()> {
     })
 }
 
-/// Whether a sandbox could have its namespaces, and in them what a host may refuse: a /proc where parts of this one are
-/// covered, mounts that are made read-only, an overlay where the kernel has none.
+/// Tries to make a sandbox's namespaces, and the operations that a host may refuse in them: a /proc mount if parts of
+/// this /proc are covered, read-only mounts, and overlays, which some kernels lack.
 fn trial_of_a_sandbox() -> io::Result<()> {
     sys::misc::unshare(super::cradle::all_namespaces())?;
     in_a_fork(|| {
@@ -325,7 +328,7 @@ fn trial_of_a_sandbox() -> io::Result<()> {
     })
 }
 
-/// Does this in a process of its own, whose memory and namespaces go with it.
+/// Runs `work` in a separate process. Its memory and namespaces end with it.
 pub(super) fn in_a_fork(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     const SIGCHLD: u64 = 17;
     match fork(0, SIGCHLD, None)? {
@@ -345,8 +348,8 @@ pub(super) fn in_a_fork(work: impl FnOnce() -> io::Result<()>) -> io::Result<()>
     }
 }
 
-/// Whether each sandbox can have an id of its own without a user namespace. Root that cannot give one does not run code
-/// as root instead; "root" of a user namespace that somebody else made is an ordinary user.
+/// Returns true if each sandbox can have a different id without a user namespace. If root cannot assign ids, this is an
+/// error, so that code never runs as root. "Root" of a user namespace made by others is an ordinary user.
 fn takes_ids(user: u32) -> io::Result<bool> {
     use rustix::thread::CapabilitySet;
     if user != 0 {
@@ -432,7 +435,7 @@ fn without_namespaces(template: Template, ids: (u32, u32), missing: StepError) -
     let (groups, instance) = found.ok().unzip();
     Ok(Prepared {
         host,
-        // Nothing is attached.
+        // The process level attaches no folders.
         mounts: MountTable::default(),
         template,
         groups,
@@ -446,12 +449,13 @@ fn without_namespaces(template: Template, ids: (u32, u32), missing: StepError) -
     })
 }
 
-/// The first process of every sandbox is a copy of this one, and shows what environment it was started with.
+/// The first process of every sandbox is a copy of this process and shows its initial environment.
 fn is_environment_empty() -> bool {
     std::fs::read("/proc/self/environ").is_ok_and(|environment| environment.is_empty())
 }
 
-/// Root that lacks one of the powers that making sandboxes as root takes (a container) works as an ordinary user does.
+/// Returns true if root has the capabilities to make sandboxes as root. Without one of them (in a container) it works
+/// as an ordinary user does.
 fn holds_roots_powers() -> bool {
     use rustix::thread::CapabilitySet;
     let needed = CapabilitySet::SYS_ADMIN
@@ -463,10 +467,10 @@ fn holds_roots_powers() -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
 }
 
-/// Root of a user namespace (a container without root) can mount, but make no device nodes and map no ids; it works as an
-/// ordinary user does.
+/// Returns false for root of a user namespace (a rootless container). It can mount, but cannot make device nodes or map
+/// ids, so it works as an ordinary user does.
 fn in_first_user_namespace() -> bool {
-    // The kernel gives the first one this number since namespaces have numbers.
+    // The kernel has used this inode number since namespaces have numbers.
     const FIRST: u64 = 0xEFFF_FFFD;
     rustix::fs::stat("/proc/self/ns/user").is_ok_and(|found| found.st_ino == FIRST)
 }
@@ -486,7 +490,7 @@ fn own_namespaces(root: bool, (user, group): (u32, u32)) -> io::Result<()> {
     )?)
 }
 
-/// A root in memory with the host's below one folder. `/usr` is only where it is mounted for a moment.
+/// Makes a root in memory, with the host's root below one folder. `/usr` is only a temporary mount point.
 fn own_root() -> io::Result<()> {
     let root = memory(64 << 20, 65536, "0755", MountAttrFlags::MOUNT_ATTR_NOSUID)?;
     attach(&root, "/usr")?;
@@ -502,8 +506,8 @@ fn own_root() -> io::Result<()> {
     Ok(())
 }
 
-/// The device folder. As an ordinary user the nodes are the host's own; as root each sandbox gets nodes of its own,
-/// made by [`private_devices`], so that locks on them stay inside.
+/// Makes the device folder. An ordinary user's sandboxes use the host's nodes. As root each sandbox gets separate nodes
+/// from [`private_devices`], so that locks on them stay inside.
 fn devices(root: bool) -> io::Result<()> {
     let folder = place::DEVICES;
     if root {
@@ -512,7 +516,7 @@ fn devices(root: bool) -> io::Result<()> {
     devices_from(&format!("{}/dev", place::host()), folder, Zeros::Device)
 }
 
-/// A device folder for one sandbox, with nodes of its own, as a mount that is nowhere yet. Only root can make them.
+/// Makes the device folder of one sandbox, with separate nodes, as a detached mount. Only root can make nodes.
 pub(super) fn private_devices(zeros: Zeros) -> io::Result<OwnedFd> {
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let folder = memory(64 << 10, 64, "0755", flags)?;
@@ -527,14 +531,14 @@ pub(super) fn private_devices(zeros: Zeros) -> io::Result<OwnedFd> {
     Ok(folder)
 }
 
-/// The device folder of one sandbox, where they are its own.
+/// Makes the device folder of one sandbox, if sandboxes have separate ones.
 pub(super) fn own_devices(prepared: &Prepared) -> io::Result<Option<OwnedFd>> {
     let own = prepared.host.root && prepared.bare.is_none();
     own.then(|| private_devices(Zeros::on(prepared.host.memory_is_charged)))
         .transpose()
 }
 
-/// The stub of /etc: nothing in it tells who runs the machine.
+/// Makes the stub of /etc. It reveals nothing about the machine's users.
 fn etc() -> io::Result<()> {
     let write = |name: &str, text: &str| std::fs::write(format!("{}/{name}", place::ETC), text);
     write(
@@ -556,7 +560,7 @@ fn etc() -> io::Result<()> {
     Ok(())
 }
 
-/// The host's /usr and what else the interpreter needs.
+/// Prepares the host's /usr and all else that interpreters need.
 fn trees(host: &mut Host, template: &Template, survey: &mut Survey<'_>) -> io::Result<()> {
     let mut wanted = vec!["/usr".to_owned()];
     for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
@@ -574,7 +578,7 @@ fn trees(host: &mut Host, template: &Template, survey: &mut Survey<'_>) -> io::R
     for tree in &template.trees {
         let path = tree.to_string_lossy().into_owned();
         if host.copied.iter().any(|copied| tree.starts_with(copied)) {
-            // It comes with that.
+            // It is part of that copy.
         } else if config::is_small(tree) {
             host.copied.push(path);
         } else {
@@ -587,13 +591,13 @@ fn trees(host: &mut Host, template: &Template, survey: &mut Survey<'_>) -> io::R
     template.added.iter().try_for_each(|added| add(&mut host.trees, added))
 }
 
-/// Puts a file below the innermost tree that it belongs to. What lies on a mount within that tree, or in one that is bound, is left
-/// out: sandboxes do without it.
+/// Adds a file to the innermost tree that contains its path. Skips files on a mount within that tree or in a bound
+/// tree: sandboxes work without them.
 fn add(trees: &mut [Tree], added: &Added) -> io::Result<()> {
     let holds = |tree: &Tree| added.path.starts_with(&tree.path);
     let innermost = trees.iter_mut().enumerate().filter(|(_, tree)| holds(tree));
     let Some((number, tree)) = innermost.max_by_key(|(_, tree)| tree.path.len()) else {
-        // Beside the places of packages there is nothing of the host's.
+        // Outside of the host's trees, only package folders can hold added files.
         return match added.path.starts_with(place::LAYERS) {
             true => write_added(
                 Path::new(&format!("{}{}", place::ROOT, added.path.display())),
@@ -619,7 +623,7 @@ fn add(trees: &mut [Tree], added: &Added) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a file and its folders; a script can be executed.
+/// Writes a file and its parent folders. A script becomes executable.
 fn write_added(file: &Path, text: &str) -> io::Result<()> {
     std::fs::create_dir_all(file.parent().unwrap_or(file))?;
     std::fs::write(file, text)?;
@@ -627,13 +631,13 @@ fn write_added(file: &Path, text: &str) -> io::Result<()> {
     Ok(rustix::fs::chmod(file, Mode::from_raw_mode(mode))?)
 }
 
-/// The folders that are covered in all sandboxes of this template.
+/// Returns the folders that are covered in all sandboxes of this template.
 fn covered(template: &Template) -> Vec<&'static str> {
     let needed = |path: &str| template.trees.iter().any(|tree| tree.starts_with(path));
     COVERED.into_iter().filter(|path| !needed(path)).collect()
 }
 
-/// The operator's folders, and what is mounted below them.
+/// Prepares the operator's folders, and the mounts below them.
 fn operators_folders(host: &mut Host, template: &Template, survey: &mut Survey<'_>) -> Result<(), StepError> {
     for mount in &template.mounts {
         let tree = step(
@@ -658,7 +662,7 @@ fn try_mapping_ids(source: &str) -> io::Result<()> {
     sys::mount::map_ids(single_copy_of(source)?.as_fd(), namespace.as_fd())
 }
 
-/// The tree of an image, a folder of the host, as a mount that is nowhere yet.
+/// Opens the tree of an image, a host folder, as a detached mount.
 pub(super) fn tree_of_image(folder: &Path) -> io::Result<OwnedFd> {
     let plain = folder.is_absolute() && !folder.components().any(|part| part == Component::ParentDir);
     if !plain {
@@ -667,9 +671,9 @@ pub(super) fn tree_of_image(folder: &Path) -> io::Result<OwnedFd> {
     single_copy_of(format!("{}{}", place::host(), folder.display()))
 }
 
-/// Takes the host's files out of this process' own mount namespace, all but `/proc`. Whatever is mounted here is copied for each
-/// sandbox, and goes with it. In a user namespace the kernel lets whoever sees all of one process file system mount another,
-/// so each that there is stays.
+/// Removes the host's files from this process's mount namespace, except `/proc`. The kernel copies every mount here for
+/// each sandbox, and removes the copies afterwards. In a user namespace, the kernel allows a new process file system
+/// only if an existing one is fully visible, so every full one stays.
 pub(super) fn leave_the_host() -> io::Result<()> {
     let host = place::host();
     let table = std::fs::read(format!("{host}/proc/self/mountinfo"))?;
@@ -691,7 +695,7 @@ pub(super) fn leave_the_host() -> io::Result<()> {
     Ok(())
 }
 
-/// Where process file systems are mounted as a whole, by a table of mounts.
+/// Returns the paths at which process file systems are mounted as a whole, from a mount table.
 fn process_file_systems(table: &str) -> impl Iterator<Item = &str> {
     table.lines().filter_map(|line| {
         let (mount, kind) = line.split_once(" - ")?;
@@ -701,7 +705,7 @@ fn process_file_systems(table: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A detached copy of one mount, for showing it with other ids.
+/// Makes a detached copy of one mount, to show it with other ids.
 pub(super) fn single_copy_of(path: impl rustix::path::Arg) -> io::Result<OwnedFd> {
     Ok(open_tree(
         CWD,
@@ -710,7 +714,7 @@ pub(super) fn single_copy_of(path: impl rustix::path::Arg) -> io::Result<OwnedFd
     )?)
 }
 
-/// Shows an operator's folder, in this process' own mount namespace, with its owner's id as the sandbox's.
+/// Shows an operator's folder, in this process's mount namespace, with its owner as the sandbox's user.
 pub(super) fn show_as(source: &str, user_namespace: &OwnedFd) -> io::Result<()> {
     let mount = single_copy_of(source)?;
     sys::mount::map_ids(mount.as_fd(), user_namespace.as_fd())?;

@@ -1,11 +1,11 @@
-//! Finds how sandboxes can see the host's files where other file systems are mounted below them.
+//! Makes the host's files visible in sandboxes if other file systems are mounted below them.
 //!
-//! Sandboxes see the host's trees through overlays, and an overlay shows one file system alone. As root the launcher clones
-//! each mounted file system by itself and shows it through an overlay at its mount point. The mount namespace of an
-//! ordinary user's launcher has inherited the mounts, and the kernel refuses an overlay of a folder with inherited mounts
-//! below it. The launcher takes such a folder apart: it makes a folder in memory with copies of the links and files, and
-//! shows each subfolder without mounts through an overlay. Where that needs too many overlays or copies, it binds the folder
-//! as it is if that is one of the system's, and the report names it.
+//! Sandboxes see the host's trees through overlays, and an overlay shows only one file system. As root, the launcher
+//! clones each mounted file system separately and shows it through an overlay at its mount point. An ordinary user's
+//! launcher has a mount namespace with inherited mounts, and the kernel refuses an overlay of a folder with inherited
+//! mounts below it. The launcher splits such a folder: it makes a folder in memory with copies of the links and files,
+//! and shows each subfolder without mounts through an overlay. If that needs too many overlays or copies, it binds the
+//! folder as it is, provided that it is a system folder. The report names such folders.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -21,15 +21,15 @@ use crate::plan::{Inner, InnerView, Tree, View, place};
 use crate::steps::{attach, copy_of, overlay};
 use crate::wire::{About, LeftOut};
 
-/// The most overlays for one folder that is taken apart: each costs every sandbox some 60 microseconds.
+/// The maximum number of overlays for one folder that is split. Each costs every sandbox some 60 microseconds.
 const OVERLAYS_MAX: usize = 96;
-/// The most entries of one folder that is taken apart.
+/// The maximum number of entries of one folder that is split.
 const ENTRIES_MAX: usize = 512;
-/// The most bytes of files that are copied into memory, for all trees together.
+/// The maximum number of bytes of files copied to memory, for all trees together.
 const COPIED_BYTES_MAX: u64 = 24 << 20;
-/// The most mounts within one tree that root shows.
+/// The maximum number of mounts within one tree that root shows.
 const INNER_MAX: usize = 256;
-/// The most paths that a report names, and the most characters of each.
+/// The maximum number of paths in a report, and of characters in each.
 const REPORTED_MAX: usize = 64;
 const REPORTED_PATH_MAX: usize = 200;
 
@@ -47,20 +47,20 @@ pub(super) struct Survey<'a> {
     mounts: &'a MountTable,
     /// True if the launcher is the machine's root, which inherits no mounts.
     root: bool,
-    /// Folders that sandboxes do not see whatever is in them.
+    /// Covered folders: sandboxes do not see their content.
     covered: &'a [&'a str],
-    /// Tries whether files can be shown with other ids.
+    /// Tests if files can be shown with other ids.
     maps_ids: fn(&str) -> io::Result<()>,
     /// The number of folders made for sources.
     sources: usize,
-    /// The bytes of files that may still be copied.
+    /// The remaining bytes for copies of files.
     bytes_left: u64,
-    /// The folder of [`crate::plan::Host::files`], and how many files are in it.
+    /// The folder of [`crate::plan::Host::files`], and the number of files in it.
     files: Option<(String, usize)>,
     report: Report,
 }
 
-/// Paths of the host that the operator should know of.
+/// Host paths to report to the operator.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     /// Mounts that sandboxes do not see.
@@ -69,21 +69,21 @@ pub(super) struct Report {
     pub(super) bound: Vec<String>,
 }
 
-/// An attempt to take a folder apart.
+/// The result of an attempt to split a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attempt {
     Done,
     TooMuch,
 }
 
-/// A tree in the making.
+/// A tree during its preparation.
 struct TakenApart {
     inner: Vec<Inner>,
     overlays_left: usize,
     owner: Owner,
 }
 
-/// An entry of a folder that is taken apart.
+/// An entry of a folder that is split.
 struct Entry {
     name: OsString,
     found: Metadata,
@@ -113,7 +113,7 @@ impl<'a> Survey<'a> {
         (self.files.map(|(folder, _)| folder), self.report)
     }
 
-    /// Prepares a folder of the host. Its path in the tree is that of the host.
+    /// Prepares a host folder. Its path in the tree is the path on the host.
     pub(super) fn tree(&mut self, path: &Path, owner: Owner) -> io::Result<Tree> {
         if !std::fs::metadata(on_host(path))?.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
@@ -160,7 +160,7 @@ impl<'a> Survey<'a> {
         Ok(folder)
     }
 
-    /// Clones the file system at a path, from there on, without what is mounted below.
+    /// Clones the file system at a path, without mounts below it.
     fn overlay_source(&mut self, path: &Path) -> io::Result<String> {
         let source = self.new_folder()?;
         attach(&single_copy_of(on_host(path))?, &source)?;
@@ -236,7 +236,7 @@ impl<'a> Survey<'a> {
         copied.map(|()| name)
     }
 
-    /// As an ordinary user: shows a folder with mounts below it through `folder`, which stands for it.
+    /// As an ordinary user: splits a folder with mounts below it. `folder` is its replacement in memory.
     fn take_apart(&mut self, root: &Path, path: &Path, folder: &Path, parts: &mut TakenApart) -> io::Result<Attempt> {
         let Some(entries) = self.list(path, folder, parts)? else {
             return Ok(Attempt::TooMuch);
@@ -273,13 +273,13 @@ impl<'a> Survey<'a> {
         Ok(Attempt::Done)
     }
 
-    /// Lists a folder. None if it has too many entries, or too much would have to be copied.
+    /// Lists a folder. None if it has too many entries, or too many bytes to copy.
     fn list(&mut self, path: &Path, folder: &Path, parts: &TakenApart) -> io::Result<Option<Vec<Entry>>> {
         let (mut entries, mut folders, mut bytes) = (Vec::new(), 0, 0);
         for entry in std::fs::read_dir(on_host(path))? {
             let name = entry?.file_name();
             let path = path.join(&name);
-            // A file system that sandboxes may not see is not asked either: it may never answer.
+            // File systems that sandboxes may not see are not accessed, since they may never answer.
             if let Some(reason) = self.mounts.at(&path).and_then(|mount| check_kind(mount).err()) {
                 self.leave_out(&path, reason);
                 stand_in(&path, &folder.join(&name))?;
@@ -298,7 +298,7 @@ impl<'a> Survey<'a> {
         Ok(Some(entries))
     }
 
-    /// As an ordinary user: shows a folder of one that is taken apart. `copy` is its mount point.
+    /// As an ordinary user: shows a subfolder of a split folder. `copy` is its mount point.
     fn subfolder(&mut self, root: &Path, path: &Path, copy: &Path, parts: &mut TakenApart) -> io::Result<Attempt> {
         rustix::fs::mkdir(copy, Mode::from_raw_mode(0o755))?;
         if self.is_covered(path) {
@@ -340,7 +340,7 @@ impl<'a> Survey<'a> {
         Ok(Attempt::Done)
     }
 
-    /// As an ordinary user: a folder of the system's with all that is mounted below it. Returns its source, and what covers the
+    /// As an ordinary user: binds a system folder with all mounts below it. Returns its source, and covers for the
     /// mounts that sandboxes may not see.
     fn bind(&mut self, root: &Path, path: &Path) -> io::Result<(String, Vec<Inner>)> {
         let source = self.new_folder()?;
@@ -363,7 +363,7 @@ impl<'a> Survey<'a> {
         Ok((source, covered.iter().map(cover).collect()))
     }
 
-    /// Copies a file that this process may read, and that sandboxes may.
+    /// Copies a file if both this process and sandboxes may read it.
     fn copy_file(&mut self, path: &Path, copy: &Path) -> io::Result<()> {
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let from = std::fs::OpenOptions::new()
@@ -403,7 +403,7 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// The error is the reason why sandboxes may not see a mount.
+/// Returns an error with the reason if sandboxes may not see a mount.
 fn check_kind(mount: &Mount) -> Result<(), String> {
     if mount.is_local() {
         return Ok(());
@@ -411,7 +411,7 @@ fn check_kind(mount: &Mount) -> Result<(), String> {
     Err(format!("{} is not a local file system of plain files", mount.kind))
 }
 
-/// Returns what a path of the host is, as far as the kernel knows without asking a server.
+/// Returns the type of a host path, as far as the kernel knows it without asking a server.
 fn kind_of(path: &Path) -> io::Result<FileType> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let found = statx(CWD, on_host(path), flags, StatxFlags::TYPE)?;

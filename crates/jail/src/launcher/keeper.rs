@@ -1,4 +1,4 @@
-//! The launcher's loop: takes requests, maps ids, watches memory, reaps, removes.
+//! The launcher's event loop: takes requests, maps ids, watches memory, reaps processes, and removes ended sandboxes.
 
 mod cradles;
 mod fair;
@@ -52,62 +52,62 @@ use crate::wire::{
     send, send_patiently, send_through_floods, too_many_in_flight,
 };
 
-/// How long nothing is looked at, at the most, while sandboxes live.
+/// The maximum time between two rounds of checks while sandboxes live.
 const WATCH_EVERY: Duration = watch::EVERY;
-/// Looks at sandboxes whose hard limits hold without them may come so much earlier.
+/// A check of a sandbox with hard limits may run early by this much, so that checks coincide.
 const TOGETHER: Duration = Duration::from_millis(10);
-/// Between two tries of what does not succeed at once, such as removing the group of a process that is still going.
+/// The pause between retries, such as the removal of a cgroup whose last process is still exiting.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// How long nothing must have happened before a cradle is made for later: not beside a sandbox in the making.
+/// The launcher makes a spare in advance only after this long without events, so as not to delay a sandbox in creation.
 const QUIET: Duration = Duration::from_millis(4);
-/// Where something happens all the time, one is made after so long.
+/// With constant events, it makes a spare after this long.
 const SHORT_FOR: Duration = Duration::from_millis(30);
-/// What the server needs to answer its client once it knows that sandboxes can be made.
+/// The time that the server needs to answer its client once it knows that sandboxes can be made.
 const GIVE_WAY: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 2_000_000,
 };
-/// How long a sandbox may take to lock itself.
+/// The maximum time for a sandbox to lock itself.
 const SETUP_DEADLINE: Duration = Duration::from_secs(10);
-/// How long an ended sandbox's group may stay busy.
+/// The maximum time that an ended sandbox's cgroup may stay busy.
 const REMOVAL_DEADLINE: Duration = Duration::from_secs(2);
-/// How long the last of them may, when nobody is left who could remove it later. Processes that have much to give back to
-/// the kernel (millions of watches) die slowly.
+/// The same when the launcher ends, since no process can remove the cgroup later. Processes with many kernel objects
+/// (millions of watches) exit slowly.
 const LAST_DEADLINE: Duration = Duration::from_secs(120);
 const SIGCHLD: u64 = 17;
-/// A sandbox: in the making, running, or ended and not yet cleaned up.
+/// A sandbox that is in creation, is running, or has ended and is not yet cleaned up.
 struct Jail {
     state: State,
-    /// Its cradle; without namespaces this stays as its guardian.
+    /// Its spare. Without namespaces it stays as the sandbox's subreaper.
     cradle: u32,
     /// Without namespaces: its private folder.
     folder: Option<String>,
     disk_full: bool,
-    /// Somebody outside killed it.
+    /// Set if a process outside killed it.
     killed: Option<Killer>,
     group: Option<Group>,
     host_id: u32,
     request: Request,
     asked: bool,
     watched: watch::Record,
-    /// Its part of the processors.
+    /// Its share of the processors.
     load: Load,
-    /// Where folders are attached and by which it is entered; none before it is cloned.
+    /// The namespaces for attached folders and for a worker. None before its first process is cloned.
     namespaces: Option<Namespaces>,
-    /// The near ends of its lane, on their way to the server.
+    /// The near ends of its direct pipes, until they are sent to the server.
     lane: Vec<OwnedFd>,
-    /// The way to its first process, for news of whom it did not start.
+    /// The adoption socket to its first process, which reports on a worker.
     door: Option<OwnedFd>,
     visitor: Option<Visitor>,
-    /// Whether a parent was asked for one, of whom it may never tell.
+    /// True if a zygote was asked for a worker. The zygote may die before it reports the worker.
     called: bool,
-    /// The parent that will be asked for a visitor, as soon as there is a way in.
+    /// The zygote to ask for a worker as soon as the sandbox can be entered.
     invited: Option<u64>,
 }
 
 enum State {
     Starting {
-        /// None where it is the first process.
+        /// None if the process is the first process.
         cradle: Option<OwnedFd>,
         socket: OwnedFd,
         first: Option<(u32, OwnedFd)>,
@@ -115,7 +115,8 @@ enum State {
     },
     Running {
         pid: u32,
-        /// Its end is the sandbox's: the first process, or its guardian. None while the first process' door tells of its end.
+        /// The process whose end is the sandbox's end: the first process or its subreaper. None while the adoption
+        /// socket reports the first process's end.
         pidfd: Option<OwnedFd>,
         guarded: Option<Guarded>,
     },
@@ -125,11 +126,11 @@ enum State {
     },
 }
 
-/// What the launcher holds of a sandbox that has a guardian.
+/// The launcher's descriptors for a sandbox with a subreaper.
 struct Guarded {
     /// The first process.
     first: OwnedFd,
-    /// Its end tells the guardian that the launcher is gone.
+    /// Its end tells the subreaper that the launcher has ended.
     socket: OwnedFd,
 }
 
@@ -141,44 +142,44 @@ struct Keeper {
     jails: BTreeMap<u64, Jail>,
     parents: BTreeMap<u64, Parent>,
     listener: Listener,
-    /// Something could not be listened to (a user may watch so many files by epoll), and is asked instead.
+    /// True if a descriptor could not be added to epoll (a user has a limit for this). It is then polled.
     deaf: bool,
-    /// There may be children that nobody knows.
+    /// True if there may be unknown children.
     strays: bool,
-    /// Why no sandbox can be made after all.
+    /// The reason why no sandbox can be made, found after the start.
     broken: Option<StepError>,
     /// The maximum number of open files of this process.
     files_most: u64,
     balance: Balance,
     alarm: watch::Alarm,
     floods: Floods,
-    /// When something happened last.
+    /// The time of the last event.
     stirred: Instant,
-    /// When there were enough cradles last, or another one was made.
+    /// The last time with enough spares, or with a spare made in advance.
     full: Instant,
-    /// When all are looked at again at the latest; none: when something has happened.
+    /// The time of the next round of checks. None: at once, since an event has happened.
     due: Option<Instant>,
     next_number: u64,
     ids: HostIds,
     buffer: Vec<u8>,
 }
 
-/// The life of the launcher; its result is the exit status.
+/// Runs the launcher. Returns its exit status.
 pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
     let _ = rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC);
     let _ = rustix::process::setsid();
     crate::withstand_limits();
-    // For all sandboxes, which cannot take it back: of a huge page that is given back in part the machine keeps all, and
-    // counts what is left for the process. A kernel that knows no huge pages needs none of this.
+    // This holds for all sandboxes, and they cannot undo it. The kernel keeps a whole huge page after a program frees
+    // part of it, but charges the process only for the rest. A kernel without huge pages does not need this.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    // Whoever has none may take an audit identity, and is numbered by the machine; so all take this one.
+    // A process without an audit identity may take one, and the machine assigns it a number. So all take this one.
     let identity = "/proc/self/loginuid";
     if std::fs::read_to_string(identity).is_ok_and(|text| text.trim() == u32::MAX.to_string()) {
         let _ = write_once(identity, &rustix::process::getuid().as_raw().to_string());
     }
     oom::protect_self();
-    // Each sandbox takes a handful of descriptors; its own limit is set inside.
+    // Each sandbox needs several descriptors here. The limit inside is set separately.
     let files_most = OpenFiles::raise().most();
     let _ = rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1));
     let ground = (!faults::POSSIBLE).then(Ground::lay);
@@ -200,7 +201,8 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
     let Ok(listener) = Listener::new(&socket) else {
         return 1;
     };
-    // Whoever stopped this process: it sees the server's end, and ends all. (After the namespaces, which take it away.)
+    // If this process is stopped when the server dies, the signal continues it, so that it ends everything. Set after
+    // the namespaces are made, since that resets it.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     let mut keeper = Keeper {
         ids,
@@ -237,8 +239,8 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
 }
 
 impl Keeper {
-    /// Tells the server something. An error means that it is gone: a message that cannot be sent for another reason is lost, and
-    /// only who waits for it finds out.
+    /// Sends a message to the server. An error means that the server is gone. A message that fails for another reason
+    /// is lost, and only a caller that waits for it notices.
     fn tell(&self, message: &FromLauncher) -> io::Result<()> {
         match send_patiently(self.socket.as_fd(), message, &[]) {
             Err(error) if is_gone(&error) => Err(error),
@@ -246,13 +248,14 @@ impl Keeper {
         }
     }
 
-    /// Until the first request, or until the server had time to answer its client: it may have been woken on this very
-    /// processor, behind this process.
+    /// Waits for the first request, or until the server had time to answer its client: the server may be queued behind
+    /// this process on the same processor.
     fn give_way(&self) {
         let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&GIVE_WAY));
     }
 
-    /// What takes milliseconds and nobody waits for but the first sandbox: the server can answer its client meanwhile.
+    /// Does the work of some milliseconds that only the first sandbox needs. The server can answer its client
+    /// meanwhile.
     fn complete(&mut self) {
         if self.prepared.bare.is_none()
             && let Err(error) = config::copy(&self.prepared.template.config, &self.prepared.host.copied)
@@ -267,15 +270,15 @@ impl Keeper {
         if self.prepared.template.enterable {
             match common::make(&self.prepared, self.ids.first()) {
                 Ok(common) => self.prepared.common = Some(common),
-                // Nobody enters then; the first parent that is asked for is refused.
+                // Nobody can enter then. The first request for a zygote is refused.
                 Err(_) => self.prepared.template.enterable = false,
             }
         }
         self.open_nursery();
     }
 
-    /// Bounds what all sandboxes together may have of the host user's counts. As root each has an id of its own, and the common
-    /// namespace bounds them where they have one.
+    /// Limits the host user's counts that all sandboxes use together. As root each sandbox has a different id, and the
+    /// shared namespace limits them, if there is one.
     fn bound_shared_counts(&self) -> io::Result<()> {
         if !self.prepared.host.root {
             shared_counts::bound_watches()?;
@@ -283,7 +286,7 @@ impl Keeper {
         shared_counts::keep_half()
     }
 
-    /// Until the server goes.
+    /// Runs until the server is gone.
     fn serve(&mut self) {
         loop {
             let ready = match self.wait() {
@@ -323,15 +326,15 @@ impl Keeper {
                 self.tend();
             }
             self.look_after_nursery();
-            // Those that stood in line for want of room.
+            // Requests that waited for free descriptors.
             if !self.serve_wanted() || !self.refill(ready.idle) {
                 return;
             }
         }
     }
 
-    /// Makes a cradle for later, when nothing has happened for a while, or none could be made for long. False when the server is
-    /// gone.
+    /// Makes a spare in advance after a quiet period, or if none could be made for a long time. Returns false if the
+    /// server is gone.
     fn refill(&mut self, idle: bool) -> bool {
         let now = Instant::now();
         if !idle {
@@ -341,17 +344,17 @@ impl Keeper {
             self.full = now;
         } else if (now - self.stirred >= QUIET || now - self.full >= SHORT_FOR) && self.cradles.rest(now).is_zero() {
             self.full = now;
-            // What nobody waits for leaves room for what somebody asks for.
+            // Leave descriptors for requested sandboxes.
             if self.room() < 2 || self.add_cradle().is_err() {
                 self.cradles.has_failed();
             }
-            // Whoever waited for one of a nursery that is found gone.
+            // Serves requests that waited for a fork server that turns out to be gone.
             return self.serve_wanted();
         }
         true
     }
 
-    /// Is woken by what happens to this sandbox.
+    /// Registers the descriptors of this sandbox for wake-ups.
     fn listen(&mut self, id: u64) {
         if let Some(jail) = self.jails.get(&id) {
             for (token, fd, interest) in jail.heard_by(id) {
@@ -360,7 +363,7 @@ impl Keeper {
         }
     }
 
-    /// The same for a warmed parent.
+    /// Registers the descriptors of a zygote.
     fn listen_to_parent(&mut self, number: u64) {
         if let Some(parent) = self.parents.get(&number) {
             for (token, fd) in [
@@ -372,7 +375,7 @@ impl Keeper {
         }
     }
 
-    /// Looks at all, and tries to listen to them again.
+    /// Polls all descriptors, and tries to register them again.
     fn ask_all(&mut self) {
         self.deaf = false;
         if self
@@ -408,7 +411,7 @@ impl Keeper {
         }
     }
 
-    /// Looks at every sandbox if the machine has lost memory since.
+    /// Checks every sandbox at once if the machine has lost much memory.
     fn heed_alarm(&mut self) {
         if self.is_alarmed() && self.alarm.is_raised() {
             self.due = None;
@@ -418,7 +421,7 @@ impl Keeper {
         }
     }
 
-    /// Whether there are sandboxes that are seldom looked at.
+    /// Returns true if there are sandboxes that are rarely checked.
     fn is_alarmed(&self) -> bool {
         self.prepared.groups.is_some() && !self.jails.is_empty()
     }
@@ -440,7 +443,7 @@ impl Keeper {
         } else {
             next
         };
-        // Nothing else would wake this process when the next fork server is due.
+        // No other event wakes this process when the next fork server is due.
         let restart = self
             .cradles
             .restart
@@ -457,7 +460,7 @@ impl Keeper {
         self.listener.wait(timeout.as_ref())
     }
 
-    /// Handles one request. False when the server is gone.
+    /// Handles one request. Returns false if the server is gone.
     fn take_request(&mut self) -> bool {
         let mut buffer = std::mem::take(&mut self.buffer);
         let received = receive_what_fits(self.socket.as_fd(), &mut buffer);
@@ -508,7 +511,7 @@ impl Keeper {
             Ok(Some((ToLauncher::Configure(_), _))) => true,
             Ok(None) => false,
             Err(error) if is_gone(&error) => false,
-            // Nothing that this process lacks for a moment ends the sandboxes that are there.
+            // A temporary lack in this process does not end existing sandboxes.
             Err(_) => {
                 pause();
                 true
@@ -537,7 +540,8 @@ impl Keeper {
         }
     }
 
-    /// The id on the host that the next sandbox's user has: as root one that no other sandbox has, else the caller's.
+    /// Returns the host id of the next sandbox's user. As root no other sandbox has it; otherwise it is the server's
+    /// user.
     fn next_host_id(&mut self) -> io::Result<u32> {
         if !self.prepared.host.root {
             return Ok(self.prepared.ids.0);
@@ -550,7 +554,7 @@ impl Keeper {
         })
     }
 
-    /// Something happened to this sandbox.
+    /// Handles an event of this sandbox.
     fn look_at(&mut self, id: u64) {
         let Some(jail) = self.jails.get_mut(&id) else { return };
         match &jail.state {
@@ -564,7 +568,7 @@ impl Keeper {
                     jail.disk_full = matches!(message, Ok(Some((FromCradle::Full, _))));
                 }
                 if matches!(status, Ok(None)) {
-                    // Its first process ends, or does not need its door.
+                    // The first process is ending, or it has closed its adoption socket.
                     self.deaf |= jail.door.as_ref().is_some_and(hung_up) && !jail.close_door();
                     if jail.disk_full {
                         let _ = self.tell(&FromLauncher::Full { id });
@@ -579,7 +583,7 @@ impl Keeper {
                     since: Instant::now(),
                     error: None,
                 };
-                // Its files go with the last who could see them, and what they are charged with them.
+                // Release the namespaces, so that the kernel frees its files and their charge.
                 jail.namespaces = None;
                 jail.door = None;
                 self.due = None;
@@ -592,7 +596,7 @@ impl Keeper {
                 };
                 let unmapped =
                     self.prepared.bare.is_some() || faults::skipped(&self.prepared.template, "user_namespace");
-                // Below the common namespace the cradle maps them.
+                // With a shared namespace, the spare maps the ids.
                 let enterable = self.prepared.common.is_some();
                 let mapping = if unmapped || enterable { None } else { Some(group_id) };
                 let mut buffer = std::mem::take(&mut self.buffer);
@@ -609,7 +613,7 @@ impl Keeper {
                     let lane = std::mem::take(&mut jail.lane);
                     let ends: Vec<_> = lane.iter().map(AsFd::as_fd).collect();
                     let made = FromLauncher::Made { id, folder };
-                    // A sandbox without a lane is slower, and no more.
+                    // A sandbox also works without direct pipes, more slowly.
                     if send_patiently(self.socket.as_fd(), &made, &ends).is_err() {
                         let _ = self.tell(&made);
                     }
@@ -638,8 +642,8 @@ impl Keeper {
         true
     }
 
-    /// What is due by time: watching memory, deadlines, and removing what has ended. Takes in all sandboxes, so what will be due in
-    /// a moment and need not be on time is done along with the rest.
+    /// Does all work that is due by time: memory checks, deadlines, and the removal of ended sandboxes. Includes checks
+    /// of all sandboxes that are due soon and may run early.
     fn tend(&mut self) {
         let now = Instant::now();
         for jail in self.jails.values_mut() {
@@ -662,7 +666,7 @@ impl Keeper {
                 jail.kill();
             }
             if let State::Ended { since, error } = &mut jail.state {
-                // A guardian is in the group and may end late.
+                // A subreaper is in the group and may exit late.
                 let ended_well = error.is_none() && jail.folder.is_none();
                 let removed = alone && self.cradles.take_back(&mut jail.group, ended_well);
                 if removed || since.elapsed() > REMOVAL_DEADLINE {
@@ -677,7 +681,7 @@ impl Keeper {
             {
                 self.prepared.leftovers.extend(group.folders());
             }
-            // A guardian that was killed could not do it.
+            // A killed subreaper has not removed it.
             if let Some(path) = &jail.folder {
                 folder::remove(path);
             }
@@ -698,22 +702,22 @@ impl Keeper {
         self.due = Some(next.unwrap_or(now + WATCH_EVERY).min(now + WATCH_EVERY));
     }
 
-    /// Groups that were still busy when they should have gone, of this server and of those before.
+    /// Removes groups that were busy at their removal, of this server and of earlier ones.
     fn remove_leftovers(&mut self) {
         self.prepared
             .leftovers
             .retain(|folder| matches!(rustix::fs::rmdir(folder.as_str()), Err(rustix::io::Errno::BUSY)));
     }
 
-    /// Whether a child of this process is one that it made. Without namespaces all others are orphans of a sandbox whose
-    /// guardian is gone.
+    /// Returns true if a child of this process is known. Without namespaces, all other children are orphans of a
+    /// sandbox whose subreaper is dead.
     fn knows(&self, child: Pid) -> bool {
         let is = |pid: u32| i32::try_from(pid).is_ok_and(|pid| pid == child.as_raw_nonzero().get());
         let guards = |jail: &Jail| is(jail.cradle) && !matches!(jail.state, State::Ended { .. });
         self.cradles.pids().any(is) || self.jails.values().any(guards)
     }
 
-    /// The server is gone: nothing may stay.
+    /// Ends everything after the server is gone.
     fn end_everything(&mut self) {
         for jail in self.jails.values_mut() {
             jail.kill();
@@ -725,7 +729,7 @@ impl Keeper {
         }
         self.parents.clear();
         if self.prepared.bare.is_some() {
-            // Whose guardian is gone has come to this process, and would keep its control group busy.
+            // Orphans of dead subreapers are children of this process now. They would keep their cgroup busy.
             bare::end_descendants(|child| self.knows(child));
         }
         let since = Instant::now();
@@ -752,7 +756,7 @@ impl Keeper {
                 tv_nsec: if patient { 50_000_000 } else { 1_000_000 },
             });
         }
-        // After its groups: what has neither is a dead launcher's.
+        // Removed after the groups: without its claim, a group counts as a dead launcher's.
         if let Some(instance) = self.prepared.instance.take() {
             instance.remove();
         }

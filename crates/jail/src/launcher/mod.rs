@@ -1,8 +1,8 @@
-//! The launcher: a small single-threaded process that makes jails and holds them.
+//! The launcher: a small single-threaded process that makes jails and owns them.
 //!
-//! It is this program executed again with an empty environment, before any configuration was read, so nothing in its
-//! memory is worth stealing. Its sandboxes' first processes are its children; when the server goes, it ends them all,
-//! removes what is left and ends; when it goes, the kernel ends them.
+//! It is this program executed again with an empty environment, before the configuration is read, so its memory holds
+//! no secret. Its sandboxes' first processes are its children. When the server ends, the launcher kills them all,
+//! cleans up and exits. When the launcher ends, the kernel kills them.
 
 mod attach;
 mod bare;
@@ -36,21 +36,21 @@ pub use process::{Activity, Exit, Process};
 
 use crate::sys::spawn::{Fork, Texts, copy_to, execve, exit_now, fork, unblock_signals};
 
-/// The name that a launcher has in place of the program's.
+/// The launcher's `argv[0]`.
 const NAME: &str = "sandcell-launcher";
 
 /// A started launcher.
 #[derive(Debug)]
 pub struct Launcher {
-    /// Messages go through here; closing it ends the launcher and every sandbox.
+    /// The socket for messages. Closing it ends the launcher and every sandbox.
     pub socket: OwnedFd,
     /// The process.
     pub process: Process,
 }
 
-/// Starts a launcher. Call it first in `main`, before any thread and before configuration is read.
+/// Starts a launcher. Call it first in `main`, before any thread and before the configuration is read.
 ///
-/// It is not waited for until it runs: one that cannot be executed has hung up when it is talked to.
+/// Does not wait for the launcher to run. If it cannot be executed, its socket hangs up.
 ///
 /// # Errors
 /// The process could not be started.
@@ -83,7 +83,7 @@ pub fn start() -> io::Result<Launcher> {
     }
 }
 
-/// None, but where a test wants it otherwise.
+/// Returns an empty environment, unless a test keeps it.
 fn environment() -> Vec<CString> {
     if !faults::environment_is_kept() {
         return Vec::new();
@@ -93,8 +93,9 @@ fn environment() -> Vec<CString> {
         .collect()
 }
 
-/// Sends a process to another processor than this one's. The kernel puts a new one beside its maker, and with two processors may
-/// leave both there for milliseconds. Where somebody has chosen processors it stays as it is: the choice could not be given back.
+/// Moves a process to another processor. The kernel starts a new process on its maker's processor, and with two
+/// processors may leave both there for milliseconds. A process with a restricted affinity is not moved, since the
+/// restriction could not be restored.
 fn send_elsewhere(pid: Pid) {
     let (Ok(allowed), Ok(online)) = (
         sched_getaffinity(Some(pid)),
@@ -110,13 +111,13 @@ fn send_elsewhere(pid: Pid) {
     let mut all = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|number| all.set(number));
     if sched_setaffinity(Some(pid), &others).is_ok() {
-        // It is there now, and may go where it likes again: also to those that are added later.
+        // The process has moved. It may use all processors again, including ones that are added later.
         let _ = sched_setaffinity(Some(pid), &all);
     }
 }
 
 /// Runs the launcher if this process was started as one, and then does not return. Call it before everything else.
-/// `entry` is what a jail's first process runs once it is locked; its result is the exit status.
+/// `entry` is the function that a jail's first process runs once it is locked. It returns the exit status.
 pub fn become_launcher_if_asked(entry: Entry) {
     let mut arguments = std::env::args_os();
     if arguments.next().is_none_or(|name| name != NAME) {

@@ -1,4 +1,4 @@
-//! The mounts of the host, as the launcher sees them.
+//! The host's mounts, as the launcher sees them.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use crate::plan::place;
 
-/// File systems that keep their files on this machine and are nothing but files. Others (of the network, of a program of
-/// some user, of the kernel) are not shown in sandboxes: reading them can hang, have effects or tell about the host.
+/// Local file systems with plain files. Sandboxes do not see others (network file systems, file systems of user
+/// programs or the kernel): reading them can hang, have side effects or reveal facts about the host.
 const LOCAL: [&str; 25] = [
     "aufs", "bcachefs", "btrfs", "cramfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hfsplus", "iso9660",
     "jfs", "nilfs2", "ntfs3", "overlay", "ramfs", "reiserfs", "romfs", "squashfs", "tmpfs", "udf", "vfat", "xfs",
@@ -27,13 +27,13 @@ pub(super) struct Mount {
     pub(super) kind: String,
 }
 
-/// The mounts that are visible on the host, parents first. The table alone decides that: no file system is asked, since one
+/// The visible mounts of the host, parents first. Computed from the mount table only: a file system that is accessed
 /// may never answer.
 #[derive(Debug, Default)]
 pub(super) struct MountTable(Vec<Mount>);
 
 impl MountTable {
-    /// Reads this process' own table.
+    /// Reads this process's mount table.
     ///
     /// # Errors
     /// The error of reading `/proc`.
@@ -42,7 +42,7 @@ impl MountTable {
         Ok(Self::parse(&table, Path::new(place::host())))
     }
 
-    /// `host` is where the host's root is mounted.
+    /// `host` is the mount point of the host's root.
     fn parse(table: &[u8], host: &Path) -> Self {
         let lines = table.split(|byte| *byte == b'\n');
         let all: Vec<Mount> = lines.filter_map(|line| Mount::parse(line, host)).collect();
@@ -59,12 +59,12 @@ impl MountTable {
             .collect();
         while let Some(mount) = pending.pop() {
             let mut mounted = children.remove(&mount.id).unwrap_or_default();
-            // A mount on this one's own root hides it and whatever else is mounted on it.
+            // A mount on this mount's root hides it and all other mounts on it.
             if let Some(top) = mounted.iter().find(|child| child.path == mount.path) {
                 pending.push(top);
                 continue;
             }
-            // Sorted, a folder stands before what lies below it, which it hides.
+            // In sorted order, a folder precedes and hides the mounts below it.
             mounted.sort_by(|one, other| one.path.cmp(&other.path));
             mounted.dedup_by(|child, before| child.path.starts_with(&before.path));
             pending.extend(mounted);
@@ -74,13 +74,13 @@ impl MountTable {
         Self(visible)
     }
 
-    /// The mounts strictly below a path of the host, parents first.
+    /// Returns the mounts strictly below a host path, parents first.
     pub(super) fn below(&self, path: &Path) -> impl Iterator<Item = &Mount> {
         let is_below = move |mount: &&Mount| mount.path != path && mount.path.starts_with(path);
         self.0.iter().filter(is_below)
     }
 
-    /// The mount at a path of the host.
+    /// Returns the mount at a host path.
     pub(super) fn at(&self, path: &Path) -> Option<&Mount> {
         self.0.iter().find(|mount| mount.path == path)
     }
@@ -101,20 +101,21 @@ impl Mount {
         })
     }
 
-    /// Returns whether sandboxes may see its files.
+    /// Returns true if sandboxes may see its files.
     pub(super) fn is_local(&self) -> bool {
         LOCAL.contains(&self.kind.as_str())
     }
 }
 
-/// A path of the host, as the launcher sees it.
+/// Returns the launcher's path of a host path.
 pub(super) fn on_host(path: &Path) -> PathBuf {
     let mut seen = OsString::from(place::host());
     seen.push(path);
     PathBuf::from(seen)
 }
 
-/// The kernel writes blanks, line ends, backslashes and number signs as a backslash with three octal digits.
+/// Decodes a field. The kernel writes blanks, line ends, backslashes and number signs as a backslash with three octal
+/// digits.
 fn unescaped(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -168,7 +169,7 @@ mod tests {
         assert_eq!(paths(TABLE, "/usr"), all);
         assert_eq!(paths(TABLE, "/usr/local/a b"), ["/usr/local/a b/c"]);
         assert_eq!(paths(TABLE, "/usr/lo"), [""; 0]);
-        // The launcher's own mounts are not the host's.
+        // The launcher's mounts are not the host's.
         assert_eq!(paths(TABLE, "/"), all);
         let table = MountTable::parse(TABLE, Path::new("/host"));
         assert!(table.at(Path::new("/usr/bin/yes")).is_some_and(Mount::is_local));
@@ -190,7 +191,7 @@ mod tests {
 
     #[test]
     fn what_another_mount_hides_is_not_there() {
-        // Below a later mount; below one on the same place; two at the same place; all of it below a new root.
+        // Four cases: below a later mount; below a mount at the same path; two at the same path; all below a new root.
         let hidden = b"22 1 8:1 / /host rw - ext4 a rw\n\
             30 22 0:1 / /host/usr/a/b rw - devpts none rw\n\
             31 22 0:2 / /host/usr/a rw - tmpfs none rw\n\

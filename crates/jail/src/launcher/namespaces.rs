@@ -1,8 +1,8 @@
-//! The namespaces of a sandbox: folders are attached by two of them, and a process enters by all of them.
+//! The namespaces of a sandbox. Two of them serve to attach folders; a worker enters all of them.
 //!
-//! They are opened while the sandbox is made. Once its first process has hidden itself, an ordinary user's launcher may not
-//! look at it any more, and holds them; one that may look opens them again when they are needed, and holds none until then.
-//! What it opens must be what it saw at first: nothing inside can put other namespaces in their place.
+//! They are opened while the sandbox is made. Later its first process becomes undumpable. Then an ordinary user's
+//! launcher may not open them again, so it keeps them open. A launcher with the right to open them does so when needed,
+//! and keeps none open. It checks that they are the original ones, so nothing inside can replace them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,32 +11,32 @@ use rustix::fs::{Mode, OFlags, fstat};
 
 use crate::plan::place;
 
-/// In the order in which a first process hands them over; some kernels have none for time.
+/// The order in which a first process sends them. Some kernels have no time namespace.
 pub(super) const NAMES: [&str; 8] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"];
-/// The first of them, by which folders are attached.
+/// The number of leading namespaces that serve to attach folders.
 const FOR_FOLDERS: usize = 2;
 
-/// Those of one sandbox.
+/// The namespaces of one sandbox.
 pub(super) struct Namespaces {
-    /// Its first process, which nobody else reaps while this lives.
+    /// Its first process. No other code reaps it while this lives.
     pid: u32,
     /// Their numbers, in the order of [`NAMES`].
     numbers: Vec<u64>,
-    /// Those that are held open, from the first on.
+    /// The open ones, from the first on.
     held: Vec<OwnedFd>,
-    /// A process was let in, or is on its way; there is only one.
+    /// True if a worker has entered or is on its way. There is only one.
     used: bool,
 }
 
-/// The two by which folders are attached.
+/// The two namespaces that serve to attach folders.
 pub(super) struct ForFolders {
     pub(super) user: OwnedFd,
     pub(super) mount: OwnedFd,
 }
 
-/// The namespaces through which a process enters, except the mount namespace, which it gets when the sandbox is made.
+/// The namespaces that a worker enters first. It gets the mount namespace when the sandbox is complete.
 pub(super) struct Entrances {
-    /// In the order of [`NAMES`], but for the first two: pid, user, then the others.
+    /// In the order of [`NAMES`], except for the first two: pid, user, then the others.
     pub(super) all: Vec<OwnedFd>,
     /// The number of the process namespace.
     pub(super) pid_number: u64,
@@ -46,15 +46,15 @@ fn number(namespace: &OwnedFd) -> io::Result<u64> {
     Ok(fstat(namespace)?.st_ino)
 }
 
-/// Opens one of a process, as `pid` or `self`.
+/// Opens one namespace of a process. `process` is a process id or `self`.
 fn open(process: impl std::fmt::Display, name: &str) -> io::Result<OwnedFd> {
-    // That of its children: where a process is made without clone3 its own is the launcher's.
+    // The time namespace of its children: a process made without clone3 is itself in the launcher's.
     let file = if name == "time" { "time_for_children" } else { name };
     let path = format!("{}/proc/{process}/ns/{file}", place::host());
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Opens all of a process, but for those that this kernel lacks.
+/// Opens all namespaces of a process that this kernel has.
 pub(super) fn open_all(process: impl std::fmt::Display) -> io::Result<Vec<OwnedFd>> {
     let mut found = Vec::with_capacity(NAMES.len());
     for name in NAMES {
@@ -68,7 +68,7 @@ pub(super) fn open_all(process: impl std::fmt::Display) -> io::Result<Vec<OwnedF
 }
 
 impl Namespaces {
-    /// Those of a process that was just made: all of them if it can be entered, else those for folders.
+    /// Opens the namespaces of a new process: all of them if it can be entered, otherwise those for folders.
     pub(super) fn of(pid: u32, enterable: bool) -> io::Result<Self> {
         let held = if enterable {
             open_all(pid)?
@@ -78,7 +78,7 @@ impl Namespaces {
         Self::handed(pid, held)
     }
 
-    /// Those that a first process has handed over.
+    /// Takes the namespaces that a first process has sent.
     pub(super) fn handed(pid: u32, held: Vec<OwnedFd>) -> io::Result<Self> {
         if held.len() < FOR_FOLDERS {
             return Err(io::ErrorKind::InvalidData.into());
@@ -91,7 +91,7 @@ impl Namespaces {
         })
     }
 
-    /// Holds none any more if this process may open them again.
+    /// Closes all of them if this process can open them again.
     pub(super) fn let_go(&mut self) {
         let found = NAMES.iter().zip(&self.numbers).all(|(name, expected)| {
             let again = open(self.pid, name).and_then(|again| number(&again));
@@ -102,12 +102,12 @@ impl Namespaces {
         }
     }
 
-    /// Returns true if a process may still enter.
+    /// Returns true if a worker may still enter.
     pub(super) const fn are_open(&self) -> bool {
         self.numbers.len() > FOR_FOLDERS && !self.used
     }
 
-    /// One that is held, or is opened now.
+    /// Returns one that is open, or opens it.
     fn get(&self, place: usize) -> io::Result<OwnedFd> {
         if let Some(held) = self.held.get(place) {
             return held.try_clone();
@@ -132,7 +132,7 @@ impl Namespaces {
         })
     }
 
-    /// What a process enters by. Given once, whether or not somebody enters by it.
+    /// Returns the namespaces for a worker. Works once, even if the worker never enters.
     pub(super) fn entrances(&mut self) -> io::Result<Entrances> {
         if !self.are_open() {
             return Err(io::ErrorKind::NotFound.into());

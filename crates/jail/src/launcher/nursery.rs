@@ -1,8 +1,8 @@
-//! A small process that forks in the launcher's place, as the launcher's children: first processes where it may
-//! ([`waiting`]), else cradles.
+//! The fork server: a small process that forks children of the launcher: first processes if possible ([`waiting`]),
+//! otherwise spares.
 //!
-//! A fork begins with everything that its maker holds. The launcher has a dozen descriptors for each sandbox, so with a
-//! thousand of them each cradle took longer to close what it had inherited than to do anything else. The nursery has two.
+//! A fork inherits all descriptors of its maker. The launcher has a dozen for each sandbox. With a thousand sandboxes,
+//! closing inherited descriptors took each spare longer than all its other work. The fork server has two.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,44 +27,44 @@ use crate::watch::small_file;
 use crate::wire::{StepError, hung_up, pair, receive_one, send, send_through_floods};
 
 const SIGCHLD: u64 = 17;
-/// The time the launcher waits for the exit status of its fork server.
+/// The time for which the launcher waits for the exit status of its fork server.
 const MOMENT: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 5_000_000,
 };
-/// Layers in whose place a test shows the host's files.
+/// Layers for which a test may show the host's files instead.
 const SHOWS_HOST: [&str; 4] = ["user_namespace", "mount_namespace", "private_root", "private_proc"];
 
-/// From the launcher to its nursery.
+/// A message from the launcher to the fork server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToNursery {
-    /// Make one. Beside this: its end of the socket that leads to it, a first process' device folder where that is its own, and the
-    /// ways into its control group: the folder that it is cloned into, or what it joins it by.
+    /// Make one process. Carries the process's end of its socket, a first process's device folder if it is private, and
+    /// the means to join its cgroup: the folder to clone it into, or the files that it writes to.
     Bear {
-        /// The id on the host that its sandbox's user has.
+        /// The host id of its sandbox's user.
         host_id: u32,
-        /// What a first process gets ready for while it waits; null: for nothing.
+        /// The request that a first process prepares for while it waits. Null: none.
         ahead: Option<Request>,
     },
 }
 
-/// From the nursery to the launcher, in the order in which it was asked.
+/// A message from the fork server to the launcher, in the order of requests.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum FromNursery {
-    /// It lives; its descriptor comes beside this.
+    /// The process runs. Carries its pidfd.
     Born {
         /// Its id on the host.
         pid: u32,
     },
-    /// It does not.
+    /// The process could not be made.
     Failed(StepError),
 }
 
-/// As the launcher sees it.
+/// The launcher's handle of the fork server.
 pub(super) struct Nursery {
     pub(super) pid: u32,
     pub(super) socket: OwnedFd,
-    /// Makes first processes, not cradles.
+    /// True if it makes first processes instead of spares.
     pub(super) of_first: bool,
     pidfd: OwnedFd,
 }
@@ -84,7 +84,7 @@ impl Nursery {
         }
     }
 
-    /// Asks for one, a first process with this device folder that gets ready for this.
+    /// Asks for one process. A first process gets this device folder and prepares for this request.
     pub(super) fn ask(
         &self,
         socket: &OwnedFd,
@@ -102,11 +102,11 @@ impl Nursery {
         send(self.socket.as_fd(), &ToNursery::Bear { host_id, ahead }, &beside)
     }
 
-    /// The signal by which one has ended that has hung up, if it has.
+    /// Returns the signal that ended a fork server that has hung up, if it has ended.
     pub(super) fn killed_by(&self) -> Option<i32> {
-        // A process closes its files a moment before it is known to have ended.
+        // A process closes its files a moment before its end is reported.
         let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&MOMENT));
-        // It is reaped as a stray.
+        // Leaves it to be reaped as a stray.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), options).ok().flatten();
         status.and_then(|status| status.terminating_signal())
@@ -118,26 +118,27 @@ impl Nursery {
         activity_in(&status) == Some(Activity::Stopped)
     }
 
-    /// Ends it. What it has made lives on. It is a stray until it is reaped: one that is stuck in the kernel holds nobody up.
+    /// Kills it. Its children live on. It is reaped later as a stray, so that a process stuck in the kernel blocks
+    /// nobody.
     pub(super) fn end(self) {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 }
 
-/// The life of the nursery. `socket` leads to the launcher.
+/// Runs the fork server. `socket` is connected to the launcher.
 fn live(prepared: &mut Prepared, socket: OwnedFd, of_first: bool, entry: Entry) -> ! {
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    // Its children have it from here, and cannot go below it.
+    // Its children inherit the score, and cannot lower it.
     oom::go_first(place::host(), oom::FIRST_PROCESS);
     let Ok((socket, common)) = cradle::keep_only(socket, prepared.common.as_ref()) else {
         exit_now(2)
     };
-    // The number that it had is nobody's by now.
+    // The old descriptor number is closed already.
     std::mem::forget(std::mem::replace(&mut prepared.common, common));
     if hung_up(&socket) {
         exit_now(0);
     }
-    // A test may show the host's files in place of a layer.
+    // A test may show the host's files instead of a layer.
     if !faults::any_skipped(&prepared.template, &SHOWS_HOST)
         && (sys::misc::unshare(libc::CLONE_NEWNS).is_err() || host::leave_the_host().is_err())
     {
@@ -153,7 +154,7 @@ fn live(prepared: &mut Prepared, socket: OwnedFd, of_first: bool, entry: Entry) 
     loop {
         let (ToNursery::Bear { host_id, ahead }, descriptors) = match receive_one(socket.as_fd()) {
             Ok(Some(received)) => received,
-            // The machine has no open file left. The order is answered, and the next one may do better.
+            // The machine has no open file left. This request gets an answer, and the next one may succeed.
             Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
                 let error = StepError::new("start a process", None, &error);
                 if send(socket.as_fd(), &FromNursery::Failed(error), &[]).is_err() {
@@ -176,7 +177,7 @@ fn live(prepared: &mut Prepared, socket: OwnedFd, of_first: bool, entry: Entry) 
         };
         let born = if of_first {
             let born = waiting::bear(prepared, theirs, &ways, (devices, ahead), host_id, entry);
-            // Who takes an id is told of nobody's death any more.
+            // The kernel clears the death signal of a process that changes its id.
             let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
             born
         } else {

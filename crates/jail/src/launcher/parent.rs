@@ -1,8 +1,8 @@
-//! A warmed parent: an interpreter that has loaded what sandboxes need, and whose children enter them.
+//! A zygote: an interpreter that has loaded the modules that sandboxes need, and whose workers enter them.
 //!
-//! It runs library code before anything is locked, so it is given as little as will do: no file but those that sandboxes
-//! see, no /proc, no network, no environment, an id of its own as root, and of all power only that to enter namespaces which
-//! lie below the common one and which it is handed.
+//! It runs library code before anything is locked, so it gets only what it needs. It sees only the files that sandboxes
+//! see, no /proc, no network and no environment, and has a separate id as root. Its only power is to enter namespaces
+//! below the shared one whose descriptors it receives.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -27,51 +27,51 @@ use crate::wire::{StepError, hung_up, pair, send};
 
 const SIGCHLD: u64 = 17;
 
-/// What is said to a parent.
+/// A message to a zygote.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ToParent {
-    /// How the next children enter.
+    /// The system calls by which the next workers enter.
     Way(Box<Entrance>),
-    /// Let a child enter. Beside this: the namespaces pid, user, net, ipc, uts, cgroup and, where there is one, time, and the
-    /// socket by which the child is let go on.
+    /// Fork a worker. Carries the namespaces pid, user, net, ipc, uts, cgroup and, if available, time, and the socket
+    /// for the permission to go on.
     Enter {},
 }
 
-/// What a parent says.
+/// A message from a zygote.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum FromParent {
-    /// A child was made, for the first of those that were asked for.
+    /// A worker was forked, for the oldest open request.
     Forked {
-        /// Its id on the host; negative if there is none.
+        /// Its id on the host. Negative if the fork failed.
         child: i32,
     },
-    /// It could not become a parent.
+    /// It could not become a zygote.
     Failed(StepError),
 }
 
-/// A parent that runs.
+/// A running zygote.
 pub(super) struct Parent {
     pub(super) pid: u32,
     pub(super) pidfd: OwnedFd,
     pub(super) socket: OwnedFd,
     pub(super) host_id: u32,
-    /// Its end of that, by its number, which a child has until it is locked.
+    /// The number of its end of the socket. A worker holds that end until it is locked.
     pub(super) channel: u64,
-    /// For what kind of sandbox it knows the way in.
+    /// The kind of sandbox whose system calls it has received.
     pub(super) knows: Option<(Request, Handed)>,
-    /// The sandboxes that it was asked to let a child enter, in order. It does not learn their numbers: a child could read there
-    /// how many others there are.
+    /// The sandboxes with open requests for a worker, in order. The zygote does not see their numbers: a worker could
+    /// infer from them how many others exist.
     pub(super) asked: VecDeque<u64>,
-    /// Why it ends, if it said so.
+    /// The reason for its end, if it sent one.
     pub(super) error: Option<StepError>,
-    /// The launcher ended it.
+    /// True if the launcher killed it.
     pub(super) killed: Cell<bool>,
 }
 
 impl Parent {
-    /// Starts one that sees these folders. `descriptors` are its control channel.
+    /// Starts a zygote that sees these folders. `descriptors` are its control channel.
     pub(super) fn start(
         prepared: &Prepared,
         argv: &[String],
@@ -109,19 +109,19 @@ impl Parent {
         self.end();
     }
 
-    /// The same for one that has most likely ended already, maybe by somebody else's doing.
+    /// Kills a zygote that has most likely ended already, perhaps by another process.
     pub(super) fn end(&self) {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// Whether it has one thread. Of others a child would have only what they held.
+    /// Returns true if it has one thread. A fork has only the forking thread, but the locks of all.
     pub(super) fn is_single(&self) -> bool {
         let tasks = format!("{}/proc/{}/task", plan::place::host(), self.pid);
-        // Two links more than threads.
+        // The link count is two more than the number of threads.
         rustix::fs::stat(tasks.as_str()).is_ok_and(|found| found.st_nlink == 3)
     }
 
-    /// Tells it the way into sandboxes of this kind, unless it knows that.
+    /// Sends the system calls for this kind of sandbox, unless the zygote has them.
     pub(super) fn show_the_way(
         &mut self,
         prepared: &Prepared,
@@ -148,7 +148,7 @@ impl Parent {
     }
 }
 
-/// What this process, and so a parent, may have of a resource.
+/// Returns the hard limit of a resource of this process, and so of a zygote.
 fn limit_of(resource: Resource) -> u64 {
     let kernel = match resource {
         Resource::Core => Kernel::Core,
@@ -166,7 +166,7 @@ fn limit_of(resource: Resource) -> u64 {
     rustix::process::getrlimit(kernel).maximum.unwrap_or(u64::MAX)
 }
 
-/// The life of a parent until it is the interpreter.
+/// Runs a zygote until it executes the interpreter.
 fn live(
     prepared: &Prepared,
     common: &OwnedFd,
@@ -197,8 +197,8 @@ fn live(
     exit_now(1)
 }
 
-/// Puts the control channel at 3 and 4, the socket at 5, and closes all else but the common namespace, which is given back
-/// with the socket, and the views.
+/// Places the control channel at 3 and 4 and the socket at 5. Closes all else except the shared namespace and the
+/// views, and returns the socket, the namespace and the views.
 fn arrange(
     control: &[OwnedFd; 2],
     socket: OwnedFd,
@@ -240,7 +240,7 @@ fn lock(
     host_id: u32,
 ) -> Result<(), StepError> {
     let named = |step: &str, result: io::Result<()>| result.map_err(|error| StepError::new(step, None, &error));
-    // Its children have it from here: they go before their sandboxes' first processes when memory runs out.
+    // Its workers inherit the score: when memory runs out, they are killed before their sandboxes' first processes.
     oom::go_first(plan::place::host(), oom::INTERPRETER);
     if prepared.host.root {
         named("make a mount namespace", sys::misc::unshare(libc::CLONE_NEWNS))?;

@@ -1,11 +1,11 @@
-//! The launcher's process as the server sees it: its end, whether it runs at all, and ending it with all that it made.
+//! The launcher's process for the server: detects its end and its activity, and kills it with all its descendants.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
 
-/// The most descendants that are looked for.
+/// The maximum number of descendants to find.
 const MAX_DESCENDANTS: usize = 1 << 16;
 
 /// A process that this one has started.
@@ -18,9 +18,9 @@ pub struct Process {
 /// The end of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// By itself, with this status.
+    /// It exited with this status.
     Code(i32),
-    /// By this signal.
+    /// This signal ended it.
     Signal(i32),
 }
 
@@ -29,17 +29,17 @@ pub enum Exit {
 pub enum Activity {
     /// It is stopped or traced.
     Stopped,
-    /// It waits for something, and has run so often so far.
+    /// It waits for an event.
     Waits {
-        /// Its count of voluntary context switches.
+        /// Its count of context switches.
         runs: u64,
     },
-    /// It runs, or would if it had a processor.
+    /// It runs, or waits for a processor.
     Runs,
 }
 
 impl Process {
-    /// From a child's id.
+    /// Opens a child by its id.
     ///
     /// # Errors
     /// There are no more descriptors.
@@ -50,22 +50,22 @@ impl Process {
         })
     }
 
-    /// Its number.
+    /// Returns its process id.
     #[must_use]
     pub const fn id(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Becomes readable at its end.
+    /// Returns a descriptor that becomes readable at its end.
     #[must_use]
     pub fn end(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
-    /// Ends it at once.
+    /// Kills it at once.
     ///
     /// # Errors
-    /// It has ended and was waited for.
+    /// It has ended and was reaped.
     pub fn kill(&self) -> io::Result<()> {
         Ok(pidfd_send_signal(&self.pidfd, Signal::KILL)?)
     }
@@ -80,7 +80,7 @@ impl Process {
     /// Waits until it has ended.
     ///
     /// # Errors
-    /// Somebody has waited for it before.
+    /// It was reaped before.
     pub fn wait(&self) -> io::Result<Exit> {
         let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)?;
         let signal = status.as_ref().and_then(|status| status.terminating_signal());
@@ -95,10 +95,10 @@ impl Process {
         activity_in(&status)
     }
 
-    /// Kills everything that descends from it. For a launcher that cannot die: when one dies the kernel and the guardians of
-    /// its sandboxes do this.
+    /// Kills all its descendants. This is for a launcher that cannot die. When a launcher dies, the kernel and its
+    /// sandboxes' subreapers do this.
     pub fn kill_descendants(&self) {
-        // Their parents cannot reap them, or this would not be needed, so that a number stays its process'.
+        // Their parents are stuck and cannot reap them, so no process id is reused meanwhile.
         for pid in descendants(self.pid) {
             if let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) {
                 let _ = pidfd_send_signal(&process, Signal::KILL);

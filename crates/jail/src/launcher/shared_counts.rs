@@ -1,10 +1,11 @@
-//! Counts that the kernel keeps for the owner of a user namespace, and with it for all sandboxes together: inotify instances and
-//! watches, queued signals, message queues, locked memory. All sandboxes of a launcher have half of what the host allows one user.
+//! Counts that the kernel keeps for the owner of a user namespace, and so for all sandboxes together: inotify instances
+//! and watches, queued signals, message queues, locked memory. All sandboxes of a launcher get half of a user's limit
+//! on the host.
 //!
-//! The kernel charges the user inside, then the owner of the namespace, then the owner of the one above, and so on. A namespace's
-//! own table says how many watches each of its users may have. Of the other counts a namespace passes on to its owner as many
-//! as the limit of the process that made it. So the namespace right above those of the sandboxes has a table, and whoever
-//! makes namespaces has half of its limits. Nothing here is looked at again: the kernel holds it.
+//! The kernel charges the user inside, then the owner of the namespace, then the owner of the namespace above, and so
+//! on. A namespace's table limits the watches of each of its users. For the other counts, a namespace charges its owner
+//! up to the limit of the process that made it. So the namespace directly above the sandboxes' has a table, and
+//! processes that make namespaces have half of the limits. The kernel enforces both without further checks.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,14 +19,14 @@ use crate::plan::place;
 use crate::steps;
 use crate::sys;
 
-/// The tables of watches: the name in a namespace, and that of the host's limit for each user.
+/// The tables of watches: the name in a namespace, and the name of the host's limit per user.
 const WATCHES: [(&str, &str); 2] = [
     ("max_inotify_instances", "max_user_instances"),
     ("max_inotify_watches", "max_user_watches"),
 ];
 
-/// Gives all users of this process' namespace together no more than half of the watches of one user of the host. As they are charged
-/// to the namespace's owner, that bounds them from below as well.
+/// Limits all users of this process's namespace together to half of the watches of one host user. Their watches are
+/// charged to the namespace's owner, so this also limits users in namespaces below.
 pub(super) fn bound_watches() -> io::Result<()> {
     let host = format!("{}/proc/sys/", place::host());
     let mut bounds = Vec::new();
@@ -35,7 +36,7 @@ pub(super) fn bound_watches() -> io::Result<()> {
                 let most: u32 = text.trim().parse().map_err(io::Error::other)?;
                 bounds.push((name, (most / 2).to_string()));
             }
-            // A kernel without watches.
+            // This kernel has no watches.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -43,7 +44,7 @@ pub(super) fn bound_watches() -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let found = rustix::fs::open(format!("{host}user"), flags, Mode::empty())?;
     write_bounds(found.as_fd(), &bounds).or_else(|_| {
-        // A container's is often read-only. The table is the writer's namespace's, whichever process file system shows it.
+        // A container's /proc is often read-only. The table is that of the writer's namespace, for any mounted /proc.
         in_a_fork(|| {
             sys::misc::unshare(libc::CLONE_NEWNS | libc::CLONE_NEWPID)?;
             in_a_fork(|| {
@@ -67,8 +68,8 @@ fn write_bounds(folder: BorrowedFd<'_>, bounds: &[(&str, String)]) -> io::Result
     Ok(())
 }
 
-/// Halves this process' limits of what namespaces pass on to their owner: those that it and its children make pass on no more.
-/// The hard limits stay.
+/// Halves this process's soft limits of the counts that namespaces charge to their owner. This applies to namespaces
+/// that it and its children make. The hard limits stay.
 pub(super) fn keep_half() -> io::Result<()> {
     // The kernel compares pages of locked memory with this limit in bytes.
     let page = u64::try_from(crate::sys::misc::page_size()).unwrap_or(1);
@@ -91,7 +92,7 @@ mod tests {
 
     #[test]
     fn half_of_each_limit_is_kept() {
-        // In a process of its own: other tests have the same limits.
+        // In a separate process, since other tests share the limits.
         in_a_fork(|| {
             let before = getrlimit(Resource::Sigpending);
             keep_half()?;

@@ -1,9 +1,9 @@
-//! A first process that waits, in its namespaces and in its control group, to hear what sandbox it is of.
+//! A first process that waits, in its namespaces and its cgroup, for the specification of its sandbox.
 //!
-//! While it waits it takes the steps that hardly depend on what that is, if the last sandboxes were all alike.
+//! If the last requests were all alike, it carries out the steps that hardly depend on the request while it waits.
 //!
-//! Where nothing is to be shown in a special way, and the nursery may put processes into groups, no cradle is needed: the
-//! nursery lives in the common user namespace and clones first processes itself.
+//! No spare is needed if nothing has to be mounted specially, and if the fork server may put processes into groups: the
+//! fork server is in the shared user namespace and clones first processes directly.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,16 +24,16 @@ use crate::sys;
 use crate::sys::clone::{Forked, exit_now, fork};
 use crate::wire::{StepError, hung_up, send, send_through_floods};
 
-/// Whether first processes are cloned by the nursery. Only the machine's root can show an operator's folders with other ids, and
-/// on version 2 of control groups nobody else may clone into those that root has made.
+/// Returns true if the fork server clones first processes. Only the machine's root can show an operator's folders with
+/// other ids. On version 2 only root may clone into cgroups that root has made.
 pub(super) fn by_the_nursery(prepared: &Prepared) -> bool {
     let for_root_alone =
         !prepared.host.mounts.is_empty() || prepared.groups.as_ref().is_some_and(|groups| groups.version() == "v2");
     prepared.common.is_some() && !(prepared.host.root && for_root_alone)
 }
 
-/// Clones a first process, as the launcher's child, and maps its ids. This process lives in the common namespace; what it
-/// holds is the child's too.
+/// Clones a first process, as the launcher's child, and maps its ids. This process is in the shared namespace. The
+/// child inherits its descriptors.
 pub(super) fn bear(
     prepared: &Prepared,
     socket: OwnedFd,
@@ -44,7 +44,7 @@ pub(super) fn bear(
 ) -> Result<(u32, OwnedFd), StepError> {
     common::take_id(prepared, host_id)
         .map_err(|error| StepError::new("take the namespace's owner's id", Some("user_namespace"), &error))?;
-    // Its control group is the root of what it sees, so that namespace comes when it is there.
+    // A cgroup namespace's root is the cgroup at its creation, so it is made after the process has joined.
     let namespaces = cradle::all_namespaces() & !libc::CLONE_NEWCGROUP;
     let mut flags = cradle::CLONE_PARENT | u64::from(namespaces.unsigned_abs());
     if prepared.time_namespaces {
@@ -65,7 +65,7 @@ pub(super) fn bear(
     Ok((pid, pidfd))
 }
 
-/// Its life.
+/// Runs the first process.
 fn live(
     prepared: &Prepared,
     socket: OwnedFd,
@@ -102,9 +102,9 @@ fn live(
         cradle::lock(prepared, Steps::all(request, &plan), &socket, &mut devices)
     });
     if let (Some(_), Err(error)) = (&ahead, &ready) {
-        // Whoever wants one from now on gets another; whoever has been given this one already is told.
+        // Later requests get another process. A request that already has this one gets the error.
         let _ = send(socket.as_fd(), &FromCradle::Failed(error.clone()), &[]);
-        // Who ends before that is taken for one whose ids cannot be mapped.
+        // If it exits earlier, the fork server takes it for a process whose ids cannot be mapped.
         let _ = until_mapped();
         let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Read);
     }
@@ -115,7 +115,7 @@ fn live(
     };
     let agents = ready
         .and_then(|()| {
-            // What was done ahead for another kind of sandbox was not done for this one.
+            // The steps for another kind of sandbox do not fit this one.
             if ahead.is_some_and(|ahead| ahead != request || shows != Shows::System) {
                 return Err(StepError::new(
                     "be what it got ready for",
@@ -157,11 +157,11 @@ fn live(
     first_process(prepared, &socket, steps, agents, own, entry)
 }
 
-/// Until the nursery has mapped the ids, which it does right after the clone.
+/// Waits until the fork server has mapped the ids, which it does directly after the clone.
 fn until_mapped() -> io::Result<()> {
     const PAUSE: Duration = Duration::from_micros(20);
     const DEADLINE: Duration = Duration::from_secs(5);
-    // The last of the two that is written.
+    // Of both maps, this one is written last.
     let map = format!("{}/proc/self/gid_map", place::host());
     let since = Instant::now();
     while std::fs::read(&map)?.is_empty() {
@@ -173,7 +173,7 @@ fn until_mapped() -> io::Result<()> {
     Ok(())
 }
 
-/// The launcher enters these namespaces, and hands them to whom it lets in.
+/// Sends its namespaces to the launcher, which passes them on to a worker.
 fn hand_over(socket: &OwnedFd) -> io::Result<()> {
     let found = namespaces::open_all("self")?;
     let found: Vec<_> = found.iter().map(AsFd::as_fd).collect();

@@ -1,4 +1,4 @@
-//! The keeper's part in making cradles, and in giving each that is wanted a sandbox to become.
+//! The part of the event loop that makes spares and assigns each to a requested sandbox.
 
 use super::restart::Restart;
 use super::*;
@@ -6,39 +6,39 @@ use crate::launcher::nursery::{FromNursery, Nursery};
 use crate::oom;
 use crate::spec::Site;
 
-/// How many cradles are asked for at once: what is sent back and forth fits into the socket.
+/// The maximum number of open requests to the fork server: requests and answers must fit into the socket.
 const ORDERS: usize = 16;
-/// How long the nursery may take for one.
+/// The maximum time for the fork server to make one process.
 const BIRTH_DEADLINE: Duration = Duration::from_secs(5);
-/// The same for one that is stopped.
+/// The same for a stopped fork server.
 const STOPPED_DEADLINE: Duration = Duration::from_secs(1);
-/// How long none is made for later after one could not be; twice as long after the next.
+/// The pause before the next spare after a failure. It doubles with each failure.
 const REST: Duration = Duration::from_millis(50);
-/// At the most.
+/// The maximum of that pause.
 const REST_MAX: Duration = Duration::from_millis(800);
-/// The time-out of a sandbox whose descriptors the kernel refuses to pass (ETOOMANYREFS).
+/// The timeout of a sandbox whose descriptors the kernel refuses to pass (ETOOMANYREFS).
 const FLOOD_DEADLINE: Duration = Duration::from_secs(2);
-/// The number of dead spares a sandbox may meet before it is refused.
+/// The number of dead spares that a sandbox may meet before it is refused.
 const LOST_MAX: u32 = 8;
-/// How many control groups of ended sandboxes are kept for others.
+/// The maximum number of free cgroups that are kept for reuse.
 const FREE_GROUPS: usize = 32;
 
-/// A process that waits to become a sandbox, or for what its sandbox is to be.
+/// A spare that waits to become a sandbox, or a first process that waits for its specification.
 pub(super) struct Cradle {
     pub(super) pid: u32,
     pub(super) socket: OwnedFd,
     pub(super) pidfd: OwnedFd,
     pub(super) group: Option<Group>,
     pub(super) host_id: u32,
-    /// It is the first process already, and its namespaces come.
+    /// True if it is already the first process. Its namespaces follow in a message.
     pub(super) is_first: bool,
-    /// What it gets ready for; none: for whatever comes.
+    /// The request that it prepares for. None: any request.
     pub(super) ahead: Option<Request>,
 }
 
-/// A cradle that the nursery was asked for.
+/// A process that the fork server was asked for.
 struct Order {
-    /// Leads to it.
+    /// The socket to the process.
     socket: OwnedFd,
     group: Option<Group>,
     host_id: u32,
@@ -47,40 +47,40 @@ struct Order {
     since: Instant,
 }
 
-/// A sandbox that waits for a cradle.
+/// A requested sandbox that waits for a spare.
 pub(super) struct Wanted {
     id: u64,
     message: ToCradle,
     request: Request,
     descriptors: Vec<OwnedFd>,
-    /// The parent that it is entered from while it is made.
+    /// The zygote whose worker enters it during its creation.
     entered_by: Option<u64>,
-    /// Its part of the processors.
+    /// Its share of the processors.
     load: Load,
     /// The number of dead spares it has met.
     lost: u32,
     since: Instant,
 }
 
-/// Cradles, and who waits for one.
+/// The spares, and the requests that wait for one.
 #[derive(Default)]
 pub(super) struct Cradles {
     waiting: VecDeque<Cradle>,
     orders: VecDeque<Order>,
     wanted: VecDeque<Wanted>,
-    /// Control groups of sandboxes that have ended, for others.
+    /// Cgroups of ended sandboxes, for reuse.
     free: Vec<Group>,
-    /// Forks them; none where the launcher does so itself, and after the end of one until the next is started.
+    /// The fork server. None if the launcher forks by itself, or between two fork servers.
     pub(super) nursery: Option<Nursery>,
     pub(super) restart: Restart,
-    /// None is made for later before this.
+    /// The time before which no spare is made in advance, and the last pause.
     rests: Option<(Instant, Duration)>,
-    /// What the last sandbox was to be, if it shows the system's files, and whether the one before it was the same.
+    /// The last request, if it shows the system's files, and true if the request before was the same.
     last: Option<(Request, bool)>,
 }
 
 impl Cradle {
-    /// The reason it gave for its end, if any.
+    /// Returns the reason that it sent for its end, if any.
     fn last_words(&self, buffer: &mut Vec<u8>) -> Option<StepError> {
         while readable(&self.socket) {
             match receive::<FromCradle>(self.socket.as_fd(), buffer) {
@@ -92,7 +92,7 @@ impl Cradle {
         None
     }
 
-    /// Ends it. Its group is empty then.
+    /// Kills it. Returns its group, which is then empty.
     fn end(self) -> Option<Group> {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
         let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
@@ -101,7 +101,8 @@ impl Cradle {
 }
 
 impl Wanted {
-    /// Whether a cradle that gets ready for this, if for anything, can become it. What is done ahead is for the system's files.
+    /// Returns true if a process that prepares for `ahead` can become this sandbox. Preparation is only for the
+    /// system's files.
     fn suits(&self, ahead: Option<Request>) -> bool {
         if faults::needs_own(&self.request) {
             return ahead == Some(self.request);
@@ -111,17 +112,17 @@ impl Wanted {
 }
 
 impl Cradles {
-    /// What is wanted next, as far as one can tell.
+    /// Returns the expected next request.
     fn usual(&self) -> Option<Request> {
         self.last.and_then(|(request, again)| again.then_some(request))
     }
 
-    /// Remembers what was wanted.
+    /// Records a request.
     fn learn(&mut self, wanted: Option<Request>) {
         self.last = wanted.map(|request| (request, self.last.is_some_and(|(last, _)| last == request)));
     }
 
-    /// The first that is wanted for which there is a cradle, and that.
+    /// Takes the first request with a suitable spare, and that spare.
     fn pair(&mut self) -> Option<(Cradle, Wanted)> {
         if self.waiting.is_empty() {
             return None;
@@ -134,7 +135,7 @@ impl Cradles {
         self.waiting.remove(found).zip(self.wanted.remove(of_wanted))
     }
 
-    /// How many more are to be made for those that are wanted, of which none can have one that waits.
+    /// Returns the number of further processes to make for the requests, none of which suits a spare that waits.
     fn missing(&self) -> usize {
         let suits = |order: &&Order| self.wanted.iter().any(|wanted| wanted.suits(order.ahead));
         let coming = self.orders.iter().filter(suits).count();
@@ -142,7 +143,7 @@ impl Cradles {
         missing.min(ORDERS.saturating_sub(self.orders.len()))
     }
 
-    /// Whether there is, or will be, one for the first that is wanted.
+    /// Returns true if there is, or will be, a process for the first request.
     fn first_is_served(&self) -> bool {
         let ahead = self.orders.iter().map(|order| order.ahead);
         let mut ahead = ahead.chain(self.waiting.iter().map(|cradle| cradle.ahead));
@@ -151,47 +152,47 @@ impl Cradles {
             .is_none_or(|first| ahead.any(|ahead| first.suits(ahead)))
     }
 
-    /// Returns true if the first that is wanted can be served a little later.
+    /// Returns true if the first request may still wait.
     fn first_may_wait(&self) -> bool {
         let first = self.wanted.front();
         first.is_some_and(|first| first.since.elapsed() < FLOOD_DEADLINE)
     }
 
-    /// How long none is made for later yet, since the last could not be.
+    /// Returns the remaining pause after a failure.
     pub(super) fn rest(&self, now: Instant) -> Duration {
         self.rests
             .map_or(Duration::ZERO, |(until, _)| until.saturating_duration_since(now))
     }
 
-    /// One could not be made.
+    /// Records a failure.
     pub(super) fn has_failed(&mut self) {
         let pause = self.rests.map_or(REST, |(_, last)| (last * 2).min(REST_MAX));
         self.rests = Some((Instant::now() + pause, pause));
     }
 
-    /// Whether the nursery owes some.
+    /// Returns true if requests to the fork server are open.
     pub(super) fn are_ordered(&self) -> bool {
         !self.orders.is_empty()
     }
 
-    /// How many wait, or will in a moment.
+    /// Returns the number of spares, including requested ones.
     pub(super) fn len(&self) -> usize {
         self.waiting.len() + self.orders.len()
     }
 
-    /// Their processes, and the one that makes them.
+    /// Returns the process ids of the spares and of the fork server.
     pub(super) fn pids(&self) -> impl Iterator<Item = u32> {
         let nursery = self.nursery.iter().map(|nursery| nursery.pid);
         nursery.chain(self.waiting.iter().map(|cradle| cradle.pid))
     }
 
-    /// The host ids of those that wait, or will in a moment.
+    /// Returns the host ids of the spares, including requested ones.
     pub(super) fn host_ids(&self) -> impl Iterator<Item = u32> {
         let ordered = self.orders.iter().map(|order| order.host_id);
         ordered.chain(self.waiting.iter().map(|cradle| cradle.host_id))
     }
 
-    /// The control group of a sandbox that has ended: kept for another one, or removed. False while it is busy.
+    /// Keeps the cgroup of an ended sandbox for reuse, or removes it. Returns false while it is busy.
     pub(super) fn take_back(&mut self, group: &mut Option<Group>, ended_well: bool) -> bool {
         let Some(found) = group else { return true };
         if ended_well && self.free.len() < FREE_GROUPS {
@@ -207,12 +208,12 @@ impl Cradles {
         found.remove().is_ok()
     }
 
-    /// Nobody waits for this sandbox any more.
+    /// Removes the request of a sandbox that is no longer wanted.
     pub(super) fn forget(&mut self, id: u64) {
         self.wanted.retain(|wanted| wanted.id != id);
     }
 
-    /// What part of the processors a sandbox that waits will have.
+    /// Returns the load record of a requested sandbox.
     pub(super) fn load_of(&mut self, id: u64) -> Option<&mut Load> {
         let found = self.wanted.iter_mut().find(|wanted| wanted.id == id);
         found.map(|wanted| &mut wanted.load)
@@ -220,7 +221,7 @@ impl Cradles {
 }
 
 impl Keeper {
-    /// Has cradles made by a small process from now on, where sandboxes have namespaces.
+    /// Starts the fork server, if sandboxes have namespaces.
     pub(super) fn open_nursery(&mut self) {
         if self.prepared.bare.is_some() {
             return;
@@ -243,7 +244,7 @@ impl Keeper {
         }
     }
 
-    /// Makes a sandbox of the next cradle. False when the server is gone.
+    /// Handles a request for a sandbox. Returns false if the server is gone.
     pub(super) fn make(
         &mut self,
         id: u64,
@@ -294,7 +295,7 @@ impl Keeper {
         host::tree_of_image(image).map_err(|error| StepError::new("show the image", Some("private_root"), &error))
     }
 
-    /// Gives cradles to those who wait for one, and asks for as many as are missing. False when the server is gone.
+    /// Assigns spares to the requests, and asks for missing ones. Returns false if the server is gone.
     pub(super) fn serve_wanted(&mut self) -> bool {
         while !self.cradles.wanted.is_empty() {
             if self.may_begin()
@@ -344,12 +345,12 @@ impl Keeper {
             } else if !self.cradles.orders.is_empty() {
                 return true;
             }
-            // Without a nursery those that were added are there already.
+            // Without a fork server the new spares exist already.
         }
         true
     }
 
-    /// What waits to become a sandbox gives its descriptors back.
+    /// Kills all spares, to free their descriptors.
     fn end_waiting(&mut self) {
         for cradle in std::mem::take(&mut self.cradles.waiting) {
             let group = cradle.end();
@@ -358,7 +359,7 @@ impl Keeper {
         self.cradles.has_failed();
     }
 
-    /// Where there are more than shall wait, one that nobody wants gives way to one that was just made.
+    /// Kills one spare that suits no request if there are too many, since a new one was just made.
     fn let_one_go(&mut self) {
         let cradles = &mut self.cradles;
         let unwanted = |cradle: &Cradle| !cradles.wanted.iter().any(|wanted| wanted.suits(cradle.ahead));
@@ -375,7 +376,7 @@ impl Keeper {
         self.give_up(cradle.group);
     }
 
-    /// The one that has waited longest cannot have a cradle.
+    /// Fails the oldest request.
     fn fail_wanted(&mut self, error: StepError) -> bool {
         let Some(wanted) = self.cradles.wanted.pop_front() else {
             return true;
@@ -383,7 +384,7 @@ impl Keeper {
         self.tell(&FromLauncher::Failed { id: wanted.id, error }).is_ok()
     }
 
-    /// Tells a cradle what to become.
+    /// Tells a spare which sandbox to become.
     fn begin(&mut self, mut cradle: Cradle, mut wanted: Wanted) -> Result<(), StepError> {
         let borrowed: Vec<_> = wanted.descriptors.iter().map(AsFd::as_fd).collect();
         let limited = cradle
@@ -398,7 +399,7 @@ impl Keeper {
         }
         match sent {
             Ok(()) => {}
-            // A waiting process was killed (by the kernel, for memory), or could not get ready; take another.
+            // A spare was killed (by the kernel, for memory), or its preparation failed; take another.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 let said = cradle.last_words(&mut self.buffer);
                 let group = cradle.end();
@@ -455,12 +456,12 @@ impl Keeper {
         Ok(())
     }
 
-    /// Makes one more cradle, or asks the nursery for it.
+    /// Makes one more spare, or asks the fork server for it.
     pub(super) fn add_cradle(&mut self) -> io::Result<()> {
         let number = self.next_number;
         self.next_number += 1;
         let host_id = self.next_host_id()?;
-        // Whoever is first in line, where a test makes something fail for it.
+        // The first request, if a test injects a fault into its process.
         let faulty = self.cradles.wanted.front().map(|wanted| wanted.request);
         let faulty = faulty.filter(faults::needs_own);
         let fails = |site| faults::at(faulty.as_ref(), site);
@@ -489,7 +490,7 @@ impl Keeper {
             }
         };
         if let Some(nursery) = &self.cradles.nursery {
-            // Whoever is wanted already would gain nothing.
+            // Preparation gains nothing if a request waits already.
             let ahead = self.cradles.usual();
             let ahead = ahead.filter(|_| nursery.of_first && self.cradles.wanted.is_empty());
             let ahead = faulty.or(ahead);
@@ -538,7 +539,7 @@ impl Keeper {
         }
     }
 
-    /// The device folder of a first process that the nursery is to make: nobody in the common namespace can make one.
+    /// Makes the device folder of a first process for the fork server. No process in the shared namespace can make one.
     fn devices_for_first(&self) -> io::Result<Option<OwnedFd>> {
         match &self.cradles.nursery {
             Some(nursery) if nursery.of_first => host::own_devices(&self.prepared),
@@ -546,7 +547,7 @@ impl Keeper {
         }
     }
 
-    /// A nursery that has not answered for so long is stuck, and gone. Another one takes the place of one that is gone.
+    /// Closes a fork server that has not answered in time. Starts a new one if one is due.
     pub(super) fn look_after_nursery(&mut self) {
         if self.cradles.nursery.is_none() && self.cradles.restart.is_due(Instant::now()) {
             self.open_nursery();
@@ -561,7 +562,7 @@ impl Keeper {
         }
     }
 
-    /// The nursery has said something. False when the server is gone.
+    /// Handles a message of the fork server. Returns false if the server is gone.
     pub(super) fn hear_nursery(&mut self) -> bool {
         let Some(nursery) = &self.cradles.nursery else {
             return true;
@@ -571,7 +572,7 @@ impl Keeper {
         self.buffer = buffer;
         let (answer, mut descriptors) = match received {
             Ok(Some(received)) => received,
-            // Who was born finds nobody at its socket and ends.
+            // The new process finds its socket closed and exits.
             Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
                 self.strays = true;
                 (
@@ -605,11 +606,11 @@ impl Keeper {
                 self.serve_wanted()
             }
             (answer, _) => {
-                // One whose ids could not be mapped was killed.
+                // A process whose ids could not be mapped was killed.
                 self.strays |= order.is_first;
                 self.give_up(order.group);
                 self.cradles.has_failed();
-                // What was to wait is nobody's.
+                // No request fails if the process was a spare made in advance.
                 let was_wanted = self
                     .cradles
                     .wanted
@@ -626,7 +627,7 @@ impl Keeper {
         }
     }
 
-    /// None is needed any more.
+    /// Discards all spares, requests and groups, at the end.
     pub(super) fn discard_cradles(&mut self) {
         self.cradles.wanted.clear();
         self.close_nursery();
@@ -636,20 +637,20 @@ impl Keeper {
         }
     }
 
-    /// The nursery is gone: the launcher forks for itself until there is another one.
+    /// Closes the fork server. The launcher forks by itself until there is a new one.
     fn close_nursery(&mut self) {
         if let Some(nursery) = self.cradles.nursery.take() {
             nursery.end();
             self.cradles.restart.ended(Instant::now());
         }
-        // Whoever was born unheard of ends when it finds nobody at its socket.
+        // A process that was made but not reported finds its socket closed and exits.
         self.strays = true;
         for order in std::mem::take(&mut self.cradles.orders) {
             self.give_up(order.group);
         }
     }
 
-    /// Nobody is in this group any more, or will be in a moment.
+    /// Removes a group that has no process any more, or soon will have none.
     fn give_up(&mut self, group: Option<Group>) {
         if let Some(group) = group
             && group.remove().is_err()

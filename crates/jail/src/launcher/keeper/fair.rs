@@ -1,9 +1,9 @@
-//! Processor time for each caller alike, however many sandboxes one keeps busy: the kernel divides it by control group,
-//! and each sandbox has one, so a busy sandbox weighs the less the more busy ones its caller has.
+//! Shares processor time equally between callers, regardless of the number of busy sandboxes of each. The kernel
+//! divides time by cgroup, and each sandbox has one. So the weight of a busy sandbox falls with the number of its
+//! caller's busy sandboxes.
 //!
-//! Weights are looked at a few times a second, and only while sandboxes of different callers are there and the
-//! processors are wanted. Without control groups nothing can be weighed (a process may give up its share, and not get it
-//! back).
+//! Weights are updated a few times a second, only while there are sandboxes of several callers and the processors are
+//! contended. Without cgroups there are no weights (a process can lower its priority, but not raise it again).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,44 +11,44 @@ use std::time::{Duration, Instant};
 use super::{Jail, Keeper, State};
 use crate::plan::place;
 
-/// Between two looks where the processors are wanted, and where they are not.
+/// The interval between updates with contention and without.
 const WANTED: Duration = Duration::from_millis(200);
 const CALM: Duration = Duration::from_millis(500);
-/// For how long they are taken to be wanted after they were.
+/// The time for which contention is assumed after it was seen.
 const AFTER: Duration = Duration::from_secs(2);
-/// What busy sandboxes of one caller weigh together; also what a sandbox weighs that nobody has weighed.
+/// The total weight of a caller's busy sandboxes; also the default weight of a sandbox.
 const WHOLE: u32 = 1000;
-/// What one weighs that nobody waits for.
+/// The weight of a sandbox that no call waits for.
 const LAST: u32 = 50;
-/// For how long that is at the most: whoever made it may have no more to say.
+/// The maximum time with this weight, in case its maker never ends it.
 const LAST_FOR: Duration = Duration::from_secs(1);
-/// Who used less than one part in so many of the time since the last look is not busy.
+/// A sandbox that used less than one part in this many of the time since the last update is idle.
 const IDLE: u32 = 50;
 
-/// What is remembered between two looks.
+/// The state between two updates.
 #[derive(Debug)]
 pub(super) struct Balance {
-    /// Processors of this machine.
+    /// The number of processors of this machine.
     cores: u32,
     looked: Option<Instant>,
     wanted_until: Option<Instant>,
-    /// What the processors had done at the last look, in clock ticks: all their time, and that without work.
+    /// The processors' times at the last update, in clock ticks: all their time, and their idle time.
     ticks: (u64, u64),
 }
 
-/// One sandbox on the balance.
+/// The load record of one sandbox.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load {
-    /// The caller's number. 0 is the first caller, to whom sandboxes belong that nobody was told of.
+    /// The caller's number. 0 is the first caller, and the default.
     pub(super) caller: u64,
-    /// In thousandths of a caller's whole.
+    /// In thousandths of a caller's total.
     weight: u32,
     cpu_us: u64,
-    /// Since the last look.
+    /// Processor time since the last update.
     used_us: u64,
-    /// It was handed out since the last look, so that nothing is known of it.
+    /// True if it was assigned to a caller since the last update, so its usage is unknown.
     fresh: bool,
-    /// Nobody waits for it: all others come first, until then.
+    /// The end of its low priority, which it has while no call waits for it. None: normal priority.
     last_until: Option<Instant>,
 }
 
@@ -90,7 +90,7 @@ impl Balance {
         self.wanted_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Whether the machine's processors had little rest since the last call.
+    /// Returns true if the machine's processors were mostly busy since the last call.
     fn little_rest(&mut self) -> bool {
         let stat = std::fs::read_to_string(format!("{}/proc/stat", place::host())).unwrap_or_default();
         let (all, rest) = ticks(&stat);
@@ -105,7 +105,7 @@ impl Balance {
 }
 
 impl Keeper {
-    /// From now on this sandbox works for this caller.
+    /// Assigns this sandbox to this caller.
     pub(super) fn belongs(&mut self, id: u64, caller: u64) {
         if let Some(load) = self.cradles.load_of(id) {
             load.caller = caller;
@@ -117,7 +117,7 @@ impl Keeper {
         if !self.balance.wanted() {
             return;
         }
-        // Short runs would be over before the next look.
+        // Short runs would end before the next update.
         let others = self.jails.values().filter(|jail| jail.load.caller == caller);
         let busy = others.filter(|jail| jail.load.busy(WANTED)).count();
         let weight = part(busy);
@@ -126,7 +126,7 @@ impl Keeper {
         }
     }
 
-    /// Whether all others come before this sandbox.
+    /// Sets or ends the low priority of this sandbox.
     pub(super) fn comes_last(&mut self, id: u64, last: bool) {
         let until = last.then(|| Instant::now() + LAST_FOR);
         if let Some(load) = self.cradles.load_of(id) {
@@ -138,7 +138,7 @@ impl Keeper {
         jail.weigh(if last { LAST } else { WHOLE });
     }
 
-    /// Looks at who uses the processors, if it is time.
+    /// Measures processor use and updates the weights, if due.
     pub(super) fn balance(&mut self, now: Instant) {
         if !self.balance.due(now) || self.prepared.groups.is_none() {
             return;
@@ -152,7 +152,7 @@ impl Keeper {
             .replace(now)
             .map_or(CALM, |at| now.duration_since(at));
         if !several {
-            // Whoever is alone has nobody to be weighed against.
+            // A single caller competes with nobody.
             self.balance.wanted_until = None;
             for jail in self.jails.values_mut().filter(|jail| !jail.load.is_last(now)) {
                 jail.weigh(WHOLE);
@@ -164,7 +164,7 @@ impl Keeper {
         }
         let used: u64 = self.jails.values().map(|jail| jail.load.used_us).sum();
         let half = since.as_micros() * u128::from(self.balance.cores) / 2;
-        // Where this server may use a part of the machine only, its sandboxes' use tells; else the machine's.
+        // If this server may use only a part of the machine, its sandboxes' usage is decisive; otherwise the machine's.
         if self.balance.little_rest() || u128::from(used) > half {
             self.balance.wanted_until = Some(now + AFTER);
         }
@@ -180,7 +180,7 @@ impl Keeper {
                 } else {
                     part(busy_ones + 1)
                 };
-                // Of those that do nothing there may be very many, and what they weigh matters when they begin only.
+                // There may be very many idle sandboxes, and their weight matters only once they start to work.
                 let near = jail.load.weight / 2 <= weight && weight <= jail.load.weight.saturating_mul(2);
                 if jail.load.busy(since) || !near {
                     jail.weigh(weight);
@@ -194,7 +194,7 @@ impl Keeper {
 }
 
 impl Jail {
-    /// It begins to be made, with this part of the processors.
+    /// Starts the creation of the sandbox with this load record.
     pub(super) fn begin_with(&mut self, load: Load) {
         self.load = load;
         if load.is_last(Instant::now()) {
@@ -205,7 +205,7 @@ impl Jail {
     fn read_load(&mut self) {
         if let (Some(group), State::Running { .. }) = (&self.group, &self.state) {
             let cpu_us = group.cpu_us();
-            // What was used to make it was nobody's.
+            // The processor time of its creation is charged to no caller.
             self.load.used_us = if self.load.fresh {
                 0
             } else {
@@ -221,19 +221,19 @@ impl Jail {
         if self.load.weight == weight {
             return;
         }
-        // A group that is going cannot be weighed, and need not be.
+        // A group in removal cannot be weighed, and need not be.
         if self.group.as_ref().is_some_and(|group| group.weigh(weight).is_ok()) {
             self.load.weight = weight;
         }
     }
 }
 
-/// What each of so many busy sandboxes of one caller weighs.
+/// Returns the weight of each busy sandbox if a caller has `busy` of them.
 fn part(busy: usize) -> u32 {
     WHOLE / u32::try_from(busy.max(1)).unwrap_or(WHOLE).min(WHOLE)
 }
 
-/// Of `/proc/stat`: the time of all processors together, and their time without work.
+/// Parses `/proc/stat`: the total time of all processors, and their idle time.
 fn ticks(stat: &str) -> (u64, u64) {
     let numbers = stat
         .lines()
@@ -241,7 +241,7 @@ fn ticks(stat: &str) -> (u64, u64) {
         .into_iter()
         .flat_map(|line| line.split_whitespace().skip(1));
     let numbers: Vec<u64> = numbers.map_while(|text| text.parse().ok()).collect();
-    // Guests' time is contained in users' time, and comes last.
+    // Guests' time comes last. It is also part of users' time.
     let all = numbers.iter().take(8).sum();
     let rest = numbers.iter().skip(3).take(2).sum();
     (all, rest)

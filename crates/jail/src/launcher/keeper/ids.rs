@@ -1,8 +1,8 @@
-//! Hands out host ids: as root each sandbox and each warmed interpreter has one that nobody else has.
+//! Hands out host ids: as root, each sandbox and each zygote has a unique one.
 //!
-//! A launcher owns a block of ids. A name in the abstract socket namespace says so to other launchers of the machine: the
-//! kernel gives it to one process and frees it when that ends. Launchers in other network namespaces are not seen; they
-//! choose the same block with a probability of 1 in 16,384.
+//! A launcher owns a block of ids. A name in the abstract socket namespace tells other launchers of the machine: the
+//! kernel gives a name to one process and frees it when the process ends. Launchers in other network namespaces are not
+//! visible. They choose the same block with a probability of 1 in 16,384.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,30 +10,30 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
-/// Host ids for sandboxes lie here: above what distributions and container managers hand out.
+/// The first host id for sandboxes, above the ids of distributions and container managers.
 const FIRST_HOST_ID: u32 = 0x7000_0000;
 const BLOCKS: u32 = 1 << 14;
 /// The number of host ids that one launcher hands out.
 pub(in crate::launcher) const IDS_OF_ONE: u32 = 1 << 14;
-/// From the first id to the last that any launcher hands out.
+/// The first and last id that any launcher hands out.
 pub(in crate::launcher) const HOST_IDS: (u32, u32) = (FIRST_HOST_ID, FIRST_HOST_ID + BLOCKS * IDS_OF_ONE);
-/// The maximum number of blocks tried that another launcher owns.
+/// The maximum number of blocks to try that another launcher owns.
 const MAX_ATTEMPTS: u32 = 64;
 
 /// A block of host ids.
 #[derive(Debug)]
 pub(super) struct HostIds {
     first: u32,
-    /// The place in the block of the id to hand out next.
+    /// The index of the next id in the block.
     next: u32,
     /// True once every id of the block was handed out.
     all_used: bool,
-    /// Holds the block's name; none where the kernel gives no such names.
+    /// Holds the block's name. None if the kernel has no such names.
     _claim: Option<OwnedFd>,
 }
 
 impl HostIds {
-    /// Takes a block that no other launcher has.
+    /// Claims a block that no other launcher has.
     pub(super) fn claim() -> io::Result<Self> {
         let mut attempts = 0;
         loop {
@@ -55,12 +55,12 @@ impl HostIds {
         }
     }
 
-    /// The first id of the block.
+    /// Returns the first id of the block.
     pub(super) const fn first(&self) -> u32 {
         self.first
     }
 
-    /// Hands out an id that is not in use. The ids of the block are handed out in turn, so that one is used again late.
+    /// Returns an id that is not in use. It cycles through the block, so that an id is reused late.
     ///
     /// # Errors
     /// All ids of the block are in use.
@@ -99,7 +99,7 @@ mod tests {
         for _ in 2..IDS_OF_ONE {
             ids.next(|_| false).unwrap();
         }
-        // All were handed out once; the first one still lives.
+        // All were handed out once; the first one is still in use.
         assert_eq!(ids.next(|id| id == first).unwrap(), second);
         assert!(ids.next(|_| true).is_err());
     }

@@ -1,8 +1,8 @@
-//! Descriptors in flight, where all sandboxes have the host user's id: the kernel counts them for the user, and refuses a message to
-//! whoever has a lower limit of open files than there are.
+//! Limits descriptors in flight where all sandboxes have the host user's id. The kernel counts them per user, and
+//! refuses a message if the sender's limit of open files is below the count.
 //!
-//! So the kernel is asked whether there are many, by a message under a low limit. Only then sandboxes are looked at, and the one
-//! that has the most is ended.
+//! The launcher tests the count by a message under a low limit. Only if the count is high does it examine the
+//! sandboxes, and kill the one with the most descriptors in flight.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -10,17 +10,17 @@ use super::*;
 use crate::watch::in_flight;
 use crate::wire::receive_one;
 
-/// The limit of open files that most programs have.
+/// The limit of open files of most programs.
 const USUAL_LIMIT: u64 = 1024;
-/// The part of it that may be in flight.
+/// The divisor of that limit for descriptors in flight.
 const PART: u64 = 4;
-/// The part of those that one sandbox has at least if it is ended for them: fewer are not what there is too much of, and
-/// sixteen sandboxes with fewer have less than half of the usual limit.
+/// The divisor of the result for one sandbox: a sandbox with fewer is not killed. Sixteen sandboxes with fewer have
+/// less than half of the usual limit.
 const PART_OF_ONE: u64 = 8;
-/// The time between two questions.
+/// The time between two tests.
 const FLOOD_INTERVAL: Duration = Duration::from_millis(40);
 
-/// Asks the kernel.
+/// Tests the kernel's count.
 #[derive(Default)]
 pub(super) struct Floods {
     pair: Option<(OwnedFd, OwnedFd)>,
@@ -28,7 +28,7 @@ pub(super) struct Floods {
 }
 
 impl Floods {
-    /// Returns true if this process' user has more than `most` descriptors in flight.
+    /// Returns true if this process's user has more than `most` descriptors in flight.
     fn exceed(&mut self, most: u64) -> bool {
         if self.pair.is_none() {
             self.pair = pair().ok();
@@ -43,7 +43,7 @@ impl Floods {
             return false;
         }
         let sent = send(ours.as_fd(), &(), &[ours.as_fd()]);
-        // What was in force may be again.
+        // The old limit was in force before, so restoring it cannot fail.
         let _ = setrlimit(Resource::Nofile, limit);
         if sent.is_ok() {
             let _ = receive_one::<()>(theirs.as_fd());
@@ -53,7 +53,7 @@ impl Floods {
 }
 
 impl Keeper {
-    /// Looks for a flood when it is due.
+    /// Tests for a flood when it is due.
     pub(super) fn look_for_floods(&mut self, now: Instant) {
         if self.floods.due.is_none_or(|due| due <= now) {
             self.floods.due = Some(now + FLOOD_INTERVAL);
@@ -61,8 +61,8 @@ impl Keeper {
         }
     }
 
-    /// Ends the sandbox that has the most descriptors in flight, if there are many. As root each sandbox has a count of its own, and
-    /// without namespaces none can be passed.
+    /// Kills the sandbox with the most descriptors in flight, if the count is high. As root each sandbox has a separate
+    /// count, and without namespaces no descriptor can be passed.
     pub(super) fn end_floods(&mut self) {
         if self.prepared.host.root || self.prepared.bare.is_some() || self.jails.is_empty() {
             return;
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn the_kernel_tells_whether_many_are_in_flight() {
-        // In a process of its own, whose limit nobody else has; root is never refused.
+        // In a separate process, whose limit no other test shares. Root is never refused.
         in_a_fork(|| {
             let user = rustix::process::Uid::from_raw(0x6fff_0000);
             if rustix::process::geteuid().is_root() {

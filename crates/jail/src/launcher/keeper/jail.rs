@@ -1,4 +1,4 @@
-//! One sandbox as the launcher sees it: what is heard of it while it is made, its end, and what it uses.
+//! One sandbox in the launcher: its messages during creation, its end, and its usage.
 
 use rustix::process::{PidfdFlags, WaitIdStatus, kill_process, pidfd_open};
 
@@ -7,8 +7,8 @@ use super::*;
 use crate::spec::Site;
 
 impl Jail {
-    /// The next message of a sandbox in the making. True when it is made. `group_id` is the group on the host that it
-    /// gets; none where a test leaves its user namespace out, so that there is nothing to map.
+    /// Handles the next message of a sandbox in creation. Returns true if it is complete. `group_id` is its host group;
+    /// none if a test skips its user namespace, so that there is nothing to map.
     pub(super) fn go_on(&mut self, buffer: &mut Vec<u8>, group_id: Option<u32>, enterable: bool) -> bool {
         let State::Starting {
             cradle, socket, first, ..
@@ -21,7 +21,7 @@ impl Jail {
             Ok(Some((FromCradle::Cloned { pid }, mut descriptors))) => {
                 let Some(pidfd) = descriptors.pop() else { return false };
                 *first = Some((pid, pidfd));
-                // Without namespaces nothing can be attached.
+                // Without namespaces no folder can be attached.
                 let found = self
                     .folder
                     .is_none()
@@ -37,7 +37,8 @@ impl Jail {
                 });
                 match mapped.and_then(|()| send(socket.as_fd(), &ToCradle::Mapped, &[])) {
                     Ok(()) => {
-                        // The cradle ends now, unless it stays as a guardian; the first process need not wait for that.
+                        // The spare exits now, unless it stays as the subreaper. The first process need not wait for
+                        // that.
                         if let (None, Some(cradle)) = (&self.folder, &cradle) {
                             let _ = waitid(WaitId::PidFd(cradle.as_fd()), WaitIdOptions::EXITED);
                         }
@@ -85,7 +86,7 @@ impl Jail {
         false
     }
 
-    /// It is not made, and nothing of it goes on.
+    /// Fails the creation and kills its processes.
     fn give_up(&mut self, error: StepError) {
         self.kill();
         self.visitor = None;
@@ -96,8 +97,8 @@ impl Jail {
         };
     }
 
-    /// Gives up a sandbox whose cradle has ended without a word: whoever it may have cloned hears that nobody waits for him, and
-    /// is a stray. True if it did.
+    /// Fails a sandbox whose spare has exited without a message. A first process that it may have cloned sees its
+    /// socket close, and is reaped as a stray. Returns true if the sandbox failed.
     pub(super) fn give_up_without_cradle(&mut self) -> bool {
         let State::Starting {
             cradle: Some(cradle),
@@ -110,7 +111,7 @@ impl Jail {
         };
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let lives = matches!(waitid(WaitId::PidFd(cradle.as_fd()), options), Ok(None));
-        // What it said last is read first.
+        // Its last message is read first.
         if lives || readable(socket) {
             return false;
         }
@@ -122,7 +123,8 @@ impl Jail {
         true
     }
 
-    /// It has ended by this signal. What is inside can neither send its first process one nor end it.
+    /// Records the killer of a sandbox whose first process was ended by this signal. Processes inside cannot signal or
+    /// end it.
     pub(super) fn learn_killer(&mut self, signal: Option<i32>) {
         if self.asked || self.disk_full || signal != Some(Signal::KILL.as_raw()) {
             return;
@@ -135,7 +137,7 @@ impl Jail {
         }
     }
 
-    /// It is made. A guardian stays between it and the launcher.
+    /// Marks the sandbox as running. A subreaper stays between it and the launcher.
     pub(super) fn run(&mut self, pid: u32, first: OwnedFd) {
         let over = State::Ended {
             since: Instant::now(),
@@ -143,7 +145,7 @@ impl Jail {
         };
         self.watched.begin();
         if self.group.is_some() {
-            // It has done nothing yet.
+            // It has run nothing yet.
             self.watched.due = Some(Instant::now() + watch::EVERY);
         }
         self.state = match std::mem::replace(&mut self.state, over) {
@@ -158,7 +160,8 @@ impl Jail {
             },
             State::Starting { socket, .. } => {
                 let entered = self.visitor.is_some() || self.namespaces.as_ref().is_some_and(Namespaces::are_open);
-                // Nobody inside holds the launcher up. Of a sandbox with a door its hang-up tells the end.
+                // Processes inside cannot block the launcher. If there is an adoption socket, its hang-up reports the
+                // sandbox's end.
                 let nonblocking = rustix::fs::OFlags::NONBLOCK;
                 self.door = (entered && rustix::fs::fcntl_setfl(&socket, nonblocking).is_ok()).then_some(socket);
                 State::Running {
@@ -174,7 +177,7 @@ impl Jail {
         }
     }
 
-    /// Lets go of what can be found again when it is needed.
+    /// Closes descriptors that can be opened again when needed.
     pub(super) fn hold_less(&mut self) {
         let (State::Running { pid, .. }, None) = (&self.state, &self.folder) else {
             return;
@@ -187,7 +190,8 @@ impl Jail {
         }
     }
 
-    /// The sandbox's door is of no more use. It stays where its first process cannot be heard of otherwise. False then.
+    /// Closes the adoption socket, which is no longer needed. Keeps it and returns false if the first process's end
+    /// cannot be detected otherwise.
     pub(super) fn close_door(&mut self) -> bool {
         let State::Running { pid, pidfd, .. } = &mut self.state else {
             return true;
@@ -204,7 +208,7 @@ impl Jail {
 
     pub(super) fn kill(&mut self) {
         match &self.state {
-            // Its guardian ends what is left.
+            // Its subreaper kills the rest.
             State::Running {
                 guarded: Some(guarded), ..
             } => {
@@ -213,7 +217,7 @@ impl Jail {
             State::Running { pidfd: Some(pidfd), .. } => {
                 let _ = pidfd_send_signal(pidfd, Signal::KILL);
             }
-            // A child of this process, and not reaped: the number is still its own.
+            // It is an unreaped child of this process, so its number is not reused.
             State::Running { pid, pidfd: None, .. } => {
                 if let Some(pid) = i32::try_from(*pid).ok().and_then(Pid::from_raw) {
                     let _ = kill_process(pid, Signal::KILL);
@@ -229,8 +233,8 @@ impl Jail {
         }
     }
 
-    /// Waits for killed processes, but not for a process namespace in which there may be a child of a parent: it does not end
-    /// before that was reaped. Both are then, as strays.
+    /// Waits for killed processes. Does not wait for a PID namespace that may contain a zygote's worker: the namespace
+    /// ends only after the worker is reaped. Both are then reaped as strays.
     fn reap_now(&self) {
         if let State::Starting { cradle, first, .. } = &self.state {
             if let Some(cradle) = cradle {
@@ -242,22 +246,22 @@ impl Jail {
         }
     }
 
-    /// Takes the exit status if it has ended. True if nothing of it runs any more.
+    /// Reaps the sandbox's processes. Returns true if none runs any more.
     pub(super) fn reap(&mut self) -> bool {
         let gone = |pidfd: &OwnedFd| {
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
             !matches!(waitid(WaitId::PidFd(pidfd.as_fd()), options), Ok(None))
         };
-        // Its process namespace does not end before.
+        // Its PID namespace does not end earlier.
         self.reap_visitor();
         match &self.state {
             State::Running { .. } => !matches!(self.state.ended(), Ok(None)),
             State::Starting { cradle, first, .. } => {
-                // Whoever was called into it is reaped as a stray.
+                // A worker that was requested for it is reaped as a stray.
                 self.visitor = None;
                 let over = cradle.as_ref().is_none_or(gone) & first.as_ref().is_none_or(|(_, pidfd)| gone(pidfd));
                 if over {
-                    // A first process that was never heard of sees its socket close.
+                    // A first process that was never reported sees its socket close.
                     self.state = State::Ended {
                         since: Instant::now(),
                         error: None,
@@ -281,7 +285,7 @@ impl Jail {
         usage
     }
 
-    /// The descriptors that tell of it. One that has ended has none.
+    /// Returns the descriptors that report its events. An ended sandbox has none.
     pub(super) fn heard_by(&self, id: u64) -> impl Iterator<Item = (Token, &OwnedFd, Interest)> {
         let messages = |fd| (Token::Jail(id), fd, Interest::Messages);
         let (first, second) = match &self.state {
@@ -303,7 +307,7 @@ impl Jail {
         self.visitor.as_ref().and_then(Visitor::pid)
     }
 
-    /// When its memory is to be looked at next; now if it never was.
+    /// Returns the time of the next memory check; now for the first one.
     pub(super) fn watched_next(&self, now: Instant) -> Option<Instant> {
         match self.state {
             State::Running { .. } => Some(self.watched.due.unwrap_or(now)),
@@ -311,7 +315,7 @@ impl Jail {
         }
     }
 
-    /// When something is to be done for it by time: a look, or removing what is left of it.
+    /// Returns the time of the next work for it: a check, or its removal.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
         match self.state {
             State::Ended { .. } => Some(now + SHORTEST),
@@ -319,7 +323,7 @@ impl Jail {
         }
     }
 
-    /// From whom its processes descend while it runs.
+    /// Returns the roots of its process trees while it runs.
     pub(super) fn roots(&self) -> Option<watch::Roots> {
         let State::Running { pid, .. } = &self.state else {
             return None;
@@ -330,7 +334,7 @@ impl Jail {
         })
     }
 
-    /// Ends the largest processes if all together are over the limit.
+    /// Kills the largest processes if all together exceed the limit.
     pub(super) fn watch(&mut self) {
         let Some(roots) = self.roots() else {
             return;
@@ -357,7 +361,8 @@ impl Jail {
 }
 
 impl State {
-    /// The exit status of the process whose end is the sandbox's, if it runs and has ended. Nobody learns it a second time.
+    /// Reaps the process whose end is the sandbox's end. Returns its exit status if it has just ended; only the first
+    /// call gets it.
     pub(super) fn ended(&self) -> rustix::io::Result<Option<WaitIdStatus>> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
         match self {
@@ -371,7 +376,7 @@ impl State {
     }
 }
 
-/// Whether there is something to read, or the other end has gone.
+/// Returns true if there is something to read, or if the other end is closed.
 pub(super) fn readable(socket: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(socket, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

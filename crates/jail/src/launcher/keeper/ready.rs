@@ -1,4 +1,4 @@
-//! What the launcher is woken by.
+//! The descriptors that wake the launcher.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{Timespec, epoll};
 
-/// How many are told of at once; others are told of the next time.
+/// The maximum number of events per wait. The next wait returns the others.
 const AT_ONCE: usize = 64;
 
-/// What a descriptor belongs to.
+/// The owner of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Token {
     Requests,
@@ -51,9 +51,9 @@ impl Token {
 /// The events of a descriptor that wake the launcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Interest {
-    /// There is something to read, or nobody is at the other end.
+    /// There is something to read, or the other end is closed.
     Messages,
-    /// Nobody is at the other end. What there is to read is for somebody else.
+    /// The other end is closed. Another process reads the data.
     HangUp,
 }
 
@@ -68,8 +68,9 @@ pub(super) struct Ready {
     pub(super) idle: bool,
 }
 
-/// Descriptors that may wake the launcher, of however many sandboxes. All but that of requests wake it once and are then listened
-/// to again: one that was closed here may live on for a moment in a process that was forked before, and would wake it for nothing.
+/// The registered descriptors of all sandboxes. Each wakes the launcher once and is then registered again, except the
+/// request socket. A descriptor that was closed here can live on for a moment in an earlier fork, and would wake the
+/// launcher for nothing.
 #[derive(Debug)]
 pub(super) struct Listener {
     epoll: OwnedFd,
@@ -83,10 +84,10 @@ impl Listener {
         Ok(Self { epoll })
     }
 
-    /// Is woken once by this descriptor.
+    /// Registers this descriptor for one wake-up.
     pub(super) fn listen(&self, token: Token, fd: &OwnedFd, interest: Interest) -> io::Result<()> {
         let data = epoll::EventData::new_u64(token.number());
-        // A hang-up is told in any case.
+        // epoll always reports a hang-up.
         let once = match interest {
             Interest::Messages => epoll::EventFlags::IN | epoll::EventFlags::ONESHOT,
             Interest::HangUp => epoll::EventFlags::ONESHOT,

@@ -1,30 +1,30 @@
-//! The pauses before fork servers that are started in place of lost ones.
+//! The pauses before fork servers that replace lost ones.
 
 use std::time::{Duration, Instant};
 
-/// The pause after one that ended early; twice as long after the next.
+/// The pause after a fork server that ended early. It doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
-/// One that lived so long did not end early.
+/// A fork server that lived this long did not end early.
 const CALM: Duration = Duration::from_secs(5);
 
 /// Decides when the next fork server is started.
 #[derive(Debug, Default)]
 pub(super) struct Restart {
-    /// None: one runs, or none is wanted.
+    /// None if one runs, or if none is needed.
     due: Option<Instant>,
     started: Option<Instant>,
     pause: Duration,
 }
 
 impl Restart {
-    /// One was started.
+    /// Records a start.
     pub(super) fn began(&mut self, now: Instant) {
         self.due = None;
         self.started = Some(now);
     }
 
-    /// One is gone, or could not be started.
+    /// Records an end, or a failed start.
     pub(super) fn ended(&mut self, now: Instant) {
         let lived = self.started.take().map_or(Duration::ZERO, |started| now - started);
         if lived >= CALM {
@@ -34,12 +34,12 @@ impl Restart {
         self.pause = (self.pause * 2).clamp(FIRST_PAUSE, MAX_PAUSE);
     }
 
-    /// Returns the time until the next one is to be started; none if none is to be.
+    /// Returns the time until the next start. None if none is planned.
     pub(super) fn rest(&self, now: Instant) -> Option<Duration> {
         self.due.map(|due| due.saturating_duration_since(now))
     }
 
-    /// Returns true if one is to be started now.
+    /// Returns true if the next start is due.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.due.is_some_and(|due| due <= now)
     }

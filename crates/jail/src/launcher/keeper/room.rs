@@ -1,8 +1,8 @@
-//! Whether the launcher has descriptors for another sandbox.
+//! The launcher's free descriptors for further sandboxes.
 //!
-//! A descriptor that cannot be had costs the sandbox that needed it, and nobody else: some are kept back for what the launcher
-//! does for those that are there, such as reading what they use. Sandboxes that fit only when those in the making are made stand
-//! in line; what waits to become a sandbox gives way before anybody is refused.
+//! A lack of descriptors must affect only the sandbox that needs one. So the launcher reserves some for its work on
+//! existing sandboxes, such as reading their usage. Requests that fit only after those in creation are complete wait in
+//! a queue. Spares are killed before a request is refused.
 
 use super::{Keeper, State, StepError};
 use crate::open_files;
@@ -16,20 +16,21 @@ const MAKING: u64 = 16;
 const CRADLE: u64 = 2;
 
 impl Keeper {
-    /// Descriptors that this process may still open. Where that cannot be learnt, as many as there may be: what fails then fails by itself.
+    /// Returns the number of descriptors that this process may still open. If it is unknown, returns the limit: opening
+    /// then fails by itself.
     fn free_descriptors(&self) -> u64 {
         let open = open_files::count(&format!("{}/proc/self/fd", place::host())).unwrap_or(0);
         self.files_most.saturating_sub(open)
     }
 
-    /// Sandboxes in the making.
+    /// Returns the number of sandboxes in creation.
     fn making(&self) -> u64 {
         let starting = |state: &State| matches!(state, State::Starting { .. });
         let making = self.jails.values().filter(|jail| starting(&jail.state)).count();
         u64::try_from(making).unwrap_or(u64::MAX)
     }
 
-    /// Returns how many more spares can be made now, in addition to the sandboxes in creation.
+    /// Returns the number of spares that can be made now, in addition to the sandboxes in creation.
     pub(super) fn room(&self) -> u64 {
         self.room_with(0)
     }
@@ -54,7 +55,7 @@ impl Keeper {
         self.free_descriptors() >= RESERVE
     }
 
-    /// The answer to who finds none.
+    /// Returns the error for a request without free descriptors.
     pub(super) fn no_room(&self) -> StepError {
         let free = self.free_descriptors();
         let most = self.files_most;

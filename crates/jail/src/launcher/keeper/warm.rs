@@ -1,8 +1,8 @@
-//! The keeper's part in letting children of warmed parents into sandboxes.
+//! The part of the event loop that lets zygotes' workers enter sandboxes.
 //!
-//! A parent is not believed: who its child is, that it is a child of this process, and that it stands in the sandbox's
-//! process namespace, the launcher learns from the kernel, and only then lets it go on. Whatever fails, the sandbox is as it
-//! was and its session is started in the usual way.
+//! The launcher does not trust a zygote. It asks the kernel which process the worker is, that it is the launcher's
+//! child, and that it is in the sandbox's PID namespace. Only then may the worker continue. If anything fails, the
+//! sandbox is unchanged and its session starts in the usual way.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -24,39 +24,39 @@ use crate::plan::place;
 use crate::watch;
 use crate::wire::{AtDoor, FromLauncher, StepError, pair, receive, send};
 
-/// How long a child may take until the launcher hears of it.
+/// The maximum time until the launcher learns of a worker.
 const ENTER_DEADLINE: Duration = Duration::from_secs(5);
 
-/// A child of a parent in a sandbox, or on its way there.
+/// A worker in a sandbox, or on its way into it.
 pub(super) enum Visitor {
-    /// The parent was asked for it.
+    /// The zygote was asked for it.
     Called {
         parent: u64,
-        /// A byte through this lets it go on, with the mount namespace, the sandbox's door, and what it moves itself into the
-        /// control group by; its end ends it.
+        /// A message on this socket lets it continue, with the mount namespace, the adoption socket, and the files by
+        /// which it joins the cgroup. Closing it ends the worker.
         go: OwnedFd,
-        /// The sandbox's process namespace, by its number.
+        /// The number of the sandbox's PID namespace.
         namespace: u64,
-        /// The parent's.
+        /// The number of the zygote's socket.
         channel: u64,
         since: Instant,
-        /// The child's id on the host, which the parent has told before the sandbox was made.
+        /// The worker's host id, if the zygote reported it before the sandbox was complete.
         told: Option<i32>,
     },
-    /// It runs. Nobody else reaps it.
+    /// It runs. Only the launcher reaps it.
     Inside {
         pid: Pid,
         pidfd: OwnedFd,
-        /// Its parent's.
+        /// The number of its zygote's socket.
         channel: u64,
-        /// It has been let go on and moves itself into the control group.
+        /// Set while it joins the cgroup.
         joining: Option<Joining>,
     },
 }
 
-/// What is left to be done for a child that joins the control group.
+/// The remaining work for a worker that joins the cgroup.
 pub(super) struct Joining {
-    /// Where it says that it has.
+    /// The socket on which it reports that it has joined.
     socket: OwnedFd,
     /// Its id in the sandbox.
     inside: i32,
@@ -68,7 +68,7 @@ impl Visitor {
         matches!(self, Self::Inside { joining: Some(_), .. })
     }
 
-    /// Its parent's channel, once it runs.
+    /// Returns the number of its zygote's socket, once it runs.
     pub(super) fn channel(&self) -> Option<u64> {
         match self {
             Self::Inside { channel, .. } => Some(*channel),
@@ -76,17 +76,17 @@ impl Visitor {
         }
     }
 
-    /// Whether this parent was asked for it, and has not told of it.
+    /// Returns true if this zygote was asked for it and has not reported it.
     fn is_awaited_from(&self, number: u64) -> bool {
         matches!(self, Self::Called { parent, told: None, .. } if *parent == number)
     }
 
-    /// Whether a parent was asked for it long ago, and has not told of it.
+    /// Returns true if a zygote was asked for it long ago and has not reported it.
     fn is_late(&self) -> bool {
         matches!(self, Self::Called { since, told: None, .. } if since.elapsed() > ENTER_DEADLINE)
     }
 
-    /// Its id on the host, if it runs.
+    /// Returns its host id, if it runs.
     pub(super) fn pid(&self) -> Option<Pid> {
         match self {
             Self::Called { told, .. } => told.and_then(|told| Pid::from_raw(told.max(0))),
@@ -100,7 +100,7 @@ fn missing(what: &str) -> StepError {
 }
 
 impl Keeper {
-    /// Starts a parent. False when the server is gone.
+    /// Starts a zygote. Returns false if the server is gone.
     pub(super) fn warm(
         &mut self,
         number: u64,
@@ -132,7 +132,7 @@ impl Keeper {
         }
     }
 
-    /// Asks a parent for a child in this sandbox. False when the server is gone.
+    /// Asks a zygote for a worker in this sandbox. Returns false if the server is gone.
     pub(super) fn enter(&mut self, id: u64, number: u64) -> bool {
         match self.call_visitor(id, number) {
             Ok(()) => true,
@@ -143,8 +143,8 @@ impl Keeper {
         }
     }
 
-    /// Something has changed about a sandbox in the making: whoever is invited is called as soon as there is a way in, and let
-    /// in as soon as it is made.
+    /// Handles a change of a sandbox in creation: requests the worker as soon as the sandbox can be entered, and lets
+    /// it enter as soon as the sandbox is complete.
     pub(super) fn see_to_visitor(&mut self, id: u64) {
         let Some(jail) = self.jails.get_mut(&id) else { return };
         let made = matches!(jail.state, State::Running { .. });
@@ -200,7 +200,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// A parent has said something.
+    /// Handles a message of a zygote.
     pub(super) fn hear_parent(&mut self, number: u64) {
         let Some(parent) = self.parents.get_mut(&number) else {
             return;
@@ -211,7 +211,7 @@ impl Keeper {
         match received {
             Ok(Some((FromParent::Forked { child }, _))) => match parent.asked.pop_front() {
                 Some(id) => self.arrived(number, id, child),
-                // It has said more than it was asked.
+                // It has reported more workers than were requested.
                 None => parent.kill(),
             },
             Ok(Some((FromParent::Failed(error), _))) => {
@@ -227,7 +227,7 @@ impl Keeper {
         let asked = |visitor: &Visitor| visitor.is_awaited_from(number);
         let found = self.jails.get_mut(&id);
         let Some(jail) = found.filter(|jail| jail.visitor.as_ref().is_some_and(asked)) else {
-            // Nobody waits for it; it ends when it sees that.
+            // It is not expected. It exits when its socket closes.
             self.strays = true;
             return;
         };
@@ -245,7 +245,7 @@ impl Keeper {
         self.tell_admitted(id, admitted);
     }
 
-    /// The visitor of this sandbox has joined the control group, or has ended.
+    /// Handles an event of a worker: it has joined the cgroup, or has ended.
     pub(super) fn hear_visitor(&mut self, id: u64) {
         let Some(jail) = self.jails.get_mut(&id) else { return };
         if !jail.visitor.as_ref().is_some_and(Visitor::is_joining) {
@@ -256,7 +256,7 @@ impl Keeper {
         self.tell_admitted(id, joined);
     }
 
-    /// Tells the server what has become of a visitor, once that is known.
+    /// Reports the result of an entry to the server, once it is known.
     fn tell_admitted(&mut self, id: u64, admitted: Result<bool, StepError>) {
         let error = match admitted {
             Ok(false) => return,
@@ -269,7 +269,7 @@ impl Keeper {
         let _ = self.tell(&FromLauncher::Entered { id, error });
     }
 
-    /// A parent has ended.
+    /// Handles the end of a zygote.
     pub(super) fn parent_ended(&mut self, number: u64) {
         let Some(parent) = self.parents.remove(&number) else {
             return;
@@ -285,13 +285,13 @@ impl Keeper {
         let _ = self.tell(&FromLauncher::Cooled { parent: number, error });
     }
 
-    /// A process of the launcher's own was killed by somebody else.
+    /// Reports that another process killed a helper process of the launcher.
     pub(super) fn tell_killed(&self, what: &str, signal: i32) {
         let what = what.to_owned();
         let _ = self.tell(&FromLauncher::HelperKilled { what, signal });
     }
 
-    /// Gives up waiting for these.
+    /// Fails the entries of these workers.
     fn refuse(&mut self, late: impl Fn(&Visitor) -> bool, step: &str) {
         let found = self.jails.iter_mut();
         let found = found.filter(|(_, jail)| jail.visitor.as_ref().is_some_and(&late));
@@ -308,7 +308,7 @@ impl Keeper {
         }
     }
 
-    /// What is due by time.
+    /// Does the work that is due by time.
     pub(super) fn tend_visitors(&mut self) {
         let stuck = self.jails.values().filter_map(|jail| match &jail.visitor {
             Some(visitor @ Visitor::Called { parent, .. }) if visitor.is_late() => Some(*parent),
@@ -332,8 +332,8 @@ impl Keeper {
         }
     }
 
-    /// Reaps children of this process that it never heard of: those of a parent that ended before it told of them. A process
-    /// namespace does not end before all of its processes were reaped.
+    /// Reaps unknown children of this process: workers of a zygote that died before it reported them. A PID namespace
+    /// does not end before all of its processes are reaped.
     pub(super) fn reap_strays(&mut self) {
         let me = rustix::process::getpid();
         let own = self.own();
@@ -349,7 +349,7 @@ impl Keeper {
         self.strays = left;
     }
 
-    /// The processes that the launcher has made or let in, and holds.
+    /// Returns the processes that the launcher has made or let in.
     fn own(&self) -> BTreeSet<u32> {
         let mut own: BTreeSet<u32> = self.cradles.pids().collect();
         own.extend(self.parents.values().map(|parent| parent.pid));
@@ -375,7 +375,7 @@ impl Keeper {
 }
 
 impl Jail {
-    /// Lets a parent's child go on, if it is one that may. False while it joins the control group.
+    /// Checks a worker and lets it continue. Returns false while it joins the cgroup.
     fn admit(&mut self, child: i32) -> Result<bool, StepError> {
         let called = self.visitor.take();
         let Some(Visitor::Called {
@@ -389,7 +389,7 @@ impl Jail {
         };
         let named = |step: &'static str| move |error: io::Error| StepError::new(step, None, &error);
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| named("find the child")(error.into()))?;
-        // The kernel refuses this for all but children of this process, whose numbers nobody else can get.
+        // The kernel refuses this for all but children of this process. No other process can get their numbers.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         waitid(WaitId::PidFd(pidfd.as_fd()), options).map_err(|error| named("look at the child")(error.into()))?;
         let proc = format!("{}/proc/{child}", place::host());
@@ -403,7 +403,7 @@ impl Jail {
             None => Vec::new(),
         };
         match &self.group {
-            // Moving another process holds up the forks and ends of all processes, for which the kernel waits long.
+            // Moving another process blocks all forks and exits, for which the kernel waits long.
             Some(_) if !beside.is_empty() => {}
             Some(group) => {
                 let number = child.unsigned_abs();
@@ -415,7 +415,8 @@ impl Jail {
         if !joins {
             self.announce(inside)?;
         }
-        // Not before: until it is made, its mount namespace shows the host, and its door is the launcher's ear.
+        // Not earlier: before the sandbox is complete, its mount namespace still exposes the host, and its socket still
+        // reaches the launcher.
         let (Some(namespaces), Some(door)) = (&self.namespaces, &self.door) else {
             return Err(missing("find the sandbox's door"));
         };
@@ -437,7 +438,7 @@ impl Jail {
         Ok(!joins)
     }
 
-    /// The visitor says that it has joined the control group. What it says is not believed.
+    /// Handles a worker's report that it has joined the cgroup. The report is verified.
     fn joined(&mut self) -> Result<(), StepError> {
         let Some(Visitor::Inside { pid, joining, .. }) = &mut self.visitor else {
             return Err(missing("expect a child"));
@@ -452,7 +453,7 @@ impl Jail {
         } else {
             Err(missing("find the child in the control group"))
         };
-        // It has been let go on, so it does not end by itself.
+        // It may already run, so it does not exit by itself.
         if announced.is_err()
             && let Some(Visitor::Inside { pidfd, .. }) = self.visitor.take()
         {
@@ -461,14 +462,14 @@ impl Jail {
         announced
     }
 
-    /// Tells the sandbox who has entered. Without a door nobody would hear of his end.
+    /// Tells the sandbox which worker has entered. Without the adoption socket the agent would not learn of its end.
     fn announce(&self, inside: i32) -> Result<(), StepError> {
         let door = self.door.as_ref().ok_or_else(|| missing("find the sandbox's door"))?;
         let word = AtDoor::Entered { pid: inside };
         send(door.as_fd(), &word, &[]).map_err(|error| StepError::new("tell the sandbox", None, &error))
     }
 
-    /// The descriptor that tells of the visitor's end.
+    /// Returns the descriptor that reports the worker's end.
     pub(super) fn visitor_end(&self) -> Option<&OwnedFd> {
         match &self.visitor {
             Some(Visitor::Inside {
@@ -479,7 +480,7 @@ impl Jail {
         }
     }
 
-    /// Reaps the visitor if it has ended, and tells the first process, which is not its parent.
+    /// Reaps the worker if it has ended, and tells the first process, which is not its parent.
     pub(super) fn reap_visitor(&mut self) {
         let Some(Visitor::Inside { pidfd, .. }) = &self.visitor else {
             return;
@@ -509,14 +510,14 @@ fn end_of(status: Option<&WaitIdStatus>) -> AtDoor {
     }
 }
 
-/// The process' id in the innermost of its process namespaces.
+/// Returns the process's id in its innermost PID namespace.
 fn id_inside(proc: &str) -> Option<i32> {
     let status = watch::small_file(&format!("{proc}/status"));
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     line.split_whitespace().last()?.parse().ok()
 }
 
-/// Gives a process the cores of another one.
+/// Gives a process the cores of another process.
 fn same_cores(first: u32, pid: Pid) -> io::Result<()> {
     let first = i32::try_from(first).ok().and_then(Pid::from_raw);
     let cores = rustix::thread::sched_getaffinity(first)?;
