@@ -30,7 +30,7 @@ fn main() {
         assert!(!reason.trim().is_empty(), "{at}: a call needs its reason");
         if section_applies {
             let (name, action) = parse(rule.trim(), &at);
-            // This one has the same number everywhere, which libc does not know for every architecture yet.
+            // `fchmodat2` has the same number on every architecture. libc does not have it for all of them yet.
             let number = match name.as_str() {
                 "fchmodat2" => "452".to_owned(),
                 _ => format!("libc::SYS_{name}"),

@@ -1,8 +1,8 @@
-//! The way into a finished jail as plain data: system calls by number, with their arguments.
+//! The entry of a worker into a finished jail as plain data: system calls by number, with their arguments.
 //!
-//! A warmed parent's child is an interpreter that has run library code, so nothing is decided there. The launcher writes down
-//! what the plan [`enter`](crate::plan::enter) means, and the child carries it out blindly, in order, by
-//! [machine code](crate::sys::batch) that comes along. The first call that fails ends it.
+//! A worker, a fork of the zygote, is an interpreter that has run library code, so it decides nothing. The launcher
+//! translates the plan [`enter`](crate::plan::enter) to a list of calls. The worker makes these calls in order, by
+//! [machine code](crate::sys::batch) that is sent with them. The first call that fails ends the worker.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,51 +15,53 @@ use crate::seccomp::{self, Filter};
 use crate::spec::INSIDE_ID;
 use crate::sys::batch;
 
-/// One argument of a call, or its number.
+/// One argument of a call, or the call's number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Argument {
     /// A number.
     Number(i64),
     /// The address of these bytes.
     Bytes(Vec<u8>),
-    /// The address of a pair of length and address, for these instructions.
+    /// The address of a length and an address, for a program of these instructions.
     Program(Vec<u8>),
-    /// What the call before has returned.
+    /// The result of the call before.
     Previous,
     /// The address where the kernel keeps the thread's id for the C library.
     ThreadId,
     /// The address of the `msghdr` by which a message is received.
     Message(Message),
-    /// A descriptor that came with a message, by its place there.
+    /// A descriptor that was received with a message, by its index there.
     Descriptor(Message, usize),
-    /// The number under which sessions keep one of four descriptors of their own: of [`OWN`].
+    /// The number that sessions reserve for one of four descriptors, as an index of [`OWN`].
     Own(usize),
 }
 
-/// What parents and their children receive, with the descriptors that come along.
+/// The messages with descriptors that zygotes and workers receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Message {
-    /// That a child is wanted: the namespaces pid, user, and the others, and the socket by which it is let go on.
+    /// A request for a worker. Carries the namespaces pid, user and the others, and a socket for the permission to go
+    /// on.
     Order,
-    /// That the child may go on: the mount namespace, the sandbox's door, and what it joins the control group by.
+    /// The permission to go on. Carries the mount namespace, the adoption socket, and the files by which the worker
+    /// joins the cgroup.
     Go,
-    /// The far ends of the lane.
+    /// The far ends of the direct pipes.
     Lane,
 }
 
-/// How much comes with what a child gets.
+/// The number of descriptors that a worker receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Handed {
-    /// The namespaces that are entered in the beginning, with those for processes and users.
+    /// The number of namespaces that are entered first, including those for processes and users.
     pub(crate) namespaces: usize,
-    /// What it joins the control group by.
+    /// The number of files by which the worker joins the cgroup.
     pub(crate) groups: usize,
 }
 
-/// A number stands for itself, a text for bytes in hexadecimal, a list with one text for a program, null for what was
-/// returned before, true for the thread's id, a table with a message's name for that, with a place for a descriptor of it, one
-/// with `own` for a number that sessions use.
+/// JSON forms: a number is a number; a string is bytes in hexadecimal; a list with one string is a program; null is the
+/// previous result; true is the thread's id. An object with a message's name is that message, or one of its descriptors
+/// if it has an index. An object with `own` is a number that sessions reserve.
 impl Serialize for Argument {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -83,7 +85,7 @@ impl Serialize for Argument {
     }
 }
 
-/// A message, or a descriptor of it.
+/// A message, or one of its descriptors.
 #[derive(Serialize)]
 struct Named {
     message: Message,
@@ -105,37 +107,37 @@ fn hexadecimal(bytes: &[u8]) -> String {
 /// A call: its number and arguments.
 pub(crate) type Call = Vec<Argument>;
 
-/// Everything that a parent and its child have to call, in four stretches; between them the interpreter looks after itself.
+/// All calls of a zygote and its worker, in four stretches. The interpreter runs its own code in between.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Entrance {
     /// The machine code that carries out the calls, in hexadecimal.
     pub(crate) code: String,
-    /// The machine code by which a session sets a copy of itself aside.
+    /// The machine code by which a session takes a snapshot of itself.
     pub(crate) aside: String,
-    /// The id that the child takes.
+    /// The id that the worker takes.
     pub(crate) user: u32,
-    /// In the parent: what makes the child; the last call returns twice.
+    /// In the zygote: forks the worker. The last call returns twice.
     pub(crate) fork: Vec<Call>,
-    /// In the parent after it: lets go of what it was handed.
+    /// In the zygote, afterwards: closes the received descriptors.
     pub(crate) let_go: Vec<Call>,
-    /// In the child: into the sandbox, until the lane is there. What it may be and use is settled in this.
+    /// In the worker: enters the sandbox and waits for the direct pipes. Sets its identity and limits.
     pub(crate) enter: Vec<Call>,
-    /// In the child, with the lane: its descriptors and locks. No other descriptors stay open; no call after these needs more than a
-    /// sandbox's program may do.
+    /// In the worker, with the direct pipes: places its descriptors, closes all others, and locks it. Later calls need
+    /// no more rights than a sandbox's program has.
     pub(crate) lock: Vec<Call>,
 }
 
-/// The numbers under which descriptors are kept between two calls: above those that a parent has in use, below what it may have
-/// where the whole server may have few.
+/// The numbers of descriptors that are kept between two calls. They are above those that a zygote uses, and below a
+/// server's limit of open files even if that is low.
 const RULES: i64 = 100;
 const FOLDER: i64 = 101;
 const GO: i64 = 102;
 const DOOR: i64 = 103;
-/// How long a sandbox may wait for its session, in seconds. It ends when the agent does in any case.
+/// The maximum time that a sandbox waits for its session, in seconds. The worker ends with the agent in any case.
 const WAIT: i64 = 86_400;
-/// The first descriptor that nobody needs once the child is locked.
+/// The first descriptor that is not needed once the worker is locked.
 const FIRST_FREE: i64 = 5;
-/// Which descriptors sessions keep under numbers of their own: those that frames come and go by, and copies of both outputs.
+/// The descriptors that sessions keep under other numbers: both pipes for frames, and copies of both outputs.
 const OWN: [i64; 4] = [3, 4, 1, 2];
 const CLONE_PARENT: i64 = 0x8000;
 const CLONE_CHILD_CLEARTID: i64 = 0x20_0000;
@@ -148,7 +150,8 @@ fn call(number: i64, arguments: &[i64]) -> Call {
     std::iter::once(Argument::Number(number)).chain(arguments).collect()
 }
 
-/// The steps as calls. `limit_of` says how much of a resource this process may hand on, `known` which capabilities there are.
+/// Translates steps to calls. `limit_of` returns the hard limit of a resource that this process may pass on. `known`
+/// returns true for an existing capability.
 pub(crate) fn entrance(
     steps: &[Step],
     handed: Handed,
@@ -181,7 +184,7 @@ pub(crate) fn entrance(
                     Argument::Number(0),
                 ]);
             }
-            // The launcher gives it the cores that the first process has.
+            // The launcher gives the worker the cores of the first process.
             Step::Cores { .. } => {}
             Step::Capabilities => lock.extend(no_capabilities(&known)),
             Step::NoNewPrivileges => {
@@ -200,7 +203,7 @@ pub(crate) fn entrance(
                 lock.extend(at_own_places());
                 lock.push(install(&seccomp::filter_of_visitor(*memory_is_charged)));
             }
-            // Nothing else is in the plan; a step that cannot be written down is no way in.
+            // The plan has no other steps. A step without a translation is an error.
             _ => return Err(io::ErrorKind::Unsupported.into()),
         }
     }
@@ -220,7 +223,7 @@ pub(crate) fn entrance(
     })
 }
 
-/// Sessions keep out of the way of loops that close low numbers.
+/// Moves the session's descriptors out of the way of loops that close low numbers.
 fn at_own_places() -> Vec<Call> {
     let mut calls: Vec<Call> = OWN
         .iter()
@@ -256,7 +259,7 @@ fn say(byte: u8) -> [Argument; 2] {
     [Argument::Bytes(vec![byte]), Argument::Number(1)]
 }
 
-/// Into all namespaces but that of mounts; into that, and the control group, when the launcher lets it go on.
+/// Enters all namespaces except the mount namespace. Enters that, and the cgroup, after the launcher's permission.
 fn into_namespaces(handed: Handed) -> Vec<Call> {
     let not_executed = i64::from(libc::O_CLOEXEC);
     let mut calls: Vec<Call> = (1..handed.namespaces)
@@ -283,7 +286,8 @@ fn into_namespaces(handed: Handed) -> Vec<Call> {
     calls
 }
 
-/// Waits until somebody wants a session, and receives what it speaks by. The door does not block: it is the launcher's too.
+/// Waits for a session request, and receives the direct pipes. The adoption socket does not block, since the launcher
+/// uses it too.
 fn to_the_lane() -> Vec<Call> {
     const READABLE: i16 = 1;
     let mut asked = DOOR.to_le_bytes()[..4].to_vec();
@@ -305,7 +309,7 @@ fn to_the_lane() -> Vec<Call> {
     ]
 }
 
-/// The descriptors that a session has: nothing to read, and the four of its lane.
+/// Places the descriptors of a session: `/dev/null` as stdin, and the four direct pipes.
 fn at_places() -> io::Result<Vec<Call>> {
     let mut calls = vec![vec![
         Argument::Number(libc::SYS_openat),
@@ -327,7 +331,7 @@ fn at_places() -> io::Result<Vec<Call>> {
     Ok(calls)
 }
 
-/// A child of the launcher, so that nobody who has run library code tells how it ended.
+/// Forks a child of the launcher, so that no process with library code can report the worker's end.
 fn fork() -> Call {
     let flags = CLONE_PARENT | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | SIGCHLD;
     let mut made = call(libc::SYS_clone, &[flags, 0, 0]);
@@ -346,7 +350,7 @@ fn identity(id: i64, drop_groups: bool) -> Vec<Call> {
     }
     calls.push(call(libc::SYS_setresgid, &[id, id, id]));
     calls.push(call(libc::SYS_setresuid, &[id, id, id]));
-    // Taking an id hides a process from itself; what is executed inside is not hidden either.
+    // A process that changes its id becomes undumpable. An executed program is dumpable, so a worker is too.
     calls.push(call(libc::SYS_prctl, &[i64::from(libc::PR_SET_DUMPABLE), 1, 0, 0, 0]));
     calls
 }
@@ -386,8 +390,8 @@ fn no_capabilities(known: &impl Fn(u32) -> bool) -> Vec<Call> {
     calls
 }
 
-/// The fence around files as [`fence`](crate::fence) puts it up. Without scopes for signals nobody enters, so all that
-/// this version has is there.
+/// The Landlock rules of [`fence`](crate::fence). A worker can enter only with signal scopes, so the kernel has
+/// everything that this version has.
 fn landlock(writable: &[String], readable: &[String]) -> io::Result<Vec<Call>> {
     const ABSTRACT_SOCKETS_AND_SIGNALS: u64 = 3;
     const PATH_BENEATH: i64 = 1;

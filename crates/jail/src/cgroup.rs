@@ -1,7 +1,7 @@
-//! Control groups, version 1 or 2, whichever this machine gives.
+//! Cgroups, version 1 or 2, whichever this machine has.
 //!
-//! A sandbox's group is made, or taken from one that has ended, and joined ahead of time: joining a group after a pause
-//! waits for the kernel (5 to 10 ms were measured on version 1), making one and writing limits does not.
+//! A sandbox's cgroup is created (or reused) and joined before a call needs it. Joining a cgroup after a pause waits
+//! for the kernel (5 to 10 ms measured on version 1). Creating one and writing limits does not.
 
 mod again;
 mod find;
@@ -27,23 +27,23 @@ pub(crate) use find::{own_memory_kills, own_process_groups};
 pub use instance::Instance;
 pub use outer::outer_memory_limit;
 
-/// What sockets may hold, as a part of the memory limit.
+/// The divisor of the memory limit for the memory of sockets.
 const IN_SOCKETS: u64 = 8;
 
-/// Memory that a jail's own machinery may use on top of what its programs may.
+/// Memory that the jail itself may use, in addition to its programs.
 const OVERHEAD: u64 = 16 << 20;
-/// What the kernel holds for a sandbox that does nothing unusual at the most, as a part of the memory limit as well, and for
-/// each of its files.
+/// The kernel memory of an ordinary sandbox: at most this many bytes, at most this part of the memory limit, and some
+/// bytes for each file.
 const USUAL_KERNEL: u64 = 24 << 20;
 const USUAL_PART: u64 = 8;
 const INODE: u64 = 2 << 10;
-/// How group folders' names begin.
+/// The prefix of cgroup folders.
 const PREFIX: &str = "sandcell-";
 
-/// Where groups can be made.
+/// The folders in which cgroups can be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Groups {
-    /// One folder for each controller that matters.
+    /// One folder for each needed controller.
     V1 {
         /// For memory.
         memory: String,
@@ -51,42 +51,42 @@ pub enum Groups {
         pids: String,
         /// For processor time.
         cpu: String,
-        /// For counting processor time.
+        /// For the count of processor time.
         cpuacct: String,
     },
-    /// One folder for all.
+    /// One folder for all controllers.
     V2 {
-        /// That folder.
+        /// The folder.
         folder: String,
     },
 }
 
-/// One sandbox's group.
+/// The cgroup of one sandbox.
 #[derive(Debug)]
 pub struct Group {
     kind: Groups,
     memory_limit: u64,
-    /// The sandbox's private files, whose memory is its disk.
+    /// The sandbox's private files. Their memory counts as disk.
     private_files: Option<PrivateFiles>,
-    /// The counter of its processor time. It is read often while the sandbox works, and opening it is most of the work;
-    /// an idle sandbox holds no descriptor for it.
+    /// The open counter of processor time. It is read often while the sandbox works, and opening it is most of the
+    /// cost. An idle sandbox holds no descriptor for it.
     processor: RefCell<Option<File>>,
-    /// The limits that it has.
+    /// The limits that are set.
     limited: Option<Request>,
-    /// Whether it was given a part of the processors.
+    /// True if its processor weight was set.
     weighed: Cell<bool>,
-    /// The hard limit, where it is lower than memory and disk together.
+    /// The hard limit, if lower than memory and disk together.
     narrowed: Cell<Option<u64>>,
-    /// How many sandboxes have been in it and have ended.
+    /// The number of ended sandboxes that have used it.
     uses: u32,
 }
 
-/// The folder whose file system tells how much memory a sandbox's private files take.
+/// The folder whose file system shows the memory of a sandbox's private files.
 #[derive(Debug)]
 enum PrivateFiles {
-    /// Held open.
+    /// An open folder.
     Held(OwnedFd),
-    /// Found when it is needed: its path, and the device that it must be on.
+    /// A folder that is opened when needed: its path, and the device that it must be on.
     Named { path: String, device: u64 },
 }
 
@@ -101,21 +101,21 @@ impl PrivateFiles {
     }
 }
 
-/// How a process that is to be made gets into a group.
+/// The means by which a new process joins a cgroup.
 #[derive(Debug, Default)]
 pub(crate) struct Ways {
-    /// The folder that it is cloned into (version 2).
+    /// The folder to clone the process into (version 2).
     pub(crate) folder: Option<OwnedFd>,
-    /// What it joins by (version 1).
+    /// The files that the process writes to (version 1).
     pub(crate) tasks: Vec<OwnedFd>,
 }
 
 impl Ways {
-    /// Moves this process, which has one thread, into the group (version 1). The kernel need not hold up the forks and ends of
-    /// all processes for that, for which it waits 5 to 10 ms after a pause.
+    /// Moves this process, which has one thread, into the cgroup (version 1). When a process moves itself, the kernel
+    /// need not block all forks and exits. After a pause that block takes 5 to 10 ms.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub(crate) fn join(&self) -> io::Result<()> {
         for tasks in &self.tasks {
             rustix::io::write(tasks, b"0")?;
@@ -168,7 +168,7 @@ impl Groups {
         }
     }
 
-    /// Claims an identity and tries whether limits can be set.
+    /// Claims an identity, and tests if limits can be set.
     fn usable(self) -> Result<(Self, Instance), String> {
         let instance = Instance::claim(&self).map_err(|error| format!("cannot make a control group: {error}"))?;
         match self.try_limits(&instance) {
@@ -198,7 +198,7 @@ impl Groups {
         limited.map_err(|error| format!("cannot set limits on a control group: {error}"))
     }
 
-    /// A group that is there.
+    /// Returns a group that exists.
     pub(crate) fn named(&self, name: &str) -> Group {
         Group {
             kind: self.child(name),
@@ -215,7 +215,7 @@ impl Groups {
     /// Makes an empty group.
     ///
     /// # Errors
-    /// What the system said; nothing is left.
+    /// The system's error. Nothing remains.
     pub fn make(&self, name: &str) -> io::Result<Group> {
         let group = self.named(name);
         for folder in group.kind.folders() {
@@ -240,7 +240,7 @@ impl Group {
     /// Sets the limits.
     ///
     /// # Errors
-    /// A limit could not be set; the group must not be used.
+    /// A limit could not be set. The group must not be used.
     pub fn limit(&mut self, request: &Request) -> io::Result<()> {
         if self.narrowed.take().is_none() && self.limited.as_ref() == Some(request) {
             return Ok(());
@@ -253,13 +253,13 @@ impl Group {
         match &self.kind {
             Groups::V1 { memory, pids, cpu, .. } => {
                 if before.is_some() {
-                    // The one limit may not be above the other.
+                    // Neither of the two limits may exceed the other.
                     write_if_there(&format!("{memory}/memory.memsw.limit_in_bytes"), "-1")?;
                 }
                 write_once(&format!("{memory}/memory.limit_in_bytes"), &total)?;
                 write_if_there(&format!("{memory}/memory.memsw.limit_in_bytes"), &total)?;
                 write_if_there(&format!("{memory}/memory.swappiness"), "0")?;
-                // What sockets hold is charged on version 1 only where it is limited, and apart from the rest.
+                // Version 1 charges memory of sockets only if it is limited, and separately from other memory.
                 write_if_there(
                     &format!("{memory}/memory.kmem.tcp.limit_in_bytes"),
                     &(request.memory / IN_SOCKETS).to_string(),
@@ -280,13 +280,13 @@ impl Group {
         Ok(())
     }
 
-    /// Its part of the processors when they are wanted by more than there are, in thousandths of what a group has by default.
+    /// Sets the weight under processor contention, in thousandths of a group's default weight.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub(crate) fn weigh(&self, thousandths: u32) -> io::Result<()> {
         self.weighed.set(true);
-        // By default 1024 on version 1 (at least 2), 100 on version 2 (at least 1).
+        // The default is 1024 on version 1 (minimum 2) and 100 on version 2 (minimum 1).
         match &self.kind {
             Groups::V1 { cpu, .. } => {
                 let shares = (u64::from(thousandths) * 1024 / 1000).max(2);
@@ -299,10 +299,10 @@ impl Group {
         }
     }
 
-    /// Moves a process into the group (version 1; version 2 is entered when the process is cloned).
+    /// Moves a process into the group (version 1). On version 2 a process is cloned into it.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn join(&self, pid: u32) -> io::Result<()> {
         for folder in self.kind.folders() {
             write_once(&format!("{folder}/cgroup.procs"), &pid.to_string())?;
@@ -310,11 +310,11 @@ impl Group {
         Ok(())
     }
 
-    /// What another process, which has one thread, moves itself into the group by: it writes "0" to each (version 1). Processes
-    /// that the writer cannot name it cannot move.
+    /// Opens the files by which another process with one thread joins the group: it writes "0" to each (version 1). Its
+    /// writer can move only processes that it can name.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub(crate) fn entrances(&self) -> io::Result<Vec<OwnedFd>> {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         let open = |folder: &String| rustix::fs::open(format!("{folder}/tasks"), flags, Mode::empty());
@@ -324,7 +324,7 @@ impl Group {
         }
     }
 
-    /// How many [`entrances`](Self::entrances) there are.
+    /// Returns the number of [`entrances`](Self::entrances).
     pub(crate) fn count_entrances(&self) -> usize {
         match &self.kind {
             Groups::V1 { .. } => self.kind.folders().len(),
@@ -332,7 +332,7 @@ impl Group {
         }
     }
 
-    /// Whether a process is in the group, by what `/proc/<pid>/cgroup` says of it (version 1).
+    /// Returns true if a process is in the group, by the content of its `/proc/<pid>/cgroup` (version 1).
     pub(crate) fn holds(&self, told: &str) -> bool {
         let Groups::V1 {
             memory,
@@ -356,10 +356,10 @@ impl Group {
         within("memory", memory) && within("pids", pids) && within("cpu", cpu) && within("cpuacct", cpuacct)
     }
 
-    /// The ways into it for a process that is to be made.
+    /// Opens the means by which a new process joins the group.
     ///
     /// # Errors
-    /// A folder cannot be opened.
+    /// A folder or file cannot be opened.
     pub(crate) fn ways(&self) -> io::Result<Ways> {
         let folder = match &self.kind {
             Groups::V1 { .. } => None,
@@ -373,7 +373,7 @@ impl Group {
         Ok(Ways { folder, tasks })
     }
 
-    /// What the group uses.
+    /// Returns the current usage.
     #[must_use]
     pub fn usage(&self) -> Usage {
         match &self.kind {
@@ -396,7 +396,7 @@ impl Group {
         }
     }
 
-    /// Processor time of the group, in microseconds.
+    /// Returns the processor time of the group, in microseconds.
     #[must_use]
     pub fn cpu_us(&self) -> u64 {
         let path = || match &self.kind {
@@ -422,12 +422,12 @@ impl Group {
         }
     }
 
-    /// Holds no descriptor for the counter of processor time until it is read again.
+    /// Closes the counter of processor time until the next read.
     pub(crate) fn rest(&self) {
         self.processor.replace(None);
     }
 
-    /// How often the kernel has ended something of it for memory.
+    /// Returns the number of processes that the kernel killed in the group for memory.
     #[must_use]
     pub fn memory_events(&self) -> u64 {
         match &self.kind {
@@ -436,8 +436,8 @@ impl Group {
         }
     }
 
-    /// Whether the kernel has ended something of it for memory although its own limit was never reached: the memory of a
-    /// group above it, or of the machine, ran out.
+    /// Returns true if the kernel killed a process of the group for memory although the group never reached its limit.
+    /// Memory of an enclosing group or of the machine ran out.
     pub(crate) fn was_killed_from_above(&self) -> bool {
         let reached = match &self.kind {
             Groups::V1 { memory, .. } => number(&format!("{memory}/memory.failcnt")),
@@ -446,21 +446,22 @@ impl Group {
         reached == 0 && self.memory_events() > 0
     }
 
-    /// Memory of the group's processes: their own, what they share beside the sandbox's private files, and what the kernel
-    /// holds for them beyond the usual and cannot take back, where it tells (version 2). Where private files are not known,
-    /// those in memory count as shared.
+    /// Returns the memory of the group's processes: their own memory, shared memory other than private files, and
+    /// (version 2) unreclaimable kernel memory above the usual amount. If the private files are unknown, those in
+    /// memory count as shared.
     #[must_use]
     pub fn process_memory(&self) -> u64 {
         self.process_memory_of(&self.told())
     }
 
-    /// From now on the files of this folder, which are in memory, are told from memory that processes share. Called before
-    /// any code runs in the sandbox.
+    /// Sets the folder of the private files, which are in memory, to distinguish them from memory that processes share.
+    /// Called before any code runs in the sandbox.
     pub(crate) fn keep_private_files(&mut self, folder: OwnedFd) {
         self.private_files = Some(PrivateFiles::Held(folder));
     }
 
-    /// Finds that folder by its path from now on, where this process can. `path` leads to it for as long as the sandbox lives.
+    /// Replaces the open folder by its path, if this process can open that. The path must be valid for the sandbox's
+    /// lifetime.
     pub(crate) fn name_private_files(&mut self, path: String) {
         let Some(PrivateFiles::Held(folder)) = &self.private_files else {
             return;
@@ -476,7 +477,7 @@ impl Group {
         }
     }
 
-    /// Everything charged to the group: a cheap upper bound of [`Self::process_memory`].
+    /// Returns all memory charged to the group: a cheap upper bound of [`Self::process_memory`].
     #[must_use]
     pub fn charged(&self) -> u64 {
         match &self.kind {
@@ -485,13 +486,13 @@ impl Group {
         }
     }
 
-    /// The limit for memory of processes.
+    /// Returns the memory limit of processes.
     #[must_use]
     pub const fn memory_limit(&self) -> u64 {
         self.memory_limit
     }
 
-    /// The processes in it, as this process sees them.
+    /// Returns the processes in the group, as this process sees them.
     #[must_use]
     pub fn pids(&self) -> Vec<rustix::process::Pid> {
         self.kind
@@ -501,10 +502,10 @@ impl Group {
             .unwrap_or_default()
     }
 
-    /// Removes the group. It must be empty; the kernel may need a moment after the last process, so try again on `EBUSY`.
+    /// Removes the group. It must be empty. The kernel may need a moment after the last process; retry on `EBUSY`.
     ///
     /// # Errors
-    /// The first folder that could not be removed says why.
+    /// The error of the first folder that could not be removed.
     pub fn remove(&self) -> io::Result<()> {
         let mut first_error = None;
         for folder in self.kind.folders() {
@@ -516,13 +517,13 @@ impl Group {
         first_error.map_or(Ok(()), Err)
     }
 
-    /// Its folders, for whoever removes later what was still busy.
+    /// Returns its folders, for a later removal if they are busy.
     pub(crate) fn folders(&self) -> impl Iterator<Item = String> + '_ {
         self.kind.folders().into_iter().cloned()
     }
 }
 
-/// Microseconds of processor time in each tenth of a second.
+/// Returns the microseconds of processor time per 100 ms.
 fn quota_of(request: &Request) -> u64 {
     u64::from(request.cpu_milli).saturating_mul(100)
 }
@@ -535,7 +536,7 @@ fn write_if_there(path: &str, text: &str) -> io::Result<()> {
 }
 
 fn read(path: &str) -> io::Result<String> {
-    // Names of mounts and groups need not be UTF-8; one that is not is never ours.
+    // Names of mounts and groups may not be UTF-8. Such names are never ours.
     Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned())
 }
 

@@ -1,8 +1,8 @@
-//! Folders that belong to a process for as long as it lives: it holds a lock on each.
+//! Folders that belong to a process for its lifetime: it holds a lock on each.
 //!
-//! A process id in a name proves nothing to a reader in another PID namespace, where it names somebody else. The lock is
-//! kept by the kernel, is the same for every process, mount and control group namespace, and ends with its holder however
-//! that ends. Whoever gets the lock knows that the owner is dead.
+//! A process id in a name proves nothing to a reader in another PID namespace, where it is another process. The kernel
+//! keeps the lock. It is the same in every process, mount and cgroup namespace, and ends with its holder in every case.
+//! A process that gets the lock knows that the owner is dead.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,14 +10,14 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, fstat, open, stat};
 use rustix::io::Errno;
 
-/// The owner of a folder, as its lock tells.
+/// The owner of a folder, by its lock.
 #[derive(Debug)]
 pub(crate) enum Owner {
-    /// It lives, or nothing can be said.
+    /// It is alive, or its state is unknown.
     Alive,
-    /// It has ended. Nobody else judges while this lock is held.
+    /// It has ended. No other process can claim this while the lock is held.
     Dead(OwnedFd),
-    /// There is no such folder.
+    /// The folder does not exist.
     Absent,
 }
 
@@ -31,8 +31,8 @@ fn lock(path: &str) -> rustix::io::Result<OwnedFd> {
 /// Makes a folder and claims it for this process.
 ///
 /// # Errors
-/// What the system said. `Interrupted` when somebody took the folder for a dead owner's before it was locked: another
-/// name will do.
+/// The system's error. `Interrupted` if another process took the folder for a dead owner's before it was locked: retry
+/// with another name.
 pub(crate) fn make(path: &str, mode: u32) -> io::Result<OwnedFd> {
     rustix::fs::mkdir(path, Mode::from_raw_mode(mode))?;
     let taken = || io::Error::from(io::ErrorKind::Interrupted);
@@ -44,14 +44,14 @@ pub(crate) fn make(path: &str, mode: u32) -> io::Result<OwnedFd> {
             return Err(error.into());
         }
     };
-    // It may have been removed between the two, and the lock be one on nothing.
+    // It may have been removed between the two calls. Then the lock is on a deleted folder.
     match (fstat(&locked), stat(path)) {
         (Ok(held), Ok(there)) if (held.st_dev, held.st_ino) == (there.st_dev, there.st_ino) => Ok(locked),
         _ => Err(taken()),
     }
 }
 
-/// Looks whether the owner of a claimed folder lives.
+/// Checks if the owner of a claimed folder is alive.
 pub(crate) fn owner(path: &str) -> Owner {
     match lock(path) {
         Ok(locked) => Owner::Dead(locked),

@@ -1,25 +1,26 @@
-//! The part of a jail that a process can give itself inside a container which somebody else has made.
+//! The part of a jail that a process can apply to itself in a container made by others.
 //!
-//! A container's runtime isolates, but leaves calls open by which programs could hinder the agent, whose user they share:
-//! its limits, its priority, its memory. The agent closes those itself, before it starts anything.
+//! A container's runtime isolates. But programs share the agent's user, and it leaves calls open by which they could
+//! interfere with the agent's limits, priority and memory. The agent blocks these calls before it starts any program.
 
 use crate::plan;
 use crate::steps;
 use crate::wire::StepError;
 
-/// Locks the calling process and all that it starts. There is no way back. `memory` and `disk` are what the container's
-/// processes and files together may have, in bytes.
+/// Locks the calling process and its descendants, irrevocably. `memory` and `disk` are the limits of the container's
+/// processes and files, in bytes.
 ///
 /// # Errors
-/// The first step that failed; what was done before it stays. The caller ends.
+/// The first step that failed. Earlier steps stay in force. The caller must exit.
 pub fn lock(memory: u64, disk: u64) -> Result<(), StepError> {
-    // The kernel keeps a huge page whole after a program frees part of it, but counts only the rest. A kernel without huge pages refuses
-    // this call.
+    // The kernel keeps a whole huge page after a program frees part of it, but counts only the rest. A kernel without
+    // huge pages refuses this call.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
     take(plan::contained(memory, disk))
 }
 
-/// The same in a container that installs system packages and runs nobody's code: root keeps what the container left it.
+/// Locks a container that installs system packages and runs no caller's code: root keeps the rights that the container
+/// left it.
 ///
 /// # Errors
 /// As [`lock`].

@@ -1,8 +1,7 @@
-//! Landlock: which files a sandbox reaches, and that its signals and abstract sockets stay inside.
+//! Landlock: restricts the files that a sandbox reaches, and keeps its signals and abstract sockets inside.
 //!
-//! Behind namespaces it is a second fence around files. Without them it is the only one; then nothing that the kernel
-//! lacks is done without, and the programs of a sandbox get a narrower fence than the agent, which so is out of their
-//! reach.
+//! With namespaces, it is a second barrier around files. Without namespaces it is the only one: the kernel must support
+//! every rule, and a sandbox's programs get stricter rules than the agent, which is out of their reach.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,10 +14,10 @@ use landlock::{
 use crate::plan::{Fence, Signals};
 use crate::wire::About;
 
-/// The kernel's Landlock version that holds signals, without which there is no sandbox without namespaces.
+/// The Landlock version with scopes for signals. Sandboxes without namespaces require it.
 pub const WITH_SCOPES: i32 = 6;
 
-/// The kernel's Landlock version; below 1 without it.
+/// Returns the kernel's Landlock version. Below 1 if there is none.
 #[must_use]
 pub fn available() -> i32 {
     crate::sys::misc::landlock_abi()
@@ -32,7 +31,7 @@ pub fn refusal() -> Option<i32> {
 
 type Built<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// The fence around the files of a sandbox with a root of its own.
+/// Restricts the files of a sandbox that has a private root.
 pub(crate) fn files(writable: &[String], readable: &[String], signals: Signals) -> io::Result<()> {
     let abi = ABI::V6;
     let build = || -> Built<RulesetStatus> {
@@ -52,7 +51,7 @@ pub(crate) fn files(writable: &[String], readable: &[String], signals: Signals) 
         for path in writable {
             rules = rules.add_rule(PathBeneath::new(PathFd::new(path)?, AccessFs::from_all(abi)))?;
         }
-        // Listing the root itself shows no file; programs look there for what exists.
+        // Programs list the root to see which folders exist. Listing it shows no file.
         rules = rules.add_rule(PathBeneath::new(PathFd::new("/")?, AccessFs::ReadDir))?;
         Ok(rules.restrict_self()?.ruleset)
     };
@@ -69,7 +68,7 @@ pub(crate) fn files(writable: &[String], readable: &[String], signals: Signals) 
     }
 }
 
-/// Rules that hold signals and nothing else. Whatever rules do not allow moving between folders forbid it.
+/// Makes rules that restrict signals only. Without a rule for it, Landlock forbids moving files between folders.
 fn signals_stay() -> Built<OwnedFd> {
     let rules = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -82,7 +81,8 @@ fn signals_stay() -> Built<OwnedFd> {
     rules.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported).into())
 }
 
-/// The fence of a sandbox without namespaces: all of it or nothing. Programs that are started later get their own.
+/// Applies the rules of a sandbox without namespaces, completely or not at all. Sets the rules of programs that are
+/// started later.
 pub(crate) fn whole(fence: &Fence) -> io::Result<()> {
     let build = || -> Built<(Option<OwnedFd>, RulesetStatus)> {
         let programs = rules(fence, &[])?;
@@ -108,7 +108,8 @@ fn rules(fence: &Fence, more: &[String]) -> Built<RulesetCreated> {
         .no_new_privs(false);
     for path in fence.readable.iter().chain(more) {
         let found = match std::fs::metadata(path) {
-            // In a folder that is not for everybody (a toolchain in root's home): the sandbox's own id cannot get there either.
+            // The path is in a folder that not everybody may enter (a toolchain in root's home). The sandbox's id
+            // cannot enter it either.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => continue,
             found => found?,
         };
@@ -128,7 +129,7 @@ fn rules(fence: &Fence, more: &[String]) -> Built<RulesetCreated> {
     Ok(rules)
 }
 
-/// The library's error with the system's number, which lies somewhere below it.
+/// Converts the library's error, with the system's error number from its chain of sources.
 fn refused(error: &(dyn std::error::Error + 'static)) -> io::Error {
     let text = error.to_string();
     let mut at = Some(error);

@@ -1,7 +1,7 @@
-//! The first process of a PID namespace, as in a container without an init: it reaps whoever is orphaned and passes signals on.
+//! The first process of a PID namespace, for a container without an init: it reaps orphans and forwards signals.
 //!
-//! One decision here: that is a process of its own, and the program goes on as its child. A program that reaped others'
-//! children itself would have to know which are its own, in every place that starts one.
+//! One decision: the init is a separate process, and the program continues as its child. If the program reaped orphans
+//! itself, every place that starts a child would have to distinguish children from orphans.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -13,17 +13,17 @@ use crate::sys::spawn::{Fork, copy_to, exit_now, fork, unblock_signals};
 
 /// The size of `struct signalfd_siginfo`.
 const SIGNAL_BYTES: usize = 128;
-/// The code of a signal that the kernel sent: of a terminal, which sends it to the child as well.
+/// The code of a signal that the kernel sent for a terminal. The terminal sends it to the child as well.
 const BY_THE_KERNEL: i32 = 0x80;
 
-/// Becomes an init if this is a namespace's first process: the caller goes on as its child, and the init ends with the
-/// child's status. Call it before the first thread.
+/// Becomes an init if this is the first process of a namespace. The caller continues as its child, and the init exits
+/// with the child's status. Call this before the first thread starts.
 pub fn become_init_if_first() {
     if std::process::id() != 1 {
         return;
     }
     let Ok(signals) = take_all_signals() else { return };
-    // There is no other thread, so the child may do whatever it likes.
+    // There is no other thread, so the child may call anything.
     match fork() {
         Ok(Fork::Parent(pid)) => exit_now(Pid::from_raw(pid).map_or(1, |child| run(child, &signals))),
         Ok(Fork::Child) | Err(_) => {
@@ -32,9 +32,9 @@ pub fn become_init_if_first() {
     }
 }
 
-/// The life of the init; its result is the exit status.
+/// Runs the init. Returns the exit status.
 fn run(child: Pid, signals: &OwnedFd) -> i32 {
-    // Whoever reads what the child writes must see its end.
+    // A reader of the child's output must see its end, so the init keeps no copy of the descriptors.
     if let Ok(nothing) = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         let _ = (0..3).try_for_each(|standard| copy_to(nothing.as_raw_fd(), standard));
     }
@@ -60,7 +60,7 @@ fn run(child: Pid, signals: &OwnedFd) -> i32 {
     }
 }
 
-/// Takes the statuses of all who have ended. The child's, as an exit status, when it is among them.
+/// Reaps all ended processes. Returns the child's exit status if it was among them.
 fn reap(child: Pid) -> Option<i32> {
     loop {
         match wait(WaitOptions::NOHANG) {

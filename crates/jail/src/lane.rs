@@ -1,28 +1,28 @@
-//! Pipes that lead from a program inside straight to the host, past the agent.
+//! Direct pipes: they connect a program inside with the host, past the agent.
 //!
-//! The first process makes them, so that they belong to the sandbox's user (what stands behind `/dev/stdout` can be
-//! opened again) and are made before any code from outside has run. The near ends go to the host by way of the launcher.
+//! The first process makes them before any caller's code runs. So they belong to the sandbox's user, and a program can
+//! reopen `/dev/stdout`. The near ends reach the host through the launcher.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// One end of each pipe: all near ones, or all far ones.
+/// One end of each pipe: either all near ends, or all far ends.
 #[derive(Debug)]
 pub struct Lane {
     /// From the host to the program.
     pub control_in: OwnedFd,
-    /// From the program to the host, as are the others.
+    /// From the program to the host, like the other two.
     pub control_out: OwnedFd,
-    /// Its standard output.
+    /// The program's standard output.
     pub stdout: OwnedFd,
-    /// Its standard error.
+    /// The program's standard error.
     pub stderr: OwnedFd,
 }
 
 impl Lane {
-    /// Makes the pipes: the near ends, and the far ones.
+    /// Makes the pipes. Returns the near ends and the far ends.
     ///
     /// # Errors
     /// The system has no descriptors left.
@@ -47,13 +47,13 @@ impl Lane {
         Ok((near, far))
     }
 
-    /// In the order in which they travel.
+    /// Returns the descriptors in the order of transfer.
     #[must_use]
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 4] {
         [&self.control_in, &self.control_out, &self.stdout, &self.stderr].map(AsFd::as_fd)
     }
 
-    /// What has travelled; none if these are not the four.
+    /// Builds the pipes from received descriptors. None if there are not four.
     #[must_use]
     pub fn of(descriptors: Vec<OwnedFd>) -> Option<Self> {
         let [control_in, control_out, stdout, stderr] = <[OwnedFd; 4]>::try_from(descriptors).ok()?;

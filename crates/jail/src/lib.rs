@@ -1,8 +1,8 @@
-//! Linux isolation: what a jail is made of (a plan, which is data), and the launcher that makes jails.
+//! Linux isolation: the plan of a jail (as data), and the launcher that makes jails.
 //!
-//! A jail is made by a small single-threaded process, the launcher, that holds no secret and has an empty
-//! environment. The first process of a jail is a fork of it, locked by every layer before it runs anything. The only
-//! crate with unsafe code, all of it in `sys`, one system call a function. It knows nothing of what runs inside.
+//! A jail is made by a small single-threaded process, the launcher, that holds no secret and has an empty environment.
+//! The first process of a jail is a fork of it, locked by every layer before it runs anything. This is the only crate
+//! with unsafe code, all of it in `sys`, one system call a function. It knows nothing about the programs inside.
 
 #[cfg(target_os = "linux")]
 mod calls;

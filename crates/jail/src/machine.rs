@@ -1,14 +1,15 @@
-//! The machine as a sandbox may use it: as many processors and as much memory as its limits allow, in the files that programs ask.
+//! The machine as a sandbox sees it: the processors and the memory that its limits allow, in the files that programs
+//! read.
 //!
-//! The kernel tells every process the whole machine's numbers. Programs that believe them start a thread for each processor
-//! and plan with memory that is not theirs. So `/proc/cpuinfo`, `/proc/meminfo` and `/proc/stat` have files of the sandbox's own over
-//! them, and `/sys` has what the C library, Rust, Node, DuckDB and joblib look for. They are made once, so what is free in them is all
-//! that there is at the start. The processors that a program may run on stay all of the machine's: with fewer, sandboxes would wait for each
-//! other while others are idle.
+//! The kernel shows every process the numbers of the whole machine. Programs that trust them start a thread for each
+//! processor, and plan with memory that they may not use. So private files of the sandbox cover `/proc/cpuinfo`,
+//! `/proc/meminfo` and `/proc/stat`, and `/sys` has the files that the C library, Rust, Node, DuckDB and joblib look
+//! for. The files are written once, so they show all memory as free. The CPU affinity stays that of the whole machine:
+//! with fewer processors, sandboxes would wait for each other while other processors are idle.
 
 use crate::plan::place;
 
-/// The folders of a sandbox's /sys, each after the one that it is in.
+/// The folders of a sandbox's /sys, parents first.
 pub(crate) const FOLDERS: [&str; 8] = [
     "sys",
     "sys/devices",
@@ -23,10 +24,10 @@ pub(crate) const FOLDERS: [&str; 8] = [
 /// The files of /proc that are replaced.
 pub(crate) const IN_PROC: [&str; 3] = ["cpuinfo", "meminfo", "stat"];
 
-/// The length of what is read of `/proc/cpuinfo`: more than one processor takes.
+/// The number of bytes to read of `/proc/cpuinfo`: more than one processor needs.
 const DESCRIPTION_MAX: usize = 8 << 10;
 
-/// The period in which processor time is counted, in microseconds.
+/// The period of the processor quota, in microseconds.
 const PERIOD_US: u64 = 100_000;
 
 /// The launcher's description of the machine.
@@ -34,14 +35,14 @@ const PERIOD_US: u64 = 100_000;
 pub struct Machine {
     /// The number of processors that the launcher may use.
     processors: u32,
-    /// One of them, in the words of `/proc/cpuinfo`, without its number.
+    /// The lines of one processor in `/proc/cpuinfo`, without its number.
     description: String,
-    /// When the machine was started, in seconds since 1970.
+    /// The start time of the machine, in seconds since 1970.
     started: u64,
 }
 
 impl Machine {
-    /// Looks at this machine.
+    /// Reads the description of this machine.
     pub(crate) fn look() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let description = start_of(&format!("{}/proc/cpuinfo", place::host())).unwrap_or_default();
@@ -52,7 +53,7 @@ impl Machine {
         }
     }
 
-    /// The files of a sandbox with these limits: their names below /proc or /sys, and what is in them.
+    /// Returns the files of a sandbox with these limits: names below /proc or /sys, and contents.
     pub(crate) fn files(&self, memory: u64, cpu_milli: u32) -> Vec<(&'static str, String)> {
         let count = cpu_milli.div_ceil(1000).clamp(1, self.processors.max(1));
         let numbers = match count {
@@ -80,7 +81,7 @@ impl Machine {
         blocks.collect()
     }
 
-    /// Times stand still: they are the whole machine's, and nobody's business.
+    /// All times are zero: the real ones are the whole machine's, and must not be visible.
     fn stat(&self, count: u32) -> String {
         const NONE: &str = "0 0 0 0 0 0 0 0 0 0";
         let each: String = (0..count).map(|number| format!("cpu{number} {NONE}\n")).collect();
@@ -89,7 +90,7 @@ impl Machine {
     }
 }
 
-/// Seconds since 1970, when the machine was started.
+/// Returns the start time of the machine, in seconds since 1970.
 fn started() -> Option<u64> {
     let uptime = start_of(&format!("{}/proc/uptime", place::host()))?;
     let up: u64 = uptime.split('.').next()?.parse().ok()?;
@@ -111,7 +112,7 @@ fn start_of(path: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&start).into_owned())
 }
 
-/// The lines of the first processor, without its number.
+/// Returns the lines of the first processor, without its number.
 fn first_processor(text: &str) -> String {
     let lines = text.lines().take_while(|line| !line.is_empty());
     let described = lines.filter(|line| !line.starts_with("processor"));

@@ -1,7 +1,7 @@
-//! What of /proc no sandbox sees, whatever makes it. Also there on systems that cannot make jails: a daemon's containers
-//! hide the same.
+//! The parts of /proc that no sandbox may see, whatever its back end. Also available on systems that cannot make jails:
+//! a container daemon's sandboxes hide the same paths.
 
-/// Files and folders of /proc that tell about the machine or other sandboxes, or that control it.
+/// Files and folders of /proc that reveal facts about the machine or other sandboxes, or that control the machine.
 pub const MASKED: [&str; 42] = [
     "acpi",
     "asound",
@@ -47,7 +47,8 @@ pub const MASKED: [&str; 42] = [
     "zoneinfo",
 ];
 
-/// Those of them that are folders where they were seen. On a kernel where one is not, it is covered all the same.
+/// The masked paths that are folders on known kernels. If one is not a folder on some kernel, it is covered all the
+/// same.
 #[cfg(target_os = "linux")]
 pub(crate) const FOLDERS: [&str; 9] = [
     "acpi",
@@ -61,5 +62,5 @@ pub(crate) const FOLDERS: [&str; 9] = [
     "sys/kernel/pty",
 ];
 
-/// The machine's name for this boot.
+/// The machine's boot id.
 pub(crate) const BOOT_ID: &str = "sys/kernel/random/boot_id";

@@ -1,17 +1,18 @@
-//! Who goes first when the kernel runs out of memory and has to kill somebody: what runs in sandboxes, then their first
-//! processes, then other programs of the machine, and only then the server and its launcher, with which every sandbox would go.
+//! Sets the order in which the kernel kills processes when it runs out of memory: first the programs in sandboxes, then
+//! the sandboxes' first processes, then other programs of the machine, and last the server and its launcher, whose end
+//! would end every sandbox.
 //!
-//! Anybody may raise its own score. Lowering it takes `CAP_SYS_RESOURCE` on the machine, and is left undone where somebody
-//! (systemd, Kubernetes) has chosen a score already.
+//! Every process may raise its score. Lowering it needs `CAP_SYS_RESOURCE` on the machine. If another program (systemd,
+//! Kubernetes) has set a score already, it stays.
 
 use crate::cgroup::own_memory_kills;
 use crate::steps::write_once;
 
-/// The score of the server and its launcher where they may have it.
+/// The score of the server and its launcher, if they may lower it.
 const PROTECTED: i32 = -500;
 /// The `oom_score_adj` of a sandbox's first process and of the processes that make sandboxes.
 pub(crate) const FIRST_PROCESS: i32 = 100;
-/// The `oom_score_adj` of a warmed interpreter, the same that the agent gives to programs.
+/// The `oom_score_adj` of a zygote, equal to the score that the agent gives to programs.
 pub(crate) const INTERPRETER: i32 = 300;
 /// The highest score.
 const MAX_SCORE: i32 = 1000;
@@ -24,15 +25,15 @@ fn score(host: &str) -> Option<i32> {
     std::fs::read_to_string(path(host)).ok()?.trim().parse().ok()
 }
 
-/// Lets all others go before this process, if it may.
+/// Lowers the score of this process if possible, so that the kernel kills others first.
 pub fn protect_self() {
     if score("") == Some(0) {
-        // Without the right to do it nothing is lost but a preference.
+        // Without the right to lower it, only a preference is lost.
         let _ = write_once(&path(""), &PROTECTED.to_string());
     }
 }
 
-/// Lets this process go before the server, whose score it was started with.
+/// Raises the score of this process above the server's, which it inherited.
 pub(crate) fn go_first(host: &str, by: i32) {
     if let Some(score) = score(host) {
         let _ = write_once(&path(host), &raised(score, by).to_string());
@@ -44,14 +45,14 @@ fn raised(score: i32, by: i32) -> i32 {
     usual.saturating_add(by).min(MAX_SCORE)
 }
 
-/// Counts what the kernel kills for memory in this process' own control group.
+/// Counts processes of this process's cgroup that the kernel killed for memory.
 #[derive(Debug)]
 pub struct Kills {
     seen: Option<u64>,
 }
 
 impl Kills {
-    /// Counts from now on.
+    /// Starts the count.
     #[must_use]
     pub fn from_now() -> Self {
         Self {
@@ -59,7 +60,8 @@ impl Kills {
         }
     }
 
-    /// Whether there was one since the last call. Unknown where no group counts them (that of the machine on version 2).
+    /// Returns true if there was a kill since the last call. None if no group counts kills (such as the root group on
+    /// version 2).
     #[must_use]
     pub fn any(&mut self) -> Option<bool> {
         let now = own_memory_kills();

@@ -1,23 +1,24 @@
-//! How many files this process may have open, and has. Every sandbox takes a few in the server and in the launcher.
+//! The number of files that this process has open, and its limit. Every sandbox needs several in the server and in the
+//! launcher.
 
 use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// More is not asked for, whatever the kernel would give.
+/// The highest limit that is requested, even if the kernel allows more.
 const ENOUGH: u64 = 1 << 20;
 
-/// The limits of open files of this process. None: there is no limit.
+/// The limits of open files of this process. None means unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenFiles {
-    /// In force.
+    /// The limit in force.
     pub soft: Option<u64>,
-    /// What anybody may raise it to.
+    /// The maximum to which a process may raise it.
     pub hard: Option<u64>,
 }
 
 impl OpenFiles {
-    /// As they are now.
+    /// Returns the current limits.
     #[must_use]
     pub fn now() -> Self {
         let limit = getrlimit(Resource::Nofile);
@@ -27,8 +28,8 @@ impl OpenFiles {
         }
     }
 
-    /// Raises both as far as the system allows: the soft limit to the hard one, and where this process may raise that, too, to what the
-    /// kernel gives one process (`fs.nr_open`). Returns the limits then in force.
+    /// Raises both limits as far as the system allows. Raises the soft limit to the hard one. If this process may raise
+    /// the hard limit too, raises both to the kernel's maximum (`fs.nr_open`). Returns the limits then in force.
     pub fn raise() -> Self {
         let before = Self::now();
         let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok();
@@ -48,25 +49,25 @@ impl OpenFiles {
         Self::now()
     }
 
-    /// The limit in force as a number.
+    /// Returns the limit in force as a number.
     #[must_use]
     pub fn most(&self) -> u64 {
         self.soft.unwrap_or(ENOUGH)
     }
 }
 
-/// How many descriptors this process has, by its folder of them (`/proc/self/fd`, or where that is).
+/// Returns the number of descriptors in a folder of descriptors (`/proc/self/fd`, or its path elsewhere).
 ///
 /// # Errors
 /// The folder cannot be read.
 pub fn count(folder: &str) -> io::Result<u64> {
-    // Linux 6.2 and later tell it as the folder's size.
+    // Linux 6.2 and later report the number as the folder's size.
     let size = rustix::fs::stat(folder)?.st_size;
     if let Ok(size @ 1..) = u64::try_from(size) {
         return Ok(size);
     }
     let entries = std::fs::read_dir(folder)?.count();
-    // The folder itself was open.
+    // The descriptor of the folder itself is in the list.
     Ok(u64::try_from(entries.saturating_sub(1)).unwrap_or(u64::MAX))
 }
 

@@ -1,12 +1,12 @@
-//! Limits around this program that bound how many processes there may be. When one is reached no sandbox can be made, and
-//! the system's error (`EAGAIN`) does not say which one it was.
+//! Limits around this program on the number of processes. When one is reached, no sandbox can be made, and the system's
+//! error (`EAGAIN`) does not say which limit it was.
 
 use crate::cgroup::own_process_groups;
 
 /// The set of processes and threads that a limit counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
-    /// The processes in this control group and below it.
+    /// The processes in this cgroup and below it.
     Group(String),
     /// The processes of this user.
     User(u32),
@@ -34,7 +34,7 @@ impl ProcessLimit {
         }
     }
 
-    /// Says how to raise it.
+    /// Returns the way to raise it.
     #[must_use]
     pub fn remedy(&self) -> String {
         match &self.scope {
@@ -46,7 +46,7 @@ impl ProcessLimit {
         }
     }
 
-    /// Counts the processes and threads that it holds now. For a user this reads all of `/proc`.
+    /// Returns the number of processes and threads that count towards it now. For a user this reads all of `/proc`.
     #[must_use]
     pub fn used(&self) -> Option<u64> {
         match &self.scope {
@@ -60,19 +60,19 @@ impl ProcessLimit {
     }
 }
 
-/// Returns every limit of processes that holds for this process and those that it starts.
+/// Returns every process limit that applies to this process and its descendants.
 #[must_use]
 pub fn process_limits() -> Vec<ProcessLimit> {
     groups().into_iter().chain(user()).chain(machine()).collect()
 }
 
-/// Returns the limit that allows the fewest processes; none where nothing limits them.
+/// Returns the limit that allows the fewest processes. None if there is no limit.
 #[must_use]
 pub fn lowest_process_limit() -> Option<ProcessLimit> {
     process_limits().into_iter().min_by_key(|limit| limit.max)
 }
 
-/// Returns the limit under which the fewest more processes fit, with the number of those that it holds now.
+/// Returns the limit with the fewest processes left, and its current count.
 #[must_use]
 pub fn nearest_process_limit() -> Option<(ProcessLimit, u64)> {
     let limits = process_limits().into_iter();
@@ -119,7 +119,8 @@ fn machine() -> Vec<ProcessLimit> {
     ["pid_max", "threads-max"].into_iter().filter_map(limit).collect()
 }
 
-/// Processes and threads that a user has on the whole machine. Those that hide their memory seem to be root's by their folders.
+/// Counts the processes and threads of a user on the whole machine. Reads `status`, since the folder of an undumpable
+/// process belongs to root.
 fn tasks(user: u32) -> u64 {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
@@ -128,7 +129,7 @@ fn tasks(user: u32) -> u64 {
     statuses.filter_map(|status| tasks_in(&status, user)).sum()
 }
 
-/// The threads of a process, if it is this user's.
+/// Returns the number of threads of a process, if it belongs to this user.
 fn tasks_in(status: &str, user: u32) -> Option<u64> {
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;

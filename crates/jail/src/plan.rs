@@ -1,8 +1,8 @@
-//! A jail as data: the steps that make one, in the order that works.
+//! A jail as data: the steps that make one, in a working order.
 //!
-//! Making a plan is pure; `steps` carries it out. There are three entry points: [`make`] a jail from nothing,
-//! [`enter`] for a process that joins a finished jail (a warmed interpreter), and [`attach`] for a read-only folder that
-//! appears in a running jail later (a package layer). Whatever comes after `make` treats the jail's tree as hostile.
+//! Making a plan is pure; `steps` carries it out. There are three entry points: [`make`] for a new jail, [`enter`] for
+//! a process that joins a finished jail (a worker of a zygote), and [`attach`] for a read-only folder that is added to
+//! a running jail (a package layer). All steps after `make` treat the jail's tree as hostile.
 
 mod host;
 
@@ -13,211 +13,216 @@ pub use host::{Folder, Host, Inner, InnerView, Shows, Tree, View};
 use crate::masked::MASKED;
 use crate::spec::{INSIDE_ID, Request, Template};
 
-/// The launcher's own root: the host below one folder, what sandboxes are made of below another.
+/// Paths in the launcher's private root: the host below one folder, the parts of sandboxes below another.
 pub mod place {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// The host's root, as the launcher sees it: below a folder of its own root, or, where it could not make itself a
-    /// root, as it is. One of the two for the whole life of the process.
+    /// Returns the path of the host's root in the launcher: a folder of its private root, or an empty prefix if it
+    /// could not make a private root. The launcher chooses one of the two during its preparation.
     #[must_use]
     pub fn host() -> &'static str {
         if AS_IT_IS.load(Ordering::Relaxed) { "" } else { "/host" }
     }
 
-    /// The launcher has no root of its own.
+    /// Declares that the launcher has no private root.
     pub(crate) fn host_is_as_it_is() {
         AS_IT_IS.store(true, Ordering::Relaxed);
     }
 
     static AS_IT_IS: AtomicBool = AtomicBool::new(false);
-    /// Where read-only sources stand, one numbered folder each; these short names are all that a mount table shows.
+    /// The parent of the numbered folders with read-only sources. A mount table shows only these short names.
     pub const LOWER: &str = "/l";
-    /// An empty folder, the second lower that an overlay needs.
+    /// An empty folder: the second lower layer that an overlay needs.
     pub const NOTHING: &str = "/l/none";
-    /// The folders of files that only sandboxes have, numbered, one for each tree.
+    /// The parent of the numbered folders with files that only sandboxes have, one for each tree.
     pub const ADDED: &str = "/l/added";
-    /// Where a folder stands for the moment in which a view of it is made for a running sandbox.
+    /// The temporary place of a folder while its view for a running sandbox is made.
     pub const ATTACHED: &str = "/l/layer";
-    /// Where the tree of an image stands while a sandbox is made of it.
+    /// The temporary place of an image's tree while a sandbox is made of it.
     pub const IMAGE: &str = "/l/image";
     /// The device nodes.
     pub const DEVICES: &str = "/l/dev";
-    /// Where a sandbox's root is put together, over the mount points and the stub of /etc that all of them have.
+    /// The place where a sandbox's root is assembled, over the mount points and the stub of /etc that all sandboxes
+    /// share.
     pub const ROOT: &str = "/new";
     /// The stub of /etc.
     pub const ETC: &str = "/new/etc";
-    /// Where a sandbox's private files are mounted while it is put together.
+    /// The mount point of a sandbox's private files during assembly.
     pub const OWN: &str = "/own";
-    /// An empty folder of the sandbox's own, to cover folders with: what is locked or watched there stays inside.
+    /// An empty folder that is private to the sandbox, to cover folders: locks and watches on it stay inside.
     pub const OWN_NOTHING: &str = "/own/none";
-    /// An empty file of the sandbox's own, to cover files with.
+    /// An empty file that is private to the sandbox, to cover files.
     pub const OWN_NO_FILE: &str = "/own/nofile";
     /// The files that describe the machine to the sandbox.
     pub const OWN_MACHINE: &str = "/own/machine";
-    /// A name of its own for the boot, since the machine's would tell sandboxes that they share one.
+    /// A private boot id. The machine's would reveal that two sandboxes share a machine.
     pub const OWN_BOOT_ID: &str = "/own/boot";
     /// Copies of files that are mounted on single files of the host.
     pub const OWN_FILES: &str = "/own/files";
-    /// Where package layers appear inside a sandbox.
+    /// The parent of package layers inside a sandbox.
     pub const LAYERS: &str = "/opt/sandcell";
 }
 
-/// A file system mounted with what limits it.
+/// One step of making a jail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each step's own comment says what it does")]
 pub enum Step {
     /// Takes the inside user's id, and drops every other group.
     Identity { id: u32, drop_groups: bool },
-    /// Dies when the launcher dies.
+    /// Makes the process die with the launcher.
     DieWithLauncher,
-    /// A read-only root of the mount points that were prepared once for all ([`skeleton`]), through an overlay of its own.
+    /// Mounts a read-only root with the mount points that were prepared for all sandboxes ([`skeleton`]), through a
+    /// separate overlay.
     Root,
-    /// An empty root in memory.
+    /// Mounts an empty root in memory.
     EmptyRoot,
-    /// A folder below the new root.
+    /// Makes a folder below the new root.
     Folder { path: String },
-    /// A symbolic link below the new root.
+    /// Makes a symbolic link below the new root.
     Link { path: String, target: String },
-    /// A read-only tree of the host's files.
+    /// Mounts a read-only tree of the host's files.
     Tree { view: View, path: String },
-    /// The tree of an image as the root, with the mount points that were made so far over it: whatever an image has in their
-    /// place, they are folders of ours.
+    /// Mounts the tree of an image as the root, below the mount points made so far. They replace any entries of the
+    /// image at the same paths.
     ImageRoot,
     /// Hides a folder.
     Cover { path: String },
-    /// The private writable files: home, /tmp, /var/tmp and /dev/shm share one budget.
+    /// Mounts the private writable files: home, /tmp, /var/tmp and /dev/shm share one budget.
     Work { bytes: u64, inodes: u64 },
-    /// One folder of the private files at its place.
+    /// Mounts one folder of the private files at its path.
     WorkFolder {
         name: &'static str,
         path: String,
         mode: u32,
     },
-    /// An operator's folder with a private copy-on-write layer.
+    /// Mounts an operator's folder with a private copy-on-write layer.
     CopyOnWrite {
         source: String,
         path: String,
         number: usize,
     },
-    /// The copies of files that are mounted on single files, through an overlay of the sandbox's own.
+    /// Mounts the copies of files that are mounted on single files, through a separate overlay.
     Files { source: String },
-    /// A mount within a tree that was just shown, unless its mount point is no longer there: the host may have changed it.
+    /// Mounts a mount within a tree that was just mounted. Skips it if its mount point has disappeared, since the host
+    /// may change it.
     Inner {
         tree: String,
         inner: Inner,
         writable: Writable,
     },
-    /// The device nodes, and pseudo terminals of its own. Where the launcher could not make nodes for each sandbox,
-    /// at least the folder they stand in is the sandbox's own.
+    /// Mounts the device nodes, and a private pseudo terminal instance. If the launcher could not make nodes for each
+    /// sandbox, only the folder of the nodes is private.
     Devices { own_folder: bool, zeros: Zeros },
-    /// A /proc of its own process namespace.
+    /// Mounts a /proc of its PID namespace.
     Proc,
-    /// No user namespaces below this one.
+    /// Forbids user namespaces below this one.
     NoUserNamespaces,
-    /// At most this many inotify instances. The kernel counts them for the owner of the user namespace as well, who is
-    /// the same for all sandboxes of an ordinary user: one must not take them all.
+    /// Limits inotify instances and watches. The kernel also counts them for the owner of the user namespace. All
+    /// sandboxes of an ordinary user have the same owner, so one sandbox must not use them all.
     Watches { instances: u32, watches: u32 },
-    /// Buffers of TCP sockets do not grow beyond those of others, so that the watcher knows what a socket can hold.
+    /// Limits the buffers of TCP sockets to the size of other sockets' buffers, so that the watchdog knows a socket's
+    /// maximum memory.
     SocketBuffers,
     /// Hides a file or folder of /proc, if there is one.
     MaskProc { name: &'static str },
-    /// Processors and memory are what the limits allow, in files of the sandbox's own over those of /proc and in /sys.
+    /// Covers files of /proc and fills /sys with private files that show the processors and memory of the limits.
     Machine { files: Vec<(&'static str, String)> },
-    /// /proc/sys cannot be written.
+    /// Makes /proc/sys read-only.
     ReadOnlySysctl,
-    /// Nor can what /proc has of the first process.
+    /// Makes the first process's folder in /proc read-only.
     ReadOnlyFirst,
-    /// The new root becomes the root; the old one goes.
+    /// Makes the new root the root, and unmounts the old one.
     Pivot,
-    /// The host name.
+    /// Sets the host name.
     HostName { name: &'static str },
-    /// The loopback interface of its own network namespace.
+    /// Brings up the loopback interface of its network namespace.
     Loopback,
-    /// A limit on every process, lowered only.
+    /// Lowers a resource limit of every process.
     ResourceLimit { resource: Resource, soft: u64, hard: u64 },
-    /// At most this many cores, where no control group holds processor time.
+    /// Limits the number of cores, if no cgroup limits processor time.
     Cores { count: usize },
-    /// All capabilities go, from every set.
+    /// Drops all capabilities, from every set.
     Capabilities,
-    /// No program can gain rights.
+    /// Prevents programs from gaining privileges.
     NoNewPrivileges,
-    /// Landlock: which files may be read and written, and no signals or abstract sockets outwards.
+    /// Applies Landlock: restricts reads and writes of files, and blocks signals and abstract sockets to the outside.
     Landlock {
         writable: Vec<String>,
         readable: Vec<String>,
         signals: Signals,
     },
-    /// Without namespaces: which files may be read and written, no TCP, no signals or abstract sockets outwards.
+    /// Without namespaces: restricts reads and writes of files, and blocks TCP, signals and abstract sockets to the
+    /// outside.
     Fence(Fence),
-    /// Without a user namespace: takes an id of its own on the host, which only root can do.
+    /// Without a user namespace: takes a separate host id, which only root can do.
     HostIdentity { id: u32 },
-    /// Without a process namespace: who is orphaned becomes this process' child.
+    /// Without a PID namespace: makes orphans children of this process.
     AdoptOrphans,
-    /// Without a root of its own: the private folders, in one of the host's.
+    /// Without a private root: makes the private folders, in a folder of the host.
     OwnFolders { folder: String },
-    /// Without a user namespace: what there is of capabilities goes.
+    /// Without a user namespace: drops all capabilities that the process has.
     HeldCapabilities,
-    /// Nobody may look into the agent.
+    /// Makes the agent undumpable, so that no process can read its memory.
     NotDumpable,
-    /// The system-call filter.
+    /// Installs the system-call filter.
     SystemCalls { memory_is_charged: bool },
-    /// The system-call filter where no namespace stands behind it.
+    /// Installs the system-call filter for sandboxes without namespaces.
     FewerSystemCalls { memory_is_charged: bool },
-    /// All capabilities go but the one by which namespaces are entered, which stays when a program is executed.
+    /// Drops all capabilities except the one to enter namespaces, which survives exec.
     OnlyEntering,
-    /// The filter of a warmed parent: what sandboxes may call, and what its children need to enter one.
+    /// Installs the filter of a zygote: the system calls of sandboxes, and those that its workers need to enter one.
     CallsOfParent,
 }
 
-/// Whether a mount within an operator's folder can be changed.
+/// The write access to a mount within an operator's folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writable {
     /// It is read-only.
     No,
-    /// It has a private copy-on-write layer, named by the number of the folder and of the mount within it.
+    /// It has a private copy-on-write layer, named by the folder's number and the mount's number within it.
     Privately(usize, usize),
 }
 
-/// Whom a process' Landlock rules let it send signals to.
+/// The processes to which a process's Landlock rules let it send signals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signals {
-    /// Whoever is under the same rules.
+    /// Processes under the same rules.
     Inside,
-    /// Everybody of its process namespace: a child of a warmed parent brings rules of its own, and the first process must
-    /// be able to end it. What the first process starts is under rules that hold signals.
+    /// All processes of its PID namespace. A worker has separate rules, and the first process must be able to kill it.
+    /// Programs that the first process starts have rules that restrict signals.
     ToVisitors,
 }
 
-/// What of the host's files a sandbox without a root of its own reaches.
+/// The host's files that a sandbox without a private root can reach.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Fence {
     /// Its private folder.
     pub private: String,
-    /// Folders and files that can be read, and run.
+    /// Folders and files that it can read and execute.
     pub readable: Vec<String>,
-    /// Devices that can be read and written.
+    /// Devices that it can read and write.
     pub devices: Vec<String>,
-    /// What only the agent may read.
+    /// Folders and files that only the agent may read.
     pub agent: Vec<String>,
 }
 
-/// What `/dev/zero` is.
+/// The device behind `/dev/zero`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Zeros {
-    /// The device.
+    /// The real device.
     Device,
-    /// The device `full`, which reads the same but cannot be mapped: where memory that belongs to no process would be
+    /// The device `full`, which reads the same but cannot be mapped. Used if memory that belongs to no process would be
     /// charged to nobody.
     Full,
 }
 
 impl Zeros {
-    /// What it has to be.
+    /// Returns the device to use.
     pub(crate) const fn on(memory_is_charged: bool) -> Self {
         if memory_is_charged { Self::Device } else { Self::Full }
     }
 
-    /// The node that stands in its place.
+    /// Returns the name of the device node.
     pub(crate) const fn node(self) -> &'static str {
         match self {
             Self::Device => "zero",
@@ -225,7 +230,7 @@ impl Zeros {
         }
     }
 
-    /// That node's number.
+    /// Returns the minor number of the device node.
     pub(crate) const fn minor(self) -> u32 {
         match self {
             Self::Device => 5,
@@ -234,7 +239,7 @@ impl Zeros {
     }
 }
 
-/// A limit that the kernel keeps for each process.
+/// A resource limit that the kernel enforces for each process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the kernel's names")]
 pub enum Resource {
@@ -252,7 +257,7 @@ pub enum Resource {
 }
 
 impl Step {
-    /// The step's name in errors and in the fault loop.
+    /// Returns the step's name in errors and in the fault loop.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -298,7 +303,7 @@ impl Step {
         }
     }
 
-    /// The isolation layer that is missing when this step fails.
+    /// Returns the isolation layer that is missing when this step fails.
     #[must_use]
     pub fn layer(&self) -> Option<&'static str> {
         match self {
@@ -356,13 +361,14 @@ pub const LAYERS: [&str; 16] = [
     "seccomp",
 ];
 
-/// Inotify instances of a sandbox that shares its owner's; the usual limit of an owner is 128.
+/// The inotify instances of a sandbox that shares its owner. The usual limit of an owner is 128.
 const WATCHES: u32 = 8;
 
-/// Files and folders that such a sandbox may watch; the usual limit of an owner is 8192 at the least.
+/// The number of files and folders that such a sandbox may watch. The usual limit of an owner is at least 8192.
 const WATCHED: u32 = 1024;
 
-/// A jail from nothing: what its first process does, in order, from right after it was cloned into its namespaces.
+/// Returns the steps of a new jail: the work of its first process, in order, directly after the clone into its
+/// namespaces.
 #[must_use]
 pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
     let mut steps = vec![
@@ -384,7 +390,7 @@ pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
     });
     steps.push(Step::Proc);
     steps.push(Step::NoUserNamespaces);
-    // Sandboxes that can be entered have a common owner above them.
+    // Sandboxes that can be entered share an owner above them.
     if !host.root || template.enterable {
         steps.push(Step::Watches {
             instances: WATCHES,
@@ -422,7 +428,7 @@ pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
     steps
 }
 
-/// How many steps of a jail's plan need of the request no more than how large its private files may become.
+/// Returns the number of leading steps that depend on the request only by the size of its private files.
 pub(crate) fn ahead(steps: &[Step]) -> usize {
     let limits = steps
         .iter()
@@ -430,7 +436,8 @@ pub(crate) fn ahead(steps: &[Step]) -> usize {
     limits.unwrap_or(0)
 }
 
-/// What a process does that enters a finished jail's namespaces: it locks itself as the jail's first process did.
+/// Returns the steps of a process that enters a finished jail's namespaces: it locks itself as the jail's first process
+/// did.
 #[must_use]
 pub fn enter(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
     let mut steps = vec![
@@ -450,9 +457,9 @@ pub fn enter(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
     steps
 }
 
-/// What a warmed parent's process does in namespaces of its own before it becomes the interpreter. It sees the trees that
-/// sandboxes see, no /proc and of the operator's folders only where they would be, and can only enter namespaces that it is
-/// handed.
+/// Returns the steps of a zygote in private namespaces before it executes the interpreter. It sees the trees that
+/// sandboxes see, no /proc, and only empty mount points of the operator's folders. It can only enter namespaces whose
+/// descriptors it receives.
 pub(crate) fn parent(host: &Host) -> Vec<Step> {
     let host = Host {
         mounts: Vec::new(),
@@ -492,19 +499,19 @@ pub(crate) fn parent(host: &Host) -> Vec<Step> {
     steps
 }
 
-/// A read-only folder that appears in a running jail.
+/// A read-only folder to add to a running jail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
     /// The source in the launcher's root.
     pub source: String,
-    /// The mount point inside, one of those prepared below [`place::LAYERS`].
+    /// The mount point inside: one of those prepared below [`place::LAYERS`].
     pub path: String,
 }
 
-/// How many folders can appear in one jail; their mount points are prepared when it is made.
+/// The maximum number of attached folders in one jail. Their mount points are made with the jail.
 pub const ATTACHMENTS: usize = 16;
 
-/// Where the `number`th attached folder appears, or none if there are no more mount points.
+/// Returns the attachment of folder number `number`. None if there are no more mount points.
 #[must_use]
 pub fn attach(source: &str, number: usize) -> Option<Attachment> {
     (number < ATTACHMENTS).then(|| Attachment {
@@ -513,7 +520,7 @@ pub fn attach(source: &str, number: usize) -> Option<Attachment> {
     })
 }
 
-/// Folders that are the sandbox's own and can be written.
+/// Returns true if a path is in a private writable folder.
 fn is_private(path: &str) -> bool {
     ["/home/user", "/tmp", "/var/tmp"]
         .iter()
@@ -527,7 +534,7 @@ fn tree_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
     }
 }
 
-/// A root of an image. Its mount points are made first, since nothing can be made in it afterwards.
+/// Adds the root of an image. Its mount points are made first, since the image is read-only afterwards.
 fn image_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
     let folder = |path: &str| Step::Folder { path: path.to_owned() };
     steps.push(Step::EmptyRoot);
@@ -559,7 +566,7 @@ fn private_folders(steps: &mut Vec<Step>) {
     }
 }
 
-/// A read-only tree at its place, with what is mounted within it.
+/// Returns the steps that mount a read-only tree with the mounts within it.
 fn show(tree: &Tree) -> Vec<Step> {
     let (view, path) = (tree.view.clone(), tree.path.clone());
     let mut steps = vec![Step::Folder { path: path.clone() }, Step::Tree { view, path }];
@@ -593,7 +600,7 @@ fn operators_folders(host: &Host, steps: &mut Vec<Step>) {
     }
 }
 
-/// The mount points and links of every sandbox's root, made once, where roots are put together.
+/// Returns the steps that make the mount points and links of every sandbox's root, once.
 pub(crate) fn skeleton(host: &Host) -> Vec<Step> {
     let folder = |path: &str| Step::Folder { path: path.to_owned() };
     let mut steps: Vec<Step> = [
@@ -603,7 +610,7 @@ pub(crate) fn skeleton(host: &Host) -> Vec<Step> {
     .to_vec();
     steps.extend(["/home/user", "/var/tmp", place::LAYERS].map(folder));
     steps.extend((0..ATTACHMENTS).map(|number| folder(&format!("{}/{number}", place::LAYERS))));
-    // Node looks for packages in each folder above a program, also above one in /tmp.
+    // Node searches for packages in each parent folder of a program, even of one in /tmp.
     steps.push(Step::Link {
         path: "/node_modules".to_owned(),
         target: "home/user/node_modules".to_owned(),
@@ -614,7 +621,7 @@ pub(crate) fn skeleton(host: &Host) -> Vec<Step> {
     }));
     let mounts = host.mounts.iter().map(|mount| &mount.tree);
     let shown = host.trees.iter().chain(mounts).map(|tree| &tree.path);
-    // What is reached through a link lies in another tree.
+    // A path through a link belongs to another tree.
     let linked = |path: &str| host.links.iter().any(|(link, _)| Path::new(path).starts_with(link));
     let needed = shown.filter(|path| !is_private(path) && !linked(path));
     steps.extend(needed.map(|path| folder(path)));
@@ -627,7 +634,7 @@ fn system_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
         bytes: request.disk,
         inodes: request.inodes,
     });
-    // A tree below a private folder (a virtual environment in /tmp) comes after that folder, which would hide it.
+    // A tree below a private folder (a virtual environment in /tmp) is mounted after that folder, which would hide it.
     steps.extend(files_of_their_own(host));
     let (late, early): (Vec<_>, Vec<_>) = host.trees.iter().partition(|tree| is_private(&tree.path));
     steps.extend(early.into_iter().flat_map(show));
@@ -637,9 +644,9 @@ fn system_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
     operators_folders(host, steps);
 }
 
-/// What an agent does that somebody else put into a container, before it serves: it locks itself, and with it all that it
-/// starts, as far as a process without rights can. Namespaces, files and control groups are the container's; `memory` and
-/// `disk` are what all processes and files together may have there, in bytes.
+/// Returns the steps of an agent in a container made by others, before it serves. It locks itself and all its
+/// descendants, as far as an unprivileged process can. The container provides namespaces, files and cgroups. `memory`
+/// and `disk` are its limits for all processes and files, in bytes.
 pub(crate) fn contained(memory: u64, disk: u64) -> Vec<Step> {
     let limit = |resource, soft, hard| Step::ResourceLimit { resource, soft, hard };
     let (data, file) = (memory.saturating_mul(2), disk.saturating_add(64 << 20));
@@ -663,8 +670,8 @@ pub(crate) fn contained(memory: u64, disk: u64) -> Vec<Step> {
     ]
 }
 
-/// What a container's agent does to itself that installs system packages: those steps of [`contained`] that leave root
-/// its powers over files. There is no code of a caller's in such a container.
+/// Returns the steps of an agent in a container that installs system packages: the steps of [`contained`] that leave
+/// root its power over files. No caller's code runs in such a container.
 pub(crate) fn installing() -> Vec<Step> {
     let limit = |resource, soft, hard| Step::ResourceLimit { resource, soft, hard };
     vec![
@@ -679,28 +686,29 @@ pub(crate) fn installing() -> Vec<Step> {
     ]
 }
 
-/// What the watcher counts beside the data of one process that has all it may, in bytes: its page tables and its copy's (a 512th
-/// each), the first process, open files. A program that goes on after an error for memory is not to be ended for that.
+/// Returns the memory that the watchdog counts in addition to the data of one process at its limit, in bytes: its page
+/// tables and its snapshot's (a 512th each), the first process, and open files. A program that continues after a memory
+/// error must not be killed for these.
 const fn uncounted(memory: u64) -> u64 {
     memory / 64 + (1 << 20)
 }
 
 pub(crate) fn resource_limits(host: &Host, request: &Request) -> Vec<Step> {
     let limit = |resource, soft, hard| Step::ResourceLimit { resource, soft, hard };
-    // Private writable memory of one process. With control groups this only turns a single absurd allocation into a
-    // clean error in the program; without them it is what holds one process.
+    // Private writable memory of one process. With cgroups this only turns a single absurd allocation into a clean
+    // error in the program. Without them it is the limit of one process.
     let data = if host.memory_is_charged {
         request.memory.saturating_mul(2)
     } else {
         request.memory.saturating_sub(uncounted(request.memory))
     };
-    // What descriptors hold is charged with control groups. Without, a user has as many on the way between processes as
-    // one of them may have open; beyond that nobody with the same limit can pass any.
+    // Cgroups charge the memory of descriptors. Without cgroups, a user may have as many descriptors in flight as one
+    // of its processes may have open. Beyond that, no process with the same limit can pass any.
     let open_files = if host.memory_is_charged { 4096 } else { 1024 };
     let mut steps = vec![
         limit(Resource::Core, 0, 0),
         limit(Resource::Data, data, data),
-        // A little above the disk, so that a full disk is told as such.
+        // Slightly above the disk limit, so that a full disk is reported as such.
         limit(
             Resource::FileSize,
             request.disk.saturating_add(64 << 20),
@@ -731,7 +739,7 @@ fn landlock(host: &Host, template: &Template, signals: Signals) -> Step {
         Shows::System => ["/usr", "/etc", "/proc", "/sys", place::LAYERS]
             .map(str::to_owned)
             .to_vec(),
-        // An image has its files anywhere; all that is mounted is the image's or the sandbox's own.
+        // An image has files at any path. All mounts belong to the image or to the sandbox.
         Shows::Image => vec!["/".to_owned()],
     };
     if host.shows == Shows::System {
@@ -749,7 +757,7 @@ fn landlock(host: &Host, template: &Template, signals: Signals) -> Step {
         };
         list.push(mount.sandbox.clone());
     }
-    // Sorted, a folder stands before what lies below it; a rule on the folder holds there too, whatever is mounted.
+    // In sorted order, a folder precedes all paths below it. A rule for the folder covers them, including mounts.
     readable.sort_by(|one, other| Path::new(one).cmp(Path::new(other)));
     readable.dedup_by(|lower, upper| Path::new(lower).starts_with(&*upper));
     Step::Landlock {

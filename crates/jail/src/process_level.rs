@@ -1,10 +1,10 @@
-//! The `process` level: what a sandbox is made of on a host that forbids namespaces. Chosen only where the operator's
-//! floor allows it.
+//! The plan of the `process` level, for a host that forbids namespaces. Used only if the operator's isolation floor
+//! allows it.
 //!
-//! Landlock decides which files exist for the code, the system-call filter takes away every socket that has a name and
-//! every call that changes a file's attributes by its path (Landlock does not look at those), and a guardian process
-//! stands in for the process namespace. Nothing here is tried with less: a kernel whose Landlock cannot hold signals
-//! gets no sandbox at this level. The threat model says what the level does not stop.
+//! Landlock decides which files are accessible. The system-call filter blocks every socket with a name, and every call
+//! that changes a file's attributes by path, since Landlock does not check these. A subreaper process replaces the PID
+//! namespace. There is no weaker variant: without Landlock's scopes for signals there is no sandbox at this level. The
+//! threat model lists the attacks that the level does not stop.
 
 use std::path::Path;
 
@@ -22,7 +22,8 @@ pub const LAYERS: [&str; 7] = [
     "seccomp",
 ];
 
-/// Beside the system's programs and libraries: what they read to work, and what tells of nothing but the machine.
+/// The system's programs and libraries, files that they read to work, and files that reveal facts about the machine
+/// only.
 const READABLE: [&str; 37] = [
     "/usr",
     "/bin",
@@ -63,21 +64,21 @@ const READABLE: [&str; 37] = [
     "/sys/devices/system/cpu",
 ];
 
-/// Not `/dev/zero`: mapping it shared is memory that belongs to no process.
+/// `/dev/zero` is excluded: a shared mapping of it is memory that belongs to no process.
 const DEVICES: [&str; 4] = ["/dev/null", "/dev/full", "/dev/random", "/dev/urandom"];
 
-/// What is one sandbox's own beside its request.
+/// The parameters of one sandbox in addition to its request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// Its private folder on the host.
     pub folder: String,
-    /// Its own id on the host, where it has one.
+    /// Its separate host id, if it has one.
     pub id: Option<u32>,
-    /// Processes and threads that the owner of its id has already.
+    /// The number of processes and threads that the owner of its id already has.
     pub others: u64,
 }
 
-/// The files of the host that a sandbox reads; those that are not there are left out.
+/// Returns the host's files that a sandbox may read, without missing ones.
 pub(crate) fn readable(template: &Template) -> Vec<String> {
     let needed = template.trees.iter().map(|tree| tree.to_string_lossy().into_owned());
     READABLE
@@ -88,7 +89,7 @@ pub(crate) fn readable(template: &Template) -> Vec<String> {
         .collect()
 }
 
-/// A sandbox without namespaces: what its first process does, in order. Pure.
+/// Returns the steps of the first process of a sandbox without namespaces, in order. Pure.
 #[must_use]
 pub fn make(host: &Host, request: &Request, place: &Place) -> Vec<Step> {
     let mut steps = Vec::new();
@@ -101,7 +102,7 @@ pub fn make(host: &Host, request: &Request, place: &Place) -> Vec<Step> {
         folder: place.folder.clone(),
     });
     steps.extend(plan::resource_limits(host, request).into_iter().map(|step| match step {
-        // The kernel counts all processes of an owner, which is the operator's own user here.
+        // The kernel counts all processes of an owner, and here the owner is the operator's user.
         Step::ResourceLimit {
             resource: Resource::Processes,
             soft,
@@ -111,7 +112,7 @@ pub fn make(host: &Host, request: &Request, place: &Place) -> Vec<Step> {
             soft: soft.saturating_add(place.others),
             hard: hard.saturating_add(place.others),
         },
-        // What lies in sockets is counted by their number, so that number is smaller.
+        // The memory of sockets is bounded by their number, so that limit is lower.
         Step::ResourceLimit {
             resource: Resource::OpenFiles,
             soft,

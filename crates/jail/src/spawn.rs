@@ -1,7 +1,7 @@
-//! Starting programs from the first process of a sandbox: everything between fork and exec.
+//! Starts programs from the first process of a sandbox: all work between fork and exec.
 //!
-//! What the child needs is made ready before the fork (a [`Program`]), so that the child allocates nothing. The parent never
-//! waits: whether exec succeeded is told by a pipe that is polled like every other descriptor.
+//! The child's data is prepared before the fork (a [`Program`]), so that the child allocates nothing. The parent never
+//! waits: it polls a pipe for the result of exec, like every other descriptor.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -15,27 +15,27 @@ use rustix::process::Pid;
 use crate::sys::signalfd;
 use crate::sys::spawn::{self as calls, Fork, Texts};
 
-/// Where names without a slash are looked up when the environment has no PATH.
+/// The search path for names without a slash if the environment has no PATH.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// The most descriptors that a program is given.
+/// The maximum number of descriptors that a program gets.
 const MAX_DESCRIPTORS: usize = 5;
 
 /// The highest signal number of the kernel.
 const LAST_SIGNAL: i32 = 64;
 
-/// Source descriptors are first copied above this number, so that none is overwritten before it was used.
+/// Source descriptors are first copied above this number, so that none is overwritten before its use.
 const SCRATCH: RawFd = 16;
 
-/// The fence that each program gets beside its starter's, where the starter is not protected by a process namespace.
+/// The Landlock rules that each program gets in addition to its starter's, if no PID namespace protects the starter.
 static FENCE: OnceLock<OwnedFd> = OnceLock::new();
 
-/// From now on every started program is put behind this Landlock ruleset.
+/// Sets the Landlock rules of all programs that are started later.
 pub(crate) fn fence_programs(ruleset: OwnedFd) -> io::Result<()> {
     FENCE.set(ruleset).map_err(|_| io::ErrorKind::AlreadyExists.into())
 }
 
-/// A program made ready for the fork.
+/// A program prepared for the fork.
 pub struct Program {
     /// The paths to try, in order.
     candidates: Vec<CString>,
@@ -45,21 +45,21 @@ pub struct Program {
     folders: Vec<CString>,
 }
 
-/// A forked child that has become the program, or will soon, or has failed.
+/// A forked child that has become the program, will become it soon, or has failed.
 #[derive(Debug)]
 pub struct Started {
-    /// Its id; it leads a session and group of the same number.
+    /// Its process id. It leads a session and a group of the same number.
     pub pid: Pid,
-    /// Non-blocking; to be read with [`outcome`].
+    /// A non-blocking pipe, to be read with [`outcome`].
     pub status: OwnedFd,
 }
 
-/// Whether the program runs.
+/// The result of a start.
 #[derive(Debug)]
 pub enum Outcome {
     /// Not known yet.
     Pending,
-    /// It runs, or something ended it before it could.
+    /// It runs, or was ended before it could run.
     Running,
     /// A step failed and the child has exited.
     Failed(SpawnError),
@@ -93,7 +93,7 @@ impl Step {
         Self::Fence,
     ];
 
-    /// The name in messages.
+    /// Returns the name in messages.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -118,19 +118,19 @@ impl Step {
     }
 }
 
-/// A program could not be started.
+/// An error of starting a program.
 #[derive(Debug, thiserror::Error)]
 #[error("step {} failed", step.as_str())]
 pub struct SpawnError {
     /// The step.
     pub step: Step,
-    /// What the system said.
+    /// The system's error.
     #[source]
     pub source: io::Error,
 }
 
 impl Program {
-    /// Makes a program ready. `folders` are tried in order until one can be entered.
+    /// Prepares a program. `folders` are tried in order until one can be entered.
     ///
     /// # Errors
     /// No argument at all, a NUL in a text, or a variable without a name.
@@ -161,8 +161,8 @@ impl Program {
         })
     }
 
-    /// Forks and lets the child become the program. Its descriptors are exactly the given ones, numbered from 0; it leads a new
-    /// session; no signal is blocked or ignored.
+    /// Forks, and the child becomes the program. It has exactly the given descriptors, numbered from 0. It leads a new
+    /// session. No signal is blocked or ignored.
     ///
     /// # Errors
     /// No pipe or no process could be made. Later steps fail through [`outcome`].
@@ -196,7 +196,7 @@ impl Program {
         if let Err(error) = calls::setsid() {
             return (Step::Session, error);
         }
-        // Before the descriptors are arranged, which closes this one.
+        // Before the descriptors are arranged, which closes the ruleset's.
         if let Some(ruleset) = FENCE.get()
             && let Err(error) = calls::restrict_self(ruleset.as_raw_fd())
         {
@@ -225,7 +225,8 @@ impl Program {
         (Step::Exec, self.execute())
     }
 
-    /// Tries each candidate. A file that is there but may not be run is told rather than one that is not there.
+    /// Tries each candidate. Returns the error of a file that may not be executed in preference to that of a missing
+    /// file.
     pub(crate) fn execute(&self) -> io::Error {
         let mut reason = io::Error::from_raw_os_error(libc::ENOENT);
         for path in &self.candidates {
@@ -240,7 +241,7 @@ impl Program {
     }
 }
 
-/// Puts the descriptors at 0, 1, 2, …, the report pipe behind them, and closes all others.
+/// Places the descriptors at 0, 1, 2, …, and the report pipe after them. Closes all others.
 fn arrange(descriptors: &[BorrowedFd<'_>], report: &mut RawFd) -> io::Result<()> {
     let mut copies = [-1; MAX_DESCRIPTORS];
     for (copy, descriptor) in copies.iter_mut().zip(descriptors) {
@@ -258,7 +259,7 @@ fn arrange(descriptors: &[BorrowedFd<'_>], report: &mut RawFd) -> io::Result<()>
     calls::close_between(first_other + 1, u32::MAX)
 }
 
-/// Looks whether the program runs. Never waits.
+/// Checks if the program runs. Never waits.
 #[must_use]
 pub fn outcome(status: BorrowedFd<'_>) -> Outcome {
     let mut record = [0_u8; 5];
@@ -273,13 +274,13 @@ pub fn outcome(status: BorrowedFd<'_>) -> Outcome {
             ))
         }
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Outcome::Pending,
-        // A pipe that cannot be read tells nothing; the child's end is noticed by waiting for it.
+        // An unreadable pipe gives no result. The parent learns of the child's end by waiting for it.
         Err(_) => Outcome::Running,
     }
 }
 
-/// Makes a process fit to be a sandbox's first one: broken pipes and too large files become errors instead of signals, and the end of
-/// children can be polled.
+/// Prepares a process to be a sandbox's first process. Broken pipes and too large files become errors instead of
+/// signals, and the end of children can be polled.
 ///
 /// # Errors
 /// The system refuses one of the calls.

@@ -1,4 +1,4 @@
-//! What the launcher is told: once about this server's sandboxes in general, and for each sandbox what is its own.
+//! The specifications that the launcher receives: one for all sandboxes of the server, and one for each sandbox.
 
 use std::path::PathBuf;
 
@@ -7,27 +7,27 @@ use serde::{Deserialize, Serialize};
 /// The inside user's id, in the sandbox's user namespace. Nothing else is mapped there.
 pub const INSIDE_ID: u32 = 1000;
 
-/// What all sandboxes of a server have in common.
+/// The specification that all sandboxes of a server share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Template {
     /// Host folders outside /usr that the interpreter needs, shown read-only at the same path.
     pub trees: Vec<PathBuf>,
-    /// Files and folders of the host's /etc that interpreters read; sandboxes see copies of them.
+    /// Files and folders of the host's /etc that interpreters read. Sandboxes see copies of them.
     pub config: Vec<PathBuf>,
-    /// Files that sandboxes find within what they see of the host, where the host has none of that name.
+    /// Files that are visible in sandboxes within the host's trees, if the host has none of that name.
     pub added: Vec<Added>,
     /// The operator's folders.
     pub mounts: Vec<Mount>,
-    /// Whether sandboxes may be made without namespaces where the host forbids those.
+    /// True if sandboxes may be made without namespaces on a host that forbids them.
     pub process_level: bool,
-    /// How many processes wait ready to become sandboxes.
+    /// The number of spares.
     pub spares: usize,
-    /// Whether children of warmed parents can enter the sandboxes.
+    /// True if workers of zygotes can enter the sandboxes.
     pub enterable: bool,
-    /// The names of layers that are made to fail, with commas between them; only builds with fault injection look at it.
+    /// The names of layers that fail, separated by commas. Only used in builds with fault injection.
     pub disabled: Option<String>,
-    /// The names of layers that are left out, with commas between them; only builds with fault injection look at it.
-    /// Tests show with it that an attack is stopped by this layer and not by luck.
+    /// The names of layers that are skipped, separated by commas. Only used in builds with fault injection. Tests use
+    /// it to show that this layer stops an attack, and not luck.
     pub skipped: Option<String>,
 }
 
@@ -43,35 +43,35 @@ pub struct Added {
 /// An operator's folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// On the host.
+    /// The path on the host.
     pub host: PathBuf,
-    /// Inside; absolute.
+    /// The absolute path inside.
     pub sandbox: String,
-    /// Whether the sandbox sees a private copy that it can change; else it is read-only.
+    /// True for a private copy that the sandbox can change; false for read-only.
     pub copy_on_write: bool,
 }
 
-/// What is one sandbox's own.
+/// The specification of one sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// Memory of its processes, in bytes.
+    /// The memory limit of its processes, in bytes.
     pub memory: u64,
-    /// Processor time in thousandths of a core.
+    /// The limit of processor time, in thousandths of a core.
     pub cpu_milli: u32,
-    /// Processes and threads, the agent not counted.
+    /// The limit of processes and threads, without the agent.
     pub processes: u32,
-    /// Private files, in bytes.
+    /// The limit of private files, in bytes.
     pub disk: u64,
-    /// Private files and folders.
+    /// The limit of private files and folders.
     pub inodes: u64,
-    /// What is made to fail; only builds with fault injection look at it.
+    /// An injected fault. Only used in builds with fault injection.
     pub fault: Option<Fault>,
 }
 
-/// What a test makes fail while a sandbox is made, and how.
+/// A fault that a test injects into the creation of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// Where.
+    /// The place of the fault.
     pub at: Site,
     /// The system's error number.
     pub errno: i32,
@@ -79,14 +79,14 @@ pub struct Fault {
 
 #[cfg(feature = "fault-injection")]
 impl Fault {
-    /// Reads the fault of the next sandbox from a file of JSON. No file: nothing fails.
+    /// Reads the fault of the next sandbox from a JSON file. None if there is no file.
     #[must_use]
     pub fn from_file(path: &std::path::Path) -> Option<Self> {
         serde_json::from_slice(&std::fs::read(path).ok()?).ok()
     }
 }
 
-/// What of making a sandbox can be made to fail.
+/// The places at which the creation of a sandbox can fail by injection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Site {
@@ -94,9 +94,9 @@ pub enum Site {
     Request,
     /// The launcher makes the socket to the process.
     Socket,
-    /// The launcher makes the control group.
+    /// The launcher makes the cgroup.
     Group,
-    /// The launcher opens the ways into the control group.
+    /// The launcher opens the folder or files by which a process joins the cgroup.
     Ways,
     /// The launcher makes the device folder.
     Devices,
@@ -106,15 +106,15 @@ pub enum Site {
     Clone,
     /// The ids of the process are mapped.
     Ids,
-    /// The process joins its control group.
+    /// The process joins its cgroup.
     Join,
     /// The namespaces are opened.
     Namespaces,
-    /// The launcher sets the limits of the control group.
+    /// The launcher sets the limits of the cgroup.
     Limits,
     /// The set-up step of this number, from 0.
     Step(usize),
-    /// The pipes past the agent are made.
+    /// The direct pipes are made.
     Lane,
     /// The folder of private files is opened.
     Files,

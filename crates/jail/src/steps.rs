@@ -1,7 +1,7 @@
 //! Carries out the steps of a plan, in a process that was just cloned into its namespaces.
 //!
-//! Everything is mounted by descriptor onto a tree that no foreign code has touched. The first step that fails ends
-//! the process; what it mounted goes with its namespaces.
+//! All mounts are made by descriptor on a tree that no foreign code has touched. The first step that fails ends the
+//! process. Its mounts disappear with its namespaces.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -85,7 +85,7 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
     }
 }
 
-/// Writes a control file in one piece and looks at that write's own result.
+/// Writes a control file in one `write` and checks its result.
 pub(crate) fn write_once(path: &str, text: &str) -> io::Result<()> {
     let file = rustix::fs::open(
         path,
@@ -100,7 +100,7 @@ pub(crate) fn write_once(path: &str, text: &str) -> io::Result<()> {
     }
 }
 
-/// A fresh file system, detached.
+/// Makes a detached mount of a new file system.
 pub(crate) fn fresh(kind: &str, options: &[(&str, String)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
     let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in options {
@@ -114,7 +114,7 @@ pub(crate) fn fresh(kind: &str, options: &[(&str, String)], attributes: MountAtt
     Ok(fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
-/// Files in memory, detached.
+/// Makes a detached mount of a new tmpfs.
 pub(crate) fn memory(bytes: u64, inodes: u64, mode: &str, attributes: MountAttrFlags) -> io::Result<OwnedFd> {
     let options = [
         ("size", bytes.to_string()),
@@ -124,7 +124,7 @@ pub(crate) fn memory(bytes: u64, inodes: u64, mode: &str, attributes: MountAttrF
     fresh("tmpfs", &options, attributes)
 }
 
-/// Puts a detached mount at its place.
+/// Mounts a detached mount at a path.
 pub(crate) fn attach(mount: &OwnedFd, path: &str) -> io::Result<()> {
     Ok(move_mount(
         mount.as_fd(),
@@ -135,7 +135,7 @@ pub(crate) fn attach(mount: &OwnedFd, path: &str) -> io::Result<()> {
     )?)
 }
 
-/// A detached copy of the mount at `path` (and of those below it).
+/// Makes a detached copy of the mount at `path` and of the mounts below it.
 pub(crate) fn copy_of(path: impl rustix::path::Arg) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     Ok(open_tree(CWD, path, flags)?)
@@ -156,10 +156,10 @@ fn take_identity(id: u32, drop_groups: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a folder and its parents below the new root, where nothing foreign has been yet.
+/// Makes a folder and its parents below the new root, before any foreign code had access to it.
 fn make_folders(path: &str) -> io::Result<()> {
     let mode = Mode::from_raw_mode(0o755);
-    // Most have their parent already.
+    // Most parents exist already.
     match rustix::fs::mkdir(format!("{}{path}", place::ROOT), mode) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => return Ok(()),
         Err(rustix::io::Errno::NOENT) => {}
@@ -177,7 +177,7 @@ fn make_folders(path: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// A read-only tree, detached.
+/// Makes a detached read-only mount of a tree.
 fn tree(view: &View) -> io::Result<OwnedFd> {
     match view {
         View::Overlay(source) => overlay(source, None),
@@ -196,8 +196,8 @@ fn files(source: &str) -> io::Result<()> {
     attach(&overlay(source, None)?, place::OWN_FILES)
 }
 
-/// Mounts something within a tree. The host's files may have changed since they were looked at, and whoever owns them may have
-/// put a link in the way: links are not followed, and where there is no mount point any more nothing is mounted.
+/// Mounts something within a tree. The host's files may have changed since the launcher looked at them, and their owner
+/// may have put a link there. So links are not followed, and a missing mount point is skipped.
 fn mount_within(tree_path: &str, inner: &Inner, writable: Writable) -> io::Result<()> {
     use rustix::fs::{OFlags, ResolveFlags};
     let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -231,10 +231,10 @@ fn is_folder(file: &OwnedFd) -> io::Result<bool> {
     Ok(rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode).is_dir())
 }
 
-/// An overlay over a source, detached: read-only, or with a private upper folder (`(upper, work)`).
+/// Makes a detached overlay of a source: read-only, or with a private upper folder (`(upper, work)`).
 pub(crate) fn overlay(source: &str, upper: Option<(&str, &str)>) -> io::Result<OwnedFd> {
-    // One lower alone is refused, so a read-only overlay gets an empty folder beside it. It comes first: what the file
-    // system says of its size and free space is then the folder's, not the host's disk.
+    // The kernel refuses a single lower layer, so a read-only overlay gets an additional empty folder. It is the first
+    // layer: the file system then reports the size and free space of that folder, not of the host's disk.
     let mut options = vec![("userxattr", String::new())];
     let attributes = if let Some((upper, work)) = upper {
         options.push(("lowerdir", source.to_owned()));
@@ -248,7 +248,7 @@ pub(crate) fn overlay(source: &str, upper: Option<(&str, &str)>) -> io::Result<O
     fresh("overlay", &options, attributes)
 }
 
-/// The mount points made so far as the upper one of two read-only layers, the image as the lower.
+/// Mounts two read-only layers as the root: the mount points made so far above, the image below.
 fn image_root() -> io::Result<()> {
     let options = [
         ("userxattr", String::new()),
@@ -257,7 +257,7 @@ fn image_root() -> io::Result<()> {
     attach(&fresh("overlay", &options, READ_ONLY)?, place::ROOT)
 }
 
-/// A read-only view of `source`, where nothing runs, at its own place. Views of this one are as restricted as it is.
+/// Mounts a read-only, noexec view of `source` over itself. Bind mounts of it inherit these restrictions.
 fn restricted(source: &str) -> io::Result<()> {
     let mount = copy_of(source)?;
     sys::mount::restrict_tree(
@@ -267,12 +267,12 @@ fn restricted(source: &str) -> io::Result<()> {
     attach(&mount, source)
 }
 
-/// Puts a view of `source`, which is [`restricted`], over `path`. One call, since there are some forty of them.
+/// Binds `source`, which is [`restricted`], over `path`. This is a single call, since there are some forty of them.
 fn cover(source: &str, path: &str) -> io::Result<()> {
     Ok(mount_bind(source, path)?)
 }
 
-/// Covers `path` with the likely one of the empty folder and the empty file, or else with the other.
+/// Covers `path` with the likelier one of the empty folder and the empty file. Tries the other one on a mismatch.
 fn cover_either(path: &str, likely: &str, other: &str) -> io::Result<()> {
     match cover(likely, path) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => cover(other, path),
@@ -280,7 +280,7 @@ fn cover_either(path: &str, likely: &str, other: &str) -> io::Result<()> {
     }
 }
 
-/// Covers a folder of the host's, unless nobody inside can reach one at this path.
+/// Covers a host folder, unless the path is out of reach for all processes inside.
 fn cover_folder(path: &str) -> io::Result<()> {
     match cover_either(path, place::OWN_NOTHING, place::OWN_NO_FILE) {
         Err(_) if matches!(rustix::fs::stat(path), Err(error) if is_out_of_reach(error)) => Ok(()),
@@ -288,16 +288,16 @@ fn cover_folder(path: &str) -> io::Result<()> {
     }
 }
 
-/// Returns true if a path leads nowhere for the sandbox's user. Any other error is a failure.
+/// Returns true if the sandbox's user cannot reach a path. Any other error is a failure.
 fn is_out_of_reach(error: rustix::io::Errno) -> bool {
     use rustix::io::Errno;
     matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS)
 }
 
-/// The space that the files describing the machine take of the private files, in bytes: a page each.
+/// The space for the files that describe the machine, in bytes: a page each.
 const OF_MACHINE: u64 = 64 << 10;
 
-/// The private files, and beside them the empty folder and file that cover what is hidden.
+/// Mounts the private files. Makes the empty folder and the empty file that cover hidden paths.
 fn work(bytes: u64, inodes: u64) -> io::Result<()> {
     attach(
         &memory(
@@ -322,7 +322,7 @@ fn work_folder(name: &str, path: &str, mode: u32) -> io::Result<()> {
     attach(&copy_of(&source)?, &below_root(path))
 }
 
-/// A folder with a private copy-on-write layer of this name, detached.
+/// Makes a detached mount of a folder with a private copy-on-write layer of this name.
 fn copy_on_write(source: &str, name: &str) -> io::Result<OwnedFd> {
     let upper = format!("{}/{name}", place::OWN);
     let work = format!("{}/{name}.work", place::OWN);
@@ -332,7 +332,7 @@ fn copy_on_write(source: &str, name: &str) -> io::Result<OwnedFd> {
     overlay(source, Some((&upper, &work)))
 }
 
-/// The home and the temporary folder of a sandbox that has no root of its own, and where it starts.
+/// Makes the home folder and the temporary folder of a sandbox without a private root. Changes to the home folder.
 fn own_folders(folder: &str) -> io::Result<()> {
     for (name, mode) in [("home", 0o755), ("tmp", 0o700)] {
         rustix::fs::mkdir(format!("{folder}/{name}"), Mode::from_raw_mode(mode))?;
@@ -340,7 +340,7 @@ fn own_folders(folder: &str) -> io::Result<()> {
     Ok(rustix::process::chdir(format!("{folder}/home"))?)
 }
 
-/// Devices that every sandbox has: name, major, minor.
+/// The devices of every sandbox: name, major, minor.
 pub(crate) const DEVICES: [(&str, u32, u32); 6] = [
     ("null", 1, 3),
     ("zero", 1, 5),
@@ -350,7 +350,7 @@ pub(crate) const DEVICES: [(&str, u32, u32); 6] = [
     ("tty", 5, 0),
 ];
 
-/// What stands in a device folder beside the nodes.
+/// Makes the entries of a device folder other than the nodes.
 pub(crate) fn device_folder(folder: impl AsFd) -> io::Result<()> {
     for name in ["pts", "shm"] {
         rustix::fs::mkdirat(&folder, name, Mode::from_raw_mode(0o755))?;
@@ -367,7 +367,7 @@ pub(crate) fn device_folder(folder: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// A device folder with the nodes of another one.
+/// Fills a device folder with bind mounts of another folder's nodes.
 pub(crate) fn devices_from(source: &str, folder: &str, zeros: Zeros) -> io::Result<()> {
     let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
     device_folder(rustix::fs::open(folder, flags, Mode::empty())?)?;
@@ -386,7 +386,7 @@ fn devices(own_folder: bool, zeros: Zeros) -> io::Result<()> {
         let folder = memory(64 << 10, 64, "0755", MountAttrFlags::MOUNT_ATTR_NOSUID)?;
         attach(&folder, &below_root("/dev"))?;
         devices_from(place::DEVICES, &below_root("/dev"), zeros)?;
-        // Nodes and folder are locked where they stand, since a copy would be the same mounts once more.
+        // The nodes and the folder are restricted in place, since a copy would be additional mounts.
         let folder = open_tree(CWD, below_root("/dev"), OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
         sys::mount::restrict_tree(folder.as_fd(), Attributes::NO_SUID.and(Attributes::NO_EXEC))?;
         sys::mount::restrict(folder.as_fd(), Attributes::READ_ONLY)?;
@@ -396,7 +396,7 @@ fn devices(own_folder: bool, zeros: Zeros) -> io::Result<()> {
     terminals()
 }
 
-/// The device folder that was made for this jail, and what is the jail's own in it.
+/// Mounts the device folder that was made for this jail, and its private terminals.
 pub(crate) fn own_devices(mount: &OwnedFd) -> io::Result<()> {
     attach(mount, &below_root("/dev"))?;
     terminals()
@@ -449,7 +449,7 @@ fn mask_proc(name: &str) -> io::Result<()> {
     }
 }
 
-/// The name that this boot has inside. Made by the kernel for whoever asks; its format is that of the machine's own.
+/// Covers the boot id with a random one from the kernel in the same format.
 fn own_boot_id(path: &str) -> io::Result<()> {
     match std::fs::read_to_string(below_root("/proc/sys/kernel/random/uuid")) {
         Ok(id) => std::fs::write(place::OWN_BOOT_ID, id)?,
@@ -460,7 +460,8 @@ fn own_boot_id(path: &str) -> io::Result<()> {
     cover(place::OWN_BOOT_ID, path)
 }
 
-/// Files over those of /proc that tell of the machine, and a /sys. They are restricted once, together: what is bound from there is as well.
+/// Covers the files of /proc that describe the machine, and mounts a /sys. The source folder is restricted once; all
+/// bind mounts of it inherit that.
 fn machine(files: &[(&'static str, String)]) -> io::Result<()> {
     let own = |name: &str| format!("{}/{name}", place::OWN_MACHINE);
     for folder in std::iter::once("").chain(FOLDERS_OF_SYS) {
@@ -479,7 +480,7 @@ fn machine(files: &[(&'static str, String)]) -> io::Result<()> {
     cover(&own("sys"), &below_root("/sys"))
 }
 
-/// An error unless there is nothing at this place.
+/// Returns an error if the path exists.
 fn missing(path: &str) -> io::Result<()> {
     match rustix::fs::lstat(path) {
         Err(rustix::io::Errno::NOENT) => Ok(()),
@@ -520,7 +521,7 @@ fn loopback() -> io::Result<()> {
     sys::misc::loopback_up(socket.as_fd())
 }
 
-/// Limits are only ever lowered: a hard limit that is lower already stays.
+/// Limits are only lowered: a hard limit that is already lower stays.
 fn lower_limit(resource: Resource, soft: u64, hard: u64) -> io::Result<()> {
     use rustix::process::Resource as Kernel;
     let resource = match resource {
@@ -548,7 +549,7 @@ fn lower_limit(resource: Resource, soft: u64, hard: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the first of the allowed cores, counted from a random one, so that sandboxes spread over the machine.
+/// Restricts the process to some of the allowed cores, from a random one on, so that sandboxes spread over the machine.
 fn limit_cores(count: usize) -> io::Result<()> {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let allowed = sched_getaffinity(None)?;
@@ -577,7 +578,7 @@ fn drop_capabilities() -> io::Result<()> {
     no_capabilities()
 }
 
-/// Keeps the power to enter namespaces below its own, also when a program is executed.
+/// Drops all capabilities except the one to enter namespaces below its own, which survives exec.
 fn only_entering() -> io::Result<()> {
     let kept = CapabilitySet::SYS_ADMIN;
     rustix::thread::clear_ambient_capability_set()?;

@@ -1,9 +1,11 @@
-//! Looks at memory from outside: the brake inside a control group's hard limit, and the only limit where there is none.
+//! The watchdog: measures memory from outside. It kills processes below a cgroup's hard limit, and is the only limit
+//! without cgroups.
 //!
-//! A session may keep a frozen copy of itself, which shares its memory until the session writes to it. Nothing is to be
-//! ended for what only the copy costs. So a copy that has come to cost much is ended first, when the sandbox uses a good
-//! part of its limit, and what it costs otherwise (little) is not counted. One process at most is taken for a copy: what it
-//! shares is then counted for whoever it shares it with, and bearing a copy's name gains no more than that little.
+//! A session may keep a frozen snapshot process, which shares its memory until the session writes to it. The cost of a
+//! snapshot alone must not get another process killed. So an expensive snapshot is killed first, once the sandbox uses
+//! much of its limit. The cost of a cheap one is not counted. At most one process counts as a snapshot. Memory that it
+//! shares is counted for the other process. So a program that takes a snapshot's name gains no more than the cost of a
+//! cheap one.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -32,67 +34,68 @@ pub use own_sockets::{Charged, OwnSockets};
 pub use sockets::holds_sockets;
 use sockets::{Scope, in_open_sockets, in_unaccepted, net};
 
-/// Processes that one look takes in at the most.
+/// The maximum number of processes per check.
 const MOST: usize = 4096;
 
-/// What a socket's buffer holds at the most, in bytes: the kernel's default, which nothing inside can change.
+/// The maximum memory of a socket's buffer, in bytes: the kernel's default, which code inside cannot change.
 pub(crate) const SOCKET_BUFFER: u64 = 212_992;
 
-/// What half a pipe, or another open file, holds of the kernel's memory at the most. A user's pipes together have up to
-/// 64 MiB in larger buffers; from there on the kernel gives each two pages.
+/// The maximum kernel memory of half a pipe or another open file. A user's pipes together may have up to 64 MiB in
+/// larger buffers; beyond that the kernel gives each pipe two pages.
 const DESCRIPTOR: u64 = 4096;
 
-/// The name that a session's copy gives itself.
+/// The process name of a session's snapshot.
 const COPY: &str = "sandcell-copy";
-/// From so many tenths of the limit on a copy is looked at.
+/// A snapshot's cost is measured from this many tenths of the limit on.
 const COPY_FROM: u64 = 7;
-/// The part of the limit that a copy may cost from there on.
+/// The divisor of the limit for the allowed cost of a snapshot from there on.
 const COPY_PART: u64 = 20;
 
-/// Sockets and descriptors that every sandbox may have without their being counted.
+/// The number of sockets and descriptors of a sandbox that are not counted.
 const FREE: u64 = 64;
 
-/// How long one that was ended is waited for before another is.
+/// The maximum wait for a killed process to free its memory before another one is killed.
 const GIVING_BACK: Duration = Duration::from_millis(100);
 
-/// How fast the processes of one core can take memory, in bytes a second: what the kernel clears at the best.
+/// The maximum allocation rate per core, in bytes a second: the best rate at which the kernel clears pages.
 const RATE: u64 = 3 << 30;
-/// What processes may have when the next look comes, in hundredths of the limit: a quarter above it, so that half above
-/// it holds when the look itself takes its time.
+/// The expected maximum at the next check, in hundredths of the limit. A quarter above the limit leaves room for the
+/// time of the check, so that memory stays within half above it.
 const REACH: u64 = 125;
-/// The longest and the shortest time between two looks.
+/// The longest and the shortest interval between two checks.
 pub(crate) const EVERY: Duration = Duration::from_millis(50);
-/// The same for a sandbox with a control group, whose hard limit holds without us, in which nothing has run for so many looks.
+/// The interval for an idle sandbox with a cgroup, whose hard limit holds without checks, and the number of idle checks
+/// before it.
 const SELDOM: Duration = Duration::from_millis(200);
 const CALM_LOOKS: u32 = 20;
 const SHORTEST: Duration = Duration::from_millis(4);
-/// What most files of the kernel's that tell of a process or a group fit into, in bytes.
+/// The size of most files of /proc and cgroups, in bytes.
 const USUAL_FILE: usize = 4096;
-/// How often the tree is walked while new processes keep appearing, before those that are known are ended.
+/// The maximum number of walks through the tree while new processes appear, before the known ones are killed.
 const ROUNDS: usize = 6;
 
-/// What a sandbox without a control group is held to.
+/// The limits of a sandbox without a cgroup.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     /// Memory, in bytes.
     pub(crate) memory: u64,
-    /// Whole cores.
+    /// The number of whole cores.
     pub(crate) cores: u64,
-    /// Processes and threads, where the kernel cannot count those of one sandbox.
+    /// The limit of processes and threads, if the kernel cannot count those of one sandbox.
     pub(crate) tasks: Option<u64>,
-    /// Whether the sandbox's sockets are those of its network namespace.
+    /// True if the sandbox's sockets are those of its network namespace.
     pub(crate) own_network: bool,
-    /// The socket, by its number, through which the launcher speaks to the visitor's parent. The visitor has it until it is locked, and
-    /// what is on the way there is for its siblings.
+    /// The number of the socket between the launcher and the worker's zygote. A worker holds it until it is locked.
+    /// Descriptors in flight there are for other workers.
     pub(crate) channel: Option<u64>,
 }
 
-/// From whom all processes of a sandbox descend.
+/// The roots of the process trees of a sandbox.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Roots {
-    /// The first process, to whom orphans come.
+    /// The first process, which becomes the parent of orphans.
     pub(crate) first: Pid,
-    /// One that came from outside.
+    /// A worker, which came from outside.
     pub(crate) visitor: Option<Pid>,
 }
 
@@ -104,37 +107,37 @@ impl Roots {
     }
 }
 
-/// What was seen of one sandbox.
+/// The watchdog's state of one sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    /// Processes ended for memory by us.
+    /// The number of processes that the watchdog killed for memory.
     pub(crate) kills: u64,
-    /// How often everything was ended for too many processes.
+    /// The number of times that all processes were killed because there were too many.
     pub(crate) crowds: u64,
-    /// Kills by us and by the kernel.
+    /// The number of kills for memory by the watchdog and by the kernel.
     pub(crate) events: u64,
     /// The most memory seen, in bytes.
     pub(crate) peak: u64,
-    /// When the next look is due; none: at once.
+    /// The time of the next check. None means at once.
     pub(crate) due: Option<Instant>,
     held: held::Held,
     locks: locks::Locks,
     mappings: mappings::Mappings,
     sockets: sockets::Sockets,
-    /// Since when those who give memory back are waited for.
+    /// The start of the wait for killed processes that free their memory.
     waited: Option<Instant>,
-    /// The processor time that the sandbox had used when there was little to be seen, in microseconds.
+    /// The sandbox's processor time when its memory was last low, in microseconds.
     calm: Option<u64>,
     reclaim: kernel::Reclaim,
-    /// At how many looks in a row nothing had run.
+    /// The number of consecutive checks without activity.
     calm_looks: u32,
-    /// The processor time that a sandbox with a control group had used at the last look, in microseconds.
+    /// The processor time of a sandbox with a cgroup at the last check, in microseconds.
     worked: u64,
-    /// What the copy cost at the last look, and by what it can be told that this has not changed.
+    /// The cost of the snapshot at the last check, with a mark that changes when the cost may have changed.
     copy: Option<(Mark, u64)>,
 }
 
-/// What changes when memory that a copy shares is written to.
+/// Values that change when a program writes to memory that a snapshot shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Mark {
     copy: Pid,
@@ -142,35 +145,35 @@ struct Mark {
     faults: u64,
 }
 
-/// One process at one look.
+/// One process in one check.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     pid: Pid,
-    /// Whose folder in /proc tells about it.
+    /// The thread whose folder in /proc describes it.
     living: Pid,
     bytes: u64,
     tasks: u64,
-    /// It had been stopped before we did.
+    /// True if it was stopped before the watchdog stopped it.
     stopped: bool,
-    /// It is a session's copy.
+    /// True if it is a session's snapshot.
     copy: bool,
-    /// It has been ended and gives its memory back, which takes the kernel a while.
+    /// True if it was killed and is freeing its memory, which takes the kernel some time.
     dying: bool,
 }
 
 impl Record {
-    /// Starts the account: memory that the machine lost before is not charged to this sandbox.
+    /// Starts the account: the sandbox is not charged for memory that the machine lost before.
     pub(crate) fn begin(&mut self) {
         self.sockets.begin();
     }
 
-    /// A sandbox with a control group: files and processes are charged together there, so processes are told apart here.
-    /// A guardian is in the group and not of the sandbox.
+    /// Checks a sandbox with a cgroup. The cgroup charges files and processes together, so this separates them. A
+    /// subreaper is in the group, but does not belong to the sandbox.
     pub(crate) fn look_at_group(&mut self, group: &Group, first: Pid, guardian: Option<Pid>) {
         let worked = group.cpu_us();
-        // Whoever runs has used some time; none was told where it cannot be read.
+        // A running sandbox has used some time. It is 0 if it cannot be read.
         if worked > 0 && self.calm == Some(worked) {
-            // Nothing ran since there was little.
+            // Nothing has run since its memory was low.
             self.calm_looks = self.calm_looks.saturating_add(1);
             group.rest();
             self.sockets.rest();
@@ -186,7 +189,7 @@ impl Record {
             let candidates = group.pids().into_iter();
             candidates.filter(|pid| *pid != first && Some(*pid) != guardian)
         };
-        // Where there is a guardian no socket can be connected to.
+        // With a subreaper there is no namespace, and no socket can be connected.
         let scope = match guardian {
             Some(_) => Scope::without_sockets(first, limit),
             None => Scope::of(first, limit),
@@ -219,7 +222,7 @@ impl Record {
         self.due = Some(Instant::now() + wait.min(self.sockets.holds()));
     }
 
-    /// Returns the socket memory that no control group counts. Ends all processes with sockets if it exceeds the limit.
+    /// Returns the socket memory that no cgroup charges. Kills all processes with sockets if it exceeds the limit.
     fn look_at_sockets<T: Iterator<Item = Pid>>(
         &mut self,
         group: &Group,
@@ -240,7 +243,8 @@ impl Record {
         pinned
     }
 
-    /// Ends all processes with sockets: the process that filled them is unknown, and ending one at a time would let the others continue.
+    /// Kills all processes with sockets. The process that filled them is unknown, and killing one at a time would let
+    /// the others continue.
     fn end_holders(&mut self, programs: impl Iterator<Item = Pid>) -> Vec<Pid> {
         let holders: Vec<Pid> = programs.filter(|pid| holds_sockets(*pid)).collect();
         for pid in &holders {
@@ -249,8 +253,8 @@ impl Record {
         holders
     }
 
-    /// Whether somebody who was ended still gives memory back: nobody else is ended for that. It is waited for once until
-    /// nobody does any more, or somebody is ended.
+    /// Returns true if a killed process is still freeing memory. No other process is killed meanwhile. The wait is
+    /// limited, and restarts after the next kill or once nobody is freeing memory.
     fn is_giving_back(&mut self, processes: &[Seen]) -> bool {
         if !processes.iter().any(|seen| seen.dying) {
             self.waited = None;
@@ -259,12 +263,12 @@ impl Record {
         self.waited.get_or_insert_with(Instant::now).elapsed() < GIVING_BACK
     }
 
-    /// A sandbox with a control group has ended, and its group is still there.
+    /// Does the last check of a sandbox with a cgroup, after its end and before the group is removed.
     pub(crate) fn last_look_at_group(&mut self, group: &Group) {
         self.events = self.kills + group.memory_events();
     }
 
-    /// A sandbox without: its processes are the first one's descendants, orphans included.
+    /// Checks a sandbox without a cgroup: its processes are the descendants of the first one, including orphans.
     pub(crate) fn look_at_tree(&mut self, roots: Roots, bounds: Bounds) {
         let began = Instant::now();
         let first = roots.first;
@@ -278,7 +282,7 @@ impl Record {
         let mut total = all - copies;
         if all > bounds.memory / 10 * COPY_FROM {
             let cost = self.cost_of_copy(first, &processes, all, bounds.memory);
-            // Only a copy that nobody shares its memory with any more costs that much and stays.
+            // Only a snapshot whose memory is no longer shared costs this much and stays.
             if cost > bounds.memory / COPY_PART {
                 total += cost;
             }
@@ -294,7 +298,7 @@ impl Record {
         self.due = Some(now + wait.min(self.held.holds()).min(self.sockets.holds()));
     }
 
-    /// Memory that is no process' own.
+    /// Returns memory that belongs to no process.
     fn outside(&mut self, first: Pid, processes: &[Seen], bounds: Bounds) -> u64 {
         let ticks: u64 = processes.iter().map(|seen| times(seen.pid).ticks).sum();
         // A clock tick is 10 ms.
@@ -308,13 +312,13 @@ impl Record {
         };
         let outside = sockets + files::in_descriptors(processes) + self.held.bytes(used, processes, bounds);
         if outside > bounds.memory {
-            // Enough is known, and what grows is to be stopped before more is counted.
+            // This is enough to act, and growth must be stopped before more is counted.
             return outside;
         }
         let pids = || processes.iter().map(|seen| seen.pid).collect::<Vec<_>>();
         let mapped = self.mappings.bytes(used, bounds.memory, living);
         if mapped > bounds.memory {
-            // To look at those closely would take longer than making them does.
+            // A closer look at these would take longer than creating them.
             for pid in self.mappings.take() {
                 self.end(pid);
             }
@@ -324,14 +328,15 @@ impl Record {
         outside + mapped + self.locks.bytes(used, bounds.memory, pids)
     }
 
-    /// Too much by the quick count. Everything is stopped, so that nothing grows while it is counted well and as many as
-    /// it takes are ended, largest first; then the others go on. Gives back what there was.
+    /// Handles a sandbox above its limit by the quick count. Stops all processes, so that nothing grows. Counts
+    /// exactly, kills the largest processes until the rest fits, and continues the others. Returns the exact count.
     fn hold(&mut self, roots: Roots, bounds: Bounds) -> u64 {
         let first = roots.first;
         let processes = one_copy(freeze(roots));
         let outside = self.outside(first, &processes, bounds);
         let (outside, pinned) = self.with_sockets(first, &processes, outside, bounds);
-        // What forked processes still share was counted for each of them; looking closer is dear, so only now.
+        // The quick count includes shared memory of forked processes for each of them. The exact count is expensive, so
+        // it happens only now.
         let share = |seen: &Seen| proportional_memory(seen.living).unwrap_or(seen.bytes);
         let uncounted = self
             .cost_of_copy(first, &processes, outside, bounds.memory)
@@ -372,9 +377,10 @@ impl Record {
         (outside.saturating_sub(before) + pinned, pinned)
     }
 
-    /// Ends the largest until what is left is allowed; the first process and, while there are others, a copy stay.
+    /// Kills the largest processes until the rest fits. Spares the first process and, while there are other processes,
+    /// a snapshot.
     fn end_largest(&mut self, first: Pid, processes: &[Seen], total: u64, bounds: Bounds) -> Vec<Pid> {
-        // What lies in sockets and pipes belongs to whoever has most of them.
+        // Memory of sockets and pipes is attributed to the process with the most descriptors.
         let weight = |seen: &Seen| {
             let own = proportional_memory(seen.living).unwrap_or(seen.bytes);
             let locks = self.locks.of(seen.pid);
@@ -396,7 +402,7 @@ impl Record {
         ended
     }
 
-    /// Ends a copy that costs much, which is no kill for memory; or says what it costs.
+    /// Kills an expensive snapshot, which does not count as a kill for memory. Otherwise returns its cost.
     fn cost_of_copy(&mut self, first: Pid, processes: &[Seen], used: u64, limit: u64) -> u64 {
         let Some(copy) = processes.iter().find(|seen| seen.copy).map(|seen| seen.pid) else {
             return 0;
@@ -413,7 +419,7 @@ impl Record {
             return cost;
         }
         let mut cost = own_memory(copy);
-        // A session that just died leaves all that it shared to its copy, which is about to take its place.
+        // A session that just died leaves all shared memory to its snapshot, which is about to replace it.
         let needed = || {
             let mut others = processes.iter().filter(|seen| !seen.copy && seen.pid != first);
             !others.any(|seen| Seen::of(seen.pid).bytes > 0)
@@ -426,7 +432,8 @@ impl Record {
         cost
     }
 
-    /// Where only this look counts processes: a few more than allowed come of others' that have ended, far more are ended.
+    /// Limits the number of processes if only the watchdog counts them. A small excess may come from ended processes
+    /// and is tolerated; otherwise all are killed.
     fn count_tasks(&mut self, roots: Roots, processes: &[Seen], bounds: Bounds) {
         let tasks: u64 = processes.iter().map(|seen| seen.tasks).sum();
         if bounds.tasks.is_some_and(|most| tasks > most + most / 4 + 1) {
@@ -453,16 +460,17 @@ impl Record {
     }
 }
 
-/// When to look again: before what there is can have grown to [`REACH`], and not all the time where a look is dear.
+/// Returns the time until the next check: before the memory can have grown to [`REACH`], but not continuously if a
+/// check is expensive.
 fn pause(total: u64, bounds: Bounds, took: Duration) -> Duration {
     let room = (bounds.memory / 100 * REACH).saturating_sub(total);
     let time = Duration::from_micros(room / (RATE / 1_000_000).saturating_mul(bounds.cores.max(1)).max(1));
-    // Near the limit half of a core may go into looking.
+    // Near the limit, checks may use half of a core.
     let rest = if room < bounds.memory / 2 { took } else { took * 3 };
     time.clamp(SHORTEST, EVERY).max(rest.min(EVERY))
 }
 
-/// Only the first that bears a copy's name is one.
+/// Only the first process with a snapshot's name counts as one.
 fn one_copy(mut processes: Vec<Seen>) -> Vec<Seen> {
     processes
         .iter_mut()
@@ -472,7 +480,7 @@ fn one_copy(mut processes: Vec<Seen>) -> Vec<Seen> {
     processes
 }
 
-/// Those that may be ended for memory: not a copy, unless nobody else is there.
+/// Returns the processes that may be killed for memory: not a snapshot, unless there is no other process.
 fn programs(processes: &[Seen]) -> Vec<Seen> {
     let only_copies = processes.iter().all(|seen| seen.copy);
     let mut programs = processes.to_vec();
@@ -480,7 +488,7 @@ fn programs(processes: &[Seen]) -> Vec<Seen> {
     programs
 }
 
-/// Stops a sandbox's processes, the first one too, until a walk finds no new one.
+/// Stops a sandbox's processes, including the first one, until a walk finds no new one.
 fn freeze(roots: Roots) -> Vec<Seen> {
     let mut known: BTreeMap<i32, bool> = BTreeMap::new();
     for _ in 0..ROUNDS {
@@ -531,7 +539,7 @@ impl Seen {
     }
 }
 
-/// What a sandbox without a control group uses.
+/// Returns the usage of a sandbox without a cgroup.
 pub(crate) fn usage(first: u32, visitor: Option<Pid>) -> Usage {
     let Some(first) = i32::try_from(first).ok().and_then(Pid::from_raw) else {
         return Usage::default();
@@ -554,7 +562,7 @@ pub(crate) fn usage(first: u32, visitor: Option<Pid>) -> Usage {
     usage
 }
 
-/// A process and all that descend from it. In a process namespace orphans descend from the first process.
+/// Returns a process and all its descendants. In a PID namespace orphans descend from the first process.
 pub(crate) fn descendants(first: Pid) -> Vec<Pid> {
     let mut found = vec![first];
     let mut next = 0;
@@ -568,7 +576,7 @@ pub(crate) fn descendants(first: Pid) -> Vec<Pid> {
     found
 }
 
-/// The children of a process, of all its threads.
+/// Returns the children of all threads of a process.
 pub(crate) fn children(pid: Pid) -> Vec<Pid> {
     let number = pid.as_raw_nonzero();
     let tasks = format!("{}/proc/{number}/task", place::host());
@@ -576,7 +584,7 @@ pub(crate) fn children(pid: Pid) -> Vec<Pid> {
         let pids = text.split_whitespace().filter_map(|pid| pid.parse().ok());
         pids.filter_map(Pid::from_raw).collect::<Vec<_>>()
     };
-    // Two links more than it has threads; most processes have one.
+    // The link count is two more than the number of threads. Most processes have one thread.
     if rustix::fs::stat(tasks.as_str()).is_ok_and(|found| found.st_nlink == 3) {
         return of(small_file(&format!("{tasks}/{number}/children")));
     }
@@ -588,7 +596,8 @@ pub(crate) fn children(pid: Pid) -> Vec<Pid> {
     found
 }
 
-/// What the kernel tells of a process, and under which number: another thread's where the first has ended and others go on.
+/// Returns the kernel's status of a process, and the thread it is from: another thread if the first has ended and
+/// others live.
 fn status_of(pid: Pid) -> (Pid, String) {
     let of = |pid: Pid| small_file(&format!("{}/proc/{}/status", place::host(), pid.as_raw_nonzero()));
     let status = of(pid);
@@ -608,21 +617,21 @@ fn has_ended(status: &str) -> bool {
     status.contains("\nState:\tZ") || status.contains("\nState:\tX")
 }
 
-/// A file of the kernel's, which is short as a rule: asking for its size, as the standard library does, would cost as much as
-/// reading it, and a look at many processes has to be quick. Empty if it cannot be read.
+/// Reads a file of the kernel, which is usually short. Asking for its size first, as the standard library does, would
+/// cost as much as reading it, and a check of many processes must be fast. Empty if it cannot be read.
 pub(crate) fn small_file(path: &str) -> String {
     let Ok(file) = std::fs::File::open(path) else {
         return String::new();
     };
     let mut text = Vec::with_capacity(USUAL_FILE);
-    // What does not fit into the buffer comes with further reads, which need not fill it.
+    // Longer content needs further reads, each of which may return less than the buffer's size.
     if file.take(u64::MAX).read_to_end(&mut text).is_err() {
         return String::new();
     }
     String::from_utf8(text).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// Page tables of a process, in bytes.
+/// Returns the size of a process's page tables, in bytes.
 fn tables_of(pid: Pid) -> u64 {
     number_of(&status_of(pid).1, "VmPTE:") * 1024
 }
@@ -635,15 +644,15 @@ fn private_memory_in(status: &str) -> u64 {
         * 1024
 }
 
-/// Memory that goes back to the system when the process ends, in bytes. Dear to ask for.
+/// Returns the memory that would be freed by the process's end, in bytes. Expensive.
 fn own_memory(pid: Pid) -> u64 {
     let rollup = std::fs::read_to_string(format!("{}/proc/{}/smaps_rollup", place::host(), pid.as_raw_nonzero()))
         .unwrap_or_default();
     (number_of(&rollup, "Private_Clean:") + number_of(&rollup, "Private_Dirty:")) * 1024
 }
 
-/// A process' own memory and its share of what it has in common with others, in bytes. None if the kernel does not
-/// tell (then the process counts in full).
+/// Returns a process's private memory and its share of shared memory, in bytes. None if the kernel does not report it;
+/// the process then counts in full.
 fn proportional_memory(pid: Pid) -> Option<u64> {
     let proc = format!("{}/proc/{}", place::host(), pid.as_raw_nonzero());
     let rollup = std::fs::read_to_string(format!("{proc}/smaps_rollup")).ok()?;
@@ -653,11 +662,11 @@ fn proportional_memory(pid: Pid) -> Option<u64> {
         .iter()
         .map(|name| number_of(&rollup, name))
         .sum();
-    // A kernel that does not split the shares up says nothing that helps here.
+    // A kernel that does not split the shares by type is of no help here.
     (number_of(&rollup, "Pss_Anon:") > 0).then_some((shares + tables) * 1024)
 }
 
-/// The number of a line such as `VmPTE:  4 kB`.
+/// Returns the number in a line such as `VmPTE:  4 kB`.
 fn number_of(status: &str, name: &str) -> u64 {
     status
         .lines()
@@ -667,12 +676,12 @@ fn number_of(status: &str, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// What a process has used and done so far.
+/// The usage of a process so far.
 struct Times {
     threads: u32,
-    /// Processor time, that of its reaped children included, in clock ticks.
+    /// Its processor time and that of its reaped children, in clock ticks.
     ticks: u64,
-    /// How often it touched memory that it did not have yet, or wrote to what it shared.
+    /// The number of page faults on new or shared memory.
     faults: u64,
 }
 
@@ -734,7 +743,7 @@ mod tests {
         assert!(pauses.windows(2).all(|pair| pair[1] <= pair[0]), "{pauses:?}");
         assert!(pauses[2] < Duration::from_millis(15), "{pauses:?}");
         assert_eq!(pauses[3], SHORTEST);
-        // A look that is dear is not made all the time.
+        // An expensive check is not repeated continuously.
         assert!(pause(512 << 20, bounds, Duration::from_millis(10)) >= Duration::from_millis(10));
         assert!(pause(0, bounds, Duration::from_millis(10)) >= Duration::from_millis(30));
     }

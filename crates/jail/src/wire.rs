@@ -1,4 +1,4 @@
-//! Messages between the server and the launcher: JSON in packets of a local socket, with descriptors beside them.
+//! Messages between the server and the launcher: JSON in packets of a local socket, with descriptors attached.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,91 +14,92 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::{Request, Template};
 
-/// The largest message, in bytes.
+/// The maximum size of a message, in bytes.
 pub const MAX_MESSAGE: usize = 128 * 1024;
-/// The most descriptors beside one message.
+/// The maximum number of descriptors with one message.
 const MAX_DESCRIPTORS: usize = 10;
 
-/// From the server to the launcher.
+/// A message from the server to the launcher.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToLauncher {
-    /// What all sandboxes have in common. Sent once, first.
+    /// The specification that all sandboxes share. Sent once, first.
     Configure(Template),
-    /// Make a sandbox. Beside it: the agent's input (read end) and output (write end).
+    /// Make a sandbox. Carries the agent's input (read end) and output (write end).
     Make {
         /// The server's number for it, never used before.
         id: u64,
-        /// What is its own.
+        /// The specification of this sandbox.
         request: Request,
-        /// The folder with the tree of its image, with no symbolic link in its path; null: it shows the system's files.
+        /// The folder with the tree of its image, with no symbolic link in its path. Null: the sandbox shows the
+        /// system's files.
         image: Option<PathBuf>,
-        /// The warmed parent of which a child enters it, as by [`ToLauncher::Enter`], while it is still made; null: none.
+        /// The zygote whose worker enters the sandbox during its creation, as with [`ToLauncher::Enter`]. Null: none.
         entered_by: Option<u64>,
     },
-    /// End a sandbox.
+    /// Kill a sandbox.
     Kill {
-        /// Which.
+        /// The sandbox.
         id: u64,
     },
-    /// Say what a sandbox uses.
+    /// Report a sandbox's usage.
     Usage {
-        /// Which.
+        /// The sandbox.
         id: u64,
     },
-    /// Start a warmed parent: an interpreter whose children enter sandboxes. Beside it: what it reads as descriptor 3, and
-    /// writes as descriptor 4.
+    /// Start a zygote: an interpreter whose forks enter sandboxes. Carries its descriptors 3 (to read) and 4 (to
+    /// write).
     Warm {
         /// The server's number for it, never used before.
         parent: u64,
         /// The interpreter and its arguments.
         argv: Vec<String>,
-        /// Read-only folders of the host that it sees, as attached ones are seen in sandboxes.
+        /// Read-only host folders that it sees in the same way as attached folders in sandboxes.
         folders: Vec<PathBuf>,
     },
-    /// End a warmed parent. Its children live on.
+    /// Kill a zygote. Its forks live on.
     Cool {
-        /// Which.
+        /// The zygote.
         parent: u64,
     },
-    /// Let a child of a warmed parent enter a sandbox. Each sandbox can be entered once.
+    /// Let a worker of a zygote enter a sandbox. Each sandbox can be entered once.
     Enter {
         /// The sandbox.
         id: u64,
-        /// The parent.
+        /// The zygote.
         parent: u64,
     },
-    /// The sandbox works for this caller from now on: callers get alike of the processors.
+    /// Assign the sandbox to this caller. Callers share the processors equally.
     Belongs {
         /// The sandbox.
         id: u64,
-        /// The caller's number; sandboxes that nobody speaks of belong to number 0.
+        /// The caller's number. Sandboxes without this message belong to number 0.
         caller: u64,
     },
-    /// Whether all others come first where processors are wanted: so it is while it is made and nobody waits for it. At the
-    /// latest a second after it was made it gets its part.
+    /// Set or end the sandbox's low processor priority, for creation before any call waits for it. It ends one second
+    /// after this message at the latest.
     ComesLast {
         /// The sandbox.
         id: u64,
-        /// Whether they do.
+        /// True for low priority.
         last: bool,
     },
-    /// Show a folder of the host in a running sandbox, read-only.
+    /// Attach a host folder to a running sandbox, read-only.
     Attach {
-        /// Which sandbox.
+        /// The sandbox.
         id: u64,
-        /// Which of the prepared mount points; each can be used once.
+        /// The number of the prepared mount point. Each can be used once.
         number: usize,
         /// The folder, with no symbolic link in its path.
         folder: PathBuf,
     },
-    /// Answer at once: the server wonders whether the launcher hangs.
+    /// Answer at once. The server tests if the launcher hangs.
     Ping {},
-    /// Remove what dead launchers have left, as at the start.
+    /// Remove the remains of dead launchers, as at the start.
     Sweep {},
 }
 
-/// From the launcher to the server.
+/// A message from the launcher to the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromLauncher {
@@ -108,141 +109,140 @@ pub enum FromLauncher {
     Refused(StepError),
     /// The answer to a ping.
     Pong {},
-    /// A process of the launcher's own was killed. Others do its work.
+    /// Another process killed a helper process of the launcher. Other processes take over its work.
     HelperKilled {
-        /// What it was, in words.
+        /// The helper process, in words.
         what: String,
         /// The signal.
         signal: i32,
     },
-    /// The sandbox is locked and its agent runs. Beside it: the near ends of its lane, if it has one.
+    /// The sandbox is locked and its agent runs. Carries the near ends of its direct pipes, if any.
     Made {
-        /// Which.
+        /// The sandbox.
         id: u64,
-        /// Its private folder on the host, where it has no root of its own.
+        /// Its private folder on the host, if it has no private root.
         folder: Option<String>,
     },
-    /// The sandbox could not be made; nothing of it is left.
+    /// The sandbox could not be made. Nothing of it remains.
     Failed {
-        /// Which.
+        /// The sandbox.
         id: u64,
-        /// Why.
+        /// The cause.
         error: StepError,
     },
-    /// What it uses.
+    /// The answer with a sandbox's usage.
     Usage {
-        /// Which.
+        /// The sandbox.
         id: u64,
-        /// How much; null if it is not there any more.
+        /// The usage. Null if the sandbox is gone.
         usage: Option<Usage>,
     },
-    /// A child of a warmed parent was let into the sandbox, or why not.
+    /// The result of an entry into a sandbox.
     Entered {
-        /// Which sandbox.
+        /// The sandbox.
         id: u64,
-        /// Why not; null if it is there.
+        /// The cause of a failure. Null if the worker has entered.
         error: Option<StepError>,
     },
-    /// A warmed parent has ended, or was never there.
+    /// A zygote has ended, or could not be started.
     Cooled {
-        /// Which.
+        /// The zygote.
         parent: u64,
-        /// Why it could not be started; null if it was.
+        /// The cause if it could not start or gave a reason. Null otherwise.
         error: Option<StepError>,
     },
-    /// The folder is there, or why not.
+    /// The result of attaching a folder.
     Attached {
-        /// Which sandbox.
+        /// The sandbox.
         id: u64,
-        /// Which mount point.
+        /// The number of the mount point.
         number: usize,
-        /// Why not; null if it is there.
+        /// The cause of a failure. Null if the folder is attached.
         error: Option<StepError>,
     },
-    /// The sandbox has too many private files and is being ended.
+    /// The sandbox exceeds its private files and is being killed.
     Full {
-        /// Which.
+        /// The sandbox.
         id: u64,
     },
-    /// The sandbox has ended and nothing of it is left.
+    /// The sandbox has ended and nothing of it remains.
     Gone {
-        /// Which.
+        /// The sandbox.
         id: u64,
-        /// Whether memory was the reason.
+        /// True if it ended for memory.
         out_of_memory: bool,
-        /// Whether too many private files were.
+        /// True if it ended for too many private files.
         disk_full: bool,
-        /// Whether the server had asked for it.
+        /// True if the server requested it.
         asked: bool,
-        /// Who outside killed it, if somebody did.
+        /// The killer, if a process outside killed it.
         killed: Option<Killer>,
     },
 }
 
-/// Who killed a sandbox's first process, where it was nobody of this program.
+/// The killer of a sandbox's first process, if it was not this program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Killer {
-    /// The kernel, since the memory of the machine or of a control group above the sandbox's ran out.
+    /// The kernel, because the machine or a cgroup above the sandbox's ran out of memory.
     OuterMemory,
-    /// Somebody outside.
+    /// An unknown process outside.
     Unknown,
 }
 
-/// What the launcher found when it was configured.
+/// The launcher's report after its configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// Whether it runs as the machine's root (each sandbox then has a host user id of its own).
+    /// True if it runs as the machine's root. Each sandbox then has a separate host id.
     pub root: bool,
-    /// The control groups in use: `v1`, `v2` or null, which means that a watcher holds the limits.
+    /// The cgroup version in use: `v1`, `v2`, or null if a watchdog enforces the limits.
     pub cgroups: Option<String>,
-    /// Why there are no control groups; null if there are.
+    /// The reason why there are no cgroups. Null if there are.
     pub cgroups_missing: Option<String>,
     /// The kernel's Landlock version.
     pub landlock_abi: i32,
-    /// Whether children of warmed parents can enter the sandboxes.
+    /// True if workers of zygotes can enter the sandboxes.
     pub enterable: bool,
-    /// Why there are no namespaces, so that sandboxes are of the `process` level; null if there are.
+    /// The reason why there are no namespaces, so that sandboxes have the `process` level. Null if there are.
     pub namespaces_missing: Option<StepError>,
-    /// Mounts of the host that lie in what sandboxes see and are not shown, 64 at the most.
+    /// The host mounts below visible folders that are not shown, at most 64.
     pub left_out: Vec<LeftOut>,
-    /// Folders of the host that sandboxes see by bind mounts, since an ordinary user cannot show them through overlays: file
-    /// locks and watches on them cross between sandboxes.
+    /// Host folders that sandboxes see through bind mounts, since an ordinary user cannot show them through overlays.
+    /// File locks and watches on them cross between sandboxes.
     pub bound: Vec<String>,
-    /// How many files it may have open.
+    /// The launcher's limit of open files.
     pub open_files: u64,
 }
 
-/// A mount of the host that is not shown in sandboxes.
+/// A host mount that is not shown in sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// Where it is mounted on the host.
+    /// Its mount point on the host.
     pub path: String,
-    /// Why it is left out.
+    /// The reason.
     pub reason: String,
 }
 
-/// To the first process of a sandbox that can be entered, through its door. The near ends of pipes come from the process
-/// that has entered, all else from the launcher; the lane goes the other way.
+/// A message on the adoption socket of a sandbox that can be entered. The first process receives the near ends of pipes
+/// from the worker, and all other messages from the launcher. It sends the direct pipes to the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AtDoor {
-    /// A process has entered.
+    /// A worker has entered.
     Entered {
         /// Its id inside.
         pid: i32,
     },
-    /// To the process that enters: beside this the far ends of its stdout, its stderr, and of the channel that it reads and
-    /// the one that it writes; without them it makes pipes.
+    /// Sent to the worker. Carries the far ends of its stdout, its stderr, its control input and its control output.
+    /// Without them the worker makes pipes.
     Lane {},
-    /// What it reads from and writes to: beside this the near ends of its stdout, its stderr, and of the channel that it
-    /// reads and the one that it writes.
+    /// Sent by the worker. Carries the near ends of its stdout, its stderr, its control input and its control output.
     Pipes {},
-    /// It has ended.
+    /// The worker has ended.
     Ended {
         /// Its exit status, or the number of the signal that ended it.
         status: u8,
-        /// Whether it was a signal.
+        /// True for a signal.
         signal: bool,
     },
 }
@@ -251,16 +251,16 @@ pub enum AtDoor {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{step}: {}", io::Error::from_raw_os_error(*errno))]
 pub struct StepError {
-    /// The step's name, as the plan gives it.
+    /// The step's name in the plan.
     pub step: String,
-    /// The isolation layer it belongs to; null for steps that are no layer.
+    /// The isolation layer of the step. Null if it belongs to none.
     pub layer: Option<String>,
     /// The system's error number.
     pub errno: i32,
 }
 
 impl StepError {
-    /// From what the system said, with what the step knows beyond that (such as a file's name).
+    /// Builds the error from a system error, with details that the step has added (such as a file's name).
     pub(crate) fn new(step: &str, layer: Option<&str>, error: &io::Error) -> Self {
         let about = error.get_ref().and_then(|inner| inner.downcast_ref::<About>());
         let errno = about
@@ -281,7 +281,7 @@ impl StepError {
 /// The step that refuses to attach a folder with another file system mounted below it.
 pub const MOUNTED_BELOW: &str = "attach a folder in which a file system is mounted:";
 
-/// An error number, and what it is about: a path, or the operation of a library that hides the number.
+/// An error number with its subject: a path, or an operation of a library that hides the number.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
 pub(crate) struct About {
@@ -295,34 +295,34 @@ impl From<About> for io::Error {
     }
 }
 
-/// What a sandbox uses, as control groups or the watcher count it.
+/// The usage of a sandbox, as counted by cgroups or the watchdog.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Memory of its processes now, in bytes.
+    /// The current memory of its processes, in bytes.
     pub memory: u64,
-    /// The most memory seen, in bytes (files in memory included where a control group counts).
+    /// The maximum memory seen, in bytes (including files in memory if a cgroup counts).
     pub memory_peak: u64,
     /// Processor time, in microseconds.
     pub cpu_us: u64,
-    /// Processes and threads now.
+    /// The number of processes and threads now.
     pub processes: u32,
-    /// Kills and refusals for memory.
+    /// The number of kills and refusals for memory.
     pub memory_events: u64,
-    /// Refused processes.
+    /// The number of refused processes.
     pub process_events: u64,
 }
 
-/// Sends one message with descriptors beside it.
+/// Sends one message with descriptors.
 ///
 /// # Errors
-/// What the socket says; `WouldBlock` if it is non-blocking and full.
+/// The error of the socket; `WouldBlock` if it is non-blocking and full.
 pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let bytes = serde_json::to_vec(message).map_err(io::Error::other)?;
     if bytes.len() > MAX_MESSAGE || descriptors.len() > MAX_DESCRIPTORS {
         return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
     }
     if descriptors.is_empty() {
-        // Sandboxes without namespaces may not pass descriptors, and are refused the call that could.
+        // Sandboxes without namespaces may not pass descriptors, so their filter refuses sendmsg.
         rustix::net::send(socket, &bytes, SendFlags::NOSIGNAL)?;
         return Ok(());
     }
@@ -335,10 +335,10 @@ pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, descriptors: &[Bo
     Ok(())
 }
 
-/// The same on a blocking socket, tried again while the system lacks memory.
+/// Sends on a blocking socket, and retries while the system lacks memory.
 ///
 /// # Errors
-/// As of [`send`].
+/// As [`send`].
 pub(crate) fn send_patiently<T: Serialize>(
     socket: BorrowedFd<'_>,
     message: &T,
@@ -362,11 +362,11 @@ pub(crate) fn send_patiently<T: Serialize>(
     }
 }
 
-/// Sends descriptors on a blocking socket, again and again while the kernel refuses to have more of this user's in flight: the
-/// launcher ends whoever has so many.
+/// Sends descriptors on a blocking socket. Retries while the kernel refuses to have more of this user's descriptors in
+/// flight: the launcher kills the sandbox with the most.
 ///
 /// # Errors
-/// As of [`send`].
+/// As [`send`].
 pub(crate) fn send_through_floods<T: Serialize>(
     socket: BorrowedFd<'_>,
     message: &T,
@@ -388,7 +388,7 @@ pub fn too_many_in_flight(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ETOOMANYREFS)
 }
 
-/// Gives the system a moment in which it may find memory.
+/// Waits a moment, in which the system may free memory.
 pub(crate) fn pause() {
     let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
         tv_sec: 0,
@@ -396,7 +396,7 @@ pub(crate) fn pause() {
     });
 }
 
-/// Whether an error of a socket says that nobody is at its other end.
+/// Returns true for a socket error that means a closed other end.
 #[must_use]
 pub fn is_gone(error: &io::Error) -> bool {
     matches!(
@@ -405,11 +405,11 @@ pub fn is_gone(error: &io::Error) -> bool {
     )
 }
 
-/// Receives one message and the descriptors beside it. `None` is the end of the stream.
+/// Receives one message and its descriptors. `None` is the end of the stream.
 ///
 /// # Errors
-/// What the socket says; `InvalidData` for a message that is too long or cannot be read, and `EMFILE` where this process has no
-/// room for its descriptors. Both messages are gone from the socket, which goes on.
+/// The error of the socket; `InvalidData` for a message that is too long or unreadable; `EMFILE` if this process cannot
+/// hold its descriptors. Both kinds of message are removed from the socket, which stays usable.
 pub fn receive<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
     buffer: &mut Vec<u8>,
@@ -418,21 +418,21 @@ pub fn receive<T: DeserializeOwned>(
     take(socket, buffer, ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
 }
 
-/// The same for a process that hears little: room is made for this message alone, since fresh memory costs a process that was
-/// just forked more than asking how much is needed.
+/// Receives one message, for a process that receives few. Allocates only the size of this message: in a new fork, fresh
+/// memory costs more than asking for the size.
 ///
 /// # Errors
-/// As of [`receive`].
+/// As [`receive`].
 pub fn receive_one<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let (_, length) = rustix::net::recv(socket, &mut [0_u8; 1][..], RecvFlags::PEEK | RecvFlags::TRUNC)?;
     let mut buffer = vec![0; length.clamp(1, MAX_MESSAGE)];
     take(socket, &mut buffer, ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
 }
 
-/// The same for a process that can do without the descriptors: when it has no room for them they are left out.
+/// Receives one message, for a process that can do without the descriptors. Drops descriptors that it cannot hold.
 ///
 /// # Errors
-/// As of [`receive`].
+/// As [`receive`].
 pub fn receive_what_fits<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
     buffer: &mut Vec<u8>,
@@ -464,7 +464,7 @@ fn take<T: DeserializeOwned>(
         return Ok(None);
     }
     if received.flags.intersects(broken & ReturnFlags::CTRUNC) {
-        // The message is taken; those descriptors that had room are closed.
+        // The message is removed; the descriptors that were received are closed.
         return Err(io::Error::from_raw_os_error(libc::EMFILE));
     }
     if received.flags.intersects(broken) {
@@ -475,10 +475,10 @@ fn take<T: DeserializeOwned>(
     Ok(Some((message, descriptors)))
 }
 
-/// A pair of connected sockets that keep message borders. Both are close-on-exec.
+/// Makes a pair of connected sockets that keep message boundaries. Both are close-on-exec.
 ///
 /// # Errors
-/// No more descriptors.
+/// There are no more descriptors.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(
         rustix::net::AddressFamily::UNIX,
@@ -488,7 +488,7 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     )?)
 }
 
-/// Whether the other side has hung up (looked at, not waited for).
+/// Returns true if the other side has hung up. Does not wait.
 pub(crate) fn hung_up(socket: impl AsFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut fds = [PollFd::new(&socket, PollFlags::empty())];

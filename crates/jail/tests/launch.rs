@@ -1,4 +1,4 @@
-//! Real jails on this machine, with a plain shell or Python as what runs inside.
+//! Tests of real jails on this machine, with a plain shell or Python inside.
 #![allow(
     clippy::print_stdout,
     clippy::unwrap_used,
@@ -29,7 +29,7 @@ mod linux {
     use sandcell_jail::spec::{Fault, Request, Site, Template};
     use sandcell_jail::wire::{FromLauncher, ToLauncher, receive, send};
 
-    /// What runs inside: a shell that takes its program from the first descriptor.
+    /// The entry of the jails: a shell that reads its program from the first descriptor.
     pub(super) fn entry(
         input: OwnedFd,
         output: OwnedFd,
@@ -55,7 +55,7 @@ mod linux {
             "nothing_is_left_of_a_launcher_that_is_killed_while_it_prepares",
             killed_early,
         )];
-        // Faults need a build in which a step can be made to fail; `cargo xtask test` makes one.
+        // Faults need a build with fault injection; `cargo xtask test` makes one.
         let faults = cfg!(feature = "fault-injection");
         if faults {
             trials.push(Trial::test(
@@ -63,7 +63,7 @@ mod linux {
                 fault_loop_without_namespaces,
             ));
         }
-        // First processes are cloned by cradles, or by the nursery where sandboxes can be entered.
+        // Spares clone first processes. The fork server does so if sandboxes can be entered.
         for (enterable, kind) in [(false, "jail"), (true, "jail_that_can_be_entered")] {
             let mut add = |name: &str, test: fn(bool) -> Result<(), Failed>| {
                 let name = name.replace("jail", kind);
@@ -89,10 +89,10 @@ mod linux {
 
     struct Session {
         launcher: Launcher,
-        /// The version of control groups that sandboxes have.
+        /// The cgroup version of the sandboxes.
         groups: Option<String>,
         buffer: Vec<u8>,
-        /// What it said was killed of its own processes, and by which signal.
+        /// The launcher's reports of killed helper processes, with the signal.
         killed: Vec<(String, i32)>,
         next: u64,
     }
@@ -110,7 +110,7 @@ mod linux {
             })
         }
 
-        /// Without user namespaces, and without these layers.
+        /// Starts a session without user namespaces, and without these layers.
         fn process_level(layers: &str) -> Self {
             Self::with(Template {
                 process_level: true,
@@ -200,7 +200,7 @@ mod linux {
 
     fn locked(enterable: bool) -> Result<(), Failed> {
         let mut session = Session::new(enterable);
-        // The last ones have taken most steps before they were asked for.
+        // The last ones have taken most steps before the request.
         for _ in 0..4 {
             let text = session.python(LOOK);
             println!("{text}");
@@ -210,7 +210,7 @@ mod linux {
         Ok(())
     }
 
-    /// Until the next first process waits with its steps taken.
+    /// The time in which the next first process becomes ready with its steps taken.
     const LONG_ENOUGH: std::time::Duration = std::time::Duration::from_millis(40);
 
     fn is_locked(text: &str) {
@@ -234,7 +234,7 @@ mod linux {
         }
     }
 
-    /// What gets ready for one kind of sandbox never becomes another.
+    /// A process that prepares for one kind of sandbox never becomes another kind.
     fn as_asked(enterable: bool) -> Result<(), Failed> {
         const SIZES: &str = "import os, resource\nfound = os.statvfs('/tmp')\n\
             print(found.f_blocks * found.f_frsize >> 20, found.f_files, resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20)";
@@ -261,12 +261,12 @@ mod linux {
                 panic!("{told}")
             };
             assert_eq!(disk, asked.disk >> 20, "run {number}");
-            // A few are the sandbox's own machinery's.
+            // The sandbox itself uses a few.
             assert!(
                 (asked.inodes..asked.inodes + 50).contains(&inodes),
                 "run {number}: {inodes}"
             );
-            // Without control groups a little less than all, for what is counted beside the program's own.
+            // Without cgroups it is a little less than the limit, for memory outside the program.
             let watched = (asked.memory - asked.memory / 64 - (1 << 20)) >> 20;
             assert!(
                 [asked.memory >> 19, watched].contains(&memory),
@@ -274,7 +274,7 @@ mod linux {
             );
             std::thread::sleep(LONG_ENOUGH);
         }
-        // Not one of each kind stays.
+        // There is not one left of each kind.
         assert!(session.children() <= 3, "{} processes are left", session.children());
         Ok(())
     }
@@ -327,7 +327,7 @@ print(os.listdir("/"), os.listdir("/dev"))
     }
 
     impl Session {
-        /// Asks for a jail and gives back the answer, with the stream that ends when the jail does.
+        /// Requests a jail. Returns the answer, and a stream that ends with the jail.
         fn ask(&mut self, request: Request) -> (FromLauncher, std::io::PipeReader) {
             let (theirs_in, _ours_in) = std::io::pipe().unwrap();
             let (ours_out, theirs_out) = std::io::pipe().unwrap();
@@ -348,7 +348,7 @@ print(os.listdir("/"), os.listdir("/dev"))
             (self.hear(), ours_out)
         }
 
-        /// Makes a jail that stays: its number, and its stream.
+        /// Makes a jail that stays. Returns its number and its stream.
         fn hold(&mut self) -> (u64, std::io::PipeReader) {
             let (theirs_in, mut ours_in) = std::io::pipe().unwrap();
             let (mut ours_out, theirs_out) = std::io::pipe().unwrap();
@@ -372,13 +372,13 @@ print(os.listdir("/"), os.listdir("/dev"))
             (self.next, ours_out)
         }
 
-        /// Descriptors of the launcher.
+        /// Returns the number of descriptors of the launcher.
         fn descriptors(&self) -> usize {
             let pid = self.launcher.process.id();
             std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
         }
 
-        /// Processes that descend from the launcher.
+        /// Returns the number of the launcher's children.
         fn children(&self) -> usize {
             let pid = self.launcher.process.id();
             std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
@@ -388,7 +388,8 @@ print(os.listdir("/"), os.listdir("/dev"))
         }
     }
 
-    /// Folders for private files that no launcher holds any more. Those of other servers of this machine are locked.
+    /// Returns the number of private folders without a living launcher. Folders of other servers of this machine are
+    /// locked.
     fn folders() -> usize {
         use std::os::unix::fs::MetadataExt;
 
@@ -438,7 +439,7 @@ print(os.listdir("/"), os.listdir("/dev"))
         let mut session = Session::new(enterable);
         fail_each(&mut session, 50);
         assert_eq!(session.python("print(7)"), "7\n");
-        // Also in what gets ready before it is asked for: the second and later ones of a kind.
+        // Also in processes that prepare in advance: the second and later ones of a kind.
         for step in [0, 2, 9, 40] {
             for _ in 0..3 {
                 std::thread::sleep(LONG_ENOUGH);
@@ -449,7 +450,7 @@ print(os.listdir("/"), os.listdir("/dev"))
             }
         }
         assert_eq!(session.python("print(8)"), "8\n");
-        // What waits to become a sandbox, and who makes such processes, is all that is left.
+        // Only the spares and the fork server are left.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
         while session.children() > 2 {
             assert!(
@@ -463,7 +464,7 @@ print(os.listdir("/"), os.listdir("/dev"))
     }
 
     const EIO: i32 = 5;
-    /// Everything that may be used up: ENOMEM, EAGAIN, ENFILE, EMFILE, ENOSPC.
+    /// The errors for exhausted resources: ENOMEM, EAGAIN, ENFILE, EMFILE, ENOSPC.
     const LACKS: [i32; 5] = [12, 11, 23, 24, 28];
 
     fn failing(at: Site, errno: i32) -> Request {
@@ -473,7 +474,8 @@ print(os.listdir("/"), os.listdir("/dev"))
         }
     }
 
-    /// Whatever is used up while a sandbox is made, only that sandbox is not made, and it says what was missing.
+    /// If a resource is exhausted during a sandbox's creation, only that sandbox fails, with an error that names the
+    /// resource.
     fn lacks(enterable: bool) -> Result<(), Failed> {
         let mut session = Session::new(enterable);
         let (first, bystander) = session.hold();
@@ -490,11 +492,11 @@ print(os.listdir("/"), os.listdir("/dev"))
                         stream.read_to_string(&mut text).unwrap();
                         assert_eq!(text, "", "nothing ran after {site:?} failed");
                     }
-                    // Without them everything goes through the agent; and there may be no such step.
+                    // Without direct pipes all data passes through the agent. Some steps may not exist.
                     (FromLauncher::Made { .. }, Site::Lane | Site::Step(_)) => {
                         assert!(matches!(session.hear(), FromLauncher::Gone { .. }));
                     }
-                    // Control groups are this machine's, and a device folder is root's.
+                    // Not every machine has cgroups, and only root has private device folders.
                     (FromLauncher::Made { .. }, Site::Files) if session.groups.is_none() => {
                         assert!(matches!(session.hear(), FromLauncher::Gone { .. }));
                     }
@@ -503,7 +505,7 @@ print(os.listdir("/"), os.listdir("/dev"))
             }
             assert_eq!(session.python("print(2)"), "2\n", "after {site:?}");
         }
-        // Nobody else was touched.
+        // Other sandboxes are unaffected.
         send(session.launcher.socket.as_fd(), &ToLauncher::Usage { id: first }, &[]).unwrap();
         match session.hear() {
             FromLauncher::Usage { id, usage: Some(usage) } => assert!(id == first && usage.cpu_us > 0),
@@ -525,7 +527,7 @@ print(os.listdir("/"), os.listdir("/dev"))
         Ok(())
     }
 
-    /// Fails the n-th step for every n; there are more than `least`.
+    /// Fails the n-th step for every n. There are more than `least` steps.
     fn fail_each(session: &mut Session, least: usize) {
         let mut step = 0;
         loop {
@@ -544,7 +546,8 @@ print(os.listdir("/"), os.listdir("/dev"))
         assert!(matches!(session.hear(), FromLauncher::Gone { .. }));
     }
 
-    /// Processes of the session that this launcher leads. Those that have ended may wait for the machine's first process.
+    /// Returns the processes of the session that this launcher leads. Ended ones may wait for the machine's first
+    /// process.
     fn of_session(launcher: u32) -> Vec<String> {
         let processes = std::fs::read_dir("/proc").unwrap().flatten();
         let stats = processes.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
@@ -575,7 +578,7 @@ print(os.listdir("/"), os.listdir("/dev"))
         Ok(())
     }
 
-    /// The processes that the launcher has made and that are in no namespace of their own: the nursery, and cradles.
+    /// Returns the launcher's children that are in its namespaces: the fork server and spares.
     fn makers(launcher: u32) -> Vec<rustix::process::Pid> {
         let children = std::fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children")).unwrap();
         let outside = |pid: &&str| {
@@ -594,7 +597,7 @@ print(os.listdir("/"), os.listdir("/dev"))
         for signal in [Signal::KILL, Signal::STOP] {
             let mut session = Session::new(enterable);
             assert_eq!(session.python("print(1)"), "1\n");
-            // The first that it made.
+            // The launcher's first child.
             let nursery = makers(session.launcher.process.id())[0];
             kill_process(nursery, signal).unwrap();
             for number in 2..6 {
@@ -605,10 +608,10 @@ print(os.listdir("/"), os.listdir("/dev"))
                 "it is still there"
             );
             let told: Vec<i32> = session.killed.iter().map(|(_, signal)| *signal).collect();
-            // One that was stopped the launcher has ended itself.
+            // The launcher itself has killed a stopped one.
             let expected: &[i32] = if signal == Signal::KILL { &[9] } else { &[] };
             assert_eq!(told, expected, "{:?}", session.killed);
-            // Where first processes come from it, nobody else is left outside of their namespaces.
+            // If the fork server makes first processes, no other process is left outside their namespaces.
             if enterable {
                 let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
                 let is_replaced = || {
@@ -625,7 +628,7 @@ print(os.listdir("/"), os.listdir("/dev"))
         Ok(())
     }
 
-    /// Folders of this launcher's groups, of the controller that counts processes.
+    /// Finds the folders of this launcher's groups for the process controller.
     fn groups(launcher: u32, folder: &Path, depth: u32, found: &mut Vec<PathBuf>) {
         let prefix = format!("sandcell-{launcher}-");
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -656,7 +659,7 @@ print(os.listdir("/"), os.listdir("/dev"))
             seen.extend(there());
         }
         assert!((1..=4).contains(&seen.len()), "{seen:?}");
-        // One in which something was refused for its limit is not.
+        // A group in which a limit refused something is not reused.
         let crowd = "import os, time\nwhile True:\n    try:\n        if os.fork() == 0:\n            time.sleep(30)\n    except OSError:\n        break\nprint(3, flush=True)\nos._exit(0)";
         assert_eq!(session.python(crowd), "3\n");
         assert_eq!(session.python("print(4)"), "4\n");
@@ -673,7 +676,7 @@ print(os.listdir("/"), os.listdir("/dev"))
 
     fn missing_layers(enterable: bool) -> Result<(), Failed> {
         for layer in sandcell_jail::plan::LAYERS {
-            // The environment is empty because the launcher's is; there is no step that could fail.
+            // The environment is empty because the launcher's is. There is no step that could fail.
             if layer == "empty_environment" {
                 continue;
             }
@@ -713,7 +716,7 @@ print(os.listdir("/"), os.listdir("/dev"))
         assert_eq!(session.hear(), FromLauncher::Made { id: 1, folder: None });
         session.launcher.process.kill().unwrap();
         session.launcher.process.wait().unwrap();
-        // The program inside holds the other end, so the end of the stream is the end of it.
+        // The program inside holds the other end, so the end of the stream is its end.
         let mut text = String::new();
         ours_out.read_to_string(&mut text).unwrap();
         Ok(())

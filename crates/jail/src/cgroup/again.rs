@@ -1,36 +1,37 @@
-//! Using a group again. On version 1 a group is four folders, and making, limiting and removing them costs the kernel a
-//! twentieth of what a whole fresh run does.
+//! Reuses cgroups. On version 1 a group is four folders. Creating, limiting and removing them costs the kernel a
+//! twentieth of a whole fresh run.
 //!
-//! Nobody in a sandbox sees its control groups, and what one counted is set to nothing before the next sandbox is in it.
-//! One in which anything unusual happened, or that still has something charged to it, is removed as ever. On version 2,
-//! where a group is one folder, counters such as the most memory used cannot be set back, and so each is used once.
+//! Processes in a sandbox cannot see its cgroups, and its counters are reset before the next sandbox uses it. A group
+//! is removed instead if anything unusual happened in it, or if memory is still charged to it. On version 2 a group is
+//! one folder, and counters such as the peak memory cannot be reset, so each group is used once.
 
 use super::{Group, Groups, quota_of};
 use crate::steps::write_once;
 use crate::watch::small_file;
 
-/// What may be charged to an empty group: what the kernel frees a moment later, and what it keeps until it needs the memory.
+/// The maximum charge of an empty group: memory that the kernel frees a moment later, or keeps until it needs it.
 const CHARGED: u64 = 2 << 20;
-/// The same of what its sockets held, where that is charged apart.
+/// The same for memory of sockets, where the kernel charges that separately.
 const CHARGED_SOCKETS: u64 = 64 << 10;
-/// Processor time in thousandths of a core that a group must allow: whoever gets ready for the next sandbox is in it already.
+/// The minimum processor limit of a reused group, in thousandths of a core: the next sandbox already prepares itself in
+/// it.
 const CORE: u32 = 1000;
-/// How many sandboxes a group is used for, one after the other.
+/// The number of sandboxes that use a group one after another.
 const USES: u32 = 64;
 
-/// What has become of a group whose sandbox has ended.
+/// The state of a group after its sandbox has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cleared {
-    /// Processes are still in it; a moment later it may be another.
+    /// It still has processes; it may be empty a moment later.
     Busy,
-    /// It is as good as new.
+    /// It can be reused.
     Clean,
-    /// It is of no more use.
+    /// It cannot be reused.
     Spent,
 }
 
 impl Group {
-    /// Sets back what it counted, if nobody is in it.
+    /// Resets its counters if it is empty.
     pub(crate) fn clear(&mut self) -> Cleared {
         let Groups::V1 {
             memory,
@@ -62,7 +63,7 @@ impl Group {
             return Cleared::Spent;
         }
         let set = |path: String, text: &str| write_once(&path, text);
-        // What was used of this period, or was used too much, is forgotten when the quota is written.
+        // Writing the quota also resets the consumption of this period.
         let quota = quota_of(&request).to_string();
         let cleared = set(format!("{cpu}/cpu.cfs_quota_us"), &quota)
             .and_then(|()| set(format!("{cpuacct}/cpuacct.usage"), "0"))
@@ -82,8 +83,8 @@ impl Group {
     }
 }
 
-/// What is charged to a group for sockets, in bytes: nothing on a kernel that does not count it apart, none where it cannot be
-/// learnt.
+/// Returns the bytes charged to a group for sockets. 0 if the kernel does not count them separately; none if the count
+/// is unreadable.
 fn sockets_hold(memory: &str) -> Option<u64> {
     match std::fs::read_to_string(format!("{memory}/memory.kmem.tcp.usage_in_bytes")) {
         Ok(text) => text.trim().parse().ok(),
@@ -91,12 +92,12 @@ fn sockets_hold(memory: &str) -> Option<u64> {
     }
 }
 
-/// A file of one number; none if it does not say one.
+/// Reads a file with one number. None if it has none.
 fn number(path: &str) -> Option<u64> {
     small_file(path).trim().parse().ok()
 }
 
-/// The number beside this name; none if there is none.
+/// Returns the number after this name. None if there is none.
 fn counted(path: &str, name: &str) -> Option<u64> {
     let text = small_file(path);
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

@@ -1,4 +1,4 @@
-//! Where this process may make control groups.
+//! Finds a folder in which this process may create cgroups.
 
 use std::io;
 use std::path::Path;
@@ -10,16 +10,16 @@ use rustix::io::Errno;
 use super::{Groups, Instance, field_of, pids_in, read};
 use crate::steps::write_once;
 
-/// What the server's own group is called, where it had to make room for groups beside it.
+/// The name of the leaf for the server's processes, if they have to leave a group that gets subgroups.
 const LEAF: &str = "sandcell-server";
 const NEEDED: [&str; 3] = ["memory", "pids", "cpu"];
 
 impl Groups {
-    /// Finds where this process may make groups, and claims an identity there. `host` is the path of the host's root as
-    /// this process sees it.
+    /// Finds a folder in which this process may create groups, and claims an identity there. `host` is the path of the
+    /// host's root in this process's view.
     ///
     /// # Errors
-    /// Why there is no such place, in words.
+    /// The reason why there is no such folder, in words.
     pub fn find(host: &str) -> Result<(Self, Instance), String> {
         let own = read(&format!("{host}/proc/self/cgroup")).map_err(|error| format!("/proc/self/cgroup: {error}"))?;
         let mounts =
@@ -38,8 +38,8 @@ impl Groups {
     }
 }
 
-/// How many processes of this process' own memory group, those below it left out, the kernel has killed for memory. None where
-/// that is not counted.
+/// Returns the number of processes that the kernel killed for memory in this process's memory group, without subgroups.
+/// None if the kernel does not count them.
 pub(crate) fn own_memory_kills() -> Option<u64> {
     let found = Mounts::of_this_process()?;
     let counted = match (found.folder("memory"), found.v2) {
@@ -50,7 +50,7 @@ pub(crate) fn own_memory_kills() -> Option<u64> {
     counted.ok().map(|text| field_of(&text, "oom_kill"))
 }
 
-/// This process' own group of those that count processes, and all above it that can be seen.
+/// Returns this process's group for the process count, and all visible groups above it.
 pub(crate) fn own_process_groups() -> Vec<String> {
     let Some(found) = Mounts::of_this_process() else {
         return Vec::new();
@@ -63,22 +63,22 @@ pub(crate) fn own_process_groups() -> Vec<String> {
         .collect()
 }
 
-/// Our own group of version 2.
+/// This process's group of version 2.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
     own: String,
-    /// The topmost group that is mounted: the machine's, or a container's.
+    /// The topmost mounted group: the machine's, or a container's.
     top: String,
 }
 
 impl Place {
-    /// A group below which others can be made.
+    /// Finds a group in which subgroups can be created.
     ///
-    /// On version 2 a group with processes of its own cannot hand controllers to groups below it (only the machine's top
-    /// can), so our own group serves only if all that is in it is moved into a leaf. That is done where it was handed to us
-    /// to manage, in a container, where it has limits (which sandboxes must not get out of), and where nobody else's
-    /// processes are in it: whoever logs in, or works in the same window, is not ours to move. Else groups are made above,
-    /// as near as can be.
+    /// On version 2 a group with processes cannot pass controllers to subgroups (only the machine's top group can). So
+    /// the own group is usable only if all its processes move to a leaf. They are moved if the group was delegated to
+    /// us, is a container's top group, has limits (which sandboxes must not escape), or holds only the server's
+    /// processes. Processes of others, such as a login shell in the same group, are not ours to move. Otherwise groups
+    /// are created in the nearest usable ancestor.
     fn settle(&self, host: &str) -> Result<String, String> {
         let own = self.own.as_str();
         let mut reasons: Vec<(&str, String)> = Vec::new();
@@ -93,7 +93,7 @@ impl Place {
         if tried(own, Offer::AsItIs) {
             return Ok(self.own.clone());
         }
-        // An earlier server has made room here, or another one is just moving us.
+        // An earlier server has made room here, or another one is moving our processes now.
         if own.ends_with(&format!("/{LEAF}"))
             && let Some(parent) = self.above(own)
             && tried(parent, Offer::WhenEmpty)
@@ -119,7 +119,7 @@ impl Place {
         Err(format!("no delegated control group v2 ({})", reasons.join("; ")))
     }
 
-    /// The group that this one is in, as far as groups are mounted.
+    /// Returns the parent group, if it is mounted.
     fn above<'a>(&self, folder: &'a str) -> Option<&'a str> {
         if folder == self.top {
             return None;
@@ -128,7 +128,7 @@ impl Place {
     }
 }
 
-/// Whether systemd says that this group is its owner's to manage.
+/// Returns true if systemd has delegated this group to its owner.
 fn is_delegated(folder: &str) -> bool {
     ["user.delegate", "trusted.delegate"].into_iter().any(|name| {
         let mut value = [0_u8; 8];
@@ -136,25 +136,25 @@ fn is_delegated(folder: &str) -> bool {
     })
 }
 
-/// Whether somebody has set limits for what is in this group. (systemd bounds processes everywhere.)
+/// Returns true if the group has limits. The process limit does not count, since systemd sets it everywhere.
 fn is_limited(folder: &str) -> bool {
     ["memory.max", "memory.high", "cpu.max"]
         .into_iter()
         .any(|name| read(&format!("{folder}/{name}")).is_ok_and(|text| !text.starts_with("max")))
 }
 
-/// Whether nobody is in this group but the server and what it has started.
+/// Returns true if the group holds only the server and its descendants.
 fn only_ours(folder: &str, host: &str) -> bool {
     let parent_of = |pid| parent_in(&read(&format!("{host}/proc/{pid}/stat")).ok()?);
     let within = read(&format!("{folder}/cgroup.procs")).ok();
-    // We are the launcher; the server has started us.
+    // This process is the launcher. Its parent is the server.
     let server = parent_of(std::process::id());
     within
         .zip(server)
         .is_some_and(|(within, server)| are_ours(&within, server, parent_of))
 }
 
-/// Those that cannot be seen from here have the number 0.
+/// Processes that are invisible from here have the number 0.
 fn are_ours(within: &str, server: u32, parent_of: impl Fn(u32) -> Option<u32>) -> bool {
     let above = |pid: u32| std::iter::successors(Some(pid), |pid| parent_of(*pid)).take_while(|pid| *pid > 0);
     within
@@ -166,18 +166,18 @@ fn parent_in(stat: &str) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// How a group comes to hand its controllers on.
+/// The way in which a group becomes able to pass on its controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Offer {
     AsItIs,
-    /// Somebody is moving its processes into a leaf.
+    /// Another process is moving its processes to a leaf.
     WhenEmpty,
-    /// Its processes are moved into a leaf.
+    /// This process moves its processes to a leaf.
     OnceLeft,
 }
 
 fn offer_controllers(folder: &str, how: Offer) -> io::Result<()> {
-    // Processes may begin in it meanwhile.
+    // New processes may appear in it meanwhile.
     const ATTEMPTS: u32 = 20;
     const PAUSE: Duration = Duration::from_millis(5);
     let there = read(&format!("{folder}/cgroup.controllers"))?;
@@ -199,7 +199,7 @@ fn offer_controllers(folder: &str, how: Offer) -> io::Result<()> {
     }
 }
 
-/// Moves all that is in a group into a leaf of it.
+/// Moves all processes of a group to its leaf.
 fn leave(folder: &str) -> io::Result<()> {
     let leaf = format!("{folder}/{LEAF}");
     match rustix::fs::mkdir(leaf.as_str(), Mode::from_raw_mode(0o755)) {
@@ -208,7 +208,7 @@ fn leave(folder: &str) -> io::Result<()> {
     }
     for pid in pids_in(folder) {
         match write_once(&format!("{leaf}/cgroup.procs"), &pid.as_raw_nonzero().to_string()) {
-            // It has ended meanwhile.
+            // The process has ended meanwhile.
             Err(error) if is(&error, Errno::SRCH) => {}
             other => other?,
         }
@@ -220,24 +220,24 @@ fn is(error: &io::Error, number: Errno) -> bool {
     error.raw_os_error() == Some(number.raw_os_error())
 }
 
-/// What the mount table and the process' own groups say.
+/// The content of the mount table and of `/proc/self/cgroup`.
 pub(super) struct Mounts {
-    /// (controllers, folder of our own group) for each version 1 hierarchy.
+    /// The controllers and the folder of this process's group, for each version 1 hierarchy.
     v1: Vec<(Vec<String>, String)>,
-    /// The topmost mounted group of each of those hierarchies.
+    /// The topmost mounted group of each hierarchy in `v1`.
     v1_tops: Vec<String>,
-    /// Our own group in version 2.
+    /// This process's group in version 2.
     v2: Option<Place>,
 }
 
 impl Mounts {
-    /// As this process sees them, where the host's files are at their places.
+    /// Reads them for this process, whose root is the host's.
     fn of_this_process() -> Option<Self> {
         let own = read("/proc/self/cgroup").ok()?;
         Some(Self::parse(&read("/proc/self/mountinfo").ok()?, &own, ""))
     }
 
-    /// This process' own group of version 1 for a controller.
+    /// Returns this process's version 1 group for a controller.
     fn folder(&self, name: &str) -> Option<String> {
         let has = |(controllers, _): &&(Vec<String>, String)| controllers.iter().any(|controller| controller == name);
         self.v1.iter().find(has).map(|(_, folder)| folder.clone())
@@ -258,7 +258,7 @@ impl Mounts {
             let (Some(root), Some(place)) = (left.get(3), left.get(4)) else {
                 continue;
             };
-            // The launcher sees the host's mounts below its own folder for them.
+            // The launcher mounts the host's root at another path.
             let place = if place.starts_with(host) {
                 (*place).to_owned()
             } else {
@@ -296,7 +296,8 @@ impl Mounts {
         found
     }
 
-    /// Our own group of this controller on version 1, and that of version 2, each with the topmost that is mounted.
+    /// Returns this process's version 1 group for this controller, and its version 2 group, each with the topmost
+    /// mounted group.
     pub(super) fn own_groups(&self, controller: &str) -> Vec<(&str, &str)> {
         let v1 = self.v1.iter().zip(&self.v1_tops);
         let v1 = v1.filter(|((controllers, _), _)| controllers.iter().any(|name| name == controller));
@@ -369,7 +370,7 @@ mod tests {
 
     #[test]
     fn only_the_server_and_what_it_started_are_ours() {
-        // 1 starts 10 (a shell), that 20 (the server), that 30 (the launcher).
+        // 1 starts 10 (a shell), 10 starts 20 (the server), and 20 starts 30 (the launcher).
         let parents = |pid| match pid {
             1 => Some(0),
             10 => Some(1),
@@ -388,7 +389,7 @@ mod tests {
         );
     }
 
-    /// A tree of files that look like groups. In those that are `full` controllers cannot be handed on.
+    /// Makes a tree of files that look like groups. Groups that are `full` cannot pass on controllers.
     fn groups(folders: &[(&str, bool)]) -> (tempfile::TempDir, impl Fn(&str) -> String) {
         let tree = tempfile::tempdir().unwrap();
         let root = tree.path().to_owned();
@@ -397,7 +398,7 @@ mod tests {
             let folder = tree.path().join(folder);
             std::fs::create_dir_all(&folder).unwrap();
             std::fs::write(folder.join("cgroup.controllers"), "cpu memory pids").unwrap();
-            // Somebody else's: process 1 is no server's child.
+            // Another owner's process: process 1 is not a child of the server.
             std::fs::write(folder.join("cgroup.procs"), "1\n").unwrap();
             let control = folder.join("cgroup.subtree_control");
             if *full {
@@ -428,7 +429,7 @@ mod tests {
         ]);
         assert_eq!(settled(&at, "top/slice/login.scope"), Ok(at("top/slice")));
         assert!(!Path::new(&at("top/slice/login.scope/sandcell-server")).exists());
-        // Nor is a leaf made within a leaf.
+        // No leaf is made within a leaf either.
         let beside = at("top/slice/run.scope");
         assert_eq!(settled(&at, "top/slice/run.scope/sandcell-server"), Ok(beside));
 

@@ -1,9 +1,9 @@
-//! Identifies a launcher among all that make control groups in the same place, and removes the groups of dead launchers.
+//! Identifies a launcher among all that create cgroups in the same folder, and removes the groups of dead launchers.
 //!
-//! Launchers in different PID namespaces can share a control group parent: two containers, or a server in a container and
-//! a command on the host. So a group's name only says to which launcher it belongs; whether that one lives is told by
-//! the lock that it holds on an empty group of that name (see [`claim`]). Control groups of version 1 may
-//! be shared for one controller and not for another, so there is one such group for each.
+//! Launchers in different PID namespaces can share a cgroup folder: two containers, or a server in a container and a
+//! command on the host. So a group's name tells only which launcher owns it. The launcher proves that it is alive by a
+//! lock on an empty group of that name (see [`claim`]). Version 1 launchers may share the folder of one controller and
+//! not of another, so there is one such group for each.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::{Groups, PREFIX, pids_in};
 use crate::claim;
 
-/// The number of names tried when another launcher's sweep removes one before it is locked.
+/// The number of names tried if another launcher's sweep removes one before it is locked.
 const ATTEMPTS: u32 = 3;
 
 /// This launcher's identity.
@@ -28,7 +28,7 @@ impl Instance {
     /// Claims an identity in these folders.
     ///
     /// # Errors
-    /// What the system said; nothing is left.
+    /// The system's error. Nothing remains.
     pub(super) fn claim(groups: &Groups) -> io::Result<Self> {
         let mut attempts = ATTEMPTS;
         loop {
@@ -44,7 +44,7 @@ impl Instance {
         let mut random = [0_u8; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
         let mut instance = Self {
-            // The number is for people who look at the folders.
+            // The process id is for people who look at the folders.
             name: format!("{PREFIX}{}-r{:016x}", std::process::id(), u64::from_le_bytes(random)),
             claimed: Vec::new(),
         };
@@ -61,13 +61,13 @@ impl Instance {
         Ok(instance)
     }
 
-    /// The name of one of its groups.
+    /// Returns the name of one of its groups.
     #[must_use]
     pub fn group(&self, which: &str) -> String {
         format!("{}-{which}", self.name)
     }
 
-    /// Gives the identity up, once its groups are removed. Not done when this is dropped: forks of the launcher have it, too.
+    /// Removes the identity, after its groups are removed. Not done on drop, since forks of the launcher have a copy.
     pub(crate) fn remove(self) {
         for (path, _lock) in &self.claimed {
             let _ = rustix::fs::rmdir(path.as_str());
@@ -75,7 +75,7 @@ impl Instance {
     }
 }
 
-/// The launcher to which a folder belongs, and whether it is one of its groups.
+/// Returns the launcher that owns a folder, and true if the folder is one of its groups.
 fn launcher_of(name: &str) -> Option<(&str, bool)> {
     let rest = name.strip_prefix(PREFIX)?;
     let mut parts = rest.splitn(3, '-');
@@ -89,8 +89,8 @@ fn launcher_of(name: &str) -> Option<(&str, bool)> {
 }
 
 impl Groups {
-    /// Removes the groups of launchers that are dead (after a kill of everything, say), with whatever still lives in
-    /// them. Gives back the folders that are still busy: what was killed in them takes a moment to end.
+    /// Removes the groups of dead launchers, and kills all processes in them. Returns the folders that are still busy,
+    /// since a killed process takes a moment to end.
     #[must_use]
     pub fn sweep(&self) -> Vec<String> {
         let mut busy = Vec::new();
@@ -108,7 +108,7 @@ impl Groups {
             }
             for (launcher, groups) in launchers {
                 let claimed = format!("{folder}/{launcher}");
-                // An owner makes its claim before its groups, and removes it after them.
+                // A launcher makes its claim before its groups, and removes it after them.
                 let judged = claim::owner(&claimed);
                 if matches!(judged, claim::Owner::Alive) {
                     continue;
@@ -121,7 +121,7 @@ impl Groups {
     }
 }
 
-/// Ends what is in a group, and removes it. False if it is still busy.
+/// Kills the processes in a group, and removes it. Returns false if it is still busy.
 fn end(group: &str) -> bool {
     for pid in pids_in(group) {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder that looks like a control group parent; only the kernel's files are missing.
+    /// Makes a folder that looks like a cgroup folder without the kernel's files.
     fn parent() -> (tempfile::TempDir, Groups) {
         let tree = tempfile::tempdir().unwrap();
         let folder = tree.path().to_str().unwrap().to_owned();
@@ -178,7 +178,7 @@ mod tests {
         let (tree, groups) = parent();
         let instance = Instance::claim(&groups).unwrap();
         drop(groups.make(&instance.group("1")).unwrap());
-        // Its locks go when it is killed, its folders stay.
+        // The kernel releases its locks when it is killed. Its folders stay.
         drop(instance);
         assert_eq!(std::fs::read_dir(tree.path()).unwrap().count(), 2);
         assert_eq!(groups.sweep(), Vec::<String>::new());

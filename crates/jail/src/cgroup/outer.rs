@@ -1,10 +1,10 @@
-//! Reads the memory limit of the control groups that this process is in. It bounds everything that it starts.
+//! Reads the memory limit of the cgroups that this process is in. It applies to all processes that it starts.
 
 use super::find::Mounts;
 use super::read;
 
-/// Returns the smallest memory limit, in bytes, on the way from this process' group up to the topmost one that it sees. None:
-/// nobody has set one.
+/// Returns the smallest memory limit, in bytes, from this process's group up to the topmost visible one. None if no
+/// limit is set.
 #[must_use]
 pub fn outer_memory_limit() -> Option<u64> {
     const FILES: [&str; 2] = ["memory.max", "memory.limit_in_bytes"];

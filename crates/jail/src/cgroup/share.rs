@@ -1,5 +1,5 @@
-//! Tells memory of processes and the kernel from memory of files, which are charged to a group in one number, and keeps the
-//! disk's share of the hard limit for files.
+//! Separates the memory of processes and the kernel from the memory of files, which the kernel charges to a group as
+//! one number. Reserves the disk's share of the hard limit for files.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use crate::spec::Request;
 use crate::steps::write_once;
 use crate::watch::small_file;
 
-/// The room that a lowered hard limit leaves, in bytes: what is charged changes while it is written.
+/// The margin of a lowered hard limit, in bytes: the charge changes during the write.
 const ROOM: u64 = 1 << 20;
 /// The amount that the kernel reclaims at one request, in bytes. It takes about 3 ms.
 const SQUEEZED: u64 = 1 << 20;
@@ -16,7 +16,7 @@ const SQUEEZED: u64 = 1 << 20;
 /// The memory of a group by kind, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Told {
-    /// Processes' own, and what they share beside private files.
+    /// Memory of processes: private memory, and shared memory other than private files.
     processes: u64,
     /// Kernel memory above the usual amount; on version 2 only the part that cannot be reclaimed.
     kernel: u64,
@@ -26,12 +26,13 @@ pub(crate) struct Told {
     files: u64,
 }
 
-/// The hard limit of a group: memory, disk, and what the jail itself needs.
+/// Returns the hard limit of a group: memory, disk, and the memory that the jail itself needs.
 pub(super) const fn hard_limit(request: &Request) -> u64 {
     request.memory.saturating_add(request.disk).saturating_add(OVERHEAD)
 }
 
-/// The hard limit while the disk's share is for files only: never raised for what is charged beyond it.
+/// Returns the hard limit that reserves the disk's share for files. It never rises for memory that is charged beyond
+/// that.
 fn lowered(request: &Request, files: u64, before: u64, charged: u64) -> u64 {
     let wanted = request.memory.saturating_add(OVERHEAD).saturating_add(files);
     wanted
@@ -70,7 +71,7 @@ impl Group {
         }
     }
 
-    /// [`Self::process_memory`] from a reading.
+    /// Returns [`Self::process_memory`] from a reading.
     pub(crate) fn process_memory_of(&self, told: &Told) -> u64 {
         match &self.kind {
             Groups::V1 { .. } => told.processes,
@@ -78,8 +79,8 @@ impl Group {
         }
     }
 
-    /// What the kernel holds for the group's processes beyond the usual, with what it could take back, such as names of
-    /// files that were looked at, where it does not tell the two apart (version 1).
+    /// Returns the kernel memory of the group's processes above the usual amount. On version 1 it includes reclaimable
+    /// memory, such as names of visited files, since the kernel does not count that separately.
     pub(crate) fn kernel_memory_of(&self, told: &Told) -> u64 {
         match &self.kind {
             Groups::V1 { .. } => told.kernel,
@@ -87,14 +88,14 @@ impl Group {
         }
     }
 
-    /// The same where some of it may be in use although the kernel counts it as what it could take back (version 2): inodes of
-    /// sockets, for one.
+    /// Returns the kernel memory including memory that the kernel counts as reclaimable although it may be in use
+    /// (version 2), such as inodes of sockets.
     pub(crate) fn doubtful_kernel_memory_of(&self, told: &Told) -> u64 {
         self.kernel_memory_of(told) + told.reclaimable
     }
 
-    /// Lowers the hard limit to memory and the files that there are, or to what is charged if that is more. Nothing is taken
-    /// back here: whoever is charged more has the kernel do it, and is ended if there is nothing.
+    /// Lowers the hard limit to memory and existing files, or to the charge if that is higher. Does not reclaim memory
+    /// here: the next process that allocates makes the kernel reclaim, and is killed if the kernel finds nothing.
     pub(crate) fn narrow(&self, told: &Told) {
         let Some(request) = &self.limited else {
             return;
@@ -104,9 +105,9 @@ impl Group {
         let _ = self.set_hard_limit(lowered(request, told.files, before, self.charged()), total);
     }
 
-    /// Has the kernel reclaim some memory of a group that is charged more than its memory and files, by a hard limit below the
-    /// charge. Returns false if the kernel could reclaim nothing. Version 2 reports unreclaimable memory, and would end programs
-    /// for such a limit, so there the group stays as it is.
+    /// Makes the kernel reclaim some memory of a group that is charged more than its memory and files, by a hard limit
+    /// below the charge. Returns false if the kernel could reclaim nothing. Version 2 reports unreclaimable memory, and
+    /// would kill programs for such a limit, so a version 2 group stays unchanged.
     pub(crate) fn squeeze(&self, told: &Told) -> bool {
         let (Some(request), Groups::V1 { .. }) = (&self.limited, &self.kind) else {
             return true;
@@ -120,7 +121,7 @@ impl Group {
         self.set_hard_limit(limit, hard_limit(request)).is_ok()
     }
 
-    /// Gives the disk its share back.
+    /// Restores the full hard limit, with the disk's share.
     pub(crate) fn widen(&self) {
         if self.narrowed.get().is_some()
             && let Some(request) = &self.limited
@@ -143,7 +144,7 @@ impl Group {
         Ok(())
     }
 
-    /// The whole cores that it may use.
+    /// Returns the number of whole cores that it may use.
     pub(crate) fn cores(&self) -> u64 {
         self.limited
             .map_or(1, |request| u64::from(request.cpu_milli.div_ceil(1000)))
@@ -170,12 +171,12 @@ mod tests {
         let at = |files, before, charged| lowered(&request, files * MIB, before * MIB, charged * MIB) / MIB;
         let total_mib = total / MIB;
         assert_eq!(total_mib, 1168);
-        // What is there already is not taken back, and nothing is added to it.
+        // Existing charges are not reclaimed, and may not grow.
         assert_eq!(at(0, total_mib, 140), 144);
         assert_eq!(at(0, total_mib, 300), 301);
         assert_eq!(at(0, 301, 301), 301);
         assert_eq!(at(0, 301, 200), 201);
-        // Files have their share as they come, and no more than that.
+        // Files get their share as they appear, and no more.
         assert_eq!(at(500, 301, 700), 644);
         assert_eq!(at(5000, 301, 700), total_mib);
         assert_eq!(at(0, total_mib, 5000), total_mib);

@@ -1,4 +1,4 @@
-//! What sandboxes see of the host, as the launcher has prepared it.
+//! The host's files that sandboxes see, as prepared by the launcher.
 
 use std::path::PathBuf;
 
@@ -6,87 +6,87 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
 
-/// What the launcher found on the host, once.
+/// The launcher's description of the host, made once.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Host {
-    /// The host's files that sandboxes see, each tree before those that lie within it.
+    /// The host's trees that sandboxes see, each before the trees within it.
     pub trees: Vec<Tree>,
-    /// A folder in the launcher's root with copies of files that are mounted on single files; none if there are none.
+    /// A folder in the launcher's root with copies of files that are mounted on single files. None if there are none.
     pub files: Option<String>,
-    /// What is so small that each sandbox's root has a copy of it instead of a tree of its own.
+    /// Trees so small that each sandbox's root has a copy instead of a mount.
     pub copied: Vec<String>,
     /// Top-level links such as `/bin -> usr/bin`.
     pub links: Vec<(String, String)>,
-    /// Folders of the host's /usr that are covered, since nothing inside needs them.
+    /// Covered folders of the host's /usr, since no program inside needs them.
     pub covered: Vec<String>,
     /// The operator's folders.
     pub mounts: Vec<Folder>,
-    /// Whether the launcher is the machine's root.
+    /// True if the launcher is the machine's root.
     pub root: bool,
-    /// Whether a control group counts memory.
+    /// True if a cgroup charges memory.
     pub memory_is_charged: bool,
-    /// Whether sandboxes have root's id without being given one of their own: hidden processes' files are root's, and so
-    /// the first process' would be open to the code.
+    /// True if the server has root's id and cannot give sandboxes different ids. Files of undumpable processes in /proc
+    /// belong to root, so the first process's would be open to the code.
     pub first_is_reached: bool,
-    /// Without namespaces: what of the host's files can be read, at the host's paths.
+    /// Without namespaces: the host's readable files, by host path.
     pub readable: Vec<String>,
-    /// The machine, of which each sandbox is told its part.
+    /// The machine. Each sandbox sees its share of it.
     pub machine: Machine,
-    /// What the root shows.
+    /// The source of the root's files.
     pub shows: Shows,
 }
 
 /// A tree of the host's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
-    /// How it is shown.
+    /// The way in which it is shown.
     pub view: View,
     /// Its path inside.
     pub path: String,
-    /// What is mounted within it, each before those within itself.
+    /// The mounts within it, each before those within itself.
     pub inner: Vec<Inner>,
 }
 
-/// How a sandbox sees a tree of the host's. Sources are folders in the launcher's root (such as `/l/0`).
+/// The way in which a sandbox sees a host tree. Sources are folders in the launcher's root (such as `/l/0`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum View {
-    /// Through an overlay of the sandbox's own, so that locks, leases and watches stay inside.
+    /// Through a separate overlay for each sandbox, so that locks, leases and watches stay inside.
     Overlay(String),
-    /// The same, with a folder of the launcher's below it: what is in that folder is seen where the host has nothing of that
-    /// name.
+    /// As `Overlay`, with one of the launcher's folders as an additional lower layer. Its files are visible where the
+    /// host has none of that name.
     OverlayWith {
         /// The host's files.
         source: String,
         /// The launcher's folder.
         below: String,
     },
-    /// By a bind mount. File locks and watches on it cross between sandboxes: only for system files that an ordinary user
-    /// cannot show through an overlay.
+    /// By a bind mount. File locks and watches on it cross between sandboxes. Only used for system files that an
+    /// ordinary user cannot show through an overlay.
     Bind(String),
 }
 
 /// A mount within a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inner {
-    /// What it shows.
+    /// Its content.
     pub view: InnerView,
     /// Its mount point, relative to the tree.
     pub path: PathBuf,
 }
 
-/// What a mount within a tree shows.
+/// The content of a mount within a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InnerView {
-    /// A folder, as a tree of its own.
+    /// A folder, as a separate tree.
     Tree(View),
     /// The file of this name in [`Host::files`].
     File(String),
-    /// An empty folder or file in place of a mount that sandboxes may not see. What that mount hides stays hidden.
+    /// An empty folder or file instead of a mount that sandboxes may not see. The files below that mount stay hidden.
     Covered,
 }
 
 impl View {
-    /// The files of the host that it shows.
+    /// Returns the source folder with the host's files.
     #[must_use]
     pub fn source(&self) -> &str {
         match self {
@@ -96,7 +96,7 @@ impl View {
 }
 
 impl Tree {
-    /// The folders of the host that it shows, its own first.
+    /// Returns the source folders of the tree and of the mounts within it, the tree's first.
     pub(crate) fn sources(&self) -> impl Iterator<Item = &str> {
         let inner = self.inner.iter().filter_map(|inner| match &inner.view {
             InnerView::Tree(view) => Some(view.source()),
@@ -111,11 +111,11 @@ impl Tree {
 pub struct Folder {
     /// Its files.
     pub tree: Tree,
-    /// Whether the sandbox sees a private copy that it can change.
+    /// True if the sandbox sees a private copy that it can change.
     pub copy_on_write: bool,
 }
 
-/// Where the programs of a sandbox come from.
+/// The source of a sandbox's programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Shows {
     /// The host's system files.

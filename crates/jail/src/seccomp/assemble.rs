@@ -1,4 +1,4 @@
-//! From the policy to classic BPF instructions.
+//! Compiles the policy to classic BPF instructions.
 
 use super::{Action, Entry, Test};
 
@@ -20,7 +20,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// The instructions, first to last.
+    /// Returns the instructions, first to last.
     #[must_use]
     pub fn instructions(&self) -> &[Instruction] {
         &self.instructions
@@ -47,8 +47,8 @@ const AUDIT_ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const AUDIT_ARCH: u32 = 0xc000_00b7;
 
-/// The newest call that existed when the policy was written. Above it, "no such call" lets libraries fall back;
-/// the x32 numbers (bit 30) are above it too.
+/// The newest call that existed when the policy was written. A higher number gets "no such call", so that libraries
+/// fall back. The x32 numbers (bit 30) are higher too.
 const NEWEST_KNOWN: u32 = 452;
 
 fn plain(code: u16, k: u32) -> Instruction {
@@ -63,7 +63,7 @@ fn errno(number: i32) -> u32 {
     RET_ERRNO | u32::try_from(number).unwrap_or(1)
 }
 
-/// What happens for the numbers from `start` up to the next range's start.
+/// The action for the numbers from `start` up to the next range's start.
 #[derive(Clone, Copy)]
 struct Range {
     start: u32,
@@ -81,7 +81,7 @@ pub(super) fn assemble(entries: &mut [Entry]) -> Filter {
     finish(&ranges)
 }
 
-/// The same for a filter that is put up on top of another one, which says what happens to all other calls.
+/// Builds a filter to install on top of another filter, which decides about all other calls.
 pub(super) fn assemble_on_top(entries: &mut [Entry]) -> Filter {
     entries.sort_by_key(|entry| entry.number);
     finish(&ranges(entries, Action::Allow))
@@ -98,7 +98,7 @@ fn finish(ranges: &[Range]) -> Filter {
     Filter { instructions }
 }
 
-/// `others` is what happens to calls that have no entry.
+/// `others` is the action for calls without an entry.
 fn ranges(entries: &[Entry], others: Action) -> Vec<Range> {
     let mut all = vec![Range {
         start: 0,
@@ -125,7 +125,7 @@ fn ranges(entries: &[Entry], others: Action) -> Vec<Range> {
     all
 }
 
-/// A search tree: below the middle go left, from the middle on jump right. Each leaf returns.
+/// Builds a search tree: numbers below the middle continue on the left, others jump right. Each leaf returns.
 fn tree(ranges: &[Range]) -> Vec<Instruction> {
     let middle = ranges.len() / 2;
     let (left, right) = ranges.split_at(middle);
@@ -134,7 +134,8 @@ fn tree(ranges: &[Range]) -> Vec<Instruction> {
         (true, Some(only)) => leaf(only.action),
         (false, Some(first)) => {
             let left = tree(left);
-            // A branch leads so far by itself; every instruction costs each process that puts the filter up.
+            // A branch alone reaches this far. Each saved instruction makes the filter cheaper for every process that
+            // installs it.
             let mut code = match (u8::try_from(left.len()), u32::try_from(left.len())) {
                 (Ok(near), _) => vec![branch(AT_LEAST, first.start, near, 0)],
                 (Err(_), far) => {
@@ -168,7 +169,7 @@ fn leaf(action: Action) -> Vec<Instruction> {
     }
 }
 
-/// Returns `outcome` if all tests hold; else goes on with the instruction behind.
+/// Returns `outcome` if all tests hold; otherwise continues behind these instructions.
 fn conjunction(tests: &[Test], outcome: u32) -> Vec<Instruction> {
     let mut code = vec![plain(RETURN, outcome)];
     for test in tests.iter().rev() {
@@ -180,7 +181,7 @@ fn conjunction(tests: &[Test], outcome: u32) -> Vec<Instruction> {
     code
 }
 
-/// Falls through if the test holds, else skips `behind` instructions after itself.
+/// Falls through if the test holds; otherwise skips `behind` instructions after itself.
 fn check(test: Test, behind: usize) -> Vec<Instruction> {
     let offset = OFFSET_ARGS + 8 * u32::from(test.argument);
     let halves = [
@@ -191,8 +192,8 @@ fn check(test: Test, behind: usize) -> Vec<Instruction> {
     let mut code: Vec<Instruction> = Vec::new();
     let count = wanted.len();
     for (index, (offset, mask, value)) in wanted.into_iter().enumerate().rev() {
-        // Equal: every half must match. Unequal: one half that differs is enough, so all but the last may jump to
-        // the end of the check when they differ.
+        // Equal: every half must match. Unequal: one different half is enough, so all but the last may jump to the end
+        // of the check if they differ.
         let to_fail = u8::try_from(behind + code.len()).unwrap_or(u8::MAX);
         let to_end = u8::try_from(code.len()).unwrap_or(u8::MAX);
         let last = index + 1 == count;
@@ -254,7 +255,7 @@ mod tests {
         }
     }
 
-    /// What the policy says, computed without the assembler.
+    /// The policy's answer, computed without the assembler.
     fn expected(number: i64, args: [u64; 6]) -> u32 {
         let Some(entry) = POLICY.iter().find(|entry| entry.number == number) else {
             return errno(if number > i64::from(NEWEST_KNOWN) {
@@ -266,7 +267,7 @@ mod tests {
         entry.action.answer(args).map_or(RET_ALLOW, errno)
     }
 
-    /// Arguments at which conditions of the policy turn.
+    /// Argument values around the conditions of the policy.
     const VALUES: [u64; 24] = [
         0,
         1,
@@ -310,7 +311,7 @@ mod tests {
             ];
             let check = |number: u32, args: [u64; 6]| {
                 let run = |filter| run(filter, AUDIT_ARCH, number, args);
-                // The kernel takes the strictest answer, and of like ones the newest filter's.
+                // The kernel takes the strictest answer. Of equally strict ones it takes the newest filter's.
                 let both = match (run(&own), run(&parents)) {
                     (RET_ALLOW, of_parent) => of_parent,
                     (of_visitor, _) => of_visitor,

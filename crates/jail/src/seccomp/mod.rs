@@ -1,7 +1,7 @@
-//! The system calls code in a sandbox may make: the table from `policy/seccomp.policy`, compiled to a filter.
+//! The system calls that code in a sandbox may make: the table of `policy/seccomp.policy`, compiled to a filter.
 //!
-//! The filter is a balanced search tree over the numbers, so that a call costs few instructions; calls that are
-//! always allowed are cached by the kernel and cost nothing. A foreign architecture kills the process.
+//! The filter is a balanced search tree over the numbers, so that a call costs few instructions. The kernel caches
+//! calls that are always allowed, so these cost nothing. A call of a foreign architecture kills the process.
 
 mod assemble;
 
@@ -16,35 +16,36 @@ pub struct Entry {
     pub name: &'static str,
     /// Its number on this architecture.
     pub number: i64,
-    /// What happens.
+    /// The action.
     pub action: Action,
 }
 
-/// What happens to a call.
+/// The action for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// It goes through.
+    /// The call is allowed.
     Allow,
-    /// It always fails with this error number.
+    /// The call fails with this error number.
     Errno(i32),
-    /// It goes through if all tests of any alternative hold, else it fails with the error number.
+    /// The call is allowed if all tests of any alternative hold; otherwise it fails with the error number.
     AllowIf {
         /// Alternatives, each a conjunction.
         any: &'static [&'static [Test]],
         /// The error otherwise.
         errno: i32,
     },
-    /// It seems to be done and is not if all tests of any alternative hold; otherwise it is as it would be.
+    /// The call pretends success and does nothing if all tests of any alternative hold; otherwise the other action
+    /// applies.
     DoneIf {
         /// Alternatives, each a conjunction.
         any: &'static [&'static [Test]],
-        /// What happens otherwise.
+        /// The action otherwise.
         otherwise: &'static Action,
     },
 }
 
 impl Action {
-    /// What comes back for these arguments: an error number, 0 where it only seems to be done; none if it goes through.
+    /// Returns the error number for these arguments, 0 for a pretended success, and none for an allowed call.
     #[must_use]
     pub fn answer(&self, arguments: [u64; 6]) -> Option<i32> {
         let holds = |tests: &&[Test]| {
@@ -66,11 +67,11 @@ impl Action {
 /// A test on one argument: `argument & mask` equals (or does not equal) `value`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Test {
-    /// Which argument, from 0 to 5.
+    /// The number of the argument, from 0 to 5.
     pub argument: u8,
-    /// Bits that count.
+    /// The bits to compare.
     pub mask: u64,
-    /// Whether they must equal the value, or must not.
+    /// True if they must equal the value; false if they must differ.
     pub equal: bool,
     /// The value.
     pub value: u64,
@@ -79,8 +80,8 @@ pub struct Test {
 /// The policy as data, for tests and documentation.
 pub const POLICY: &[Entry] = include!(concat!(env!("OUT_DIR"), "/seccomp_table.rs"));
 
-/// What is taken away where there is no control group: memory that belongs to no process would be charged to nobody, and
-/// the cores that hold processor time must stay as they were set.
+/// Calls that are blocked without a cgroup. Memory that belongs to no process would be charged to nobody, and the
+/// affinity that limits processor time must not change.
 const UNCHARGED: [(i64, Action); 8] = [
     (libc::SYS_mmap, NO_SHARED_ANONYMOUS),
     (libc::SYS_memfd_create, Action::Errno(libc::ENOSYS)),
@@ -92,8 +93,8 @@ const UNCHARGED: [(i64, Action); 8] = [
     (libc::SYS_fcntl, NO_LARGE_PIPES),
 ];
 
-/// Memory that is shared without a file stays as long as one page of it is mapped somewhere, and no page need be: what
-/// there is of it cannot be seen from outside.
+/// Memory shared without a file lives as long as one page of it is mapped anywhere. The other pages need not be mapped,
+/// so its size is not visible from outside.
 const NO_SHARED_ANONYMOUS: Action = Action::AllowIf {
     any: &[
         &[is(3, MAP_ANONYMOUS | MAP_HUGETLB, 0)],
@@ -102,8 +103,8 @@ const NO_SHARED_ANONYMOUS: Action = Action::AllowIf {
     errno: libc::EPERM,
 };
 
-/// A pipe keeps the size that it has by default, or takes a smaller one: pipes are counted by number. Beyond a user's share
-/// the kernel answers the same.
+/// A pipe keeps its default size or becomes smaller, since the watchdog counts pipes by number. Beyond a user's share
+/// the kernel gives the same answer.
 const NO_LARGE_PIPES: Action = Action::AllowIf {
     any: &[
         &[is_not(1, F_OFD_SETLK), is_not(1, F_OFD_SETLKW), is_not(1, F_SETPIPE_SZ)],
@@ -126,8 +127,8 @@ const SO_SNDBUF: u64 = 7;
 const SO_RCVBUF: u64 = 8;
 const LOW: u64 = 0xffff_ffff;
 
-/// Sockets keep the buffers that they have by default: asking for others is answered "done", as the kernel itself does
-/// with sizes above its limits. The watcher counts sockets and must know what one can hold.
+/// Sockets keep their default buffers. A request for other sizes pretends success, as the kernel does for sizes above
+/// its limits. The watchdog counts sockets and must know the maximum memory of one.
 const OWN_BUFFERS: &[&[Test]] = &[
     &[is(1, LOW, SOL_SOCKET), is(2, LOW, SO_SNDBUF)],
     &[is(1, LOW, SOL_SOCKET), is(2, LOW, SO_RCVBUF)],
@@ -142,8 +143,8 @@ const fn is_not(argument: u8, value: u64) -> Test {
     }
 }
 
-/// The filter for this architecture. `memory_is_charged` says whether a control group counts memory that belongs to
-/// no process. It is assembled once: what a launcher has asked for is there in all processes that it forks.
+/// Returns the filter for this architecture. `memory_is_charged` is true if a cgroup charges memory that belongs to no
+/// process. Each filter is assembled once; forks of the launcher inherit it.
 pub fn filter(memory_is_charged: bool) -> &'static Filter {
     static FILTERS: [OnceLock<Filter>; 2] = [const { OnceLock::new() }; 2];
     let [uncharged, charged] = &FILTERS;
@@ -151,10 +152,10 @@ pub fn filter(memory_is_charged: bool) -> &'static Filter {
     kept.get_or_init(|| assemble::assemble(&mut policy(memory_is_charged)))
 }
 
-/// What is taken away where no namespace stands behind the filter. Landlock does not look at the calls that change a
-/// file's attributes by its path, at sockets with a path, at watches and leases; System V IPC would be the host's.
+/// Calls that are blocked without namespaces. Landlock does not check calls that change a file's attributes by path,
+/// sockets with a path, watches and leases. System V IPC objects would be the host's.
 const WITHOUT_NAMESPACES: [(&str, Action); 44] = [
-    // No socket that has or takes a name: pairs only, and of the kinds that cannot be connected anew.
+    // No socket that has or takes a name: only pairs, of the kinds that cannot be connected again.
     ("socket", Action::Errno(libc::EAFNOSUPPORT)),
     ("socketpair", CONNECTED_PAIRS),
     ("bind", Action::Errno(libc::EPERM)),
@@ -162,11 +163,11 @@ const WITHOUT_NAMESPACES: [(&str, Action); 44] = [
     ("listen", Action::Errno(libc::EPERM)),
     ("accept", Action::Errno(libc::EPERM)),
     ("accept4", Action::Errno(libc::EPERM)),
-    // A descriptor on the way through a socket is nobody's: what it holds could not be counted.
+    // A descriptor in flight through a socket belongs to no process, so its memory could not be counted.
     ("sendmsg", Action::Errno(libc::EPERM)),
     ("sendmmsg", Action::Errno(libc::EPERM)),
-    // Permissions and times of the operator's own files, anywhere on the host. Answered "done" and not done, since
-    // ordinary programs copy them without need and take a refusal for a failure.
+    // These change permissions and times of the operator's files, anywhere on the host. They pretend success, since
+    // ordinary programs copy attributes without need and treat a refusal as a failure.
     ("chmod", Action::Errno(0)),
     ("fchmod", Action::Errno(0)),
     ("fchmodat", Action::Errno(0)),
@@ -185,13 +186,13 @@ const WITHOUT_NAMESPACES: [(&str, Action); 44] = [
     ("removexattr", Action::Errno(libc::EOPNOTSUPP)),
     ("lremovexattr", Action::Errno(libc::EOPNOTSUPP)),
     ("fremovexattr", Action::Errno(libc::EOPNOTSUPP)),
-    // Watches tell what the operator does in a folder; leases stop others from opening a file.
+    // Watches reveal the operator's activity in a folder. Leases stop others from opening a file.
     ("inotify_init", Action::Errno(libc::ENOSYS)),
     ("inotify_init1", Action::Errno(libc::ENOSYS)),
     ("fcntl", NO_LEASES),
-    // Of the calls on a descriptor those for terminals and pipes; others change a file's flags.
+    // Of the ioctls only those for terminals and pipes; others change a file's flags.
     ("ioctl", TERMINALS),
-    // Nobody hides its descriptors from the guardian, which counts deleted files by them.
+    // A process must not hide its descriptors from the subreaper, which counts deleted files by them.
     ("prctl", NOT_HIDDEN),
     ("syncfs", Action::Errno(libc::EPERM)),
     ("shmget", Action::Errno(libc::ENOSYS)),
@@ -257,7 +258,7 @@ const TERMINALS: Action = Action::AllowIf {
     errno: libc::ENOTTY,
 };
 
-/// What the policy allows of prctl, without `PR_SET_DUMPABLE`.
+/// The policy for prctl without `PR_SET_DUMPABLE`.
 const NOT_HIDDEN: Action = Action::AllowIf {
     any: &[
         &[is(0, LOW, 1)],
@@ -284,15 +285,15 @@ const NOT_HIDDEN: Action = Action::AllowIf {
     errno: libc::EINVAL,
 };
 
-/// The filter for sandboxes without namespaces.
+/// Returns the filter for sandboxes without namespaces.
 #[must_use]
 pub fn filter_without_namespaces(memory_is_charged: bool) -> Filter {
     assemble::assemble(&mut policy_without_namespaces(memory_is_charged))
 }
 
-/// What a warmed parent may call beyond the policy: its children enter namespaces that they are handed, take the inside
-/// identity and lock themselves. It has no more flags of clone than code in a sandbox, but for a child that the launcher
-/// reaps.
+/// Calls of a zygote in addition to the policy: its workers enter namespaces by descriptor, take the inside identity
+/// and lock themselves. Of the clone flags it has those of code in a sandbox, and `CLONE_PARENT`, so that the launcher
+/// reaps its workers.
 const OF_PARENT: [(i64, Action); 5] = [
     (libc::SYS_setns, BY_DESCRIPTOR),
     (libc::SYS_setgroups, Action::Allow),
@@ -301,14 +302,14 @@ const OF_PARENT: [(i64, Action); 5] = [
     (libc::SYS_clone, NO_NAMESPACES),
 ];
 
-/// Into a namespace by its descriptor. Without a kind the kernel takes no process in its place: a parent could name the first process of
-/// a sandbox that is not made yet, whose mount namespace shows the host.
+/// Enters a namespace by its descriptor. Without a kind argument the kernel accepts no pidfd: a zygote could otherwise
+/// name the first process of an incomplete sandbox, whose mount namespace shows the host.
 const BY_DESCRIPTOR: Action = Action::AllowIf {
     any: &[&[is(1, LOW, 0)]],
     errno: libc::EPERM,
 };
 
-/// As in the policy, and a parent's child puts its own filter up, without flags.
+/// As in the policy. In addition a worker installs its filter, without flags.
 const OWN_FILTER: Action = Action::AllowIf {
     any: &[&[is(0, LOW, 0)], &[is(0, LOW, 2)], &[is(0, LOW, 1), is(1, u64::MAX, 0)]],
     errno: libc::EINVAL,
@@ -320,15 +321,15 @@ const NO_NAMESPACES: Action = Action::AllowIf {
     errno: libc::EPERM,
 };
 
-/// The filter of a warmed parent. Its children add what [`filter_of_visitor`] has.
+/// Returns the filter of a zygote. Its workers add [`filter_of_visitor`].
 #[must_use]
 pub fn filter_of_parent() -> Filter {
     assemble::assemble(&mut policy_of_parent())
 }
 
-/// What a parent's child puts up on top of its parent's filter: only the calls that end otherwise in a sandbox than in a parent. Of
-/// all filters of a process the strictest answer holds, so both together are what [`filter`] is for everybody else, and the
-/// kernel has a tenth as much to check and to compile for each child.
+/// Returns the filter that a worker installs on top of its zygote's: only the calls whose answer differs in a sandbox.
+/// The kernel applies the strictest answer of all filters of a process, so both together equal [`filter`]. The kernel
+/// checks and compiles a tenth as much for each worker.
 #[must_use]
 pub fn filter_of_visitor(memory_is_charged: bool) -> Filter {
     let parents = policy_of_parent();
@@ -341,7 +342,7 @@ pub fn filter_of_visitor(memory_is_charged: bool) -> Filter {
             other.push(entry);
         }
     }
-    // What the policy does not name at all.
+    // Calls that the policy does not name.
     for (number, _) in OF_PARENT {
         if !POLICY.iter().any(|entry| entry.number == number) {
             let action = Action::Errno(libc::EPERM);
@@ -368,7 +369,7 @@ fn policy_of_parent() -> Vec<Entry> {
     entries
 }
 
-/// The policy as it is in force without namespaces.
+/// Returns the policy for sandboxes without namespaces.
 #[must_use]
 pub fn policy_without_namespaces(memory_is_charged: bool) -> Vec<Entry> {
     let mut entries = policy(memory_is_charged);
@@ -380,7 +381,7 @@ pub fn policy_without_namespaces(memory_is_charged: bool) -> Vec<Entry> {
     entries
 }
 
-/// The policy as it is in force.
+/// Returns the policy for sandboxes with namespaces.
 #[must_use]
 pub fn policy(memory_is_charged: bool) -> Vec<Entry> {
     let in_force = |entry: &'static Entry| {
@@ -496,7 +497,7 @@ mod tests {
         }
     }
 
-    /// Whatever takes the place of a line of the policy refuses at least what that line refuses.
+    /// Every replacement of a policy line refuses at least what that line refuses.
     #[test]
     fn nothing_that_the_policy_refuses_goes_through_where_more_is_taken_away() {
         let narrower = [

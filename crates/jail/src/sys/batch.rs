@@ -1,20 +1,19 @@
-//! Machine code for processes that are not this program: it carries out system calls that are written down, or sets a copy of the
-//! process aside.
+//! Machine code for other programs' processes. It makes the system calls of a list, or takes a snapshot of the process.
 //!
-//! An interpreter that makes its calls one by one takes microseconds of its own between them, and pages of its own with each.
-//! This code can be put anywhere in such a process' memory: it refers to nothing but what it is handed.
+//! An interpreter that makes its calls one by one spends microseconds between them, and dirties pages with each. This
+//! code is position-independent and refers only to its arguments, so it can run at any address.
 
 #[cfg(any(test, target_arch = "x86_64", target_arch = "aarch64"))]
 use std::slice;
 
-/// One call, as the code reads it.
+/// One call in the format that the code reads.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 #[cfg(test)]
 pub(crate) struct Call {
     /// Its number.
     pub(crate) number: u64,
-    /// Bit n: argument n is not the number that stands there, but the 32-bit one at that address.
+    /// Bit n: argument n is the address of a 32-bit number, to be loaded before the call.
     pub(crate) at_address: u64,
     /// Its arguments.
     pub(crate) arguments: [u64; 6],
@@ -22,8 +21,8 @@ pub(crate) struct Call {
 
 // fn(first: *const Call, count: u64, result: *mut i64) -> i64
 //
-// Carries the calls out in order. Each one's result is put into `result` (before the next reads its arguments) and the last
-// one's is returned. The first that fails ends it; one that was interrupted by a signal is made again.
+// Makes the calls in order. Stores each result in `result` before the next call reads its arguments, and returns the
+// last one. Stops at the first failed call. Repeats a call that a signal interrupted.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".pushsection .rodata.sandcell_batch,\"a\",@progbits",
@@ -151,15 +150,16 @@ std::arch::global_asm!(
 
 // fn(thread: *mut i32, copy: *mut i64, processor: isize) -> i64
 //
-// Sets a copy of this process aside, which must have one thread and block all signals. The copy is no child of it: a process
-// in the middle makes it and ends. That one shares this one's memory, which stands still meanwhile, so that only the copy costs
-// what a fork does; and it touches nothing there but `copy`, where it puts the copy's id, or minus the error's number. Should
-// somebody kill it on the way, that is as it was.
+// Takes a snapshot of this process: makes a copy of it. The process must have one thread and must block all signals.
+// The copy is not its child: an intermediate process makes the copy and exits. The intermediate process shares this
+// one's memory, and this one waits for it, so that only the copy costs as much as a fork. It writes only to `copy`: the
+// copy's id, or the negative error number. If it is killed earlier, `copy` is unchanged.
 //
-// Returned is 0 in the copy, whose group of processes is that of the one in the middle; else the id of that, which has ended and
-// is to be waited for with __WALL (no signal tells of it), or minus the error's number. `thread` is where the C library keeps the
-// number of this thread; in the copy it is the copy's. `processor` is where, from the thread pointer on, it has the kernel keep the
-// number of its processor up to date, or 0: for the copy nothing does, and -1 says so there.
+// Returns 0 in the copy, which is in the process group of the intermediate process. Otherwise returns the negative
+// error number, or the id of the intermediate process. That one has exited and must be reaped with __WALL, since no
+// signal reports its end. `thread` is the address where the C library keeps the id of this thread; in the copy it gets
+// the copy's id. `processor` is the offset from the thread pointer at which the kernel updates the processor number, or
+// 0. The kernel does not do this for the copy, so the copy has -1 there.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".pushsection .rodata.sandcell_aside,\"a\",@progbits",
@@ -185,7 +185,7 @@ std::arch::global_asm!(
     "syscall",
     "test rax, rax",
     "jnz 9f",
-    // In the middle.
+    // In the intermediate process.
     "mov eax, {setpgid}",
     "xor edi, edi",
     "xor esi, esi",
@@ -248,7 +248,7 @@ std::arch::global_asm!(
     "mov x4, #0",
     "svc #0",
     "cbnz x0, 9f",
-    // In the middle.
+    // In the intermediate process.
     "mov x8, #{setpgid}",
     "mov x0, #0",
     "mov x1, #0",
@@ -287,14 +287,14 @@ std::arch::global_asm!(
     aside = const ASIDE,
 );
 
-/// How the process in the middle is made: it shares the memory, and who makes it waits until it has ended.
+/// The flags of the intermediate process: it shares the memory, and its maker waits for its end.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const MIDDLE: i32 = libc::CLONE_VM | libc::CLONE_VFORK;
-/// How the copy is made: as the C library forks.
+/// The flags of the copy, as in the C library's fork.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const ASIDE: i32 = libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID | libc::SIGCHLD;
 
-/// The bytes between two symbols of this program; none for processors for which the code was not written.
+/// The bytes between two symbols of this program. Empty on processors without this code.
 macro_rules! bytes {
     ($begin:literal, $end:literal) => {{
         #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -306,8 +306,8 @@ macro_rules! bytes {
                 static END: u8;
             }
             let (begin, end) = (&raw const BEGIN, &raw const END);
-            // SAFETY: both are in one section of this program, which is there and unchanged as long as it runs, the end behind
-            // the beginning; nothing but the code lies between.
+            // Both symbols are in one section of this program, which exists unchanged while the program runs. The end
+            // follows the beginning, with nothing but the code between them.
             unsafe { slice::from_raw_parts(begin, end.addr() - begin.addr()) }
         }
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -315,12 +315,12 @@ macro_rules! bytes {
     }};
 }
 
-/// What carries out calls.
+/// Returns the code that makes calls.
 pub(crate) fn code() -> &'static [u8] {
     bytes!("sandcell_batch", "sandcell_batch_end")
 }
 
-/// What sets a copy aside.
+/// Returns the code that takes a snapshot.
 pub(crate) fn aside() -> &'static [u8] {
     bytes!("sandcell_aside", "sandcell_aside_end")
 }
@@ -335,7 +335,7 @@ mod tests {
 
     const EBADF: i64 = -9;
 
-    /// Puts the code into memory of its own, as who is handed it does, where it stays.
+    /// Puts the code into new memory, as its receiver does. The memory is never freed.
     fn executable(code: &[u8]) -> *mut libc::c_void {
         // SAFETY: the memory is new and of the code's size; it is written to before it is made executable.
         unsafe {
@@ -355,11 +355,11 @@ mod tests {
         }
     }
 
-    /// What was returned, and the result.
+    /// Returns the returned value, and the stored result.
     fn carry_out(calls: &[Call]) -> (i64, i64) {
         let mut result = -1_i64;
         let _ = (&raw mut result).expose_provenance();
-        // SAFETY: a whole function of that signature stands there. The calls' arguments are the tests' own.
+        // SAFETY: a whole function of that signature is at this address. The test owns the arguments of the calls.
         unsafe {
             let function: extern "C" fn(*const Call, u64, *mut i64) -> i64 = std::mem::transmute(executable(code()));
             let returned = function(calls.as_ptr(), u64::try_from(calls.len()).unwrap(), &raw mut result);
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn each_argument_arrives_in_its_place_and_each_can_be_at_an_address() {
-        // Only mmap takes six.
+        // Only mmap takes six arguments.
         let file = rustix::fs::memfd_create("six", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, 8192).unwrap();
         rustix::io::pwrite(&file, b"there", 4096).unwrap();
@@ -487,7 +487,7 @@ mod tests {
             parent: i32,
             processor_is_known: i32,
         }
-        /// Whether the C library notices that this thread is moved from one processor to another.
+        /// Returns true if the C library notices that this thread moves to another processor.
         unsafe fn knows_its_processor() -> bool {
             // SAFETY: as many bytes as it has, of which each may have every value; the calls read and write nothing else.
             unsafe {
@@ -503,8 +503,8 @@ mod tests {
         }
         let (mut reader, writer) = std::io::pipe().unwrap();
         let (mut thread, mut copy) = (7_i32, 7_i64);
-        // SAFETY: a whole function of that signature stands there. The copy, in which no lock can be counted on, calls only
-        // what may be called in a signal handler, and ends.
+        // SAFETY: a whole function of that signature is at this address. The copy cannot rely on any lock. It calls
+        // only functions that a signal handler may call, and exits.
         let middle = unsafe {
             let function: extern "C" fn(*mut i32, *mut i64, isize) -> i64 = std::mem::transmute(executable(aside()));
             let mut every: libc::sigset_t = std::mem::zeroed();
@@ -535,7 +535,7 @@ mod tests {
         let bytes = unsafe { slice::from_raw_parts_mut((&raw mut seen).cast::<u8>(), size_of::<Seen>()) };
         std::io::Read::read_exact(&mut reader, bytes).unwrap();
         assert!(middle > 0, "{middle}");
-        // SAFETY: a status of its own.
+        // SAFETY: the status is a local variable.
         let (waited, status, again) = unsafe {
             let mut status = -1;
             let waited = libc::waitpid(middle, &raw mut status, libc::__WALL);

@@ -1,4 +1,4 @@
-//! Making processes.
+//! Creation of processes.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -20,23 +20,23 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-/// Which process this is after a fork.
+/// The side of a fork that this process is on.
 pub(crate) enum Forked {
-    /// The new one.
+    /// The new process.
     Child,
-    /// The old one, with the new one's id and a descriptor that names it for good.
+    /// The old process, with the id and the pidfd of the new one.
     Parent {
-        /// The child's id as the caller sees it.
+        /// The child's id in the caller's PID namespace.
         pid: u32,
-        /// Its descriptor.
+        /// Its pidfd.
         pidfd: OwnedFd,
     },
 }
 
-/// Forks with these clone flags (`CLONE_PIDFD` is added), into `cgroup` if one is given.
-/// `exit_signal` is 0 with `CLONE_PARENT`, else `SIGCHLD`.
+/// Forks with these clone flags (`CLONE_PIDFD` is added), into `cgroup` if given. `exit_signal` is 0 with
+/// `CLONE_PARENT`, else `SIGCHLD`.
 ///
-/// Only for single-threaded processes: the child goes on with a copy of the whole memory.
+/// Only for single-threaded processes: the child continues with a copy of the whole memory.
 pub(crate) fn fork(flags: u64, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
     const CLONE_PIDFD: u64 = 0x1000;
     const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
@@ -64,7 +64,7 @@ pub(crate) fn fork(flags: u64, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>)
         )
     });
     let pid = match made {
-        // The filters of older container managers do not know the call.
+        // The seccomp filters of older container managers do not know clone3.
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
             let pid = clone_with(args.flags, exit_signal, std::ptr::addr_of_mut!(pidfd))?;
             if pid == 0 && complete(flags, cgroup).is_err() {
@@ -85,7 +85,7 @@ pub(crate) fn fork(flags: u64, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>)
     })
 }
 
-/// The older call, whose flags have room neither for a control group nor for the time namespace.
+/// Makes the older clone call. Its flags have no room for the cgroup and the time namespace.
 fn clone_with(flags: u64, exit_signal: u64, pidfd: *mut libc::c_int) -> io::Result<libc::c_long> {
     const OLDER: u64 = 0xFFFF_FF00;
     let nothing = std::ptr::null_mut::<libc::c_void>();
@@ -103,7 +103,7 @@ fn clone_with(flags: u64, exit_signal: u64, pidfd: *mut libc::c_int) -> io::Resu
     })
 }
 
-/// The child's part of what [`clone_with`] could not do. Its time namespace is that of its children only.
+/// Does the rest of [`clone_with`] in the child. The new time namespace applies only to the child's children.
 fn complete(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<()> {
     const CLONE_NEWTIME: u64 = 0x80;
     if let Some(cgroup) = cgroup {
@@ -117,7 +117,7 @@ fn complete(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends this process at once, without running any destructor or exit handler of the copied program.
+/// Exits at once, without running destructors or exit handlers of the copied program.
 pub(crate) fn exit_now(status: i32) -> ! {
     // SAFETY: _exit reads no memory and does not return.
     unsafe { libc::_exit(status) }

@@ -18,11 +18,12 @@ pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
 
 /// Closes every descriptor from `first` on.
 pub(crate) fn close_from(first: u32) -> io::Result<()> {
-    // SAFETY: close_range reads no memory. Callers are fresh forks that own every descriptor and use none of the closed ones.
+    // SAFETY: close_range reads no memory. Callers are fresh forks that own every descriptor and use none of the closed
+    // ones.
     super::check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) }).map(drop)
 }
 
-/// Makes `number` name the same open file, closing what it named before. The copy stays open across exec.
+/// Makes `number` refer to the same open file, and closes its old one. The copy stays open across exec.
 pub(crate) fn duplicate_to(descriptor: std::os::fd::BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     // SAFETY: dup2 reads no memory; the caller is a fresh fork in which nothing else owns `number`.
@@ -32,7 +33,7 @@ pub(crate) fn duplicate_to(descriptor: std::os::fd::BorrowedFd<'_>, number: RawF
     .map(drop)
 }
 
-/// Closes a descriptor that the caller's copied stack still lists as owned, in a process that never unwinds to the owner.
+/// Closes a descriptor that the copied stack still owns, in a process that never unwinds to the owner.
 pub(crate) fn close_number(descriptor: &OwnedFd) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     // SAFETY: close reads no memory; the process ends by _exit, so the owner's destructor never runs.

@@ -1,8 +1,8 @@
-//! How the C library's allocator gives memory back.
+//! Controls when the C library's allocator returns memory to the system.
 
-/// Makes glibc give back what is freed: large buffers become mappings of their own, and stay so. By default the first large
-/// buffer that is freed raises the size from which they do, up to 32 MiB, and twice that may then lie idle in each arena; a
-/// server that had shown a flood or sixty plots kept 80 MB for nobody. Other C libraries give back by themselves.
+/// Makes glibc return freed memory: large buffers become separate mappings, permanently. By default, freeing the first
+/// large buffer raises the mapping threshold, up to 32 MiB. Twice the threshold may then stay idle in each arena. A
+/// server kept 80 MB idle after a flood of output or sixty plots. Other C libraries return memory by themselves.
 pub fn give_back_early() {
     #[cfg(target_env = "gnu")]
     for (what, value) in [
@@ -15,11 +15,11 @@ pub fn give_back_early() {
     }
 }
 
-/// Makes glibc give back what is free between pieces that are in use, too. Takes milliseconds, in which others of the process
-/// wait for memory.
+/// Makes glibc also return free memory between used blocks. Takes milliseconds, during which other threads wait for
+/// memory.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: malloc_trim takes a number, locks each arena while it looks through it, and gives back free pages only.
+    // SAFETY: malloc_trim takes a number, locks each arena while it searches it, and returns only free pages.
     unsafe {
         libc::malloc_trim(0);
     }

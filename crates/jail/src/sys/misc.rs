@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::seccomp::Filter;
 
-/// Puts the filter on this process for good. Needs `no_new_privs`.
+/// Installs the filter for this process, permanently. Needs `no_new_privs`.
 pub(crate) fn install_filter(filter: &Filter) -> io::Result<()> {
     const SECCOMP_SET_MODE_FILTER: libc::c_uint = 1;
     let instructions = filter.instructions();
@@ -45,7 +45,7 @@ pub(crate) fn loopback_up(socket: BorrowedFd<'_>) -> io::Result<()> {
         *to = libc::c_char::try_from(*from).map_err(io::Error::other)?;
     }
     request.flags = libc::c_short::try_from(libc::IFF_UP | libc::IFF_RUNNING).map_err(io::Error::other)?;
-    // The call itself, since C libraries differ in the type of its second argument.
+    // A raw call, since C libraries differ in the type of its second argument.
     // SAFETY: the request has the size and layout of struct ifreq with its name NUL-terminated, and outlives the call.
     let result = unsafe {
         libc::syscall(
@@ -58,8 +58,8 @@ pub(crate) fn loopback_up(socket: BorrowedFd<'_>) -> io::Result<()> {
     super::check(result).map(drop)
 }
 
-/// The size of a page, in bytes. By the C library, which has it from the program's start: others ask `/proc`, which the launcher
-/// has elsewhere.
+/// Returns the page size in bytes. Uses the C library, which knows it from the program's start. Other sources read
+/// `/proc`, which has another path in the launcher.
 pub(crate) fn page_size() -> usize {
     // SAFETY: sysconf reads no memory of ours.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
@@ -71,12 +71,12 @@ pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
     super::check(libc::c_long::from(unsafe { libc::unshare(flags) })).map(drop)
 }
 
-/// The kernel's Landlock version, or a number below 1 without it.
+/// Returns the kernel's Landlock version. Below 1 if there is none.
 pub(crate) fn landlock_abi() -> i32 {
     landlock_version().unwrap_or(0)
 }
 
-/// The same, or why there is none.
+/// Returns the kernel's Landlock version, or the reason why there is none.
 pub(crate) fn landlock_version() -> io::Result<i32> {
     const CREATE_RULESET_VERSION: libc::c_uint = 1;
     // SAFETY: with the version flag the call takes a null attribute of size 0 and returns a number.

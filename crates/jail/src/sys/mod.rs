@@ -12,7 +12,7 @@ pub(crate) mod spawn;
 
 use std::io;
 
-/// The result of a raw system call: negative means that `errno` says why.
+/// Converts the result of a raw system call. A negative result means that `errno` has the error.
 fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 {
         Err(io::Error::last_os_error())

@@ -1,4 +1,4 @@
-//! Changing mounts by descriptor.
+//! Changes of mounts by descriptor.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -13,7 +13,7 @@ struct MountAttr {
     userns_fd: u64,
 }
 
-/// Attributes that are set on a mount.
+/// Attributes to set on a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attributes(u64);
 
@@ -43,7 +43,7 @@ fn set(mount: BorrowedFd<'_>, mut attr: MountAttr, flags: libc::c_int) -> io::Re
     .map(drop)
 }
 
-/// Adds attributes to a mount and everything mounted below it.
+/// Adds attributes to a mount and to all mounts below it.
 pub(crate) fn restrict_tree(mount: BorrowedFd<'_>, attributes: Attributes) -> io::Result<()> {
     set(
         mount,
@@ -67,7 +67,7 @@ pub(crate) fn restrict(mount: BorrowedFd<'_>, attributes: Attributes) -> io::Res
     )
 }
 
-/// Shows a detached mount's files with the ids that the user namespace maps them to.
+/// Maps the ids of a detached mount's files by a user namespace.
 pub(crate) fn map_ids(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> io::Result<()> {
     const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
     let userns_fd = u64::try_from(user_namespace.as_raw_fd()).map_err(io::Error::other)?;

@@ -1,10 +1,10 @@
-//! Signals as descriptors, and signals that are not wanted.
+//! Signals as descriptors, and ignored signals.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// A set with one signal in it.
+/// Makes a set with one signal.
 fn set_of(signal: libc::c_int) -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: sigemptyset initialises the set that the pointer names, sigaddset changes it afterwards; both only fail
@@ -26,7 +26,7 @@ pub(crate) fn block_child_signal() -> io::Result<()> {
     }
 }
 
-/// A descriptor that is readable while a SIGCHLD is pending. It has to be blocked.
+/// Returns a descriptor that is readable while SIGCHLD is pending. The signal must be blocked.
 pub(crate) fn child_signal_descriptor() -> io::Result<OwnedFd> {
     let set = set_of(libc::SIGCHLD);
     // SAFETY: the set is initialised and outlives the call.
@@ -36,7 +36,7 @@ pub(crate) fn child_signal_descriptor() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Blocks every signal for this thread. Gives back a descriptor from which they are read instead.
+/// Blocks every signal for this thread. Returns a descriptor from which they are read instead.
 pub(crate) fn take_all_signals() -> io::Result<OwnedFd> {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: sigfillset initialises the set that the pointer names.

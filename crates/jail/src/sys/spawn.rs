@@ -1,17 +1,17 @@
-//! The calls between fork and exec. All of them may be made in a fork of a process with other threads: they allocate
-//! nothing and take no lock.
+//! The calls between fork and exec. They allocate nothing and take no lock, so a fork of a multi-threaded process may
+//! make them.
 
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::RawFd;
 
-/// Which side of a fork this is.
+/// The side of a fork that this process is on.
 pub(crate) enum Fork {
     Child,
     Parent(libc::pid_t),
 }
 
-/// Makes a copy of this process.
+/// Forks this process.
 ///
 /// The child may only call the functions of this module until it executes a program or exits.
 pub(crate) fn fork() -> io::Result<Fork> {
@@ -23,9 +23,9 @@ pub(crate) fn fork() -> io::Result<Fork> {
     }
 }
 
-/// Texts in the form that exec takes: an array of pointers that ends with a null pointer.
+/// Strings in the format of exec: an array of pointers that ends with a null pointer.
 pub(crate) struct Texts {
-    /// Points into `_owned`, whose heap blocks do not move.
+    /// Pointers into `_owned`, whose heap blocks do not move.
     pointers: Vec<*const libc::c_char>,
     _owned: Vec<CString>,
 }
@@ -41,7 +41,7 @@ impl Texts {
     }
 }
 
-/// Becomes another program. Returns only when that failed.
+/// Executes another program. Returns only on failure.
 pub(crate) fn execve(path: &CStr, argv: &Texts, env: &Texts) -> io::Error {
     // SAFETY: the path ends with NUL; both arrays end with a null pointer and point at texts that end with NUL, which
     // `Texts` keeps alive.
@@ -55,13 +55,13 @@ pub(crate) fn setsid() -> io::Result<()> {
     super::check(libc::c_long::from(unsafe { libc::setsid() })).map(drop)
 }
 
-/// Puts this process behind a Landlock ruleset, beside those that it is behind already.
+/// Applies a Landlock ruleset to this process, in addition to earlier ones.
 pub(crate) fn restrict_self(ruleset: RawFd) -> io::Result<()> {
     // SAFETY: landlock_restrict_self reads no memory; a number that is no ruleset gives an error.
     super::check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0) }).map(drop)
 }
 
-/// A copy of a descriptor with a number of at least `floor`, closed at exec.
+/// Copies a descriptor to a number of at least `floor`. The copy is closed at exec.
 pub(crate) fn copy_above(descriptor: RawFd, floor: RawFd) -> io::Result<RawFd> {
     // SAFETY: fcntl reads no memory; the caller is a fork that will exec or exit, so ownership does not matter.
     let number = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, floor) };
@@ -89,9 +89,9 @@ pub(crate) fn close_between(first: libc::c_uint, last: libc::c_uint) -> io::Resu
     super::check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
 }
 
-/// Gives a signal its default action. Not through the C library, which keeps two numbers for itself and would leave them ignored.
+/// Restores a signal's default action. Bypasses the C library, which reserves two signals and would leave them ignored.
 pub(crate) fn default_action(signal: libc::c_int) -> io::Result<()> {
-    // Handler, flags, restorer and mask of the kernel's structure, whatever their order: all zero is the default action.
+    // The kernel's structure has handler, flags, restorer and mask in some order: all zero is the default action.
     let action = [0_u64; 8];
     // SAFETY: the action is at least as large as the kernel's structure on every architecture and outlives the call; the
     // last argument is the size of the kernel's signal set.
@@ -124,13 +124,13 @@ pub(crate) fn chdir(path: &CStr) -> io::Result<()> {
     super::check(libc::c_long::from(unsafe { libc::chdir(path.as_ptr()) })).map(drop)
 }
 
-/// Writes bytes; at most a pipe's atomic size, so all or nothing.
+/// Writes bytes; at most a pipe's atomic size, so the write is all or nothing.
 pub(crate) fn write(descriptor: RawFd, bytes: &[u8]) {
     // SAFETY: pointer and length are those of the slice. Nothing can be done about a failure here.
     unsafe { libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()) };
 }
 
-/// Ends this process at once, without any clean-up of the program that was forked.
+/// Exits at once, without any clean-up of the forked program.
 pub(crate) fn exit_now(status: libc::c_int) -> ! {
     // SAFETY: _exit does not return and runs no handlers.
     unsafe { libc::_exit(status) }

@@ -1,5 +1,5 @@
-//! The connections of a network namespace as the kernel's socket diagnosis lists them: one request tells of all, with what
-//! their queues hold, in a tenth of the time that `/proc/net/tcp` takes.
+//! The connections of a network namespace, from the kernel's socket diagnosis. One request returns all connections and
+//! the size of their queues, in a tenth of the time that `/proc/net/tcp` takes.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,10 +19,10 @@ const TCPDIAG_GETSOCK: u16 = 18;
 const NLM_F_REQUEST_DUMP: u16 = 0x301;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-/// The attribute with a socket's memory, and the bit that asks for it.
+/// The attribute with a socket's memory, and the bit that requests it.
 const SKMEMINFO: u16 = 7;
 const ASK_SKMEMINFO: u8 = 1 << (SKMEMINFO - 1);
-/// All states but TIME_WAIT and SYN_RECV, which are no sockets yet or any more.
+/// All states except TIME_WAIT and SYN_RECV, which have no socket.
 const STATES: u32 = 0xfff & !(1 << 6) & !(1 << 3);
 const HEADER: usize = 16;
 const REQUEST: usize = 60;
@@ -33,19 +33,19 @@ const ANSWER: usize = 64 << 10;
 /// The memory of one connection, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Connection {
-    /// True size of what it has received, and of what waits for the reader to let go of it.
+    /// True size of the received data, and of data that is not yet released after reading.
     pub(super) receive: u64,
-    /// True size of what it sends.
+    /// True size of the data to send.
     pub(super) send: u64,
-    /// The data in both.
+    /// The number of data bytes in each queue.
     pub(super) received: u64,
     pub(super) unsent: u64,
 }
 
-/// A socket that asks about the network namespace which one of these processes is in.
+/// Opens a diagnosis socket in the network namespace of one of these processes.
 ///
 /// # Errors
-/// None of them can be looked at, or this kernel has no such sockets.
+/// No process's namespace can be opened, or this kernel has no such sockets.
 pub(super) fn open(processes: &[Pid]) -> io::Result<OwnedFd> {
     let own = fstat(namespace("self", "net")?)?.st_ino;
     let found = processes.iter().find_map(|pid| {
@@ -96,12 +96,12 @@ pub(super) fn here() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// All connections.
+/// Returns all connections.
 ///
 /// # Errors
-/// What the system said, or that its answer cannot be understood.
+/// The system's error, or an unreadable answer.
 pub(super) fn connections(socket: &OwnedFd) -> io::Result<Vec<Connection>> {
-    // What an earlier request has left.
+    // Discards the answers to an earlier request.
     let mut answer = vec![0; ANSWER];
     while rustix::net::recv(socket, answer.as_mut_slice(), RecvFlags::DONTWAIT).is_ok() {}
     rustix::net::send(socket, &request(), SendFlags::empty())?;
@@ -121,7 +121,7 @@ fn request() -> Vec<u8> {
     bytes.extend(TCPDIAG_GETSOCK.to_ne_bytes());
     bytes.extend(NLM_F_REQUEST_DUMP.to_ne_bytes());
     bytes.extend([0; 8]);
-    // Family, lengths of addresses, what is asked for, and the socket's id, which is any.
+    // Family, address lengths, requested attributes, and the socket's id (any).
     bytes.extend([0, 0, 0, ASK_SKMEMINFO]);
     bytes.extend([0; 48]);
     bytes.extend(STATES.to_ne_bytes());
@@ -129,7 +129,7 @@ fn request() -> Vec<u8> {
     bytes
 }
 
-/// Reads one answer. True if it is the last one.
+/// Reads one answer. Returns true if it is the last one.
 fn read(mut answer: &[u8], found: &mut Vec<Connection>) -> io::Result<bool> {
     let bad = || io::Error::from(io::ErrorKind::InvalidData);
     while !answer.is_empty() {
@@ -145,7 +145,7 @@ fn read(mut answer: &[u8], found: &mut Vec<Connection>) -> io::Result<bool> {
     Ok(false)
 }
 
-/// One connection; none if it is no socket, which has no memory.
+/// Reads one connection. None for an entry without memory, which is not a socket.
 fn connection(message: &[u8]) -> Option<Connection> {
     let (received, unsent) = (word(message, 56)?, word(message, 60)?);
     let mut attributes = message.get(MESSAGE..)?;
@@ -188,11 +188,11 @@ mod tests {
             Some(rustix::net::netlink::SOCK_DIAG),
         )
         .unwrap();
-        // A kernel may lack what lists connections; the sandbox's then count for all that the machine loses.
+        // A kernel may lack socket diagnosis. Then all memory that the machine loses counts for the sandbox.
         let Ok(found) = connections(&socket) else { return };
         let holds = found.iter().find(|connection| connection.received == 12_345).unwrap();
         assert!(holds.receive > 12_345, "{holds:?}");
-        // A second request is answered for itself.
+        // A second request gets its correct answer.
         assert!(connections(&socket).unwrap().contains(holds));
     }
 

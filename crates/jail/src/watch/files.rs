@@ -1,4 +1,4 @@
-//! Open files, of which the whole machine has a number (`fs.file-max`): beyond it only root can open one.
+//! Open files. The whole machine has a limit for them (`fs.file-max`), beyond which only root can open one.
 
 use std::cmp::Reverse;
 use std::sync::OnceLock;
@@ -8,11 +8,11 @@ use rustix::process::Pid;
 
 use super::{DESCRIPTOR, FREE, MOST, Record, SHORTEST, Seen, place, small_file};
 
-/// The part of the machine's files that one sandbox may have: sixteen have half.
+/// The divisor of the machine's limit for one sandbox: sixteen sandboxes have half.
 const PART: u64 = 32;
-/// The bound on the smallest machine. A file that several processes share counts once for each.
+/// The limit on the smallest machine. A file that several processes share counts once for each.
 const LEAST: u64 = 8192;
-/// The minimum charge of a control group for an open file, in bytes.
+/// The minimum charge of a cgroup for an open file, in bytes.
 const CHARGED: u64 = 128;
 
 /// The maximum number of descriptors of one sandbox.
@@ -24,7 +24,7 @@ fn most() -> u64 {
     })
 }
 
-/// Returns the kernel memory behind descriptors where no control group is charged for it, in bytes.
+/// Returns the kernel memory of descriptors without a cgroup that charges it, in bytes.
 pub(super) fn in_descriptors(processes: &[Seen]) -> u64 {
     let open: u64 = processes.iter().map(|seen| descriptors(seen.living)).sum();
     open.saturating_sub(FREE) * DESCRIPTOR
@@ -42,8 +42,8 @@ pub(super) fn descriptors(pid: Pid) -> u64 {
 }
 
 impl Record {
-    /// [`Self::end_for_files`] of a sandbox without a control group. To look at many descriptors closely takes long, so that is put off
-    /// then.
+    /// Runs [`Self::end_for_files`] for a sandbox without a cgroup. If there were too many, the full check is
+    /// postponed, since it takes long with many descriptors.
     pub(super) fn end_for_files_of(&mut self, first: Pid, processes: &[Seen]) -> bool {
         let others = processes.iter().filter(|seen| seen.pid != first);
         let many = self.end_for_files(u64::MAX, || others.map(|seen| seen.living).collect());
@@ -54,8 +54,8 @@ impl Record {
         many
     }
 
-    /// Ends the processes that have most descriptors, until the sandbox has no more than it may. Nothing is counted where its control
-    /// group is charged less than those would cost. Returns true if there were too many.
+    /// Kills the processes with the most descriptors until the sandbox is within its limit. Skips the count if the
+    /// cgroup's charge is too low for so many. Returns true if there were too many.
     pub(super) fn end_for_files(&mut self, charged: u64, pids: impl FnOnce() -> Vec<Pid>) -> bool {
         if charged < most().saturating_mul(CHARGED) {
             return false;

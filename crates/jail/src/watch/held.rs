@@ -1,4 +1,4 @@
-//! Descriptors of a sandbox without a control group: what they hold of the kernel's memory is charged to nobody.
+//! Descriptors of a sandbox without a cgroup: no group is charged for the kernel memory behind them.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read};
@@ -10,59 +10,63 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Bounds, MOST, REACH, SHORTEST, Seen, descriptors, is_stopped, number_of, place};
 
-/// What one file watched by epoll counts as at the least. It takes a fifth of that; but a user has so many for all programs together.
+/// The minimum charge for one file watched by epoll. It uses a fifth of that, but a user has a limited number for all
+/// programs together.
 const WATCH: u64 = 1024;
-/// The part of all that a user may watch by epoll that one sandbox may have: sixteen have half.
+/// The divisor of a user's limit of epoll watches for one sandbox: sixteen sandboxes have half.
 const PART_OF_WATCHES: u64 = 32;
 const EPOLL: &str = "anon_inode:[eventpoll]";
-/// The number of inotify instances that are not counted (most programs have one), and the memory that one event takes at the most: a name of
-/// 255 bytes beside it. An instance counts as full, since the kernel does not say how many events wait.
+/// The number of inotify instances that are not counted (most programs have one), and the maximum memory of one event,
+/// including a name of 255 bytes. An instance counts as full, since the kernel does not report the number of events.
 const FREE_INSTANCES: u64 = 1;
 const EVENT: u64 = 512;
 const INOTIFY: [&str; 2] = ["anon_inode:inotify", "anon_inode:[inotify]"];
-/// What a descriptor counts as that is on the way between two processes: nobody sees what it is.
+/// The charge for a descriptor in flight between two processes: its type is not visible.
 const ON_THE_WAY: u64 = 4 << 20;
-/// What an open report of the kernel's keeps of its text at the most.
+/// The maximum memory that the kernel keeps for the text of an open report file.
 const REPORT: u64 = 256 << 10;
-/// The part of the limit that an open report of a descriptor counts as. It has up to 100 bytes for each file that is watched, each of which
-/// counts as [`WATCH`], and the kernel doubles its memory until the text fits. The text stays when nothing is watched any more.
+/// The divisor of the memory limit for an open report about a descriptor. The text has up to 100 bytes for each watched
+/// file, which is charged [`WATCH`]. The kernel doubles the buffer until the text fits, and keeps the text after the
+/// watches are removed.
 const PART_OF_REPORT: u64 = 5;
-/// The number of them that are not counted: a program that reads one closes it before it opens the next.
+/// The number of open reports that are not counted. A program that reads reports closes one before it opens the next.
 const FREE_REPORTS: u64 = 1;
-/// What one end of a pipe counts as: half of what the pipe holds. It cannot be made larger where this is counted.
+/// The charge for one end of a pipe: half of the pipe's capacity. Pipes cannot be enlarged in such a sandbox.
 const PIPE_END: u64 = 32 << 10;
-/// What the pipes of a user hold together at the most: the kernel's default for pipes of a usual size, from which on a
-/// pipe has two pages, which count as its descriptors.
+/// The maximum memory of a user's pipes: the kernel's default limit for pipes of normal size. Beyond it, a pipe has two
+/// pages, which are charged as its descriptors.
 const PIPES: u64 = 64 << 20;
-/// How often they are counted, which is dear.
+/// The interval between counts, which are expensive.
 const EVERY: Duration = Duration::from_millis(500);
-/// The same at the most where a process can add to what it watches, or has many descriptors.
+/// The maximum interval if a process can add watches, or has many descriptors.
 const SOON: Duration = Duration::from_millis(50);
 const MANY: u64 = 256;
-/// Without so much processor time since the last count there is no hurry, in microseconds.
+/// With less processor time since the last count, in microseconds, the long interval applies.
 const WORK: u64 = 20_000;
-/// How many watches one core adds in a millisecond.
+/// The number of watches that one core can add per millisecond.
 const RATE: u64 = 2000;
 
-/// What is known of a sandbox's descriptors.
+/// The state of a sandbox's descriptors.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Held {
     bytes: u64,
     counted: Option<Instant>,
-    /// The processor time that the sandbox had used then, in microseconds.
+    /// The processor time of the sandbox at the last count, in microseconds.
     at: u64,
-    /// Whether anybody watched files by epoll then. How many is not bounded by the descriptors that are open.
+    /// True if a process watched files by epoll at the last count. The number of open descriptors does not bound that
+    /// of watches.
     watching: bool,
-    /// Whether there was so much that those who watch stand still while it is counted: they are faster than whoever counts.
+    /// True if there was so much that the watching processes are stopped during a count, since they add watches faster
+    /// than the count.
     much: bool,
-    /// How long a count holds; none before the first.
+    /// The validity of the last count. None before the first.
     holds: Option<Duration>,
 }
 
 impl Held {
-    /// What files watched by epoll hold, and what else descriptors hold that is charged to nobody. More than the limit is not
-    /// counted to its end: that takes the longer the more there is. It is counted again before it can have grown to
-    /// [`REACH`]. `used` is the processor time that the sandbox has used.
+    /// Returns the memory of files watched by epoll, and other uncharged memory of descriptors. Stops counting above
+    /// the limit, since counting takes longer the more there is. Counts again before the memory can have grown to
+    /// [`REACH`]. `used` is the sandbox's processor time.
     pub(super) fn bytes(&mut self, used: u64, processes: &[Seen], bounds: Bounds) -> u64 {
         let most = bounds.memory / WATCH;
         let soon = self.watching || processes.iter().any(|seen| descriptors(seen.living) > MANY);
@@ -73,7 +77,7 @@ impl Held {
             EVERY
         };
         self.holds = Some(holds);
-        // Processor time of children that nobody waits for vanishes with them: it only makes a count come sooner.
+        // The processor time of unreaped children disappears with them. This only makes the next count earlier.
         let due = self.counted.is_none_or(|counted| {
             let worked = used.abs_diff(self.at) >= WORK;
             counted.elapsed() >= if worked { holds } else { EVERY }
@@ -107,40 +111,40 @@ impl Held {
         self.bytes
     }
 
-    /// How long a count holds.
+    /// Returns the validity of a count.
     pub(super) fn holds(&self) -> Duration {
         self.holds.unwrap_or(EVERY)
     }
 
-    /// Somebody was ended; what is left is seen at the next count.
+    /// Discards the last count after a kill.
     pub(super) fn forget(&mut self) {
         self.bytes = 0;
         self.counted = None;
     }
 }
 
-/// What is counted of several processes, in units of [`WATCH`].
+/// A running count over several processes, in units of [`WATCH`].
 struct Count {
-    /// More is not counted.
+    /// The count stops above this.
     most: u64,
-    /// A file that is watched.
+    /// The charge for a watched file.
     each: u64,
-    /// From more on, those who watch stand still.
+    /// Above this, the watching processes are stopped.
     much: u64,
     found: u64,
     pipe_ends: u64,
-    /// Instances of inotify, by descriptor.
+    /// The number of open inotify descriptors.
     notifiers: u64,
-    /// Open reports of descriptors.
+    /// The number of open reports about descriptors.
     reports: u64,
-    /// Epoll instances: whose, and the number of the descriptor.
+    /// The epoll instances: process and descriptor number.
     epolls: Vec<(Pid, u32)>,
-    /// A socket that is none of the sandbox's.
+    /// A socket that does not belong to the sandbox.
     channel: Option<String>,
 }
 
 impl Count {
-    /// Adds what a process' descriptors hold that is charged to nobody, but for what it watches by epoll.
+    /// Adds the uncharged memory of a process's descriptors, without its epoll watches.
     fn look_at(&mut self, pid: Pid) {
         let entries = std::fs::read_dir(format!("{}/proc/{}/fd", place::host(), pid.as_raw_nonzero()))
             .into_iter()
@@ -168,8 +172,8 @@ impl Count {
         }
     }
 
-    /// Adds what is watched by epoll, until there is more than the most: to ask for one more report takes the kernel as long as making
-    /// all of it.
+    /// Adds epoll watches until the maximum is exceeded. Each further report costs the kernel the time to generate all
+    /// of it.
     fn add_watched(&mut self) {
         let mut held = None;
         for (pid, number) in self.epolls.clone() {
@@ -188,7 +192,7 @@ impl Count {
         }
     }
 
-    /// Stops all who watch, and gives back whom.
+    /// Stops all processes that watch, and returns them.
     fn hold(&self) -> Vec<Pid> {
         let mut watching: Vec<Pid> = self.epolls.iter().map(|(pid, _)| *pid).collect();
         watching.dedup();
@@ -206,8 +210,8 @@ impl Count {
     }
 }
 
-/// Returns what a watched file counts as, in units of [`WATCH`], of so many that a sandbox may have: where a user may watch few, the
-/// part of one sandbox is reached before its memory is.
+/// Returns the charge for a watched file, in units of [`WATCH`], if a sandbox may have `most` of these. If a user may
+/// watch few files, a sandbox reaches its share before its memory limit.
 fn each_watch(most: u64) -> u64 {
     static MOST_OF_USER: OnceLock<u64> = OnceLock::new();
     let of_user = MOST_OF_USER.get_or_init(|| {
@@ -223,7 +227,7 @@ fn is_report_of_descriptor(name: &[u8]) -> bool {
     matches!(parts.as_slice(), [b"", b"proc", .., b"fdinfo", _])
 }
 
-/// Returns the memory that the events of one instance of inotify take at the most, in bytes.
+/// Returns the maximum memory of the events of one inotify instance, in bytes.
 fn each_instance() -> u64 {
     static EVENTS: OnceLock<u64> = OnceLock::new();
     let events = EVENTS.get_or_init(|| {
@@ -233,17 +237,17 @@ fn each_instance() -> u64 {
     events.saturating_mul(EVENT)
 }
 
-/// What a descriptor of this socket leads to.
+/// Returns the link target of this socket's descriptors.
 pub(super) fn socket(number: u64) -> String {
     format!("socket:[{number}]")
 }
 
-/// What the kernel tells of a descriptor.
+/// Returns the path of the kernel's report about a descriptor.
 pub(super) fn report_of(pid: Pid, number: u32) -> String {
     format!("{}/proc/{}/fdinfo/{number}", place::host(), pid.as_raw_nonzero())
 }
 
-/// Calls `more` with the beginning of each line until it says that it is enough. Nothing long is kept.
+/// Calls `more` with the beginning of each line until it returns false. Keeps no long text.
 fn each_line(file: impl Read, mut more: impl FnMut(&[u8]) -> bool) {
     let mut lines = BufReader::with_capacity(16 << 10, file);
     let mut line = Vec::new();
@@ -270,7 +274,7 @@ mod tests {
         for _ in 0..3 {
             send(ours.as_fd(), &"enter", &[ours.as_fd(); 8]).unwrap();
         }
-        // A program that has nothing else.
+        // A program with no other descriptors.
         let mut sleep = std::process::Command::new("sleep");
         let mut visitor = sleep.arg("60").stdin(theirs).stdout(Stdio::null()).spawn().unwrap();
         let found = |channel: Option<u64>| {

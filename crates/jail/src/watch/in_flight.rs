@@ -1,8 +1,8 @@
-//! Descriptors of a sandbox that are on the way between two processes, and of which the kernel keeps one count for each user of
-//! the host.
+//! Descriptors of a sandbox that are in flight between two processes. The kernel keeps one count of them for each user
+//! of the host.
 //!
-//! It tells how many lie in a socket that some process has open. A socket that lies in another one's queue itself can be told only by
-//! its name in the list of the network namespace, so it counts as a full message.
+//! The kernel reports the number of descriptors in a socket that a process has open. A socket that is itself queued in
+//! another socket appears only in the namespace's list of sockets, so it counts as a full message.
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt as _;
@@ -21,14 +21,14 @@ struct InFlight {
     open: u64,
     /// Sockets that no process has open.
     hidden: u64,
-    /// Connections that nobody has accepted: they may hold some.
+    /// Connections that are not accepted yet. They may hold some.
     waiting: u64,
     /// Processes other than the first.
     processes: u64,
 }
 
-/// Returns an estimate of a sandbox's descriptors in flight; none of those in this socket of the launcher's are its own. 0 if there is
-/// nobody to end for them.
+/// Returns an estimate of a sandbox's descriptors in flight, without those in this socket of the launcher. 0 if there
+/// is no process to kill.
 pub(crate) fn of(roots: Roots, channel: Option<u64>) -> u64 {
     let found = look(roots, channel);
     if found.processes == 0 {
@@ -58,7 +58,7 @@ fn look(roots: Roots, channel: Option<u64>) -> InFlight {
             }
         }
     }
-    // Sockets come and go meanwhile.
+    // Sockets appear and disappear meanwhile.
     let after = listed(&net(roots.first, "unix"));
     let stayed = after.named.intersection(&before.named);
     let hidden = stayed.filter(|inode| !open.contains(*inode)).count();
@@ -68,7 +68,7 @@ fn look(roots: Roots, channel: Option<u64>) -> InFlight {
 }
 
 impl Record {
-    /// Ends all of a sandbox but its first process, as for memory.
+    /// Kills all processes of a sandbox except the first, as for memory.
     pub(crate) fn end_all(&mut self, roots: Roots) {
         for seen in freeze(roots) {
             let first = seen.pid == roots.first;
@@ -85,11 +85,11 @@ fn inode_in(target: &str) -> Option<u64> {
     target.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// The sockets that the list of a network namespace names.
+/// The sockets in the list of a network namespace.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Listed {
     named: BTreeSet<u64>,
-    /// Connections that nobody has accepted have no name.
+    /// The number of unaccepted connections, which have no inode.
     waiting: u64,
 }
 

@@ -1,12 +1,12 @@
-//! Processes and the kernel's memory for them, held to the memory limit where there is a control group.
+//! Enforces the memory limit for processes and their kernel memory in a sandbox with a cgroup.
 //!
-//! The group's hard limit is memory and disk in one number, since private files are in memory, too. The disk's share is for
-//! files. The watcher ends programs for memory of processes, and for memory of the kernel's that it can tell: page tables,
-//! descriptors, mappings, and on version 2 all that the kernel cannot take back. The kernel does not say on version 1 which of
-//! its memory it could take back, such as names of files that were looked at, and trying is dear (half a second for 150 MiB
-//! was measured). So the watcher lowers the hard limit to what there is, and the sandbox's own programs make the kernel take
-//! back what it can, or are ended by it. Programs that allocate nothing more do neither, so the watcher also has the kernel reclaim
-//! a little, twenty times a second. Where the kernel cannot, its memory counts as used.
+//! The group's hard limit is the sum of memory and disk, since private files are in memory, too. The disk's share is
+//! for files. The watchdog kills programs for memory of processes and for identifiable kernel memory: page tables,
+//! descriptors, mappings, and on version 2 all unreclaimable memory. On version 1 the kernel does not report how much
+//! of its memory is reclaimable, such as names of visited files, and a trial is expensive (half a second measured for
+//! 150 MiB). So the watchdog lowers the hard limit to the present charge. Programs of the sandbox that allocate then
+//! make the kernel reclaim, or are killed. For programs that allocate nothing, the watchdog also has the kernel reclaim
+//! a little, twenty times a second. If the kernel can reclaim nothing, its memory counts as used.
 
 use std::time::{Duration, Instant};
 
@@ -18,12 +18,12 @@ use super::{
 };
 use crate::cgroup::Group;
 
-/// What processes and the kernel may have when the next look comes, in hundredths of the limit. What grows on until then, and while
-/// the look takes its time, is to stay within a quarter above it.
+/// The expected maximum at the next check, in hundredths of the limit. With the growth during the check it stays within
+/// a quarter above the limit.
 const REACH: u64 = 110;
 /// The number of failed attempts to reclaim after which the kernel's memory counts as unreclaimable.
 const STUCK: u32 = 3;
-/// A look may take this part of the time near the limit.
+/// The divisor of the time that checks may use near the limit.
 const PART: u32 = 4;
 
 /// Attempts to reclaim the kernel's memory of one sandbox.
@@ -36,7 +36,7 @@ pub(super) struct Reclaim {
 }
 
 impl Reclaim {
-    /// Attempts it unless the last attempt was a moment ago.
+    /// Attempts to reclaim, unless the last attempt was very recent.
     fn attempt(&mut self, reclaim: impl FnOnce() -> bool) {
         if self.at.is_some_and(|at| at.elapsed() < EVERY) {
             return;
@@ -47,8 +47,9 @@ impl Reclaim {
 }
 
 impl Record {
-    /// A sandbox with a control group that may use much: ends the largest program if it is too much. Returns how much it is, and
-    /// how much more the kernel may hold. `unaccepted` is what connections hold.
+    /// Checks a sandbox with a cgroup that may use much memory. Kills the largest program if it exceeds the limit.
+    /// Returns the usage, and further kernel memory that may be in use. `unaccepted` is the memory of unaccepted
+    /// connections.
     pub(super) fn look_closer(
         &mut self,
         group: &Group,
@@ -73,7 +74,7 @@ impl Record {
         if by_kernel && self.reclaim.failed >= STUCK {
             used += kernel;
         } else if by_kernel {
-            // What programs made the kernel hold, rather than what it would give back.
+            // Kernel memory caused by programs, without memory that the kernel would reclaim.
             let tables: u64 = pids.iter().map(|pid| tables_of(*pid)).sum();
             let open: u64 = pids.iter().map(|pid| descriptors(*pid)).sum::<u64>() * DESCRIPTOR;
             let mapped = self.mappings.bytes(worked, limit, || pids.clone());
@@ -101,7 +102,8 @@ impl Record {
         (used, doubtful)
     }
 
-    /// When to look again: before a sandbox that uses so much can have grown to [`REACH`]. `took` is the time of this look.
+    /// Returns the time until the next check: before a sandbox with this usage can have grown to [`REACH`]. `took` is
+    /// the duration of this check.
     pub(super) fn pause_of_group(&mut self, group: &Group, used: u64, worked: u64, took: Duration) -> Duration {
         let ran = worked == 0 || std::mem::replace(&mut self.worked, worked) != worked;
         let room = (group.memory_limit() / 100 * REACH).saturating_sub(used);

@@ -1,8 +1,9 @@
-//! File locks: memory of the kernel's that is charged to nobody.
+//! File locks: kernel memory that is charged to no group.
 //!
-//! They are counted in the kernel's list of all locks. What it tells of each descriptor has them as well, but a program can have a
-//! hundred thousand descriptors, and a look at those took seconds, in which everything else grew. A lock by `flock` whose
-//! owner has ended is not found here; there is one for an open file at the most, and open files are counted.
+//! They are counted in the kernel's list of all locks. The report of each descriptor lists them as well, but a program
+//! can have a hundred thousand descriptors. Reading all reports took seconds, during which all other memory grew. The
+//! list does not show a `flock` whose owner has ended. Each open file has at most one of these, and open files are
+//! counted.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,28 +14,28 @@ use rustix::process::Pid;
 
 use super::place;
 
-/// What one lock counts as, in bytes. It takes a twentieth of that; but counting very many would be dear.
+/// The charge for one lock, in bytes. It uses a twentieth of that, but counting very many would be expensive.
 const LOCK: u64 = 4096;
-/// How often they are counted at the most.
+/// The minimum interval between counts.
 const EVERY: Duration = Duration::from_millis(500);
-/// Without so much processor time since the last count there cannot be many more, in microseconds.
+/// With less processor time since the last count, in microseconds, there cannot be many more locks.
 const WORK: u64 = 100_000;
-/// Longer lines of the list are read as several.
+/// Longer lines of the list are read in parts.
 const LINE: u64 = 256;
 
-/// What is known of a sandbox's locks.
+/// The state of a sandbox's locks.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
     /// In bytes.
     by_process: BTreeMap<i32, u64>,
     counted: Option<Instant>,
-    /// The processor time that the sandbox had used then, in microseconds.
+    /// The processor time of the sandbox at the last count, in microseconds.
     at: u64,
 }
 
 impl Locks {
-    /// What they count as, at most half a second old; beyond `limit` they are not counted to the end. `used` is the processor
-    /// time that the sandbox has used.
+    /// Returns the charge for all locks, at most half a second old. Stops counting above `limit`. `used` is the
+    /// sandbox's processor time.
     pub(super) fn bytes(&mut self, used: u64, limit: u64, processes: impl FnOnce() -> Vec<Pid>) -> u64 {
         let due = self.counted.is_none_or(|counted| counted.elapsed() > EVERY);
         if due && used.abs_diff(self.at) >= WORK {
@@ -48,7 +49,7 @@ impl Locks {
         self.by_process.values().sum()
     }
 
-    /// Somebody was ended; whose locks those were is seen at the next count.
+    /// Discards the last count after a kill.
     pub(super) fn forget(&mut self) {
         self.by_process.clear();
         self.at = 0;
@@ -60,7 +61,7 @@ impl Locks {
     }
 }
 
-/// The locks of these processes in the kernel's list, in bytes, until there are more than `limit`.
+/// Counts the locks of these processes in the kernel's list, in bytes, until they exceed `limit`.
 fn count(list: impl Read, processes: &[Pid], limit: u64) -> BTreeMap<i32, u64> {
     let mut found: BTreeMap<i32, u64> = processes.iter().map(|pid| (pid.as_raw_nonzero().get(), 0)).collect();
     let mut lines = BufReader::with_capacity(64 << 10, list);
@@ -81,7 +82,8 @@ fn count(list: impl Read, processes: &[Pid], limit: u64) -> BTreeMap<i32, u64> {
     found
 }
 
-/// The process that has a lock or waits for one: `7: POSIX  ADVISORY  WRITE 4711 fe:00:123 0 EOF`, or `7: -> POSIX …`.
+/// Returns the process that has a lock or waits for one. A line is `7: POSIX  ADVISORY  WRITE 4711 fe:00:123 0 EOF` or
+/// `7: -> POSIX …`.
 fn owner(line: &[u8]) -> Option<i32> {
     let mut words = std::str::from_utf8(line)
         .ok()?
@@ -134,7 +136,7 @@ mod tests {
                 file
             })
             .collect();
-        // Other tests of this process have a lock or two.
+        // Other tests of this process may have some locks.
         assert!(counted() >= before + 40 * LOCK, "{} {before}", counted());
         drop(files);
     }

@@ -1,5 +1,5 @@
-//! What the machine's memory has been given out for beyond what the kernel names: page fragments behind sockets above all,
-//! which no process, file or control group is charged for.
+//! The machine's used memory that the kernel does not list by purpose: above all page fragments behind sockets, which
+//! are charged to no process, file or cgroup.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -9,8 +9,8 @@ use rustix::fs::{Mode, OFlags};
 use super::small_file;
 use crate::plan::place;
 
-/// What the kernel names, in the order of `/proc/meminfo`. Nothing is here whose pages count under another name as well: a
-/// sandbox could hide memory by having the same page taken off twice.
+/// Memory that the kernel lists by purpose, in the order of `/proc/meminfo`. No entry may overlap with another one: a
+/// sandbox could otherwise hide memory whose pages are subtracted twice.
 const NAMED: [&str; 12] = [
     "MemFree:",
     "Buffers:",
@@ -29,7 +29,7 @@ const NAMED: [&str; 12] = [
 const PART: u32 = 16;
 /// The same for readings without a sandbox, which continue while all sandboxes seem idle.
 const PART_OF_ALARM: u32 = 100;
-/// Between two such looks, at the least.
+/// The minimum interval between two such readings.
 pub(crate) const ALARM_INTERVAL: Duration = Duration::from_millis(20);
 /// The amount of lost memory, in bytes, at which every sandbox is checked.
 const ALARM: u64 = 16 << 20;
@@ -45,12 +45,12 @@ struct Sample {
 }
 
 thread_local! {
-    /// All sandboxes of a launcher are looked at by one thread.
+    /// One thread checks all sandboxes of a launcher.
     static LAST: Cell<Option<Sample>> = const { Cell::new(None) };
 }
 
-/// The memory in bytes, as it was at most `age` ago, or longer where it is dear to ask for. None where this machine does not
-/// tell: a container's own `/proc/meminfo` knows nothing of the kernel's memory.
+/// Returns the lost memory in bytes, at most `age` old, or older if reading it is expensive. None if this machine does
+/// not report it: a container's private `/proc/meminfo` lacks the kernel's memory.
 pub(super) fn lost(age: Duration) -> Option<u64> {
     if let Some(last) = LAST.get()
         && last.at.elapsed() < age.max(last.took * PART)
@@ -65,7 +65,7 @@ pub(super) fn last() -> Option<u64> {
     LAST.get().and_then(|last| last.bytes)
 }
 
-/// The memory in bytes now.
+/// Reads the lost memory now, in bytes.
 pub(super) fn lost_now() -> Option<u64> {
     let began = Instant::now();
     let path = |name: &str| format!("{}/proc/{name}", place::host());
@@ -81,8 +81,8 @@ pub(super) fn lost_now() -> Option<u64> {
     bytes
 }
 
-/// Looks at the machine between the looks at sandboxes, which are seldom for one that has not run for a while: sockets can
-/// take much memory within that time.
+/// Checks the machine between the checks of sandboxes, which are rare for an idle sandbox. Sockets can take much memory
+/// in that time.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm {
     /// The time of the last check.
@@ -94,7 +94,7 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    /// True if every sandbox is to be looked at.
+    /// Returns true if every sandbox must be checked.
     pub(crate) fn is_raised(&mut self) -> bool {
         let took = LAST.get().map_or(Duration::ZERO, |last| last.took);
         let interval = ALARM_INTERVAL.max(took * PART_OF_ALARM);
@@ -121,7 +121,7 @@ impl Alarm {
     }
 }
 
-/// The time since the start and the idle time of all processors, in hundredths of a second.
+/// Parses `/proc/uptime`: the time since the start, and the idle time of all processors, in hundredths of a second.
 fn clocks_in(uptime: &str) -> (u64, u64) {
     let mut words = uptime
         .split_whitespace()
@@ -164,7 +164,8 @@ fn lost_in(meminfo: &str, zoneinfo: &str) -> Option<u64> {
             _ => {}
         }
     }
-    // Of a huge page that was given back in part the kernel counts the rest; what else there is of it is on its lists only.
+    // If a program frees part of a huge page, AnonPages includes only the rest. The whole page is only in the Active
+    // and Inactive lists.
     named += listed.saturating_sub(unlisted);
     Some((total?.saturating_sub(named) * 1024).saturating_sub(at_hand(zoneinfo)?))
 }
@@ -189,10 +190,10 @@ mod tests {
         let meminfo = "MemTotal:  10000 kB\nMemFree: 1000 kB\nMemAvailable: 9000 kB\nCached:  2000 kB\nShmem: 500 kB\n";
         let zoneinfo = "Node 0, zone  Normal\n  pages free 250\n  pagesets\n    cpu: 0\n              count:    3\n              high:     9\n    cpu: 1\n              count:    4\n";
         assert_eq!(lost_in(meminfo, zoneinfo), Some(7000 * 1024 - 7 * page));
-        // The rest of huge pages is somebody's, though it does not count as anonymous memory.
+        // The freed parts of huge pages belong to a process, although they do not count as AnonPages.
         let huge = format!("{meminfo}AnonPages: 300 kB\nActive(anon): 900 kB\nInactive(anon): 400 kB\n");
         assert_eq!(lost_in(&huge, zoneinfo), Some((7000 - 300 - 500) * 1024 - 7 * page));
-        // Where it cannot be told, nothing is taken for granted.
+        // Without the data, nothing is assumed.
         assert_eq!(lost_in(meminfo, ""), None);
         assert_eq!(lost_in("", zoneinfo), None);
     }

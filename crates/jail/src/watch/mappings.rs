@@ -1,4 +1,4 @@
-//! Mappings: what the kernel keeps for each piece of a process' address space, which is charged to nobody.
+//! Mappings: kernel memory for each part of a process's address space, which is charged to no group.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -8,36 +8,36 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{is_stopped, place};
 
-/// What one counts as, in bytes. It takes an eighth of that; but counting very many would be dear.
+/// The charge for one mapping, in bytes. It uses an eighth of that, but counting very many would be expensive.
 const MAPPING: u64 = 2048;
-/// Those that any program has.
+/// The number of mappings that any program may have.
 const USUAL: u64 = 2000;
-/// More processes than these stand still meanwhile.
+/// With more processes than this, they are stopped during a count.
 const MANY: usize = 8;
-/// How often they are counted at the most, which is dear where there are many.
+/// The minimum interval between counts. They are expensive with many mappings.
 const EVERY: Duration = Duration::from_millis(200);
-/// Without so much processor time since the last count there cannot be many more, in microseconds.
+/// With less processor time since the last count, in microseconds, there cannot be many more mappings.
 const WORK: u64 = 50_000;
 
-/// What is known of a sandbox's mappings.
+/// The state of a sandbox's mappings.
 #[derive(Debug, Default)]
 pub(super) struct Mappings {
-    /// In bytes, of those that have more than the usual.
+    /// The charge in bytes for each process above the usual number.
     by_process: BTreeMap<i32, u64>,
     counted: Option<Instant>,
-    /// The processor time that the sandbox had used then, in microseconds.
+    /// The processor time of the sandbox at the last count, in microseconds.
     at: u64,
 }
 
 impl Mappings {
-    /// What they count as; beyond `limit` they are not counted to the end. `used` is the processor time that the sandbox has
-    /// used.
+    /// Returns the charge for all mappings. Stops counting above `limit`. `used` is the sandbox's processor time.
     pub(super) fn bytes(&mut self, used: u64, limit: u64, processes: impl FnOnce() -> Vec<Pid>) -> u64 {
         let due = self.counted.is_none_or(|counted| counted.elapsed() > EVERY);
         if due && used.abs_diff(self.at) >= WORK {
             let mut sum = 0;
             let processes = processes();
-            // Many are faster than whoever counts, and leave it no processor time. Those of ordinary programs are let be.
+            // Many processes add mappings faster than the count, and leave it no processor time. Ordinary programs are
+            // not stopped.
             let many = processes.len() > MANY && !self.by_process.is_empty();
             self.by_process.clear();
             let held: Vec<Pid> = if many {
@@ -68,7 +68,7 @@ impl Mappings {
         self.by_process.values().sum()
     }
 
-    /// All that have more than the usual, which are about to be ended. Others are counted at the next look.
+    /// Returns all processes above the usual number, which the caller will kill. The next check counts the others.
     pub(super) fn take(&mut self) -> Vec<Pid> {
         self.counted = None;
         self.at = 0;
@@ -76,18 +76,18 @@ impl Mappings {
         pids.into_keys().filter_map(Pid::from_raw).collect()
     }
 
-    /// That process has been ended.
+    /// Removes a killed process.
     pub(super) fn forget(&mut self, pid: Pid) {
         self.by_process.remove(&pid.as_raw_nonzero().get());
     }
 
-    /// What those of one process count as.
+    /// Returns the charge for one process's mappings, in bytes.
     pub(super) fn of(&self, pid: Pid) -> u64 {
         self.by_process.get(&pid.as_raw_nonzero().get()).copied().unwrap_or(0)
     }
 }
 
-/// How many a process has; counted until there are more than `most` beyond the usual.
+/// Counts the mappings of a process, until there are more than `most` above the usual number.
 fn count(pid: Pid, most: u64) -> u64 {
     let path = format!("{}/proc/{}/maps", place::host(), pid.as_raw_nonzero());
     let Ok(mut file) = std::fs::File::open(path) else {

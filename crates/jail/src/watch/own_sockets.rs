@@ -5,26 +5,27 @@ use std::time::Duration;
 use super::sockets::{Scope, Sockets};
 use crate::plan::place;
 
-/// Counts the memory behind the sockets of this process' network namespace that the container's control group does not count.
+/// Counts the memory behind the sockets of this process's network namespace that the container's cgroup does not
+/// charge.
 #[derive(Debug)]
 pub struct OwnSockets {
     sockets: Sockets,
     limit: u64,
 }
 
-/// The memory that the container's control group counts, in bytes.
+/// The memory that the container's cgroup charges, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Charged {
     /// Memory of processes.
     pub processes: u64,
-    /// All kernel memory, on version 1. The group does not count it as memory of processes there, since the kernel does not say how
-    /// much of it is reclaimable; nor does it count socket queues.
+    /// All kernel memory, on version 1. There the group does not count it as memory of processes, since the kernel does
+    /// not report how much of it is reclaimable. It does not charge socket queues either.
     pub kernel: Option<u64>,
 }
 
 impl OwnSockets {
-    /// Starts the account for programs with a memory limit of `limit` bytes. Call this before any of them runs, and before the process
-    /// installs its system-call filter.
+    /// Starts the account for programs with a memory limit of `limit` bytes. Call this before any of them runs, and
+    /// before the process installs its system-call filter.
     #[must_use]
     pub fn new(limit: u64) -> Self {
         place::host_is_as_it_is();
@@ -38,7 +39,7 @@ impl OwnSockets {
         let mut messages = 0;
         let mut queued = 0;
         if let Some(kernel) = charged.kernel {
-            // The rest of a large amount is mostly names of files, which the kernel reclaims by itself.
+            // Most of a large amount above that is names of files, which the kernel reclaims by itself.
             if kernel > self.limit / 2 {
                 messages = kernel.min(scope.counts.in_messages());
             }
@@ -49,7 +50,7 @@ impl OwnSockets {
         messages.saturating_add(self.sockets.uncharged(scope, || used, Vec::new).max(queued))
     }
 
-    /// Returns how long the answer holds.
+    /// Returns the validity of the last answer.
     #[must_use]
     pub fn holds(&self) -> Duration {
         self.sockets.holds()

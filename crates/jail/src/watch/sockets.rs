@@ -1,8 +1,9 @@
-//! Memory behind sockets. The kernel counts what a socket's buffers hold by the bytes in them; but a piece of data lies in a
-//! page fragment of 32 KiB, and keeps all of it as long as that piece waits, though the rest was sent elsewhere and is gone.
+//! Memory behind sockets. The kernel counts a socket's buffers by their bytes. But a piece of data is in a page
+//! fragment of 32 KiB and pins all of it while the piece is queued, even if the rest was sent elsewhere and is gone.
 //!
-//! What queues *can* hold so is known from their sizes, and far more than what honest programs' queues do hold. So it is
-//! the bound of something else: what the machine has lost to nobody since they could hold little.
+//! The sizes of the queues show how much they *can* pin. This is far more than the queues of honest programs do pin. So
+//! the watchdog uses it only as a bound of another number: the memory that the machine has lost since the queues could
+//! last pin little.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -12,35 +13,38 @@ use rustix::process::Pid;
 use super::{EVERY, FREE, MOST, SHORTEST, SOCKET_BUFFER, descriptors, diag, lost, small_file};
 use crate::plan::place;
 
-/// The maximum memory that a piece of data in a queue pins, in bytes: a fragment's page, or the machine's page if that is larger.
+/// The maximum memory that a piece of data in a queue pins, in bytes: a fragment's page, or the machine's page if that
+/// is larger.
 const FRAGMENT: u64 = 32 << 10;
-/// Pieces in one packet.
+/// The maximum number of pieces in one packet.
 const PIECES: u64 = 17;
-/// The least that a packet counts for, beside its data.
+/// The minimum size of a packet in addition to its data.
 const PACKET: u64 = 576;
-/// A socket that is not listed anywhere is taken for one that holds what any can.
+/// The charge for an unlisted socket: the maximum that any socket can pin.
 const UNLISTED: u64 = SOCKET_BUFFER / PACKET * PIECES * FRAGMENT;
-/// The part of the limit that sockets may hold without being looked at.
+/// The divisor of the limit for memory of sockets that needs no closer check.
 const PART: u64 = 8;
-/// The queues' bound is computed again after this time, or when the lost memory grew by this part of the limit.
+/// The bound of the queues is computed again after this time, or when the lost memory has grown by this part of the
+/// limit.
 const AGAIN: Duration = Duration::from_millis(20);
 const MORE: u64 = 16;
-/// Stands for an unknown amount, which may be everything.
+/// Represents an unknown amount, which may be everything.
 const UNKNOWN: u64 = 1 << 46;
-/// The check interval with connections, and the one once the machine has lost memory since.
+/// The check interval with connections, and the interval once the machine has lost memory since.
 const CONNECTED: Duration = Duration::from_millis(10);
 const SOON: Duration = Duration::from_millis(3);
 /// The maximum age of a reading of the machine while a sandbox has no connections.
 const BEFORE: Duration = Duration::from_millis(200);
 
-/// The sockets of a network namespace by number.
+/// The number of sockets in a network namespace, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     /// All sockets, including those in flight that no process has open.
     pub(super) all: u64,
     pub(super) tcp: u64,
     pub(super) udp: u64,
-    /// Unix sockets for messages. Zero while there are few sockets. A kernel that lists all Unix sockets together has the others here, too.
+    /// Unix sockets for messages. Zero if there are few sockets. A kernel that lists all Unix sockets together includes
+    /// the others.
     pub(super) messages: u64,
 }
 
@@ -68,7 +72,7 @@ impl Counts {
         }
     }
 
-    /// Returns the maximum of the buffers by the kernel's own count, in bytes.
+    /// Returns the maximum memory of the buffers by the kernel's count, in bytes.
     pub(super) fn buffers(self) -> u64 {
         // A TCP socket holds received data as well as sent data.
         (self.all.saturating_sub(FREE) + self.tcp.saturating_sub(FREE) + self.many_messages()) * SOCKET_BUFFER
@@ -79,8 +83,8 @@ impl Counts {
         self.many_messages() * 2 * SOCKET_BUFFER
     }
 
-    /// The number of Unix sockets for messages, unless they are few. Each accepts another whole message while it has any room left, so
-    /// it can hold two buffers.
+    /// Returns the number of Unix sockets for messages, or 0 if they are few. Each accepts one more whole message while
+    /// it has any room, so it can hold two buffers.
     fn many_messages(self) -> u64 {
         if self.messages > FREE { self.messages } else { 0 }
     }
@@ -95,9 +99,9 @@ pub(super) struct Sockets {
     seen: Option<Seen>,
     /// The socket-diagnosis socket.
     diag: Option<OwnedFd>,
-    /// What was told last.
+    /// The last answer.
     kept: u64,
-    /// Whether any socket can hold data in fragments.
+    /// True if any socket can hold data in fragments.
     connected: bool,
     /// True for the network namespace of this process. Its diagnosis socket cannot be opened a second time.
     own: bool,
@@ -132,8 +136,8 @@ impl Scope {
 }
 
 impl Sockets {
-    /// How long what was told holds: less where they may hold much, and while nothing is known less than processes need to
-    /// take memory, since no page of it is cleared.
+    /// Returns the validity of the last answer. It is short if sockets may hold much. While nothing is known, it is
+    /// shorter than for memory of processes, since the kernel clears no pages for sockets.
     pub(super) fn holds(&self) -> Duration {
         match (self.seen, self.connected) {
             (Some(_), _) => SOON,
@@ -142,8 +146,8 @@ impl Sockets {
         }
     }
 
-    /// Starts an account of this process' own network namespace. Opens the diagnosis socket, which a later system-call filter
-    /// forbids.
+    /// Starts an account of this process's network namespace. Opens the diagnosis socket, which a later system-call
+    /// filter forbids.
     pub(super) fn here() -> Self {
         Self {
             base: lost::lost_now(),
@@ -158,7 +162,7 @@ impl Sockets {
         self.base = lost::last();
     }
 
-    /// What was told last.
+    /// Returns the last answer.
     pub(super) fn kept(&self) -> u64 {
         self.kept
     }
@@ -190,7 +194,8 @@ impl Sockets {
         self.bytes_now(scope, processes)
     }
 
-    /// Returns the uncharged memory in bytes. It is exact if it exceeds the limit together with `used` bytes of charged memory.
+    /// Returns the uncharged memory in bytes. It is exact if it exceeds the limit together with `used` bytes of charged
+    /// memory.
     pub(super) fn uncharged(
         &mut self,
         scope: Scope,
@@ -229,7 +234,7 @@ impl Sockets {
 
     fn exact(&mut self, scope: Scope, processes: impl Fn() -> Vec<Pid>) -> u64 {
         let bound = self.bound(scope, processes);
-        // What processes give back is nobody's for a moment; what sockets hold stays.
+        // Memory that processes free belongs to nobody for a moment. Memory of sockets stays.
         let before = self.lost_since(lost::lost(Duration::ZERO));
         let machine = lost::lost_now();
         let lost = self.lost_since(machine).min(before);
@@ -243,7 +248,7 @@ impl Sockets {
         bound.min(lost)
     }
 
-    /// The sandbox has not run. What its sockets hold stays theirs, if it has any.
+    /// Handles an idle sandbox. Its sockets, if any, keep their charge.
     pub(super) fn rest(&mut self) {
         if !self.connected {
             self.base = lost::lost(Duration::from_secs(1)).or(self.base);
@@ -251,17 +256,18 @@ impl Sockets {
         }
     }
 
-    /// Somebody was ended; what is left is seen at the next look.
+    /// Discards the last reading after a kill.
     pub(super) fn forget(&mut self) {
         self.seen = None;
     }
 
-    /// What the machine has lost since the sockets could hold little. All, where it does not tell.
+    /// Returns the memory that the machine has lost since the sockets could last pin little. Returns `UNKNOWN` if the
+    /// machine does not report it.
     fn lost_since(&mut self, machine: Option<u64>) -> u64 {
         let Some(machine) = machine else {
             return UNKNOWN;
         };
-        // Nothing is known of the time before: all may be theirs.
+        // Without an earlier reading, all of it may belong to the sockets.
         self.base = self.base.map(|base| base.min(machine));
         machine - self.base.unwrap_or(0)
     }
@@ -271,11 +277,11 @@ impl Sockets {
         let before = paths(scope.first);
         let datagrams = net(scope.first, "udp") + &net(scope.first, "udp6");
         let Some(connections) = self.connections(scope, processes) else {
-            // What cannot be told may be anything.
+            // Unknown connections may hold any amount.
             return UNKNOWN;
         };
         let after = Counts::of(scope.first);
-        // Sockets that come and go meanwhile hide none that stays.
+        // Sockets that appear or disappear meanwhile hide no socket that stays.
         let listed = count(connections.len()) + after.udp.min(scope.counts.udp) + paths(scope.first).min(before) + 1;
         let unlisted = after.all.max(scope.counts.all).saturating_sub(listed);
         let each = connections.iter().map(in_connection);
@@ -298,7 +304,7 @@ impl Sockets {
 
 /// Returns true if a socket exists whose kind keeps data in fragments.
 fn has_connections(Scope { first, counts, .. }: Scope) -> bool {
-    // One that is not listed any more has sent something before.
+    // A socket that is no longer listed has sent something before.
     counts.tcp + counts.udp > 0 || counts.all > 0 && packets(&net(first, "dev")) > 0
 }
 
@@ -309,13 +315,13 @@ fn packets(text: &str) -> u64 {
     number.unwrap_or(UNKNOWN)
 }
 
-/// The number of Unix sockets, which are charged for all that they hold. It is taken from the kernel's counters: the names in
-/// `/proc/net/unix` may hold line feeds, so counting its lines would let code hide other sockets.
+/// Returns the number of Unix sockets, whose memory is fully charged. Taken from the kernel's counters: names in
+/// `/proc/net/unix` may contain line feeds, so a count of its lines would let code hide other sockets.
 fn paths(first: Pid) -> u64 {
     unix_in(&net(first, "protocols"), |name| name.starts_with("UNIX"))
 }
 
-/// The number of sockets in the rows with these names.
+/// Returns the number of sockets in the rows with these names.
 fn unix_in(protocols: &str, is_meant: impl Fn(&str) -> bool) -> u64 {
     let number = |line: &str| {
         let mut words = line.split_whitespace();
@@ -346,7 +352,7 @@ fn fragment() -> u64 {
     FRAGMENT.max(count(crate::sys::misc::page_size()))
 }
 
-/// What the sockets listed here can keep, whose queues are told by their true size.
+/// Returns the maximum that the listed datagram sockets can pin, in bytes. The list has the true size of their queues.
 fn in_datagrams(text: &str) -> u64 {
     let sizes = sizes_of_datagrams(text);
     sizes
@@ -354,7 +360,7 @@ fn in_datagrams(text: &str) -> u64 {
         .sum()
 }
 
-/// The true sizes, in bytes, of what each socket sends and has received.
+/// Returns the true sizes of each socket's send and receive queues, in bytes.
 fn sizes_of_datagrams(text: &str) -> impl Iterator<Item = (u64, u64)> {
     text.lines().filter_map(|line| {
         let (send, receive) = line.split_whitespace().nth(4)?.split_once(':')?;
@@ -363,22 +369,22 @@ fn sizes_of_datagrams(text: &str) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-/// What datagrams hold where there are many sockets for them, by their true sizes: no control group is charged for those that wait to
-/// be sent or are errors to be read.
+/// Returns the memory of datagrams if there are many UDP sockets, by their true sizes. No cgroup is charged for
+/// datagrams that wait to be sent, or for queued errors.
 pub(super) fn in_many_datagrams(scope: Scope) -> u64 {
     if scope.counts.udp <= FREE {
         return 0;
     }
     let text = net(scope.first, "udp") + &net(scope.first, "udp6");
     if text.is_empty() {
-        // The table cannot be read: each socket counts as full.
+        // The table is unreadable: each socket counts as full.
         return scope.counts.udp * SOCKET_BUFFER;
     }
     sizes_of_datagrams(&text).map(|(send, receive)| send + receive).sum()
 }
 
-/// What connections may hold that have received something and that nobody has accepted yet: it is charged to nobody, also
-/// where there is a control group.
+/// Returns the maximum memory of unaccepted connections that have received data. No group is charged for it, even with
+/// cgroups.
 pub(super) fn in_unaccepted(first: Pid) -> u64 {
     (unaccepted(&net(first, "tcp")) + unaccepted(&net(first, "tcp6"))) * SOCKET_BUFFER
 }
@@ -393,13 +399,13 @@ fn unaccepted(text: &str) -> u64 {
     count(text.lines().skip(1).filter(holds).count())
 }
 
-/// A report of the network namespace that a process is in.
+/// Reads a report about a process's network namespace.
 pub(super) fn net(pid: Pid, name: &str) -> String {
     small_file(&format!("{}/proc/{}/net/{name}", place::host(), pid.as_raw_nonzero()))
 }
 
-/// What sockets may hold by the descriptors of one process, where those of a network namespace are not the sandbox's. Nothing can
-/// be on the way to another process there.
+/// Returns the maximum memory of a process's sockets, by its descriptors, if the sandbox has no network namespace. In
+/// such a sandbox no socket can be in flight to another process.
 pub(super) fn in_open_sockets(pid: Pid) -> u64 {
     if descriptors(pid) <= FREE {
         return 0;
@@ -413,7 +419,7 @@ pub(super) fn in_open_sockets(pid: Pid) -> u64 {
     sockets.saturating_sub(FREE) * SOCKET_BUFFER
 }
 
-/// Whether a process has a socket open, or does not show what it has.
+/// Returns true if a process has a socket open, or if its descriptors are unreadable.
 #[must_use]
 pub fn holds_sockets(pid: Pid) -> bool {
     let folder = format!("{}/proc/{}/fd", place::host(), pid.as_raw_nonzero());
@@ -495,7 +501,7 @@ mod tests {
         let before = paths(own);
         let address = std::os::unix::net::SocketAddr::from_abstract_name([b'\n'; 100]);
         let _bound = std::os::unix::net::UnixDatagram::bind_addr(&address.unwrap()).unwrap();
-        // Other tests have sockets, too, but not a hundred at once.
+        // Other tests also have sockets, but not a hundred at once.
         assert!(paths(own) < before + 100);
     }
 
@@ -514,7 +520,7 @@ mod tests {
         assert_eq!(in_packets(0, 0), 0);
         assert_eq!(in_packets(960 + 17, 17), most);
         assert_eq!(in_packets(100 * (960 + 17), 1700), 166 * most);
-        // Much data in few packets is what a transfer has.
+        // A transfer has much data in few packets.
         assert_eq!(in_packets(4 * (65_000 + 960), 4 * 65_000), 6 * most);
         let line = "  36: 0100007F:A1B2 00000000:0000 07 00000300:00000900 00:00000000 00000000     0        0 5 2 0 0";
         let header =
@@ -525,7 +531,7 @@ mod tests {
     #[test]
     fn what_the_machine_loses_counts_from_where_sockets_held_little() {
         let mut sockets = Sockets::default();
-        // Without a beginning all is theirs.
+        // Without a first reading, all memory belongs to the sockets.
         assert_eq!(sockets.lost_since(Some(500)), 500);
         sockets.base = Some(400);
         assert_eq!(sockets.lost_since(Some(500)), 100);
