@@ -1,12 +1,12 @@
-//! For the feature `docker`: builds the agent as a program that needs nothing of the image it is put into, so that it can
-//! be embedded: one for each architecture that a daemon's machine may have, whatever this program runs on. It is packed
-//! (deflate), which takes half of its bytes.
+//! Builds the agent for the feature `docker`. The agent is a static program that needs nothing from the image it runs
+//! in. It is built for each architecture that a daemon's machine may have, packed with deflate (half the size), and
+//! embedded.
 //!
-//! The agent is a program of this workspace; cargo has no stable way to embed one in another, so it is called again, with
-//! a target folder of its own beside the outer one's. It has no C in it, and Rust brings the C library of musl and a linker
-//! for it, so nothing of the target is needed but `rustup target add`. Where the agent for the target's own architecture
-//! cannot be built, cargo says so; for a daemon without an agent of its architecture the back end refuses to work.
-//! `SANDCELL_AGENT_X86_64` and `SANDCELL_AGENT_AARCH64` name ones that were built elsewhere.
+//! The agent is a program of this workspace. Cargo has no stable way to embed one program in another, so this script
+//! calls cargo again, with a separate target folder. The agent contains no C, and Rust ships musl's C library and a
+//! linker for it, so a cross build needs only `rustup target add`. If the agent for the target's own architecture
+//! cannot be built, cargo warns. The back end refuses a daemon for whose architecture there is no agent.
+//! `SANDCELL_AGENT_X86_64` and `SANDCELL_AGENT_AARCH64` name agents that were built elsewhere.
 #![allow(
     clippy::expect_used,
     clippy::print_stdout,
@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const NAME: &str = "sandcell-agent";
-/// Those of daemons' machines.
+/// The architectures of daemons' machines.
 const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
-/// Linked statically, at a fixed place.
+/// Static linking at a fixed address.
 const FLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static";
 
 fn main() {
@@ -50,7 +50,7 @@ fn main() {
             None => wanted.push((architecture, target(architecture))),
         }
     }
-    // Cargo builds for several targets at once, which is twice as fast as one after the other.
+    // One cargo call for several targets is twice as fast as one call after the other.
     let musl: Vec<&str> = wanted
         .iter()
         .filter_map(|(_, target)| target.as_deref().ok())
@@ -100,29 +100,29 @@ fn embed(out: &Path, architecture: &str, built: &Path) {
     std::fs::write(embedded(out, architecture), packed).expect("the output folder is writable");
 }
 
-/// Where agents are built: one folder for all profiles and targets.
+/// Returns the target folder of the agent builds: one for all profiles and targets.
 fn folder(out: &Path) -> PathBuf {
-    // `target/[triple/]debug/build/<crate>/out` is below it.
+    // `out` is `target/[triple/]debug/build/<crate>/out`.
     let outer = out.ancestors().nth(4).unwrap_or(out);
     let above = outer.parent().filter(|_| outer.ends_with(variable("TARGET")));
     above.unwrap_or(outer).join("agent")
 }
 
-/// What the agent of an architecture is built for here.
+/// Returns the target triple with which this machine can build the agent of an architecture.
 fn target(architecture: &str) -> Result<String, String> {
     let musl = format!("{architecture}-unknown-linux-musl");
     let gnu = format!("{architecture}-unknown-linux-gnu");
     if installed(&musl) {
         Ok(musl)
     } else if variable("HOST") == gnu {
-        // The distribution's C library is enough where the target is the machine itself.
+        // The distribution's C library suffices for the machine's own architecture.
         Ok(gnu)
     } else {
         Err(format!("the target {musl} is not installed (rustup target add {musl})"))
     }
 }
 
-/// Builds the agent for these targets.
+/// Builds the agent for `targets`.
 fn build(crates: &Path, folder: &Path, targets: &[&str], flags: &str) -> Result<(), String> {
     if targets.is_empty() {
         return Ok(());
@@ -143,7 +143,7 @@ fn build(crates: &Path, folder: &Path, targets: &[&str], flags: &str) -> Result<
         .args(["--no-default-features", "--target-dir"])
         .arg(folder)
         .args(targets.iter().flat_map(|target| ["--target", target]));
-    // What the outer cargo, a linter or a coverage tool wants of its own build is not for this one.
+    // Variables of the outer cargo, a linter or a coverage tool must not affect this build.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PROFILE_")
@@ -174,7 +174,7 @@ fn build(crates: &Path, folder: &Path, targets: &[&str], flags: &str) -> Result<
     Ok(())
 }
 
-/// Whether the standard library for this target is here.
+/// Returns true if the standard library for this target is installed.
 fn installed(target: &str) -> bool {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let asked = Command::new(rustc)

@@ -1,6 +1,6 @@
-//! The Docker back end under the contract that every back end keeps.
+//! Runs the contract of every back end on the Docker back end.
 //!
-//! Needs a daemon (`SANDCELL_TEST_DOCKER_HOST`) and `SANDCELL_TEST_IMAGE`, an image of its with `sh` and `python3`;
+//! Needs a daemon (`SANDCELL_TEST_DOCKER_HOST`) and `SANDCELL_TEST_IMAGE`, one of its images with `sh` and `python3`;
 //! `.ci/docker` makes both.
 #![allow(
     clippy::unwrap_used,
@@ -44,7 +44,8 @@ fn main() {
     });
 }
 
-/// In place of the suite one test that says why it is not run, and counts as skipped: what lists tests reads no other words.
+/// Runs, in place of the suite, one test that prints the reason and counts as skipped. Tools that list tests read no
+/// other output.
 fn skip() -> ! {
     use libtest_mimic::{Arguments, Trial};
     use std::io::Write;

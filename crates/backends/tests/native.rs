@@ -1,4 +1,4 @@
-//! The native back end under the contract that every back end keeps.
+//! Runs the contract of every back end on the native back end.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -42,7 +42,7 @@ fn main() {
             rustix::process::kill_process(pid, rustix::process::Signal::STOP)?;
             let refused = NativeBackend::start(launcher, config()).await.unwrap_err();
             assert!(refused.to_string().contains("hangs"), "{refused}");
-            // It was killed and reaped.
+            // The launcher was killed and reaped.
             assert!(rustix::process::test_kill_process(pid).is_err());
             Ok::<(), libtest_mimic::Failed>(())
         })

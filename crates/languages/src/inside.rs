@@ -1,5 +1,5 @@
-//! The languages of a container image, found from inside a sandbox of it: which programs are on its search path, and
-//! what its Python is. Nothing of this machine counts.
+//! Detects the languages of a container image from inside one of its sandboxes: the programs on its search path and its
+//! Python. Nothing of this machine is considered.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,18 +15,18 @@ use crate::python::{PythonLanguage, PythonRuntime, runtime_inside};
 use crate::table::{Finder, Table};
 use crate::{Detected, Missing, Settings};
 
-/// Folders of a search path that are looked at, and programs of one folder.
+/// The maximum number of folders of a search path, and of programs per folder.
 const FOLDERS_MAX: usize = 16;
 const PROGRAMS_MAX: usize = 10_000;
 
-/// Finds the languages of the image that this sandbox is made of.
+/// Detects the languages of this sandbox's image.
 pub async fn detect_in(sandbox: &dyn Sandbox, image: &str, settings: &Settings) -> Detected {
     let programs = programs(sandbox).await;
     let python = python(sandbox, &programs).await;
     describe(&programs, python, image, settings)
 }
 
-/// The languages of an image that nobody has looked into: Python is taken to be there, and nothing else.
+/// Returns the assumed languages of an image before any sandbox of it exists: Python and nothing else.
 #[must_use]
 pub fn suppose(image: &str, settings: &Settings) -> Detected {
     const PYTHON: &str = "python3";
@@ -60,7 +60,7 @@ fn describe(
     for missing in &mut detected.missing {
         missing.failure = absent(&missing.name, image);
     }
-    // Folders of this machine, which an image has no use for.
+    // These are folders of this machine, which are useless in an image.
     detected.undecided.clear();
     detected.trees.clear();
     detected.config.clear();
@@ -90,7 +90,7 @@ async fn python(sandbox: &dyn Sandbox, programs: &BTreeMap<String, PathBuf>) -> 
     None
 }
 
-/// What can be started by its name alone. Also what cannot, such as a text file in such a folder: it does no harm.
+/// Returns the files on the search path. Some may be no programs, such as text files; they do no harm.
 async fn programs(sandbox: &dyn Sandbox) -> BTreeMap<String, PathBuf> {
     let mut found = BTreeMap::new();
     let path = sandbox.base_env().get("PATH").map_or("/usr/bin:/bin", String::as_str);
@@ -114,12 +114,12 @@ async fn programs(sandbox: &dyn Sandbox) -> BTreeMap<String, PathBuf> {
     found
 }
 
-/// A program of a folder inside, as the sandbox writes it whatever this machine's separator is.
+/// Returns the path of a program in a folder inside, with the sandbox's separator whatever this machine's is.
 fn within(folder: &SandboxPath, name: &str) -> PathBuf {
     PathBuf::from(format!("{}/{name}", folder.as_str().trim_end_matches('/')))
 }
 
-/// Languages of this machine that are looked for again in sandboxes of an image.
+/// Wraps this machine's languages so that they are detected again in sandboxes of an image.
 #[must_use]
 pub fn with_images(languages: Vec<Arc<dyn Language>>, settings: &Settings) -> Vec<Arc<dyn Language>> {
     let settings = Arc::new(settings.clone());
@@ -132,8 +132,8 @@ pub fn with_images(languages: Vec<Arc<dyn Language>>, settings: &Settings) -> Ve
     languages.into_iter().map(wrap).collect()
 }
 
-/// A language of this machine that an image may have otherwise. It is looked for in each sandbox anew, since what code has
-/// changed in one (its search path, say) must not count for others of the same image.
+/// A language of this machine that an image may provide differently. It is detected in each sandbox separately, since
+/// changes that code makes in one sandbox (to its search path, for example) must not affect others of the same image.
 #[derive(Debug)]
 struct Travelling {
     home: Arc<dyn Language>,
@@ -196,7 +196,7 @@ impl Language for Travelling {
     }
 }
 
-/// An interpreter by its name alone.
+/// Returns an interpreter that is known only by its name.
 fn unasked(name: &str) -> PythonRuntime {
     PythonRuntime {
         executable: PathBuf::from(name),

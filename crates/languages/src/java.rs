@@ -1,8 +1,8 @@
-//! `java` as programs inside find it: with the memory and the processors of the sandbox.
+//! A `java` wrapper for programs inside, with the memory and the processors of the sandbox.
 //!
-//! Java asks the kernel in ways that no file answers, and would take a quarter of the machine's memory for its heap before it
-//! collects anything. Its variables for options (`JAVA_TOOL_OPTIONS`) make each start of it print a line, so a script stands
-//! first on the search path. Options of the command line come later and win.
+//! Java queries the kernel in ways that no file can answer. It would let its heap grow to a quarter of the machine's
+//! memory before it collects garbage. Its option variables (`JAVA_TOOL_OPTIONS`) make each start print a line, so a
+//! script comes first on the search path instead. Options of the command line come later and win.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::table::Finder;
 /// The path of the script.
 const PLACE: &str = "/opt/sandcell/bin/java";
 
-/// The script and its place, where the machine has Java.
+/// Returns the script and its path, if the machine has Java.
 pub(crate) fn with_limits(finder: &Finder) -> Option<(PathBuf, String)> {
     let java = finder.path_of("java")?;
     let java = java.to_str().filter(|path| !path.contains('\''))?;

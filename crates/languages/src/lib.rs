@@ -1,9 +1,9 @@
-//! The languages that code can be in: how they are found on this machine, and how their code is run.
+//! The languages of code: their detection on this machine, and the ways to run them.
 //!
-//! [`control`] is the host's end of a driver's control channel, the same for every language that keeps variables
-//! between calls; each of those has a folder of its own with its driver, the program that runs inside the sandbox. The
-//! others are entries of a [`table`], which operators can add to. Nothing here isolates anything: code runs in
-//! whatever [`Sandbox`](sandcell_sandbox::Sandbox) it is given.
+//! [`control`] is the host's end of a driver's control channel. All languages that keep variables between calls share
+//! it. Each of them has a folder with its driver, the program that runs inside the sandbox. The other languages are
+//! entries of a [`table`], which operators can extend. Nothing here isolates anything: code runs in the
+//! [`Sandbox`](sandcell_sandbox::Sandbox) that the caller passes.
 #![forbid(unsafe_code)]
 
 mod bash;
@@ -28,40 +28,40 @@ pub use inside::{detect_in, suppose, with_images};
 pub use system::{SYSTEM_PACKAGES, SystemPackages};
 use table::{Finder, Table, TableLanguage};
 
-/// What the operator says about languages.
+/// The operator's language settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// The Python to use instead of the machine's own; also of a virtual environment.
+    /// The Python to use in place of the machine's default; may belong to a virtual environment.
     pub python: Option<PathBuf>,
-    /// A folder of the operator's in which what interpreters say of themselves is remembered between starts.
+    /// The operator's folder for the disk cache, which keeps interpreters' answers between starts.
     pub memory: Option<PathBuf>,
-    /// Whether sessions are not restored after a crash.
+    /// True if sessions are not restored after a crash.
     pub forgetful: bool,
-    /// Folders with tables of languages that add to the built-in one. One that does not exist holds none.
+    /// Folders with language tables that extend the built-in one. A folder may be missing.
     pub tables: Vec<PathBuf>,
 }
 
-/// A language that this machine could have.
+/// A language that this machine lacks but could have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
     /// Its name.
     pub name: String,
     /// Its other names.
     pub aliases: Vec<String>,
-    /// What its files' names end with.
+    /// The extensions of its files.
     pub extensions: Vec<String>,
-    /// Interpreters after `#!` that mean it.
+    /// Interpreters after `#!` that identify it.
     pub hashbangs: Vec<String>,
-    /// Why it is not here, and how to get it.
+    /// The reason for its absence, and the remedy.
     pub failure: Failure,
 }
 
-/// The program that a language is run by.
+/// The program that runs a language.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     /// The language.
     pub language: String,
-    /// The program, inside as outside.
+    /// The program's path, the same inside and outside.
     pub program: PathBuf,
     /// The reason for the choice, in words that follow its path.
     pub reason: String,
@@ -70,30 +70,31 @@ pub struct Choice {
 /// The languages of this machine.
 #[derive(Debug, Default)]
 pub struct Detected {
-    /// Python, where it is here.
+    /// Python, if this machine has it.
     pub python: Option<Arc<python::PythonLanguage>>,
-    /// The others that can run.
+    /// The other languages that can run.
     pub table: Vec<TableLanguage>,
-    /// Those that cannot, with the reason and its remedy.
+    /// The languages that cannot run, each with the reason and the remedy.
     pub missing: Vec<Missing>,
-    /// Candidates for missing languages. Each depends on the version of a program, which is unknown until the program is asked.
+    /// Candidates for missing languages. Each depends on the version of a program, which is unknown until the program
+    /// is asked.
     pub undecided: Vec<TableLanguage>,
-    /// Tables of the operator's that cannot be used.
+    /// The faults of the operator's tables.
     pub problems: Vec<Failure>,
     /// Folders of the host, outside `/usr`, that must be visible inside, read-only and at the same path.
     pub trees: Vec<PathBuf>,
     /// Files and folders below the host's `/etc` that must be visible inside.
     pub config: Vec<PathBuf>,
-    /// Files that only sandboxes have, by their paths inside.
+    /// Files that exist only in sandboxes, by their paths inside.
     pub added: Vec<(PathBuf, String)>,
     /// The program of each language, and the reason for the choice.
     pub choices: Vec<Choice>,
-    /// Folders of the programs that were chosen, the most important one first.
+    /// Folders of the chosen programs, the most important one first.
     pub programs: Vec<PathBuf>,
 }
 
 impl Detected {
-    /// Those that can run, Python first.
+    /// Returns the languages that can run, Python first.
     #[must_use]
     pub fn languages(&self) -> Vec<Arc<dyn Language>> {
         let mut languages: Vec<Arc<dyn Language>> = Vec::new();
@@ -106,8 +107,8 @@ impl Detected {
         languages
     }
 
-    /// The language that a file's name says or, where it says none, the interpreter after `#!` in its first line.
-    /// Also one that is not here, whose name then leads to how to get it.
+    /// Returns the language of a file by its name, or else by the interpreter after `#!` in its first line. It may be a
+    /// missing language, since its name leads the caller to the remedy.
     #[must_use]
     pub fn language_of(&self, file: &Path, code: &str) -> Option<String> {
         let extension = file.extension().and_then(OsStr::to_str).map(str::to_lowercase);
@@ -127,7 +128,7 @@ impl Detected {
         })
     }
 
-    /// The first kind of code that fits, of those that are here and those that are not.
+    /// Returns the first matching language, available or missing.
     fn by(&self, fits: impl Fn(&Kind<'_>) -> bool) -> Option<String> {
         let here = self.table.iter().map(|language| Kind {
             name: &language.info().name,
@@ -145,7 +146,7 @@ impl Detected {
     }
 }
 
-/// What tells a language's files.
+/// The properties that identify a language's files.
 struct Kind<'a> {
     name: &'a str,
     aliases: &'a [String],
@@ -163,7 +164,7 @@ impl Kind<'_> {
     }
 }
 
-/// The interpreter's name in a first line such as `#!/usr/bin/env -S deno run`.
+/// Returns the interpreter's name in a first line such as `#!/usr/bin/env -S deno run`.
 fn hashbang(code: &str) -> Option<&str> {
     let line = code.lines().next()?.strip_prefix("#!")?;
     let mut words = line.split_whitespace();
@@ -176,8 +177,8 @@ fn hashbang(code: &str) -> Option<&str> {
         .and_then(|word| word.rsplit('/').next())
 }
 
-/// What programs of the host read that are no languages: fonts, certificates, pictures, browsers, manual pages, texts. Nothing in them is
-/// secret; configuration that may hold passwords (of git, of wget) is not among them.
+/// Configuration that common programs of the host read: for fonts, certificates, pictures, browsers, manual pages,
+/// texts. None of it is secret. Configuration that may hold passwords (of git, of wget) is not in the list.
 const OF_PROGRAMS: [&str; 16] = [
     "/etc/fonts",
     "/etc/ssl",
@@ -197,8 +198,8 @@ const OF_PROGRAMS: [&str; 16] = [
     "/etc/magic",
 ];
 
-/// Finds every language. Python's interpreter runs once, for some milliseconds, on the host, unless it is remembered;
-/// the others are looked for by their programs' names only.
+/// Detects every language. Unless its answer is cached, Python's interpreter runs once on the host for some
+/// milliseconds. The other languages are detected only by their programs' names.
 #[must_use]
 pub fn detect(settings: &Settings) -> Detected {
     let mut detected = Detected::default();
@@ -215,7 +216,7 @@ pub fn detect(settings: &Settings) -> Detected {
             detected
                 .programs
                 .extend(runtime.executable.parent().map(Path::to_owned));
-            // Debian's library has links there (`sitecustomize.py`).
+            // Debian's library has links to this folder (`sitecustomize.py`).
             detected.config.extend(table::config(&["/etc/python3*".to_owned()]));
             detected.python = Some(Arc::new(
                 python::PythonLanguage::new(runtime)
@@ -243,7 +244,7 @@ pub fn detect(settings: &Settings) -> Detected {
         .config
         .extend(OF_PROGRAMS.iter().map(PathBuf::from).filter(|path| path.exists()));
     detected.trees.sort();
-    // What lies in a tree comes right after it.
+    // In sorted order, a folder inside a tree comes directly after the tree.
     let mut outer: Vec<PathBuf> = Vec::new();
     for tree in std::mem::take(&mut detected.trees) {
         if !outer.last().is_some_and(|last| tree.starts_with(last)) {
@@ -258,7 +259,7 @@ pub fn detect(settings: &Settings) -> Detected {
     detected
 }
 
-/// A path inside a sandbox that this crate makes itself.
+/// Returns a path inside a sandbox that this crate composed.
 pub(crate) fn own_path(text: &str) -> Result<SandboxPath, Failure> {
     SandboxPath::parse(text).map_err(|error| {
         Failure::new(

@@ -1,6 +1,6 @@
-//! Small files in the operator's data folder in which a start leaves what the next one need not find out again.
+//! The disk cache: small files in the operator's data folder with answers that the next start can reuse.
 //!
-//! They are believed only if nobody else could have written them. Whatever is wrong with one, the question is asked
+//! A file is used only if no other user could have written it. If anything is wrong with a file, the question is asked
 //! again.
 
 use std::path::Path;
@@ -8,11 +8,11 @@ use std::path::Path;
 #[cfg(unix)]
 use rustix::fs::OFlags;
 
-/// The most that is read of a memory.
+/// The maximum size that is read, in bytes.
 #[cfg(unix)]
 const LIMIT: u64 = 1 << 20;
 
-/// Reads a file that only we can have written, in a folder that only we can write.
+/// Reads a file in a folder, if only this user could have written to either.
 #[cfg(unix)]
 pub(crate) fn read_own(file: &Path) -> Option<Vec<u8>> {
     use std::io::Read;
@@ -21,7 +21,7 @@ pub(crate) fn read_own(file: &Path) -> Option<Vec<u8>> {
     if !folder.is_dir() || !is_ours(&folder) {
         return None;
     }
-    // No link is followed, and no pipe is waited for: what is looked at is what is read.
+    // Follow no link and wait for no pipe, so that the checked file is the one that is read.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let opened = std::fs::OpenOptions::new()
         .read(true)
@@ -48,13 +48,14 @@ pub(crate) fn read_own(_file: &Path) -> Option<Vec<u8>> {
     None
 }
 
-/// Replaces the file `name` in the folder as a whole.
+/// Replaces the file `name` in the folder atomically.
 #[cfg(unix)]
 pub(crate) fn write_own(memory: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(memory)?;
-    // In containers every server has the same number; one of them may write, or was killed while writing.
+    // A random name: in containers every server has the same process id, and another may write or have died while
+    // writing.
     let mut any = [0; 8];
     getrandom::fill(&mut any).map_err(std::io::Error::other)?;
     let new = memory.join(format!("{name}.{:016x}", u64::from_le_bytes(any)));
@@ -77,7 +78,7 @@ pub(crate) fn write_own(_memory: &Path, _name: &str, _bytes: &[u8]) -> std::io::
     Ok(())
 }
 
-/// What a file is by its metadata: another one, or another content, is another answer.
+/// Identifies a file's content by its metadata: a different file or content gives a different text.
 #[cfg(unix)]
 pub(crate) fn state(path: &Path) -> Option<String> {
     use std::os::unix::fs::MetadataExt;

@@ -1,7 +1,7 @@
-//! Leaves out folders of a search path whose file system does not answer: whoever looked into one would wait, maybe for ever.
+//! Drops folders of a search path whose file system does not answer: looking into one could block forever.
 //!
-//! Only hosts with a file system of the network, or of a program, have such folders. There a thread looks first, and is left
-//! behind if it gets no answer.
+//! Only hosts with a network or user-space file system can have such folders. There a thread looks first, and is
+//! abandoned if it gets no answer.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
@@ -12,7 +12,7 @@ use crate::stand_ins::{self, Found};
 
 /// The time in which a folder must answer.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(1);
-/// The first letters of the types of file systems that wait for somebody else.
+/// The first letters of the types of file systems that depend on another machine or program.
 const MAY_WAIT: [&str; 18] = [
     "9p",
     "afs",
@@ -34,10 +34,10 @@ const MAY_WAIT: [&str; 18] = [
     "virtiofs",
 ];
 
-/// Folders that did not answer. They are not asked again.
+/// Folders that did not answer. They are not tried again.
 static SILENT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Returns the folders that answer, in the same order. Those that do not are logged once.
+/// Returns the folders that answer, in the same order. Logs each of the others once.
 #[must_use]
 pub fn answering(folders: Vec<PathBuf>) -> Vec<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -45,13 +45,13 @@ pub fn answering(folders: Vec<PathBuf>) -> Vec<PathBuf> {
         return folders;
     }
     answering_within(folders, ANSWER_DEADLINE, |folder| {
-        // A link may lead there.
+        // The folder may be a link to such a file system.
         let _ = folder.canonicalize();
     })
 }
 
-/// Returns the folders of a search path in which a program of this name is, each with a version manager's stand-in followed to the
-/// program that it would start.
+/// Returns the folders of a search path that contain a program of this name. A version manager's shim is replaced by
+/// the folder of the program that it would start.
 #[must_use]
 pub fn with_program(folders: Vec<PathBuf>, name: &str) -> Vec<PathBuf> {
     let real = |folder: PathBuf| match stand_ins::follow(&folder, name, |name| std::env::var(name).ok()) {
@@ -63,7 +63,7 @@ pub fn with_program(folders: Vec<PathBuf>, name: &str) -> Vec<PathBuf> {
     absolute.filter_map(real).collect()
 }
 
-/// Whether the file system of this mount may keep its callers waiting.
+/// Returns true if the file system of this mount may block its callers.
 fn may_wait(mount: &str) -> bool {
     let source = mount.split_once(" - ").map(|(_, source)| source);
     let kind = source.and_then(|source| source.split(' ').next()).unwrap_or_default();
@@ -92,7 +92,7 @@ fn answering_within(folders: Vec<PathBuf>, deadline: Duration, look: fn(&Path)) 
             }
         });
         left = pending.into_iter();
-        // Without a thread nobody can look on behalf of this one.
+        // Without a thread no check is possible, so the rest of the folders is accepted.
         if started.is_err() {
             answers.extend(left);
             return answers;
@@ -125,7 +125,7 @@ mod tests {
         };
         let found = answering_within(folders.clone(), Duration::from_millis(500), look);
         assert_eq!(found, ["/a", "/b"].map(PathBuf::from));
-        // Nobody waits for them again.
+        // The second call skips the known silent folders.
         let found = answering_within(folders, Duration::from_secs(3600), look);
         assert_eq!(found, ["/a", "/b"].map(PathBuf::from));
         assert_eq!(answering(vec!["/usr".into()]), [PathBuf::from("/usr")]);

@@ -1,16 +1,16 @@
-//! Follows what stands for a program on the search path to the program that it would start outside of any project.
+//! Resolves shims on the search path to the programs that they would start outside of any project.
 //!
-//! Version managers put stand-ins there (pyenv, rbenv, nodenv, goenv, asdf, mise, volta), and people put scripts. A stand-in reads
-//! files and variables that do not exist in a sandbox, so it is read here, and never run: a server starts in a millisecond, and
-//! a project's own files choose nothing.
+//! Version managers put shims there (pyenv, rbenv, nodenv, goenv, asdf, mise, volta), and users put scripts. A shim
+//! reads files and variables that do not exist in a sandbox. It is therefore read here and never run: the server still
+//! starts in a millisecond, and a project's files cannot choose a program.
 
 use std::ffi::OsStr;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// The most that is read of a script, or of a manager's file.
+/// The maximum number of bytes read of a script or a manager's file.
 const TEXT_MAX: u64 = 16 << 10;
-/// The most tools and versions of a manager that are looked at.
+/// The maximum number of a manager's tools or versions that are examined.
 const ENTRIES_MAX: usize = 500;
 
 /// The kind of a file on the search path.
@@ -18,13 +18,13 @@ const ENTRIES_MAX: usize = 500;
 pub(crate) enum Found {
     /// A program, or a script that does more than start one.
     Program,
-    /// It starts this one.
+    /// A shim of this program.
     StandsFor(PathBuf),
-    /// It chooses nothing outside of a project, or what it starts is not there.
+    /// A shim that chooses no program outside of a project, or one that does not exist.
     Nothing,
 }
 
-/// Looks at the file `name` in a folder of the search path. `variable` reads the environment.
+/// Examines the file `name` in a folder of the search path. `variable` reads the environment.
 pub(crate) fn follow(folder: &Path, name: &str, variable: impl Fn(&str) -> Option<String>) -> Found {
     let file = folder.join(name);
     let called = file.canonicalize().ok();
@@ -46,7 +46,7 @@ pub(crate) fn follow(folder: &Path, name: &str, variable: impl Fn(&str) -> Optio
     }
 }
 
-/// The program that a script starts in its own place, and does nothing else: `exec /path/python3 "$@"`.
+/// Returns the program of a script that only executes it: `exec /path/python3 "$@"`.
 fn started(script: &str) -> Option<PathBuf> {
     let lines = script.strip_prefix("#!")?.lines().skip(1).map(str::trim);
     let mut lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -58,7 +58,7 @@ fn started(script: &str) -> Option<PathBuf> {
 fn of_manager(root: &Path, file: &Path, name: &str, variable: &impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let versions = root.join("versions");
     if versions.is_dir() {
-        // pyenv and those after its pattern. Each has a variable, of which one is set at the most.
+        // pyenv and its imitations. Each has its own variable, and at most one of them is set.
         let manager = root.file_name()?.to_str()?.trim_start_matches('.').to_uppercase();
         let chosen = variable(&format!("{manager}_VERSION")).or_else(|| text_of(&root.join("version")))?;
         let mut chosen = chosen
@@ -76,14 +76,14 @@ fn of_manager(root: &Path, file: &Path, name: &str, variable: &impl Fn(&str) -> 
     });
     let shim = text_of(file).unwrap_or_default();
     tools.into_iter().find_map(|tool| {
-        // asdf names the tool in its stand-in.
+        // An asdf shim names its tool.
         let other = shim.contains("asdf-plugin: ") && !shim.contains(&format!("asdf-plugin: {tool} "));
         let version = chosen_version(root, tool, variable).filter(|_| !other)?;
         in_version(&installs.join(tool), &version, name)
     })
 }
 
-/// The version of a tool that asdf or mise is told to use everywhere.
+/// Returns the version of a tool that asdf or mise is configured to use everywhere.
 fn chosen_version(root: &Path, tool: &str, variable: &impl Fn(&str) -> Option<String>) -> Option<String> {
     let called = tool.to_uppercase().replace('-', "_");
     let named = ["ASDF", "MISE"]
@@ -117,7 +117,7 @@ fn chosen_version(root: &Path, tool: &str, variable: &impl Fn(&str) -> Option<St
         })
 }
 
-/// A program of a version, which may be named by its beginning (`3.12`, `latest`).
+/// Returns a program of a version, which may be given by a prefix (`3.12`) or as `latest`.
 fn in_version(versions: &Path, version: &str, name: &str) -> Option<PathBuf> {
     let version = version.trim_start_matches("python-");
     if version == "system" || version.contains('/') || version.contains("..") {
@@ -149,7 +149,7 @@ fn numbers(version: &str) -> Vec<u32> {
     version.split('.').map(|part| part.parse().unwrap_or(0)).collect()
 }
 
-/// The names in a folder, sorted.
+/// Returns the names in a folder, sorted.
 fn entries(folder: &Path) -> Vec<String> {
     let listed = std::fs::read_dir(folder).into_iter().flatten().take(ENTRIES_MAX);
     let mut names: Vec<String> = listed
@@ -160,7 +160,7 @@ fn entries(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The beginning of a file, if it is text.
+/// Returns the beginning of a file, if it is text.
 fn text_of(file: &Path) -> Option<String> {
     let mut text = String::new();
     std::fs::File::open(file)

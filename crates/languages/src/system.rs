@@ -1,15 +1,15 @@
-//! Which packages of a distribution bring a language, for images that lack it.
+//! The distribution packages that provide a language, for images that lack it.
 
 /// A language that package managers of images can install.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SystemPackages {
     /// The language's name.
     pub language: &'static str,
-    /// Programs of which one must be on the search path.
+    /// Programs, any of which provides it.
     pub programs: &'static [&'static str],
-    /// Packages of Debian and its relatives.
+    /// Its packages on Debian and derived distributions.
     pub apt: &'static [&'static str],
-    /// Packages of Alpine.
+    /// Its packages on Alpine.
     pub apk: &'static [&'static str],
 }
 
@@ -27,7 +27,7 @@ const fn called(
     }
 }
 
-/// Those that are known.
+/// The known languages.
 pub const SYSTEM_PACKAGES: &[SystemPackages] = &[
     called("python", &["python3", "python"], &["python3"], &["python3"]),
     called("javascript", &["node"], &["nodejs"], &["nodejs"]),

@@ -1,4 +1,4 @@
-//! Bytes of a driver's control channel, mutated. See `fuzz/README.md`.
+//! Fuzzes the decoder of a driver's control channel with mutated bytes. See `fuzz/README.md`.
 #![allow(
     missing_docs,
     unreachable_pub,

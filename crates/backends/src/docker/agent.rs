@@ -1,8 +1,9 @@
-//! The agent's way into containers: a volume that holds nothing else, mounted read-only into each.
+//! The agent's volume: it contains nothing but the agent and is mounted read-only into each container.
 //!
-//! A volume and not a folder of the host, because the daemon may be on another machine; not a copy into each container,
-//! because that is refused where the root is read-only and would cost each start. Volumes are named after the agent's
-//! digest; what is in one is compared before it is used, since whoever may use the daemon could have written to it.
+//! A host folder would not do, because the daemon may be on another machine. A copy into each container would not do
+//! either: the daemon refuses it where the root is read-only, and each start would pay for it. The volume's name
+//! contains the agent's digest. Its content is compared before use, since every user of the daemon could have written
+//! to it.
 
 use std::sync::{LazyLock, OnceLock};
 
@@ -25,17 +26,17 @@ use super::tar::{self, BLOCK};
 /// The agent for one kind of machine.
 #[derive(Debug)]
 pub(super) struct Agent {
-    /// As Rust names it.
+    /// Rust's name for it.
     architecture: &'static str,
-    /// The same as daemons name it.
+    /// The daemons' names for it.
     aliases: [&'static str; 2],
-    /// Linked statically; empty if it could not be built. Unpacked when it is first wanted.
+    /// A static program, unpacked at first use; empty if it could not be built.
     program: LazyLock<Vec<u8>>,
-    /// The name of its volume, once it was wanted.
+    /// The name of its volume, computed at first use.
     volume: OnceLock<String>,
 }
 
-/// There is one for each architecture.
+/// There is one agent for each architecture.
 impl PartialEq for Agent {
     fn eq(&self, other: &Self) -> bool {
         self.architecture == other.architecture
@@ -44,7 +45,7 @@ impl PartialEq for Agent {
 
 impl Eq for Agent {}
 
-/// What the build packed; no bytes for what it could not build.
+/// Unpacks the agent; returns no bytes if the build has none.
 fn unpacked(packed: &[u8]) -> Vec<u8> {
     miniz_oxide::inflate::decompress_to_vec_with_limit(packed, PROGRAM_MAX).unwrap_or_default()
 }
@@ -65,16 +66,16 @@ static AGENTS: [Agent; 2] = [
     },
 ];
 
-/// More than an agent has.
+/// An upper bound for the agent's size in bytes.
 const PROGRAM_MAX: usize = 1_500_000;
-/// Where the volume is mounted.
+/// The volume's mount point.
 pub(super) const FOLDER: &str = "/.sandcell";
-/// The program in it.
+/// The agent's path inside.
 pub(super) const PATH: &str = "/.sandcell/agent";
 const FILE: &str = "agent";
 
 impl Agent {
-    /// The one for a daemon whose machine has this architecture.
+    /// Returns the agent for a daemon whose machine has this architecture.
     pub(super) fn of(architecture: &str) -> Result<&'static Self, SandboxError> {
         let Some(agent) = AGENTS.iter().find(|agent| agent.aliases.contains(&architecture)) else {
             let known: Vec<&str> = AGENTS.iter().map(|agent| agent.architecture).collect();
@@ -96,7 +97,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// The volume's name.
+    /// Returns the volume's name.
     fn volume(&self) -> &str {
         self.volume.get_or_init(|| {
             let digest = Sha256::digest(self.program.as_slice());
@@ -105,7 +106,7 @@ impl Agent {
         })
     }
 
-    /// The volume as a mount.
+    /// Returns the volume as a mount.
     pub(super) fn mount(&self, read_only: bool) -> Mount {
         Mount {
             target: Some(FOLDER.to_owned()),
@@ -122,12 +123,12 @@ impl Agent {
     }
 }
 
-/// Whether a volume is one with an agent of this build.
+/// Returns true if the volume holds an agent of this build.
 pub(super) fn is_volume(name: &str) -> bool {
     AGENTS.iter().any(|agent| agent.volume() == name)
 }
 
-/// Makes sure that the volume holds the agent. The container that this takes is never started; any image will do.
+/// Ensures that the volume holds the agent. This takes a container, which is never started, so any image will do.
 pub(super) async fn provide(docker: &Docker, agent: &Agent, image: &str) -> Result<(), Error> {
     let create = VolumeCreateRequest {
         name: Some(agent.volume().to_owned()),
@@ -151,7 +152,7 @@ pub(super) async fn provide(docker: &Docker, agent: &Agent, image: &str) -> Resu
     let options = CreateContainerOptionsBuilder::default().name(&name).build();
     docker.create_container(Some(options), body).await?;
     let put = put(docker, agent, &name).await;
-    // `v` would only take anonymous volumes along, those that the image itself asks for.
+    // `v` only removes anonymous volumes, which the image itself requests.
     let remove = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
     let removed = docker.remove_container(&name, Some(remove)).await;
     put.and(removed)
@@ -177,7 +178,7 @@ async fn put(docker: &Docker, agent: &Agent, container: &str) -> Result<(), Erro
     }
 }
 
-/// Whether the volume holds this very program.
+/// Returns true if the volume holds exactly this program.
 async fn holds(docker: &Docker, agent: &Agent, container: &str) -> bool {
     let program = agent.program.as_slice();
     let options = DownloadFromContainerOptionsBuilder::default().path(PATH).build();
@@ -185,7 +186,7 @@ async fn holds(docker: &Docker, agent: &Agent, container: &str) -> bool {
     let mut bytes = Vec::new();
     while let Some(piece) = stream.next().await {
         match piece {
-            // Its own block, the padding and what ends an archive.
+            // The slack is for the header, the padding and the end of the archive.
             Ok(piece) if bytes.len() + piece.len() <= program.len() + 64 * BLOCK => bytes.extend_from_slice(&piece),
             Ok(_) | Err(_) => return false,
         }
@@ -203,7 +204,7 @@ mod tests {
 
     #[test]
     fn the_agents_of_this_build_are_static_programs_for_their_machines() {
-        // What ELF calls them.
+        // `e_machine` in the ELF header.
         for (architecture, machine) in [("x86_64", 62), ("aarch64", 183)] {
             let program = match Agent::of(architecture) {
                 Ok(agent) => agent.program.as_slice(),
@@ -235,7 +236,7 @@ mod tests {
         );
     }
 
-    /// Whether one of the program headers asks for a dynamic linker.
+    /// Returns true if a program header requests a dynamic linker.
     fn has_interpreter(program: &[u8]) -> bool {
         let word = |at: usize, len: usize| {
             let mut bytes = [0; 8];

@@ -1,4 +1,4 @@
-//! Finding the daemon and talking to it, and what its refusals mean for people.
+//! Finds the daemon, connects to it, and explains its refusals.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use tokio::time::timeout;
 use super::NAME;
 use super::places::{self, Candidate, Folders};
 
-/// How long the daemon may take for its first answer.
+/// Deadline of the daemon's first answer.
 const FIRST: Duration = Duration::from_secs(5);
-/// How long any request may take, in seconds. Pulling is not one.
+/// Deadline of any request except a pull, in seconds.
 const REQUEST_S: u64 = 60;
 
 const START: &str = places::start(System::of_this_machine());
@@ -30,11 +30,11 @@ const PERMISSION: &str = if cfg!(windows) {
 } else {
     "add your user to the daemon's group (`sudo usermod -aG docker $USER`, then log in again), or use rootless Docker or Podman"
 };
-/// What Windows says when all instances of a pipe are in use: somebody listens.
+/// Windows' error when all instances of a pipe are in use, so a daemon listens.
 #[cfg(windows)]
 const PIPE_BUSY: i32 = 231;
 
-/// Where a daemon listens.
+/// A daemon's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Address {
     Unix(PathBuf),
@@ -58,7 +58,7 @@ impl std::fmt::Display for Address {
 }
 
 impl Address {
-    /// As it is written in `docker.host` and `DOCKER_HOST`; with certificates TCP is encrypted.
+    /// Parses the form that `docker.host` and `DOCKER_HOST` use. With certificates, TCP is encrypted.
     pub(super) fn parse(text: &str, certificates: Option<&Path>) -> Result<Self, SandboxError> {
         Self::parse_on(System::of_this_machine(), text, certificates)
     }
@@ -118,7 +118,7 @@ impl Address {
         }
     }
 
-    /// Of the places where daemons usually listen the first where one does.
+    /// Returns the first usual address at which a daemon listens.
     fn usual(places: Vec<Candidate>) -> Result<Self, SandboxError> {
         let first = places.first().map(|place| Self::local(place.path.clone()));
         let mut closed = None;
@@ -146,7 +146,7 @@ impl Address {
     }
 }
 
-/// Connects, and agrees with the daemon on a version.
+/// Connects, and agrees on a protocol version with the daemon.
 pub(super) async fn connect(
     host: Option<&str>,
     certificates: Option<&Path>,
@@ -159,7 +159,7 @@ pub(super) async fn connect(
             }
             address
         }
-        // Somebody listens there.
+        // The candidate was tried, so a daemon listens there.
         None => Address::usual(places::candidates(
             System::of_this_machine(),
             &Folders::of_this_process(),
@@ -191,7 +191,7 @@ pub(super) async fn connect(
     }
 }
 
-/// A file of the certificates, if it can be read.
+/// Returns the path of a certificate file if the file can be read.
 fn readable(path: PathBuf) -> Result<PathBuf, SandboxError> {
     match std::fs::File::open(&path) {
         Ok(_) => Ok(path),
@@ -202,25 +202,25 @@ fn readable(path: PathBuf) -> Result<PathBuf, SandboxError> {
     }
 }
 
-/// A client for a socket or a named pipe.
+/// Returns a client for a socket or a named pipe.
 #[cfg(unix)]
 fn local(path: &Path) -> Result<Docker, Error> {
     Docker::connect_with_unix(&path.to_string_lossy(), REQUEST_S, API_DEFAULT_VERSION)
 }
 
-/// The same where there are pipes instead.
+/// Returns a client for a named pipe.
 #[cfg(windows)]
 fn local(path: &Path) -> Result<Docker, Error> {
     Docker::connect_with_named_pipe(&path.to_string_lossy(), REQUEST_S, API_DEFAULT_VERSION)
 }
 
-/// Whether somebody listens there; the client would hide the reason behind "connect failed".
+/// Tries to connect; the client would hide the reason behind "connect failed".
 #[cfg(unix)]
 fn touch(path: &Path) -> io::Result<()> {
     std::os::unix::net::UnixStream::connect(path).map(drop)
 }
 
-/// Whether somebody listens there.
+/// Tries to open the pipe.
 #[cfg(windows)]
 fn touch(path: &Path) -> io::Result<()> {
     match std::fs::OpenOptions::new().read(true).write(true).open(path) {
@@ -229,7 +229,7 @@ fn touch(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Why a socket or a pipe cannot be used.
+/// Explains why a socket or a pipe cannot be used.
 fn unreachable(address: &Address, error: &io::Error, start: &str) -> SandboxError {
     match error.kind() {
         ErrorKind::NotFound => unavailable(format!("there is no Docker daemon at {address}"), start),
@@ -255,7 +255,7 @@ pub(super) fn unavailable(reason: impl Into<String>, remedy: &str) -> SandboxErr
     }
 }
 
-/// What a failed request means, where it is about the daemon and not about what was asked.
+/// Explains a failed request by the state of the daemon, not by the request's content.
 pub(super) fn failed(address: &Address, error: &Error) -> SandboxError {
     match error {
         Error::DockerResponseServerError { status_code, message } => refused(*status_code, message),
@@ -280,7 +280,7 @@ pub(super) fn failed(address: &Address, error: &Error) -> SandboxError {
     }
 }
 
-/// What the system said, below all that the client made of it.
+/// Returns the system error below the client's wrappers.
 fn system_error(error: &(dyn std::error::Error + 'static)) -> Option<ErrorKind> {
     let mut cause = Some(error);
     while let Some(inner) = cause {
@@ -292,7 +292,7 @@ fn system_error(error: &(dyn std::error::Error + 'static)) -> Option<ErrorKind> 
     None
 }
 
-/// What the daemon's own words mean.
+/// Adds a remedy to the daemon's message.
 fn refused(status: u16, message: &str) -> SandboxError {
     let message = one_line(message);
     let lower = message.to_lowercase();
@@ -311,7 +311,7 @@ fn refused(status: u16, message: &str) -> SandboxError {
     unavailable(format!("the daemon said: {message}"), remedy)
 }
 
-/// The error with what lies behind it; the client's own texts often leave that out.
+/// Returns the error and its sources as one line; the client's texts often omit the sources.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -326,7 +326,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     one_line(&text)
 }
 
-/// A daemon's message as one line of bounded length.
+/// Returns a daemon's message as one line of at most 400 characters.
 pub(super) fn one_line(text: &str) -> String {
     let line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
     line.chars().filter(|c| !c.is_control()).take(400).collect()
@@ -355,7 +355,7 @@ mod tests {
         let encrypted = Address::Tls("h:2376".into(), folder.into());
         assert_eq!(Address::parse("tcp://h:2376", Some(folder)).unwrap(), encrypted);
         assert_eq!(Address::parse("https://h:2376", Some(folder)).unwrap(), encrypted);
-        // Never in the clear where encryption was asked for.
+        // Never falls back to plain text where encryption was requested.
         assert!(Address::parse("https://h:2376", None).is_err());
         for wrong in [
             "",
@@ -437,7 +437,7 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(folder.path().join("dead")).unwrap());
         let dead = told(at("dead")).await;
         assert!(dead.message.contains("does not run any more"), "{dead}");
-        // Something that takes connections and says nothing a daemon would say.
+        // A server that accepts connections but does not speak a daemon's protocol.
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         tokio::spawn(async move {

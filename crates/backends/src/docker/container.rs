@@ -1,4 +1,4 @@
-//! What a container is made of, as the daemon is told it. Pure: a specification in, a request out.
+//! Translates a sandbox specification into the daemon's container request. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,21 +12,21 @@ use sandcell_sandbox::{HOME, LAYERS, Limits, MountMode, SandboxSpec};
 use super::agent::{self, Agent};
 use super::{copies, labels};
 
-/// Memory for the agent, and what the kernel needs for processes: not taken out of what programs may have.
+/// Memory for the agent and the kernel's process structures. It is added to the limit for programs.
 const AGENT: u64 = 8 << 20;
-/// The host's users that sandboxes run as, each one another: so that what the kernel counts for each user (watches,
-/// pipes, queues) is counted for each sandbox apart. Below 65,536, since rootless daemons have no more.
+/// The host user ids of sandboxes. Each sandbox has a different one, so the kernel's per-user counts (watches, pipes,
+/// queues) are per sandbox. They lie below 65,536, since rootless daemons map no more.
 const FIRST_USER: u32 = 30_000;
 const USERS: u32 = 30_000;
 
-/// Of the image, what its sandboxes need to be told.
+/// The properties of an image that its containers need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Image {
-    /// Its digest: what was looked at is what is started.
+    /// Its digest. Containers start from the image that was inspected.
     pub(super) id: String,
-    /// Its variables.
+    /// Its environment variables.
     pub(super) env: BTreeMap<String, String>,
-    /// Folders for which the daemon would make volumes that nobody limits.
+    /// Folders for which the daemon would create volumes without a size limit.
     pub(super) volumes: Vec<String>,
 }
 
@@ -46,25 +46,25 @@ impl Image {
     }
 }
 
-/// What is the same for all containers of a back end.
+/// Properties that all containers of a back end share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Common {
-    /// The runtime, if not the daemon's own choice.
+    /// The runtime; none: the daemon's default.
     pub(super) runtime: Option<String>,
     /// The operator's folders.
     pub(super) mounts: Vec<sandcell_sandbox::Mount>,
-    /// What is put into each.
+    /// The agent of each container.
     pub(super) agent: &'static Agent,
-    /// Cores that the daemon's machine has, in thousandths.
+    /// The cores of the daemon's machine, in thousandths.
     pub(super) cores_milli: u32,
 }
 
-/// The user of the n-th sandbox.
+/// Returns the user id of the n-th sandbox.
 pub(super) fn user(number: u32) -> u32 {
     FIRST_USER + number % USERS
 }
 
-/// What the daemon is asked for.
+/// Returns the request for a sandbox's container.
 pub(super) fn body(spec: &SandboxSpec, image: &Image, common: &Common, user: u32) -> ContainerCreateBody {
     let limits = &spec.limits;
     ContainerCreateBody {
@@ -74,20 +74,20 @@ pub(super) fn body(spec: &SandboxSpec, image: &Image, common: &Common, user: u32
         working_dir: Some("/".to_owned()),
         entrypoint: Some(entrypoint(limits, common)),
         cmd: Some(Vec::new()),
-        // The agent needs none, and what the image says is given to programs one by one.
+        // The agent needs no environment. Programs get the image's variables one by one.
         env: Some(Vec::new()),
         healthcheck: Some(HealthConfig {
             test: Some(vec!["NONE".to_owned()]),
             ..HealthConfig::default()
         }),
-        // There is nothing to say goodbye to: a daemon that is stopped does not wait for its containers.
+        // The agent needs no grace period, so a daemon that stops need not wait for its containers.
         stop_signal: Some("SIGKILL".to_owned()),
         stop_timeout: Some(0),
         attach_stdin: Some(true),
         attach_stdout: Some(true),
         attach_stderr: Some(true),
         open_stdin: Some(true),
-        // When this server goes away so does the attached stream, the agent's stdin with it, and the container with that.
+        // When this server ends, the attached stream closes. This closes the agent's stdin, which ends the container.
         stdin_once: Some(true),
         tty: Some(false),
         network_disabled: Some(true),
@@ -97,16 +97,16 @@ pub(super) fn body(spec: &SandboxSpec, image: &Image, common: &Common, user: u32
     }
 }
 
-/// Memory, processes and cores of a container that installs.
+/// Memory, processes and cores of an installation container.
 const INSTALLER_MEMORY: i64 = 1 << 30;
 const INSTALLER_PROCESSES: i64 = 256;
-/// Bytes of each folder of its that is not kept.
+/// The size in bytes of each folder that is not kept.
 const INSTALLER_CACHE: u64 = 512 << 20;
-/// What a package manager needs of root's powers: to give files their owners and modes, and to become other users.
+/// The root capabilities that a package manager needs, for file owners and modes and for switching users.
 const INSTALLER_CAPABILITIES: [&str; 6] = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID"];
 
-/// The container in which something is installed into an image: root, with a root that can be written, and without any
-/// folder of the operator's. `caches` are folders that do not become part of what is kept.
+/// Returns the request for a container in which packages are installed into an image. It runs as root, has a writable
+/// root, and has none of the operator's folders. The `caches` folders are not committed.
 pub(super) fn installing(image: &Image, common: &Common, caches: &[&str]) -> ContainerCreateBody {
     let spec = SandboxSpec::default();
     let mut body = body(&spec, image, common, 0);
@@ -146,8 +146,8 @@ fn entrypoint(limits: &Limits, common: &Common) -> Vec<String> {
 }
 
 fn host(limits: &Limits, image: &Image, common: &Common, user: u32) -> HostConfig {
-    // Files in memory count like memory of processes: the container may have both, and the agent holds processes alone
-    // to theirs.
+    // The kernel charges files in memory like process memory. The container may have both, and the agent holds
+    // processes to their share.
     let memory = limits
         .memory
         .as_bytes()
@@ -157,10 +157,10 @@ fn host(limits: &Limits, image: &Image, common: &Common, user: u32) -> HostConfi
     let cpus = limits.cpus.as_milli().clamp(10, common.cores_milli.max(10));
     HostConfig {
         network_mode: Some("none".to_owned()),
-        // Else the host's own servers of names would stand in /etc/resolv.conf.
+        // Otherwise /etc/resolv.conf would show the host's name servers.
         dns: Some(vec!["127.0.0.1".to_owned()]),
         dns_search: Some(vec![".".to_owned()]),
-        // Each container's network has its own, which the daemon opens to everybody.
+        // This sysctl is per network namespace, and daemons set it to allow every port.
         sysctls: Some(HashMap::from([(
             "net.ipv4.ip_unprivileged_port_start".to_owned(),
             "1024".to_owned(),
@@ -177,14 +177,14 @@ fn host(limits: &Limits, image: &Image, common: &Common, user: u32) -> HostConfi
         memory: Some(memory),
         memory_swap: Some(memory),
         nano_cpus: Some(i64::from(cpus) * 1_000_000),
-        // The agent is not counted against the caller.
+        // The agent does not count against the caller.
         pids_limit: Some(i64::from(limits.processes) + 1),
         ulimits: Some(vec![ResourcesUlimits {
             name: Some("core".to_owned()),
             soft: Some(0),
             hard: Some(0),
         }]),
-        // The stream to the agent is no log.
+        // The stream to the agent must not be logged.
         log_config: Some(HostConfigLogConfig {
             typ: Some("none".to_owned()),
             config: None,
@@ -196,11 +196,11 @@ fn host(limits: &Limits, image: &Image, common: &Common, user: u32) -> HostConfi
     }
 }
 
-/// A file of /proc that stays visible: the agent inside reads it to count the memory behind sockets.
+/// A file of /proc that stays visible: the agent reads it to count socket memory.
 const READ_BY_AGENT: &str = "zoneinfo";
 
-/// What tells about the machine or about others, in addition to what a daemon hides by itself. Of /sys only the control
-/// group stays.
+/// Returns the paths that tell about the machine or about others, in addition to those that a daemon masks by default.
+/// Of /sys only the cgroup stays visible.
 fn masked() -> Vec<String> {
     const PROC: [&str; 8] = [
         "acpi",
@@ -243,7 +243,7 @@ fn masked() -> Vec<String> {
     paths
 }
 
-/// The folders that can be written, in memory, and empty ones where the image asks for volumes.
+/// Returns the writable folders, in memory, and an empty folder for each volume that the image requests.
 fn private_folders(limits: &Limits, image: &Image, common: &Common, user: u32) -> HashMap<String, String> {
     let (bytes, inodes) = (limits.disk.as_bytes(), limits.inodes);
     let size = format!("rw,nosuid,nodev,size={bytes},nr_inodes={inodes}");
@@ -270,8 +270,8 @@ fn private_folders(limits: &Limits, image: &Image, common: &Common, user: u32) -
     folders
 }
 
-/// A volume without a name, which goes with its container: packages appear in it. It is root's, so nothing inside can
-/// write to it; the daemon can.
+/// Returns an anonymous volume that is removed with its container. Packages appear in it. It belongs to root, so only
+/// the daemon can write to it.
 fn layers() -> Mount {
     Mount {
         target: Some(LAYERS.to_owned()),
@@ -302,7 +302,7 @@ fn mounts(common: &Common) -> Vec<Mount> {
     mounts
 }
 
-/// The environment of every program inside: ours, the image's, then the caller's.
+/// Returns the environment of every program inside: our variables, the image's, then the caller's.
 pub(super) fn environment(spec: &SandboxSpec, image: &Image) -> BTreeMap<String, String> {
     let cores = spec.limits.cpus.as_milli().div_ceil(1000).max(1).to_string();
     let memory = spec.limits.memory.as_mib().to_string();
@@ -318,7 +318,7 @@ pub(super) fn environment(spec: &SandboxSpec, image: &Image) -> BTreeMap<String,
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .collect();
     env.extend(image.env.clone());
-    // What the image cannot know: where it may write, and how much there is.
+    // The image cannot know the writable folders and the limits.
     let own = [
         ("HOME", HOME),
         ("USER", "user"),

@@ -1,8 +1,9 @@
-//! Folders of the operator's that a sandbox sees and changes as its own: copied into it when it is made.
+//! Copies the operator's copy-on-write folders into a sandbox when it is created.
 //!
-//! A daemon's containers cannot lay one folder over another: that takes rights which no sandbox has, and what lies below
-//! would keep its owners, so nothing in it could be changed. A copy is the sandbox's own, counts for its disk, needs no
-//! daemon that sees this machine's folders, and goes with the container. It holds what the folder holds at that moment.
+//! Containers cannot mount overlays: this takes rights that no sandbox has, and the files below would keep their
+//! owners, so the sandbox could not change them. A copy belongs to the sandbox, counts against its disk limit, works
+//! with a daemon that cannot see this machine's folders, and is removed with the container. It has the folder's content
+//! at that moment.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,18 +17,18 @@ use tokio::time::timeout;
 
 use super::{agent, connect, tar};
 
-/// How long all copies of a sandbox may take together.
+/// The deadline of all copies of a sandbox together.
 const COPY: Duration = Duration::from_secs(25);
-/// Pieces of an archive that wait to be sent, and bytes of what the unpacking says.
+/// Archive pieces in the queue, and captured bytes of the unpacker's output.
 const PIECES: usize = 8;
 const SAID: usize = 1000;
 
-/// Those of the mounts that are copied.
+/// Returns the mounts that are copied.
 pub(super) fn of(mounts: &[Mount]) -> impl Iterator<Item = &Mount> {
     mounts.iter().filter(|mount| mount.mode == MountMode::Cow)
 }
 
-/// Copies them into a container.
+/// Copies the folders into a container.
 pub(super) async fn fill(client: &AgentClient, mounts: &[Mount]) -> Result<(), SandboxError> {
     let all = async {
         for mount in of(mounts) {
@@ -70,7 +71,7 @@ async fn copy(client: &AgentClient, mount: &Mount) -> Result<(), SandboxError> {
                 break;
             }
         }
-        // One that ended early says why itself; nobody takes the rest.
+        // An unpacker that ended early reports the reason itself.
         drop(pieces);
         let _ = handle.close(Channel::Stdin).await;
     };
@@ -97,7 +98,8 @@ async fn copy(client: &AgentClient, mount: &Mount) -> Result<(), SandboxError> {
     }
 }
 
-/// Whether only what everybody may read is copied: root may read everything, and did not mean to hand that out.
+/// Returns true if only files that everybody may read are copied. Root can read everything, but that does not mean that
+/// it wants to expose everything.
 #[cfg(unix)]
 fn everybodys() -> bool {
     rustix::process::geteuid().is_root()

@@ -1,5 +1,5 @@
-//! The daemon as this server knows it: which containers are its own, what the daemon says happened to them, and what
-//! earlier servers left.
+//! The daemon as this server sees it: this server's containers, the daemon's events about them, and the leftovers of
+//! earlier servers.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -21,13 +21,13 @@ use super::connect::{Address, failed};
 use super::sandbox::Container;
 use super::{agent, labels, tar};
 
-/// The pause before the daemon's words are listened to again, when they broke off.
+/// The pause before the event stream is opened again after it broke off.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Pieces of an archive that wait to be sent.
+/// Archive pieces in the queue.
 const PIECES: usize = 8;
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Daemon {
     pub(super) docker: Docker,
@@ -42,7 +42,7 @@ struct State {
 }
 
 impl Daemon {
-    /// Listens to what the daemon says, in a task of its own.
+    /// Listens to the daemon's events in a separate task.
     pub(super) fn new(docker: Docker, address: Address) -> Arc<Self> {
         let daemon = Arc::new(Self {
             docker,
@@ -57,7 +57,7 @@ impl Daemon {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a container in; false when the server ends.
+    /// Registers a container; returns false once the server is ending.
     pub(super) fn add(&self, container: &Arc<Container>) -> bool {
         let mut state = self.state();
         if !state.closed {
@@ -70,7 +70,7 @@ impl Daemon {
         self.state().containers.remove(name);
     }
 
-    /// Asks all containers to end; none are made any more.
+    /// Asks all containers to end and refuses new ones.
     pub(super) fn close(&self) -> Vec<Arc<Container>> {
         let mut state = self.state();
         state.closed = true;
@@ -81,20 +81,20 @@ impl Daemon {
         all
     }
 
-    /// `status` is the one that a container which died ended with.
+    /// Handles an event; `status` is the exit status of a container that died.
     fn heard(&self, name: &str, action: &str, status: Option<u8>) {
         let container = self.state().containers.get(name).cloned();
         match (container, action) {
             (Some(container), "oom") => container.out_of_memory.store(true, Ordering::Release),
             (Some(container), "die") => {
-                // One that cannot be told is that of a kill.
+                // An unknown status counts as that of a kill.
                 container.died.send_replace(Some(status.unwrap_or(137)));
             }
             _ => {}
         }
     }
 
-    /// Puts a folder of this machine into a container, below the volume for packages.
+    /// Copies a folder of this machine into a container's package volume.
     pub(super) async fn upload(&self, name: &str, folder: &Path, number: usize) -> Result<(), SandboxError> {
         let (sender, receiver) = mpsc::channel(PIECES);
         let (from, to) = (folder.to_owned(), number.to_string());
@@ -108,7 +108,7 @@ impl Daemon {
             .upload_to_container(name, Some(options), bollard::body_stream(pieces))
             .await;
         let written = writing.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-        // What the daemon says is the reason when the writing broke off because of it.
+        // The daemon's error comes first, since it may be why the writing broke off.
         uploaded.map_err(|error| failed(&self.address, &error))?;
         written.map_err(|source| SandboxError::Setup {
             step: format!("read the folder {}", folder.display()),
@@ -116,7 +116,7 @@ impl Daemon {
         })
     }
 
-    /// What the daemon says of a container's use: slower than the agent, for places where that cannot tell.
+    /// Returns the daemon's usage numbers. This is slower than the agent, and serves where the agent cannot read them.
     pub(super) async fn usage(&self, name: &str) -> Result<Usage, SandboxError> {
         let options = StatsOptionsBuilder::default().stream(false).one_shot(true).build();
         let mut stats = self.docker.stats(name, Some(options));
@@ -136,7 +136,7 @@ impl Daemon {
     }
 }
 
-/// Hears what happens to the containers of this server, and has removed what earlier ones left.
+/// Follows the events of this server's containers, and sweeps what earlier servers left.
 async fn listen(daemon: Weak<Daemon>) {
     let label = format!("{}={}", labels::SERVER, labels::this_server());
     let filters = HashMap::from([
@@ -145,7 +145,7 @@ async fn listen(daemon: Weak<Daemon>) {
         ("event", vec!["oom", "die"]),
     ]);
     while let Some(docker) = daemon.upgrade().map(|daemon| daemon.docker.clone()) {
-        // A daemon that was started again may have left something, too.
+        // A restarted daemon may have left containers, too.
         tokio::spawn(sweep(docker.clone()));
         let options = EventsOptionsBuilder::default().filters(&filters).build();
         let mut events = docker.events(Some(options));
@@ -161,7 +161,7 @@ async fn listen(daemon: Weak<Daemon>) {
     }
 }
 
-/// Removes containers of servers that are gone, and volumes of ours that no container has.
+/// Removes the containers of dead servers, and our volumes that no container uses.
 async fn sweep(docker: Docker) {
     let filters = HashMap::from([("label", vec![labels::KIND])]);
     let options = ListContainersOptionsBuilder::default()
@@ -188,7 +188,7 @@ async fn sweep(docker: Docker) {
         .ok()
         .and_then(|list| list.volumes);
     for volume in volumes.unwrap_or_default() {
-        // The daemon refuses those that a container has.
+        // The daemon refuses to remove volumes that a container uses.
         if !agent::is_volume(&volume.name)
             && docker
                 .remove_volume(&volume.name, None::<RemoveVolumeOptions>)

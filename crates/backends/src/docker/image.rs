@@ -1,7 +1,7 @@
-//! Images: looked at before each use, pulled when they are missing and the operator lets that happen.
+//! Images: inspected before each use, and pulled if they are missing and the operator allows pulls.
 //!
-//! A pull outlives the call that began it (see [`works`](super::works)), and is made with the login of whoever runs this
-//! server.
+//! A pull outlives the call that started it (see [`works`](super::works)). It uses the registry login of the user who
+//! runs this server.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use super::container::Image;
 use super::logins::Logins;
 use super::works::{Found, Patience, Teller, Works};
 
-/// How long a pull may take.
+/// The deadline of a pull.
 const PULL: Duration = Duration::from_secs(1800);
-/// Layers of one image whose progress is counted.
+/// The maximum number of layers per image whose progress is counted.
 const LAYERS: usize = 256;
 
-/// Whether missing images are pulled.
+/// The policy for missing images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pull {
-    /// Those that are missing.
+    /// Pull images that are missing.
     Missing,
-    /// None: an image must be there.
+    /// Never pull: the daemon must have the image.
     Never,
 }
 
@@ -54,22 +54,22 @@ impl Images {
         }
     }
 
-    /// How far the pull of an image is.
+    /// Returns the progress of an image's pull.
     pub(super) fn told(&self, name: &str) -> Option<Preparing> {
         self.pulls.told(name)
     }
 
-    /// Ends the pull of an image that nobody waits for. The daemon stops it when it loses who asked for it.
+    /// Aborts an image's pull that no caller waits for. The daemon stops it when the requesting connection closes.
     pub(super) fn abandon(&self, name: &str) {
         self.pulls.abandon(name);
     }
 
-    /// Looks at the image, and pulls it if that is needed, for as long as it takes.
+    /// Inspects the image, pulls it if needed, and waits until the pull is done.
     pub(super) async fn bring(self: &Arc<Self>, name: &str) -> Result<(), SandboxError> {
         self.found(name, Patience::UntilDone).await.map(drop)
     }
 
-    /// Looks at the image, and pulls it if that is needed.
+    /// Inspects the image, and pulls it if needed. Waits at most as long as one call may.
     pub(super) async fn find(self: &Arc<Self>, name: &str) -> Result<Image, SandboxError> {
         self.found(name, Patience::Call).await
     }
@@ -157,14 +157,14 @@ impl Images {
     }
 }
 
-/// How much of a layer is here.
+/// The progress of a layer, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Layer {
     done: u64,
     total: u64,
 }
 
-/// Takes a step of a pull down.
+/// Records a step of a pull.
 fn note(layers: &mut HashMap<String, Layer>, step: CreateImageInfo) -> Result<(), String> {
     if let Some(message) = step.error_detail.and_then(|error| error.message) {
         return Err(one_line(&message));
@@ -184,7 +184,8 @@ fn note(layers: &mut HashMap<String, Layer>, step: CreateImageInfo) -> Result<()
     Ok(())
 }
 
-/// How far all layers are together. Those that the daemon has not begun are not known yet, so the total grows.
+/// Returns the progress of all layers together. The total grows, since the daemon reports a layer only once it begins
+/// it.
 fn sum(name: &str, layers: &HashMap<String, Layer>) -> Preparing {
     let all = |part: fn(&Layer) -> u64| layers.values().map(part).fold(0, u64::saturating_add);
     let (done, total) = (all(|layer| layer.done), all(|layer| layer.total));
@@ -195,7 +196,7 @@ fn sum(name: &str, layers: &HashMap<String, Layer>) -> Preparing {
     }
 }
 
-/// As a part of a sentence.
+/// Returns the progress as a part of a sentence.
 fn shown(progress: &Preparing) -> String {
     if progress.total == 0 {
         return "the registry is being asked".to_owned();
@@ -204,7 +205,7 @@ fn shown(progress: &Preparing) -> String {
     format!("{done} of {total} MB so far")
 }
 
-/// Without a tag or digest a daemon would pull all tags.
+/// Adds the tag `latest` if there is none: without a tag or digest a daemon would pull all tags.
 fn tagged(name: &str) -> String {
     let last = name.rsplit('/').next().unwrap_or(name);
     if name.contains('@') || last.contains(':') {
@@ -214,7 +215,7 @@ fn tagged(name: &str) -> String {
     }
 }
 
-/// Whether a text can only be the name of an image: it becomes part of a request's path.
+/// Returns true if a text can only be an image name. The name becomes part of a request's path.
 fn is_reference(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:@".contains(&byte);
     let parts = name

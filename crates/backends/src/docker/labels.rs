@@ -1,32 +1,32 @@
-//! How containers and volumes of ours are told from others, and those of a server that is gone from those of one that lives.
+//! Labels that mark our containers and volumes, and that distinguish dead servers from live ones.
 
 use std::collections::HashMap;
 
-/// On everything of ours; the value says what it is.
+/// On everything that we create; the value is its kind.
 pub(super) const KIND: &str = "dev.sandcell";
-/// The server that made it: machine, process id and when that process began.
+/// The server that created it: machine, process id and the process' start time.
 pub(super) const SERVER: &str = "dev.sandcell.server";
 
-/// The kind of an image that something was installed into.
+/// The kind of an image with added languages.
 pub(super) const IMAGE: &str = "image";
-/// On such an image: the name and the digest of what it was made of, and the languages that were added.
+/// Labels of such an image: name and digest of its base image, and the added languages.
 pub(super) const NAME: &str = "dev.sandcell.of";
 const DIGEST: &str = "dev.sandcell.of.digest";
 pub(super) const ADDS: &str = "dev.sandcell.adds";
 
-/// Of an image that languages were installed into.
+/// Labels of an image with added languages.
 pub(super) fn of_image(name: &str, digest: &str, adds: &str) -> HashMap<String, String> {
     [(KIND, IMAGE), (NAME, name), (DIGEST, digest), (ADDS, adds)]
         .map(|(label, value)| (label.to_owned(), value.to_owned()))
         .into()
 }
 
-/// Of the volume with the agent.
+/// Labels of the agent's volume.
 pub(super) fn of_agent() -> HashMap<String, String> {
     HashMap::from([(KIND.to_owned(), "agent".to_owned())])
 }
 
-/// Of a container's volume for packages.
+/// Labels of a container's volume for packages.
 pub(super) fn of_packages() -> HashMap<String, String> {
     HashMap::from([(KIND.to_owned(), "packages".to_owned())])
 }
@@ -38,14 +38,14 @@ pub(super) fn of_container() -> HashMap<String, String> {
     ])
 }
 
-/// This process, told from every other one that may use the same daemon.
+/// Identifies this process among all servers that use the same daemon.
 pub(super) fn this_server() -> String {
     let pid = std::process::id();
     format!("{}/{pid}/{}", machine(), began(pid).unwrap_or_default())
 }
 
-/// Whether the server of this label is certainly gone: one of this machine whose process is no more. Others are never
-/// judged.
+/// Returns true if the server of this label is certainly gone: its machine is this one, and its process has ended.
+/// Servers of other machines never count as gone.
 pub(super) fn is_gone(server: &str) -> bool {
     let mut parts = server.rsplitn(3, '/');
     let (Some(start), Some(pid), Some(at)) = (parts.next(), parts.next(), parts.next()) else {
@@ -55,7 +55,7 @@ pub(super) fn is_gone(server: &str) -> bool {
     at == machine() && !at.is_empty() && began(pid).unwrap_or_default() != start
 }
 
-/// This start of this machine, as seen from this process namespace; empty where it cannot be told.
+/// Identifies this boot of this machine and this PID namespace; empty if either is unknown.
 fn machine() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
@@ -65,7 +65,7 @@ fn machine() -> String {
     }
 }
 
-/// When a process began, in the kernel's ticks.
+/// Returns a process' start time, in clock ticks since boot.
 fn began(pid: u32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(')')?;
@@ -87,7 +87,7 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(is_gone(&other));
-        // The number was given out again.
+        // The process id was used again.
         assert!(is_gone(&format!("{}/{}/1", machine(), std::process::id())));
     }
 

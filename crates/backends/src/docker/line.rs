@@ -1,4 +1,4 @@
-//! The agent's two streams out of a container's one: the daemon sends stdout and stderr in pieces with a label each.
+//! Demultiplexes a container's attached stream into the agent's stdout and stderr.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,13 +15,13 @@ use tokio::sync::watch;
 
 type Output = Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>;
 
-/// The last bytes of the agent's stderr: it says there why it does not serve.
+/// The bytes of the agent's stderr that are kept. It states there why it does not serve.
 const TAIL: usize = 1000;
 
-/// What is known of a line by others than its reader.
+/// The state of a stream that others than its reader see.
 #[derive(Debug)]
 pub(super) struct Line {
-    /// Turns true when the line is over or nobody reads it any more.
+    /// Turns true when the stream ends or loses its reader.
     over: watch::Sender<bool>,
     said: Mutex<VecDeque<u8>>,
 }
@@ -34,14 +34,14 @@ impl Line {
         })
     }
 
-    /// Waits for its end.
+    /// Waits until the stream ends.
     pub(super) async fn ended(&self) {
         let mut over = self.over.subscribe();
         // The sender lives as long as this borrow.
         let _ = over.wait_for(|over| *over).await;
     }
 
-    /// What the agent wrote to stderr.
+    /// Returns the end of the agent's stderr.
     pub(super) fn said(&self) -> String {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes: Vec<u8> = said.iter().copied().collect();
@@ -56,7 +56,7 @@ impl Line {
     }
 }
 
-/// What the agent writes, as bytes.
+/// Reads the agent's stdout as bytes.
 pub(super) struct Reader {
     output: Output,
     piece: Bytes,

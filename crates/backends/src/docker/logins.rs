@@ -1,8 +1,8 @@
-//! Who pulls: the registry logins of the user who runs this server, as `docker login` keeps them.
+//! Registry credentials for pulls: the logins of the user who runs this server, as `docker login` stores them.
 //!
-//! `config.json` in `DOCKER_CONFIG` or `~/.docker` names programs that know logins (`credHelpers` for one registry,
-//! `credsStore` for all), or has them itself (`auths`). They are read anew for each pull, so a login takes effect at once,
-//! go to the daemon with that pull, and are kept and logged nowhere.
+//! `config.json` in `DOCKER_CONFIG` or `~/.docker` names credential helpers (`credHelpers` for one registry,
+//! `credsStore` for all) or contains the logins (`auths`). Each pull reads them again, so a login takes effect at once.
+//! They go to the daemon with that pull, and are neither kept nor logged.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,25 +16,25 @@ use serde::Deserialize;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-/// What Docker calls its own registry where logins are kept.
+/// Docker's name for its own registry in stored logins.
 const HUB: &str = "https://index.docker.io/v1/";
-/// Bytes of `config.json`, and of what a program says.
+/// The maximum size in bytes of `config.json` and of a helper's answer.
 const FILE_MAX: u64 = 1 << 20;
 const ANSWER_MAX: u64 = 64 << 10;
-/// How long a program may take: it may have to ask a key ring.
+/// The deadline of a helper, which may have to ask a key ring.
 const PROGRAM: Duration = Duration::from_secs(20);
-/// The user name that means that the secret is an identity token.
+/// The user name that marks the secret as an identity token.
 const TOKEN: &str = "<token>";
 
-/// Where logins are looked up.
+/// The place of the stored logins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Logins {
-    /// The folder with `config.json`; none: nobody is logged in.
+    /// The folder with `config.json`; none: pull without a login.
     pub folder: Option<PathBuf>,
 }
 
 impl Logins {
-    /// Where `docker login` keeps them: `DOCKER_CONFIG`, else `~/.docker`.
+    /// Returns the folder that `docker login` uses: `DOCKER_CONFIG`, else `~/.docker`.
     #[must_use]
     pub fn usual() -> Self {
         let named = std::env::var_os("DOCKER_CONFIG").filter(|folder| !folder.is_empty());
@@ -44,10 +44,10 @@ impl Logins {
         }
     }
 
-    /// The login for the registry of an image; none where there is none.
+    /// Returns the login for the registry of an image, if there is one.
     ///
     /// # Errors
-    /// What is wrong with the file or the program that should know it, in words.
+    /// Describes the fault of the file or of the credential helper.
     pub(super) async fn of(&self, image: &str) -> Result<Option<DockerCredentials>, String> {
         let Some(folder) = &self.folder else { return Ok(None) };
         let Some(config) = read(&folder.join("config.json"))? else {
@@ -61,7 +61,7 @@ impl Logins {
     }
 }
 
-/// The registry of an image, as logins name it.
+/// Returns the registry of an image, as stored logins name it.
 pub(super) fn registry(image: &str) -> &str {
     match image.split_once('/') {
         Some(("docker.io" | "index.docker.io" | "registry-1.docker.io", _)) => HUB,
@@ -94,7 +94,7 @@ impl std::fmt::Debug for Login {
     }
 }
 
-/// None: there is no file.
+/// Reads `config.json`; none if there is no file.
 fn read(file: &Path) -> Result<Option<Config>, String> {
     use std::io::Read as _;
     let place = file.display();
@@ -106,19 +106,19 @@ fn read(file: &Path) -> Result<Option<Config>, String> {
     let mut text = Vec::new();
     let read = open.take(FILE_MAX).read_to_end(&mut text);
     read.map_err(|error| format!("{place} cannot be read: {error}"))?;
-    // Where the mistake is, but never what stands there.
+    // The message gives the line of the mistake, never the content.
     let wrong = |error: serde_json::Error| format!("{place} is not as Docker writes it (line {})", error.line());
     serde_json::from_slice(&text).map(Some).map_err(wrong)
 }
 
-/// A registry's key without what is often written around it.
+/// Returns a registry's key without scheme and path.
 fn bare(key: &str) -> &str {
     let rest = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://"));
     rest.unwrap_or(key).split('/').next().unwrap_or_default()
 }
 
 impl Config {
-    /// The program that knows the login for a registry.
+    /// Returns the credential helper for a registry.
     fn program(&self, registry: &str) -> Option<&str> {
         let own = self.cred_helpers.iter().find(|(key, _)| same(key, registry));
         let store = || self.creds_store.as_deref();
@@ -150,7 +150,7 @@ impl Config {
         let token = login.identitytoken.clone().filter(|token| !token.is_empty());
         let registrytoken = login.registrytoken.clone().filter(|token| !token.is_empty());
         if username.is_none() && token.is_none() && registrytoken.is_none() {
-            // An empty entry is what stands here when a program keeps the login.
+            // An empty entry stands here when a helper stores the login.
             return Ok(None);
         }
         Ok(Some(DockerCredentials {
@@ -177,10 +177,10 @@ struct Known {
     secret: String,
 }
 
-/// Asks a program of the user's for a login.
+/// Asks one of the user's credential helpers for a login.
 async fn ask(name: &str, registry: &str) -> Result<Option<DockerCredentials>, String> {
     let program = format!("docker-credential-{name}");
-    // A name, never a path: the file is the user's, but a slash in it can only be a mistake.
+    // Only a name is valid. The file is the user's, but a slash in the name can only be a mistake.
     if !name
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
@@ -206,7 +206,7 @@ async fn run(program: &Path, registry: &str) -> Result<Option<DockerCredentials>
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let talk = async {
         if let Some(mut stdin) = stdin {
-            // One that does not read has its reasons; its answer counts.
+            // A helper may ignore its stdin; only its answer counts.
             let _ = stdin.write_all(registry.as_bytes()).await;
         }
         let mut said = Vec::new();
@@ -220,7 +220,7 @@ async fn run(program: &Path, registry: &str) -> Result<Option<DockerCredentials>
         .map_err(|_| failed(format!("it took more than {} s", PROGRAM.as_secs())))?
         .map_err(|error| failed(error.to_string()))?;
     if !status.success() {
-        // How every such program says that it knows none.
+        // All helpers report an unknown login with this text.
         let text = String::from_utf8_lossy(&said);
         if text.contains("credentials not found") {
             return Ok(None);
@@ -313,7 +313,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let program = |text: &str| {
             let file = folder.path().join("helper");
-            // Another file each time: one that is being run cannot be written.
+            // A new file each time, since a running program cannot be overwritten.
             let _ = std::fs::remove_file(&file);
             std::fs::write(&file, format!("#!/bin/sh\nread registry\n{text}\n")).unwrap();
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,9 +1,10 @@
-//! Sandboxes in containers of a Docker daemon, or of Podman by its compatible socket.
+//! Sandboxes in containers of a Docker daemon, or of Podman through its compatible socket.
 //!
-//! The daemon isolates; this side says how strictly, and puts its own agent into each container as the first process,
-//! over whose attached stdin and stdout everything goes. So any image will do, also one without a C library or a shell,
-//! and a call costs a message and not a `docker exec`. The agent locks itself and all it starts further than the daemon
-//! does (see `jail::contained`). When this server goes away, the streams do, and the containers with them.
+//! The daemon isolates; this back end decides how strictly. It adds the agent to each container as the first process
+//! and communicates over the agent's attached stdin and stdout. So any image will do, even one without a C library or a
+//! shell, and a call costs a message instead of a `docker exec`. The agent restricts itself and the programs it starts
+//! beyond the daemon's restrictions (see `jail::contained`). When this server ends, the streams close and the
+//! containers end.
 
 mod agent;
 mod connect;
@@ -42,45 +43,45 @@ use runtimes::Runtimes;
 pub use runtimes::{Prepared, Runtime};
 use sandbox::DockerSandbox;
 
-/// The name in settings and results.
+/// The back end's name in settings and results.
 pub const NAME: &str = "docker";
-/// How long everything may take to end.
+/// The deadline of the shutdown of all containers.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
-/// What the operator decided about containers.
+/// The operator's settings for containers.
 #[derive(Debug, Clone)]
 pub struct DockerConfig {
-    /// Where the daemon listens, as in `DOCKER_HOST`; none: where daemons usually do.
+    /// The daemon's address, as in `DOCKER_HOST`; none: the usual addresses are tried.
     pub host: Option<String>,
-    /// The folder with `ca.pem`, `cert.pem` and `key.pem`, with which a daemon is talked to over TCP.
+    /// The folder with `ca.pem`, `cert.pem` and `key.pem` for a daemon over TCP.
     pub certificates: Option<PathBuf>,
     /// The image of sandboxes that name none.
     pub image: String,
-    /// The runtime, if not the daemon's own choice.
+    /// The runtime; none: the daemon's default.
     pub runtime: Option<String>,
-    /// Whether missing images are pulled.
+    /// The policy for missing images.
     pub pull: Pull,
-    /// Where registry logins are looked up.
+    /// The place of registry logins.
     pub logins: Logins,
-    /// Languages that are installed into images that lack them.
+    /// The languages to install into images that lack them.
     pub runtimes: Vec<Runtime>,
-    /// The way to the mirrors that they come from; none: nothing is installed.
+    /// The network of installations, which allows the mirrors only; none: nothing is installed.
     pub mirrors: Option<Arc<dyn Network>>,
     /// The operator's folders, on the daemon's machine.
     pub mounts: Vec<Mount>,
-    /// Isolation weaker than this is refused.
+    /// The isolation floor.
     pub isolation_min: Level,
-    /// Limits held more weakly than this are refused.
+    /// The weakest acceptable enforcement of limits.
     pub limits_min: Degree,
 }
 
-/// Makes sandboxes in containers.
+/// Creates sandboxes in containers.
 #[derive(Debug)]
 pub struct DockerBackend {
     daemon: Arc<Daemon>,
     images: Arc<Images>,
     runtimes: Arc<Runtimes>,
-    /// Whether the daemon has the agent.
+    /// True once the daemon has the agent.
     agent: Mutex<bool>,
     image: String,
     common: Common,
@@ -90,10 +91,10 @@ pub struct DockerBackend {
 }
 
 impl DockerBackend {
-    /// Finds the daemon and learns what it gives. Must be called inside a tokio runtime.
+    /// Finds the daemon and reads its capabilities. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// [`SandboxError::Unavailable`] says why there is no daemon, [`SandboxError::Isolation`] what it lacks.
+    /// [`SandboxError::Unavailable`]: there is no usable daemon. [`SandboxError::Isolation`]: it lacks a layer.
     pub async fn start(config: DockerConfig) -> Result<Arc<Self>, SandboxError> {
         let (docker, address) = connect::connect(config.host.as_deref(), config.certificates.as_deref()).await?;
         let info = docker.info().await.map_err(|error| connect::failed(&address, &error))?;
@@ -119,7 +120,7 @@ impl DockerBackend {
         }))
     }
 
-    /// Makes sure that the daemon has the agent.
+    /// Ensures that the daemon has the agent.
     async fn provide(&self, image: &str) -> Result<(), SandboxError> {
         let mut there = self.agent.lock().await;
         if !*there {
@@ -140,7 +141,8 @@ impl DockerBackend {
         if known {
             return Ok(made);
         }
-        // The first sandbox of an image says what the image lacks; mostly nothing, and it is the one that was wanted.
+        // The first sandbox of an image shows what the image lacks. Mostly that is nothing, and the sandbox is the
+        // result.
         let path = made.env.get("PATH").cloned().unwrap_or_default();
         let Some(lack) = self.runtimes.look(&image, name, made.client.files(), &path).await else {
             return Ok(made);
@@ -151,7 +153,7 @@ impl DockerBackend {
         self.container(spec, name, &prepared).await
     }
 
-    /// Makes a container of this image, which is called so.
+    /// Creates a container of `image`, whose name is `name`.
     async fn container(&self, spec: &SandboxSpec, name: &str, image: &Image) -> Result<DockerSandbox, SandboxError> {
         let user = container::user(self.next_user.fetch_add(1, Ordering::Relaxed));
         let body = container::body(spec, image, &self.common, user);
@@ -161,8 +163,8 @@ impl DockerBackend {
         let usual = name == self.image;
         let mounts = self.common.mounts.clone();
         let (sender, made) = oneshot::channel();
-        // In a task of its own: a caller that leaves does not leave half a container. What nobody takes is dropped, and
-        // with that removed.
+        // A separate task: a caller that leaves must not leave half a container. An unclaimed result is dropped, which
+        // removes the container.
         tokio::spawn(async move {
             let made = sandbox::make(&daemon, body).await;
             let made = made.map(|(container, client)| DockerSandbox {
@@ -187,10 +189,10 @@ impl DockerBackend {
     }
 }
 
-/// The images that languages were installed into, the newest first.
+/// Returns the images with added languages, the newest first.
 ///
 /// # Errors
-/// [`SandboxError::Unavailable`] says why the daemon cannot be asked.
+/// [`SandboxError::Unavailable`] if the daemon cannot be asked.
 pub async fn prepared(host: Option<&str>, certificates: Option<&Path>) -> Result<Vec<Prepared>, SandboxError> {
     let (docker, address) = connect::connect(host, certificates).await?;
     runtimes::list(&docker)
@@ -198,7 +200,7 @@ pub async fn prepared(host: Option<&str>, certificates: Option<&Path>) -> Result
         .map_err(|error| connect::failed(&address, &error))
 }
 
-/// Removes those that no container uses; the ones that went.
+/// Removes the images with added languages that no container uses, and returns the removed ones.
 ///
 /// # Errors
 /// As [`prepared`].
@@ -237,7 +239,7 @@ impl Backend for DockerBackend {
     }
 
     fn abandon(&self, image: &str) {
-        // The usual one is wanted by everybody who names none.
+        // All callers that name no image share the default image.
         if image != self.image {
             self.images.abandon(image);
         }
@@ -245,7 +247,7 @@ impl Backend for DockerBackend {
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
         let made = match self.make(spec).await {
-            // Somebody has removed the volume, and the daemon made an empty one in its place.
+            // The volume was removed, and the daemon created an empty one in its place.
             Err(SandboxError::Unavailable { reason, .. }) if reason.contains(agent::PATH) => {
                 *self.agent.lock().await = false;
                 self.make(spec).await
@@ -272,17 +274,17 @@ impl Drop for DockerBackend {
 
 fn token_number() -> u32 {
     let mut bytes = [0; 4];
-    // Without randomness the numbers begin alike, which only makes two servers share some users.
+    // Without randomness two servers may start with the same user ids and share some.
     let _ = getrandom::fill(&mut bytes);
     u32::from_le_bytes(bytes)
 }
 
-/// Something that no other name has.
+/// Returns a unique part of a name.
 fn token() -> String {
     let mut bytes = [0; 8];
     match getrandom::fill(&mut bytes) {
         Ok(()) => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
-        // A name that is taken is refused by the daemon, nothing worse.
+        // The daemon refuses a name that is in use, so a collision is harmless.
         Err(_) => format!("{}", std::process::id()),
     }
 }

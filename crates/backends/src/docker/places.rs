@@ -1,10 +1,10 @@
-//! Where daemons listen when nobody says where, as data: which program, on which system, and how it is started.
+//! The usual addresses of daemons, as data: program, system, path and the command that starts it.
 
 use std::path::PathBuf;
 
 use sandcell_sandbox::System;
 
-/// How a daemon comes to be there at all.
+/// Returns the advice for starting a daemon on a system.
 pub(super) const fn start(system: System) -> &'static str {
     match system {
         Linux => {
@@ -19,7 +19,7 @@ pub(super) const fn start(system: System) -> &'static str {
     }
 }
 
-/// What a place is below.
+/// The base of a place's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Below {
     Root,
@@ -28,19 +28,19 @@ enum Below {
     Runtime,
     /// `XDG_CONFIG_HOME`, else `.config`.
     Config,
-    /// `TMPDIR`, which is each user's own on macOS.
+    /// `TMPDIR`, which is per user on macOS.
     Temporary,
     /// The system's named pipes.
     Pipes,
 }
 
-/// A place, and what starts the daemon that listens there.
+/// System, program, base, path, and the command that starts the daemon.
 struct Place(System, &'static str, Below, &'static str, &'static str);
 
 use Below::{Config, Home, Pipes, Root, Runtime, Temporary};
 use System::{Linux, MacOs, Windows};
 
-/// The order is the preference.
+/// In order of preference.
 #[rustfmt::skip]
 const PLACES: [Place; 20] = [
     Place(Linux, "Docker", Root, "var/run/docker.sock", "`sudo systemctl start docker`"),
@@ -65,7 +65,7 @@ const PLACES: [Place; 20] = [
     Place(Windows, "Podman", Pipes, "podman-machine-default", "`podman machine start`"),
 ];
 
-/// The user's folders, as far as they are known.
+/// The user's folders; unknown ones are none.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Folders {
     pub(super) home: Option<PathBuf>,
@@ -86,18 +86,18 @@ impl Folders {
     }
 }
 
-/// Where a daemon may listen.
+/// A possible address of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Candidate {
     /// The daemon's program.
     pub(super) of: &'static str,
-    /// A socket, or a named pipe on Windows.
+    /// The path of a socket, or of a named pipe on Windows.
     pub(super) path: PathBuf,
-    /// What starts it.
+    /// The command that starts it.
     pub(super) start: &'static str,
 }
 
-/// The places of a system, the preferred one first. There is always one.
+/// Returns the candidates on a system, the preferred one first. There is at least one.
 pub(super) fn candidates(system: System, folders: &Folders) -> Vec<Candidate> {
     let config = folders
         .config

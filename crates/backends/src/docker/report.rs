@@ -1,4 +1,4 @@
-//! What a daemon gives, layer by layer, and what it lacks.
+//! Reports the isolation layers that a daemon provides, and those that it lacks.
 
 use bollard::models::SystemInfo;
 use sandcell_sandbox::{Degree, Isolation, LayerReport, LayerState, Level, SandboxError};
@@ -6,7 +6,7 @@ use sandcell_sandbox::{Degree, Isolation, LayerReport, LayerState, Level, Sandbo
 use super::NAME;
 use super::agent::Agent;
 
-/// The layers of every container, as it is asked for here.
+/// The layers that every container has, because the request asks for them.
 const ALWAYS: [&str; 13] = [
     "mount_namespace",
     "pid_namespace",
@@ -22,22 +22,22 @@ const ALWAYS: [&str; 13] = [
     "hidden_agent",
     "seccomp",
 ];
-/// Those that hold amounts.
+/// The layers that limit amounts.
 const AMOUNTS: [&str; 4] = ["memory_limit", "cpu_limit", "process_limit", "disk_limit"];
 
-/// What a daemon says of itself, as far as it matters here.
+/// The relevant part of the daemon's information about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Found {
     level: Level,
     options: Vec<String>,
     missing: Vec<(&'static str, String)>,
-    /// For the daemon's machine.
+    /// The agent for the daemon's machine.
     pub(super) agent: &'static Agent,
     pub(super) cores_milli: u32,
 }
 
 impl Found {
-    /// Reads it.
+    /// Reads the daemon's information.
     pub(super) fn from_daemon(info: SystemInfo, runtime: Option<&str>) -> Result<Self, SandboxError> {
         let system = info.os_type.unwrap_or_default();
         if system != "linux" {
@@ -102,9 +102,9 @@ fn names(option: &str, name: &str) -> bool {
         .any(|part| part == name || part.strip_prefix("name=") == Some(name))
 }
 
-/// How strong a runtime isolates, by its name in the daemon's settings.
+/// Derives the isolation level from a runtime's name in the daemon's settings.
 fn level(runtime: &str) -> Level {
-    // A name (`runsc-kvm`), a shim (`io.containerd.kata.v2`) or a path, whose folders say nothing.
+    // A name (`runsc-kvm`), a shim (`io.containerd.kata.v2`) or a path, whose folders mean nothing.
     let file = runtime.rsplit('/').next().unwrap_or(runtime);
     let says = |word: &str| {
         file.split('.')
@@ -169,8 +169,8 @@ pub(super) fn isolation(found: &Found, layers: &[LayerReport]) -> Isolation {
     }
 }
 
-/// Refuses what is weaker than the operator accepts. A limit that the daemon cannot hold is nowhere watched instead, so
-/// it is refused whoever must hold the limits.
+/// Refuses isolation below the operator's floor. Nothing else watches a limit that the daemon cannot enforce, so both
+/// `watched` and `enforced` refuse it.
 pub(super) fn check_floor(found: &Found, isolation_min: Level, limits_min: Degree) -> Result<(), SandboxError> {
     if !found.level.satisfies(isolation_min) {
         return Err(SandboxError::Isolation {

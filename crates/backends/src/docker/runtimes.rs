@@ -1,10 +1,10 @@
-//! Languages that an image lacks: installed once, in a container that is thrown away, and kept as an image of their own.
+//! Adds missing languages to images: installed once in a temporary container, and committed as a new image.
 //!
-//! Two phases, because what installs must be root and reach mirrors, and what runs code must be and do neither. The first
-//! container is root without most of root's capabilities, has no secret, no route, and of the network only the operator's
-//! mirrors, over the agent's stream. What it leaves is committed; a sandbox is a second container of that, as locked as
-//! any other. The image's digest and what was added name the result, so the next sandbox finds it. The agent is not part
-//! of it: it comes in its volume, so a new one does not mean a new installation.
+//! There are two phases, because an installer must be root and reach mirrors, and a sandbox must do neither. The first
+//! container is root with few of root's capabilities. It has no secret and no route; its network is only the operator's
+//! mirrors, over the agent's stream. Its files are committed. A sandbox is a second container, of the committed image,
+//! as restricted as any other. The base image's digest and the packages name the result, so the next sandbox finds it.
+//! The agent is in a separate volume, so a new agent does not cause new installations.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,53 +29,53 @@ use super::labels;
 use super::sandbox;
 use super::works::{Found, Patience, Teller, Works};
 
-/// The repository of images with what was added.
+/// The repository of prepared images.
 pub(super) const REPOSITORY: &str = "sandcell-prepared";
-/// How many of them are kept; the oldest go first.
+/// The number of prepared images that are kept; the oldest are removed first.
 const KEPT: usize = 20;
-/// How long an installation may take, and its removal.
+/// The deadline of an installation and its cleanup.
 const INSTALL: Duration = Duration::from_secs(900);
-/// What it may add, in bytes, and how often that is looked at.
+/// The maximum growth of the container in bytes, and the interval at which it is checked.
 const DISK: i64 = 2 << 30;
 const LOOK: Duration = Duration::from_secs(2);
-/// Bytes of what a step says that are kept.
+/// The kept bytes of a step's output.
 const SAID: usize = 8 << 10;
-/// Folders of a search path that are looked at, and programs of one folder.
+/// The maximum number of folders of a search path, and of programs per folder.
 const FOLDERS: usize = 16;
 const PROGRAMS: usize = 10_000;
-/// Counts on when images that were made in another way must not be used any more.
+/// Incremented when images of an earlier recipe must not be used any more.
 const RECIPE: &str = "1";
 
-/// A language that images get where they lack it.
+/// A language that is added to images that lack it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Runtime {
     /// The language's name.
     pub language: String,
-    /// Programs of which one must be there.
+    /// Programs, any of which provides it.
     pub programs: Vec<String>,
-    /// The packages that bring it on Debian and its relatives.
+    /// Its packages on Debian and derived distributions.
     pub apt: Vec<String>,
-    /// The packages that bring it on Alpine.
+    /// Its packages on Alpine.
     pub apk: Vec<String>,
 }
 
-/// What installs packages in an image.
+/// The package manager of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manager {
     Apt,
     Apk,
 }
 
-/// What is known of an image.
+/// The state of knowledge about an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Known {
-    /// It has what it needs, or nothing can be added to it.
+    /// Nothing is missing, or nothing can be added.
     Good,
-    /// This one is used in its place.
+    /// This prepared image is used in its place.
     Prepared(Image),
 }
 
-/// What a look into an image found.
+/// The missing languages of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Lack {
     runtimes: Vec<Runtime>,
@@ -89,11 +89,11 @@ impl Lack {
     }
 }
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Runtimes {
     wanted: Vec<Runtime>,
-    /// The way to the mirrors; none: nothing is installed.
+    /// The network of installations, which allows the mirrors only; none: nothing is installed.
     mirrors: Option<Arc<dyn Network>>,
     known: Mutex<HashMap<String, Known>>,
     works: Arc<Works>,
@@ -109,7 +109,7 @@ impl Runtimes {
         }
     }
 
-    /// How far an installation is, by the name of its image.
+    /// Returns the progress of an installation, by the name of its image.
     pub(super) fn told(&self, name: &str) -> Option<Preparing> {
         self.works.told(name)
     }
@@ -119,12 +119,13 @@ impl Runtimes {
         all.insert(image.to_owned(), known);
     }
 
-    /// Whether nothing is ever added to an image.
+    /// Returns true if no image is ever extended.
     pub(super) fn is_idle(&self) -> bool {
         self.wanted.is_empty() || self.mirrors.is_none()
     }
 
-    /// The image that sandboxes of this one are made of, and whether that is known already. If not, look into the first.
+    /// Returns the image for sandboxes of this one, and true if that is known already. If false, the caller inspects
+    /// the first sandbox with [`Self::look`].
     pub(super) async fn in_place_of(&self, image: &Image, daemon: &Daemon) -> (Image, bool) {
         if self.is_idle() {
             return (image.clone(), true);
@@ -142,7 +143,8 @@ impl Runtimes {
         }
     }
 
-    /// Looks what an image lacks, from inside a sandbox of it. None: nothing, or nothing that can be helped.
+    /// Finds the missing languages from inside a sandbox of the image. None: nothing is missing, or nothing can be
+    /// added.
     pub(super) async fn look(&self, image: &Image, name: &str, files: &dyn Files, path: &str) -> Option<Lack> {
         let programs = programs(files, path).await;
         let has = |program: &String| programs.contains(program.as_str());
@@ -173,7 +175,7 @@ impl Runtimes {
         }
     }
 
-    /// The image with what it lacked: one that was made before, else a new one.
+    /// Returns the image with its missing languages: an earlier one if there is one, else a new one.
     pub(super) async fn add(
         self: &Arc<Self>,
         name: &str,
@@ -238,7 +240,7 @@ impl Runtimes {
     }
 }
 
-/// What can be done when an installation failed.
+/// Returns the remedy for a failed installation.
 fn remedy(reason: &str) -> &'static str {
     let has = |words: &[&str]| words.iter().any(|word| reason.contains(word));
     if has(&["docker.mirrors"]) {
@@ -250,7 +252,7 @@ fn remedy(reason: &str) -> &'static str {
     }
 }
 
-/// What an image with additions is called: by what went into it.
+/// Derives a prepared image's tag from its ingredients.
 fn key(image: &Image, lack: &Lack) -> String {
     let mut digest = Sha256::new();
     for part in [RECIPE, &image.id] {
@@ -278,12 +280,12 @@ fn packages(manager: Manager, runtime: &Runtime) -> &[String] {
     }
 }
 
-/// An image that the daemon has; also none when it cannot be asked, which the next request to it tells.
+/// Returns an image that the daemon has. None also if the daemon cannot be asked; the next request reports that.
 async fn is_there(daemon: &Daemon, name: &str) -> Option<Image> {
     Image::from_daemon(daemon.docker.inspect_image(name).await.ok()?)
 }
 
-/// The names of what is on a search path.
+/// Returns the names of the files on a search path.
 async fn programs(files: &dyn Files, path: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let folders = path.split(':').filter(|folder| folder.starts_with('/'));
@@ -320,7 +322,7 @@ impl Installation {
         let body = container::installing(&self.image, &self.common, caches);
         let made = sandbox::make(&self.daemon, body).await;
         let (container, client) = made.map_err(|error| error.to_string())?;
-        // Whatever happens, also when nobody waits for this any more: the container goes.
+        // Removes the container in every case, also when this future is dropped.
         let _ending = Ending(Arc::clone(&container));
         let mirrors = self.mirrors.as_ref().ok_or("no mirrors are allowed")?;
         let rule = mirrors
@@ -392,7 +394,7 @@ impl Installation {
         let with = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         match self.lack.manager {
             Manager::Apt => {
-                // The user that it would fetch as is one more that the container need not be able to become.
+                // Fetching as root avoids the capabilities to become apt's own user.
                 let options = [
                     "apt-get",
                     "-q",
@@ -424,7 +426,7 @@ impl Installation {
         }
     }
 
-    /// Runs one program; what it said when it fails.
+    /// Runs one program; the error is its complaint.
     async fn step(&self, client: &AgentClient, argv: Vec<String>, say: impl Fn(&str)) -> Result<(), String> {
         let proxy = format!("http://127.0.0.1:{PROXY_PORT}");
         let path = self.path();
@@ -476,7 +478,7 @@ impl Installation {
         }
     }
 
-    /// Ends when the container holds more than it may.
+    /// Returns, with the reason, when the container exceeds its size limit.
     async fn watch(&self, name: &str) -> String {
         let mut ticks = interval(LOOK);
         loop {
@@ -514,7 +516,7 @@ impl Installation {
     }
 }
 
-/// What matters of what a program said: its errors, else its last lines.
+/// Returns the relevant part of a program's output: its errors, else its last lines.
 fn complaint(program: &str, said: &str) -> String {
     let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let is_error = |line: &&&str| {
@@ -528,7 +530,7 @@ fn complaint(program: &str, said: &str) -> String {
     format!("{program} said: {}", one_line(&errors.join("; ")))
 }
 
-/// Ends a container when it is dropped.
+/// Ends a container on drop.
 struct Ending(Arc<sandbox::Container>);
 
 impl Drop for Ending {
@@ -537,22 +539,22 @@ impl Drop for Ending {
     }
 }
 
-/// An image with additions.
+/// An image with added languages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prepared {
     /// Its id.
     pub id: String,
-    /// The name of the image that it was made of, as it was asked for.
+    /// The requested name of its base image.
     pub of: String,
-    /// The languages that were added.
+    /// The added languages.
     pub adds: String,
-    /// When it was made, in seconds since 1970.
+    /// The creation time, in seconds since 1970.
     pub created_s: i64,
     /// Its size with all layers, in bytes.
     pub size: u64,
 }
 
-/// The images with additions, the newest first.
+/// Returns the prepared images, the newest first.
 pub(super) async fn list(docker: &bollard::Docker) -> Result<Vec<Prepared>, bollard::errors::Error> {
     let label = format!("{}={}", labels::KIND, labels::IMAGE);
     let filters = HashMap::from([("label", vec![label.as_str()])]);
@@ -573,7 +575,7 @@ pub(super) async fn list(docker: &bollard::Docker) -> Result<Vec<Prepared>, boll
     Ok(found)
 }
 
-/// Removes all but the newest. Those that a container uses stay; the number of those that went.
+/// Removes all prepared images but the newest `keep`, and returns the removed ones. Images in use stay.
 pub(super) async fn prune(docker: &bollard::Docker, keep: usize) -> Result<Vec<Prepared>, bollard::errors::Error> {
     let mut removed = Vec::new();
     for image in list(docker).await?.into_iter().skip(keep) {

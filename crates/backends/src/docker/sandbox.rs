@@ -1,4 +1,4 @@
-//! One container: its making, its end, and the sandbox that it is.
+//! One container: its creation, its end, and its sandbox.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,26 +25,26 @@ use super::daemon::Daemon;
 use super::line::{Line, Reader};
 use super::{NAME, connect};
 
-/// How long closing may take.
+/// The deadline of closing.
 const CLOSE: Duration = Duration::from_secs(10);
-/// How long the daemon has to say how a container ended.
+/// The time the daemon has to report how a container ended.
 const TOLD: Duration = Duration::from_secs(1);
-/// How often removing a container is tried, and the pause in between.
+/// The number of removal attempts, and the pause between them.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What everybody knows of a container.
+/// The shared state of a container.
 #[derive(Debug)]
 pub(super) struct Container {
     pub(super) name: String,
-    /// Turns true when its end is asked for.
+    /// Turns true when a caller asks it to end.
     asked: watch::Sender<bool>,
     ended: watch::Sender<Option<Ended>>,
-    /// Turns true when nothing of it is left, or removing it was given up.
+    /// Turns true when nothing of it is left, or its removal was given up.
     removed: watch::Sender<bool>,
-    /// The daemon said that memory ran out in it.
+    /// The daemon reported that it ran out of memory.
     pub(super) out_of_memory: AtomicBool,
-    /// The status that the daemon said it ended with.
+    /// The exit status that the daemon reported.
     pub(super) died: watch::Sender<Option<u8>>,
 }
 
@@ -78,7 +78,7 @@ impl Container {
     }
 }
 
-/// Makes a container, starts the agent in it, and keeps it to its end in a task of its own.
+/// Creates a container, starts the agent in it, and supervises it in a separate task until its end.
 pub(super) async fn make(
     daemon: &Arc<Daemon>,
     body: ContainerCreateBody,
@@ -96,13 +96,13 @@ pub(super) async fn make(
     }
     let line = Line::new();
     let started = start(daemon, &container, body, &line).await;
-    // From here on the container is kept, also one that did not come about: whatever there is of it is removed.
+    // The task also covers a container that failed to start: it removes what exists of it.
     let keeping = tokio::spawn(keep(Arc::clone(daemon), Arc::clone(&container), line));
     match started {
         Ok(client) => Ok((container, client)),
         Err(error) => {
             container.ask();
-            // Bounded by the number of tries.
+            // The number of removal attempts bounds this wait.
             let _ = keeping.await;
             Err(error)
         }
@@ -142,7 +142,7 @@ async fn start(
         })
 }
 
-/// Waits until the container has a reason to end, removes it and says why it ended.
+/// Waits for the container's end or a request to end it, reports the reason, and removes the container.
 async fn keep(daemon: Arc<Daemon>, container: Arc<Container>, line: Arc<Line>) {
     let mut asked = container.asked.subscribe();
     let reason = tokio::select! {
@@ -150,14 +150,14 @@ async fn keep(daemon: Arc<Daemon>, container: Arc<Container>, line: Arc<Line>) {
         () = async { drop(asked.wait_for(|asked| *asked).await) } => EndReason::Closed,
         () = line.ended() => why(&daemon, &container).await,
     };
-    // Told before it is removed: a daemon that is gone or busy answers late.
+    // Reported before the removal: a daemon that is gone or busy answers late.
     container.ended.send_replace(Some(Ended { reason }));
     remove(&daemon, &container.name).await;
     daemon.forget(&container.name);
     container.removed.send_replace(true);
 }
 
-/// Why a container's stream has ended that nobody asked to end.
+/// Determines why a container's stream ended without a request.
 async fn why(daemon: &Daemon, container: &Container) -> EndReason {
     let mut died = container.died.subscribe();
     let told = timeout(TOLD, died.wait_for(Option::is_some)).await;
@@ -179,7 +179,7 @@ async fn remove(daemon: &Daemon, name: &str) {
         match daemon.docker.remove_container(name, Some(options)).await {
             Ok(()) => return,
             Err(bollard::errors::Error::DockerResponseServerError { status_code: 404, .. }) => return,
-            // "already in progress": the daemon removes it by itself when its agent ends.
+            // "already in progress": the daemon removes the container by itself when its agent ends.
             Err(error) => {
                 tracing::debug!(container = name, %error, "a container was not removed at once");
                 if attempt + 1 < TRIES {
@@ -204,9 +204,9 @@ pub(super) struct DockerSandbox {
     pub(super) env: BTreeMap<String, String>,
     pub(super) memory: ByteSize,
     pub(super) image: String,
-    /// Whether the image is the one that packages are installed for.
+    /// True for the default image, for which packages are installed.
     pub(super) usual: bool,
-    /// How many folders were attached, successfully or not: each place is used once.
+    /// The number of attached folders, failed attempts included: each path is used once.
     pub(super) attached: tokio::sync::Mutex<usize>,
 }
 
@@ -311,7 +311,7 @@ impl Sandbox for DockerSandbox {
     }
 
     async fn ended(&self) -> Ended {
-        // A stream that ended, because the agent did or broke the protocol, ends the container.
+        // When the stream ends, because the agent ended or broke the protocol, the container ends.
         self.container.ended().await
     }
 }

@@ -1,4 +1,4 @@
-//! Tar archives, as far as they are written here: a daemon takes files in no other form.
+//! A minimal tar writer: a daemon accepts files in no other form.
 
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -7,16 +7,16 @@ use std::time::UNIX_EPOCH;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-/// A block of an archive.
+/// The size of an archive block in bytes.
 pub(super) const BLOCK: usize = 512;
-/// Bytes of a file that are handed on at once.
+/// The bytes of a file that are sent at once.
 const PIECE: usize = 256 << 10;
-/// Names that fit into a head.
+/// The maximum length of a name in a header.
 const NAME: usize = 100;
-/// How deep folders are followed.
+/// The maximum depth of folders.
 const DEPTH: usize = 64;
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     File {
@@ -25,17 +25,17 @@ pub(super) enum Kind {
     },
     Folder,
     Link,
-    /// The name of the next entry, when it is too long for its head.
+    /// The name of the next entry, when it is too long for the header.
     LongName {
         size: u64,
     },
-    /// The same for where a link leads.
+    /// The target of the next link, when it is too long for the header.
     LongLink {
         size: u64,
     },
 }
 
-/// The head of an entry. `modified` is in seconds since 1970.
+/// Returns the header of an entry. `modified` is in seconds since 1970.
 fn head(name: &[u8], kind: Kind, modified: u64) -> [u8; BLOCK] {
     let (mode, size, letter) = match kind {
         Kind::File { size, executable: true } => ("0000755", size, "0"),
@@ -56,7 +56,7 @@ fn head(name: &[u8], kind: Kind, modified: u64) -> [u8; BLOCK] {
     };
     field(0, NAME, name);
     field(100, 8, mode.as_bytes());
-    // The owner is root, who no sandbox is.
+    // The owner is root, and no sandbox runs as root.
     field(108, 8, b"0000000");
     field(116, 8, b"0000000");
     field(124, 12, number(size).as_bytes());
@@ -67,12 +67,12 @@ fn head(name: &[u8], kind: Kind, modified: u64) -> [u8; BLOCK] {
     head
 }
 
-/// As eleven octal digits: up to 8 GiB, which is more than any file here has.
+/// Formats eleven octal digits: up to 8 GiB, more than any file here has.
 fn number(number: u64) -> String {
     format!("{:011o}", number.min((8 << 30) - 1))
 }
 
-/// The heads that an entry of this name needs.
+/// Returns the headers that an entry with this name needs.
 pub(super) fn heads(name: &[u8], kind: Kind, modified: u64) -> Vec<u8> {
     let mut heads = Vec::with_capacity(BLOCK);
     if name.len() > NAME {
@@ -85,12 +85,12 @@ pub(super) fn heads(name: &[u8], kind: Kind, modified: u64) -> Vec<u8> {
     heads
 }
 
-/// What ends an archive.
+/// Returns the end of an archive.
 pub(super) fn end() -> Bytes {
     Bytes::from_static(&[0; 2 * BLOCK])
 }
 
-/// An archive of one program.
+/// Returns an archive of one program.
 pub(super) fn of_program(name: &str, bytes: &[u8]) -> Vec<u8> {
     let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
     let mut archive = heads(name.as_bytes(), Kind::File { size, executable: true }, 0);
@@ -100,23 +100,22 @@ pub(super) fn of_program(name: &str, bytes: &[u8]) -> Vec<u8> {
     archive
 }
 
-/// What of a folder is sent.
+/// The part of a folder that is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Which {
     /// Its regular files and folders.
     Files,
-    /// The same, and its links. `everybodys`: only what everybody may read.
+    /// Its regular files, folders and links. `everybodys`: only those that everybody may read.
     Copy { everybodys: bool },
 }
 
-/// Sends an archive of a folder, in which the folder is called `name`. Blocks; ends early when nobody takes the pieces any
-/// more.
+/// Sends an archive of a folder, which is called `name` in it. Blocks; ends early when the receiver is dropped.
 pub(super) fn of_folder(folder: &Path, name: &str, which: Which, pieces: &mpsc::Sender<Bytes>) -> io::Result<()> {
     add(folder, name.as_bytes().to_vec(), 0, which, pieces)?;
     send(pieces, end())
 }
 
-/// The head of a link.
+/// Returns the header of a link.
 fn link(name: &[u8], to: &[u8], modified: u64) -> Vec<u8> {
     let mut all = Vec::new();
     if to.len() > NAME {
@@ -137,7 +136,7 @@ fn link(name: &[u8], to: &[u8], modified: u64) -> Vec<u8> {
     all
 }
 
-/// Writes the sum of a head into it; the sum counts its own field as spaces.
+/// Writes a header's checksum into it; the checksum counts its own field as spaces.
 fn seal(head: &mut [u8]) {
     for place in head.iter_mut().skip(148).take(8) {
         *place = b' ';
@@ -212,7 +211,7 @@ fn add(path: &Path, name: Vec<u8>, depth: usize, which: Which, pieces: &mpsc::Se
     }
 }
 
-/// What each system says of files in its own way.
+/// File metadata on Unix.
 #[cfg(unix)]
 mod own {
     use std::ffi::OsStr;
@@ -226,7 +225,7 @@ mod own {
         Ok(name.as_bytes().to_vec())
     }
 
-    /// Where a link leads.
+    /// Returns the target of a link.
     pub(super) fn target(to: &Path) -> io::Result<Vec<u8>> {
         name(to.as_os_str())
     }
@@ -241,7 +240,7 @@ mod own {
     }
 }
 
-/// The same where files have no such modes, and names are text.
+/// File metadata on systems without Unix modes, whose names are text.
 #[cfg(not(unix))]
 mod own {
     use std::ffi::OsStr;
@@ -254,7 +253,7 @@ mod own {
         Ok(text.as_bytes().to_vec())
     }
 
-    /// Where a link leads, as a sandbox reads it.
+    /// Returns the target of a link, as a sandbox reads it.
     pub(super) fn target(to: &Path) -> io::Result<Vec<u8>> {
         let text = String::from_utf8(name(to.as_os_str())?).map_err(io::Error::other)?;
         Ok(text.replace('\\', "/").into_bytes())
@@ -264,7 +263,7 @@ mod own {
         true
     }
 
-    /// As Docker itself says of files from Windows: a script of the project can be started.
+    /// Docker also makes all files from Windows executable, so a project's scripts can be started.
     pub(super) const fn executable(_about: &Metadata) -> bool {
         true
     }
@@ -312,7 +311,7 @@ mod tests {
         assert_eq!(std::fs::read(to.join("3").join(&long).join("big")).unwrap(), big);
         assert_eq!(std::fs::read(to.join("3/block")).unwrap().len(), 512);
         assert_eq!(std::fs::read(to.join("3/empty")).unwrap().len(), 0);
-        // A link is none of the folder's files.
+        // A link is not a regular file, so it is not sent.
         assert!(!to.join("3/link").exists());
         let time = |path: &Path| {
             path.metadata()

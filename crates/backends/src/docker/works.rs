@@ -1,7 +1,7 @@
-//! Works that outlive the calls that began them: images that are pulled, runtimes that are installed.
+//! Jobs that outlive the calls that started them: image pulls and installations of languages.
 //!
-//! A call waits for some seconds and is then told how far the work is; the next call for the same waits on. A client that
-//! gives up so costs nothing of what was done.
+//! A call waits for some seconds and then reports the job's progress. The next call for the same job goes on waiting.
+//! So a client that gives up loses no work.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,9 +12,9 @@ use sandcell_sandbox::Preparing;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-/// How long one call waits.
+/// The maximum wait of one call.
 const WAIT: Duration = Duration::from_secs(20);
-/// Works at the same time.
+/// The maximum number of concurrent jobs.
 const WORKS: usize = 8;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,26 +24,26 @@ enum Stage {
     Failed(String),
 }
 
-/// How long somebody waits for a work.
+/// The maximum time that a caller waits for a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// As long as one call does.
+    /// As long as one call may wait.
     Call,
     UntilDone,
 }
 
-/// How a call found a work.
+/// The state of a job when a call's wait ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found {
     Done,
-    /// It goes on.
+    /// The job is still running.
     Running(Preparing),
     Failed(String),
-    /// So many others are under way, and it was not begun.
+    /// Not started: this many other jobs are running.
     TooMany(usize),
 }
 
-/// Tells how far a work is.
+/// Reports a job's progress.
 #[derive(Debug, Clone)]
 pub(super) struct Teller(watch::Sender<Stage>);
 
@@ -53,7 +53,7 @@ impl Teller {
     }
 }
 
-/// A work that is under way.
+/// A running job.
 #[derive(Debug)]
 struct Running {
     number: u64,
@@ -61,7 +61,7 @@ struct Running {
     stop: Arc<Notify>,
 }
 
-/// Works, each by a name.
+/// The running jobs, by name.
 #[derive(Debug, Default)]
 pub(super) struct Works {
     running: Mutex<HashMap<String, Running>>,
@@ -69,8 +69,8 @@ pub(super) struct Works {
 }
 
 impl Works {
-    /// Begins a work that may take so long, or joins those who wait for it; waits for it. In a task of its own: whoever
-    /// waits may leave. What a work makes half it removes itself.
+    /// Starts a job that may take at most `most`, or joins the running one, and waits for it. The job runs in a
+    /// separate task, so a waiting caller may leave. A job must remove its own partial results.
     pub(super) async fn join<W>(
         self: &Arc<Self>,
         name: &str,
@@ -87,7 +87,7 @@ impl Works {
         let over = stage.wait_for(|stage| !matches!(stage, Stage::Running(_)));
         let over = match patience {
             Patience::Call => timeout(WAIT, over).await,
-            // The work itself has its end.
+            // The job itself has a deadline.
             Patience::UntilDone => Ok(over.await),
         };
         let over = over.map(|over| over.map(|stage| stage.clone()));
@@ -134,7 +134,7 @@ impl Works {
             stop: Arc::clone(&stop),
         };
         running.insert(name.to_owned(), one);
-        // A runtime that shuts down drops the task, and with it the entry, before it returns from here.
+        // Unlock first: a runtime that shuts down drops the task, and with it the entry, inside `spawn`.
         drop(running);
         tokio::spawn(async move {
             let end = tokio::select! {
@@ -146,14 +146,14 @@ impl Works {
                 Ok(Err(reason)) => Stage::Failed(reason),
                 Err(_) => Stage::Failed(format!("it took more than {} s", most.as_secs())),
             };
-            // Those who come now begin anew.
+            // A caller that arrives now starts a new job.
             drop(entry);
             sender.send_replace(end);
         });
         Some(stage)
     }
 
-    /// Ends a work that nobody waits for.
+    /// Ends a job if no caller waits for it.
     pub(super) fn abandon(&self, name: &str) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if running.get(name).is_some_and(|one| one.stage.receiver_count() == 0)
@@ -164,7 +164,7 @@ impl Works {
         }
     }
 
-    /// How far a work is that is under way.
+    /// Returns the progress of a running job.
     pub(super) fn told(&self, name: &str) -> Option<Preparing> {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         match &*running.get(name)?.stage.borrow() {
@@ -174,7 +174,7 @@ impl Works {
     }
 }
 
-/// Takes a work off the list, also when it panics.
+/// Removes a job from the list on drop, also after a panic.
 struct Entry {
     works: Arc<Works>,
     name: String,
@@ -184,7 +184,7 @@ struct Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         let mut running = self.works.running.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that was given up may have a successor of its name.
+        // An abandoned job may have a successor of the same name.
         if running.get(&self.name).is_some_and(|one| one.number == self.number) {
             running.remove(&self.name);
         }
@@ -242,7 +242,7 @@ mod tests {
         );
     }
 
-    /// Says when it is dropped.
+    /// Sends a message when it is dropped.
     struct Dropped(Option<tokio::sync::oneshot::Sender<()>>);
 
     impl Drop for Dropped {
@@ -267,7 +267,7 @@ mod tests {
         drop(waiting);
         works.abandon("a");
         assert_eq!(works.told("a"), None);
-        // Begun before the old one has noticed.
+        // A new job starts before the old one has stopped.
         let again = works.join("a", Patience::Call, most, |_| async { Ok(()) });
         assert_eq!(again.await, Found::Done);
         gone.await.unwrap();

@@ -1,4 +1,4 @@
-//! What the operator says about the service, checked, and the addresses that follow from it.
+//! Validates the operator's settings for the service, and derives its addresses.
 
 use std::time::Duration;
 
@@ -7,37 +7,37 @@ use sandcell_sandbox::{Level, SandboxError, Secret};
 
 use super::trouble::unavailable;
 
-/// The port of a sandbox's own files and processes.
+/// The port of a sandbox's file and process services.
 pub(super) const ENVD: u16 = 49_983;
 /// The port of a sandbox's code interpreter.
 pub(super) const INTERPRETER: u16 = 49_999;
-/// Where E2B itself is.
+/// E2B's own domains.
 const OWN_DOMAINS: [&str; 2] = ["e2b.app", "e2b.dev"];
 
-/// What the operator decided.
+/// The operator's settings.
 #[derive(Debug, Clone)]
 pub struct E2bConfig {
-    /// The key of the account.
+    /// The account's API key.
     pub key: Option<Secret>,
     /// The service's domain, such as `e2b.app`.
     pub domain: String,
-    /// Where its interface is; none: `https://api.` and the domain.
+    /// The address of the service's API; none: `https://api.` and the domain.
     pub api_url: Option<String>,
-    /// One address for all ports of all sandboxes; none: each has its own below the domain.
+    /// One address for all ports of all sandboxes; none: each sandbox has its own, below the domain.
     pub sandbox_url: Option<String>,
-    /// One sandbox on this machine without a service: ports are ports of this machine.
+    /// Debug mode: one sandbox on this machine without a service; its ports are ports of this machine.
     pub debug: Debug,
-    /// What sandboxes are made of.
+    /// The template of new sandboxes.
     pub template: String,
-    /// How long a sandbox outlives a server that vanished.
+    /// The time that a sandbox outlives a vanished server.
     pub lifetime: Duration,
-    /// How strong its isolation is; none: told from the domain.
+    /// The isolation level of sandboxes; none: derived from the domain.
     pub level: Option<Level>,
-    /// Whether sandboxes reach the internet.
+    /// Internet access of sandboxes.
     pub internet: Internet,
 }
 
-/// Whether there is a service at all.
+/// Debug mode, which uses no service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are the documentation")]
 pub enum Debug {
@@ -45,7 +45,7 @@ pub enum Debug {
     On,
 }
 
-/// What sandboxes reach.
+/// Internet access of sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are the documentation")]
 pub enum Internet {
@@ -53,7 +53,7 @@ pub enum Internet {
     Open,
 }
 
-/// Where things are.
+/// The addresses of the service and of sandboxes.
 #[derive(Debug, Clone)]
 pub(super) struct Addresses {
     api: Url,
@@ -84,12 +84,12 @@ impl Addresses {
         })
     }
 
-    /// The service's interface; `segments` are taken as they are, whatever is in them.
+    /// Returns an address of the service's API. `segments` are escaped, so any content is safe.
     pub(super) fn api(&self, segments: &[&str]) -> Url {
         below(&self.api, segments)
     }
 
-    /// A port of a sandbox. `domain` is what the service said when it made the sandbox.
+    /// Returns an address at a port of a sandbox. `domain` is the service's answer to the sandbox's creation.
     pub(super) fn port(&self, port: u16, id: &str, domain: Option<&str>, segments: &[&str]) -> Option<Url> {
         let origin = match (&self.sandbox, self.debug) {
             (Some(url), _) => url.clone(),
@@ -102,13 +102,13 @@ impl Addresses {
         Some(below(&origin, segments))
     }
 
-    /// Whether all of it is on this machine, so that no proxy is asked.
+    /// Returns true if all addresses are on this machine, so that no proxy is needed.
     pub(super) fn are_local(&self) -> bool {
         let local = |url: &Url| matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
         local(&self.api) && self.sandbox.as_ref().map_or(self.debug == Debug::On, local)
     }
 
-    /// How strong sandboxes are isolated, where nobody says: as E2B does it only at E2B itself.
+    /// Returns the isolation level for an operator who names none: E2B's own level for E2B's own service only.
     pub(super) fn level(&self) -> Level {
         let host = self.api.host_str().unwrap_or_default();
         let own = OWN_DOMAINS
@@ -123,13 +123,13 @@ impl Addresses {
     }
 }
 
-/// Host names with a port, at most.
+/// Returns true for a host name with an optional port.
 pub(super) fn is_host(text: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':');
     !text.is_empty() && text.len() <= 253 && text.chars().all(fits) && !text.starts_with('.')
 }
 
-/// Ids become parts of host names and paths.
+/// Returns true for a valid id. Ids become parts of host names and paths.
 pub(super) fn is_id(text: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     !text.is_empty() && text.len() <= 100 && text.chars().all(fits)
@@ -153,7 +153,7 @@ fn address(text: &str, variable: &str) -> Result<Url, SandboxError> {
 
 fn below(origin: &Url, segments: &[&str]) -> Url {
     let mut url = origin.clone();
-    // Only addresses that cannot be a base have no segments; `address` let none of those through.
+    // Only URLs that cannot be a base have no segments, and `address` refuses those.
     if let Ok(mut path) = url.path_segments_mut() {
         path.pop_if_empty().extend(segments);
     }

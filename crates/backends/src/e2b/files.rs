@@ -1,4 +1,4 @@
-//! Files of a sandbox, by the file service of its own program and by plain HTTP for their content.
+//! Files of a sandbox: its file service for metadata, plain HTTP for content.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,18 +16,18 @@ use super::service::Version;
 use super::trouble::Trouble;
 
 const SERVICE: &str = "filesystem.Filesystem";
-/// How long moving a file's content may take.
+/// Deadline of the transfer of a file's content.
 const MOVE: Duration = Duration::from_secs(60);
-/// How deep listings go.
+/// The maximum depth of listings.
 const DEPTH: u32 = 16;
-/// What separates the parts of an upload.
+/// The separator of the parts of an upload.
 const BOUNDARY: &str = "sandcell-5b1f0c7e9d4a";
 
 /// The files of a sandbox.
 #[derive(Debug)]
 pub(super) struct E2bFiles(pub(super) Arc<Inside>);
 
-/// What there is at a path.
+/// The file at a path.
 struct Found {
     kind: EntryKind,
     size: u64,
@@ -47,7 +47,7 @@ impl E2bFiles {
         let query = self.query(path);
         let pairs: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let mut response = self.0.open(|| self.0.envd(Method::GET, &["files"], &pairs)).await?;
-        // Nothing was agreed on about parts of files, so what comes before is passed over.
+        // The protocol defines no ranges, so the bytes before the offset are skipped here.
         let mut skip = usize::try_from(offset).unwrap_or(usize::MAX);
         let wanted = usize::try_from(len).unwrap_or(usize::MAX);
         let mut bytes = Vec::new();
@@ -89,7 +89,7 @@ impl E2bFiles {
     }
 }
 
-/// One file as a form, for older programs.
+/// Returns one file as a form, for older versions of envd.
 fn multipart(bytes: &[u8]) -> Bytes {
     let mut body = format!(
         "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"file\"\r\n\
@@ -114,7 +114,7 @@ fn kind(entry: &Value) -> EntryKind {
     }
 }
 
-/// A whole number, which JSON of this kind writes as a text.
+/// Reads a whole number, which protobuf's JSON may encode as a string.
 fn whole(value: Option<&Value>) -> u64 {
     match value {
         Some(Value::String(text)) => text.parse().unwrap_or(0),
@@ -123,7 +123,7 @@ fn whole(value: Option<&Value>) -> u64 {
     }
 }
 
-/// Milliseconds since 1970 of `2026-11-20T21:47:20.53Z`; 0 for anything else.
+/// Parses a time such as `2026-11-20T21:47:20.53Z` into milliseconds since 1970; returns 0 for anything else.
 fn milliseconds(text: &str) -> i64 {
     let number = |range: std::ops::Range<usize>| text.get(range).and_then(|part| part.parse::<i64>().ok());
     let parts = (
@@ -207,7 +207,7 @@ impl Files for E2bFiles {
         let bytes = fetched.await.unwrap_or(Err(Trouble::Slow(MOVE))).map_err(fault)?;
         let end = offset.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         Ok(FileChunk {
-            // Of a link the size is its own, and the file may have grown.
+            // The size of a link is that of the link itself, and the file may have grown.
             total: found.size.max(end),
             bytes,
         })
@@ -236,7 +236,7 @@ impl Files for E2bFiles {
 }
 
 impl E2bFiles {
-    /// There is no call that adds to a file: the bytes go beside it first.
+    /// Appends through a temporary file next to the target, since the service has no call that appends.
     async fn append(&self, path: &str, bytes: &Bytes) -> Result<(), Trouble> {
         let beside = format!("{path}.sandcell-part");
         self.put(&beside, bytes).await?;

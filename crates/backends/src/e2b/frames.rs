@@ -2,21 +2,21 @@
 
 use serde_json::Value;
 
-/// The longest message that is taken.
+/// The maximum length of a message in bytes.
 const MOST: usize = 16 << 20;
-/// The last frame, which says how the stream ended.
+/// The flag of the last frame, which reports how the stream ended.
 const END: u8 = 2;
 
-/// What a stream says.
+/// A frame of a stream.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Frame {
     /// A message.
     Message(Value),
-    /// The end; with the error that it ended with, if it did.
+    /// The end of the stream, with its error if there was one.
     End(Option<ConnectError>),
 }
 
-/// An error in the words of Connect.
+/// An error of the Connect protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ConnectError {
     pub(super) code: String,
@@ -24,7 +24,7 @@ pub(super) struct ConnectError {
 }
 
 impl ConnectError {
-    /// Reads it from an error object; unknown shapes keep their text.
+    /// Reads an error object; missing fields become empty.
     pub(super) fn of(value: &Value) -> Self {
         let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         Self {
@@ -34,7 +34,7 @@ impl ConnectError {
     }
 }
 
-/// Why the bytes are no frames.
+/// The reason why bytes are not frames.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FrameError {
     #[error("a message of {0} bytes is longer than {MOST}")]
@@ -45,19 +45,19 @@ pub(super) enum FrameError {
     Json,
 }
 
-/// Takes bytes in pieces of any size and gives frames.
+/// Decodes frames from bytes in pieces of any size.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     buffer: Vec<u8>,
 }
 
 impl Decoder {
-    /// Adds bytes. What is held is bounded by one message and one piece.
+    /// Adds bytes. The buffer is bounded by one message and one piece.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole frame.
+    /// Returns the next whole frame.
     pub(super) fn next(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some((head, rest)) = self.buffer.split_first_chunk::<5>() else {
             return Ok(None);
@@ -84,7 +84,7 @@ impl Decoder {
     }
 }
 
-/// A message as a frame. Only for messages of ours, which are short.
+/// Encodes a message as a frame. Only for our messages, which are short.
 pub(super) fn encode(message: &Value) -> Vec<u8> {
     let body = message.to_string().into_bytes();
     let length = u32::try_from(body.len()).unwrap_or(u32::MAX);

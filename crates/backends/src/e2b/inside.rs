@@ -1,4 +1,4 @@
-//! The way into one sandbox: requests to its ports, and what is known of its end.
+//! Access to one sandbox: requests to its ports, and the state of its end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,15 +16,15 @@ use super::config::{ENVD, INTERPRETER};
 use super::service::{Made, Service, Version, limited};
 use super::trouble::Trouble;
 
-/// How long a short answer may take.
+/// The deadline of a short answer.
 const ANSWER: Duration = Duration::from_secs(30);
-/// The longest answer that is not a stream.
+/// The maximum size of an answer that is not a stream, in bytes.
 const BODY: usize = 16 << 20;
-/// Readings of what a sandbox uses are at least this far apart.
+/// The minimum interval between two readings of a sandbox's usage.
 const READING: Duration = Duration::from_secs(10);
-/// How long ending a context may take.
+/// The deadline of deleting a context.
 const CONTEXT: Duration = Duration::from_secs(4);
-/// How long ending a sandbox that nobody waits for may take.
+/// The deadline of killing a sandbox in the background.
 const KILL: Duration = Duration::from_secs(30);
 
 /// One sandbox.
@@ -34,13 +34,13 @@ pub(super) struct Inside {
     pub(super) made: Made,
     ended: watch::Sender<Option<EndReason>>,
     seen: Mutex<Seen>,
-    /// The service was told to end it.
+    /// The service has confirmed its end.
     killed: AtomicBool,
-    /// Contexts that were not ended. Without a service nobody else ends them.
+    /// Contexts that were not deleted. In debug mode nothing else deletes them.
     contexts: Mutex<Vec<String>>,
 }
 
-/// What was last known of what it uses.
+/// The last known usage.
 #[derive(Debug, Default)]
 struct Seen {
     usage: Usage,
@@ -61,12 +61,12 @@ impl Inside {
         inside
     }
 
-    /// Why it has ended, if it has.
+    /// Returns the reason of its end, if it has ended.
     pub(super) fn has_ended(&self) -> Option<EndReason> {
         *self.ended.borrow()
     }
 
-    /// Waits for that.
+    /// Waits for its end and returns the reason.
     pub(super) async fn ended(&self) -> EndReason {
         let mut ends = self.ended.subscribe();
         loop {
@@ -79,7 +79,7 @@ impl Inside {
         }
     }
 
-    /// It has ended. The first reason stays; false if there was one.
+    /// Records its end. The first reason stays; returns false if there was one.
     pub(super) fn end(&self, reason: EndReason) -> bool {
         self.ended.send_if_modified(|ended| {
             let first = ended.is_none();
@@ -90,7 +90,7 @@ impl Inside {
         })
     }
 
-    /// Ends it there.
+    /// Kills the sandbox at the service.
     pub(super) async fn kill(&self) -> Result<(), Trouble> {
         if self.service.is_debug() {
             let contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -101,7 +101,7 @@ impl Inside {
         Ok(())
     }
 
-    /// Nobody holds it any more: it is ended there, unless that was done.
+    /// Handles the drop of its handle: kills it at the service unless that happened already.
     pub(super) fn dropped(self: &Arc<Self>) {
         self.end(EndReason::Closed);
         if !self.killed.load(Ordering::Acquire) && self.has_ended() != Some(EndReason::Expired) {
@@ -109,12 +109,12 @@ impl Inside {
         }
     }
 
-    /// Ends it there without anybody who waits for it.
+    /// Kills the sandbox in the background.
     fn kill_behind(self: &Arc<Self>) {
         let inside = self.clone();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
-                // What cannot be ended now ends with its time.
+                // A sandbox that cannot be killed now ends when its lifetime is over.
                 if !matches!(timeout(KILL, inside.kill()).await, Ok(Ok(()))) {
                     tracing::warn!("a sandbox could not be ended; it ends when its time there is over");
                 }
@@ -122,13 +122,13 @@ impl Inside {
         }
     }
 
-    /// A context was made.
+    /// Records a new context.
     pub(super) fn has_context(&self, context: &str) {
         let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
         contexts.push(context.to_owned());
     }
 
-    /// Ends a context, also of a sandbox that is on its way out.
+    /// Deletes a context, even one of a sandbox that is ending.
     pub(super) async fn end_context(&self, context: &str) {
         let ended = async {
             let request = self.to_port(INTERPRETER, Method::DELETE, &["contexts", context], &[])?;
@@ -148,7 +148,7 @@ impl Inside {
         self.made.version >= version
     }
 
-    /// A request to the files and processes of the sandbox.
+    /// Returns a request to the sandbox's file and process services.
     pub(super) fn envd(
         &self,
         method: Method,
@@ -160,12 +160,12 @@ impl Inside {
         Ok(if self.understands(Version(0, 4, 0)) {
             request
         } else {
-            // Later ones have a default user.
+            // Later versions have a default user.
             request.header("Authorization", HeaderValue::from_static("Basic dXNlcjo="))
         })
     }
 
-    /// A request to its code interpreter.
+    /// Returns a request to the sandbox's code interpreter.
     pub(super) fn interpreter(&self, method: Method, segments: &[&str]) -> Result<RequestBuilder, Trouble> {
         self.is_there()?;
         self.to_port(INTERPRETER, method, segments, &[])
@@ -206,8 +206,8 @@ impl Inside {
         Ok(request)
     }
 
-    /// Sends a request whose answer is a stream. Where the sandbox is not found it is looked after, and a paused one is
-    /// woken and asked once more.
+    /// Sends a request whose answer is a stream. If the answer is that the sandbox was not found, wakes it if it is
+    /// paused and sends the request once more.
     pub(super) async fn open(
         &self,
         request: impl Fn() -> Result<RequestBuilder, Trouble>,
@@ -243,7 +243,7 @@ impl Inside {
         timeout(patience, answer).await.unwrap_or(Err(Trouble::Slow(patience)))
     }
 
-    /// Calls a method of the sandbox's own program.
+    /// Calls a method of envd, the service's program in the sandbox.
     pub(super) async fn call(&self, service: &str, method: &str, body: &Value) -> Result<Value, Trouble> {
         let text = body.to_string();
         let request = || {
@@ -258,7 +258,7 @@ impl Inside {
         serde_json::from_slice(&answer).map_err(|_| Trouble::Garbled(format!("{method} was answered with no JSON")))
     }
 
-    /// Looks after a sandbox that was not found: wakes it if it is paused, and knows its end if it is not there.
+    /// Checks a sandbox that was not found: wakes it if it is paused, and records its end if it does not exist.
     async fn wake(&self, trouble: Trouble) -> Result<(), Trouble> {
         if self.service.is_debug() {
             return Err(trouble);
@@ -280,7 +280,7 @@ impl Inside {
         Trouble::Gone
     }
 
-    /// What it uses, as last known. Asking takes too long to wait for, so a new reading is taken behind.
+    /// Returns the last known usage. A reading takes too long to wait for, so a new one starts in the background.
     pub(super) fn usage(self: &Arc<Self>) -> Usage {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.asked.is_none_or(|asked| asked.elapsed() >= READING) && !self.service.is_debug() {
@@ -311,7 +311,7 @@ impl Inside {
     }
 }
 
-/// Lets the sandbox live for as long as this server holds it. One of a server that vanished ends with its time.
+/// Extends the sandbox's lifetime as long as this server holds it. If the server vanishes, the lifetime runs out.
 async fn keep_alive(inside: Arc<Inside>) {
     let every = inside.service.lifetime() / 3;
     loop {

@@ -1,4 +1,4 @@
-//! The languages of the code interpreter, which are not those of this machine.
+//! The languages of the code interpreter, which are independent of this machine's.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use sandcell_sandbox::{
 
 use super::NAME;
 
-/// One of them.
+/// A language of the code interpreter.
 struct Known {
     name: &'static str,
     aliases: &'static [&'static str],
     extension: &'static str,
-    /// What runs a file of it; empty where nothing does.
+    /// The command that runs a file; empty if there is none.
     runs: &'static [&'static str],
     /// A cell that does nothing.
     nothing: &'static str,
@@ -68,26 +68,26 @@ const KNOWN: &[Known] = &[
     },
 ];
 
-/// Whether the code interpreter has it.
+/// Returns true if the code interpreter supports the language.
 pub(super) fn has(language: &str) -> bool {
     KNOWN.iter().any(|known| known.name == language)
 }
 
-/// A cell of it that does nothing.
+/// Returns a cell of the language that does nothing.
 pub(super) fn nothing(language: &str) -> &'static str {
     let known = KNOWN.iter().find(|known| known.name == language);
     known.map_or("", |known| known.nothing)
 }
 
-/// All of their names.
+/// Returns the names of all languages.
 pub(super) fn names() -> String {
     KNOWN.iter().map(|known| known.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Notices things about code before it runs.
+/// Analyses code before it runs.
 pub type Analyse = fn(&str, &Advice) -> Vec<Finding>;
 
-/// The languages that sandboxes of this back end have whatever this machine has. `python` looks at code in Python.
+/// Returns the languages of this back end's sandboxes, whatever this machine has. `python` analyses Python code.
 #[must_use]
 pub fn languages(python: Analyse) -> Vec<Arc<dyn Language>> {
     let make = |known: &'static Known| {
@@ -108,7 +108,7 @@ pub fn languages(python: Analyse) -> Vec<Arc<dyn Language>> {
     KNOWN.iter().map(make).collect()
 }
 
-/// A language that only sandboxes elsewhere have.
+/// A language that exists only in remote sandboxes.
 struct Elsewhere {
     info: LanguageInfo,
     known: &'static Known,

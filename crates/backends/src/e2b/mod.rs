@@ -1,8 +1,10 @@
-//! Sandboxes of E2B, or of a service that speaks its protocol: made by its interface, used by what runs inside each.
+//! Sandboxes of E2B, or of a service with its protocol. The service's API creates them, and services inside each
+//! sandbox run code.
 //!
-//! A sandbox there has an inside of its own, so no agent of ours goes in: sessions are contexts of its code
-//! interpreter, programs and files go by its process and file services. The key never enters a sandbox; what does are
-//! the tokens that the service gave for that sandbox alone. A sandbox of a server that vanished ends with its time.
+//! Each sandbox already contains these services, so it needs no agent of ours. Sessions are contexts of its code
+//! interpreter; programs and files use its process and file services. The API key never enters a sandbox; only the
+//! tokens that the service issued for this sandbox do. If the server vanishes, its sandboxes end when their lifetime is
+//! over.
 
 mod config;
 mod files;
@@ -33,17 +35,17 @@ use sandbox::E2bSandbox;
 use service::{Info, Service};
 use trouble::Trouble;
 
-/// The name in settings and results.
+/// The back end's name in settings and results.
 pub const NAME: &str = "e2b";
-/// How long everything may take to end.
+/// The deadline of the shutdown of all sandboxes.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
-/// How long the service may take to say how large a sandbox is.
+/// The deadline of the query for a sandbox's size.
 const INFO: Duration = Duration::from_secs(10);
 
-/// What sessions of this back end can do.
+/// The features of this back end's sessions.
 pub const FEATURES: SessionFeatures = session::FEATURES;
 
-/// Makes sandboxes of the service.
+/// Creates sandboxes at the service.
 #[derive(Debug)]
 pub struct E2bBackend {
     service: Arc<Service>,
@@ -53,10 +55,10 @@ pub struct E2bBackend {
 }
 
 impl E2bBackend {
-    /// Checks what the operator said, and that the service takes the key. Must be called inside a tokio runtime.
+    /// Validates the settings, and checks that the service accepts the key. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// [`SandboxError::Unavailable`] says what is wrong, and what to set.
+    /// [`SandboxError::Unavailable`] states the fault and the setting to correct.
     pub async fn start(config: E2bConfig) -> Result<Arc<Self>, SandboxError> {
         let service = Service::new(&config)?;
         service
@@ -73,10 +75,10 @@ impl E2bBackend {
         }))
     }
 
-    /// Makes a sandbox to its end, whoever still waits for it.
+    /// Creates a sandbox. Runs to completion even if the caller has left.
     async fn make(service: &Arc<Service>, spec: &SandboxSpec) -> Result<(Arc<Inside>, Option<Info>), Trouble> {
         let made = service.create(spec).await?;
-        // From here on dropping it ends it.
+        // From here on, a drop kills the sandbox.
         let held = Held(Some(Inside::new(service.clone(), made)));
         let info = match &held.0 {
             Some(inside) if !service.is_debug() => {
@@ -95,7 +97,7 @@ impl E2bBackend {
     }
 }
 
-/// A sandbox that nobody has yet: it is ended if that stays so.
+/// A sandbox without an owner yet, which a drop kills.
 struct Held(Option<Arc<Inside>>);
 
 impl Held {
@@ -112,7 +114,7 @@ impl Drop for Held {
     }
 }
 
-/// What is in force, and what is not.
+/// Reports the isolation layers that are active, and those that are not.
 fn layers(config: &E2bConfig, level: Level) -> Vec<LayerReport> {
     let active = |name: &str| LayerReport {
         name: name.to_owned(),
@@ -164,7 +166,7 @@ fn isolation(level: Level, layers: &[LayerReport]) -> Isolation {
     }
 }
 
-/// The same for one sandbox whose size is known.
+/// Returns the isolation of one sandbox, with its size if that is known.
 fn sized(isolation: &Isolation, info: Option<&Info>) -> Isolation {
     let mut isolation = isolation.clone();
     if let Some(info) = info {
@@ -201,7 +203,7 @@ impl Backend for E2bBackend {
             return Err(SandboxError::Unsupported("image".to_owned()));
         }
         let (service, wanted) = (self.service.clone(), spec.clone());
-        // In a task of its own: a caller that leaves in the middle would not know what to end.
+        // A separate task: a caller that leaves in the middle would not know what to kill.
         let making = tokio::spawn(async move {
             let (inside, info) = Self::make(&service, &wanted).await?;
             Ok((Held(Some(inside)), info))

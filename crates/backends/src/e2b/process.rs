@@ -1,4 +1,4 @@
-//! Programs in a sandbox, by the process service of its own program.
+//! Programs in a sandbox, through the process service of envd.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,11 +21,11 @@ use super::inside::Inside;
 use super::trouble::Trouble;
 
 const SERVICE: &str = "process.Process";
-/// How long a program may take to start.
+/// The deadline of a program's start.
 const START: Duration = Duration::from_secs(30);
-/// Events that wait to be taken. While they do, nothing more is read, which stops the program in the end.
+/// The capacity of the event queue. While it is full nothing more is read, which in the end blocks the program.
 const EVENTS: usize = 64;
-/// What the sandbox says at least so often while a program is silent, in seconds.
+/// The interval of keep-alive messages while a program is silent, in seconds.
 const PING: &str = "30";
 
 /// Starts a program.
@@ -62,7 +62,7 @@ pub(super) async fn spawn(inside: &Arc<Inside>, command: Command) -> Result<Proc
             response: inside.open(request).await?,
             decoder: Decoder::default(),
         };
-        // The number of the process comes before everything else.
+        // The process id arrives first.
         loop {
             let Some(event) = stream.next().await? else {
                 return Err(Trouble::Garbled("a program ended before it started".to_owned()));
@@ -91,7 +91,7 @@ pub(super) async fn spawn(inside: &Arc<Inside>, command: Command) -> Result<Proc
     Ok(Process { events, handle })
 }
 
-/// Runs a short program to its end and gives what it said, if it ended well.
+/// Runs a short program to completion; the error holds its stderr.
 pub(super) async fn run(inside: &Arc<Inside>, argv: &[&str], patience: Duration) -> Result<(), Trouble> {
     let command = Command {
         argv: argv.iter().map(|&word| word.to_owned()).collect(),
@@ -122,7 +122,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// The next event; none at the end.
+    /// Returns the next event; none at the end.
     async fn next(&mut self) -> Result<Option<Value>, Trouble> {
         loop {
             match self
@@ -148,7 +148,7 @@ impl Stream {
     }
 }
 
-/// Hands the events of a process on. Its end is the end of both of its streams.
+/// Forwards the events of a process. The end of the process closes both output streams.
 async fn follow(mut stream: Stream, events: mpsc::Sender<ProcessEvent>, over: Arc<AtomicBool>) {
     loop {
         let event = match stream.next().await {
@@ -181,7 +181,7 @@ async fn follow(mut stream: Stream, events: mpsc::Sender<ProcessEvent>, over: Ar
     }
 }
 
-/// How a process ended. Zeros may be left out.
+/// Reads how a process ended. The JSON may omit zeros.
 fn exit(end: &Value) -> Exit {
     let code = end.get("exitCode").and_then(Value::as_i64).unwrap_or(0);
     let status = end.get("status").and_then(Value::as_str).unwrap_or_default();
@@ -212,7 +212,7 @@ impl Handle {
         }
         match self.inside.call(SERVICE, method, &body).await {
             Ok(_) => Ok(()),
-            // It has ended already.
+            // The process has ended already.
             Err(Trouble::Connect(error)) if error.code == "not_found" => Ok(()),
             Err(trouble) => Err(trouble.of_sandbox()),
         }
@@ -241,7 +241,7 @@ impl ProcessHandle for Handle {
             return Ok(());
         }
         let name = match signal {
-            // There are none of these, so a program of the sandbox sends them.
+            // The service cannot send these signals, so a program in the sandbox sends them.
             Signal::Interrupt | Signal::Nudge => {
                 let pid = self.pid.to_string();
                 let option = if signal == Signal::Interrupt { "-INT" } else { "-URG" };

@@ -1,4 +1,4 @@
-//! The lines in which the code interpreter says what a cell does, as events. Pure.
+//! Translates the code interpreter's output lines into events. Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use bytes::Bytes;
 use sandcell_sandbox::{CellError, CellStatus, Exit, MimeBundle, OutputStream, SessionEvent};
 use serde_json::{Map, Value};
 
-/// The longest line: a picture with its data.
+/// The maximum length of a line in bytes: a picture with its data.
 const MOST: usize = 48 << 20;
 
-/// What each representation of a result is called elsewhere, and whether its text is base64.
+/// The interpreter's representations: key, MIME type, and true if the text is base64.
 const FORMATS: [(&str, &str, bool); 12] = [
     ("text", "text/plain", false),
     ("html", "text/html", false),
@@ -27,22 +27,22 @@ const FORMATS: [(&str, &str, bool); 12] = [
     ("chart", "application/vnd.sandcell.chart+json", false),
 ];
 
-/// What a line means.
+/// The meaning of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Said {
-    /// Something for whoever listens.
+    /// An event for the caller.
     Event(SessionEvent),
-    /// What the code raised; the end is still to come.
+    /// The error that the code raised; the end of the cell follows.
     Raised(CellError),
     /// The cell is over.
     End,
-    /// The interpreter ended in the middle.
+    /// The interpreter ended during the cell.
     Lost,
-    /// Nothing that matters here.
+    /// An irrelevant line.
     Nothing,
 }
 
-/// Why what was said cannot be understood.
+/// The reason why a line cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LineError {
     #[error("a line is longer than {MOST} bytes")]
@@ -51,11 +51,11 @@ pub(super) enum LineError {
     Json,
 }
 
-/// Takes bytes in pieces and gives lines.
+/// Splits bytes in pieces of any size into lines.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     buffer: Vec<u8>,
-    /// Bytes that were searched for a line's end already.
+    /// The number of bytes already searched for a line end.
     searched: usize,
 }
 
@@ -64,7 +64,7 @@ impl Lines {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// What the next whole line means.
+    /// Returns the meaning of the next whole line.
     pub(super) fn next(&mut self) -> Result<Option<Said>, LineError> {
         let fresh = self.buffer.get(self.searched..).unwrap_or_default();
         let Some(end) = fresh.iter().position(|byte| *byte == b'\n') else {
@@ -119,12 +119,12 @@ fn said(line: &Map<String, Value>) -> Said {
         }),
         "end_of_execution" => Said::End,
         "unexpected_end_of_execution" => Said::Lost,
-        // Counts, signs of life, and what later versions may add.
+        // Counters, keep-alive messages, and additions of later versions.
         _ => Said::Nothing,
     }
 }
 
-/// The representations of a result. One that cannot be read is left out.
+/// Returns the representations of a result. Undecodable ones are left out.
 fn bundle(line: &Map<String, Value>) -> MimeBundle {
     let mut bundle = BTreeMap::new();
     for (key, mime, encoded) in FORMATS {
@@ -142,7 +142,7 @@ fn bundle(line: &Map<String, Value>) -> MimeBundle {
         };
         bundle.insert(mime.to_owned(), Bytes::from(bytes));
     }
-    // What has a name of its own there.
+    // Representations under custom MIME types.
     if let Some(Value::Object(extra)) = line.get("extra") {
         for (mime, value) in extra.iter().filter(|(mime, _)| mime.contains('/')).take(16) {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -155,18 +155,18 @@ fn bundle(line: &Map<String, Value>) -> MimeBundle {
     MimeBundle(bundle)
 }
 
-/// The class of errors for want of the standard input that there is not.
+/// The error class of code that reads standard input, which these sessions do not have.
 pub(super) const NO_STDIN: &str = "no_stdin";
 
-/// How a cell ended that raised this, or nothing.
+/// Returns how a cell ended, from the error that it raised, if any.
 pub(super) fn status(raised: Option<CellError>) -> CellStatus {
     let Some(error) = raised else {
         return CellStatus::Ok;
     };
     match error.name.as_str() {
-        // The interpreter ended: what the service says then has no traceback, which what code raises has.
+        // The interpreter ended. The service reports that without a traceback, unlike errors that code raises.
         "ContextRestarting" | "UnexpectedEndOfExecution" | "WebSocketError" if error.traceback.is_empty() => lost(),
-        // What Jupyter's kernels make of `sys.exit`: the session lives on.
+        // Jupyter kernels turn `sys.exit` into this error: the session lives on.
         "SystemExit" => CellStatus::Exit(match error.message.trim() {
             "" | "None" => 0,
             text => text.parse().unwrap_or(1),
@@ -184,12 +184,12 @@ pub(super) fn status(raised: Option<CellError>) -> CellStatus {
     }
 }
 
-/// The interpreter was lost.
+/// The status of a cell whose interpreter was lost.
 pub(super) const fn lost() -> CellStatus {
     CellStatus::Died(Exit::Signal(9))
 }
 
-/// A traceback as people know it: kernels colour theirs, rule them off, and the service joins their lines.
+/// Makes a traceback readable: kernels add colours and rules, and the service joins the lines.
 fn readable(text: &str) -> String {
     const HEAD: &str = "Traceback (most recent call last)";
     let plain = without_escapes(text);
@@ -199,7 +199,7 @@ fn readable(text: &str) -> String {
     format!("{HEAD}:\n{}", frames.trim_start_matches(':').trim_start_matches('\n'))
 }
 
-/// Without what terminals take for colours.
+/// Removes terminal escape sequences.
 fn without_escapes(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text.chars();
@@ -226,7 +226,7 @@ mod tests {
     fn all(text: &str) -> Vec<Said> {
         let mut lines = Lines::default();
         let mut said = Vec::new();
-        // Two bytes at a time, so that nothing depends on how the network cuts.
+        // Two bytes at a time, so that the result cannot depend on the network's pieces.
         for piece in text.as_bytes().chunks(2) {
             lines.push(piece);
             while let Some(one) = lines.next().unwrap() {

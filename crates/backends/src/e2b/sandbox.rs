@@ -1,4 +1,4 @@
-//! A sandbox of the service as the contract wants it.
+//! Implements the `Sandbox` contract for a sandbox of the service.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::inside::Inside;
 use super::process;
 use super::session::E2bSession;
 
-/// A sandbox. Dropping it ends it there.
+/// A sandbox. A drop kills it at the service.
 #[derive(Debug)]
 pub(super) struct E2bSandbox {
     inside: Arc<Inside>,
@@ -86,7 +86,7 @@ impl Sandbox for E2bSandbox {
     }
 
     async fn close(&self) -> Result<(), SandboxError> {
-        // One that has ended for another reason is ended there all the same: it may only be out of reach.
+        // A sandbox that ended for another reason is killed anyway: it may only be unreachable.
         self.inside.end(EndReason::Closed);
         self.inside.kill().await.map_err(super::trouble::Trouble::of_sandbox)
     }

@@ -1,4 +1,4 @@
-//! The service's own interface: sandboxes are made, looked at, kept alive and ended there.
+//! The service's API: creates, inspects, keeps alive and kills sandboxes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,15 +14,15 @@ use tokio::time::{sleep, timeout};
 use super::config::{Addresses, Debug, E2bConfig, Internet, is_host, is_id};
 use super::trouble::{Trouble, unavailable};
 
-/// How long an answer may take.
+/// The deadline of an answer.
 const ANSWER: Duration = Duration::from_secs(25);
-/// How long the service may take to show that the key is good.
+/// The deadline of the first request, which checks the key.
 const GREETING: Duration = Duration::from_secs(8);
-/// How often a request is tried again when the service is busy.
+/// The number of retries when the service is busy.
 const AGAIN: u32 = 3;
-/// The longest wait before that, whatever the service asks for.
+/// The longest wait before a retry, whatever the service asks for.
 const PAUSE_MOST: Duration = Duration::from_secs(15);
-/// The longest answer.
+/// The maximum size of an answer in bytes.
 const BODY: usize = 4 << 20;
 /// The sandbox of debug mode.
 const DEBUG_ID: &str = "debug_sandbox_id";
@@ -36,7 +36,7 @@ pub(super) struct Service {
     lifetime: Duration,
     debug: Debug,
     internet: Internet,
-    /// The service knows the older paths only.
+    /// The service supports only the older paths.
     older: AtomicBool,
 }
 
@@ -48,7 +48,7 @@ impl std::fmt::Debug for Service {
     }
 }
 
-/// A sandbox that was made.
+/// A created sandbox.
 #[derive(Debug, Clone)]
 pub(super) struct Made {
     pub(super) id: String,
@@ -58,12 +58,12 @@ pub(super) struct Made {
     pub(super) traffic: Option<HeaderValue>,
 }
 
-/// The version of the program inside, which says what it understands.
+/// The version of envd, which determines the supported features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Version(pub(super) u64, pub(super) u64, pub(super) u64);
 
 impl Version {
-    /// Reads `0.6.13`. What cannot be read is taken for old.
+    /// Parses `0.6.13`. Unreadable parts count as zero, so an unreadable version counts as old.
     fn parse(text: &str) -> Self {
         let mut numbers = text
             .trim_start_matches('v')
@@ -85,7 +85,7 @@ struct Created {
     traffic_access_token: Option<String>,
 }
 
-/// What the service says about a sandbox.
+/// The service's information about a sandbox.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Info {
@@ -97,7 +97,7 @@ pub(super) struct Info {
     pub(super) state: String,
 }
 
-/// What a sandbox uses.
+/// The usage of a sandbox, in bytes.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Metrics {
@@ -112,7 +112,7 @@ impl Service {
         let addresses = Addresses::of(config)?;
         let mut builder = Client::builder()
             .connect_timeout(Duration::from_secs(10))
-            // Whoever redirects would be handed the key.
+            // A redirect would expose the key to its target.
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("sandcell/", env!("CARGO_PKG_VERSION")));
         if addresses.are_local() {
@@ -160,7 +160,7 @@ impl Service {
         self.debug == Debug::On
     }
 
-    /// Asks whether the key is good. In debug mode there is nobody to ask.
+    /// Checks the key. In debug mode there is no service to ask.
     pub(super) async fn greet(&self) -> Result<(), Trouble> {
         if self.is_debug() {
             return Ok(());
@@ -180,7 +180,7 @@ impl Service {
         asked.map(drop).map_err(|(trouble, _)| trouble)
     }
 
-    /// Makes a sandbox.
+    /// Creates a sandbox.
     pub(super) async fn create(&self, spec: &SandboxSpec) -> Result<Made, Trouble> {
         if self.is_debug() {
             return Ok(Made {
@@ -221,19 +221,19 @@ impl Service {
         })
     }
 
-    /// What the service knows of a sandbox; [`Trouble::Gone`] if it knows none.
+    /// Returns the service's information about a sandbox; [`Trouble::Gone`] if the service does not know it.
     pub(super) async fn info(&self, id: &str) -> Result<Info, Trouble> {
         let url = self.addresses.api(&["sandboxes", id]);
         read(&self.gone_if_unknown(Method::GET, url, None).await?)
     }
 
-    /// Wakes a sandbox that was paused, and keeps it alive.
+    /// Wakes a paused sandbox, and renews its lifetime.
     pub(super) async fn connect(&self, id: &str) -> Result<(), Trouble> {
         let body = json!({"timeout": self.lifetime.as_secs()});
         self.versioned(&[id, "connect"], Some(&body), None).await.map(drop)
     }
 
-    /// Lets a sandbox live from now on for its lifetime.
+    /// Renews a sandbox's lifetime from now on.
     pub(super) async fn keep_alive(&self, id: &str) -> Result<(), Trouble> {
         if self.is_debug() {
             return Ok(());
@@ -243,7 +243,7 @@ impl Service {
         self.gone_if_unknown(Method::POST, url, Some(&body)).await.map(drop)
     }
 
-    /// What a sandbox uses now, if it is known.
+    /// Returns a sandbox's current usage, if it is known.
     pub(super) async fn metrics(&self, id: &str) -> Result<Option<Metrics>, Trouble> {
         if self.is_debug() {
             return Ok(None);
@@ -254,7 +254,7 @@ impl Service {
         Ok(all.last().copied())
     }
 
-    /// Ends a sandbox. One that is not there has ended.
+    /// Kills a sandbox. One that does not exist counts as killed.
     pub(super) async fn kill(&self, id: &str) -> Result<(), Trouble> {
         if self.is_debug() {
             return Ok(());
@@ -273,7 +273,7 @@ impl Service {
         }
     }
 
-    /// A POST whose path older services know without the version.
+    /// Sends a POST. Older services know its path without the version.
     async fn versioned(&self, rest: &[&str], body: Option<&Value>, once: Option<&str>) -> Result<Bytes, Trouble> {
         let path = |start: &[&'static str]| {
             let segments: Vec<&str> = start.iter().copied().chain(rest.iter().copied()).collect();
@@ -288,7 +288,7 @@ impl Service {
         self.again(&Method::POST, &path(&["sandboxes"]), body, once).await
     }
 
-    /// Sends a request, and again while the service is busy.
+    /// Sends a request, and retries while the service is busy.
     async fn again(
         &self,
         method: &Method,
@@ -335,7 +335,7 @@ impl Service {
         let answered = async {
             let response = match request.send().await {
                 Ok(response) => response,
-                // Nothing was sent, so nothing is done twice.
+                // The request was not sent, so a retry cannot repeat its effect.
                 Err(error) if error.is_connect() => return Err((Trouble::from_client(error), Retry::After(None))),
                 Err(error) => return Err((Trouble::from_client(error), Retry::Never)),
             };
@@ -356,11 +356,11 @@ impl Service {
     }
 }
 
-/// Whether a request may be sent again.
+/// The permission to send a request again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Retry {
     Never,
-    /// After this time, where the service named one.
+    /// Retry after this time, if the service named one.
     After(Option<Duration>),
 }
 
@@ -378,7 +378,7 @@ impl Retry {
     }
 }
 
-/// The body of an answer, as long as it may be.
+/// Reads the body of an answer, up to `most` bytes.
 pub(super) async fn limited(mut response: reqwest::Response, most: usize) -> Result<Bytes, Trouble> {
     let mut body = Vec::new();
     while let Some(piece) = response.chunk().await.map_err(Trouble::from_client)? {
@@ -391,7 +391,7 @@ pub(super) async fn limited(mut response: reqwest::Response, most: usize) -> Res
 }
 
 fn read<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Trouble> {
-    // The parser's own words may quote the answer, which has tokens in it.
+    // The parser's message may quote the answer, which contains tokens.
     serde_json::from_slice(body).map_err(|error| {
         Trouble::Garbled(format!(
             "the service's answer is not what was agreed on (line {}, column {})",
@@ -406,14 +406,14 @@ fn with(mut url: Url, name: &str, value: &str) -> Url {
     url
 }
 
-/// A header that is never logged.
+/// Returns a header value that is never logged.
 fn header(secret: &Secret) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(secret.expose()).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
-/// A key by which the service knows a request that comes twice.
+/// Returns a key by which the service recognises a repeated request.
 fn idempotency() -> Result<String, Trouble> {
     let mut bytes = [0_u8; 16];
     getrandom::fill(&mut bytes)

@@ -1,9 +1,9 @@
 //! Sessions: contexts of the sandbox's code interpreter.
 //!
-//! There is no call that interrupts. As the service's own clients do, the connection of a cell is closed, upon which
-//! the interpreter is interrupted there. A cell that comes in the moment of the interrupt is dropped there without a
-//! word (seen with the service's own interpreter: what is queued is aborted, and nobody tells), so before a cell counts
-//! as interrupted, empty ones are sent until one comes to its end. One that never yields is killed with its context.
+//! The service has no call that interrupts. Like the service's own clients, the session closes the cell's connection,
+//! and the service then interrupts the interpreter. The service silently drops a cell that arrives during the interrupt
+//! (seen with its own interpreter: queued cells are aborted without a message). So before a cell counts as interrupted,
+//! the session sends empty cells until one completes. A cell that never yields is killed with its context.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,16 +23,16 @@ use super::languages;
 use super::results::{Lines, NO_STDIN, Said, lost, status};
 use super::trouble::Trouble;
 
-/// How long a context may take to be there.
+/// The deadline of a context's creation.
 const OPEN: Duration = Duration::from_secs(30);
-/// How long an interrupt may take to be done there before the interpreter is asked whether it listens.
+/// The time that an interrupt gets before the interpreter is probed.
 const SETTLE: Duration = Duration::from_millis(300);
-/// How long it may take to answer, before it is asked again.
+/// The time that a probe gets before the next one.
 const PROBE: Duration = Duration::from_millis(600);
-/// Events of one cell that are handed on beside output.
+/// The maximum number of events of one cell, output not counted.
 const SHOWN: u32 = 65;
 
-/// What somebody wants of a running cell.
+/// A request concerning the running cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
     None,
@@ -50,7 +50,7 @@ pub(super) struct E2bSession {
 }
 
 impl E2bSession {
-    /// Makes a context for a language.
+    /// Creates a context for a language.
     pub(super) async fn open(inside: &Arc<Inside>, language: &str) -> Result<Self, SessionError> {
         let cannot = |reason: String| SessionError::Start {
             language: language.to_owned(),
@@ -88,7 +88,7 @@ impl E2bSession {
         })
     }
 
-    /// Sends a cell; the answer is the stream of what it says.
+    /// Sends a cell; the answer is the stream of its output.
     async fn begin(&self, code: &str) -> Result<Response, Trouble> {
         let body = json!({"code": code, "context_id": self.context}).to_string();
         let request = || {
@@ -101,7 +101,7 @@ impl E2bSession {
         self.inside.open(request).await
     }
 
-    /// Follows a cell to its end.
+    /// Follows a cell until it is over.
     async fn follow(&self, cell: &Cell, events: &mpsc::Sender<SessionEvent>) -> Result<CellStatus, Trouble> {
         let mut response = self.begin(&cell.code).await?;
         let mut lines = Lines::default();
@@ -132,7 +132,7 @@ impl E2bSession {
         Err(Trouble::Garbled("what the cell says broke off".to_owned()))
     }
 
-    /// Waits until the interpreter listens again. Never ends if it does not.
+    /// Waits until the interpreter answers again; may wait forever.
     async fn listens(&self) {
         sleep(SETTLE).await;
         while !matches!(
@@ -143,7 +143,7 @@ impl E2bSession {
         }
     }
 
-    /// Whether a cell comes to its end, whatever it says.
+    /// Returns true if a cell completes, whatever its output.
     async fn ends(&self, code: &str) -> Result<bool, Trouble> {
         let mut response = self.begin(code).await?;
         let mut lines = Lines::default();
@@ -158,11 +158,11 @@ impl E2bSession {
         Ok(false)
     }
 
-    /// What it means that a cell could not be followed.
+    /// Translates the failure to follow a cell.
     fn broken(&self, trouble: Trouble) -> Result<CellStatus, SessionError> {
         match trouble {
             Trouble::Gone => Err(trouble.of_sandbox().into()),
-            // The context, or the interpreter in it, is not there any more.
+            // The context, or the interpreter in it, does not exist any more.
             Trouble::Status { status: 404 | 500, .. } => Ok(lost()),
             Trouble::Garbled(what) => Err(SessionError::Protocol(what)),
             other => Err(other.of_sandbox().into()),
@@ -170,7 +170,7 @@ impl E2bSession {
     }
 }
 
-/// Waits for an order.
+/// Waits for a request.
 async fn ordered(orders: &mut watch::Receiver<Order>) -> Order {
     loop {
         let order = *orders.borrow_and_update();
@@ -183,7 +183,7 @@ async fn ordered(orders: &mut watch::Receiver<Order>) -> Order {
     }
 }
 
-/// Waits for the order to kill.
+/// Waits for the request to kill.
 async fn killed(orders: &mut watch::Receiver<Order>) {
     if orders.wait_for(|order| *order == Order::Kill).await.is_err() {
         std::future::pending::<()>().await;
@@ -239,7 +239,7 @@ impl Session for E2bSession {
     }
 }
 
-/// What sessions of this back end can do.
+/// The features of this back end's sessions.
 pub(super) const FEATURES: SessionFeatures = SessionFeatures {
     result_value: true,
     display: true,

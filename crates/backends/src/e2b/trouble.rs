@@ -1,4 +1,4 @@
-//! What can go wrong with a service elsewhere, and what that means for a sandbox. No address and no key is in it.
+//! Errors of the service and their translation into sandbox errors. They contain no address and no key.
 
 use std::time::Duration;
 
@@ -8,34 +8,34 @@ use serde_json::Value;
 use super::NAME;
 use super::frames::ConnectError;
 
-/// Why a request has no good answer.
+/// The reason why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Trouble {
-    /// The service could not be reached, or the connection broke.
+    /// The service was unreachable, or the connection broke.
     #[error("{0}")]
     Connection(String),
     /// It did not answer in time.
     #[error("no answer within {} s", .0.as_secs())]
     Slow(Duration),
-    /// It answered with an error.
+    /// It answered with an error status.
     #[error("status {status}: {message}")]
     Status { status: u16, message: String },
-    /// An error in the words of Connect.
+    /// An error of the Connect protocol.
     #[error("{}: {}", .0.code, .0.message)]
     Connect(ConnectError),
-    /// The answer is not what was agreed on.
+    /// The answer violates the protocol.
     #[error("{0}")]
     Garbled(String),
-    /// The sandbox is not there any more.
+    /// The sandbox does not exist any more.
     #[error("the sandbox does not exist any more")]
     Gone,
 }
 
-/// Characters of a message from elsewhere that are kept.
+/// The maximum number of characters kept of the service's message.
 const KEPT: usize = 300;
 
 impl Trouble {
-    /// From an answer that is no success.
+    /// Reads an answer with an error status.
     pub(super) fn of(status: u16, body: &[u8]) -> Self {
         let value: Option<Value> = serde_json::from_slice(body).ok();
         if let Some(value) = &value
@@ -53,9 +53,9 @@ impl Trouble {
         Self::Status { status, message }
     }
 
-    /// From the client.
+    /// Translates an error of the HTTP client.
     pub(super) fn from_client(error: reqwest::Error) -> Self {
-        // The address is left out: it may hold what nobody should read in a log.
+        // The address is removed, since it may contain secrets that do not belong in a log.
         let error = error.without_url();
         let mut text = error.to_string();
         let mut cause = std::error::Error::source(&error);
@@ -66,7 +66,7 @@ impl Trouble {
         Self::Connection(text.chars().take(KEPT).collect())
     }
 
-    /// Whether the service says that there is no such sandbox.
+    /// Returns true if the service reports that the sandbox does not exist.
     pub(super) fn says_gone(&self) -> bool {
         match self {
             Self::Gone => true,
@@ -76,7 +76,7 @@ impl Trouble {
         }
     }
 
-    /// As an error of the sandbox.
+    /// Returns it as an error of the sandbox.
     pub(super) fn of_sandbox(self) -> SandboxError {
         match self {
             Self::Gone => SandboxError::Gone(EndReason::Expired),
@@ -84,7 +84,7 @@ impl Trouble {
         }
     }
 
-    /// As an error of the service's own interface.
+    /// Returns it as an error of the service's API.
     pub(super) fn of_service(self, template: &str) -> SandboxError {
         match &self {
             Self::Status { status: 401 | 403, .. } => unavailable(
@@ -107,7 +107,7 @@ impl Trouble {
         }
     }
 
-    /// As an error about a file.
+    /// Returns it as an error about a file.
     pub(super) fn of_file(self, path: &str) -> FileError {
         let path = path.to_owned();
         let (word, message) = match &self {
@@ -141,7 +141,7 @@ impl Trouble {
     }
 }
 
-/// The back end cannot do it now.
+/// Returns the error of a back end that is currently unusable.
 pub(super) fn unavailable(reason: impl Into<String>, remedy: impl Into<String>) -> SandboxError {
     SandboxError::Unavailable {
         backend: NAME.to_owned(),

@@ -1,4 +1,4 @@
-//! The limits of this machine that bound the number of sandboxes, and the answer to who finds one reached.
+//! Computes how many sandboxes fit on this machine, and names the limit that a failed creation has reached.
 
 use std::io;
 
@@ -8,33 +8,34 @@ use sandcell_jail::outer;
 use sandcell_jail::wire::{Report, StepError};
 use sandcell_sandbox::{Bound, Capacity, Code, Failure, SandboxError};
 
-/// The server's descriptors of one idle sandbox: the agent's socket, and what leads past it to an interpreter.
+/// The server's descriptors per idle sandbox: the agent's socket and the interpreter's direct pipes.
 const FILES_IN_SERVER: u64 = 5;
-/// The launcher's, where it can open the rest again: the door, and the interpreter's process.
+/// The launcher's descriptors per sandbox as root: the adopt socket and the interpreter's process. It opens others on
+/// demand.
 const FILES_IN_LAUNCHER: u64 = 2;
-/// The launcher's where it cannot, as an ordinary user's: the namespaces and the private files are held, too.
+/// The launcher's descriptors per sandbox as an ordinary user: it also holds the namespaces and the private files.
 const FILES_HELD: u64 = 11;
-/// The launcher's own open files and its reserve.
+/// The launcher's other open files and its reserve.
 const LAUNCHER_OWN: u64 = 56;
-/// First process, and an interpreter with its frozen copy.
+/// The first process, an interpreter and its snapshot.
 const PROCESSES: u64 = 3;
-/// Memory of an idle sandbox with an interpreter, in bytes, as measured.
+/// The measured memory of an idle sandbox with an interpreter, in bytes.
 const MEMORY: u64 = 6 << 20;
-/// The server's own memory and that of what it starts, in bytes.
+/// The memory of the server and its helper processes, in bytes.
 const MEMORY_OWN: u64 = 128 << 20;
-/// Namespaces of a kind that are no sandbox's.
+/// Namespaces of one kind that belong to no sandbox.
 const NAMESPACES_OWN: u64 = 8;
-/// Host ids that one launcher hands out as root: one sandbox has one.
+/// The number of host user ids that a root launcher hands out, one per sandbox.
 const IDS: u64 = 1 << 14;
-/// Sandboxes for which room is left where one is made that nobody waits for.
+/// The number of sandboxes for which room must remain when the pool creates one.
 const AHEAD: u64 = 4;
 const SERVER_FILES: &str = "/proc/self/fd";
 
-/// Facts about the machine that are needed for each decision.
+/// The machine's properties that every decision needs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Machine {
     root: bool,
-    /// Files that the launcher may have open.
+    /// The maximum number of open files of the launcher.
     launcher_files: u64,
 }
 
@@ -46,7 +47,7 @@ impl Machine {
         }
     }
 
-    /// Everything that bounds the number of sandboxes.
+    /// Returns all limits that bound the number of sandboxes.
     pub(super) fn capacity(self, sandboxes_now: u64) -> Capacity {
         let files = OpenFiles::now();
         let open = open_files::count(SERVER_FILES).unwrap_or(0);
@@ -93,7 +94,8 @@ impl Machine {
         })
     }
 
-    /// Checks that this process may open the files of one more sandbox, in addition to those of `making` sandboxes in creation.
+    /// Checks that this process may open the files of one more sandbox, in addition to those of `making` sandboxes in
+    /// creation.
     pub(super) fn room(self, making: u64, ahead: bool) -> Result<(), SandboxError> {
         let most = OpenFiles::now().most();
         let Ok(open) = open_files::count(SERVER_FILES) else {
@@ -110,7 +112,7 @@ impl Machine {
         ))
     }
 
-    /// A sandbox that could not be made: if the machine lacks something, which limit that is.
+    /// Returns the error for a failed step. If a resource is exhausted, the error names the limit.
     pub(super) fn step_failed(self, error: StepError) -> SandboxError {
         let forbidden =
             error.errno == libc_errno::ENOSPC && self.namespaces().is_some_and(|bound| bound.sandboxes == 0);
@@ -121,7 +123,7 @@ impl Machine {
         }
     }
 
-    /// The same for what failed on this side.
+    /// Returns the same for a step that failed in the server.
     pub(super) fn name_limit(self, error: SandboxError) -> SandboxError {
         match error {
             SandboxError::Setup { step, source } => match source.raw_os_error() {
@@ -133,7 +135,7 @@ impl Machine {
     }
 
     fn lacking(self, step: &str, errno: i32) -> SandboxError {
-        // Several limits count processes, and the nearest one is named.
+        // Several limits count processes; the nearest one is named.
         if let Some(refused) = super::report::no_process(Some(errno)) {
             return refused;
         }
@@ -170,7 +172,7 @@ impl Machine {
     }
 }
 
-/// Error numbers that say that something is used up.
+/// Error numbers that mean an exhausted resource.
 mod libc_errno {
     use rustix::io::Errno;
 
@@ -196,7 +198,7 @@ const fn is_lack(errno: i32) -> bool {
     )
 }
 
-/// Files that are kept back for connections, history and the like.
+/// The number of files reserved for connections, the history and the like.
 fn reserve(most: u64) -> u64 {
     (most / 8).clamp(16, 64)
 }

@@ -1,8 +1,8 @@
-//! Explains why a step of creating sandboxes fails on a host, and gives the remedy, from the step, the kernel's error number and
-//! the facts about the host. Pure, so that each kind of host has a test.
+//! Explains why a step of creating sandboxes fails on a host, and gives the remedy. The inputs are the step, the
+//! kernel's error number and the facts about the host. Pure, so that each kind of host has a test.
 //!
-//! A remedy is one text with every option that is needed: a missing option would be the next failure. A version of
-//! the kernel is named where it is the cause, and nowhere else.
+//! A remedy is one text with every required option: a missing option would be the next failure. It names a kernel
+//! version only if the version is the cause.
 
 use rustix::io::Errno;
 use sandcell_jail::wire::{MOUNTED_BELOW, StepError};
@@ -31,13 +31,14 @@ enum About {
 const SETFCAP: u32 = 31;
 const MKNOD: u32 = 27;
 
-/// Nobody uses up so many namespaces.
+/// A limit that no machine exhausts.
 const MANY: i64 = 1_000_000;
 
-/// The oldest kernel that has all of it: overlays in user namespaces (5.11), attributes of mounts (5.12), Landlock (5.13).
+/// The oldest kernel with all features: overlays in user namespaces (5.11), attributes of mounts (5.12), Landlock
+/// (5.13).
 const OLDEST: (u32, u32) = (5, 13);
 
-/// Explains a failed step; none where nothing about this host explains it.
+/// Explains a failed step; none if no fact about this host explains it.
 pub(super) fn explain(error: &StepError, facts: &Facts) -> Option<Cause> {
     let about = about(error);
     let errno = Errno::from_raw_os_error(error.errno);
@@ -97,7 +98,7 @@ fn about(error: &StepError) -> About {
     }
 }
 
-/// Numbers that say the cause themselves.
+/// Explains the error numbers that identify the cause by themselves.
 fn by_number(errno: Errno, about: About, layer: Option<&str>, facts: &Facts) -> Option<Cause> {
     let limit = |limit: Option<u64>| limit.map_or_else(|| "not limited here".to_owned(), |limit| limit.to_string());
     let told = |cause: String, remedy: &str| {
@@ -143,7 +144,7 @@ fn nested() -> Cause {
     }
 }
 
-/// No more namespaces of a layer's kind, or of any.
+/// Explains that no more namespaces of a layer's kind, or of any kind, can be created.
 fn used_up(layer: Option<&str>, facts: &Facts) -> Cause {
     let of_layer = match layer.and_then(|layer| layer.strip_suffix("_namespace")) {
         Some("network") => "user.max_net_namespaces".to_owned(),
@@ -153,7 +154,7 @@ fn used_up(layer: Option<&str>, facts: &Facts) -> Cause {
     };
     let cause = match facts.settings.get(&of_layer) {
         Some(0) => format!("the kernel makes none: {of_layer} is 0"),
-        // Limits of the namespaces around this one cannot be read, and count as well.
+        // Limits of enclosing namespaces count as well, but cannot be read.
         Some(most) if *most > MANY => {
             format!("there are no more of them: {of_layer} of a namespace around this one is reached")
         }
@@ -225,7 +226,7 @@ fn namespaces(errno: Errno, facts: &Facts) -> Option<Cause> {
             "use a kernel with all of them, as distributions have".to_owned(),
         );
     }
-    // Whether a sandbox could have them was tried as a whole.
+    // The trial created a complete sandbox, so a restricted /proc may be the cause.
     (facts.proc_read_only || !facts.proc_covered.is_empty()).then(|| proc(facts))?
 }
 
@@ -239,7 +240,7 @@ fn root(facts: &Facts) -> Option<Cause> {
     confined(facts)
 }
 
-/// An operator's folder, which root shows with other ids.
+/// An operator's folder, which a root server shows with mapped ids.
 fn folder() -> Cause {
     Cause {
         cause: "the kernel cannot show this folder's file system with other ids (idmapped mounts)".to_owned(),
@@ -309,7 +310,7 @@ fn landlock(facts: &Facts) -> Option<Cause> {
             cause: "a filter of system calls stands in front of Landlock".to_owned(),
             remedy: allowed(facts),
         }),
-        // What the kernel answers where it is there and switched off.
+        // The kernel's answer if Landlock is built in but disabled.
         _ => Some(Cause {
             cause: "Landlock is in this kernel, but not switched on".to_owned(),
             remedy:
@@ -344,7 +345,7 @@ fn filtered(facts: &Facts) -> Cause {
     }
 }
 
-/// By AppArmor or SELinux.
+/// Explains a refusal by AppArmor or SELinux.
 fn confined(facts: &Facts) -> Option<Cause> {
     let cause = match &facts.apparmor {
         Some(profile) => format!("the AppArmor profile {profile} refuses it"),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::native::options::{no_groups, no_own_user};
 
-/// A machine where everything is allowed to its root.
+/// A machine whose root user may do everything.
 fn machine() -> Facts {
     Facts {
         root: true,
@@ -30,7 +30,7 @@ fn container(container: Container) -> Facts {
     Facts {
         container: Some(container),
         filtered: true,
-        // What Docker gives.
+        // Docker's default capabilities.
         capabilities: 0xa804_25fb,
         proc_covered: ["/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/sys"]
             .map(str::to_owned)
@@ -73,7 +73,7 @@ fn dockers_filter_is_named_with_all_options_at_once_whatever_fails_first() {
     let docker = container(Container::Docker);
     for (step, errno) in [
         (MAKE, Errno::PERM),
-        // With `--cap-add SYS_ADMIN` and Docker's own filter.
+        // `--cap-add SYS_ADMIN` with Docker's default filter.
         (ROOT, Errno::PERM),
         (PROC, Errno::PERM),
         (LANDLOCK, Errno::OPNOTSUPP),

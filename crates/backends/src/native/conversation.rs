@@ -1,4 +1,4 @@
-//! The conversation with the launcher: requests out, answers and ends in, matched by number.
+//! The connection to the launcher: sends requests, and matches answers and ends to them by number.
 
 mod life;
 
@@ -24,75 +24,75 @@ use tokio::time::timeout;
 use super::{NativeBackend, report};
 use life::{attend, listen, reap};
 
-/// How long the launcher may take to get ready.
+/// The deadline of the launcher's configuration.
 const CONFIGURE_DEADLINE: Duration = Duration::from_secs(10);
-/// After so many looks in a row at which it has not run since the one before, it hangs: two seconds.
+/// The launcher hangs if this many looks in a row (two seconds) show no activity since the previous look.
 const CONFIGURE_LOOKS: u32 = 8;
-/// How long it may take to say what a sandbox uses.
+/// The deadline of a usage query.
 const USAGE_DEADLINE: Duration = Duration::from_secs(5);
-/// The same for one that is doubted.
+/// The same for a doubted launcher.
 const DOUBTED_DEADLINE: Duration = Duration::from_millis(100);
 
-/// How long it may take to show a folder in a sandbox.
+/// The deadline for attaching a folder to a sandbox.
 const ATTACH_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The time-out of a message that the kernel refuses with ETOOMANYREFS, and the pause between two tries.
 const FLOOD_DEADLINE: Duration = Duration::from_secs(1);
 const FLOOD_PAUSE: Duration = Duration::from_millis(5);
 
-/// The pause after a message could not be received.
+/// The pause after a failed receive.
 const TAKE_AGAIN: Duration = Duration::from_millis(1);
 
-/// How far a jail is.
+/// The state of a jail.
 #[derive(Debug, Clone)]
 enum Stage {
     Making,
-    /// With its private folder on the host, where it has no root of its own.
+    /// With its private folder on the host, if it has no private root.
     Made(Option<String>),
     Failed(StepError),
-    /// It is being ended for this reason, and there may still be something of it.
+    /// It is ending for this reason; parts of it may still exist.
     Ending(Ended),
     Ended(Ended),
 }
 
-/// How making a jail went.
+/// The result of making a jail.
 pub(super) enum Answer {
-    /// It is there, with its private folder on the host where it has no root of its own.
+    /// Made, with its private folder on the host if it has no private root.
     Made(Option<String>),
-    /// It is not, and nothing is left.
+    /// Not made, and nothing is left.
     Failed(StepError),
-    /// The launcher has ended, or may hang. Another one takes its place.
+    /// The launcher has ended or may hang. It is being replaced.
     LauncherLost,
 }
 
 /// The health of the launcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
-    /// As far as anybody knows.
+    /// No problem is known.
     Well,
-    /// It may hang: nothing more is asked of it that another one can do.
+    /// It may hang. It gets no more requests that another launcher can serve.
     Doubted,
-    /// It is gone, for this reason, and so are its sandboxes.
+    /// It ended for this reason, and all its sandboxes with it.
     Over(EndReason),
 }
 
 #[derive(Debug)]
 struct Entry {
     stage: watch::Sender<Stage>,
-    /// The near ends of its lane, until somebody takes them.
+    /// The server's ends of its direct pipes, until they are taken.
     lane: Option<Lane>,
     usage: Vec<oneshot::Sender<Option<wire::Usage>>>,
     attaching: Vec<(usize, oneshot::Sender<Option<StepError>>)>,
     entering: Vec<oneshot::Sender<Option<StepError>>>,
 }
 
-/// The server's end.
+/// The server's end of the connection.
 #[derive(Debug)]
 pub(super) struct Conversation {
-    /// Message borders are kept (it is a packet socket); tokio only tells when it is ready.
+    /// A packet socket, which keeps message boundaries; tokio only reports readiness.
     socket: UnixStream,
     jails: Mutex<HashMap<u64, Entry>>,
-    /// The warmed parents that live; dropping one's end tells of its.
+    /// The live zygotes. A zygote's sender is dropped when it ends.
     parents: Mutex<HashMap<u64, oneshot::Sender<()>>>,
     health: watch::Sender<Health>,
     process: Process,
@@ -100,13 +100,13 @@ pub(super) struct Conversation {
     reaped: watch::Sender<bool>,
     /// True if a message arrived since the last look.
     heard: AtomicBool,
-    /// It was asked for something.
+    /// Signals a new request.
     asked: Notify,
-    /// It was asked for something and has said nothing since.
+    /// True if a request was sent and no message has arrived since.
     owes: AtomicBool,
     /// The reason for which this server killed it.
     sentence: OnceLock<EndReason>,
-    /// Counts the processes that the kernel kills for memory in the server's own group.
+    /// Counts the processes that the kernel's OOM killer ends in the server's own group.
     kills: Mutex<oom::Kills>,
 }
 
@@ -115,7 +115,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Conversation {
-    /// Sends the template, waits for the answer, and goes on listening in a task of its own.
+    /// Sends the template, waits for the answer, and starts tasks that listen and watch.
     pub(super) async fn open(launcher: Launcher, template: Template) -> Result<(Arc<Self>, Report), SandboxError> {
         let setup = |source| SandboxError::Setup {
             step: "talk to the launcher".to_owned(),
@@ -140,7 +140,7 @@ impl Conversation {
         let mut buffer = Vec::new();
         let found = conversation.configure(template, &mut buffer).await;
         if found.is_err() {
-            // One that refused has ended by itself; one that hangs has not.
+            // A launcher that refused has ended by itself; one that hangs has not.
             conversation.destroy(EndReason::LauncherLost).await;
         }
         let found = found?;
@@ -173,16 +173,16 @@ impl Conversation {
         }
     }
 
-    /// Sends a message to which something must be heard.
+    /// Sends a message that the launcher must answer in some way.
     async fn send(&self, message: &ToLauncher, descriptors: &[OwnedFd]) -> std::io::Result<()> {
         let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         let attempt = || wire::send(self.socket.as_fd(), message, &borrowed);
         let since = Instant::now();
         loop {
-            // One that hangs reads nothing, so that there may be no room to ask.
+            // A hanging launcher reads nothing, so the socket may be full.
             self.expect_word();
             match self.socket.async_io(Interest::WRITABLE, attempt).await {
-                // The launcher ends the sandbox that has so many descriptors in flight.
+                // The launcher ends the sandbox whose descriptors in transit cause this.
                 Err(error) if wire::too_many_in_flight(&error) && since.elapsed() < FLOOD_DEADLINE => {
                     tokio::time::sleep(FLOOD_PAUSE).await;
                 }
@@ -282,12 +282,12 @@ impl Conversation {
         u64::try_from(lock(&self.jails).len()).unwrap_or(u64::MAX)
     }
 
-    /// Has it remove what a launcher left that ended late.
+    /// Makes the launcher remove the leftovers of a launcher that ended late.
     pub(super) fn sweep(&self) {
         let _ = wire::send(self.socket.as_fd(), &ToLauncher::Sweep {}, &[]);
     }
 
-    /// Asks for a jail. The agent's two descriptors go to it.
+    /// Requests a jail, which gets the agent's two descriptors.
     pub(super) async fn make(
         self: &Arc<Self>,
         id: u64,
@@ -339,7 +339,8 @@ impl Conversation {
         Ok(jail)
     }
 
-    /// Starts a warmed parent; its control channel's two descriptors go to it. The result tells of its end, by an error.
+    /// Starts a zygote, which gets its control channel's two descriptors. The returned receiver fails when the zygote
+    /// ends.
     pub(super) async fn warm(
         &self,
         parent: u64,
@@ -358,28 +359,28 @@ impl Conversation {
         Ok(ended)
     }
 
-    /// Ends a warmed parent, if there is room to say so; it ends with the launcher in any case.
+    /// Ends a zygote if the socket has room for the message. It ends with the launcher in any case.
     pub(super) fn cool(&self, parent: u64) {
         let _ = wire::send(self.socket.as_fd(), &ToLauncher::Cool { parent }, &[]);
     }
 }
 
-/// One jail. Dropping it ends the jail.
+/// One jail. A drop ends it.
 #[derive(Debug)]
 pub(super) struct Jail {
     id: u64,
     conversation: Arc<Conversation>,
     stage: watch::Receiver<Stage>,
-    /// What becomes of the child of this parent that it is made with.
+    /// The pending entry of the zygote's child that was requested with the jail.
     entered: Mutex<Option<(u64, oneshot::Receiver<Option<StepError>>)>>,
 }
 
 impl Jail {
-    /// Waits until it is made, or not.
+    /// Waits until it is made or has failed.
     pub(super) async fn made(&self) -> Answer {
         let mut stage = self.stage.clone();
         let made = stage.wait_for(|stage| !matches!(stage, Stage::Making));
-        // Another launcher makes it sooner, unless this one was doubted before and is asked all the same.
+        // Another launcher would be faster. But if this one was doubted when asked, only its end counts.
         let given_up = async {
             match self.conversation.health() {
                 Health::Well => drop(self.conversation.unfit().await),
@@ -398,7 +399,7 @@ impl Jail {
         }
     }
 
-    /// The near ends of its lane, once, after it was made.
+    /// Returns the server's ends of its direct pipes. They are available once, after it was made.
     pub(super) fn take_lane(&self) -> Option<Lane> {
         lock(&self.conversation.jails).get_mut(&self.id)?.lane.take()
     }
@@ -409,7 +410,7 @@ impl Jail {
             .await
     }
 
-    /// Waits until it is known to end, and why.
+    /// Waits until its end is certain, and returns the reason.
     pub(super) async fn ending(&self) -> Ended {
         self.reached(|stage| matches!(stage, Stage::Ending(_) | Stage::Ended(_) | Stage::Failed(_)))
             .await
@@ -424,7 +425,7 @@ impl Jail {
         }
     }
 
-    /// How it has ended, if it has.
+    /// Returns the reason of its end, if it has ended.
     pub(super) fn has_ended(&self) -> Option<Ended> {
         match &*self.stage.borrow() {
             Stage::Ended(ended) => Some(ended.clone()),
@@ -435,24 +436,25 @@ impl Jail {
         }
     }
 
-    /// Asks for its end.
+    /// Requests its end.
     pub(super) async fn kill(&self) -> std::io::Result<()> {
         self.conversation.send(&ToLauncher::Kill { id: self.id }, &[]).await
     }
 
-    /// Says for which caller it works. A launcher that is too busy to hear it learns it never, which is no more than unfair.
+    /// Assigns its owner for the fair share of processors. A busy launcher may miss the message; then the share is only
+    /// less fair.
     pub(super) fn belongs_to(&self, caller: u64) {
         let message = ToLauncher::Belongs { id: self.id, caller };
         let _ = wire::send(self.conversation.socket.as_fd(), &message, &[]);
     }
 
-    /// Says whether others come first. A launcher that is too busy to hear it finds out by itself, when it has time.
+    /// Sets its priority. A busy launcher may miss the message; it corrects the priority itself later.
     pub(super) fn comes_last(&self, last: bool) {
         let message = ToLauncher::ComesLast { id: self.id, last };
         let _ = wire::send(self.conversation.socket.as_fd(), &message, &[]);
     }
 
-    /// Shows a folder of the host at one of the prepared mount points, read-only. The path has no symbolic link.
+    /// Attaches a folder of the host at one of the prepared mount points, read-only. The path has no symbolic link.
     pub(super) async fn attach(&self, number: usize, folder: PathBuf) -> Result<(), SandboxError> {
         let gone = || SandboxError::Gone(self.has_ended().map_or(EndReason::LauncherLost, |ended| ended.reason));
         let (sender, receiver) = oneshot::channel();
@@ -474,12 +476,12 @@ impl Jail {
         }
     }
 
-    /// The parent whose child it is made with and waits to be taken.
+    /// Returns the zygote whose child was requested with the jail and is not taken yet.
     pub(super) fn expects(&self) -> Option<u64> {
         lock(&self.entered).as_ref().map(|(parent, _)| *parent)
     }
 
-    /// Lets a child of a warmed parent in.
+    /// Lets a child of a zygote enter.
     pub(super) async fn enter(&self, parent: u64) -> Result<(), SandboxError> {
         let gone = || SandboxError::Gone(self.has_ended().map_or(EndReason::LauncherLost, |ended| ended.reason));
         let made_with = lock(&self.entered).take();
@@ -501,7 +503,7 @@ impl Jail {
         let answer = tokio::select! {
             biased;
             answer = timeout(ATTACH_DEADLINE, receiver) => answer,
-            // An interpreter is started without the launcher.
+            // The caller can start an interpreter without the launcher.
             health = self.conversation.unfit(), if well => return Err(match health {
                 Health::Over(reason) => SandboxError::Gone(reason),
                 Health::Well | Health::Doubted => NativeBackend::unavailable("its launcher does not answer"),
@@ -515,7 +517,7 @@ impl Jail {
         }
     }
 
-    /// What it uses, as counted from outside.
+    /// Returns its usage, as counted from outside.
     pub(super) async fn usage(&self) -> Result<Usage, SandboxError> {
         let gone = || SandboxError::Gone(self.has_ended().map_or(EndReason::LauncherLost, |ended| ended.reason));
         let (sender, receiver) = oneshot::channel();
@@ -531,7 +533,7 @@ impl Jail {
         let answer = tokio::select! {
             biased;
             answer = receiver => answer,
-            // No call waits for numbers.
+            // No call should wait long for numbers.
             _ = self.conversation.unfit(), if well => Ok(None),
             () = tokio::time::sleep(if well { USAGE_DEADLINE } else { DOUBTED_DEADLINE }) => Ok(None),
         };
@@ -561,7 +563,7 @@ impl Drop for Jail {
             return;
         }
         let message = ToLauncher::Kill { id: self.id };
-        // Usually there is room at once; else a task waits for it.
+        // Usually the socket has room at once; otherwise a task waits for it.
         if wire::send(self.conversation.socket.as_fd(), &message, &[]).is_err()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {

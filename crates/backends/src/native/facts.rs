@@ -1,11 +1,11 @@
-//! Reads the facts about this host that can prevent sandboxes. Judges nothing.
+//! Reads the facts about this host that can prevent sandboxes. Draws no conclusions.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 
-/// A container manager, or what else runs this program in an environment of its making.
+/// A container manager or a similar environment in which this program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Container {
     Docker,
@@ -14,9 +14,9 @@ pub(super) enum Container {
     /// LXC, Incus, LXD, Proxmox.
     Lxc,
     Nspawn,
-    /// A sandbox of this very program.
+    /// A sandbox of this program.
     Sandcell,
-    /// A unit of systemd's.
+    /// A systemd unit.
     Service,
 }
 
@@ -26,17 +26,17 @@ pub(super) struct Facts {
     pub(super) container: Option<Container>,
     /// The effective user id is 0.
     pub(super) root: bool,
-    /// In the machine's first user namespace.
+    /// This process is in the machine's first user namespace.
     pub(super) first_user_namespace: bool,
     /// Effective capabilities, as a bit mask.
     pub(super) capabilities: u64,
-    /// A seccomp filter is on this process.
+    /// A seccomp filter applies to this process.
     pub(super) filtered: bool,
     /// Major and minor version of the kernel.
     pub(super) kernel: (u32, u32),
-    /// The kernel's error number in place of Landlock; none: it is there.
+    /// The error number of a Landlock call; none if Landlock is available.
     pub(super) landlock: Option<i32>,
-    /// Landlock holds signals, which the `process` level needs.
+    /// Landlock can restrict signals, which the `process` level needs.
     pub(super) landlock_has_scopes: bool,
     /// The AppArmor profile that confines this process.
     pub(super) apparmor: Option<String>,
@@ -44,11 +44,11 @@ pub(super) struct Facts {
     pub(super) selinux: bool,
     /// The root folder is not the root of the mount namespace.
     pub(super) chrooted: bool,
-    /// `/proc`, or `/proc/sys`, cannot be written.
+    /// `/proc` or `/proc/sys` is read-only.
     pub(super) proc_read_only: bool,
     /// The mount points below `/proc`.
     pub(super) proc_covered: Vec<String>,
-    /// Settings of the kernel, by their names for sysctl.
+    /// Kernel settings by their sysctl names.
     pub(super) settings: BTreeMap<String, i64>,
     /// The hard limit of open files; none: unlimited.
     pub(super) open_files: Option<u64>,
@@ -73,9 +73,9 @@ const SETTINGS: [&str; 10] = [
 ];
 
 impl Facts {
-    /// Reads them. What cannot be read counts as not there.
+    /// Reads all facts. An unreadable fact counts as absent.
     pub(super) fn read() -> Self {
-        /// The kernel gives the first one this number since namespaces have numbers.
+        /// The kernel's fixed inode number of the first user namespace.
         const FIRST: u64 = 0xEFFF_FFFD;
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let status = text("/proc/self/status");
@@ -153,14 +153,14 @@ fn version(release: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// The profile that confines; none for those that do not.
+/// Returns the AppArmor profile if it confines the process.
 fn profile(current: &str) -> Option<String> {
     let name = current.trim_end_matches(['\n', '\0']);
     let confines = !name.is_empty() && name != "unconfined" && !name.ends_with("(unconfined)");
     confines.then(|| name.to_owned())
 }
 
-/// Mount points with their own options.
+/// Returns mount points and their options.
 fn mount_points(table: &str) -> impl Iterator<Item = (&str, &str)> {
     table.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(4);
@@ -169,7 +169,7 @@ fn mount_points(table: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 fn proc_read_only(table: &str) -> bool {
-    // The last one that is mounted somewhere is the one that is seen.
+    // The last mount at a path is the visible one.
     let read_only = |path: &str| {
         let mut seen = mount_points(table).filter(|(point, _)| *point == path);
         let options = seen.by_ref().last().map(|(_, options)| options);
@@ -179,7 +179,7 @@ fn proc_read_only(table: &str) -> bool {
 }
 
 fn proc_covered(table: &str) -> Vec<String> {
-    // The kernel registers formats of programs there, also on machines that cover nothing.
+    // The kernel mounts this one for registered program formats, so it covers nothing.
     let usual = |point: &str| point == "/proc/sys/fs/binfmt_misc";
     let mut covered: Vec<String> = mount_points(table)
         .map(|(point, _)| point)

@@ -1,7 +1,7 @@
 //! Keeps one usable launcher: replaces it when it is lost or may hang.
 //!
-//! A launcher that ended took its sandboxes along; one that is doubted keeps them, and is only asked for nothing new. In
-//! both cases another one starts at once, not at the next call. Callers wait for it, and get an error if it cannot be
+//! The end of a launcher ends its sandboxes. A doubted launcher keeps its sandboxes and only gets no new requests. In
+//! both cases a replacement starts at once, not at the next call. Callers wait for it, and get an error if it cannot be
 //! started.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -23,12 +23,12 @@ use super::{NativeBackend, report};
 const REPLACE_DEADLINE: Duration = Duration::from_secs(5);
 /// After this many failed starts callers get an error instead of waiting.
 const FAILED_ATTEMPTS: u32 = 5;
-/// The pause before a second launcher in a row is started; twice as long before the next.
+/// The pause before a second start in a row; it doubles with each further start.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// A launcher that lived so long is not one in a row.
+/// A launcher that lived this long ends a row of failed ones.
 const CALM: Duration = Duration::from_secs(5);
-/// The maximum number of doubted launchers that live next to the one in use. Beyond that the one in use is kept even if doubted.
+/// The maximum number of doubted launchers next to the one in use. Beyond that the one in use stays, even if doubted.
 const MAX_DOUBTED: usize = 2;
 /// The time all launchers have to end.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
@@ -53,23 +53,23 @@ impl Terms {
 #[derive(Debug, Clone)]
 enum Current {
     Ready(Arc<Conversation>),
-    /// Another one is being started. So many attempts have failed, the last for this reason.
+    /// A replacement is starting. `failed` attempts have failed, the last one because of `why`.
     Replacing {
         failed: u32,
         why: String,
     },
-    /// Nothing is made any more.
+    /// No more sandboxes are made.
     Closed,
 }
 
-/// The pauses before launchers that are started in a row.
+/// The pauses between launcher starts in a row.
 #[derive(Debug, Default)]
 struct Pauses {
     next: Duration,
 }
 
 impl Pauses {
-    /// The pause before the next start, after a launcher that lived so long.
+    /// Returns the pause before the next start, given the lifetime of the last launcher.
     fn next(&mut self, lived: Duration) -> Duration {
         if lived >= CALM {
             self.next = Duration::ZERO;
@@ -84,7 +84,7 @@ impl Pauses {
 #[derive(Debug)]
 pub(super) struct Launchers {
     current: watch::Sender<Current>,
-    /// Those that are doubted and live.
+    /// Launchers that are doubted and live.
     doubted: Mutex<Vec<Weak<Conversation>>>,
     /// Launchers that were asked to end.
     closed: Mutex<Vec<Arc<Conversation>>>,
@@ -95,7 +95,7 @@ pub(super) struct Launchers {
 }
 
 impl Launchers {
-    /// Goes on with the first one, which gives this isolation.
+    /// Starts with the first launcher, which provides this isolation.
     pub(super) fn new(first: Arc<Conversation>, terms: Terms, isolation: Isolation) -> Arc<Self> {
         let launchers = Arc::new(Self {
             current: watch::Sender::new(Current::Ready(first)),
@@ -109,7 +109,7 @@ impl Launchers {
         launchers
     }
 
-    /// The conversation with a launcher that lives.
+    /// Returns the connection to a live launcher.
     pub(super) async fn get(&self) -> Result<Arc<Conversation>, SandboxError> {
         let decided = |current: &Current| match current {
             Current::Ready(conversation) => !matches!(conversation.health(), Health::Over(_)),
@@ -130,7 +130,7 @@ impl Launchers {
         }
     }
 
-    /// Gives up what is in use. False when nothing is to be made any more.
+    /// Drops the launcher in use. Returns false after the shutdown.
     fn begin_to_replace(&self) -> bool {
         self.current.send_if_modified(|current| {
             let open = !matches!(current, Current::Closed);
@@ -144,7 +144,7 @@ impl Launchers {
         })
     }
 
-    /// Those that are doubted and live.
+    /// Returns the launchers that are doubted and live.
     fn doubted(&self) -> Vec<Arc<Conversation>> {
         let mut doubted = self.doubted.lock().unwrap_or_else(PoisonError::into_inner);
         doubted.retain(|conversation| {
@@ -154,7 +154,7 @@ impl Launchers {
         doubted.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Returns how many sandboxes there are, and are being made.
+    /// Returns the number of sandboxes, including those in creation.
     pub(super) fn count(&self) -> u64 {
         let doubted = self
             .doubted()
@@ -202,7 +202,7 @@ impl Launchers {
         Ok(())
     }
 
-    /// Makes no more sandboxes, tells all launchers to end, and returns them. Later calls return the same ones.
+    /// Stops the creation of sandboxes, tells all launchers to end, and returns them. Later calls return the same ones.
     pub(super) fn close(&self) -> Vec<Arc<Conversation>> {
         let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
         closed.extend(self.doubted());
@@ -217,7 +217,7 @@ impl Launchers {
     /// Ends everything, and waits until nothing is left.
     pub(super) async fn shut_down(&self) {
         let all = self.close();
-        // One that is just being started ends as well.
+        // Wait for a start in progress, so that its launcher ends as well.
         let _none_starts = self.starting.lock().await;
         let mut ends = JoinSet::new();
         for conversation in all.iter().map(Arc::clone) {
@@ -233,7 +233,7 @@ impl Launchers {
         }
     }
 
-    /// A launcher that was killed could not remove its control groups. Another one does so when it starts.
+    /// Starts another launcher, which removes the control groups that a killed launcher left.
     async fn clean_up(&self) {
         let template = Template {
             spares: 0,
@@ -247,7 +247,7 @@ impl Launchers {
         }
     }
 
-    /// Waits for the end of a launcher that was given up before it, to have what it leaves removed.
+    /// Has the current launcher sweep when a launcher that was given up has ended.
     fn sweep_after(self: &Arc<Self>, conversation: Arc<Conversation>) {
         let launchers = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -261,7 +261,7 @@ impl Launchers {
     }
 }
 
-/// Puts another launcher in the place of each that is lost or doubted.
+/// Replaces each launcher that is lost or doubted.
 async fn replace(launchers: Weak<Launchers>) {
     let mut pauses = Pauses::default();
     loop {

@@ -1,41 +1,41 @@
-//! Judges whether the launcher hangs. A launcher that is slow on a loaded machine must not be taken for one that hangs: with it
-//! go the sandboxes of all callers.
+//! Judges whether the launcher hangs. A launcher that is slow on a loaded machine must not count as hanging: with it
+//! end the sandboxes of all callers.
 //!
-//! While an answer is due and nothing at all is heard, it is asked to say anything (the loop that makes sandboxes answers, so
-//! the answer proves that it turns) and then looked at in `/proc`. Time is counted in looks: on a machine that is too busy for the
-//! server itself, or that slept, fewer are taken.
+//! If an answer is due and no message arrives, the server sends a ping. The loop that makes sandboxes answers it, so
+//! the answer proves that the loop runs. Then the server examines the launcher in `/proc`. Time is counted in looks:
+//! fewer are taken on a machine that slept or is too busy for the server itself.
 //!
-//! Two judgements: a launcher that only waits is *doubted* first. Another one is started for what is to be made, and
-//! the sandboxes that it holds go on, since what they say does not pass through it. It is *stuck*, and killed, when it is
-//! stopped (somebody has done that), or when it has not run for long.
+//! There are two judgements. A launcher that only waits is *doubted* first. Another one is started for new sandboxes,
+//! and the existing sandboxes go on, since their output does not pass through the launcher. A launcher is *stuck*, and
+//! killed, if it is stopped (by a signal from outside), or if it has not run for long.
 
 use std::time::Duration;
 
 use sandcell_jail::launcher::Activity;
 
-/// Between two looks.
+/// The interval between two looks.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// After so many silent looks it is asked to say anything: half a second.
+/// The number of silent looks before a ping: half a second.
 const PING_AFTER: u32 = 2;
-/// After so many it is looked at: a second.
+/// The number of silent looks before an examination: a second.
 const EXAMINE_AFTER: u32 = 4;
-/// In so many looks in a row a stopped one was stopped.
+/// A launcher that this many looks in a row find stopped is stuck.
 const STOPPED_LOOKS: u32 = 2;
-/// So many looks in a row find it waiting, and it has not run between them: it is doubted before two seconds are over.
+/// A launcher that this many looks in a row find waiting and inactive is doubted: before two seconds are over.
 const DOUBT_LOOKS: u32 = 3;
-/// The same until it is given up: ten seconds.
+/// A launcher that this many looks in a row find waiting and inactive is stuck: ten seconds.
 const STUCK_LOOKS: u32 = 40;
-/// One that runs without a word is doubted after five seconds.
+/// A launcher that runs silently is doubted after this many looks: five seconds.
 const DOUBT_SILENCE: u32 = 20;
-/// And given up after a minute.
+/// A launcher that runs silently is stuck after this many looks: a minute.
 const STUCK_SILENCE: u32 = 240;
 
 /// The result of one look at the launcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Judgement {
-    /// Nothing.
+    /// No action.
     Fine,
-    /// It is to be asked.
+    /// Send a ping.
     Ask,
     /// It may hang.
     Doubt,
@@ -48,12 +48,12 @@ pub(super) enum Judgement {
 pub(super) struct Liveness {
     silent: u32,
     last: Option<Activity>,
-    /// Looks in a row that found it as it was before.
+    /// The number of looks in a row that found no activity.
     same: u32,
 }
 
 impl Liveness {
-    /// One look. `heard` says whether it said anything since the last one.
+    /// Records one look. `heard` is true if a message arrived since the last one.
     pub(super) fn look(&mut self, heard: bool, activity: impl FnOnce() -> Option<Activity>) -> Judgement {
         if heard {
             *self = Self::default();
@@ -91,7 +91,7 @@ impl Liveness {
 mod tests {
     use super::*;
 
-    /// The first judgement of each kind, with the number of the silent look that gave it.
+    /// Returns the first judgement of each kind, with the number of the silent look that caused it.
     fn judge(activity: impl Fn(u32) -> Option<Activity>, looks: u32) -> Vec<(u32, Judgement)> {
         let mut liveness = Liveness::default();
         let mut found: Vec<(u32, Judgement)> = Vec::new();

@@ -1,7 +1,7 @@
-//! Sandboxes made by this program itself, with Linux namespaces and the other layers of the `namespace` level.
+//! Sandboxes that this program makes itself, with Linux namespaces and the other layers of the `namespace` level.
 //!
-//! The launcher (see the jail crate) makes the jails; this side keeps the conversation with it and puts an agent
-//! client on each jail's two pipes.
+//! The launcher (see the jail crate) makes the jails. This side talks to the launcher and attaches an agent client to
+//! each jail's socket.
 
 mod capacity;
 mod cause;
@@ -44,11 +44,12 @@ use facts::Facts;
 use launchers::{Launchers, Terms};
 use sandbox::NativeSandbox;
 
-/// The name in settings and results.
+/// The back end's name in settings and results.
 pub const NAME: &str = "native";
-/// How long a jail may take.
+/// The deadline of a jail's creation.
 const CREATE_DEADLINE: Duration = Duration::from_secs(20);
-/// The number of attempts to create a sandbox when its launcher is lost meanwhile. No caller has seen it yet, so nothing is lost.
+/// The number of attempts to create a sandbox when its launcher is lost meanwhile. No caller has seen it yet, so
+/// nothing is lost.
 const CREATE_ATTEMPTS: u32 = 4;
 
 /// Runs the launcher if this process was started as one, and then does not return. Call it first in `main`.
@@ -56,17 +57,17 @@ pub fn become_launcher_if_asked() {
     launcher::become_launcher_if_asked(agent);
 }
 
-/// What a jail's first process runs once it is locked.
+/// The program of a jail's first process, after all restrictions are in place.
 fn agent(input: OwnedFd, output: OwnedFd, lane: Option<Lane>, folder: Option<&str>, door: Option<OwnedFd>) -> i32 {
     let config = match folder {
-        // All private folders of a jail share one file system, so one of them tells how full it is.
+        // All private folders of a jail share one file system, so one of them shows its fill level.
         None => ServerConfig {
             private: vec![PathBuf::from(sandcell_sandbox::HOME)],
-            // The launcher does.
+            // The launcher counts them.
             counts_processes: false,
             ..ServerConfig::default()
         },
-        // On a file system of the host nothing but the files of this sandbox would tell.
+        // Here the folders lie on the host's file system, so only the sandbox's own files show the fill level.
         Some(folder) => ServerConfig {
             private: Vec::new(),
             home: format!("{folder}/home"),
@@ -92,38 +93,38 @@ pub fn start_launcher() -> std::io::Result<Launcher> {
     launcher::start()
 }
 
-/// What the operator decided about native sandboxes.
+/// The operator's settings for native sandboxes.
 #[derive(Debug, Clone)]
 pub struct NativeConfig {
     /// Host folders outside /usr that interpreters need.
     pub trees: Vec<PathBuf>,
     /// Files and folders of the host's /etc that interpreters read.
     pub config: Vec<PathBuf>,
-    /// Files that only sandboxes have, by their paths inside.
+    /// Files that exist only in sandboxes, by their paths inside.
     pub added: Vec<(PathBuf, String)>,
-    /// Folders of the host, visible inside, whose programs are found before the system's.
+    /// Folders of the host, visible inside, that precede the system's folders in the search path.
     pub programs: Vec<PathBuf>,
     /// The operator's folders.
     pub mounts: Vec<Mount>,
-    /// Isolation weaker than this is refused.
+    /// The isolation floor.
     pub isolation_min: Level,
-    /// Limits held more weakly than this are refused.
+    /// The weakest acceptable enforcement of limits.
     pub limits_min: Degree,
-    /// Where images are found; none: there are no sandboxes of images.
+    /// The source of images; none: sandboxes of images are unsupported.
     pub images: Option<Arc<dyn Images>>,
-    /// Whether sandboxes are made so that warmed interpreters' children can enter them.
+    /// True if children of zygotes can enter new sandboxes.
     pub warm: bool,
-    /// How many processes wait to become sandboxes: [`SPARES`], or none where one sandbox is all that is wanted.
+    /// The number of spares: [`SPARES`], or zero if only one sandbox is needed.
     pub spares: usize,
-    /// A layer that is made to fail, in builds for tests.
+    /// A layer whose set-up is made to fail, in test builds.
     pub disabled_layer: Option<String>,
-    /// A layer that is left out, in builds for tests.
+    /// A layer that is left out, in test builds.
     pub skipped_layer: Option<String>,
-    /// The file with the error that is injected into each sandbox in the making, in builds for tests.
+    /// The file with the error to inject into each sandbox in creation, in test builds.
     pub fault_file: Option<PathBuf>,
 }
 
-/// Makes native sandboxes.
+/// Creates native sandboxes.
 #[derive(Debug)]
 pub struct NativeBackend {
     launchers: Arc<Launchers>,
@@ -131,24 +132,24 @@ pub struct NativeBackend {
     layers: Vec<LayerReport>,
     left_out: Vec<LeftOut>,
     images: Option<Arc<dyn Images>>,
-    /// Itself, for those who make sandboxes with it for their own work.
+    /// A reference to itself, for image unpackers that create sandboxes with it.
     me: Weak<Self>,
-    /// Whether warmed interpreters' children can enter what is made.
+    /// True if children of zygotes can enter new sandboxes.
     enterable: bool,
     next: AtomicU64,
     machine: Machine,
-    /// Sandboxes in the making.
+    /// The number of sandboxes in creation.
     making: watch::Sender<u64>,
     fault_file: Option<PathBuf>,
-    /// The search path of programs in sandboxes of the host's files.
+    /// The search path in sandboxes that use the host's files.
     path: String,
 }
 
 impl NativeBackend {
-    /// Configures the launcher and learns what this machine gives. Must be called inside a tokio runtime.
+    /// Configures the launcher and reads the capabilities of this machine. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// [`SandboxError::Isolation`] names the missing layer and what mends it.
+    /// [`SandboxError::Isolation`] names the missing layer and the remedy.
     pub async fn start(launcher: Launcher, config: NativeConfig) -> Result<Arc<Self>, SandboxError> {
         OpenFiles::raise();
         oom::protect_self();
@@ -194,7 +195,7 @@ impl NativeBackend {
         }))
     }
 
-    /// The image of this name, where sandboxes can be made of images.
+    /// Returns the image of this name, if this back end supports images.
     async fn image(&self, name: &str) -> Result<Image, SandboxError> {
         let (Some(images), Some(me)) = (&self.images, self.me.upgrade()) else {
             return Err(SandboxError::Unsupported("image".to_owned()));
@@ -209,8 +210,8 @@ impl NativeBackend {
         Arc::clone(images).find(name, me).await
     }
 
-    /// Waits until this process has room for one more. What is taken by others in the making is known when they are made, so
-    /// only who is alone is refused.
+    /// Waits until this process has room for one more sandbox. The need of concurrent creations is known only when they
+    /// end, so a creation is refused only if no other is running or if it is ahead of demand.
     async fn begin_making(&self, ahead: bool) -> Result<Making<'_>, SandboxError> {
         let mut seen = self.making.subscribe();
         loop {
@@ -218,7 +219,7 @@ impl NativeBackend {
             match self.machine.room(making, ahead) {
                 Ok(()) => return Ok(Making::begin(&self.making)),
                 Err(refused) if making == 0 || ahead => return Err(refused),
-                // Its sender is this back end.
+                // Cannot fail: this back end owns the sender.
                 Err(_) => drop(seen.changed().await),
             }
         }
@@ -235,14 +236,14 @@ impl NativeBackend {
     }
 }
 
-/// Makes the socket to an agent: our end, and the agent's end twice, for reading and for writing.
+/// Creates the socket to an agent: our end, and the agent's end twice, for reading and for writing.
 fn agent_socket() -> std::io::Result<(UnixStream, [OwnedFd; 2])> {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     Ok((UnixStream::from_std(ours)?, [theirs.try_clone()?.into(), theirs.into()]))
 }
 
-/// A sandbox in the making, until it is there or not.
+/// Counts a sandbox in creation, until it is dropped.
 struct Making<'a>(&'a watch::Sender<u64>);
 
 impl<'a> Making<'a> {
@@ -258,7 +259,7 @@ impl Drop for Making<'_> {
     }
 }
 
-/// Processes that wait to become sandboxes, where many are made.
+/// The number of spares for a server that creates many sandboxes.
 pub const SPARES: usize = 4;
 
 fn mount(mount: Mount) -> sandcell_jail::spec::Mount {
@@ -283,7 +284,7 @@ fn request(limits: &Limits, fault: Option<Fault>) -> Request {
     }
 }
 
-/// Programs of packages first, then those of the interpreters that were chosen, then the system's.
+/// Returns the search path: programs of packages, then of the chosen interpreters, then of the system.
 fn search_path(programs: &[PathBuf]) -> String {
     let folders = programs.iter().filter_map(|folder| folder.to_str());
     let folders =
@@ -296,14 +297,14 @@ fn search_path(programs: &[PathBuf]) -> String {
     all.join(":")
 }
 
-/// The environment of every program inside.
+/// Returns the environment of every program inside.
 fn environment(spec: &SandboxSpec, folder: Option<&str>, path: &str) -> BTreeMap<String, String> {
     let home = folder.map_or_else(|| sandcell_sandbox::HOME.to_owned(), |folder| format!("{folder}/home"));
     let temporary = folder.map_or_else(|| "/tmp".to_owned(), |folder| format!("{folder}/tmp"));
     let cores = spec.limits.cpus.as_milli().div_ceil(1000).max(1).to_string();
     let memory = spec.limits.memory.as_mib().to_string();
     let own = [
-        // For runtimes that would look at the machine's memory instead, such as Java's.
+        // For runtimes that would otherwise read the machine's memory, such as Java's.
         ("MEMORY_LIMIT_MB", memory.as_str()),
         ("PATH", path),
         ("HOME", home.as_str()),
@@ -315,10 +316,10 @@ fn environment(spec: &SandboxSpec, folder: Option<&str>, path: &str) -> BTreeMap
         ("TERM", "dumb"),
         ("TMPDIR", temporary.as_str()),
         ("TZ", "UTC"),
-        // Numeric libraries start a thread for each of the machine's cores, which a sandbox does not have.
+        // Numeric libraries start a thread for each core of the machine, and a sandbox may use fewer.
         ("OMP_NUM_THREADS", cores.as_str()),
         ("OPENBLAS_NUM_THREADS", cores.as_str()),
-        // These two ask the kernel on which processors they may run.
+        // These two ask the kernel for their processors.
         ("GOMAXPROCS", cores.as_str()),
         ("PYTHON_CPU_COUNT", cores.as_str()),
     ];
@@ -330,7 +331,8 @@ fn environment(spec: &SandboxSpec, folder: Option<&str>, path: &str) -> BTreeMap
     env
 }
 
-/// The environment of every program of an image: ours, the image's, what the image cannot know, then the caller's.
+/// Returns the environment of every program in a sandbox of an image: ours, the image's, our limits and private
+/// folders, then the caller's.
 fn environment_of_image(spec: &SandboxSpec, image: &Image) -> BTreeMap<String, String> {
     let mut env = environment(
         &SandboxSpec {
@@ -431,7 +433,7 @@ impl Backend for NativeBackend {
         )))
     }
 
-    /// A launcher that is hung up on kills all its sandboxes at once.
+    /// Closing its connection makes a launcher kill all its sandboxes at once.
     fn begin_shutdown(&self) {
         self.launchers.close();
     }
@@ -442,7 +444,7 @@ impl Backend for NativeBackend {
 }
 
 impl NativeBackend {
-    /// Makes a sandbox; none if the launcher was lost meanwhile.
+    /// Creates a sandbox; none if the launcher was lost meanwhile.
     async fn attempt(&self, spec: &SandboxSpec, image: Option<&Image>) -> Result<Option<NativeSandbox>, SandboxError> {
         let fault = faults::next(self.fault_file.as_deref());
         let fails = |site, step: &str| {
@@ -460,7 +462,7 @@ impl NativeBackend {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let conversation = self.launchers.get().await?;
         fails(Site::Ask, "ask the launcher for a sandbox")?;
-        // From here on dropping the jail's handle ends the jail, also if this future is dropped.
+        // From here on a drop of the jail's handle ends the jail, also if this future is dropped.
         let asked = conversation
             .make(
                 id,

@@ -18,7 +18,7 @@ const ROOTS: [(u32, &str); 6] = [
 const PROCESS_LEVEL: &str = "if the weaker level without namespaces is enough (THREAT_MODEL.md says what it does not stop), \
                              set `isolation_min = \"process\"`";
 
-/// All that a container, or a unit, must be allowed so that sandboxes can be made in it.
+/// Returns every option that a container or a unit needs to create sandboxes.
 pub(super) fn allowed(facts: &Facts) -> String {
     let label = if facts.selinux {
         " --security-opt label=disable"
@@ -52,7 +52,7 @@ pub(super) fn allowed(facts: &Facts) -> String {
     }
 }
 
-/// With the other way out, where there is one.
+/// Adds the alternative of the `process` level, if this host supports it.
 pub(super) fn or_process_level(remedy: String, facts: &Facts) -> String {
     if facts.landlock_has_scopes {
         format!("{remedy}; or, {PROCESS_LEVEL}")

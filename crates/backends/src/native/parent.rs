@@ -1,4 +1,4 @@
-//! The server's end of a warmed interpreter: its control channel, which is spoken to while it loads modules.
+//! The server's end of a zygote: its control channel, which is used while it loads modules.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -14,13 +14,13 @@ use tokio::task::AbortHandle;
 
 use super::conversation::Conversation;
 
-/// Events that wait to be taken.
+/// The capacity of the event queue.
 const EVENTS: usize = 16;
 
-/// Bytes of one event.
+/// The maximum number of bytes per event.
 const PIECE: usize = 64 << 10;
 
-/// Starts one that sees these folders at the places of attached ones.
+/// Starts a zygote that sees `folders` at the paths of attached folders.
 pub(super) async fn start(
     conversation: Arc<Conversation>,
     number: u64,
@@ -47,7 +47,7 @@ pub(super) async fn start(
         loop {
             let read = tokio::select! {
                 read = reader.read(&mut buffer) => read,
-                // Its children enter no sandbox of another launcher.
+                // Its children cannot enter a sandbox of another launcher.
                 _ = launcher.unfit() => return,
             };
             let Ok(count @ 1..) = read else { break };
@@ -57,7 +57,7 @@ pub(super) async fn start(
                 return;
             }
         }
-        // One that waits to fork has closed its channel. That no more comes is its end.
+        // A zygote that is ready to fork has closed its channel, so its end is learnt from the launcher.
         tokio::select! {
             _ = ended => {}
             _ = launcher.unfit() => {}
@@ -108,7 +108,7 @@ impl ProcessHandle for ParentHandle {
         ))
     }
 
-    /// There is one end for it.
+    /// Any signal ends the zygote, since there is only one way to end it.
     async fn signal(&self, _signal: Signal, _scope: SignalScope) -> Result<(), SandboxError> {
         self.conversation.cool(self.number);
         Ok(())

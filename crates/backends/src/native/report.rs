@@ -1,4 +1,4 @@
-//! What this machine gives, layer by layer, in words: why something is missing and what mends it.
+//! Describes the isolation that this machine provides, layer by layer: each missing layer with its cause and remedy.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use super::facts::Facts;
 use super::options;
 
 const EAGAIN: i32 = rustix::io::Errno::AGAIN.raw_os_error();
-/// The kernel's Landlock version that has every right this program asks for.
+/// The Landlock version that has every right this program requests.
 const FULL_LANDLOCK: i32 = 6;
 
-/// The layers of every sandbox on this machine. Those that only hold amounts come last.
+/// Returns the layers of every sandbox on this machine. Layers that only limit amounts come last.
 pub(super) fn layers(found: &Report, facts: &Facts) -> Vec<LayerReport> {
     match &found.namespaces_missing {
         None => namespace_layers(found, facts),
@@ -27,7 +27,7 @@ pub(super) fn layers(found: &Report, facts: &Facts) -> Vec<LayerReport> {
     }
 }
 
-/// The level that this machine gives.
+/// Returns this machine's isolation level.
 pub(super) const fn level(found: &Report) -> Level {
     match found.namespaces_missing {
         None => Level::Namespace,
@@ -35,7 +35,7 @@ pub(super) const fn level(found: &Report) -> Level {
     }
 }
 
-/// The host's mounts that sandboxes do not show.
+/// Returns the host's mounts that sandboxes do not show.
 pub(super) fn left_out(found: &Report) -> Vec<LeftOut> {
     let of = |mount: &sandcell_jail::wire::LeftOut| LeftOut {
         path: mount.path.clone(),
@@ -44,7 +44,7 @@ pub(super) fn left_out(found: &Report) -> Vec<LeftOut> {
     found.left_out.iter().map(of).collect()
 }
 
-/// Without namespaces: what is there, and each layer that is not.
+/// Returns the layers without namespaces, the missing ones included.
 fn process_layers(found: &Report, missing: &StepError, facts: &Facts) -> Vec<LayerReport> {
     let Cause { cause, remedy } = explained(missing, facts);
     let namespaces = remedy.split("; or, if the weaker level").next().unwrap_or_default();
@@ -91,7 +91,7 @@ fn process_layers(found: &Report, missing: &StepError, facts: &Facts) -> Vec<Lay
     layers
 }
 
-/// What it means that a layer is not there.
+/// Describes the effect of a missing layer.
 fn without(layer: &str) -> &'static str {
     match layer {
         "user_namespace" => "no ids of its own but root's choice, and no way to count an owner's processes apart",
@@ -162,7 +162,7 @@ fn degrade(layer: &mut LayerReport, reason: String, remedy: String) {
     layer.remedy = Some(remedy);
 }
 
-/// The same as results carry it.
+/// Returns the isolation as results contain it.
 pub(super) fn isolation(found: &Report, layers: &[LayerReport]) -> Isolation {
     let there = |layer: &&LayerReport| layer.state != LayerState::Missing;
     Isolation {
@@ -176,12 +176,12 @@ pub(super) fn isolation(found: &Report, layers: &[LayerReport]) -> Isolation {
     }
 }
 
-/// The least stack that the launcher and the first processes do with, in bytes.
+/// The smallest stack in bytes with which the launcher and the first processes work.
 const LEAST_STACK: u64 = 256 << 10;
-/// The fewest open files with which one program can be started inside.
+/// The smallest number of open files with which one program can be started inside.
 const LEAST_FILES: u64 = 32;
 
-/// Refuses limits of this process with which the launcher would end without a word, or no program could start inside.
+/// Refuses limits of this process that would end the launcher silently or prevent every program inside.
 pub(super) fn check_limits(facts: &Facts) -> Result<(), SandboxError> {
     let refused = |reason: String, remedy: &str| {
         Err(SandboxError::Unavailable {
@@ -209,7 +209,7 @@ pub(super) fn check_limits(facts: &Facts) -> Result<(), SandboxError> {
     }
 }
 
-/// Refuses what is weaker than the operator accepts.
+/// Refuses isolation and limits below the operator's floors.
 pub(super) fn check_floor(
     found: &Report,
     facts: &Facts,
@@ -239,7 +239,7 @@ pub(super) fn check_floor(
     }
 }
 
-/// A step of the server's that failed.
+/// Returns the error for a failed step of the server.
 pub(super) fn failed(step: &str, source: std::io::Error) -> SandboxError {
     let number = source.raw_os_error();
     no_process(number).unwrap_or_else(|| SandboxError::Setup {
@@ -248,7 +248,8 @@ pub(super) fn failed(step: &str, source: std::io::Error) -> SandboxError {
     })
 }
 
-/// Turns EAGAIN into an error that names the nearest process limit. A sandbox's own limits never cause it during creation.
+/// Turns EAGAIN into an error that names the nearest process limit. A sandbox's own limits never cause it during
+/// creation.
 pub(super) fn no_process(errno: Option<i32>) -> Option<SandboxError> {
     errno.filter(|errno| *errno == EAGAIN).map(|_| {
         let Cause { cause, remedy } = process_limit();
@@ -274,7 +275,7 @@ pub(super) fn outer_processes() -> Option<OuterProcesses> {
     })
 }
 
-/// The nearest limit of processes.
+/// Describes the nearest limit of processes.
 fn process_limit() -> Cause {
     match nearest_process_limit() {
         Some((limit, used)) => Cause {
@@ -292,7 +293,7 @@ fn process_limit() -> Cause {
     }
 }
 
-/// A sandbox that was not ready in time. The back end works, and the machine has more to do than it can.
+/// Returns the error for a sandbox that was not ready in time. The back end works, but the machine is overloaded.
 pub(super) fn overdue(deadline: Duration) -> SandboxError {
     SandboxError::Refused(Box::new(Failure::new(
         Code::Busy,
@@ -304,7 +305,8 @@ pub(super) fn overdue(deadline: Duration) -> SandboxError {
     )))
 }
 
-/// A step of the launcher's or a sandbox's set-up that failed, with its cause as far as this host tells it.
+/// Returns the error for a failed step of the launcher's or a sandbox's set-up. It includes the cause if this host's
+/// facts show it.
 pub(super) fn step_failed(error: StepError) -> SandboxError {
     no_process(Some(error.errno)).unwrap_or_else(|| refusal(error, &Facts::read()))
 }
@@ -334,7 +336,7 @@ fn refusal(error: StepError, facts: &Facts) -> SandboxError {
     }
 }
 
-/// The cause of a failure, or that nothing about this host tells it.
+/// Returns the cause of a failure, or a generic one if no fact about this host explains it.
 fn explained(error: &StepError, facts: &Facts) -> Cause {
     if error.errno == EAGAIN {
         return process_limit();

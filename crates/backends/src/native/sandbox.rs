@@ -1,4 +1,4 @@
-//! A native sandbox: a jail, and an agent client on its pipes.
+//! A native sandbox: a jail, and an agent client on its socket.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use tokio::time::timeout;
 
 use super::conversation::Jail;
 
-/// How long an end may take.
+/// The deadline of closing.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The time the launcher has to report the end of a sandbox after its agent hung up.
 const END_KNOWN_DEADLINE: Duration = Duration::from_millis(500);
 
-/// How long a child of a warmed parent may take to be there.
+/// The deadline of a zygote child's arrival.
 const ADOPT_DEADLINE: Duration = Duration::from_secs(10);
 
 /// One native sandbox.
@@ -32,17 +32,17 @@ pub(super) struct NativeSandbox {
     isolation: Isolation,
     env: BTreeMap<String, String>,
     memory: ByteSize,
-    /// What it is made of; its files stay as long as this is held.
+    /// Its image; the image's files exist as long as this is held.
     image: Option<Image>,
-    /// Whether its end was asked for.
+    /// True if its end was requested.
     closing: AtomicBool,
-    /// Whether somebody was to enter: nobody can twice.
+    /// True if an entry was attempted; a sandbox can be entered only once.
     entered: AtomicBool,
-    /// The folders that were attached, successfully or not: each mount point is used once.
+    /// The attached folders, failed attempts included: each mount point is used once.
     attached: tokio::sync::Mutex<Vec<PathBuf>>,
 }
 
-/// A folder's path with no symbolic link in it.
+/// Returns a folder's path without symbolic links.
 pub(super) fn whole_path(folder: &Path) -> Result<PathBuf, SandboxError> {
     folder.canonicalize().map_err(|source| SandboxError::Setup {
         step: format!("find the folder {}", folder.display()),
@@ -116,7 +116,7 @@ impl Sandbox for NativeSandbox {
         if self.entered.swap(true, Ordering::Relaxed) {
             return Err(SandboxError::Unsupported("entering a sandbox twice".to_owned()));
         }
-        // The agent answers when the child is there; giving that up ends who comes too late.
+        // The agent answers when the child has arrived. Dropping the request ends a child that arrives too late.
         let (_, process) = tokio::try_join!(self.jail.enter(parent), async {
             timeout(ADOPT_DEADLINE, self.client.adopt()).await.unwrap_or_else(|_| {
                 Err(SandboxError::Setup {
@@ -158,7 +158,7 @@ impl Sandbox for NativeSandbox {
         };
         let attachment = plan::attach("", number).ok_or_else(full)?;
         let whole = whole_path(folder)?;
-        // It may be there even if nobody hears of it.
+        // The folder may be attached even if the answer is lost.
         attached.push(folder.to_owned());
         self.jail.attach(number, whole).await?;
         Ok(attachment.path)
@@ -181,7 +181,7 @@ impl Sandbox for NativeSandbox {
         self.check_alive()?;
         let (outside, inside) = tokio::join!(self.jail.usage(), self.client.usage());
         let mut usage = outside?;
-        // The agent counts files; a sandbox that is busy dying still has the outside's numbers.
+        // The agent counts files. A dying sandbox still has the numbers from outside.
         if let Ok(inside) = inside {
             usage.disk = inside.disk;
             usage.inodes = inside.inodes;
@@ -207,12 +207,13 @@ impl Sandbox for NativeSandbox {
     }
 
     async fn ended(&self) -> Ended {
-        // An agent that breaks the protocol is not trusted any more: its sandbox ends.
+        // An agent that breaks the protocol is no longer trusted: its sandbox ends.
         tokio::select! {
             biased;
             ended = self.jail.ending() => ended,
             end = self.client.closed() => {
-                // Most likely its process is gone, and the launcher knows how. One that only closed its stream is ended.
+                // Most likely its process is gone, and the launcher knows the reason. An agent that only closed its
+                // stream is killed.
                 if !matches!(end, AgentEnd::Breach(_))
                     && let Ok(ended) = timeout(END_KNOWN_DEADLINE, self.jail.ending()).await
                 {

@@ -1,4 +1,4 @@
-//! What every back end must do: programs, files, limits, ends. A back end runs it by giving a way to make itself.
+//! The contract of every back end: programs, files, limits, ends. A back end runs it by passing its constructor.
 //!
 //! The programs are shell and Python one-liners, so a sandbox needs `/bin/sh` and `python3`.
 
@@ -16,13 +16,13 @@ use sandcell_sandbox::{
 };
 use tokio::time::timeout;
 
-/// Nothing in this suite takes longer.
+/// The deadline of each case.
 const DEADLINE: Duration = Duration::from_secs(15);
 
 type Making = Pin<Box<dyn Future<Output = Arc<dyn Backend>>>>;
 type Case = fn(Arc<dyn Backend>) -> Pin<Box<dyn Future<Output = ()>>>;
 
-/// Runs the suite and exits; without the cases that do not apply to a back end, each with the reason.
+/// Runs the suite and exits. `without` lists the cases that do not apply to the back end, each with the reason.
 pub(crate) fn run<F, R>(name: &'static str, without: &[(&str, &str)], more: Vec<Trial>, make: F)
 where
     F: Fn() -> R + Send + Sync + Copy + 'static,
@@ -118,7 +118,7 @@ async fn collect(mut process: Process) -> Seen {
         stderr: String::new(),
         exit: Exit::Code(255),
     };
-    // The end of the program and of its two streams.
+    // Counts the end of the program and of its two streams.
     let mut ends = 0;
     while ends < 3
         && let Some(event) = process.events.recv().await
@@ -255,7 +255,7 @@ async fn signals_end_a_program_and_all_it_started(backend: Arc<dyn Backend>) {
     process.handle.signal(Signal::Kill, SignalScope::Tree).await.unwrap();
     let ended = collect(process).await;
     assert_eq!(ended.exit, Exit::Signal(9), "{ended:?}");
-    // Only the agent and the program that looks are left.
+    // Only the agent and the counting program are left.
     let seen = python(
         &*sandbox,
         "import os\nprint(sum(p.isdigit() for p in os.listdir('/proc')))",

@@ -1,6 +1,6 @@
-//! A service that speaks E2B's protocol, strict about every request: what is not in the published description is a
-//! fault, and a test that ends with faults has failed. One port serves all of it, as `E2B_API_URL` and
-//! `E2B_SANDBOX_URL` allow. Its sandboxes are folders, its interpreters real ones of this machine.
+//! A fake service with E2B's protocol. It is strict: a request that the published description does not allow is a
+//! fault, and a test that ends with faults fails. One port serves everything, as `E2B_API_URL` and `E2B_SANDBOX_URL`
+//! allow. Its sandboxes are folders; its interpreters are real ones of this machine.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,14 +21,14 @@ mod wire;
 
 use wire::{Answer, Request, chunk, find, frame, shape};
 
-/// The key of the account.
+/// The account's key.
 pub const KEY: &str = "e2b_0123456789abcdef0123456789abcdef01234567";
-/// The template that it has.
+/// The account's template.
 pub const TEMPLATE: &str = "code-interpreter-v1";
 const ENVD: &str = "49983";
 const INTERPRETER: &str = "49999";
 
-/// The inside of an interpreter: a cell a line in, lines of the protocol out.
+/// The interpreter's program: reads one cell per line, writes lines of the protocol.
 const DRIVER: &str = r#"
 import ast, base64, contextlib, json, signal, sys, traceback
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -71,18 +71,18 @@ while True:
     say(type="end_of_execution")
 "#;
 
-/// What a test sets up and looks at.
+/// The state that tests prepare and inspect.
 #[derive(Default)]
 struct World {
     sandboxes: BTreeMap<String, Box>,
     next: u32,
-    /// What was wrong with requests.
+    /// The faults of requests.
     faults: Vec<String>,
-    /// Method and path of every request to the service, with the idempotency key of those that have one.
+    /// Method and path of every request to the service, and its idempotency key if it has one.
     asked: Vec<(String, Option<String>)>,
-    /// The next answers of the service: a status, and headers.
+    /// The service's next answers: status and headers.
     busy: Vec<(u16, &'static str)>,
-    /// Only the paths of older services are known.
+    /// Only older services' paths exist.
     older: bool,
     envd_version: String,
     timeouts: u32,
@@ -121,9 +121,9 @@ struct Context {
     pid: u32,
     child: Mutex<Child>,
     stdin: Mutex<ChildStdin>,
-    /// When a cell was last interrupted.
+    /// The time of the last interrupt of a cell.
     interrupted: Mutex<Option<Instant>>,
-    /// Held for as long as a cell runs.
+    /// Locked while a cell runs.
     lines: Mutex<Receiver<String>>,
 }
 
@@ -167,7 +167,7 @@ impl Fake {
         look(&mut self.world.lock().unwrap())
     }
 
-    /// Fails the test if a request was not as described.
+    /// Fails the test if a request had a fault.
     #[track_caller]
     pub fn had_no_faults(&self) {
         let faults = self.with(|world| world.faults.clone());
@@ -178,13 +178,13 @@ impl Fake {
         self.with(|world| world.sandboxes.keys().cloned().collect())
     }
 
-    /// Ends a sandbox as its time there does.
+    /// Ends all sandboxes like an expired lifetime.
     pub fn expire_all(&self) {
         let gone = self.with(|world| std::mem::take(&mut world.sandboxes));
         drop(gone);
     }
 
-    /// One sandbox without a service and without tokens, as in debug mode.
+    /// Creates one sandbox without a service and without tokens, as in debug mode.
     pub fn be_bare(&self) {
         let one = Box::made(String::new(), String::new(), BTreeMap::new());
         self.with(|world| world.sandboxes.insert("debug_sandbox_id".into(), one));
@@ -198,7 +198,7 @@ impl Fake {
         self.with(|world| world.sandboxes.values_mut().for_each(|one| one.state = "paused"));
     }
 
-    /// The next requests to the service are answered so.
+    /// Sets the answers to the next requests to the service.
     pub fn answer_next(&self, answers: &[(u16, &'static str)]) {
         self.with(|world| world.busy.extend(answers));
     }
@@ -218,7 +218,7 @@ impl Fake {
         self.with(|world| world.timeouts)
     }
 
-    /// What creations said about the internet.
+    /// Returns the internet settings of all creations.
     pub fn internet(&self) -> Vec<Value> {
         self.with(|world| world.internet.clone())
     }
@@ -248,7 +248,7 @@ impl Fake {
         Answer::error(400, &what)
     }
 
-    /// The answer; none if it was streamed.
+    /// Returns the answer; none if it was streamed.
     fn answer(&self, request: &Request, writer: &mut TcpStream) -> Option<Answer> {
         match request.header("e2b-sandbox-id") {
             None => Some(self.control(request)),
@@ -256,7 +256,7 @@ impl Fake {
         }
     }
 
-    // The service's interface.
+    // The service's API.
 
     fn control(&self, request: &Request) -> Answer {
         let once = request.header("idempotency-key");
@@ -402,7 +402,7 @@ impl Fake {
                 });
                 Some(match gone {
                     Some(context) => {
-                        // Whoever waits for its cell holds it, too.
+                        // The thread that waits for the context's cell holds it, too.
                         context.child.lock().unwrap().kill().unwrap();
                         Answer::empty(204)
                     }
@@ -493,7 +493,7 @@ impl Fake {
         let just_now = |at: &Option<Instant>| at.is_some_and(|at| at.elapsed() < Duration::from_millis(250));
         if just_now(&context.interrupted.lock().unwrap()) {
             drop(lines);
-            // As seen with the real one: a cell that comes in the moment of an interrupt is dropped without a word.
+            // The real service also silently drops a cell that arrives during an interrupt.
             while chunk(writer, b"{\"type\":\"keepalive\"}\n").is_ok() {
                 std::thread::sleep(Duration::from_millis(50));
             }
@@ -507,7 +507,7 @@ impl Fake {
                 Ok(line) => line,
                 Err(RecvTimeoutError::Timeout) => {
                     silent += 1;
-                    // Signs of life, by which a client that left is noticed.
+                    // Keep-alive lines detect a client that left.
                     here = here && chunk(writer, b"{\"type\":\"keepalive\"}\n").is_ok();
                     if !here && !told {
                         told = true;
@@ -718,7 +718,7 @@ impl Fake {
         let status = child.wait().unwrap();
         self.with(|world| world.sandboxes.get_mut(id).map(|one| one.processes.remove(&pid)));
         let end = match status.code() {
-            // Zeros are left out, as this kind of JSON allows.
+            // Zeros are omitted, as protobuf's JSON allows.
             Some(0) => json!({"exited": true, "status": "exit status 0"}),
             Some(code) => json!({"exitCode": code, "exited": true, "status": format!("exit status {code}")}),
             None => json!({"exitCode": -1, "status": "signal: killed"}),

@@ -1,4 +1,4 @@
-//! The E2B back end against a strict service of our own.
+//! Tests the E2B back end against a strict fake service.
 #![cfg(feature = "e2b")]
 #![forbid(unsafe_code)]
 #![allow(
@@ -27,7 +27,7 @@ use sandcell_sandbox::{
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-/// Longer than anything here takes.
+/// A deadline longer than any step here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn config(fake: &Fake) -> E2bConfig {
@@ -65,7 +65,7 @@ fn cell(code: &str) -> Cell {
     }
 }
 
-/// Runs a cell to its end.
+/// Runs a cell to completion.
 async fn run(session: &mut Box<dyn Session>, code: &str) -> (Result<CellStatus, SessionError>, Vec<SessionEvent>) {
     let (sender, mut receiver) = mpsc::channel(1000);
     let outcome = timeout(PATIENCE, session.execute(cell(code), &sender)).await.unwrap();
@@ -85,7 +85,7 @@ fn text(events: &[SessionEvent], wanted: OutputStream) -> String {
     pieces.collect()
 }
 
-/// Waits until nothing is left at the service.
+/// Waits until the service has no sandbox left.
 async fn empty(fake: &Fake) {
     for _ in 0..600 {
         if fake.ids().is_empty() {
@@ -331,7 +331,7 @@ async fn a_sandbox_that_expired_is_told_as_such() {
     let read = place.files().read(&SandboxPath::home(), 0, 1).await.unwrap_err();
     assert!(read.to_string().contains("expired"), "{read}");
     assert!(place.usage().await.is_err());
-    // A new one works.
+    // A new sandbox works.
     let again = sandbox(&backend).await;
     let mut session = again.open_session("python").await.unwrap().unwrap();
     assert!(run(&mut session, "1").await.0.is_ok());
@@ -468,7 +468,7 @@ async fn a_sandbox_is_kept_alive_for_as_long_as_it_is_held() {
         sleep(Duration::from_millis(20)).await;
     }
     assert!(fake.kept_alive() >= 2);
-    // What it uses is asked behind, and known soon.
+    // Usage is read in the background and arrives soon.
     for _ in 0..600 {
         if place.usage().await.unwrap().memory == 77_000_000 {
             break;
@@ -476,7 +476,7 @@ async fn a_sandbox_is_kept_alive_for_as_long_as_it_is_held() {
         sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(place.usage().await.unwrap().memory, 77_000_000);
-    // Its end there is noticed without anybody's asking.
+    // The back end notices the end without a call.
     fake.expire_all();
     let ended = timeout(PATIENCE, place.ended()).await.unwrap();
     assert_eq!(ended.reason, EndReason::Expired);
@@ -512,7 +512,7 @@ async fn without_a_service_contexts_are_what_is_ended() {
     drop(first);
     one.close().await.unwrap();
     assert_eq!(fake.contexts(), 1);
-    // A session that nobody dropped ends with its sandbox.
+    // A session that was not dropped ends with its sandbox.
     backend.shutdown().await;
     assert_eq!(fake.contexts(), 0);
     assert!(fake.asked().is_empty(), "there is no service: {:?}", fake.asked());

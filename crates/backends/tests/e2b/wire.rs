@@ -1,11 +1,11 @@
-//! HTTP of the fake service, by hand: requests, answers, and what is checked of both.
+//! Hand-written HTTP for the fake service: requests, answers, and checks of both.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-/// Checks an object against its description: no other fields, none missing, each of its kind.
+/// Checks an object against its description: no unknown fields, none missing, each of the right type.
 pub fn shape(value: &Value, fields: &[(&str, &str, bool)]) -> Result<(), String> {
     let object = value.as_object().ok_or("no object")?;
     for (name, value) in object {
@@ -162,7 +162,7 @@ impl Answer {
         Self::bytes(status, Vec::new())
     }
 
-    /// It was streamed already.
+    /// Returns the placeholder for an answer that was streamed.
     pub fn sent() -> Self {
         Self {
             sent: true,

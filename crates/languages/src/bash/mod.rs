@@ -1,7 +1,7 @@
-//! Sessions of Bash: one shell in which cell after cell is evaluated.
+//! Sessions of Bash: one shell evaluates cell after cell.
 //!
-//! The driver is written in Bash itself, so that nothing else has to be there. It stands in an argument; the loop around
-//! it is one line, because Bash counts the lines of what it evaluates from the line that evaluates it.
+//! The driver is written in Bash, so it needs no other program. It is passed as an argument. The loop around it is one
+//! line, because Bash counts the lines of evaluated code from the line that evaluates it.
 
 use sandcell_sandbox::{Command, HOME, Sandbox, SessionError, SessionFeatures, StdinMode};
 
@@ -9,7 +9,7 @@ use crate::control::{CodeIn, DriverSession, Snapshots, Start};
 
 const LOOP: &str = include_str!("driver/loop.sh");
 const DRIVER: &str = include_str!("driver/driver.sh");
-/// What messages of the shell begin with.
+/// The prefix of the shell's messages.
 const NAME: &str = "bash";
 
 /// Starts a session with this interpreter.

@@ -1,25 +1,25 @@
-//! What a session's driver has told of the copy that it keeps of itself.
+//! The state of a session's snapshot, as its driver reported it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The copy, as whoever runs a cell and whoever ends it know it.
+/// The snapshot, shared by the task that runs a cell and the one that ends it.
 #[derive(Debug, Default)]
 pub(super) struct Copies(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     pid: Option<i32>,
-    /// The reason for a missing or outdated one.
+    /// The reason why the snapshot is missing or outdated.
     why: Option<String>,
 }
 
 impl Copies {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Whoever holds it only assigns.
+        // A holder of the lock only assigns, so a poisoned state is whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For a session that keeps none, for this reason.
+    /// Creates the state of a session that keeps no snapshots, with the reason.
     pub(super) fn none(why: &str) -> Self {
         Self(Mutex::new(State {
             pid: None,
@@ -27,22 +27,22 @@ impl Copies {
         }))
     }
 
-    /// The driver says that there is one, or why there is none or no newer one.
+    /// Records the driver's report: a snapshot, or the reason for a missing or outdated one.
     pub(super) fn told(&self, pid: Option<i32>, why: &str) {
         *self.state() = State { pid, why: reason(why) };
     }
 
-    /// The copy, if there is one.
+    /// Returns the snapshot's process id, if there is one.
     pub(super) fn pid(&self) -> Option<i32> {
         self.state().pid
     }
 
-    /// Nobody wants it any more.
+    /// Forgets the snapshot.
     pub(super) fn forget(&self) {
         *self.state() = State::default();
     }
 
-    /// The copy, which from now on is none, and why it is not a newer one; or why there is none.
+    /// Takes the snapshot, with the reason if it is outdated. The error holds the reason for its absence.
     pub(super) fn take(&self) -> Result<(i32, Option<String>), Option<String>> {
         let state = std::mem::take(&mut *self.state());
         match state.pid {
@@ -52,7 +52,7 @@ impl Copies {
     }
 }
 
-/// A word of the protocol as the end of a sentence. Words that are not in it say nothing.
+/// Explains a word of the protocol, as the end of a sentence. Unknown words are ignored.
 fn reason(why: &str) -> Option<String> {
     let text = match why {
         "threads" => "it had other threads running, which a copy of it could not have kept",

@@ -6,7 +6,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use sandcell_sandbox::{CellError, MimeBundle, NotLoaded, Variable};
 use serde::Deserialize;
 
-/// The longest body that is taken from a driver, in bytes.
+/// The maximum length of a driver's frame body, in bytes.
 pub(super) const BODY_MAX: usize = 8 << 20;
 const HEADER_MAX: usize = 1 << 20;
 const BLOBS_MAX: usize = 16;
@@ -16,7 +16,7 @@ const PICTURE_MAX: usize = 4 << 20;
 const OTHER_MAX: usize = 1 << 20;
 const PLAIN: &str = "text/plain";
 
-/// Why bytes are not a frame. The connection is of no use afterwards.
+/// The reason why bytes are no valid frame. The connection is unusable afterwards.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message says what it is")]
 pub enum FrameError {
@@ -24,7 +24,7 @@ pub enum FrameError {
     TooLong(usize),
     #[error("a frame whose header does not fit into it")]
     HeaderLength,
-    // The parser's own words would repeat what code has written.
+    // The parser's message would repeat text that code has written.
     #[error("a header that is not in the protocol, at byte {column}")]
     Header { column: usize },
     #[error("blobs that do not add up to their frame")]
@@ -35,77 +35,77 @@ pub enum FrameError {
     NoText,
 }
 
-/// A frame from a driver, checked and within the host's limits.
+/// A valid frame from a driver, within the host's limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
-    /// Cells can run.
+    /// The driver is ready for cells.
     Ready {
         /// The interpreter's version, at most 40 printable ASCII characters.
         version: String,
     },
     /// A rich value.
     Display {
-        /// The cell it claims to be about.
+        /// The nonce of its cell, as claimed.
         nonce: String,
         /// Its representations.
         bundle: MimeBundle,
     },
     /// The last expression's value.
     Result {
-        /// The cell it claims to be about.
+        /// The nonce of its cell, as claimed.
         nonce: String,
         /// Its representations.
         bundle: MimeBundle,
     },
     /// A cell is over.
     Done {
-        /// The cell it claims to be about.
+        /// The nonce of its cell, as claimed.
         nonce: String,
-        /// How it ended.
+        /// The end of the cell.
         done: Done,
     },
-    /// A cell wants packages to be installed, and waits.
+    /// A cell requests packages, and waits.
     Install {
-        /// The cell it claims to be about.
+        /// The nonce of its cell, as claimed.
         nonce: String,
-        /// What it wants, as it was written; at most 200, each at most 1,000 bytes.
+        /// The requirements as written; at most 200, each at most 1,000 bytes.
         packages: Vec<String>,
     },
-    /// Between cells: which process can become the session should this one die.
+    /// Between cells: the session's snapshot, which can replace the interpreter if that dies.
     Copy {
-        /// Its id inside; none if there is no such process (any more).
+        /// The process id inside; none if there is no snapshot (any more).
         pid: Option<i32>,
-        /// The last cell that it knows of.
+        /// The last cell that it includes.
         cell: u32,
-        /// Why there is none, as one of the protocol's words.
+        /// The reason for its absence, as a word of the protocol.
         why: String,
     },
-    /// A copy has become the session.
+    /// A snapshot has become the session.
     Resumed {
-        /// The session it claims to be.
+        /// The nonce of its session, as claimed.
         nonce: String,
-        /// The last cell that it knows of.
+        /// The last cell that it includes.
         cell: u32,
     },
-    /// The session's variables, as asked for.
+    /// The session's variables, on request.
     Variables {
-        /// The request it claims to answer.
+        /// The nonce of the request, as claimed.
         nonce: String,
-        /// At most 200.
+        /// At most 200 variables.
         variables: Vec<Variable>,
     },
-    /// Modules were loaded ahead, as asked for.
+    /// The end of a request to preload modules.
     Preloaded {
-        /// The request it claims to answer.
+        /// The nonce of the request, as claimed.
         nonce: String,
-        /// Those that could not be; at most 200.
+        /// Modules that could not be loaded; at most 200.
         missing: Vec<NotLoaded>,
-        /// The top-level modules that are loaded by now and are no part of the language; at most 2,000.
+        /// The loaded top-level modules that are not part of the language; at most 2,000.
         loaded: Vec<String>,
     },
 }
 
-/// How a driver says that a cell ended.
+/// A driver's report of a cell's end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "as in `CellStatus`")]
 pub enum Done {
@@ -180,22 +180,22 @@ struct Blob {
     bytes: u64,
 }
 
-/// Cuts a byte stream into frames. Holds at most one frame and what came with its last bytes.
+/// Cuts a byte stream into frames. Buffers at most one frame and the surplus of its last piece.
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: BytesMut,
 }
 
 impl Decoder {
-    /// Takes bytes as they come.
+    /// Adds bytes in pieces of any size.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole frame, or `None` until more bytes have come.
+    /// Returns the next whole frame, or `None` until more bytes arrive.
     ///
     /// # Errors
-    /// [`FrameError`] when the bytes are not in the protocol; as soon as that is certain.
+    /// [`FrameError`] as soon as it is certain that the bytes violate the protocol.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some(prefix) = self.buffer.first_chunk::<4>() else {
             return Ok(None);
@@ -266,7 +266,7 @@ fn parse(mut body: Bytes) -> Result<Frame, FrameError> {
         Header::Copy { pid, cell, mut why } => {
             no_blobs(&body)?;
             clip(&mut why, 40);
-            // The first process and groups of processes are nobody's copies.
+            // The first process and process groups can be no snapshots.
             let pid = (pid > 1).then_some(pid);
             Ok(Frame::Copy { pid, cell, why })
         }
@@ -307,7 +307,7 @@ fn parse(mut body: Bytes) -> Result<Frame, FrameError> {
     }
 }
 
-/// Cuts the blobs apart. What is larger than the limits is left out, text is cut.
+/// Cuts the blobs apart. Drops those above the limits, and truncates text.
 fn bundle(blobs: &[Blob], mut rest: Bytes) -> Result<MimeBundle, FrameError> {
     if blobs.len() > BLOBS_MAX {
         return Err(FrameError::BlobTypes);
@@ -336,7 +336,7 @@ fn bundle(blobs: &[Blob], mut rest: Bytes) -> Result<MimeBundle, FrameError> {
             }
     });
     found.insert(PLAIN.to_owned(), clip_bytes(text, TEXT_MAX));
-    // A copy of what is kept: a slice would keep the whole frame, and with it all that was dropped or is not counted.
+    // Copy the kept data: a slice would keep the whole frame alive, including its dropped and uncounted parts.
     for data in found.values_mut() {
         *data = Bytes::copy_from_slice(data);
     }
@@ -349,7 +349,7 @@ fn is_mime(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// At most `max` bytes, cut between characters if the bytes are text.
+/// Returns at most `max` bytes, cut between characters if the bytes are text.
 fn clip_bytes(mut bytes: Bytes, max: usize) -> Bytes {
     if bytes.len() > max {
         let is_continuation = |at: usize| bytes.get(at).is_some_and(|byte| byte & 0xC0 == 0x80);
@@ -377,7 +377,7 @@ fn bounded(mut error: CellError) -> CellError {
     error
 }
 
-/// A frame as bytes: the header as JSON, and blobs behind it (which the header must list itself).
+/// Encodes a frame: the header as JSON, then the blobs, which the header must list.
 ///
 /// # Panics
 /// Never.

@@ -1,7 +1,7 @@
-//! The host's end of a driver's control channel: frames, and the session that is spoken over them.
+//! The host's end of a driver's control channel: its frames, and the sessions that use them.
 //!
-//! `docs/design/driver-protocol.md` is the description. Whatever comes from the driver is hostile: code in the sandbox
-//! can write any bytes to the channel, so a frame gives no authority and everything in it is checked and bounded here.
+//! The specification is `docs/design/driver-protocol.md`. All input from the driver is hostile: code in the sandbox can
+//! write any bytes to the channel, so a frame gives no authority, and all of its content is checked and bounded here.
 
 mod copies;
 mod frame;

@@ -1,8 +1,8 @@
 //! A live interpreter behind a driver.
 //!
-//! One decision is taken here: a session whose driver breaks the protocol is over; it is killed and never repaired. One
-//! whose interpreter has ended lives on in the copy that its driver has kept, if there is one (`copies`), else it is over.
-//! Everything that is awaited from inside either has a deadline or is ended by [`Interrupter::kill`].
+//! One decision is taken here: a session whose driver breaks the protocol is over; it is killed and never repaired. If
+//! only its interpreter has ended, the session continues from the driver's snapshot if there is one (`copies`);
+//! otherwise it is over. Every wait for the inside has a deadline or is ended by [`Interrupter::kill`].
 
 mod ask;
 mod interrupter;
@@ -29,62 +29,62 @@ use self::interrupter::DriverInterrupter;
 use super::copies::Copies;
 use super::frame::{Decoder, Done, Frame, encode};
 
-/// How long an interpreter may take to become ready.
+/// The deadline for an interpreter to become ready.
 const START_MAX: Duration = Duration::from_secs(30);
-/// How long output is still read after the interpreter has ended, while descendants hold its pipes open.
+/// The time for reading output after the interpreter's end, while descendants hold its pipes open.
 const DRAIN_MAX: Duration = Duration::from_millis(250);
-/// How long the end of the process may come after that of its control channel.
+/// The maximum delay between the end of the control channel and that of the process.
 const EXIT_MAX: Duration = Duration::from_secs(1);
-/// How long a copy may take to become the session.
+/// The deadline for a snapshot to become the session.
 const RESTORE_MAX: Duration = Duration::from_secs(2);
-/// A session that uses more than so many tenths of the memory limit keeps no copy of itself.
+/// A session above this many tenths of the memory limit keeps no snapshot.
 const COPY_TENTHS: u64 = 7;
-/// The same where no limit is known.
+/// The same bound, in bytes, if no limit is known.
 const COPY_ANY: u64 = 1 << 40;
-/// For so long the server looks for the answer instead of sleeping, while nothing else runs.
+/// The time for which the server polls for the answer, while nothing else runs, before it sleeps.
 const WATCHED: Duration = Duration::from_micros(300);
 const DISPLAYS_MAX: u32 = 65;
 const SHOWN_BYTES_MAX: usize = 16 << 20;
 const STDERR_KEPT: usize = 2000;
 
-/// What a driver needs to start.
+/// The parameters for starting a driver.
 #[derive(Debug, Clone)]
 pub struct Start {
     /// The language's name, for errors.
     pub language: String,
     /// The program; `control` must be set.
     pub command: Command,
-    /// What it reads first from its control channel; may be empty.
+    /// The first bytes on its control channel; may be empty.
     pub boot: Bytes,
-    /// Whether the session is to keep copies of itself, where the sandbox can use them.
+    /// The snapshot mode, as far as the sandbox supports snapshots.
     pub copies: Snapshots,
-    /// Where it finds a cell's code.
+    /// The place of a cell's code.
     pub code: CodeIn,
-    /// What its sessions can do.
+    /// The features of its sessions.
     pub features: SessionFeatures,
 }
 
 /// The snapshot mode of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Snapshots {
-    /// It does.
+    /// It keeps snapshots.
     Kept,
     /// The settings forbid it.
     TurnedOff,
-    /// Its driver cannot.
+    /// Its driver does not support it.
     Unsupported,
 }
 
-/// Where a driver finds the code and the standard input of a cell.
+/// The place of the code and the standard input of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CodeIn {
     /// In the header of the frame.
     Header,
-    /// As raw bytes behind it, for drivers that cannot read JSON: the code, then standard input if there is one.
+    /// As raw bytes after the header, for drivers that cannot read JSON: the code, then standard input if there is one.
     Blobs,
 }
 
-/// A session on top of a driver, in whatever language.
+/// A session on top of a driver, in any language.
 #[derive(Debug)]
 pub struct DriverSession {
     events: mpsc::Receiver<ProcessEvent>,
@@ -96,58 +96,58 @@ pub struct DriverSession {
     over: Option<Exit>,
     /// The output to stdout and stderr while no cell ran.
     late: (Late, Late),
-    /// The end of the control channel came while no cell ran.
+    /// The control channel ended while no cell ran.
     control_closed: bool,
-    /// The interpreter ended between cells, and nobody was told yet.
+    /// The interpreter ended between cells, and this is not reported yet.
     untold: Option<Exit>,
-    /// Channels whose end has not come.
+    /// The number of channels that have not ended.
     open: u8,
-    /// Up to so many bytes of memory the driver keeps a copy of itself; 0 for never.
+    /// The driver keeps a snapshot below this memory, in bytes; 0: never.
     copy_below: u64,
-    /// So many milliseconds after a cell it makes none: others want the processors.
+    /// The pause between a cell and its snapshot, in milliseconds, which leaves the processors to others.
     copy_after: u64,
-    /// Code that has taken all memory goes on with an error.
+    /// Code that exhausts its memory goes on with an error.
     watched: bool,
     aftermath: Aftermath,
     code: CodeIn,
     features: SessionFeatures,
-    /// What it has loaded before its first cell.
+    /// The modules loaded before its first cell.
     ahead: Arc<Ahead>,
 }
 
 /// Modules that were loaded before the first cell.
 #[derive(Debug, Default)]
 pub struct Ahead {
-    /// Those that were asked for.
+    /// The requested modules.
     asked: Vec<String>,
-    /// All that came with them and are no part of the language, by the first part of their names.
+    /// The loaded top-level modules that are not part of the language.
     top: Vec<String>,
 }
 
 impl Ahead {
-    /// Whether this folder of packages has some of them, too: perhaps in other versions.
+    /// Returns true if this folder of packages contains some of them, too: perhaps in other versions.
     #[must_use]
     pub fn is_in(&self, folder: &Path) -> bool {
-        // A package, a module, or one that was compiled: `numpy`, `six.py`, `_cffi_backend.cpython-311-x86_64-linux-gnu.so`.
+        // A package, a module or a compiled module: `numpy`, `six.py`, `_cffi_backend.cpython-311-x86_64-linux-gnu.so`.
         let is_here = |name: &str| self.top.iter().any(|top| name.split('.').next() == Some(top));
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         !self.top.is_empty() && { entries }.any(|entry| entry.file_name().to_str().is_some_and(is_here))
     }
 }
 
-/// The way to the process, shared with interrupters for as long as the session lives.
+/// Access to the process, shared with interrupters while the session lives.
 #[derive(Debug)]
 struct Link {
     handle: Arc<dyn ProcessHandle>,
-    /// The copy that can become the session.
+    /// The snapshot that can become the session.
     copies: Copies,
-    /// The nonce of the running cell. Whoever holds the lock may write to the control channel.
+    /// The nonce of the running cell. Its lock must be held to write to the control channel.
     running: Mutex<Option<String>>,
-    /// Whether it is the driver that was handed over at its start, which knows what modules and nudges are.
+    /// True if the driver received its boot frame from us, so it understands `preload` and nudges.
     handed_over: bool,
 }
 
-/// What one cell has shown so far.
+/// The amount that one cell has displayed so far.
 #[derive(Debug, Default)]
 struct Shown {
     result: bool,
@@ -155,7 +155,7 @@ struct Shown {
     bytes: usize,
 }
 
-/// Whether a limit of each process holds memory there, so that code which has taken all it may goes on.
+/// Returns true if a per-process limit bounds memory there, so that code which exhausts it goes on.
 fn is_watched(sandbox: &dyn Sandbox) -> bool {
     let degraded = &sandbox.isolation().degraded;
     degraded.iter().any(|layer| layer.starts_with("memory_limit: "))
@@ -175,7 +175,7 @@ impl DriverSession {
     /// Starts the driver in the sandbox and waits until it is ready.
     ///
     /// # Errors
-    /// [`SessionError::Start`] with what the interpreter said; [`SessionError::Sandbox`] if it could not be started.
+    /// [`SessionError::Start`] with the interpreter's message; [`SessionError::Sandbox`] if it could not be started.
     pub async fn open(sandbox: &dyn Sandbox, start: Start) -> Result<Self, SessionError> {
         let process = sandbox.spawn(start.command.clone()).await?;
         let mut session = Self::of(process, &start, Some(sandbox))?;
@@ -183,10 +183,11 @@ impl DriverSession {
         Ok(session)
     }
 
-    /// The same as a child of this warmed parent, which has loaded these modules. `start.boot` is what a child reads first.
+    /// Opens a session in a child of this zygote, which has loaded these modules. `start.boot` is the child's first
+    /// input.
     ///
     /// # Errors
-    /// As for [`DriverSession::open`]. The sandbox is as it was, and the session can be started in the usual way.
+    /// As for [`DriverSession::open`]. The sandbox is unchanged, and the session can be started normally.
     pub async fn adopt(
         sandbox: &dyn Sandbox,
         parent: u64,
@@ -200,7 +201,8 @@ impl DriverSession {
         Ok(session)
     }
 
-    /// A driver that becomes a parent: loads these modules, and runs nothing ever after. Says which could not be loaded.
+    /// Starts a driver that becomes a zygote: it loads these modules, and runs no code afterwards. Returns those that
+    /// could not be loaded.
     ///
     /// # Errors
     /// It does not become ready.
@@ -215,13 +217,13 @@ impl DriverSession {
         Ok((session, missing))
     }
 
-    /// Whether its program has ended, or nothing is heard of it any more.
+    /// Returns true if its program has ended, or its connection is lost.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.events.is_closed()
     }
 
-    /// What it has loaded ahead.
+    /// Returns the modules loaded before the first cell.
     #[must_use]
     pub fn ahead(&self) -> &Arc<Ahead> {
         &self.ahead
@@ -277,7 +279,7 @@ impl DriverSession {
         }
     }
 
-    /// The interpreter's version as it says itself.
+    /// The version that the interpreter reports.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.version
@@ -289,7 +291,7 @@ impl DriverSession {
         let mut write = handle.write(Channel::Control, boot);
         let mut stderr = Vec::new();
         let mut ready = false;
-        // It may be ready before it has read all of it; half a frame would be the end of the session.
+        // It may be ready before it has read everything; half a frame would end the session.
         while !(ready && written) {
             tokio::select! {
                 result = &mut write, if !written => {
@@ -325,7 +327,7 @@ impl DriverSession {
         Ok(())
     }
 
-    /// Why the interpreter ended before it was ready, with the last that it wrote to stderr.
+    /// Explains why the interpreter ended before it was ready, with the end of its stderr.
     async fn early_end(&mut self, exit: Exit, mut stderr: Vec<u8>) -> String {
         let deadline = Instant::now() + DRAIN_MAX;
         while let Ok(Some(event)) = timeout_at(deadline, self.events.recv()).await {
@@ -369,7 +371,7 @@ impl DriverSession {
         }
     }
 
-    /// Ends a session that cannot be trusted to work any more.
+    /// Ends a session that can no longer be trusted.
     async fn broken(&mut self, reason: String) -> SessionError {
         self.over = Some(Exit::Signal(9));
         if let Err(error) = self.link.handle.signal(Signal::Kill, SignalScope::Tree).await {
@@ -378,7 +380,7 @@ impl DriverSession {
         SessionError::Protocol(reason)
     }
 
-    /// Writes the cell and passes on what comes until it is over.
+    /// Writes the cell and forwards its events until it is over.
     async fn run(
         &mut self,
         nonce: &str,
@@ -406,7 +408,7 @@ impl DriverSession {
         }
     }
 
-    /// The same, until the cell or the interpreter is over.
+    /// The same, until the cell or the interpreter ends.
     async fn until_over(
         &mut self,
         link: &Link,
@@ -415,7 +417,7 @@ impl DriverSession {
         shown: &mut Shown,
         to: &mpsc::Sender<SessionEvent>,
     ) -> Result<Result<CellStatus, Exit>, SessionError> {
-        // What came together with the end of the last cell. It can only be about that one, or about the copy.
+        // These frames arrived together with the end of the last cell, so they concern that cell or the snapshot.
         while let Some(frame) = self.next_frame()? {
             if let Frame::Copy { pid, why, .. } = frame {
                 link.copies.told(pid, &why);
@@ -450,7 +452,7 @@ impl DriverSession {
                 () = tokio::time::sleep_until(give_up), if control_ended.is_some() => {
                     return Err(SessionError::Protocol("its control channel was closed".to_owned()));
                 }
-                // Most cells are over sooner than a processor that sleeps is woken.
+                // Most cells end sooner than a sleeping processor would wake.
                 () = look_again(), if alone.is_alone() && begun.elapsed() < WATCHED => {}
                 event = self.events.recv() => match event {
                     Some(ProcessEvent::Output { channel, bytes }) => {
@@ -471,7 +473,7 @@ impl DriverSession {
         }
     }
 
-    /// Passes one piece of output on; says how the cell ended if that is what it said.
+    /// Forwards one piece of output; returns the status if it contains the end of the cell.
     async fn output(
         &mut self,
         nonce: &str,
@@ -501,8 +503,8 @@ impl DriverSession {
         Ok(None)
     }
 
-    /// Lets the copy become the session, after the interpreter's end. Returns the last cell that it knows of and why it knows of
-    /// no later one, or why there is no session any more.
+    /// Makes the snapshot the session, after the interpreter's end. Returns the last cell that the snapshot includes,
+    /// with the reason if it is outdated. The error holds the reason why the session is over.
     async fn restore(&mut self, to: &mpsc::Sender<SessionEvent>) -> Result<(u32, Option<String>), Option<String>> {
         let (pid, old) = self.link.copies.take()?;
         // The interpreter may have died in the middle of a frame.
@@ -525,7 +527,7 @@ impl DriverSession {
             .map_err(|why| Some(why.to_owned()))
     }
 
-    /// Speaks to the copy and waits for its answer. What is printed meanwhile still belongs to the cell.
+    /// Resumes the snapshot and waits for its answer. Output in the meantime still belongs to the cell.
     async fn resume(&mut self, to: &mpsc::Sender<SessionEvent>) -> Result<u32, SessionError> {
         let link = Arc::clone(&self.link);
         let word = format!("\nsandcell-resume {}\n", self.nonce_base);
@@ -562,7 +564,7 @@ impl DriverSession {
         }
     }
 
-    /// After the interpreter's end: what it had still written. Its last word may be that the cell was over.
+    /// Reads the rest of the output after the interpreter's end, which may contain the end of the cell.
     async fn drain(
         &mut self,
         nonce: &str,
@@ -571,7 +573,7 @@ impl DriverSession {
         to: &mpsc::Sender<SessionEvent>,
     ) -> Result<CellStatus, SessionError> {
         self.over = Some(exit);
-        // What the interpreter itself wrote has come. What it left would only hold its pipes open.
+        // The interpreter's own output has arrived. Its descendants would only hold the pipes open.
         if let Err(error) = self.link.handle.signal(Signal::Kill, SignalScope::Tree).await {
             tracing::debug!(%error, "what a dead interpreter left could not be killed");
         }
@@ -580,7 +582,7 @@ impl DriverSession {
         while self.open > 0 {
             match timeout_at(deadline, self.events.recv()).await {
                 Ok(Some(ProcessEvent::Output { channel, bytes })) => {
-                    // A broken frame at the very end is not worth an error: the interpreter is gone anyway.
+                    // A broken frame at the very end does not matter: the interpreter is gone anyway.
                     if let Ok(Some(done)) = self.output(nonce, channel, bytes, shown, to).await {
                         status.get_or_insert(done);
                     }
@@ -594,12 +596,12 @@ impl DriverSession {
     }
 }
 
-/// Cells that run in this process at the moment.
+/// The number of running cells in this process.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
-/// A cell that runs.
+/// A running cell.
 struct Alone {
-    /// There is another processor for its program.
+    /// The machine has another processor for its program.
     can_watch: bool,
 }
 
@@ -611,7 +613,7 @@ impl Alone {
         Self { can_watch: *cores > 1 }
     }
 
-    /// Whether waiting awake for its end takes nothing from other cells.
+    /// Returns true if polling for its end takes nothing from other cells.
     fn is_alone(&self) -> bool {
         self.can_watch && RUNNING.load(Ordering::Relaxed) == 1
     }
@@ -623,20 +625,20 @@ impl Drop for Alone {
     }
 }
 
-/// Lets the interpreter run first, should it wait for this very processor, and the other tasks.
+/// Yields to other tasks, and to the interpreter in case it waits for this processor.
 async fn look_again() {
     std::thread::yield_now();
     tokio::task::yield_now().await;
 }
 
-/// Hands an event to the caller. One who no longer listens does not stop the cell.
+/// Sends an event to the caller. A caller that no longer listens does not stop the cell.
 async fn pass(to: &mpsc::Sender<SessionEvent>, event: SessionEvent) {
     if to.send(event).await.is_err() {
         tracing::trace!("nobody listens to this cell any more");
     }
 }
 
-/// Passes a frame on if it is about this cell and within the limits of one.
+/// Forwards a frame if it concerns this cell and is within a cell's limits.
 async fn deliver(
     expected: &str,
     frame: Frame,
@@ -663,7 +665,7 @@ async fn deliver(
         Frame::Install { nonce, packages } if nonce == expected => {
             pass(to, SessionEvent::Install { packages }).await;
         }
-        // About another cell, beyond the limits, or never asked for: dropped.
+        // Dropped: about another cell, beyond the limits, or unsolicited.
         Frame::Ready { .. }
         | Frame::Display { .. }
         | Frame::Result { .. }
@@ -678,7 +680,7 @@ async fn deliver(
 }
 
 impl Shown {
-    /// The bundle, or its text alone once the cell has shown too many bytes.
+    /// Returns the bundle, or only its text once the cell has displayed too many bytes.
     fn within(&mut self, mut bundle: MimeBundle) -> MimeBundle {
         let size: usize = bundle.0.values().map(Bytes::len).sum();
         if self.bytes.saturating_add(size) > SHOWN_BYTES_MAX {
@@ -712,7 +714,7 @@ impl Session for DriverSession {
                 encode(&header, &[])
             }
             CodeIn::Blobs => {
-                // A shell's variables cannot hold NUL, and passing over it would lose count.
+                // A shell's variables cannot hold NUL, and skipping it would break the count.
                 let stdin = cell.stdin.map(|text| text.replace('\0', ""));
                 let blobs: Vec<&[u8]> = std::iter::once(&cell.code)
                     .chain(&stdin)

@@ -1,7 +1,7 @@
 //! Sessions of JavaScript with Node.
 //!
-//! The driver evaluates cells with V8's own console mode, by way of the inspector inside the process (no port is
-//! opened): `await` at the top level, `const` and `let` again in a later cell, and the last expression's value are V8's.
+//! The driver evaluates cells with V8's console mode, through the inspector inside the process (no port is opened). V8
+//! provides `await` at the top level, `const` and `let` again in a later cell, and the last expression's value.
 
 use std::collections::BTreeMap;
 
@@ -10,21 +10,21 @@ use sandcell_sandbox::{Command, HOME, Sandbox, SessionError, SessionFeatures, St
 use crate::control::{CodeIn, DriverSession, Snapshots, Start};
 
 const DRIVER: &str = include_str!("driver/driver.js");
-/// What makes `fetch` of older Nodes use a proxy of the environment; it needs no session.
+/// The script that makes `fetch` of older Node versions use the environment's proxy; needs no session.
 const PROXY: &str = include_str!("driver/proxy.js");
-/// The variable by which Node is told to use the proxies of the environment.
+/// The variable that makes Node use the environment's proxies.
 const USE_PROXY: &str = "NODE_USE_ENV_PROXY";
-/// What makes Node write all that a program prints before that ends.
+/// The script that makes Node write all output of a program before the program ends.
 const OUTPUT: &str = include_str!("driver/output.js");
 /// The script that makes Node count the processors that the sandbox may use.
 const PROCESSORS: &str = include_str!("driver/processors.js");
-/// The folder of files that programs load first. Sessions have them in their driver.
+/// The folder of scripts that programs load first. A session's driver contains them.
 const FOLDER: &str = "/tmp/.sandcell-node";
 /// The variable with Node's own options.
 const OPTIONS: &str = "NODE_OPTIONS";
 
-/// Makes a program of Node load what it needs first: that all it prints is written, and that it uses the proxy of its
-/// environment, if there is one. Returns that file.
+/// Makes a Node program load a script first, which completes its output and uses its environment's proxy, if there is
+/// one. Returns the path and the text of that script.
 pub(crate) fn with_preload(env: &mut BTreeMap<String, String>) -> (String, String) {
     let (path, text) = match env.contains_key(USE_PROXY) {
         true => (format!("{FOLDER}/proxy.cjs"), format!("{OUTPUT}{PROCESSORS}{PROXY}")),
@@ -35,7 +35,7 @@ pub(crate) fn with_preload(env: &mut BTreeMap<String, String>) -> (String, Strin
     (path, text)
 }
 
-/// Starts a session with this interpreter; `env` is added to the sandbox's own.
+/// Starts a session with this interpreter; `env` is added to the sandbox's environment.
 pub(crate) async fn open(
     program: String,
     env: &BTreeMap<String, String>,

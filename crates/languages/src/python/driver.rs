@@ -1,7 +1,7 @@
-//! The driver's files, and the frames that bring them to an interpreter.
+//! The driver's files, and the frames that carry them to an interpreter.
 //!
-//! Two, so that what the interpreter waits for fits into a pipe: the first has what every session needs at its start, the
-//! second, which is on its way meanwhile, what most never need.
+//! There are two frames, so that the first one fits into a pipe. It has the files that every session needs at its
+//! start. The second one follows while the interpreter starts, and has files that most sessions never need.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -52,17 +52,17 @@ const FILES: [DriverFile; 19] = [
     file("parent", include_str!("driver/parent.py")),
 ];
 
-/// So many of them, from the first one on, are in the first frame.
+/// The number of files, from the first one on, that are in the first frame.
 const AT_START: usize = 2;
-/// When the driver is compiled if nobody needs it sooner.
+/// The delay before the driver is compiled, unless an interpreter needs it sooner.
 const LATER: Duration = Duration::from_secs(10);
 
 const fn file(name: &'static str, source: &'static str) -> DriverFile {
     DriverFile { name, source }
 }
 
-/// Reads `name length` pairs and sources; writes the magic number, pairs and code objects. The same order. All but the
-/// start are compressed, where the interpreter that reads them can undo it.
+/// Reads `name length` pairs and sources; writes the magic number, pairs and code objects in the same order. All but
+/// the first are compressed, if the interpreter that reads them can decompress them.
 const COMPILE: &str = r#"
 import sys, marshal, _frozen_importlib_external as x
 try:
@@ -81,43 +81,43 @@ for name, size in zip(head[::2], head[1::2]):
 sys.stdout.buffer.write(" ".join(out).encode() + b"\n" + b"".join(codes))
 "#;
 
-/// The files of the driver that runs inside a session, the first one being its start.
+/// Returns the files of the driver that runs inside a session, the start file first.
 #[must_use]
 pub fn driver_sources() -> &'static [DriverFile] {
     &FILES
 }
 
-/// How the driver is started, and what it reads first.
+/// The driver's command line and its first input.
 #[derive(Debug)]
 pub(super) struct Boot {
     executable: PathBuf,
     site: serde_json::Value,
-    /// Where what was compiled is left for the next start.
+    /// The folder of the disk cache for the compiled driver.
     memory: Option<PathBuf>,
-    /// Made when the first session needs it.
+    /// Built when the first session needs it.
     from_source: OnceLock<Bytes>,
-    /// What an earlier start has kept.
+    /// The compiled driver that an earlier start has cached.
     kept: OnceLock<Option<Compiled>>,
-    /// Whether no interpreter has begun with it.
+    /// True if an interpreter failed to start with the cached driver.
     distrusted: AtomicBool,
     compiled: Arc<OnceLock<Option<Compiled>>>,
-    /// Hurries the compilation that has begun.
+    /// Speeds up the scheduled compilation.
     begun: OnceLock<mpsc::Sender<()>>,
 }
 
-/// The driver as an interpreter has compiled it.
+/// The driver as code objects of an interpreter.
 #[derive(Debug)]
 struct Compiled {
-    /// Which interpreters understand it.
+    /// The magic number of the interpreters that accept it.
     magic: String,
-    /// (name, code) of each file, in their order.
+    /// (name, code) of each file, in order.
     parts: Vec<(String, Bytes)>,
     /// The first frames of a session.
     frames: Bytes,
 }
 
 impl Compiled {
-    /// Runs the interpreter (100 ms), and keeps what it has made.
+    /// Runs the interpreter (100 ms), and caches the result.
     fn make(executable: &Path, site: &serde_json::Value, memory: Option<&Path>) -> Option<Self> {
         let key = remember::key_of_driver(executable);
         let output = Bytes::from(compile(executable)?);
@@ -128,7 +128,7 @@ impl Compiled {
         Some(made)
     }
 
-    /// From what [`COMPILE`] has written.
+    /// Parses the output of [`COMPILE`].
     fn parse(output: &Bytes, site: &serde_json::Value) -> Option<Self> {
         let end = output.iter().position(|byte| *byte == b'\n')?;
         let mut words = std::str::from_utf8(output.get(..end)?).ok()?.split(' ');
@@ -172,7 +172,8 @@ impl Boot {
         }
     }
 
-    /// For an interpreter that only its name is known of: it is looked up inside, and finds its packages itself.
+    /// Creates the driver for an interpreter known only by name: it is found on the search path inside, and finds its
+    /// packages itself.
     pub(super) fn abroad(name: &Path) -> Self {
         let site = json!({"layers": layer_places(), "prefix": ""});
         Self {
@@ -187,20 +188,20 @@ impl Boot {
         }
     }
 
-    /// Isolated from the environment and without `site`, whose work the driver does when it is needed. No byte code
-    /// files: they would appear among the caller's own.
+    /// Isolated from the environment, and without `site`, whose work the driver does on demand. No byte code files:
+    /// they would appear among the caller's own.
     pub(super) fn argv(&self) -> Vec<String> {
         let mut argv = vec![self.executable.to_string_lossy().into_owned()];
         argv.extend(["-I", "-S", "-B", "-X", "utf8", "-c", BOOT].map(str::to_owned));
         argv
     }
 
-    /// What is compiled is kept in this folder, and what was kept there is used.
+    /// Uses this folder as the disk cache of the compiled driver.
     pub(super) fn remembering(self, memory: Option<PathBuf>) -> Self {
         Self { memory, ..self }
     }
 
-    /// The driver as code objects, if there are some by now.
+    /// Returns the driver as code objects, if they exist by now.
     fn compiled(&self) -> Option<&Compiled> {
         let recall = || {
             let kept = remember::recall_driver(self.memory.as_deref()?, &self.executable)?;
@@ -211,8 +212,9 @@ impl Boot {
             .or_else(|| self.compiled.get()?.as_ref())
     }
 
-    /// An interpreter did not begin with these frames. If they were kept by an earlier start, it may be that: from now on all begin
-    /// without them, and they are compiled anew. Whether another attempt is worth it.
+    /// Records that an interpreter failed to start with these frames. If they came from the disk cache, they may be the
+    /// cause: from now on they are unused, and the driver is compiled again. Returns true if another attempt is
+    /// worthwhile.
     pub(super) fn distrust(&self) -> bool {
         let kept = matches!(self.kept.get(), Some(Some(_)));
         if !kept || self.distrusted.swap(true, Ordering::Relaxed) {
@@ -224,7 +226,7 @@ impl Boot {
         true
     }
 
-    /// The first frames: with code objects if they are there by now.
+    /// Returns the first frames, with code objects if they exist by now.
     pub(super) fn frames(&self) -> Bytes {
         match self.compiled() {
             Some(compiled) => compiled.frames.clone(),
@@ -235,11 +237,11 @@ impl Boot {
         }
     }
 
-    /// What an interpreter reads first that becomes a warmed parent.
+    /// Returns the first input of an interpreter that becomes a zygote.
     pub(super) fn frames_of_parent(&self) -> Bytes {
         let mut header = self.site.clone();
         if let Some(fields) = header.as_object_mut() {
-            // Read as Python, in which a number is the same text as here.
+            // The driver evaluates it as Python, where a number has the same text as in JSON.
             fields.insert("parent".to_owned(), 1.into());
             fields.insert("env".to_owned(), json!(usual_environment()));
             fields.insert("env_loading".to_owned(), json!(BTreeMap::from(WHILE_LOADING)));
@@ -250,8 +252,9 @@ impl Boot {
         }
     }
 
-    /// Compiles the driver in a thread of its own: at once if an interpreter is being started, which would have needed it, or else in
-    /// a while. The session that begins it may be one of a hundred that all want the processors and are copies.
+    /// Compiles the driver in a separate thread: at once if an interpreter is starting and would have needed it,
+    /// otherwise after a delay. The session that schedules it may be one of a hundred zygote children that compete for
+    /// the processors.
     pub(super) fn compile_in_background(&self, needed: bool) {
         if self.compiled().is_some() {
             return;
@@ -264,7 +267,7 @@ impl Boot {
                 .name("compile-driver".to_owned())
                 .spawn(move || {
                     if hurried.recv_timeout(LATER) == Err(RecvTimeoutError::Disconnected) {
-                        return; // nobody is left who could need it
+                        return; // no one is left to need it
                     }
                     let made = Compiled::make(&executable, &site, memory.as_deref());
                     if made.is_none() {
@@ -278,13 +281,13 @@ impl Boot {
             hurry
         });
         if needed {
-            // It has begun, or is done, where nobody hears this.
+            // Fails if the thread has already begun or is done.
             let _ = hurry.send(());
         }
     }
 }
 
-/// Code objects of all files, made by the interpreter that will read them.
+/// Returns the code objects of all files, compiled by the interpreter that will read them.
 fn compile(executable: &Path) -> Option<Vec<u8>> {
     let head: Vec<_> = FILES
         .iter()
@@ -297,7 +300,7 @@ fn compile(executable: &Path) -> Option<Vec<u8>> {
     run_python(executable, COMPILE, &input, Duration::from_secs(20)).ok()
 }
 
-/// What a child of a warmed parent reads first. Of the environment it is told what is not as in its parent.
+/// Returns the first input of a zygote's child. It contains only the differences from the zygote's environment.
 pub(super) fn begin_frame(env: &BTreeMap<String, String>, cwd: &str) -> Bytes {
     let usual = usual_environment();
     let other: BTreeMap<_, _> = env
@@ -311,10 +314,10 @@ pub(super) fn begin_frame(env: &BTreeMap<String, String>, cwd: &str) -> Bytes {
     )
 }
 
-/// The search path where no interpreter lies outside the system's folders.
+/// The search path if no interpreter lies outside the system's folders.
 static USUAL_PATH: LazyLock<String> = LazyLock::new(|| format!("{}:{SYSTEM_PATH}", program_places()));
 
-/// The environment of a parent, and most often of its children: what programs find in a sandbox with the usual limits.
+/// The environment of a zygote and of most of its children: that of programs in a sandbox with the default limits.
 fn usual_environment() -> BTreeMap<&'static str, &'static str> {
     BTreeMap::from([
         ("HOME", HOME),
@@ -335,7 +338,7 @@ fn usual_environment() -> BTreeMap<&'static str, &'static str> {
     ])
 }
 
-/// What libraries find beside it while a parent loads them: no threads, which would not be there in its children.
+/// Additional variables while a zygote loads libraries: they prevent threads, which would not survive in its children.
 const WHILE_LOADING: [(&str, &str); 3] = [
     ("MKL_NUM_THREADS", "1"),
     ("NUMEXPR_NUM_THREADS", "1"),
@@ -349,7 +352,7 @@ fn source_parts() -> Vec<(String, &'static [u8])> {
         .collect()
 }
 
-/// What every session needs at its start, and behind it the rest.
+/// Returns the frame with the start files, followed by the frame with the rest.
 fn frames(site: &serde_json::Value, magic: &str, files: &[(String, &[u8])]) -> Bytes {
     let (start, rest) = files.split_at(AT_START.min(files.len()));
     let mut header = site.clone();

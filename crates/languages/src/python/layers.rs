@@ -1,8 +1,8 @@
-//! Makes packages of a sandbox known to every Python there, not only to its session: programs that code starts, workers,
-//! scripts of packages.
+//! Makes a sandbox's packages available to every Python in it, not only to its session: to programs that code starts,
+//! workers, and scripts of packages.
 //!
-//! A `.pth` file among the interpreter's own packages does it. `PYTHONPATH` would be replaced by everybody who sets it for a
-//! program of their own, comes before the standard library, and is ignored by `python -I`.
+//! It uses a `.pth` file among the interpreter's own packages. `PYTHONPATH` would not do: programs that set it for
+//! their children replace it, it comes before the standard library, and `python -I` ignores it.
 
 use std::path::PathBuf;
 
@@ -10,11 +10,12 @@ use sandcell_sandbox::{LAYERS, LAYERS_MAX};
 
 use super::PythonRuntime;
 
-/// Its name. A file of that name on the host stays what it is.
+/// The file's name. A file of that name on the host is not changed.
 const NAME: &str = "sandcell.pth";
 
-/// Run by every start of the interpreter that looks for packages. Packages of sandboxes win over those of the machine, the newest
-/// first, as in sessions; `.pth` files of their own count. One line that begins with `import` is all that `site` runs.
+/// Runs at every start of an interpreter with `site`. Packages of sandboxes take precedence over those of the machine,
+/// the newest first, as in sessions; their own `.pth` files count. It is one line that begins with `import`, because
+/// `site` runs nothing else.
 const FIND: &str = r"
 places = ['LAYERS/%d' % number for number in range(MAX - 1, -1, -1)]
 if places[0] not in sys.path:
@@ -25,13 +26,14 @@ if places[0] not in sys.path:
             site.addsitedir(place)
 ";
 
-/// The file and its text; none where the interpreter has no folder for packages.
+/// Returns the file and its text; none if the interpreter has no folder for packages.
 pub(crate) fn layers_file(runtime: &PythonRuntime) -> Option<(PathBuf, String)> {
     let folder = runtime.site.first()?.canonicalize().ok()?;
     Some((folder.join(NAME), text()))
 }
 
-/// Python code that makes packages known to the interpreter that runs it, unless they are already. It needs `os`, `site` and `sys`.
+/// Returns Python code that makes packages available to the interpreter that runs it, unless they are already. It needs
+/// `os`, `site` and `sys`.
 pub(super) fn code() -> String {
     FIND.replace("LAYERS", LAYERS).replace("MAX", &LAYERS_MAX.to_string())
 }

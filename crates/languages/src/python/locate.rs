@@ -1,7 +1,8 @@
 //! Finds the interpreter to use: the first on the search path, as outside.
 //!
-//! A version manager's stand-in (pyenv, asdf, mise, …) chooses its interpreter by files and variables that do not exist in a sandbox, so
-//! it is followed to the interpreter that it would start, and only binaries that are called python after all links were followed count.
+//! A version manager's shim (pyenv, asdf, mise, …) chooses its interpreter by files and variables that do not exist in
+//! a sandbox. So the shim is resolved to its interpreter, and only a binary whose name, with all links resolved, is a
+//! Python's counts.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -14,43 +15,44 @@ use crate::search_path::answering;
 use crate::stand_ins::{self, Found};
 use crate::table::reason;
 
-/// Why there is no Python to use.
+/// The reason why no Python is usable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LocateError {
     /// The machine has none.
     #[error("no Python was found on this machine{}", stand_in_note(.stand_in))]
     NotFound {
-        /// A version manager's stand-in that was seen instead.
+        /// A version manager's shim that was found instead.
         stand_in: Option<PathBuf>,
     },
-    /// This one does not run.
+    /// This interpreter does not run.
     #[error("{} is not a usable Python: {reason}", .path.display())]
     Unusable {
-        /// Which.
+        /// The interpreter.
         path: PathBuf,
-        /// What was seen.
+        /// The observed fault.
         reason: String,
     },
-    /// This one is older than the driver can be run with.
+    /// This interpreter is too old for the driver.
     #[error("{} is Python {version}; 3.9 or later is needed", .path.display())]
     TooOld {
-        /// Which.
+        /// The interpreter.
         path: PathBuf,
         /// Its version.
         version: String,
     },
-    /// A library that this one needs cannot be shown, or is found by a variable that sandboxes do not get.
+    /// A library that this interpreter needs cannot be shown, or is found through a variable that sandboxes do not
+    /// have.
     #[error("{} cannot start in a sandbox: library {} is not visible there", .path.display(), .library.display())]
     NotVisible {
-        /// Which.
+        /// The interpreter.
         path: PathBuf,
         /// The library.
         library: PathBuf,
     },
-    /// Showing what this one needs would show far more.
+    /// The folder that this interpreter needs holds far more, so it cannot be shown.
     #[error("{} needs the whole of {} to be visible in sandboxes", .path.display(), .folder.display())]
     TooBroad {
-        /// Which.
+        /// The interpreter.
         path: PathBuf,
         /// The folder.
         folder: PathBuf,
@@ -88,18 +90,18 @@ impl From<LocateError> for Failure {
     }
 }
 
-/// Finds the Python for sandboxes: `chosen` by the operator, else the machine's own.
+/// Finds the Python for sandboxes: `chosen` by the operator, or else the machine's.
 ///
 /// # Errors
-/// [`LocateError`]; a chosen one that does not work is an error, never replaced by another.
+/// [`LocateError`]; an unusable chosen one is an error, never replaced by another.
 pub fn locate(chosen: Option<&Path>) -> Result<PythonRuntime, LocateError> {
     locate_remembered(chosen, None)
 }
 
-/// The same; what the interpreter says of itself is remembered in the folder `memory`, where one is given.
+/// The same, with a disk cache: `memory` is the folder for interpreters' answers.
 ///
 /// # Errors
-/// [`LocateError`]; a chosen one that does not work is an error, never replaced by another.
+/// [`LocateError`]; an unusable chosen one is an error, never replaced by another.
 pub fn locate_remembered(chosen: Option<&Path>, memory: Option<&Path>) -> Result<PythonRuntime, LocateError> {
     match chosen {
         Some(path) => locate_chosen(path, memory),
@@ -134,7 +136,7 @@ fn locate_chosen(path: &Path, memory: Option<&Path>) -> Result<PythonRuntime, Lo
     }
 }
 
-/// Tries these, of which the first so many are the search path's.
+/// Tries these paths in order; the first `on_path` of them come from the search path.
 fn locate_among(paths: Vec<PathBuf>, on_path: usize, memory: Option<&Path>) -> Result<PythonRuntime, LocateError> {
     let mut stand_in = None;
     let mut failed = None;
@@ -149,7 +151,7 @@ fn locate_among(paths: Vec<PathBuf>, on_path: usize, memory: Option<&Path>) -> R
                 stand_in = stand_in.or(Some(file));
             }
             Kind::Interpreter => {
-                // A virtual environment's is a link to another one.
+                // A virtual environment's interpreter is a link to another one.
                 if tried.contains(&path) {
                     continue;
                 }
@@ -171,7 +173,7 @@ fn locate_among(paths: Vec<PathBuf>, on_path: usize, memory: Option<&Path>) -> R
     Err(failed.unwrap_or(LocateError::NotFound { stand_in }))
 }
 
-/// The interpreter behind a stand-in, else the file itself.
+/// Returns the interpreter behind a shim, else the file itself.
 fn interpreter_of(file: &Path) -> PathBuf {
     let (Some(folder), Some(name)) = (file.parent(), file.file_name().and_then(OsStr::to_str)) else {
         return file.to_owned();
@@ -185,8 +187,8 @@ fn interpreter_of(file: &Path) -> PathBuf {
     }
 }
 
-/// Where to look, and how much of that is the search path's, which comes first, as outside. Then the system's. Without an explicit
-/// version the folder's default.
+/// Returns the paths to try, and the number of those from the search path. These come first, as outside, then the
+/// system's. In each folder the name without a version comes first.
 fn candidates(search: Option<&OsStr>) -> (Vec<PathBuf>, usize) {
     let names = || std::iter::once("python3".to_owned()).chain((9..=15).rev().map(|minor| format!("python3.{minor}")));
     let listed = search.map(|search| std::env::split_paths(search).collect::<Vec<_>>());
@@ -212,7 +214,7 @@ enum Kind {
     Interpreter,
 }
 
-/// What a path is after all links were followed: a binary of that name, or something that only stands for one.
+/// Determines whether a path, with all links resolved, is a Python binary or a shim.
 fn kind_of(path: &Path) -> Kind {
     let Ok(real) = path.canonicalize() else {
         return Kind::Absent;
@@ -232,7 +234,7 @@ fn kind_of(path: &Path) -> Kind {
     }
 }
 
-/// ELF, Mach-O (thin, either width, or universal) or a Windows program.
+/// Recognises ELF, Mach-O (thin of either width, or universal) and Windows programs.
 fn is_binary(start: [u8; 4]) -> bool {
     matches!(
         start,

@@ -1,8 +1,8 @@
-//! Python: the machine's interpreter (or the operator's), and sessions of it.
+//! Python: the machine's interpreter (or the operator's), and its sessions.
 //!
-//! The driver is the folder `driver/`. It travels to the interpreter as the first frame of the control channel, because
-//! a sandbox has no file of ours and an argument holds no more than 128 KiB; once the host's interpreter has compiled
-//! it, as code objects, which halves the start.
+//! The driver is the folder `driver/`. The interpreter receives it as the first frame of the control channel, because a
+//! sandbox contains none of our files and an argument holds at most 128 KiB. Once the host's interpreter has compiled
+//! it, it is sent as code objects, which halves the start.
 
 mod analysis;
 mod driver;
@@ -40,14 +40,14 @@ pub struct PythonLanguage {
     runtime: PythonRuntime,
     info: LanguageInfo,
     driver: driver::Boot,
-    /// For sandboxes whose programs come from an image: the interpreter there is another one.
+    /// The driver for sandboxes of an image, which contains a different interpreter.
     abroad: driver::Boot,
     parents: Arc<parents::Parents>,
     copies: bool,
 }
 
 impl PythonLanguage {
-    /// With an interpreter that [`locate()`] found.
+    /// Uses an interpreter that [`locate()`] found.
     #[must_use]
     pub fn new(runtime: PythonRuntime) -> Self {
         Self {
@@ -70,14 +70,14 @@ impl PythonLanguage {
         }
     }
 
-    /// Whether sessions keep copies of themselves from which they are restored when their interpreter dies. They do
-    /// unless this says otherwise, in sandboxes that can use them.
+    /// Sets whether sessions keep snapshots, from which they are restored when their interpreter dies. By default they
+    /// do, in sandboxes that support snapshots.
     #[must_use]
     pub fn with_copies(self, copies: bool) -> Self {
         Self { copies, ..self }
     }
 
-    /// The driver as this interpreter has compiled it is left in a file in this folder, and used again at the next start.
+    /// Caches the compiled driver in a file in this folder, and uses it at the next start.
     #[must_use]
     pub fn remembering(self, memory: Option<std::path::PathBuf>) -> Self {
         Self {
@@ -92,14 +92,14 @@ impl PythonLanguage {
         &self.runtime
     }
 
-    /// Begins, in a thread of its own, to compile the driver with the host's interpreter (about 50 ms of one core), so
-    /// that later sessions start faster. The first session begins it otherwise, or some time after it where sessions are copies
-    /// of a warmed interpreter. Sessions never wait for it.
+    /// Begins to compile the driver in a separate thread with the host's interpreter (about 50 ms of one core), so that
+    /// later sessions start faster. Otherwise the first session does so, with a delay if sessions are children of a
+    /// zygote. Sessions never wait for it.
     pub fn prepare(&self) {
         self.driver.compile_in_background(true);
     }
 
-    /// The same as [`Language::open`], with the session's own type.
+    /// Opens a session like [`Language::open`], with the concrete type.
     ///
     /// # Errors
     /// [`SessionError`] when the interpreter does not become ready.
@@ -121,7 +121,7 @@ impl PythonLanguage {
             Some(_) => None,
         };
         if let (Some(number), None) = (expected, &chosen) {
-            // Nobody takes who waits there.
+            // A child waits there, but no session will use it.
             if let Ok(unwanted) = sandbox.adopt(number).await {
                 let _ = unwanted.handle.signal(Signal::Kill, SignalScope::Tree).await;
             }
@@ -139,7 +139,7 @@ impl PythonLanguage {
                 Err(error) => error,
             };
             let session = self.open_cold(sandbox, command, driver).await?;
-            // That this sandbox cannot be entered, or not again, says nothing about the parent.
+            // A sandbox that supports no entry, or no second one, is not the zygote's fault.
             if !matches!(error, SessionError::Sandbox(SandboxError::Unsupported(_))) {
                 self.parents.failed(&chosen, &error);
             }
@@ -148,7 +148,7 @@ impl PythonLanguage {
         self.open_cold(sandbox, command, driver).await
     }
 
-    /// With an interpreter that is started for it.
+    /// Opens a session with a newly started interpreter.
     async fn open_cold(
         &self,
         sandbox: &dyn Sandbox,
@@ -194,7 +194,7 @@ impl Language for PythonLanguage {
         &self.info
     }
 
-    /// Unbuffered, so that what was printed before a time-out is not lost.
+    /// Unbuffered, so that output before a time-out is not lost.
     fn program(&self, code: &str, args: &[String], env: &BTreeMap<String, String>) -> Result<Program, Failure> {
         let path = own_path("main.py")?;
         let mut argv = vec![self.runtime.executable.to_string_lossy().into_owned()];

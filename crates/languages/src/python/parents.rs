@@ -1,7 +1,7 @@
-//! Warmed interpreters: one has loaded the operator's modules, and sessions begin as its children.
+//! Zygotes: interpreters that have loaded the operator's modules, whose children become sessions.
 //!
-//! It is replaced after so many children or so much time, since all of them have its hash seed and its layout in memory.
-//! Whatever fails here, the session is started in the usual way.
+//! A zygote is replaced after a number of children or some time, since all children share its hash seed and address
+//! layout. If anything fails here, the session starts with its own interpreter.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,19 +13,19 @@ use sandcell_sandbox::{Backend, NotLoaded, SessionError};
 
 use crate::control::{Ahead, DriverSession, Snapshots, Start};
 
-/// After so many children, or so long, another one takes its place.
+/// The maximum number of children and the maximum age of a zygote.
 const CHILDREN_MAX: u32 = 1000;
 const AGE_MAX: Duration = Duration::from_secs(3600);
-/// One that failed sooner than this after its start is replaced only after such a pause.
+/// A zygote that fails before this age is replaced only after a pause of the same length.
 const LIFE_MIN: Duration = Duration::from_secs(60);
-/// One that ended sooner than this after its start ends by itself, and is not replaced at once.
+/// A zygote that ends before this age must have caused its end itself, and is not replaced at once.
 const ENDS_BY_ITSELF: Duration = Duration::from_secs(1);
-/// How long the one before lives on.
+/// The time for which a replaced zygote lives on.
 const FORMER: Duration = Duration::from_secs(10);
-/// After so many failures in a row it counts as broken.
+/// A zygote with this many failures in a row counts as broken.
 const FAILURES_MAX: u32 = 3;
 
-/// How a parent is started.
+/// The parameters for starting a zygote.
 #[derive(Debug, Clone)]
 pub(super) struct Recipe {
     pub(super) backend: Arc<dyn Backend>,
@@ -33,11 +33,11 @@ pub(super) struct Recipe {
     pub(super) start: Start,
     pub(super) boot: Bytes,
     pub(super) modules: Vec<String>,
-    /// Folders with packages that it sees, in the order of their places.
+    /// Its folders with packages, in mount order.
     pub(super) attached: Vec<PathBuf>,
 }
 
-/// One that is ready.
+/// A zygote that is ready.
 #[derive(Debug)]
 pub(super) struct Warm {
     pub(super) number: u64,
@@ -46,21 +46,21 @@ pub(super) struct Warm {
     children: AtomicU32,
     failures: AtomicU32,
     recipe: Recipe,
-    /// Ends it when dropped.
+    /// A drop ends the zygote.
     driver: DriverSession,
 }
 
-/// The parent that there is.
+/// The current zygote.
 #[derive(Debug, Default)]
 pub(super) struct Parents {
     current: Mutex<Option<Arc<Warm>>>,
-    /// The one before, for sandboxes that were in the making when it was replaced.
+    /// The previous one, for sandboxes that were in creation when it was replaced.
     former: Mutex<Option<Arc<Warm>>>,
-    /// Held while another one is started.
+    /// Held while a zygote starts.
     starting: tokio::sync::Mutex<()>,
 }
 
-/// A parent that is asked for one child.
+/// A zygote that was chosen for one child.
 #[derive(Debug)]
 pub(super) struct Chosen {
     warm: Arc<Warm>,
@@ -69,8 +69,8 @@ pub(super) struct Chosen {
 }
 
 impl Warm {
-    /// Whether an interpreter that started in a sandbox with these folders would have loaded the same. What is attached there
-    /// alone may hold other versions of what the parent has loaded.
+    /// Returns true if an interpreter started in a sandbox with these folders would load the same modules. Folders that
+    /// only the sandbox has may contain other versions of modules that the zygote has loaded.
     fn fits(&self, attached: &[PathBuf]) -> bool {
         let beyond = attached.strip_prefix(self.recipe.attached.as_slice());
         beyond.is_some_and(|folders| !folders.iter().any(|folder| self.ahead.is_in(folder)))
@@ -78,7 +78,7 @@ impl Warm {
 }
 
 impl Parents {
-    // Whoever holds these only assigns.
+    // A holder of these locks only assigns, so a poisoned state is whole.
     fn current(&self) -> MutexGuard<'_, Option<Arc<Warm>>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -87,7 +87,7 @@ impl Parents {
         self.former.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts one, in place of the one that there is.
+    /// Starts a zygote, which replaces the current one.
     pub(super) async fn start(self: &Arc<Self>, recipe: Recipe) -> Result<Vec<NotLoaded>, SessionError> {
         let _alone = self.starting.lock().await;
         self.start_alone(recipe).await
@@ -123,7 +123,7 @@ impl Parents {
         Ok(missing)
     }
 
-    /// The parent that there is. One that has ended (with the launcher, say) is replaced at once.
+    /// Returns the current zygote. If it has ended (with the launcher, for example), begins to replace it.
     fn living(self: &Arc<Self>) -> Option<Arc<Warm>> {
         let mut current = self.current();
         if !current.as_ref()?.driver.is_lost() {
@@ -136,12 +136,13 @@ impl Parents {
         None
     }
 
-    /// The parent that there is, if its children fit into sandboxes with these folders.
+    /// Returns the current zygote, if its children are suitable for sandboxes with these folders.
     pub(super) fn fitting(self: &Arc<Self>, attached: &[PathBuf]) -> Option<Arc<Warm>> {
         self.living().filter(|warm| warm.fits(attached))
     }
 
-    /// The parent of one more child, for a sandbox with these folders, which may expect that of one.
+    /// Chooses the zygote for one more child, in a sandbox with these folders. `expected` is the zygote whose child the
+    /// sandbox already expects.
     pub(super) fn choose(self: &Arc<Self>, attached: &[PathBuf], expected: Option<u64>) -> Option<Chosen> {
         let current = self.living();
         let warm = match expected {
@@ -163,12 +164,12 @@ impl Parents {
         })
     }
 
-    /// The child has become a session.
+    /// Records that the child has become a session.
     pub(super) fn worked(chosen: &Chosen) {
         chosen.warm.failures.store(0, Ordering::Relaxed);
     }
 
-    /// The child has not become a session, in a sandbox in which an interpreter could be started.
+    /// Records that the child did not become a session in a sandbox where an interpreter could be started.
     pub(super) fn failed(self: &Arc<Self>, chosen: &Chosen, error: &SessionError) {
         let warm = &chosen.warm;
         tracing::debug!(%error, "no child of the warmed interpreter could be had");
@@ -189,7 +190,7 @@ impl Parents {
         self.renew(warm, pause);
     }
 
-    /// Starts another one in the background after a pause, unless one was started meanwhile, or is just now.
+    /// Starts a replacement in the background after a pause, unless there is or starts another one by then.
     fn renew(self: &Arc<Self>, warm: &Arc<Warm>, pause: Duration) {
         let (parents, recipe, number) = (Arc::clone(self), warm.recipe.clone(), warm.number);
         tokio::spawn(async move {

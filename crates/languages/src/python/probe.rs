@@ -1,4 +1,4 @@
-//! What one interpreter is: asked once, by running it for some milliseconds on the host.
+//! Determines an interpreter's properties, by running it once for some milliseconds on the host.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -14,27 +14,27 @@ use super::remember;
 /// An interpreter that can run here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PythonRuntime {
-    /// What is started, the same path on the host and inside.
+    /// Its path, the same on the host and inside.
     pub executable: PathBuf,
     /// Its version, such as `3.11.2`.
     pub version: String,
     /// Host folders outside `/usr` that must be visible inside, read-only and at the same path.
     pub trees: Vec<PathBuf>,
-    /// Folders that installed packages are imported from.
+    /// Folders from which installed packages are imported.
     pub site: Vec<PathBuf>,
-    /// The virtual environment, if it is one.
+    /// The virtual environment, if there is one.
     pub venv: Option<PathBuf>,
-    /// Data libraries that can be imported, with versions (`numpy 2.1.0`).
+    /// Importable data libraries with versions (`numpy 2.1.0`).
     pub libraries: Vec<String>,
     /// The reason for the choice.
     pub reason: String,
 }
 
-/// Prints, each ended by NUL: version, executable, prefix, base prefix, virtual environment or nothing, site folders
-/// (also those that do not exist yet, since the answer is remembered), and for an interpreter outside `/usr` the shared
-/// libraries that it and the modules of its standard library have loaded, by the names that the loader found them by.
+/// Prints, each ended by NUL: version, executable, prefix, base prefix, virtual environment or nothing, and site
+/// folders (including missing ones, since the answer is cached). For an interpreter outside `/usr` it also prints the
+/// shared libraries that it and the modules of its standard library have loaded, under the loader's names.
 ///
-/// `site` is imported but not run: it would execute what .pth files say.
+/// `site` is imported but not run: it would execute code in .pth files.
 const ASK: &str = r#"
 import sys, os, site
 folder = os.path.dirname(sys.executable)
@@ -78,7 +78,7 @@ out += ["library:" + path for path in libs if path.startswith("/")]
 sys.stdout.buffer.write("".join(s + "\0" for s in out).encode("utf-8", "surrogateescape"))
 "#;
 
-/// Packages worth naming to a caller, as their distributions are called.
+/// Packages worth reporting to a caller, by their distribution names.
 const LIBRARIES: &[&str] = &[
     "numpy",
     "pandas",
@@ -124,19 +124,19 @@ const LIBRARIES: &[&str] = &[
     "tqdm",
 ];
 
-/// How a library stands in an interpreter's answer.
+/// The prefix of a library in an interpreter's answer.
 const LIBRARY: &str = "library:";
-/// Where NixOS and Guix keep every package.
+/// The folders in which NixOS and Guix keep all packages.
 const STORES: [&str; 2] = ["/nix/store", "/gnu/store"];
 const OUTPUT_MAX: u64 = 4 << 20;
-/// The same, and entries of a folder, of an interpreter in an image.
+/// The same bound for an interpreter in an image, and the maximum number of entries of a folder there.
 const INSIDE_MAX: usize = 64 << 10;
 const ENTRIES_MAX: usize = 5000;
 
-/// Runs the interpreter with a script, isolated and with an empty environment; returns what it printed.
+/// Runs the interpreter with a script, isolated and with an empty environment; returns its output.
 ///
 /// # Errors
-/// What went wrong, in words, with the last line that the interpreter wrote to stderr.
+/// Describes the fault, with the last line that the interpreter wrote to stderr.
 pub(super) fn run_python(executable: &Path, script: &str, input: &[u8], max: Duration) -> Result<Vec<u8>, String> {
     let mut child = Command::new(executable)
         .args(["-I", "-S", "-B", "-X", "utf8", "-c", script])
@@ -160,7 +160,7 @@ pub(super) fn run_python(executable: &Path, script: &str, input: &[u8], max: Dur
             Err(_) => Err(mpsc::RecvTimeoutError::Disconnected),
         };
         if received.is_err() {
-            // Ends the other threads' reading too.
+            // This also ends the reads of the other threads.
             if let Err(error) = child.kill() {
                 tracing::debug!(%error, "an interpreter that does not answer could not be killed");
             }
@@ -192,10 +192,10 @@ fn read_all(pipe: Option<impl Read>) -> Vec<u8> {
     bytes
 }
 
-/// Asks an interpreter what it is.
+/// Determines an interpreter's properties.
 ///
 /// # Errors
-/// [`LocateError`] when it does not run, is too old, or lies in a folder that cannot be shown to sandboxes.
+/// [`LocateError`] if it does not run, is too old, or lies in a folder that cannot be shown to sandboxes.
 pub(super) fn probe(path: &Path, memory: Option<&Path>) -> Result<PythonRuntime, LocateError> {
     let unusable = |reason: String| LocateError::Unusable {
         path: path.to_owned(),
@@ -259,8 +259,8 @@ pub(super) fn probe(path: &Path, memory: Option<&Path>) -> Result<PythonRuntime,
     })
 }
 
-/// The same of an interpreter in a sandbox whose programs come from an image. `python` is a name that is looked up inside.
-/// None when it does not answer, or is too old.
+/// Does the same for an interpreter in a sandbox of an image. `python` is a name on the search path inside. None if it
+/// does not answer or is too old.
 pub(crate) async fn runtime_inside(python: &str, sandbox: &dyn Sandbox) -> Option<PythonRuntime> {
     let argv = [python, "-I", "-S", "-B", "-X", "utf8", "-c", ASK].map(str::to_owned);
     let command = sandcell_sandbox::Command {
@@ -304,7 +304,7 @@ fn is_new_enough(version: &str) -> bool {
     matches!((parts.next(), parts.next()), (Some(Ok(3)), Some(Ok(minor))) if minor >= 9)
 }
 
-/// The folders that must be shown, and those they are links to; one inside another is left out.
+/// Returns the folders to show, with the targets of links; nested folders are left out.
 fn trees(folders: [Option<PathBuf>; 3], python: &Path) -> Result<Vec<PathBuf>, LocateError> {
     let mut found: Vec<PathBuf> = Vec::new();
     for folder in folders.into_iter().flatten() {
@@ -326,7 +326,7 @@ fn trees(folders: [Option<PathBuf>; 3], python: &Path) -> Result<Vec<PathBuf>, L
     Ok(found)
 }
 
-/// Adds the folders of libraries that lie elsewhere, by the names that the loader finds them by and by what those are links to.
+/// Adds the folders of libraries outside these trees, under the loader's names and as the targets of links.
 fn show_libraries<'a>(
     trees: &mut Vec<PathBuf>,
     loaded: impl Iterator<Item = &'a Path>,
@@ -352,7 +352,7 @@ fn show_libraries<'a>(
     Ok(())
 }
 
-/// The library that a loader names as absent: glibc's and musl's words.
+/// Returns the missing library that a loader's message names (glibc and musl).
 fn missing_library(reason: &str) -> Option<&str> {
     let words = [
         "error while loading shared libraries: ",
@@ -362,20 +362,20 @@ fn missing_library(reason: &str) -> Option<&str> {
     rest.split(':').next()
 }
 
-/// What every sandbox sees anyway.
+/// Returns true for paths that every sandbox shows anyway.
 fn is_system(path: &Path) -> bool {
     ["/usr", "/bin", "/lib", "/lib64"]
         .iter()
         .any(|root| path.starts_with(root))
 }
 
-/// Folders that hold far more than an interpreter: nobody means to show these.
+/// Returns true for folders that hold far more than an interpreter, and must not be shown.
 fn is_too_broad(path: &Path) -> bool {
     let parts = path.components().count();
     parts <= 2 || (path.starts_with("/home") && parts <= 3) || std::env::home_dir().is_some_and(|home| home == path)
 }
 
-/// The path to start: as given if every link on its way can be followed inside, else what it is a link to in the end.
+/// Returns the path to start: as given if all links on the way are visible inside, else with all links resolved.
 fn startable(executable: PathBuf, trees: &[PathBuf]) -> PathBuf {
     let visible = |path: &Path| is_system(path) || trees.iter().any(|tree| path.starts_with(tree));
     let mut path = executable.clone();
@@ -391,7 +391,7 @@ fn startable(executable: PathBuf, trees: &[PathBuf]) -> PathBuf {
     executable
 }
 
-/// Reads names and versions off the folders that describe installed distributions; nothing is imported.
+/// Reads names and versions from the folders that describe installed distributions; imports nothing.
 fn libraries(site: &[PathBuf]) -> Vec<String> {
     let mut found: Vec<Option<String>> = vec![None; LIBRARIES.len()];
     for folder in site {
@@ -405,7 +405,7 @@ fn libraries(site: &[PathBuf]) -> Vec<String> {
     found.into_iter().flatten().collect()
 }
 
-/// Takes down what a folder's name says, if it describes one of the packages that are worth naming.
+/// Records a folder's package and version, if it is one of the packages worth reporting.
 fn note_library(folder: &str, found: &mut [Option<String>]) {
     if let Some((name, version)) = distribution(folder)
         && let Some(place) = LIBRARIES.iter().position(|known| *known == name)

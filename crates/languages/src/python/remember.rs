@@ -1,46 +1,47 @@
-//! Remembers what an interpreter said of itself, and the driver as it has compiled it, so that a server need not run it again at
-//! every start (about 10 and 100 ms).
+//! Caches interpreters' answers and the compiled driver on disk, so that a server need not run the interpreter at every
+//! start (about 10 and 100 ms).
 //!
-//! Each memory is one file in the operator's data folder. It is believed only if nobody else could have written it, and
-//! only for exactly the same files: path, device, inode, size and time of change of the interpreter and of the
-//! `pyvenv.cfg` near it, and for the driver also of this program. Whatever is wrong with it, the interpreter is asked instead.
+//! Each cache is one file in the operator's data folder. It is used only if no other user could have written it, and
+//! only for exactly the same files: path, device, inode, size and change time of the interpreter and of the
+//! `pyvenv.cfg` near it, and for the driver also of this program. If anything is wrong with it, the interpreter is
+//! asked instead.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 
 use crate::memory::{read_own, state, write_own};
 
-/// Changes whenever the question does.
+/// Must change with the question.
 const QUESTION: u64 = 2;
 
-/// What `path` answered before, if that is known and still true.
+/// Returns the cached answer of `path`, if there is one and it is still valid.
 pub(super) fn recall(memory: &Path, path: &Path) -> Option<Vec<u8>> {
     recall_as(FILE, &key(path)?, memory)
 }
 
-/// Keeps an answer. A memory that cannot be kept costs time at the next start and nothing else.
+/// Caches an answer. A failure only costs time at the next start.
 pub(super) fn keep(memory: &Path, path: &Path, answer: &[u8]) {
     if let Some(key) = key(path) {
         keep_as(FILE, &key, memory, answer);
     }
 }
 
-/// The driver as the interpreter `path` has compiled it for this program.
+/// Returns the cached driver that the interpreter `path` compiled for this program.
 pub(super) fn recall_driver(memory: &Path, path: &Path) -> Option<Vec<u8>> {
     let mut code = recall_as(DRIVER, &key_of_driver(path)?, memory)?;
     let end = code.split_off(code.len().checked_sub(size_of::<u64>())?);
     (end == sum(&code)).then_some(code)
 }
 
-/// Keeps it, with a sum: an interpreter that loads what is no code may crash. The key is from before it was compiled: if
-/// another interpreter has taken the place of that one meanwhile, nothing is kept.
+/// Caches the driver with a checksum: an interpreter that loads invalid code may crash. `key` dates from before the
+/// compilation. If the interpreter was replaced in the meantime, nothing is cached.
 pub(super) fn keep_driver(memory: &Path, path: &Path, key: &str, code: &[u8]) {
     if key_of_driver(path).as_deref() == Some(key) {
         keep_as(DRIVER, key, memory, &[code, &sum(code)].concat());
     }
 }
 
-/// No interpreter has begun with what was kept.
+/// Removes the cached driver, with which an interpreter failed to start.
 pub(super) fn forget_driver(memory: &Path) {
     if let Err(error) = std::fs::remove_file(memory.join(DRIVER)) {
         tracing::debug!(%error, "the compiled driver could not be removed");
@@ -49,7 +50,7 @@ pub(super) fn forget_driver(memory: &Path) {
 
 const FILE: &str = "python";
 const DRIVER: &str = "python-driver";
-/// What a memory ends with that was written to its end.
+/// The end of a completely written cache.
 const END: &[u8] = b"\nend\n";
 
 fn recall_as(file: &str, key: &str, memory: &Path) -> Option<Vec<u8>> {
@@ -64,7 +65,7 @@ fn keep_as(file: &str, key: &str, memory: &Path, answer: &[u8]) {
     }
 }
 
-/// What it is kept for.
+/// Returns the key of the cached driver.
 pub(super) fn key_of_driver(path: &Path) -> Option<String> {
     let own = state(&std::env::current_exe().ok()?)?;
     Some(format!("{own}\t{}", key(path)?))
@@ -76,7 +77,7 @@ fn sum(bytes: &[u8]) -> [u8; size_of::<u64>()] {
     hasher.finish().to_le_bytes()
 }
 
-/// Everything that the answer depends on. Ends with a line feed, which no part holds.
+/// Returns the inputs of the answer as a key. It ends with a line feed, which no part contains.
 fn key(path: &Path) -> Option<String> {
     let real = path.canonicalize().ok()?;
     let mut key = format!("{QUESTION}");
@@ -152,7 +153,7 @@ mod tests {
         let key = key_of_driver(&python).unwrap();
         keep_driver(&memory, &python, "another", b"code");
         assert_eq!(recall_driver(&memory, &python), None, "it was replaced meanwhile");
-        // Of one who was killed while writing.
+        // A leftover of a process that was killed while writing.
         std::fs::write(memory.join(format!("{DRIVER}.{}", std::process::id())), "co").unwrap();
         keep_driver(&memory, &python, &key, b"code");
         assert_eq!(recall_driver(&memory, &python), Some(b"code".to_vec()));
@@ -165,7 +166,7 @@ mod tests {
             std::fs::write(&file, bytes).unwrap();
             assert_eq!(recall_driver(&memory, &python), None);
         }
-        // Another program's, or of another interpreter.
+        // A cache of another program or another interpreter.
         let mut other = whole.clone();
         other[0] ^= 1;
         std::fs::write(&file, other).unwrap();

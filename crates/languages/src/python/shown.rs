@@ -1,6 +1,7 @@
-//! Pictures that a Python program shows. A session's driver sends them as events; a program of its own has no driver, so
-//! a `sitecustomize` module saves each as a file, which the engine collects when the program is over. Where the interpreter's own folders
-//! are shown as they are, without the file that [`layers`] adds to them, that module makes packages known as well.
+//! Pictures that a Python program shows. A session's driver sends them as events; a program without a driver gets a
+//! `sitecustomize` module that saves each as a file, which the engine collects when the program ends. If the
+//! interpreter's folders are shown unchanged, without the file that [`layers`] adds, that module also makes packages
+//! available.
 
 use bytes::Bytes;
 use sandcell_sandbox::{Failure, SandboxPath};

@@ -1,5 +1,5 @@
-//! Pictures that programs of a language leave in the home folder because nobody has a window, such as R's plots: those of a cell are
-//! displayed, and stay where they are.
+//! Pictures that a language's programs leave in the home folder for want of a window, such as R's plots. Those of a
+//! cell are displayed, and stay in place.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use tokio::sync::mpsc;
 
 use super::fresh::hand_on;
 
-/// Entries of the home folder that are looked at.
+/// The maximum number of entries of the home folder that are examined.
 const ENTRIES_MAX: usize = 5000;
-/// Pictures of one cell that are displayed, and the bytes of the largest.
+/// The maximum number of displayed pictures per cell, and the maximum size of each in bytes.
 const PICTURES_MAX: usize = 8;
 const BYTES_MAX: u64 = 10 << 20;
 
-/// The pictures that there are: name, size and time.
+/// The present pictures: name, size and time.
 #[derive(Debug, Default)]
 pub(super) struct Drawn(BTreeMap<String, (u64, i64)>);
 
 impl Drawn {
-    /// Those whose names begin so.
+    /// Lists the pictures whose names begin with `prefix`.
     pub(super) async fn look(files: &dyn Files, prefix: &str) -> Self {
         let Ok(home) = SandboxPath::parse(HOME) else {
             return Self::default();
@@ -38,7 +38,7 @@ impl Drawn {
         )
     }
 
-    /// Displays those that were drawn since `before`. What cannot be read, or nobody wants, is left out.
+    /// Displays the pictures drawn since `before`. Unreadable ones are left out.
     pub(super) async fn display(self, before: &Self, files: &dyn Files, events: &mpsc::Sender<SessionEvent>) {
         let new = self
             .0

@@ -1,8 +1,8 @@
-//! Finds programs on the host, and what of the host must be visible for them inside.
+//! Finds programs on the host, and the host folders that must be visible for them inside.
 //!
-//! The first one on the search path is used, as outside. One decision: a program that is only reachable through a folder that holds
-//! far more than it (a home folder, say) is passed over, and a version manager's stand-in is followed to what it starts, because
-//! what it looks at does not exist in a sandbox.
+//! The first one on the search path is used, as outside. One decision: a program is skipped if it is only reachable
+//! through a folder that holds far more (a home folder, for example). A version manager's shim is resolved to the
+//! program that it starts, because the files it reads do not exist in a sandbox.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -12,40 +12,41 @@ use std::sync::Mutex;
 use crate::search_path::answering;
 use crate::stand_ins::{self, Found};
 
-/// Folders of /usr that are covered inside unless something in them is needed.
+/// Folders of /usr that are covered inside unless a program needs them.
 const COVERED: [&str; 2] = ["/usr/local/bin", "/usr/local/sbin"];
-/// Where installers put toolchains without asking that the search path has them, below the home folder and below /.
+/// The usual folders of toolchains that may be missing from the search path: in the home folder, in /, and of the
+/// system.
 const USUAL_AT_HOME: [&str; 5] = [".cargo/bin", ".deno/bin", ".bun/bin", ".juliaup/bin", "go/bin"];
 const USUAL: [&str; 3] = ["/usr/local/go/bin", "/opt/julia/bin", "/opt/kotlinc/bin"];
 const SYSTEM: [&str; 3] = ["/usr/bin", "/bin", "/usr/local/bin"];
-/// The most folders of a search path that are looked at.
+/// The maximum number of folders of a search path.
 const FOLDERS_MAX: usize = 64;
 
 /// A program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Program {
-    /// The path to start it by, inside as outside.
+    /// Its path inside and outside.
     pub(crate) path: PathBuf,
-    /// The file that it is in the end.
+    /// The file behind all links.
     pub(crate) real: PathBuf,
-    /// The folder that must be shown for it.
+    /// The folder that must be visible for it.
     pub(crate) tree: Option<PathBuf>,
     /// The reason for the choice, in words that follow its path.
     pub(crate) reason: String,
 }
 
-/// Looks for programs; each name once.
+/// Finds programs; looks for each name once.
 #[derive(Debug)]
 pub struct Finder {
-    /// Those that are there, without links: several names of a search path are often one folder.
+    /// The existing folders without links: several entries of a search path are often one folder.
     folders: Vec<PathBuf>,
-    /// The number of them that come from the search path; the others follow.
+    /// The number of folders from the search path; the others follow.
     on_path: usize,
     home: Option<PathBuf>,
     known: Mutex<BTreeMap<String, Result<Program, NotFound>>>,
 }
 
-/// Why there is no such program.
+/// The reason why a program is unavailable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotFound {
     #[error("{0} was not found")]
@@ -55,7 +56,7 @@ pub(crate) enum NotFound {
 }
 
 impl Finder {
-    /// With the search path's folders first, then the system's, then those that installers use.
+    /// Searches the search path first, then the system's folders, then those of installers.
     #[must_use]
     pub fn of_this_machine() -> Self {
         let home = std::env::home_dir().filter(|home| home.is_absolute());
@@ -70,7 +71,7 @@ impl Finder {
         Self::new(listed, folders, home)
     }
 
-    /// Of an image: programs by their names, each with its path. Nothing of the host is looked at.
+    /// Knows only an image's programs, by name and path. Ignores the host.
     pub(crate) fn of_image(programs: &BTreeMap<String, PathBuf>) -> Self {
         let found = |path: &PathBuf| Program {
             path: path.clone(),
@@ -109,7 +110,7 @@ impl Finder {
         }
     }
 
-    /// The program of this name.
+    /// Returns the program of this name.
     pub(crate) fn find(&self, name: &str) -> Result<Program, NotFound> {
         let Ok(mut known) = self.known.lock() else {
             return Err(NotFound::Nowhere(name.to_owned()));
@@ -122,7 +123,7 @@ impl Finder {
         found
     }
 
-    /// The path of the program of this name inside, where it lies in the system's folders.
+    /// Returns the path of a program inside, if it lies in the system's folders.
     pub(crate) fn path_of(&self, name: &str) -> Option<PathBuf> {
         let found = self.find(name).ok()?;
         found.tree.is_none().then_some(found.path)
@@ -168,7 +169,7 @@ impl Finder {
         Err(problem)
     }
 
-    /// The program that rustup's stand-in would start outside of any project.
+    /// Returns the program that rustup's shim would start outside of any project.
     fn of_rustup(&self, name: &str) -> Option<PathBuf> {
         let folder = std::env::var_os("RUSTUP_HOME")
             .map(PathBuf::from)
@@ -183,14 +184,14 @@ impl Finder {
     }
 }
 
-/// How it is started inside, and what must be shown for that. There is no link in the way to `path`.
+/// Determines a program's path inside and the folder that must be visible for it. `path` contains no link.
 fn program(path: PathBuf, real: PathBuf) -> Result<Program, NotFound> {
     let tree = match covered_folder(&real) {
         Some(folder) => Some(folder),
         None if is_system(&real) => None,
         None => Some(own_folder(&real)?),
     };
-    // The name it was found by matters to programs that are several (clang++): it is kept if it can be seen inside.
+    // Multi-call programs (clang++) depend on the name they are started by: it is kept if it is visible inside.
     let visible = match &tree {
         Some(tree) => path.starts_with(tree),
         None => is_system(&path) && covered_folder(&path).is_none(),
@@ -219,9 +220,9 @@ pub(crate) fn reason(on_path: bool, through: Option<&Path>, passed_over: Option<
     reason
 }
 
-/// The folder that an installation outside of the system's is: the one above its `bin`.
+/// Returns the folder of an installation outside of the system's folders: the parent of its `bin`.
 fn own_folder(real: &Path) -> Result<PathBuf, NotFound> {
-    // A program of npm's needs the packages beside its own.
+    // An npm program needs the packages next to its own.
     let modules = real
         .ancestors()
         .filter(|folder| folder.ends_with("node_modules"))
@@ -241,14 +242,14 @@ fn own_folder(real: &Path) -> Result<PathBuf, NotFound> {
     }
 }
 
-/// Whether a folder of the host may be shown to sandboxes for a program's sake: not one that holds far more.
+/// Returns true if a host folder may be shown to sandboxes for a program: it must not hold far more than that.
 pub(crate) fn may_be_shown(folder: &Path) -> bool {
     let parts = folder.components().count();
     let home = std::env::home_dir();
     let at_home = home
         .as_ref()
         .is_some_and(|home| folder == home || *folder == home.join(".local"));
-    // It may be a path of sandboxes alone, which Windows does not call absolute.
+    // The path may exist only in sandboxes; Windows does not call it absolute.
     let plain = folder.has_root() && folder.components().all(|part| part.as_os_str() != "..");
     let private = ["/etc", "/proc", "/sys", "/dev", "/run", "/boot"]
         .iter()
@@ -256,14 +257,14 @@ pub(crate) fn may_be_shown(folder: &Path) -> bool {
     plain && parts > 2 && !(folder.starts_with("/home") && parts <= 3) && !at_home && !private
 }
 
-/// What every sandbox sees anyway.
+/// Returns true for paths that every sandbox shows anyway.
 fn is_system(path: &Path) -> bool {
     ["/usr", "/bin", "/sbin", "/lib", "/lib64"]
         .iter()
         .any(|root| path.starts_with(root))
 }
 
-/// The folder of /usr that has to be uncovered for a program in it.
+/// Returns the folder of /usr that must be uncovered for a program in it.
 #[must_use]
 pub fn covered_folder(program: &Path) -> Option<PathBuf> {
     let covered = |folder: &&str| program.starts_with(folder);
@@ -282,7 +283,7 @@ fn is_program(_path: &Path) -> bool {
     false
 }
 
-/// The newest Node that nvm has installed.
+/// Returns the newest Node that nvm has installed.
 fn newest_of_nvm(home: &Path) -> Option<PathBuf> {
     let versions = std::fs::read_dir(home.join(".nvm/versions/node")).ok()?;
     let number = |path: &PathBuf| -> Vec<u32> {
@@ -300,7 +301,7 @@ fn newest_of_nvm(home: &Path) -> Option<PathBuf> {
     Some(newest.join("bin"))
 }
 
-/// Whether this can be a pattern of configuration: below /etc, and a `*` in its last part only.
+/// Returns true for a valid pattern of configuration: below /etc, one part deep, with at most one `*`.
 pub(crate) fn is_config(pattern: &str) -> bool {
     let Some(name) = pattern.strip_prefix("/etc/") else {
         return false;
@@ -308,7 +309,7 @@ pub(crate) fn is_config(pattern: &str) -> bool {
     !name.is_empty() && name != "*" && !name.starts_with('.') && !name.contains('/') && name.matches('*').count() <= 1
 }
 
-/// What of the host's /etc these patterns mean.
+/// Returns the files of the host's /etc that match these patterns.
 pub(crate) fn config(patterns: &[String]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for pattern in patterns {

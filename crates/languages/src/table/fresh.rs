@@ -1,7 +1,8 @@
-//! Sessions of languages that keep nothing: each cell is a program of its own that finds the sandbox's files.
+//! One-shot sessions, for languages that keep no state: each cell is a separate program with access to the sandbox's
+//! files.
 //!
-//! The source stands in the home folder while the cell runs, so that it finds the caller's files beside it, and is
-//! taken away afterwards with everything that was made of it.
+//! The source is in the home folder while the cell runs, next to the caller's files. Afterwards it is removed together
+//! with its build results.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,30 +21,31 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::TableLanguage;
 use super::drawn::Drawn;
 
-/// What is kept of a compiler's words, of each stream.
+/// The kept bytes of each stream of a compiler.
 const WORDS: usize = 64 << 10;
-/// How long output may still come after the program's end.
+/// The maximum pause of output after the program's end.
 const LINGER: Duration = Duration::from_secs(1);
-/// How long what a program left behind may still write, such as `tee` in Bash's `> >(tee log)`. Nobody waits where nothing is left.
+/// The time in which leftover processes of a program may still write, such as `tee` in Bash's `> >(tee log)`. There is
+/// no wait if none are left.
 const GRACE: Duration = Duration::from_millis(250);
-/// How long a program may take to be started, and the cleaning up.
+/// The deadlines of a program's start and of the clean-up.
 const SPAWN: Duration = Duration::from_secs(30);
 const CLEAN: Duration = Duration::from_secs(2);
-/// Bytes of standard input that are handed on at once.
+/// Bytes of standard input that are written at once.
 const PIECE: usize = 64 << 10;
 
-/// See the module.
+/// See the module's documentation.
 pub(super) struct FreshSession {
     language: TableLanguage,
     sandbox: Arc<dyn Sandbox>,
     running: Arc<Running>,
 }
 
-/// What runs now, shared with interrupters.
+/// The running step, shared with interrupters.
 #[derive(Default)]
 struct Running {
     handle: Mutex<Option<Arc<dyn ProcessHandle>>>,
-    /// Somebody wants the cell to end: no further step is begun.
+    /// The cell is to end: no further step may start.
     ending: AtomicBool,
 }
 
@@ -64,7 +66,7 @@ impl FreshSession {
         }
     }
 
-    /// Starts a step that can be interrupted from now on.
+    /// Starts a step, which can be interrupted from now on.
     async fn start(&self, command: Command) -> Result<Process, SessionError> {
         let program = command.argv.first().cloned().unwrap_or_default();
         let process = match timeout(SPAWN, self.sandbox.spawn(command)).await {
@@ -80,7 +82,7 @@ impl FreshSession {
         Ok(process)
     }
 
-    /// Compiles; gives back the end of the cell if it must not run.
+    /// Compiles; returns the end of the cell if it must not run.
     async fn compile(
         &self,
         compile: Compile,
@@ -154,7 +156,7 @@ impl FreshSession {
                     if swept {
                         break;
                     }
-                    // What it left behind would hold its output open.
+                    // Leftover processes would hold the output open.
                     end(&handle).await;
                     swept = true;
                     linger.as_mut().reset(Instant::now() + LINGER);
@@ -190,12 +192,12 @@ impl FreshSession {
             .ok_or_else(|| SandboxError::Gone(EndReason::AgentLost).into())
     }
 
-    /// Takes away what the cell needed. What cannot be taken away does no harm.
+    /// Removes the cell's files. Leftovers do no harm.
     async fn clean(&self, files: &[(SandboxPath, Bytes)], env: std::collections::BTreeMap<String, String>) {
         let mut argv = vec!["/bin/rm".to_owned(), "-rf".to_owned(), "--".to_owned()];
         for (path, _) in files {
             let path = path.as_str();
-            // A file in a folder of ours stands for the whole folder.
+            // A file in one of our folders stands for the whole folder.
             let ours = path
                 .rsplit_once('/')
                 .filter(|(folder, _)| folder.contains("/.sandcell-"));
@@ -217,7 +219,7 @@ impl FreshSession {
     }
 }
 
-/// What a compiler said, its standard output first: most say nothing there.
+/// Returns a compiler's output, stdout first: most compilers write nothing there.
 fn words(compiled: Gathered) -> Vec<u8> {
     let mut words = compiled.stdout;
     words.extend_from_slice(&compiled.stderr);
@@ -233,7 +235,7 @@ async fn end(handle: &Arc<dyn ProcessHandle>) {
     }
 }
 
-/// Hands standard input on. A program that does not read it is no error.
+/// Writes standard input. It is no error if the program does not read it.
 async fn feed(handle: Arc<dyn ProcessHandle>, stdin: Option<String>) {
     let Some(text) = stdin else { return };
     let mut rest = Bytes::from(text);
@@ -248,7 +250,7 @@ async fn feed(handle: Arc<dyn ProcessHandle>, stdin: Option<String>) {
     }
 }
 
-/// Hands an event on. One who no longer listens does not stop the cell.
+/// Sends an event. A caller that no longer listens does not stop the cell.
 pub(super) async fn hand_on(events: &mpsc::Sender<SessionEvent>, event: SessionEvent) {
     if events.send(event).await.is_err() {
         tracing::trace!("nobody listens to this cell any more");

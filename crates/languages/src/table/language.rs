@@ -18,18 +18,18 @@ use super::versions::{self, Remembered};
 use super::{Driver, Entry, Naming, Way};
 use crate::own_path;
 
-/// The variable that tells programs, and this module, how much memory their sandbox has.
+/// The variable with the memory of the sandbox, in MiB, for programs and this module.
 const MEMORY: &str = "MEMORY_LIMIT_MB";
-/// The variable that tells how many cores it has.
+/// The variable with its number of cores.
 const CORES: &str = "OMP_NUM_THREADS";
-/// What is assumed where a back end does not say.
+/// The defaults for back ends that do not set these variables.
 const MEMORY_DEFAULT: &str = "512";
 const MEMORY_DEFAULT_MB: u64 = 512;
 const CORES_DEFAULT: &str = "1";
-/// A step of the way that only makes its folder.
+/// A file whose only purpose is to create its folder.
 const KEEP: &str = ".keep";
 
-/// A language that runs as the table says.
+/// A language that runs as its table entry describes.
 #[derive(Debug, Clone)]
 pub struct TableLanguage(Arc<Inner>);
 
@@ -42,13 +42,13 @@ struct Inner {
     trees: Vec<PathBuf>,
 }
 
-/// What a program is called and where its parts are.
+/// A program's names and paths.
 struct Places {
     /// The source's name, without a folder.
     file: String,
-    /// The folder that the source is in.
+    /// The source's folder.
     folder: String,
-    /// A folder for what is made of it.
+    /// A folder for build results.
     dir: String,
     class: String,
 }
@@ -98,7 +98,7 @@ impl Problems {
 }
 
 impl TableLanguage {
-    /// Takes the first way whose programs are all here.
+    /// Takes the first way whose programs are all available.
     pub(super) fn find(name: &str, entry: &Entry, finder: &Finder, versions: &Remembered) -> Result<Self, Absent> {
         let mut problems = Problems::default();
         let mut undecided = Vec::new();
@@ -118,7 +118,7 @@ impl TableLanguage {
             let mut language = Self::new(name, entry, way, programs);
             let version = versions.of(&language).unwrap_or_default();
             if way.min_version.is_some() || way.before_version.is_some() {
-                // Known once `sandcell languages` has asked for a language that this program runs.
+                // Known after `sandcell languages` has asked for a language that this program runs.
                 let Some(known) = language.first().and_then(|program| versions.of_program(&program.real)) else {
                     undecided.push(language);
                     continue;
@@ -177,13 +177,13 @@ impl TableLanguage {
         }))
     }
 
-    /// Host folders outside `/usr` that it needs.
+    /// The host folders outside `/usr` that it needs.
     #[must_use]
     pub fn trees(&self) -> &[PathBuf] {
         &self.0.trees
     }
 
-    /// Interpreters after `#!` that mean it.
+    /// Interpreters after `#!` that identify it.
     #[must_use]
     pub fn hashbangs(&self) -> &[String] {
         &self.0.entry.hashbang
@@ -194,7 +194,7 @@ impl TableLanguage {
         self.0.entry.pictures.as_deref()
     }
 
-    /// Programs that show that it works, where its own entry has them.
+    /// The programs that prove that it works, if its own entry has them.
     #[must_use]
     pub fn proof(&self) -> Option<&super::Proof> {
         self.0.entry.proof.as_ref()
@@ -204,7 +204,7 @@ impl TableLanguage {
         self.0.programs.values()
     }
 
-    /// The program that its code is run with, or compiled by.
+    /// Returns the program that runs or compiles its code.
     pub(super) fn choice(&self) -> Option<crate::Choice> {
         let first = self.first()?;
         Some(crate::Choice {
@@ -214,7 +214,7 @@ impl TableLanguage {
         })
     }
 
-    /// The path of the interpreter that a driver runs in.
+    /// Returns the path of the interpreter that its driver runs in.
     fn first_program(&self) -> String {
         self.first()
             .map(|found| found.path.to_string_lossy().into_owned())
@@ -235,7 +235,7 @@ impl TableLanguage {
         Arc::make_mut(&mut self.0).info.version = version;
     }
 
-    /// The command that prints the version, and what it reads; none where the language cannot be asked.
+    /// Returns the command that prints the version, and its input; none if the language has no such command.
     pub(super) fn version_command(&self, env: &BTreeMap<String, String>) -> Option<(Command, String)> {
         let places = Places {
             file: "version".to_owned(),
@@ -255,7 +255,7 @@ impl TableLanguage {
         }
     }
 
-    /// The files and steps for this code. `stem` is the name of the source where the language does not mind.
+    /// Returns the files and steps for this code. `stem` is the source's name if the language does not prescribe one.
     pub(super) fn build(
         &self,
         stem: &str,
@@ -336,7 +336,7 @@ impl TableLanguage {
         args: &[String],
         env: &BTreeMap<String, String>,
     ) -> Command {
-        // Where the step is carried out in the source's folder, messages name the file as its author does.
+        // A step that runs in the source's folder names the file without a folder, as the author does.
         let source = if places.folder == cwd {
             places.file.clone()
         } else {
@@ -362,7 +362,7 @@ impl TableLanguage {
         }
     }
 
-    /// One item with its placeholders replaced. What is filled in is not looked at again.
+    /// Replaces the placeholders of one item. Inserted text is not scanned again.
     fn fill(&self, item: &str, places: &Places, source: &str, env: &BTreeMap<String, String>) -> String {
         let mut text = String::new();
         let mut rest = item;
@@ -392,7 +392,7 @@ impl TableLanguage {
     }
 }
 
-/// The first `{name}` of a text: what is before it, its name, what is after it. Other braces are text.
+/// Returns the first `{name}` of a text as three parts: before it, its name, after it. Other braces are text.
 fn next_placeholder(text: &str) -> Option<(&str, &str, &str)> {
     let mut from = 0;
     loop {
@@ -406,7 +406,7 @@ fn next_placeholder(text: &str) -> Option<(&str, &str, &str)> {
     }
 }
 
-/// The names in braces of an item.
+/// Returns the placeholder names of an item.
 pub(super) fn placeholders(item: &str) -> Vec<&str> {
     let mut names = Vec::new();
     let mut rest = item;

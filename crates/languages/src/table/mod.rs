@@ -1,8 +1,8 @@
-//! The table of languages: what programs they need and how code is run with them, as data.
+//! The table of languages: the programs they need and the steps that run their code, as data.
 //!
-//! `languages.toml` is built in; an operator's files add to it or replace entries of it by name. A step is always an
-//! argument list whose placeholders stand for parts of one argument: nothing is ever read by a shell. Unknown keys,
-//! unknown placeholders and names that mean two languages are errors, never skipped.
+//! `languages.toml` is built in; an operator's files extend it or replace its entries by name. A step is always an
+//! argument list, and a placeholder stands for a part of one argument: no shell ever reads it. Unknown keys, unknown
+//! placeholders and ambiguous names are errors, never skipped.
 
 mod drawn;
 mod find;
@@ -28,15 +28,15 @@ use crate::{Detected, Missing};
 
 const BUILT_IN: &str = include_str!("languages.toml");
 const PROOFS: &str = include_str!("proofs.toml");
-/// The names that Python has, which is not in the table.
+/// The names of Python, which is not in the table.
 const TAKEN: [&str; 3] = ["python", "python3", "py"];
-/// The most that one file of an operator may hold, and how many files are read of a folder.
+/// The maximum size of an operator's file in bytes, and the maximum number of files per folder.
 const FILE_MAX: u64 = 256 << 10;
 const FILES_MAX: usize = 200;
 /// Placeholders that are not names of programs.
 const PLACEHOLDERS: [&str; 8] = ["src", "bin", "dir", "class", "args", "memory_mb", "heap_mb", "cpus"];
 
-/// A language as the table says it.
+/// A language's entry in the table.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Entry {
@@ -56,24 +56,24 @@ pub(crate) struct Entry {
     pub(crate) pictures: Option<String>,
     pub(crate) session: Option<Driver>,
     pub(crate) way: Vec<Way>,
-    /// Programs that show that it works; only tests look.
+    /// The programs that prove that it works; only tests read them.
     pub(crate) proof: Option<Proof>,
 }
 
-/// How the file is named that code is stored in.
+/// The rule for naming the source file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Naming {
-    /// The first extension.
+    /// With the first extension.
     #[default]
     Plain,
-    /// After the public class.
+    /// By the public class.
     Java,
-    /// By the kind of module that the code is.
+    /// By the kind of module.
     Node,
 }
 
-/// What is put before code that lacks it.
+/// Text that is prepended to code that lacks it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Prepend {
@@ -116,17 +116,17 @@ const fn compile_timeout_s() -> u64 {
     30
 }
 
-/// Programs that show that a language works here.
+/// Programs that prove that a language works here.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Proof {
-    /// Prints `héllo ☃`, then a line of standard input in capitals (`MOIN`), then its first argument where the
-    /// language has arguments, then what stands in the file `note.txt`, and ends with exit status `exit`.
+    /// Prints `héllo ☃`, then a line of standard input in capitals (`MOIN`), then its first argument if the language
+    /// has arguments, then the content of the file `note.txt`, and ends with exit status `exit`.
     pub works: String,
-    /// Whether it can print arguments, read the file and choose its exit status.
+    /// The abilities that `works` can use.
     #[serde(default = "everything")]
     pub can: Vec<Ability>,
-    /// Ends with an error of its own making, another status than 0.
+    /// Ends with an error that it raises, and a status other than 0.
     pub fails: String,
     /// Is not a program of this language.
     pub broken: String,
@@ -134,7 +134,7 @@ pub struct Proof {
     pub endless: String,
 }
 
-/// What a language's programs can do beside printing.
+/// An ability of a language's programs besides printing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ability {
@@ -155,17 +155,17 @@ pub struct Described {
     pub name: String,
     /// Its other names.
     pub aliases: Vec<String>,
-    /// What its files' names end with.
+    /// The extensions of its files.
     pub extensions: Vec<String>,
-    /// Whether it keeps variables.
+    /// True if it keeps variables.
     pub session: bool,
-    /// The steps of each way, as they stand in the table.
+    /// The steps of each way, as in the table.
     pub ways: Vec<String>,
-    /// How to get it.
+    /// The instruction for installing it.
     pub install: String,
 }
 
-/// The built-in table, by name. Empty if it cannot be read, which a test rules out.
+/// Returns the built-in table, by name. Empty if it cannot be read, which a test rules out.
 #[must_use]
 pub fn built_in() -> Vec<Described> {
     let entries = parse(BUILT_IN, Path::new("languages.toml")).unwrap_or_default();
@@ -188,7 +188,7 @@ pub fn built_in() -> Vec<Described> {
     entries.into_iter().map(describe).collect()
 }
 
-/// The proof of a built-in language. Read only when somebody tests.
+/// Returns the proof of a built-in language. Only tests read it.
 #[must_use]
 pub fn built_in_proof(language: &str) -> Option<Proof> {
     let mut proofs: BTreeMap<String, Proof> = toml::from_str(PROOFS).ok()?;
@@ -204,10 +204,10 @@ fn everything() -> Vec<Ability> {
 pub struct Table(BTreeMap<String, Entry>);
 
 impl Table {
-    /// The built-in entries and, on top of them, those in the `.toml` files of these folders, in order.
+    /// Loads the built-in entries, extended by the `.toml` files of these folders, in order.
     ///
     /// # Errors
-    /// `invalid_argument` names the file and what is wrong with it.
+    /// `invalid_argument` names the file and its fault.
     pub fn load(folders: &[PathBuf]) -> Result<Self, Failure> {
         let mut entries = parse(BUILT_IN, Path::new("languages.toml"))?;
         for folder in folders {
@@ -220,7 +220,7 @@ impl Table {
         Ok(table)
     }
 
-    /// A name means one language.
+    /// Checks that each name means one language.
     fn check_names(&self) -> Result<(), Failure> {
         let mut names: BTreeMap<String, &str> = TAKEN.map(|name| (name.to_owned(), "python")).into();
         for (name, entry) in &self.0 {
@@ -236,7 +236,7 @@ impl Table {
         Ok(())
     }
 
-    /// One language as an image has it. A shell that is not Bash does for scripts, though it keeps nothing.
+    /// Returns a language as an image provides it. Any shell can run Bash scripts, but only Bash has sessions.
     pub(crate) fn of_image(&self, name: &str, finder: &Finder) -> Option<TableLanguage> {
         let entry = self.0.get(name)?;
         let versions = versions::Remembered::read(None);
@@ -284,7 +284,7 @@ impl Table {
     }
 }
 
-/// A file's entries, each checked.
+/// Parses and checks the entries of a file.
 fn parse(text: &str, file: &Path) -> Result<BTreeMap<String, Entry>, Failure> {
     let entries: BTreeMap<String, Entry> =
         toml::from_str(text).map_err(|error| wrong(file, error.to_string().trim_end()))?;
@@ -344,7 +344,7 @@ fn check(name: &str, entry: &Entry) -> Result<(), String> {
     Ok(())
 }
 
-/// The tables in a folder, sorted by name.
+/// Returns the tables in a folder, sorted by name.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let listed = match std::fs::read_dir(folder) {
         Ok(listed) => listed,

@@ -1,18 +1,18 @@
-//! What a source file must be called where the language minds.
+//! The names of source files, for languages that prescribe them.
 //!
-//! Both rules read the source without parsing it whole: strings and comments are passed over, the rest is words and
-//! brackets. A wrong guess is the compiler's to tell.
+//! Both rules scan the source without a full parse: they skip strings and comments, and see the rest as words and
+//! brackets. The compiler reports a wrong guess.
 
-/// What a Java source is called and what is started of it.
+/// The file name of a Java source, and the class to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct JavaNames {
-    /// The file's name without `.java`: the public class, else the one that is started.
+    /// The file's name without `.java`: the public class, else the class to start.
     pub(super) file: String,
     /// The class to start, with its package.
     pub(super) class: String,
 }
 
-/// The names in a Java source; `Main` where it has none.
+/// Returns the names in a Java source; `Main` if it has none.
 pub(super) fn java(source: &str) -> JavaNames {
     let words = java_words(source);
     let word = |index: usize| words.get(index).map(String::as_str).unwrap_or_default();
@@ -46,7 +46,7 @@ pub(super) fn java(source: &str) -> JavaNames {
                 first.get_or_insert_with(|| name.clone());
                 current = Some(name);
             }
-            // The public class's own goes before one that merely comes earlier.
+            // The public class' `main` is preferred over an earlier one.
             "main"
                 if depth == 1
                     && word(index + 1) == "("
@@ -78,7 +78,7 @@ fn is_name(word: &str) -> bool {
         .is_some_and(|c| c.is_alphabetic() || c == '_' || c == '$')
 }
 
-/// Words, brackets and dots of a Java source, without comments and strings.
+/// Returns the words, brackets and dots of a Java source, without comments and strings.
 fn java_words(source: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut rest = source.chars().peekable();
@@ -110,7 +110,7 @@ fn java_words(source: &str) -> Vec<String> {
     words
 }
 
-/// Passes a string over, a text block of three quotes too.
+/// Skips a string or a text block of three quotes.
 fn skip_string(quote: char, rest: &mut std::iter::Peekable<std::str::Chars<'_>>) {
     let mut block = false;
     if quote == '"' && rest.next_if_eq(&'"').is_some() {
@@ -139,8 +139,8 @@ fn skip_string(quote: char, rest: &mut std::iter::Peekable<std::str::Chars<'_>>)
     }
 }
 
-/// Whether a JavaScript or TypeScript source is a module: it imports, exports or awaits at its top level, and does not
-/// call `require`, which modules lack.
+/// Returns true if a JavaScript or TypeScript source is a module: it imports, exports or awaits at its top level, and
+/// does not call `require`, which modules lack.
 pub(super) fn is_module(source: &str) -> bool {
     let begins = |line: &str| {
         let line = line.strip_prefix('\u{feff}').unwrap_or(line);
@@ -156,7 +156,7 @@ pub(super) fn is_module(source: &str) -> bool {
     module && (imports() || !source.contains("require("))
 }
 
-/// An `await` in a line that is not indented, outside of a function that stands on that line.
+/// Returns true for an `await` in an unindented line, outside of a function on that line.
 fn is_top_await(line: &str) -> bool {
     if line.starts_with([' ', '\t', '/', '*']) || line.contains("async") || line.contains("=>") {
         return false;
@@ -164,7 +164,7 @@ fn is_top_await(line: &str) -> bool {
     line.starts_with("await ") || line.contains("= await ") || line.contains("(await ") || line.starts_with("for await")
 }
 
-/// Whether the source calls `require`, as modules of the older kind do.
+/// Returns true if the source calls `require`, as CommonJS modules do.
 pub(super) fn requires(source: &str) -> bool {
     source.contains("require(") || source.contains("module.exports")
 }

@@ -1,4 +1,4 @@
-//! The table itself: what it refuses, and what programs are made of.
+//! Tests of the table: the entries that it refuses, and the programs that it builds.
 
 use super::*;
 use sandcell_sandbox::Language as _;

@@ -1,7 +1,7 @@
-//! Which versions are here: asked inside a sandbox, and remembered.
+//! The versions of installed languages: asked inside a sandbox, and cached on disk.
 //!
-//! Starting a server asks nobody: it knows what was asked before. `sandcell languages` asks what is not known, and the
-//! answers stay in one file of the data folder, each for exactly the program that gave it.
+//! A server's start asks no program; it uses cached answers. `sandcell languages` asks for the unknown ones, and stores
+//! the answers in one file of the data folder. An answer counts only for the exact program that gave it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ use crate::memory::{read_own, state, write_own};
 
 /// The file's name in the data folder.
 const FILE: &str = "languages";
-/// Changes whenever the format does.
+/// Must change with the format.
 const HEAD: &str = "sandcell languages 1";
-/// How long one answer may take; a Java machine needs seconds on a busy machine.
+/// The deadline of one answer; a Java machine needs seconds on a busy machine.
 const ANSWER: Duration = Duration::from_secs(15);
 const ANSWER_BYTES: usize = 4096;
 
-/// What was asked before.
+/// The cached answers.
 #[derive(Debug, Default)]
 pub(super) struct Remembered(BTreeMap<String, String>);
 
@@ -49,7 +49,7 @@ impl Remembered {
         self.0.get(&key(language)?).cloned()
     }
 
-    /// What this very program answered for whatever language: the version of a way that is not taken is never asked.
+    /// Returns this program's answer for any language: the version of a way that is not taken is never asked.
     pub(super) fn of_program(&self, program: &Path) -> Option<&str> {
         let part = format!("\t{}\t{}", program.to_str()?, state(program)?);
         let fits = |key: &&String| key.ends_with(&part) && key.matches('\t').count() == 2;
@@ -66,7 +66,7 @@ impl Remembered {
     }
 }
 
-/// The language and every program of its way, by the files that they are.
+/// Returns the cache key: the language and the file of every program of its way.
 fn key(language: &TableLanguage) -> Option<String> {
     let mut key = language.info().name.clone();
     for program in language.programs() {
@@ -76,7 +76,7 @@ fn key(language: &TableLanguage) -> Option<String> {
     Some(key)
 }
 
-/// Asks those whose version is not known, inside this sandbox, and remembers the answers.
+/// Asks the languages with unknown versions inside this sandbox, and caches the answers.
 pub async fn ask_versions(languages: &mut [TableLanguage], sandbox: &dyn Sandbox, memory: Option<&Path>) {
     let mut asked = false;
     for language in languages.iter_mut().filter(|one| one.info().version.is_empty()) {
@@ -90,7 +90,7 @@ pub async fn ask_versions(languages: &mut [TableLanguage], sandbox: &dyn Sandbox
     }
 }
 
-/// Asks for the versions that decide whether a language can run, inside this sandbox, and remembers the answers.
+/// Asks, inside this sandbox, for the versions that decide whether a language can run, and caches the answers.
 pub async fn decide(detected: &mut Detected, sandbox: &dyn Sandbox, memory: Option<&Path>) {
     let mut answers: BTreeMap<PathBuf, Option<String>> = BTreeMap::new();
     let mut problems: BTreeMap<String, String> = BTreeMap::new();
@@ -102,7 +102,7 @@ pub async fn decide(detected: &mut Detected, sandbox: &dyn Sandbox, memory: Opti
         let Some(version) = answers.get(&program).cloned().flatten() else {
             continue;
         };
-        // The answer is remembered under another language of the same program, if the program cannot run this one.
+        // If the program cannot run this language, its answer is cached under another language of the same program.
         let same =
             |one: &&mut TableLanguage| one.info().version.is_empty() && one.first_real().as_ref() == Some(&program);
         for language in detected.table.iter_mut().filter(same) {
@@ -142,7 +142,7 @@ async fn ask(language: &TableLanguage, sandbox: &dyn Sandbox) -> Option<String> 
     command.stdin = StdinMode::Piped;
     let answer = timeout(ANSWER, async {
         let process = sandbox.spawn(command).await.ok()?;
-        // One that ends without reading has answered all the same.
+        // A program that ends without reading has answered anyway.
         let _unread = process.handle.write(Channel::Stdin, input.into()).await;
         let _unread = process.handle.close(Channel::Stdin).await;
         Some(gather(process, ANSWER_BYTES).await)
@@ -151,7 +151,7 @@ async fn ask(language: &TableLanguage, sandbox: &dyn Sandbox) -> Option<String> 
     version_in(&answer.stdout).or_else(|| version_in(&answer.stderr))
 }
 
-/// The first thing in a text that looks like a version: numbers with dots, else a number alone.
+/// Returns the first version in a text: numbers with dots, else a single number.
 fn version_in(bytes: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(bytes);
     let numbers = || {
@@ -165,7 +165,7 @@ fn version_in(bytes: &[u8]) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Whether a version is at least another one; an unknown one is not.
+/// Returns true if a version is at least another one; false for an unknown one.
 pub(super) fn is_at_least(version: &str, least: &str) -> bool {
     let parts = |text: &str| -> Vec<u64> { text.split('.').map_while(|part| part.parse().ok()).collect() };
     !version.is_empty() && parts(version) >= parts(least)

@@ -1,8 +1,8 @@
-//! What to do about errors that do not say it themselves.
+//! Advice on errors whose message does not name the remedy.
 
 use crate::python;
 
-/// `(code, what the advice must hold)`, each a cell of one session.
+/// `(code, expected part of the advice)`, each a cell of one session.
 const LESSONS: &[(&str, &str)] = &[
     (
         "async def get():\n    return [1]\nrows = get()\nlen(rows)",

@@ -40,7 +40,7 @@ async fn the_last_expression_is_the_value_unless_a_semicolon_ends_it() {
     }
 }
 
-/// Lines whose kind shows without a syntax tree, and those that only look like them.
+/// Lines that need no syntax tree to classify, and similar lines that do.
 #[tokio::test]
 async fn a_line_that_looks_like_an_assignment_or_a_call_means_what_it_would_mean_among_others() {
     let mut python = python!();
@@ -156,7 +156,7 @@ async fn output_comes_in_order_and_before_the_end() {
     assert!(ran.stdout.ends_with("1999\nafter"));
     assert_eq!(ran.stderr, "e\n");
     let order = ran.order.replace('e', "").replace("oo", "o");
-    // Neither overtakes the other.
+    // Neither stream overtakes the other.
     assert_eq!(order, "odor");
     assert_eq!(ran.text(), "7");
 }
@@ -197,7 +197,7 @@ async fn displays_and_prints_keep_their_order_from_all_threads_and_when_nobody_a
         .await
         .ok();
     assert_eq!(ran.displays.len(), 18);
-    // Of those from the main thread each stands between its two lines.
+    // Each display from the main thread is between its two lines.
     assert!(ran.order.ends_with("odo"), "{}", ran.order);
 }
 
@@ -212,8 +212,9 @@ async fn much_that_is_written_between_two_cells_is_bounded_and_all_of_it_is_told
         .ok();
     let home = python.sandbox.home().to_owned();
     std::fs::write(home.join("go"), "").unwrap();
-    // Much more than anybody holds while no cell runs: the thread waits at some point, and the next cell lets it go on.
-    // Whoever reads the pipe has a few turns to see what is in it: what is not seen when a cell begins is the cell's.
+    // Much more than the host buffers while no cell runs: the thread blocks at some point, and the next cell unblocks
+    // it. The reader of the pipe gets a few turns to see its content: output not seen when a cell begins belongs to the
+    // cell.
     let mut turns = 0;
     while turns < 10 {
         turns += u32::from(home.join("begun").exists());

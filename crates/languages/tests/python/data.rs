@@ -1,5 +1,5 @@
-//! Data libraries: with the interpreter that `SANDCELL_TEST_DATA_PYTHON` names (numpy, pandas, matplotlib, pillow,
-//! polars and plotly installed), else skipped.
+//! Data libraries, with the interpreter that `SANDCELL_TEST_DATA_PYTHON` names (numpy, pandas, matplotlib, pillow,
+//! polars and plotly installed); skipped without it.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ async fn data_python() -> Option<Python> {
     Some(Python::with(&PythonLanguage::new(runtime)).await)
 }
 
-/// (width, height) from the head of a PNG.
+/// (width, height) from the header of a PNG.
 fn size(bundle: &MimeBundle) -> (u32, u32) {
     let png = bundle.get("image/png").expect("a picture");
     assert!(png.starts_with(b"\x89PNG\r\n\x1a\n"));
@@ -285,7 +285,7 @@ async fn a_library_that_was_only_looked_for_is_set_up_when_it_is_imported() {
     assert_eq!(ran.displays.len(), 1);
 }
 
-/// The first series of the first chart that a cell shows.
+/// Returns the first series of the first chart that a cell shows.
 async fn drawn(python: &mut Python, code: &str) -> serde_json::Value {
     let ran = python.run(&format!("{code}\nplt.show()")).await.ok();
     chart(&ran.displays[0])["charts"][0].clone()

@@ -1,4 +1,4 @@
-//! Errors that teach: what the caller reads when code fails.
+//! Errors that teach: the caller's view of failed code.
 
 use crate::python;
 use crate::support::Python;

@@ -1,4 +1,4 @@
-//! What code written for notebooks does.
+//! Habits of code written for notebooks.
 
 use crate::python;
 
@@ -88,7 +88,7 @@ async fn workers_that_are_fresh_interpreters_find_what_cells_define() {
         let ran = python.run(call).await.ok();
         assert_eq!((ran.text().as_str(), ran.stdout.as_str()), (value, ""), "{call}");
     }
-    // What a worker cannot find is an error at once, not a pool that waits for ever.
+    // A function that a worker cannot find is an error at once, not a pool that waits forever.
     for (code, says) in [
         (
             "exec('def hidden(x): return x')\nmp.get_context('spawn').Pool(2).map(hidden, [1])",
@@ -206,7 +206,7 @@ async fn shell_lines_run_and_can_be_kept() {
             .stdout,
         "hello Ada Ada 2 Ad $name\n"
     );
-    // One that is not a variable leaves all of them to the shell, as in a notebook.
+    // One placeholder that is not a variable leaves all of them to the shell, as in a notebook.
     assert_eq!(python.run("!echo {name} $? {1+1} $#").await.ok().stdout, "Ada 0 2 0\n");
     assert_eq!(
         python.run("!echo {name} ${UNSET} {1+1}").await.ok().stdout,
@@ -330,7 +330,7 @@ async fn commands_see_the_names_of_the_function_that_runs_them() {
     let code =
         "def f():\n    loc = 'inner'\n    r = %sx echo $loc\n    return r, get_ipython().getoutput('echo {loc}')\nf()";
     assert_eq!(python.run(code).await.ok().text(), "(['inner'], ['inner'])");
-    // Nothing of a value is asked.
+    // No code of the value runs.
     python
         .run("class V:\n    def __bool__(self): raise ValueError\ngone = V()\n%xdel gone")
         .await
@@ -379,7 +379,7 @@ async fn a_picture_that_is_not_there_is_an_error() {
         .run("from IPython.display import Image, Audio\nImage('nosuch.png')")
         .await;
     assert_eq!(ran.error().name, "FileNotFoundError");
-    // The real IPython looks for samples in the text.
+    // The real IPython searches the text for samples.
     let real = python.run("import IPython\nhasattr(IPython, '__file__')").await.ok();
     let missing = match real.text().as_str() {
         "True" => "ValueError",
@@ -629,7 +629,7 @@ async fn path_files_of_a_virtual_environment_count() {
     assert_eq!(ran.stdout, "linked\n");
 }
 
-/// Modules are loaded ahead in whatever shape they are, and the session is none the worse for it.
+/// Preloads modules of every shape; the session must stay intact.
 #[tokio::test]
 async fn modules_that_behave_badly_are_loaded_ahead_or_named_and_the_session_works() {
     let mut python = python!();

@@ -160,7 +160,7 @@ async fn values_whose_text_misbehaves_do_no_harm() {
         .run("class Raises:\n    def __repr__(self): raise ValueError('no text')\n    _repr_html_ = __repr__")
         .await
         .ok();
-    // Of the last value it is the cell's error, of one that is only displayed it is said; either way as in a notebook.
+    // An error in the last value's text is the cell's error; in a displayed value it is printed. Both match a notebook.
     let ran = python.run("Raises()").await;
     let error = ran.error();
     assert!(error.traceback.ends_with("ValueError: no text"), "{}", error.traceback);
@@ -256,7 +256,7 @@ async fn closing_every_descriptor_ends_the_session_with_a_reason() {
     assert!(matches!(ran.status, Ok(CellStatus::Died(Exit::Code(71)))), "{ran:?}");
 }
 
-/// Finds the driver's sending end by its kind: the pipe that is open for writing and is neither 1 nor 2.
+/// Finds the driver's sending end by its kind: a pipe that is open for writing and is neither 1 nor 2.
 const FORGE: &str = "import os, json, struct, fcntl, sys
 def send(header, blob=b'', raw=None):
     text = json.dumps(header).encode()

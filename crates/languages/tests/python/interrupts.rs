@@ -1,4 +1,4 @@
-//! Interrupts, and what is left after them.
+//! Interrupts, and the state after them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ async fn blocking_code_yields_and_the_variables_stay() {
         let ran = python.run_interrupted(&format!("{READY}{code}")).await;
         assert_eq!(ran.interrupted().name, "KeyboardInterrupt", "{code}");
         assert_eq!(ran.stdout, "on\n", "{code}: {}", ran.stderr);
-        // What asyncio says of a loop that the interrupt left half made belongs to no later cell.
+        // asyncio's message about a loop that the interrupt left half made belongs to no later cell.
         assert_eq!(
             python.run("import gc; gc.collect(); x").await.ok().text(),
             "42",
@@ -86,7 +86,7 @@ async fn an_interrupt_that_is_swallowed_is_only_one() {
     assert_eq!(python.run_interrupted(&code).await.ok().text(), "1");
 }
 
-/// As when the signal comes just before the call: noted, and the call does not know.
+/// Simulates a signal just before the call: Python records it, and the call does not notice.
 #[tokio::test]
 async fn an_interrupt_that_python_has_noted_and_not_raised_ends_what_waits() {
     let mut python = python!();
@@ -187,7 +187,7 @@ async fn an_interrupt_right_after_the_call_reaches_the_cell() {
     }
 }
 
-/// The driver is still setting itself up then.
+/// The driver is still setting itself up at this point.
 #[tokio::test]
 async fn an_interrupt_right_after_the_first_call_of_a_session_reaches_the_cell() {
     for delay in 0..20 {

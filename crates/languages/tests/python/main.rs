@@ -1,4 +1,4 @@
-//! The Python driver as a caller meets it: the real interpreter and driver, in a sandbox that isolates nothing.
+//! The Python driver from a caller's view: the real interpreter and driver, in a sandbox that isolates nothing.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,7 +19,7 @@ mod interrupts;
 mod restore;
 mod shell;
 
-/// Starts a session of the machine's Python, or leaves the test if there is none.
+/// Starts a session of the machine's Python, or returns from the test if there is none.
 macro_rules! python {
     () => {
         match $crate::support::Python::start().await {
@@ -30,8 +30,8 @@ macro_rules! python {
 }
 pub(crate) use python;
 
-/// What a cell prints, returns and raises does not depend on whether the session keeps copies of itself: every test of
-/// this program runs a second time, with copies.
+/// A cell's output, value and error must not depend on snapshots: every test of this program runs a second time, with
+/// snapshots.
 #[test]
 fn everything_is_the_same_with_copies() {
     if support::with_copies() {

@@ -1,11 +1,11 @@
-//! Sessions that go on in a copy of themselves. The rest of it is tested in real sandboxes, end to end.
+//! Sessions that continue from a snapshot. Further tests run end to end in real sandboxes.
 
 use sandcell_sandbox::{Aftermath, CellStatus, Exit};
 
 use crate::python;
 use crate::support::{Python, with_copies};
 
-/// Runs code that kills its interpreter until a copy has brought the session back (one may not be ready at once).
+/// Runs code that kills its interpreter; returns the last cell that the restored session includes.
 async fn die(python: &mut Python, code: &str) -> u32 {
     let ran = python.run(code).await;
     assert!(matches!(ran.status, Ok(CellStatus::Died(Exit::Signal(_)))), "{ran:?}");
@@ -15,7 +15,7 @@ async fn die(python: &mut Python, code: &str) -> u32 {
     }
 }
 
-/// Waits until the driver has made a copy after the last cell: it sleeps then, and so does the copy.
+/// Waits until the driver has made a snapshot after the last cell: then it sleeps, and so does the snapshot.
 async fn settle(python: &mut Python) {
     for _ in 0..200 {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
@@ -48,7 +48,7 @@ async fn a_session_goes_on_in_its_copy() {
         let ran = python.run("f(), x is f(), __name__").await.ok();
         assert_eq!(ran.text(), "({'a': 1}, True, '__main__')");
         settle(&mut python).await;
-        // One more moment: the one that was there before may have been seen.
+        // One more moment, because the previous snapshot may have been seen.
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
 }
@@ -91,7 +91,7 @@ async fn without_copies_a_dead_session_is_over() {
     assert!(matches!(ran.status, Ok(CellStatus::Died(Exit::Signal(9)))), "{ran:?}");
 }
 
-/// How many pages a process has had to be given, or given anew, so far.
+/// Returns the number of minor page faults of a process so far.
 fn faults(pid: &str) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields = stat.rsplit_once(')').unwrap().1;
@@ -113,14 +113,14 @@ async fn a_cell_does_not_pay_for_the_copy_before_it() {
         tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         let between = faults(&pid);
         python.run("x += 1").await.ok();
-        // What it writes to again was shared with a copy that was made meanwhile.
+        // A snapshot was made in the pause, so the cell's writes hit shared pages.
         if between - before > 20 {
             of_cells.push(faults(&pid) - between);
         }
     }
     of_cells.sort_unstable();
     assert!(of_cells.len() >= 4, "few copies were made: {of_cells:?}");
-    // Without a rehearsal they are 90, with one of the cell's own text alone 34.
+    // Without a rehearsal they are 90; with a rehearsal of only the cell's text they are 34.
     assert!(of_cells[of_cells.len() / 2] < 20, "{of_cells:?}");
 }
 

@@ -1,4 +1,4 @@
-//! What programs expect of a notebook's shell: history, formatters, programs of the session's own, hints.
+//! Features that programs expect of a notebook's shell: history, formatters, the session's own programs, hints.
 
 use crate::python;
 
@@ -29,7 +29,7 @@ async fn the_history_is_bounded() {
     let mut python = python!();
     python.run("import weakref\nclass C: pass\nc = C(); c").await.ok();
     python.run("w = weakref.ref(c); del c").await.ok();
-    // One coroutine that is still wanted, and one that only `Out` holds.
+    // One coroutine that is still needed, and one that only `Out` holds.
     let coroutines = "async def f(): return 7\nh = f(); h";
     python.run(coroutines).await.ok();
     python.run("[f()][0]").await.ok();

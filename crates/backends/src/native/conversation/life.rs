@@ -1,4 +1,4 @@
-//! Watches the launcher's life: detects its end and its silence, and ends it.
+//! Monitors the launcher's life: detects its end and its silence, and ends it.
 
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -13,10 +13,10 @@ use crate::native::liveness::{Judgement, LOOK_INTERVAL, Liveness};
 const KILL: i32 = 9;
 /// The time a killed launcher has to die. After that its descendants are killed one by one.
 const DEATH_DEADLINE: Duration = Duration::from_millis(300);
-/// After so many looks in a row at which it has not run since the one before, one that is to end is killed.
+/// A launcher that is asked to end is killed if this many looks in a row show no activity.
 const IDLE_LOOKS: u32 = 3;
 
-/// The process, to be told of its end.
+/// The process' descriptor, which reports its end.
 struct Watched(Arc<Conversation>);
 
 impl AsRawFd for Watched {
@@ -41,7 +41,7 @@ impl Conversation {
         self.owes.load(Ordering::Acquire) || lock(&self.jails).values().any(waits)
     }
 
-    /// In words, who killed something of this server's group.
+    /// Describes, as the end of a sentence, the origin of a signal that killed a process of this server's group.
     pub(super) fn killer(&self, signal: i32) -> &'static str {
         match lock(&self.kills).any() {
             Some(true) if signal == KILL => ": the kernel's, because memory ran out",
@@ -49,7 +49,7 @@ impl Conversation {
         }
     }
 
-    /// The launcher is gone, and with it every sandbox.
+    /// Records that the launcher is gone, and every sandbox with it.
     pub(super) fn lost(&self, reason: EndReason) {
         let reason = self.sentence.get().copied().unwrap_or(reason);
         let over = |health: &mut Health| {
@@ -68,7 +68,7 @@ impl Conversation {
         }
     }
 
-    /// Ends the launcher at once, and all that it made. It may hang where no signal reaches it.
+    /// Kills the launcher and all that it made. It may hang in a state that no signal reaches.
     pub(in crate::native) async fn destroy(&self, reason: EndReason) {
         let _ = self.sentence.set(reason);
         let _ = self.process.kill();
@@ -95,7 +95,8 @@ impl Conversation {
         let _ = health.wait_for(|health| matches!(health, Health::Over(_))).await;
     }
 
-    /// Returns true if the launcher ended or is doubted. Call it after a request failed; waits briefly, since its end may not be known yet.
+    /// Returns true if the launcher ended or is doubted. Call it after a request failed; waits briefly, since its end
+    /// may not be known yet.
     pub(in crate::native) async fn is_lost(&self) -> bool {
         timeout(DEATH_DEADLINE, self.unfit()).await.is_ok()
     }
@@ -105,20 +106,20 @@ impl Conversation {
         matches!(self.health(), Health::Over(EndReason::LauncherLost))
     }
 
-    /// Waits until it is no more asked for anything new.
+    /// Waits until it is doubted or gone, and returns its health.
     pub(in crate::native) async fn unfit(&self) -> Health {
         let mut health = self.health.subscribe();
         let found = health.wait_for(|health| *health != Health::Well).await;
         found.map_or(Health::Over(EndReason::LauncherLost), |health| *health)
     }
 
-    /// The launcher sees the end of the stream, removes every sandbox and exits; we see its exit.
+    /// Closes the stream. The launcher notices, removes every sandbox and exits; we see its exit.
     pub(in crate::native) fn hang_up(&self) {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
     }
 
-    /// Hangs up and waits until the launcher has removed everything and ended. One that does nothing meanwhile is killed; one
-    /// that is slow has much to remove.
+    /// Closes the stream and waits until the launcher has removed everything and ended. An inactive launcher is killed;
+    /// a slow one has much to remove.
     pub(in crate::native) async fn end(&self) {
         self.hang_up();
         tokio::select! {
@@ -127,7 +128,8 @@ impl Conversation {
         }
     }
 
-    /// Waits until so many looks in a row find that the launcher waits, or is stopped, and has not run since the look before.
+    /// Waits until `looks` looks in a row find the launcher waiting or stopped, without any activity since the previous
+    /// look.
     pub(super) async fn stands_still(&self, looks: u32) {
         let mut interval = tokio::time::interval(LOOK_INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -142,18 +144,19 @@ impl Conversation {
     }
 }
 
-/// Takes what the launcher says, until it has ended.
+/// Receives the launcher's messages until it has ended.
 pub(super) async fn listen(conversation: Weak<Conversation>, mut buffer: Vec<u8>) {
-    // The strong reference lives only while a message is waited for; hanging up wakes this through the socket.
+    // The strong reference lives only while it waits for a message; closing the stream wakes this task through the
+    // socket.
     while let Some(conversation) = conversation.upgrade() {
         match conversation.receive(&mut buffer).await {
             Ok(Some((message, descriptors))) => conversation.take(message, descriptors),
-            // What this process lacks for a moment, or cannot read, is no reason to give up every sandbox.
+            // A temporary shortage in this process, or an unreadable message, must not cost every sandbox.
             Err(error) if !wire::is_gone(&error) => {
                 tracing::warn!(%error, "a message of the launcher could not be taken");
                 tokio::time::sleep(TAKE_AGAIN).await;
             }
-            // Its end says why.
+            // The launcher's end states the reason.
             Ok(None) | Err(_) => return,
         }
     }
@@ -169,7 +172,7 @@ pub(super) async fn reap(conversation: Arc<Conversation>) {
     let watched = AsyncFd::with_interest(Watched(Arc::clone(&conversation)), Interest::READABLE);
     match &watched {
         Ok(watched) => drop(watched.readable().await),
-        // Too many files are watched: it is asked instead.
+        // epoll accepts no more files, so the process is polled.
         Err(_) => {
             while !conversation.process.has_ended() {
                 tokio::time::sleep(LOOK_INTERVAL).await;
@@ -186,7 +189,7 @@ pub(super) async fn reap(conversation: Arc<Conversation>) {
     conversation.lost(reason);
 }
 
-/// Looks after a launcher that is to answer (see [`Liveness`]).
+/// Monitors a launcher that owes an answer (see [`Liveness`]).
 pub(super) async fn attend(conversation: Weak<Conversation>) {
     let mut liveness = Liveness::default();
     loop {

@@ -1,4 +1,4 @@
-//! Questions to a driver between two cells: its variables, and modules to be loaded ahead.
+//! Requests to a driver between two cells: to list variables and to preload modules.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,14 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Ahead, DriverSession, Frame, encode};
 
-/// How long the listing of variables may take.
+/// The deadline of the listing of variables.
 const LIST_MAX: Duration = Duration::from_secs(5);
-/// How long modules may take to be loaded, all together.
+/// The deadline for loading all requested modules.
 const PRELOAD_MAX: Duration = Duration::from_secs(120);
-/// Bytes of each stream between two cells that are kept.
+/// The maximum kept bytes of each stream between two cells.
 const LATE_KEPT: usize = 256 << 10;
-/// Output between two cells has come when nothing more of it comes for so long; what comes after the second time is the next cell's.
+/// Output between two cells is complete after a pause of `LATE_QUIET`. Output after `LATE_MAX` belongs to the next
+/// cell.
 const LATE_QUIET: Duration = Duration::from_millis(1);
 const LATE_MAX: Duration = Duration::from_millis(20);
 
@@ -48,7 +49,7 @@ impl Late {
 }
 
 impl DriverSession {
-    /// The variables; none of a session that is over.
+    /// Returns the variables; none if the session is over.
     pub(super) async fn list_variables(&mut self) -> Result<Vec<Variable>, SessionError> {
         let question = json!({"type": "variables"});
         let answer = |nonce: &str, frame| match frame {
@@ -59,7 +60,7 @@ impl DriverSession {
         Ok(listed.unwrap_or_default())
     }
 
-    /// Loads modules; says which could not be. With none it only rehearses a cell.
+    /// Loads modules; returns those that could not be loaded. Without modules it only rehearses a cell.
     pub(super) async fn load_modules(&mut self, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
         let modules: Vec<String> = modules
             .iter()
@@ -72,7 +73,7 @@ impl DriverSession {
         self.ask_to_load(&modules).await
     }
 
-    /// The same without asking whether it is needed.
+    /// The same, without the check whether it is needed.
     pub(super) async fn ask_to_load(&mut self, modules: &[String]) -> Result<Vec<NotLoaded>, SessionError> {
         let question = json!({"type": "preload", "modules": modules});
         let answer = |nonce: &str, frame| match frame {
@@ -96,7 +97,7 @@ impl DriverSession {
         Ok(missing)
     }
 
-    /// Asks and waits for the answer; none if the session is over, or ends meanwhile.
+    /// Sends a request and waits for the answer; none if the session is over or ends meanwhile.
     async fn ask<T>(
         &mut self,
         mut question: Value,
@@ -120,7 +121,7 @@ impl DriverSession {
         Err(self.broken(problem).await)
     }
 
-    /// Output that comes meanwhile is a background thread's; the next cell brings it.
+    /// Output in the meantime comes from background threads, and is delivered with the next cell.
     async fn answer<T>(
         &mut self,
         frame: Bytes,
@@ -143,7 +144,7 @@ impl DriverSession {
         }
     }
 
-    /// Takes what comes while no cell runs. Returns the frames that are not about copies.
+    /// Handles an event while no cell runs. Returns the frames that do not concern snapshots.
     fn take_between(&mut self, event: ProcessEvent) -> Result<Vec<Frame>, SessionError> {
         let mut frames = Vec::new();
         match event {
@@ -170,7 +171,8 @@ impl DriverSession {
         Ok(frames)
     }
 
-    /// Before a cell: hands on what threads and processes of earlier ones have written since. Mostly there is nothing, and nobody waits.
+    /// Delivers, before a cell, the output of earlier cells' threads and processes since. Usually there is none, and
+    /// this does not wait.
     pub(super) async fn pass_late(&mut self, to: &mpsc::Sender<SessionEvent>) -> Result<(), SessionError> {
         let deadline = Instant::now() + LATE_MAX;
         while self.untold.is_none() {
@@ -182,7 +184,7 @@ impl DriverSession {
                     Ok(None) | Err(_) => break,
                 },
             };
-            // Frames can only be about cells that are over.
+            // Frames can only concern cells that are over.
             self.take_between(event)?;
             if Instant::now() >= deadline {
                 break;

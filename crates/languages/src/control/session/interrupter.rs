@@ -1,4 +1,4 @@
-//! How a running cell is spoken to from beside it.
+//! Control of a running cell from another task.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use tokio::time::timeout;
 use super::super::frame::encode;
 use super::Link;
 
-/// How long an interrupt waits to be announced before the signal is sent all the same.
+/// The time for announcing an interrupt before the signal is sent anyway.
 const ANNOUNCE_MAX: Duration = Duration::from_millis(300);
-/// How long after an interrupt an interpreter is nudged.
+/// The delay between an interrupt and the nudge.
 const NUDGE: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
@@ -22,10 +22,10 @@ pub(super) struct DriverInterrupter(pub(super) Weak<Link>);
 #[async_trait]
 impl Interrupter for DriverInterrupter {
     /// Announces the interrupt on the control channel first: a driver that has not begun the cell yet ignores the
-    /// signal, and finds the announcement when it does. A cell that is over is not interrupted.
+    /// signal, and finds the announcement when it begins. A cell that is over is not interrupted.
     ///
-    /// An interpreter that notes a signal just before it begins to wait sleeps on, so it is nudged a moment later: that
-    /// ends the waiting, and means nothing to whoever has handled the signal.
+    /// An interpreter that records a signal just before it begins a blocking call sleeps on. So it gets a nudge
+    /// (SIGURG) a moment later, which ends the call and has no effect on code that has handled the signal.
     async fn interrupt(&self) -> Result<(), SandboxError> {
         let Some(link) = self.0.upgrade() else {
             return Ok(());
@@ -36,7 +36,7 @@ impl Interrupter for DriverInterrupter {
                 return Ok(());
             };
             let frame = encode(&json!({"type": "interrupt", "nonce": nonce}), &[]);
-            // A cell that was interrupted very often without reading may have filled the pipe: the signal is enough.
+            // Many interrupts without a read may have filled the pipe; then the signal suffices.
             if let Ok(Err(error)) = timeout(ANNOUNCE_MAX, link.handle.write(Channel::Control, frame)).await {
                 tracing::debug!(%error, "an interrupt could not be announced");
             }

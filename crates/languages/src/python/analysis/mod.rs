@@ -1,9 +1,9 @@
-//! Advice on Python code before it runs: what it imports and calls, and what will not work in a sandbox.
+//! Static analysis of Python code before it runs: its imports and calls, and the parts that will not work in a sandbox.
 //!
-//! This is advice, never protection: whoever wants to can write code that says nothing here (and 14 of 14 well-known
-//! ways pass any list of this kind). The sandbox is what holds. One decision follows from that: the source is read as a
-//! sequence of tokens, not parsed into a tree. That finds imports, aliases and calls by name with their places, takes
-//! time in proportion to the length, and no nesting, however deep, can use up the stack.
+//! This is advice, never protection: it is easy to write code that passes (14 of 14 well-known tricks pass any list of
+//! this kind). The sandbox protects. One decision follows: the source is read as a sequence of tokens, not parsed into
+//! a tree. This finds imports, aliases and calls by name with their positions, takes linear time, and even deep nesting
+//! cannot exhaust the stack.
 
 mod names;
 mod tokens;
@@ -14,9 +14,9 @@ use names::Names;
 pub use names::distribution;
 use tokens::{Kind, Token, tokens};
 
-/// The most findings that one source gives.
+/// The maximum number of findings per source.
 const FINDINGS_MAX: usize = 100;
-/// Longer sources are not looked at: the engine refuses them anyway.
+/// The maximum length of an analysed source: the engine refuses longer ones anyway.
 const SOURCE_MAX: usize = 4 << 20;
 
 /// Modules whose import the strict profile refuses.
@@ -45,7 +45,7 @@ const REFUSED_CALLS: [&str; 7] = [
     "setattr",
     "importlib.import_module",
 ];
-/// Calls whose target is only known when they run.
+/// Calls whose target is only known at run time.
 const OPAQUE: [&str; 6] = [
     "eval",
     "exec",
@@ -66,7 +66,7 @@ const NETWORK: [&str; 9] = [
     "smtplib",
     "paramiko",
 ];
-/// Calls that serve until somebody ends them.
+/// Calls that serve until they are ended.
 const SERVING: [&str; 10] = [
     "app.run",
     "server.serve_forever",
@@ -80,7 +80,7 @@ const SERVING: [&str; 10] = [
     "st.run",
 ];
 
-/// What is noticed about a source. `advice` says what is true where it will run.
+/// Returns the findings about a source. `advice` describes the sandbox in which it will run.
 #[must_use]
 pub fn analyse(source: &str, advice: &Advice) -> Vec<Finding> {
     if source.len() > SOURCE_MAX {
@@ -135,7 +135,7 @@ impl Look<'_> {
         }
     }
 
-    /// One logical line (or a part of it, between semicolons).
+    /// Examines one logical line (or a part of it, between semicolons).
     fn statement(&mut self, statement: &[Token<'_>]) {
         let Some(first) = statement.first() else { return };
         self.notebook(statement, first);
@@ -161,8 +161,8 @@ impl Look<'_> {
         }
     }
 
-    /// `!command` and `%magic`, which sessions take as notebooks do and which are no Python: a command of a shell
-    /// would be a way around every other rule.
+    /// `!command` and `%magic`, which sessions accept like notebooks, but which are not Python: a shell command would
+    /// bypass all other rules.
     fn notebook(&mut self, statement: &[Token<'_>], first: &Token<'_>) {
         let shell = statement.iter().zip(statement.iter().skip(1)).find(|(mark, next)| {
             let touches = next.line == mark.line && next.column == mark.column + 1;
@@ -255,7 +255,7 @@ impl Look<'_> {
         self.add("import", Severity::Deny, at.line, at.column, message);
     }
 
-    /// `e = eval`: calls by the new name are calls of the old one.
+    /// `e = eval`: a call of the new name counts as a call of the old one.
     fn alias(&mut self, statement: &[Token<'_>]) {
         if let [name, equals, value @ ..] = statement
             && name.kind == Kind::Name
@@ -268,7 +268,7 @@ impl Look<'_> {
         }
     }
 
-    /// Every call by a dotted name.
+    /// Examines every call by a dotted name.
     fn calls(&mut self, statement: &[Token<'_>]) {
         for (at, token) in statement.iter().enumerate() {
             let called = statement.get(at + 1).is_some_and(|next| next.text == "(");
@@ -286,7 +286,7 @@ impl Look<'_> {
                 .checked_sub(1)
                 .and_then(|before| statement.get(before))
                 .map_or("", |token| token.text);
-            // The name of a definition, or an attribute of something that has no name.
+            // The name in a definition, or an attribute of an unnamed value.
             if matches!(before, "def" | "class" | ".") {
                 continue;
             }
@@ -321,7 +321,7 @@ impl Look<'_> {
         }
     }
 
-    /// `while True` in a line of its own body-less form cannot be judged; a loop without any way out can.
+    /// Recognises only `while True: pass` on one line; other loops may have an exit.
     fn endless(&mut self, statement: &[Token<'_>]) {
         if let [first, second, colon, third, rest @ ..] = statement
             && first.text == "while"
@@ -336,7 +336,7 @@ impl Look<'_> {
     }
 }
 
-/// The dotted name at the start of these tokens.
+/// Returns the dotted name at the start of these tokens.
 fn dotted(tokens: &[Token<'_>]) -> String {
     let mut name = String::new();
     let mut wants_name = true;

@@ -1,11 +1,11 @@
-//! Names: what they stand for in a source, and what packages bring modules that are called otherwise.
+//! Names in a source and their targets, and packages whose modules have a different name.
 
 use std::collections::BTreeMap;
 
-/// The most names that are remembered of one source.
+/// The maximum number of recorded names per source.
 const NAMES_MAX: usize = 10_000;
 
-/// What names stand for: imports under another name, and names that were given to functions.
+/// The targets of names: imports under another name, and aliases of functions.
 #[derive(Debug, Default)]
 pub(super) struct Names(BTreeMap<String, String>);
 
@@ -16,7 +16,7 @@ impl Names {
         }
     }
 
-    /// The dotted name with its first part replaced by what it stands for.
+    /// Returns the dotted name with its first part replaced by that part's target.
     pub(super) fn resolve(&self, dotted: &str) -> String {
         let (first, rest) = dotted.split_once('.').unwrap_or((dotted, ""));
         match self.0.get(first) {
@@ -27,7 +27,7 @@ impl Names {
     }
 }
 
-/// The package that brings a module, where it is called otherwise.
+/// Returns the package that provides a module; most have the same name.
 #[must_use]
 pub fn distribution(module: &str) -> &str {
     match module {

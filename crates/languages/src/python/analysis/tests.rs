@@ -11,7 +11,7 @@ fn advice() -> Advice {
     }
 }
 
-/// `rule line:column`, in order.
+/// The findings as `rule line:column`, in order.
 fn found(source: &str) -> Vec<String> {
     analyse(source, &advice())
         .iter()
@@ -99,11 +99,12 @@ fn hints_say_where_and_what() {
     assert_eq!(analyse("import requests\ninput()", &open), []);
 }
 
-/// What a mebibyte of any source may cost, as a multiple of one of plain lines (on this machine, in this build): the dearest, of
-/// many short statements, costs three times as much; what takes quadratic time would cost a thousand times as much.
+/// The maximum cost of a mebibyte of any source, as a multiple of a mebibyte of plain lines (on this machine, in this
+/// build). The most expensive source, many short statements, costs three times as much; quadratic time would cost a
+/// thousand times as much.
 const BOUND: u32 = 5;
 
-/// The least of this thread's processor time over some rounds, in which what else the machine does has no part.
+/// Returns the minimum of this thread's processor time over some rounds, which excludes other load on the machine.
 fn processor_time(work: impl Fn() -> Vec<Finding>) -> (Duration, usize) {
     let now = || {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -144,7 +145,7 @@ fn a_mebibyte_nested_or_chained_as_deep_as_it_goes_takes_no_time_and_no_stack() 
         let source = "total = total + 1\n".repeat(length / 18);
         processor_time(|| analyse(&source, &advice())).0
     };
-    // Eight times as much, or a little more; not sixty-four times.
+    // Linear time: about eight times as much, not sixty-four times.
     let (eighth, plain) = (plain(1 << 17), plain(1 << 20));
     assert!(plain < 16 * eighth, "{plain:?}, an eighth {eighth:?}");
     for source in sources {

@@ -1,29 +1,29 @@
-//! Python source as tokens: names, punctuation and ends of statements. Strings, numbers and comments are passed over;
-//! what stands in braces of f-strings is not looked at.
+//! Splits Python source into tokens: names, punctuation and ends of statements. Skips strings, numbers and comments,
+//! including the code in braces of f-strings.
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Name,
     Mark,
-    /// A string or a number, of which only the place is known.
+    /// A string or a number, of which only the position is recorded.
     Literal,
     /// The end of a statement: a line's end outside of brackets, or a semicolon.
     End,
 }
 
-/// A token and where it begins; lines and columns count from 1, columns in characters.
+/// A token and its start; lines and columns count from 1, columns in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Token<'a> {
     pub(super) kind: Kind,
     pub(super) text: &'a str,
     pub(super) line: u32,
     pub(super) column: u32,
-    /// How many brackets are open around it.
+    /// The number of open brackets around it.
     pub(super) depth: u32,
 }
 
-/// Why a source cannot be a program, as far as tokens tell.
+/// The reason why a source is certainly no valid program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) message: &'static str,
@@ -33,17 +33,17 @@ pub(super) struct Fault {
 
 struct Reader<'a> {
     source: &'a str,
-    /// Bytes read so far, and the line and its first byte there.
+    /// The number of bytes read, the current line and the offset of its first byte.
     at: usize,
     line: u32,
     line_start: usize,
     tokens: Vec<Token<'a>>,
-    /// Open brackets: what closes each, and where it was opened.
+    /// Open brackets: the closing byte and the position of each.
     open: Vec<(u8, u32, u32)>,
     fault: Option<Fault>,
 }
 
-/// All tokens, and the first thing that no Python accepts.
+/// Returns all tokens, and the first fault that no Python accepts.
 pub(super) fn tokens(source: &str) -> (Vec<Token<'_>>, Option<Fault>) {
     let mut reader = Reader {
         source,
@@ -72,7 +72,7 @@ impl<'a> Reader<'a> {
         self.fault.get_or_insert(Fault { message, line, column });
     }
 
-    /// The column in characters. Only asked where a token begins, and bounded: very long lines are counted in bytes.
+    /// Returns the column in characters. Called once per token, and bounded: very long lines are counted in bytes.
     fn column(&self) -> u32 {
         let before = self.source.get(self.line_start..self.at).unwrap_or_default();
         let count = if before.len() > 400 {
@@ -167,7 +167,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A string from its quote on. A backslash hides a quote in raw strings, too.
+    /// Reads a string from its quote on. A backslash hides a quote in raw strings, too.
     fn string(&mut self) {
         let bytes = self.source.as_bytes();
         let (line, column) = (self.line, self.column());

@@ -1,5 +1,5 @@
-//! A sandbox that isolates nothing: programs run on the host, with pipes on descriptors 3 and 4. For tests of what runs
-//! in sandboxes, never for anything else.
+//! A sandbox that isolates nothing: programs run on the host, with pipes on descriptors 3 and 4. Only for tests of the
+//! inside of sandboxes.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -20,7 +20,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::{Mutex, mpsc};
 
-/// The unconfined sandbox, with a home folder of its own.
+/// The unconfined sandbox, with a private home folder.
 #[derive(Debug)]
 pub(crate) struct HostSandbox {
     home: tempfile::TempDir,
@@ -31,7 +31,7 @@ pub(crate) struct HostSandbox {
 impl HostSandbox {
     pub(crate) fn new() -> Arc<Self> {
         let home = tempfile::tempdir().unwrap();
-        // Its list of fonts takes matplotlib a second or more to build; all sandboxes of the tests share one.
+        // matplotlib takes a second or more to build its list of fonts, so all sandboxes of the tests share one.
         let fonts = std::env::temp_dir().join("sandcell-tests-matplotlib");
         let env = [
             ("MPLCONFIGDIR", fonts.to_str().unwrap()),
@@ -56,18 +56,18 @@ impl HostSandbox {
     }
 }
 
-/// Whether sessions keep copies of themselves. All tests run either way.
+/// Returns true if sessions keep snapshots. All tests run either way.
 pub(crate) fn with_copies() -> bool {
     std::env::var_os("SANDCELL_TEST_COPIES").is_some()
 }
 
 #[derive(Debug)]
 struct HostProcess {
-    /// The group of the program, or of the heir that has taken its place.
+    /// The group of the program, or of the snapshot that has replaced it.
     group: std::sync::Mutex<Pid>,
     control: Mutex<Option<pipe::Sender>>,
     events: mpsc::Sender<ProcessEvent>,
-    /// Its processes have this in their environment.
+    /// The value of HOME, which identifies its processes.
     home: String,
 }
 
@@ -100,7 +100,7 @@ impl Drop for HostProcess {
     }
 }
 
-/// Whether a process, of whomever, still runs.
+/// Returns true if a process of any parent still runs.
 fn runs(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ")
@@ -141,7 +141,7 @@ impl ProcessHandle for HostProcess {
     }
 
     async fn kill_but(&self, _heir: i32) -> Result<(), SandboxError> {
-        // An heir is in a group of its own.
+        // A snapshot is in a separate group.
         self.signal_group(rustix::process::Signal::KILL);
         Ok(())
     }
@@ -157,7 +157,7 @@ impl ProcessHandle for HostProcess {
             while runs(heir) && !events.is_closed() {
                 tokio::time::sleep(std::time::Duration::from_millis(2)).await;
             }
-            // How it ended only its parent knows.
+            // Only its parent knows its exit status.
             let exit = Exit::Signal(9);
             let _ = events.send(ProcessEvent::Exited { exit }).await;
         });
@@ -261,7 +261,7 @@ impl Files for NoFiles {
     }
 }
 
-/// Forwards output. Before control bytes go out, what stood in the other pipes by then does.
+/// Forwards output. Before control bytes, it forwards the content of the other pipes at that moment.
 async fn pump(mut child: tokio::process::Child, pipes: [pipe::Receiver; 3], to: mpsc::Sender<ProcessEvent>) {
     const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Control];
     let mut open = [true; 3];
@@ -299,7 +299,7 @@ async fn pump(mut child: tokio::process::Child, pipes: [pipe::Receiver; 3], to: 
     }
 }
 
-/// What stands in the pipe, also if the runtime has not heard of it yet.
+/// Returns the pipe's content, even if the runtime does not know of it yet.
 fn read_now(pipe: &pipe::Receiver) -> Option<Vec<u8>> {
     let mut buffer = vec![0; 65536];
     let count = rustix::io::read(pipe, &mut buffer).ok()?;
@@ -331,7 +331,7 @@ async fn tell(to: &mpsc::Sender<ProcessEvent>, channel: Channel, bytes: Vec<u8>)
     more
 }
 
-/// What one cell said.
+/// The events of one cell.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) stdout: String,
@@ -380,8 +380,8 @@ pub(crate) struct Python {
     cells: u32,
 }
 
-/// The language with the Python that `SANDCELL_TEST_PYTHON` names or the machine's own, or None (said on stdout) if
-/// there is none.
+/// Returns the language with the Python that `SANDCELL_TEST_PYTHON` names, or else the machine's. If there is none,
+/// prints a note and returns None.
 pub(crate) fn language() -> Option<PythonLanguage> {
     let chosen = std::env::var_os("SANDCELL_TEST_PYTHON").map(PathBuf::from);
     match locate(chosen.as_deref()) {
@@ -407,7 +407,7 @@ impl Python {
         }
     }
 
-    /// A session whose inside end is this shell script.
+    /// Opens a session whose inside end is this shell script.
     pub(crate) async fn pretender(script: &str) -> Result<Self, SessionError> {
         let sandbox = HostSandbox::new();
         let start = sandcell_languages::control::Start {
