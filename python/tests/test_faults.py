@@ -212,6 +212,18 @@ def test_the_server_can_be_configured_before_its_first_use(serve: Serve) -> None
         sandcell.configure()
 
 
+def test_sandboxes_can_run_the_python_of_this_program(serve: Serve) -> None:
+    serve("ran(sys.stdin.readline(), os.environ.get('SANDCELL_PYTHON', '')); sys.stdin.readline()")
+    with pytest.raises(sandcell.InvalidArgumentError):
+        sandcell.configure(python=3)  # type: ignore[arg-type]
+    sandcell.configure(python=Path("bin/python"))
+    try:
+        assert sandcell.run("1").stdout == os.path.abspath("bin/python")
+    finally:
+        sandcell.shutdown()
+        sandcell.configure()
+
+
 def test_a_limit_that_somebody_chose_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     name = "SANDCELL_LIMITS__SANDBOXES_PER_CALLER"
     monkeypatch.delenv(name, raising=False)

@@ -12,7 +12,7 @@ import os
 import posixpath
 import time
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Optional, TypeVar, Union
+from typing import IO, Any, Optional, TypeVar, Union
 
 from . import _check
 from ._call import Call, Channel
@@ -55,6 +55,8 @@ _VERSIONS = "check that package and program have the same version"
 _HOME = "/home/user"
 #: Exit code of the code that removes a file, when there is none.
 _MISSING = 44
+#: Exit codes that tell what is to be downloaded.
+_IS_FOLDER, _IS_PROGRAM = 45, 46
 
 
 def call_tool(channel: Channel, name: str, arguments: dict[str, Any], seconds: float) -> Operation[dict[str, Any]]:
@@ -497,21 +499,25 @@ class Core:
 
     def write(self, path: Any, data: Any, append: Any) -> Operation[int]:
         """Writes a file in parts."""
-        from binascii import b2a_base64
-
         target = _check.path("path", path)
         view = memoryview(_check.data("data", data))
         for start in range(0, max(1, len(view)), _CHUNK):
-            content = b2a_base64(view[start : start + _CHUNK], newline=False).decode("ascii")
-            arguments = {"path": target, "content_base64": content, "append": bool(append) or start > 0}
-            yield from self.tool("upload_file", arguments)
+            yield from self._write_part(target, view[start : start + _CHUNK], bool(append) or start > 0)
         return len(view)
+
+    def _write_part(self, target: str, data: bytes | memoryview, append: bool) -> Operation[None]:
+        from binascii import b2a_base64
+
+        content = b2a_base64(data, newline=False).decode("ascii")
+        yield from self.tool("upload_file", {"path": target, "content_base64": content, "append": append})
 
     def read(self, path: Any, max_bytes: Any) -> Operation[bytes]:
         """Reads a file in parts."""
-        target = _check.path("path", path)
-        most = _check.count("max_bytes", max_bytes) or 0
         parts: list[bytes] = []
+        yield from self._read_parts(_check.path("path", path), _check.count("max_bytes", max_bytes) or 0, parts.append)
+        return b"".join(parts)
+
+    def _read_parts(self, target: str, most: int, take: Callable[[bytes], object]) -> Operation[None]:
         size = 0
         while True:
             arguments = {"path": target, "base64": True, "offset": size, "limit": _CHUNK}
@@ -520,11 +526,93 @@ class Core:
             whole = facts.get("size")
             if isinstance(whole, int) and whole > most:
                 raise OutputLimitError(f"{target} has {whole:,} bytes, more than {most:,}", "pass a larger max_bytes")
+            part = b""
             if isinstance(whole, int) and whole > size:
-                parts.append(unbase64(answer["content"][0]["text"]))
-                size += len(parts[-1])
-            if facts.get("next_offset") is None or not parts or not parts[-1]:
-                return b"".join(parts)
+                part = unbase64(answer["content"][0]["text"])
+                size += len(part)
+                if size > most:  # The file grows while it is read.
+                    raise OutputLimitError(f"{target} has more than {most:,} bytes", "pass a larger max_bytes")
+                take(part)
+            if facts.get("next_offset") is None or not part:
+                return
+
+    def upload(self, local: Any, remote: Any) -> Operation[int]:
+        """Sends a file or a folder of this machine; returns the number of files."""
+        from . import _transfer
+
+        source = _transfer.local_path("local_path", local)
+        target = posixpath.join(_HOME, _check.path("remote_path", remote))
+        try:
+            if not os.path.isdir(source):
+                with _transfer.open_regular(source, follow=True) as file:
+                    executable = os.fstat(file.fileno()).st_mode & 0o100
+                    yield from self._send(file, target)
+                if executable:
+                    yield from self._shell(f"command chmod a+x -- {_quoted(target)}", target)
+                return 1
+            with _transfer.spool() as archive:
+                files = _transfer.pack(source, archive)
+                archive.seek(0)
+                packed = f"/tmp/.sandcell-{os.urandom(8).hex()}.tar"
+                try:
+                    yield from self._send(archive, packed)
+                except BaseException:
+                    if self._channel is not None:
+                        self._channel.post("tools/call", _removal(self.id, packed))
+                    raise
+        except OSError as error:
+            raise _transfer.local_error(source, error) from None
+        folder = _quoted(target)
+        code = f"command mkdir -p -- {folder} && command tar -xof {packed} -C {folder}"
+        yield from self._shell(f"{code}; code=$?; command rm -f {packed}; exit $code", target)
+        return files
+
+    def _send(self, file: IO[bytes], target: str) -> Operation[None]:
+        append = False
+        while (data := file.read(_CHUNK)) or not append:
+            yield from self._write_part(target, data, append)
+            append = True
+
+    def download(self, remote: Any, local: Any, max_bytes: Any) -> Operation[int]:
+        """Fetches a file or a folder; returns the number of files."""
+        from . import _transfer
+
+        source = posixpath.join(_HOME, _check.path("remote_path", remote))
+        target = _transfer.local_path("local_path", local)
+        most = _check.count("max_bytes", max_bytes) or 0
+        packed = f"/tmp/.sandcell-{os.urandom(8).hex()}.tar"
+        # A folder and an executable file are told by exit codes: no output has to be trusted.
+        name = _quoted(source)
+        pack = f"command tar -cf {packed} -C {name} . || exit 1; exit {_IS_FOLDER}"
+        kinds = f"[ -d {name} ]; then {pack}; elif [ -x {name} ]; then exit {_IS_PROGRAM}; elif [ -e {name} ]; then exit 0"
+        run = yield from self._shell(f"if {kinds}; else exit {_MISSING}; fi", source, (_IS_FOLDER, _IS_PROGRAM))
+        try:
+            with _transfer.spool() as archive:
+                if run.exit_code == _IS_FOLDER:
+                    try:
+                        # An archive has headers and is padded; the bytes of the files are counted when they are unpacked.
+                        yield from self._read_parts(packed, most + most // 4 + (64 << 20), archive.write)
+                    finally:
+                        self.channel.post("tools/call", _removal(self.id, packed))
+                    archive.seek(0)
+                    return _transfer.unpack(archive, target, most)
+                yield from self._read_parts(source, most, archive.write)
+                archive.seek(0)
+                _transfer.put(archive, target, run.exit_code == _IS_PROGRAM)
+                return 1
+        except OSError as error:
+            raise _transfer.local_error(target, error) from None
+
+    def _shell(self, script: str, path: str, accepted_codes: tuple[int, ...] = ()) -> Operation[Run]:
+        """Runs a script about a path in the Bash session; a failure is raised."""
+        run = yield from self.run(f"({script})", "bash", None, 600.0, None, None, _CHUNK)
+        if run.exit_code in accepted_codes:
+            return run
+        if run.exit_code == _MISSING:
+            raise NotFoundError(f"{path} does not exist", "files.list shows what is there")
+        if run.status == "error":
+            raise DeniedByPolicyError(f"{path}: {run.stderr.strip()[-500:]}", "check where it lies")
+        return run.check()
 
     def list(self, path: Any, recursive: Any) -> Operation[FileList]:
         """Lists a folder."""
@@ -554,17 +642,22 @@ class Core:
 
     def remove(self, path: Any) -> Operation[None]:
         """Removes a file, or a folder with all that is in it."""
-        from shlex import quote
-
         target = posixpath.join(_HOME, _check.path("path", path))
-        name = quote(target)
-        code = f"(if [ -e {name} ] || [ -L {name} ]; then command rm -rf -- {name}; else exit {_MISSING}; fi)"
-        run = yield from self.run(code, "bash", None, 60.0, None, None, _CHUNK)
-        if run.exit_code == _MISSING:
-            raise NotFoundError(f"{target} does not exist", "files.list shows what is there")
-        if run.status == "error":
-            raise DeniedByPolicyError(f"{target} cannot be removed: {run.stderr.strip()[-500:]}", "check where it lies")
-        run.check()
+        name = _quoted(target)
+        code = f"if [ -e {name} ] || [ -L {name} ]; then command rm -rf -- {name}; else exit {_MISSING}; fi"
+        yield from self._shell(code, target)
+
+
+def _quoted(path: str) -> str:
+    from shlex import quote
+
+    return quote(path)
+
+
+def _removal(sandbox: str | None, path: str) -> dict[str, Any]:
+    """Returns the call that removes a temporary file of ours."""
+    arguments = {"sandbox_id": sandbox, "language": "bash", "code": f"command rm -f {path}"}
+    return {"name": "execute_code", "arguments": arguments}
 
 
 def _close_made(call: Call, channel: Channel) -> None:

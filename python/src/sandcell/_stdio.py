@@ -449,17 +449,23 @@ def local_server() -> LocalServer:
         return server
 
 
-def configure(*arguments: str, env: Mapping[str, str] | None = None) -> None:
+def configure(*arguments: str, env: Mapping[str, str] | None = None, python: str | os.PathLike[str] | None = None) -> None:
     """Sets what the server of this process is started with: arguments of ``sandcell serve``, and settings.
 
     >>> sandcell.configure("--mount", "/data:/data", env={"SANDCELL_NETWORK__ALLOW": "pypi.org"})
 
-    It is called before the first use; a server that runs already keeps its settings, so that is an error.
+    ``python`` is the interpreter that sandboxes run, a path; ``python=sys.executable`` shows them the packages of this
+    program's environment, read-only. Without it they run the first ``python3`` of PATH.
+
+    It is called before the first use; a server that runs already keeps its settings, so that raises ``BusyError``.
+    Arguments of a wrong type raise ``InvalidArgumentError``.
     """
-    from ._check import text, text_map
+    from ._check import path, text, text_map
 
     words = tuple(text("arguments", word) for word in arguments)
     settings = text_map("env", env or {})
+    if python is not None:
+        settings["SANDCELL_PYTHON"] = os.path.abspath(path("python", python))
     with _local.lock:
         if _local.server is not None and _local.server.usable:
             raise BusyError("the server of this process runs already", "call configure before the first use of a sandbox")

@@ -59,6 +59,27 @@ class Files:
         """Returns the text of a file."""
         return self.read(path).decode(encoding, errors)
 
+    def upload(self, local_path: str | os.PathLike[str], remote_path: str | os.PathLike[str]) -> int:
+        """Sends a file or a folder of this machine, at most 100,000 entries; returns the number of files.
+
+        The contents of a folder go into the folder ``remote_path``, which is made if it is missing; files of the same
+        name are replaced. Execute rights are kept. A link that leads out of the folder, and what is no file, raises
+        ``InvalidArgumentError``. Runs ``tar`` and ``chmod`` in the Bash session of the sandbox.
+        """
+        return drive(self._core.upload(local_path, remote_path))
+
+    def download(
+        self, remote_path: str | os.PathLike[str], local_path: str | os.PathLike[str], *, max_bytes: int = 1 << 30
+    ) -> int:
+        """Fetches a file or a folder, at most 100,000 entries; returns the number of files.
+
+        The contents of a folder go into the folder ``local_path``, which is made if it is missing; files of the same
+        name are replaced. Execute rights are kept, links and special files are left out. Names that lead out of the
+        folder raise ``DeniedByPolicyError``, more than ``max_bytes`` bytes ``OutputLimitError``; files that came before
+        stay. Runs ``tar`` in the Bash session of the sandbox.
+        """
+        return drive(self._core.download(remote_path, local_path, max_bytes))
+
     def list(self, path: str | os.PathLike[str] = ".", *, recursive: bool = False) -> FileList:
         """Returns the entries of a folder, at most 300; ``more`` of the list is the number of those left out."""
         return drive(self._core.list(path, recursive))

@@ -9,6 +9,7 @@ mod build;
 mod packages;
 mod sbom;
 mod trial;
+mod wheel;
 
 use std::fs;
 use std::path::{Path, PathBuf};

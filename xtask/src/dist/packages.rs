@@ -4,21 +4,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use base64::Engine as _;
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 
 use super::archive::{Member, tar_gz, zip};
-use super::{Build, Machine, Release, digest};
+use super::{Build, Machine, Release, digest, wheel};
 
-const SUMMARY: &str = "Runs code that AI agents write in a strict sandbox: an MCP server and a command line";
-/// The C libraries whose systems a static binary runs on, as Python names them: all of them.
-const LIBRARIES: [&str; 2] = ["manylinux2014", "musllinux_1_1"];
+pub(super) const SUMMARY: &str = "Runs code that AI agents write in a strict sandbox: an MCP server and a command line";
 /// Starts the binary for the machine's processor, which lies beside it.
 const CHOICE: &str = "#!/bin/sh\nexec \"$(dirname \"$(readlink -f \"$0\")\")/sandcell-$(uname -m)\" \"$@\"\n";
 /// The licences of what is inside.
-const NOTICES: &str = "THIRD-PARTY-NOTICES.txt";
-const KEYWORDS: [&str; 5] = ["mcp", "sandbox", "code-execution", "agents", "isolation"];
+pub(super) const NOTICES: &str = "THIRD-PARTY-NOTICES.txt";
+pub(super) const KEYWORDS: [&str; 5] = ["mcp", "sandbox", "code-execution", "agents", "isolation"];
 
 pub(super) fn make(release: &Release, out: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
@@ -28,7 +24,7 @@ pub(super) fn make(release: &Release, out: &Path) -> Result<Vec<PathBuf>> {
         let contents = format!("sandcell-{}-{}-linux.cdx.json", release.version, machine.name);
         files.push((contents, build.contents.clone()));
         files.push((tarball_name(release, machine), tarball(release, build)?));
-        files.push((wheel_name(release, machine), wheel(release, build)?));
+        files.push((wheel::name(release, machine), wheel::make(release, build)?));
         bundles.push((bundle_name(release, machine), mcpb(release, build)?));
     }
     files.push((npm_name(release), npm(release)?));
@@ -47,11 +43,6 @@ pub(super) fn tarball_name(release: &Release, machine: &Machine) -> String {
     format!("sandcell-{}-{}-linux.tar.gz", release.version, machine.name)
 }
 
-pub(super) fn wheel_name(release: &Release, machine: &Machine) -> String {
-    let platforms: Vec<String> = platforms(machine).collect();
-    format!("sandcell-{}-py3-none-{}.whl", release.version, platforms.join("."))
-}
-
 pub(super) fn npm_name(release: &Release) -> String {
     format!("sandcell-{}.tgz", release.version)
 }
@@ -61,7 +52,7 @@ pub(super) fn bundle_name(release: &Release, machine: &Machine) -> String {
 }
 
 /// The readme, with the line by which registries of MCP servers see that a package is the server's own.
-fn readme(release: &Release) -> String {
+pub(super) fn readme(release: &Release) -> String {
     format!("{}\n<!-- mcp-name: {} -->\n", release.readme, release.name)
 }
 
@@ -74,46 +65,6 @@ fn tarball(release: &Release, build: &Build) -> Result<Vec<u8>> {
         Member::text(format!("{folder}/{NOTICES}"), build.notices.clone()),
         Member::text(format!("{folder}/README.md"), release.readme.clone()),
     ])
-}
-
-/// A wheel whose only content is the program: `pip install` and `uvx` put it on PATH.
-fn wheel(release: &Release, build: &Build) -> Result<Vec<u8>> {
-    let version = &release.version;
-    let info = format!("sandcell-{version}.dist-info");
-    let metadata = format!(
-        "Metadata-Version: 2.4\nName: sandcell\nVersion: {version}\nSummary: {SUMMARY}\nLicense-Expression: MIT\n\
-         License-File: LICENSE\nLicense-File: {NOTICES}\nKeywords: {}\nRequires-Python: >=3.8\nClassifier: Operating System :: POSIX :: Linux\n\
-         Description-Content-Type: text/markdown\n\n{}",
-        KEYWORDS.join(","),
-        readme(release)
-    );
-    let tags: String = platforms(build.machine)
-        .map(|platform| format!("Tag: py3-none-{platform}\n"))
-        .collect();
-    let mut members = vec![
-        Member::program(format!("sandcell-{version}.data/scripts/sandcell"), &build.binary),
-        Member::text(format!("{info}/licenses/LICENSE"), release.licence.clone()),
-        Member::text(format!("{info}/licenses/{NOTICES}"), build.notices.clone()),
-        Member::text(format!("{info}/METADATA"), metadata),
-        Member::text(
-            format!("{info}/WHEEL"),
-            format!("Wheel-Version: 1.0\nGenerator: sandcell-xtask\nRoot-Is-Purelib: false\n{tags}"),
-        ),
-    ];
-    let line = |member: &Member| {
-        let hash = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(Sha256::digest(&member.bytes));
-        format!("{},sha256={hash},{}\n", member.path, member.bytes.len())
-    };
-    let record: String = members.iter().map(line).collect();
-    let own = format!("{info}/RECORD");
-    members.push(Member::text(own.clone(), format!("{record}{own},,\n")));
-    zip(&members)
-}
-
-fn platforms(machine: &Machine) -> impl Iterator<Item = String> {
-    LIBRARIES
-        .into_iter()
-        .map(move |library| format!("{library}_{}", machine.name))
 }
 
 /// One package with the binaries for all processors: a second name for each would be one more to look after.

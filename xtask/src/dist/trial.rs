@@ -10,11 +10,26 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use super::{Release, packages};
-use crate::command::{must, nothing_may_be_skipped, works};
+use super::{Release, packages, wheel};
+use crate::command::{must, nothing_may_be_skipped, output, works};
 
 /// From nothing to what the first call prints.
 const FIRST_PRINT: Duration = Duration::from_secs(5);
+
+/// From the start of `pip install` to a plot, in an environment with the data libraries.
+const FIRST_PLOT: Duration = Duration::from_secs(5);
+/// Names a Python that has them.
+const DATA_PYTHON: &str = "SANDCELL_TEST_DATA_PYTHON";
+const FIRST_PLOT_CODE: &str = "
+import sys, sandcell
+sandcell.configure(python=sys.executable)
+with sandcell.Sandbox() as sandbox:
+    run = sandbox.run('''
+import numpy, pandas
+pandas.DataFrame({'month': numpy.arange(12), 'amount': numpy.arange(12) ** 2}).plot(x='month')
+''').check()
+    assert run.images[0].data.startswith(b'\\x89PNG'), run
+";
 
 /// The manual page, as the binary prints it.
 pub(super) fn manual(binary: &Path) -> Result<Vec<u8>> {
@@ -42,7 +57,7 @@ pub(super) fn all(release: &Release, out: &Path) -> Result<()> {
     let machine = machines
         .find(|machine| machine.is_this())
         .context("no build for this machine")?;
-    let wheel = out.join(packages::wheel_name(release, machine));
+    let wheel = out.join(wheel::name(release, machine));
     must(
         Command::new("sha256sum")
             .args(["--check", "--quiet", "SHA256SUMS"])
@@ -59,20 +74,12 @@ pub(super) fn all(release: &Release, out: &Path) -> Result<()> {
         Ok(vec![folder.join(format!("sandcell-{}/sandcell", release.version))])
     })?;
     trial("the wheel", |folder| {
-        let python = folder.join("venv/bin/python");
-        must(Command::new("python3").args(["-m", "venv"]).arg(folder.join("venv")))?;
-        let mut install = bare(python.as_os_str(), folder);
-        install.args([
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-index",
-            "--disable-pip-version-check",
-        ]);
-        must(install.arg(&wheel))?;
+        let python = environment(OsStr::new("python3"), folder)?;
+        install_wheel(&python, folder, &wheel)?;
+        first_run(&python, folder, &release.version)?;
         Ok(vec![folder.join("venv/bin/sandcell")])
     })?;
+    first_plot(&wheel)?;
     let uvx = std::env::var_os("SANDCELL_TEST_UV").map(|uv| PathBuf::from(uv).with_file_name("uvx"));
     let uvx = uvx.unwrap_or_else(|| PathBuf::from("uvx"));
     if present("uvx", Command::new(&uvx).arg("--version"))? {
@@ -113,6 +120,83 @@ pub(super) fn all(release: &Release, out: &Path) -> Result<()> {
         must(Command::new("chmod").arg("755").arg(&program))?;
         Ok(vec![program])
     })
+}
+
+/// Makes an empty virtual environment, and returns its Python.
+fn environment(python: &OsStr, folder: &Path) -> Result<PathBuf> {
+    must(Command::new(python).args(["-m", "venv"]).arg(folder.join("venv")))?;
+    Ok(folder.join("venv/bin/python"))
+}
+
+fn install_wheel(python: &Path, folder: &Path, wheel: &Path) -> Result<()> {
+    let mut install = bare(python.as_os_str(), folder);
+    install.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-index",
+        "--disable-pip-version-check",
+    ]);
+    must(install.arg(wheel))
+}
+
+/// Runs code with the package, which has the wheel's version and finds the wheel's program although that is not on PATH.
+fn first_run(python: &Path, folder: &Path, version: &str) -> Result<()> {
+    let code = "import importlib.metadata, sandcell, sandcell._stdio as stdio\n\
+        print(sandcell.__version__, importlib.metadata.version('sandcell'), stdio.find_program())\n\
+        print(sandcell.run('print(6 * 7)').check().stdout)";
+    let output = bare(python.as_os_str(), folder).args(["-I", "-c", code]).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let program = folder.join("venv/bin/sandcell");
+    let wanted = format!("{version} {version} {}\n42\n", program.display());
+    ensure!(
+        output.status.success() && said.trim() == wanted.trim(),
+        "the package gave {said:?}, not {wanted:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
+}
+
+/// Installs the wheel where the data libraries are, and has the first plot come within its time, installation included.
+fn first_plot(wheel: &Path) -> Result<()> {
+    let Some(data) = std::env::var_os(DATA_PYTHON) else {
+        if nothing_may_be_skipped() {
+            bail!("{DATA_PYTHON} names no Python with numpy, pandas and matplotlib");
+        }
+        println!("skipped: {DATA_PYTHON} names no Python with numpy, pandas and matplotlib, for a plot");
+        return Ok(());
+    };
+    let folder = tempfile::Builder::new().prefix("cell-dist-").tempdir()?;
+    let folder = folder.path();
+    let python = environment(&data, folder)?;
+    let site = |python: &Path| {
+        let code = "import sysconfig; print(sysconfig.get_path('purelib'))";
+        output(Command::new(python).args(["-I", "-c", code]))
+    };
+    let own = PathBuf::from(site(&python)?.trim());
+    std::fs::write(own.join("data.pth"), site(Path::new(&data))?)?;
+    let began = Instant::now();
+    install_wheel(&python, folder, wheel)?;
+    let installed = began.elapsed();
+    let output = bare(python.as_os_str(), folder)
+        .args(["-I", "-c", FIRST_PLOT_CODE])
+        .output()?;
+    let took = began.elapsed();
+    ensure!(
+        output.status.success(),
+        "there was no plot: {}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    ensure!(
+        took < FIRST_PLOT,
+        "the first plot came {took:.1?} after `pip install` began"
+    );
+    println!(
+        "dist: the wheel: installed in {installed:.1?}, and the first plot {took:.1?} after the installation began"
+    );
+    Ok(())
 }
 
 fn present(name: &str, command: &mut Command) -> Result<bool> {
