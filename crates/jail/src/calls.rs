@@ -110,8 +110,6 @@ pub(crate) type Call = Vec<Argument>;
 pub(crate) struct Entrance {
     /// The machine code that carries out the calls, in hexadecimal.
     pub(crate) code: String,
-    /// The machine code by which a session sets a copy of itself aside.
-    pub(crate) aside: String,
     /// The id that the child takes.
     pub(crate) user: u32,
     /// In the parent: what makes the child; the last call returns twice.
@@ -209,7 +207,6 @@ pub(crate) fn entrance(
     enter.extend(to_the_lane());
     Ok(Entrance {
         code: hexadecimal(code),
-        aside: hexadecimal(batch::aside()),
         user,
         fork: vec![with_descriptor(libc::SYS_setns, (Message::Order, 0), &[0]), fork()],
         let_go: (0..=handed.namespaces)

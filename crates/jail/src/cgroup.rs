@@ -3,7 +3,6 @@
 //! A sandbox's group is made, or taken from one that has ended, and joined ahead of time: joining a group after a pause
 //! waits for the kernel (5 to 10 ms were measured on version 1), making one and writing limits does not.
 
-mod again;
 mod find;
 mod instance;
 mod outer;
@@ -22,7 +21,6 @@ use crate::steps::write_once;
 use crate::watch::small_file;
 use crate::wire::Usage;
 
-pub(crate) use again::Cleared;
 pub(crate) use find::{own_memory_kills, own_process_groups};
 pub use instance::Instance;
 pub use outer::outer_memory_limit;
@@ -73,12 +71,8 @@ pub struct Group {
     processor: RefCell<Option<File>>,
     /// The limits that it has.
     limited: Option<Request>,
-    /// Whether it was given a part of the processors.
-    weighed: Cell<bool>,
     /// The hard limit, where it is lower than memory and disk together.
     narrowed: Cell<Option<u64>>,
-    /// How many sandboxes have been in it and have ended.
-    uses: u32,
 }
 
 /// The folder whose file system tells how much memory a sandbox's private files take.
@@ -206,9 +200,7 @@ impl Groups {
             private_files: None,
             processor: RefCell::new(None),
             limited: None,
-            weighed: Cell::new(false),
             narrowed: Cell::new(None),
-            uses: 0,
         }
     }
 
@@ -285,7 +277,6 @@ impl Group {
     /// # Errors
     /// What the system said.
     pub(crate) fn weigh(&self, thousandths: u32) -> io::Result<()> {
-        self.weighed.set(true);
         // By default 1024 on version 1 (at least 2), 100 on version 2 (at least 1).
         match &self.kind {
             Groups::V1 { cpu, .. } => {

@@ -29,7 +29,6 @@ use std::os::unix::ffi::OsStringExt;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 pub use cradle::Entry;
 pub use process::{Activity, Exit, Process};
@@ -48,7 +47,7 @@ pub struct Launcher {
     pub process: Process,
 }
 
-/// Starts a launcher. Call it first in `main`, before any thread and before configuration is read.
+/// Starts a launcher. Call it before the first thread.
 ///
 /// It is not waited for until it runs: one that cannot be executed has hung up when it is talked to.
 ///
@@ -74,7 +73,6 @@ pub fn start() -> io::Result<Launcher> {
         }
         Fork::Parent(pid) => {
             let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?;
-            send_elsewhere(pid);
             Ok(Launcher {
                 socket: ours,
                 process: Process::of_child(pid)?,
@@ -91,28 +89,6 @@ fn environment() -> Vec<CString> {
     std::env::vars_os()
         .filter_map(|(name, value)| CString::new([name.into_vec(), value.into_vec()].join(&b'=')).ok())
         .collect()
-}
-
-/// Sends a process to another processor than this one's. The kernel puts a new one beside its maker, and with two processors may
-/// leave both there for milliseconds. Where somebody has chosen processors it stays as it is: the choice could not be given back.
-fn send_elsewhere(pid: Pid) {
-    let (Ok(allowed), Ok(online)) = (
-        sched_getaffinity(Some(pid)),
-        std::fs::read_to_string("/sys/devices/system/cpu/online"),
-    ) else {
-        return;
-    };
-    if allowed.count() < 2 || online.trim() != format!("0-{}", allowed.count() - 1) {
-        return;
-    }
-    let mut others = allowed;
-    others.unset(sched_getcpu());
-    let mut all = CpuSet::new();
-    (0..CpuSet::MAX_CPU).for_each(|number| all.set(number));
-    if sched_setaffinity(Some(pid), &others).is_ok() {
-        // It is there now, and may go where it likes again: also to those that are added later.
-        let _ = sched_setaffinity(Some(pid), &all);
-    }
 }
 
 /// Runs the launcher if this process was started as one, and then does not return. Call it before everything else.

@@ -20,8 +20,6 @@ const REST_MAX: Duration = Duration::from_millis(800);
 const FLOOD_DEADLINE: Duration = Duration::from_secs(2);
 /// The number of dead spares a sandbox may meet before it is refused.
 const LOST_MAX: u32 = 8;
-/// How many control groups of ended sandboxes are kept for others.
-const FREE_GROUPS: usize = 32;
 
 /// A process that waits to become a sandbox, or for what its sandbox is to be.
 pub(super) struct Cradle {
@@ -68,8 +66,6 @@ pub(super) struct Cradles {
     waiting: VecDeque<Cradle>,
     orders: VecDeque<Order>,
     wanted: VecDeque<Wanted>,
-    /// Control groups of sandboxes that have ended, for others.
-    free: Vec<Group>,
     /// Forks them; none where the launcher does so itself, and after the end of one until the next is started.
     pub(super) nursery: Option<Nursery>,
     pub(super) restart: Restart,
@@ -189,22 +185,6 @@ impl Cradles {
     pub(super) fn host_ids(&self) -> impl Iterator<Item = u32> {
         let ordered = self.orders.iter().map(|order| order.host_id);
         ordered.chain(self.waiting.iter().map(|cradle| cradle.host_id))
-    }
-
-    /// The control group of a sandbox that has ended: kept for another one, or removed. False while it is busy.
-    pub(super) fn take_back(&mut self, group: &mut Option<Group>, ended_well: bool) -> bool {
-        let Some(found) = group else { return true };
-        if ended_well && self.free.len() < FREE_GROUPS {
-            match found.clear() {
-                Cleared::Busy => return false,
-                Cleared::Clean => {
-                    self.free.extend(group.take());
-                    return true;
-                }
-                Cleared::Spent => {}
-            }
-        }
-        found.remove().is_ok()
     }
 
     /// Nobody waits for this sandbox any more.
@@ -467,15 +447,10 @@ impl Keeper {
         fails(Site::Socket)?;
         let (socket, theirs) = pair()?;
         fails(Site::Group)?;
-        let group = match (&self.prepared.groups, self.cradles.free.pop()) {
-            (Some(_), Some(group)) => Some(group),
-            (groups, _) => {
-                let found = groups.as_ref().zip(self.prepared.instance.as_ref());
-                found
-                    .map(|(groups, instance)| groups.make(&instance.group(&number.to_string())))
-                    .transpose()?
-            }
-        };
+        let groups = self.prepared.groups.as_ref().zip(self.prepared.instance.as_ref());
+        let group = groups
+            .map(|(groups, instance)| groups.make(&instance.group(&number.to_string())))
+            .transpose()?;
         let prepared = group.as_ref().map(Group::ways).transpose().and_then(|ways| {
             fails(Site::Ways)?;
             fails(Site::Devices)?;
@@ -631,9 +606,6 @@ impl Keeper {
         self.cradles.wanted.clear();
         self.close_nursery();
         self.end_waiting();
-        for group in self.cradles.free.drain(..) {
-            let _ = group.remove();
-        }
     }
 
     /// The nursery is gone: the launcher forks for itself until there is another one.

@@ -106,9 +106,9 @@ pub(super) struct RunArgs {
 pub(super) fn main(
     args: RunArgs,
     load: impl FnOnce(Vec<FlagValue>) -> Result<Settings, Failure>,
-    launcher: Launcher,
 ) -> ExitCode {
     let result = load(args.sandbox.flags()).and_then(|settings| {
+        let launcher = Launcher::start();
         let runtime = wiring::runtime()?;
         let result = runtime.block_on(run(&args, settings, launcher));
         // A thread may still wait for stdin.
