@@ -265,7 +265,7 @@ impl Job {
         if self.once.is_some() || self.stay == Stay::Files {
             held.session.last_cell();
         } else {
-            held.wait_with_copy(&self.core.copying, self.core.floor.is_crowded());
+            held.set_snapshot_pause(self.core.floor.is_crowded());
         }
         let meter = Meter::start(&self.record, &sandbox, fresh);
         let cell = Cell {

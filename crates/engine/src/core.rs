@@ -10,7 +10,6 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::callers::Callers;
-use crate::copying::Copying;
 use crate::executions::{Execution, error_line};
 use crate::expiring::Crier;
 use crate::floor::Floor;
@@ -52,7 +51,6 @@ pub(crate) struct Core {
     pub(crate) tally: Tally,
     pub(crate) crier: Crier,
     pub(crate) floor: Arc<Floor>,
-    pub(crate) copying: Copying,
     pub(crate) callers: Callers,
     pub(crate) processor: Processor,
     pub(crate) wanted: Wanted,

@@ -2,7 +2,6 @@
 //!
 //! They are lower-case letters and digits only, so they fit into file names, host names and URLs.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use sandcell_sandbox::{Code, Failure};
@@ -11,8 +10,6 @@ use crate::{ExecutionId, Principal, SandboxId};
 
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const LENGTH: usize = 26;
-/// Ids whose randomness is got together.
-const IDS: usize = 16;
 
 impl SandboxId {
     pub(crate) fn random() -> Result<Self, Failure> {
@@ -34,13 +31,9 @@ impl Principal {
     }
 }
 
-thread_local! {
-    /// Random bytes for the next ids: each is used once.
-    static STOCK: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
 fn random(kind: &str) -> Result<Arc<str>, Failure> {
-    let bytes = random_bytes().map_err(|error| {
+    let mut bytes = [0; LENGTH];
+    getrandom::fill(&mut bytes).map_err(|error| {
         Failure::new(
             Code::Internal,
             format!("the system gave no random bytes for an id: {error}"),
@@ -56,23 +49,6 @@ fn random(kind: &str) -> Result<Arc<str>, Failure> {
             .filter_map(|byte| ALPHABET.get(usize::from(byte % 32)).copied().map(char::from)),
     );
     Ok(Arc::from(id))
-}
-
-/// The system is asked for those of several ids at once: most calls then need not ask.
-fn random_bytes() -> Result<[u8; LENGTH], getrandom::Error> {
-    STOCK.with_borrow_mut(|stock| {
-        if stock.is_empty() {
-            let mut fresh = [0; IDS * LENGTH];
-            getrandom::fill(&mut fresh)?;
-            stock.extend_from_slice(&fresh);
-        }
-        let mut bytes = [0; LENGTH];
-        let rest = stock.len().saturating_sub(LENGTH);
-        { bytes.iter_mut() }
-            .zip(stock.drain(rest..))
-            .for_each(|(byte, fresh)| *byte = fresh);
-        Ok(bytes)
-    })
 }
 
 /// An id as a caller sent it, made fit for a message: bounded, and nothing but visible ASCII.

@@ -16,7 +16,6 @@ mod callers;
 mod cells;
 mod clock;
 mod command;
-mod copying;
 mod core;
 mod executions;
 mod expiring;
@@ -79,7 +78,6 @@ pub use watching::Watch;
 
 use crate::callers::Callers;
 use crate::cells::Stay;
-use crate::copying::Copying;
 use crate::core::Core;
 use crate::expiring::Crier;
 use crate::floor::Floor;
@@ -155,7 +153,6 @@ impl Engine {
             pool: Pool::new(&config.pool),
             tally: Tally::default(),
             crier: Crier::default(),
-            copying: Copying::new(),
             floor: Floor::new(config.executions, config.executions_per_caller),
             callers: Callers::default(),
             processor: Processor::new(&config.quota),

@@ -7,13 +7,13 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
+use std::time::Duration;
 
 use sandcell_sandbox::{Code, Failure, Language, Session, Variable};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
-use tokio::time::Instant;
 
-use crate::copying::{Copying, Turns};
 use crate::executions::{Background, Execution};
+use crate::floor::GIVE_WAY;
 use crate::record::Record;
 use crate::sync::lock;
 use crate::{ExecutionId, Restored, SessionView};
@@ -44,8 +44,11 @@ pub(crate) struct Held {
     pub(crate) cells: u32,
     /// The executions of its last cells, the newest one last.
     recent: VecDeque<ExecutionId>,
-    turns: Turns,
 }
+
+/// The pause after a cell that ends in a snapshot. It is longer than the gaps of a script's calls, which so pay for no snapshots that
+/// the next call would replace.
+const SNAPSHOT_PAUSE: Duration = Duration::from_millis(250);
 
 /// So many executions of a session can be named if it is restored to the state after one of them.
 const RECENT: usize = 256;
@@ -56,15 +59,13 @@ impl Held {
             session,
             cells: 0,
             recent: VecDeque::new(),
-            turns: Turns::default(),
         }
     }
 
-    /// Says how long it waits after the next cell with a copy of itself.
-    pub(crate) fn wait_with_copy(&mut self, copying: &Copying, crowded: bool) {
+    /// Sets the pause after the next cell in which the session takes a snapshot of itself.
+    pub(crate) fn set_snapshot_pause(&mut self, crowded: bool) {
         if self.session.keeps_copies() {
-            let wait = copying.wait(&mut self.turns, crowded, Instant::now());
-            self.session.give_way(wait);
+            self.session.give_way(if crowded { GIVE_WAY } else { SNAPSHOT_PAUSE });
         }
     }
 

@@ -112,8 +112,6 @@ pub(crate) type Call = Vec<Argument>;
 pub(crate) struct Entrance {
     /// The machine code that carries out the calls, in hexadecimal.
     pub(crate) code: String,
-    /// The machine code by which a session takes a snapshot of itself.
-    pub(crate) aside: String,
     /// The id that the worker takes.
     pub(crate) user: u32,
     /// In the zygote: forks the worker. The last call returns twice.
@@ -212,7 +210,6 @@ pub(crate) fn entrance(
     enter.extend(to_the_lane());
     Ok(Entrance {
         code: hexadecimal(code),
-        aside: hexadecimal(batch::aside()),
         user,
         fork: vec![with_descriptor(libc::SYS_setns, (Message::Order, 0), &[0]), fork()],
         let_go: (0..=handed.namespaces)

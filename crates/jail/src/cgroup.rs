@@ -3,7 +3,6 @@
 //! A sandbox's cgroup is created (or reused) and joined before a call needs it. Joining a cgroup after a pause waits
 //! for the kernel (5 to 10 ms measured on version 1). Creating one and writing limits does not.
 
-mod again;
 mod find;
 mod instance;
 mod outer;
@@ -22,7 +21,6 @@ use crate::steps::write_once;
 use crate::watch::small_file;
 use crate::wire::Usage;
 
-pub(crate) use again::Cleared;
 pub(crate) use find::{own_memory_kills, own_process_groups};
 pub use instance::Instance;
 pub use outer::outer_memory_limit;
@@ -73,12 +71,8 @@ pub struct Group {
     processor: RefCell<Option<File>>,
     /// The limits that are set.
     limited: Option<Request>,
-    /// True if its processor weight was set.
-    weighed: Cell<bool>,
     /// The hard limit, if lower than memory and disk together.
     narrowed: Cell<Option<u64>>,
-    /// The number of ended sandboxes that have used it.
-    uses: u32,
 }
 
 /// The folder whose file system shows the memory of a sandbox's private files.
@@ -206,9 +200,7 @@ impl Groups {
             private_files: None,
             processor: RefCell::new(None),
             limited: None,
-            weighed: Cell::new(false),
             narrowed: Cell::new(None),
-            uses: 0,
         }
     }
 
@@ -285,7 +277,6 @@ impl Group {
     /// # Errors
     /// The system's error.
     pub(crate) fn weigh(&self, thousandths: u32) -> io::Result<()> {
-        self.weighed.set(true);
         // The default is 1024 on version 1 (minimum 2) and 100 on version 2 (minimum 1).
         match &self.kind {
             Groups::V1 { cpu, .. } => {

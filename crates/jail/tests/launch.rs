@@ -18,10 +18,8 @@ fn main() {}
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::collections::BTreeSet;
     use std::io::{Read, Write};
     use std::os::fd::{AsFd, OwnedFd};
-    use std::path::{Path, PathBuf};
     use std::process::{Command, Stdio};
 
     use libtest_mimic::{Arguments, Failed, Trial};
@@ -74,10 +72,6 @@ mod linux {
             add("a_jail_is_as_it_was_asked_for_after_others", as_asked);
             add("a_jail_comes_also_when_its_maker_is_gone_or_stuck", without_nursery);
             add("nothing_is_left_of_a_jail_when_the_launcher_is_killed", killed);
-            add(
-                "control_groups_of_a_jail_are_used_again_unless_they_tell_of_something",
-                used_again,
-            );
             if faults {
                 add("a_failed_step_of_a_jail_leaves_nothing_and_the_next_works", fault_loop);
                 add("whatever_is_used_up_costs_one_jail_and_is_named", lacks);
@@ -625,52 +619,6 @@ print(os.listdir("/"), os.listdir("/dev"))
                 assert_eq!(session.python("print(7)"), "7\n");
             }
         }
-        Ok(())
-    }
-
-    /// Finds the folders of this launcher's groups for the process controller.
-    fn groups(launcher: u32, folder: &Path, depth: u32, found: &mut Vec<PathBuf>) {
-        let prefix = format!("sandcell-{launcher}-");
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with(&prefix) {
-                found.push(entry.path());
-            } else if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                groups(launcher, &entry.path(), depth - 1, found);
-            }
-        }
-    }
-
-    fn used_again(enterable: bool) -> Result<(), Failed> {
-        let mut session = Session::new(enterable);
-        if session.groups.as_deref() != Some("v1") {
-            println!("skipped: only groups of version 1 are used again");
-            return Ok(());
-        }
-        let launcher = session.launcher.process.id();
-        let there = || {
-            let mut found = Vec::new();
-            groups(launcher, Path::new("/sys/fs/cgroup/pids"), 4, &mut found);
-            found
-        };
-        let mut seen = BTreeSet::new();
-        for number in 0..12 {
-            assert_eq!(session.python("print(2)"), "2\n", "run {number}");
-            seen.extend(there());
-        }
-        assert!((1..=4).contains(&seen.len()), "{seen:?}");
-        // A group in which a limit refused something is not reused.
-        let crowd = "import os, time\nwhile True:\n    try:\n        if os.fork() == 0:\n            time.sleep(30)\n    except OSError:\n        break\nprint(3, flush=True)\nos._exit(0)";
-        assert_eq!(session.python(crowd), "3\n");
-        assert_eq!(session.python("print(4)"), "4\n");
-        let told: Vec<String> = there()
-            .iter()
-            .map(|group| std::fs::read_to_string(group.join("pids.events")).unwrap())
-            .collect();
-        assert!(
-            !told.is_empty() && told.iter().all(|text| text.trim() == "max 0"),
-            "{told:?}"
-        );
         Ok(())
     }
 

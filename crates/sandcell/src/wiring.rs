@@ -67,7 +67,7 @@ pub(crate) fn give_back() {
     sandcell_jail::give_back();
 }
 
-/// The process that makes jails, where there are any. Started before settings are read and before any thread.
+/// The process that makes jails, where there are any. Started before any thread.
 #[derive(Debug)]
 pub(crate) struct Launcher {
     #[cfg(all(target_os = "linux", feature = "native"))]
@@ -99,9 +99,6 @@ impl Launcher {
     fn for_few(self) -> Self {
         self
     }
-
-    /// Ends it: nothing here needs it.
-    pub(crate) fn end(self) {}
 
     /// None, for tests that need no jail.
     #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sandcell_engine::{ExecuteRequest, Status, processors};
+use sandcell_engine::{ExecuteRequest, Status};
 use sandcell_sandbox::Code;
 
 use crate::support::{Bench, code_of};
@@ -23,29 +23,13 @@ async fn variables_stay_for_the_next_call_of_the_same_sandbox_and_language() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_many_sessions_are_called_all_the_time_they_wait_with_copies_of_themselves() {
-    // What a few do is not too much.
-    let few = processors() * 10 / 3;
-    let bench = Bench::with(|config| {
-        config.sandboxes = few + 1;
-        config.sandboxes_per_caller = few + 1;
-    });
-    let sandboxes = bench.create(u32::try_from(few + 1).unwrap()).await.unwrap();
-    for round in 0..8 {
-        for sandbox in &sandboxes {
-            bench.exec_in(sandbox, "cell").await.unwrap();
-        }
-        let waits = std::mem::take(&mut *bench.world.waits.lock().unwrap());
-        assert_eq!(waits.len(), few + 1);
-        if round < 4 {
-            assert!(waits.iter().all(Duration::is_zero), "{round}: {waits:?}");
-        } else if round > 5 {
-            assert!(waits.iter().all(|wait| !wait.is_zero()), "{round}: {waits:?}");
-        }
+async fn a_session_takes_its_snapshot_in_a_pause_and_not_between_the_calls_of_a_script() {
+    let bench = Bench::new();
+    for _ in 0..3 {
+        bench.exec("cell").await;
     }
-    tokio::time::sleep(Duration::from_secs(10)).await;
-    bench.exec_in(&sandboxes[0], "cell").await.unwrap();
-    assert_eq!(*bench.world.waits.lock().unwrap(), [Duration::ZERO]);
+    let pauses = std::mem::take(&mut *bench.world.waits.lock().unwrap());
+    assert_eq!(pauses, [Duration::from_millis(250); 3]);
 }
 
 #[tokio::test(start_paused = true)]

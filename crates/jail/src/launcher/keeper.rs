@@ -39,7 +39,7 @@ use jail::readable;
 use ready::{Interest, Listener, Ready, Token};
 use warm::Visitor;
 
-use crate::cgroup::{Cleared, Group, Groups};
+use crate::cgroup::{Group, Groups};
 use crate::oom;
 use crate::open_files::OpenFiles;
 use crate::plan::{Shows, place};
@@ -666,9 +666,7 @@ impl Keeper {
                 jail.kill();
             }
             if let State::Ended { since, error } = &mut jail.state {
-                // A subreaper is in the group and may exit late.
-                let ended_well = error.is_none() && jail.folder.is_none();
-                let removed = alone && self.cradles.take_back(&mut jail.group, ended_well);
+                let removed = alone && jail.group.as_ref().is_none_or(|group| group.remove().is_ok());
                 if removed || since.elapsed() > REMOVAL_DEADLINE {
                     finished.push((*id, error.take()));
                 }

@@ -29,7 +29,6 @@ use std::os::unix::ffi::OsStringExt;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 pub use cradle::Entry;
 pub use process::{Activity, Exit, Process};
@@ -48,7 +47,7 @@ pub struct Launcher {
     pub process: Process,
 }
 
-/// Starts a launcher. Call it first in `main`, before any thread and before the configuration is read.
+/// Starts a launcher. Call it before the first thread.
 ///
 /// Does not wait for the launcher to run. If it cannot be executed, its socket hangs up.
 ///
@@ -74,7 +73,6 @@ pub fn start() -> io::Result<Launcher> {
         }
         Fork::Parent(pid) => {
             let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?;
-            send_elsewhere(pid);
             Ok(Launcher {
                 socket: ours,
                 process: Process::of_child(pid)?,
@@ -91,29 +89,6 @@ fn environment() -> Vec<CString> {
     std::env::vars_os()
         .filter_map(|(name, value)| CString::new([name.into_vec(), value.into_vec()].join(&b'=')).ok())
         .collect()
-}
-
-/// Moves a process to another processor. The kernel starts a new process on its maker's processor, and with two
-/// processors may leave both there for milliseconds. A process with a restricted affinity is not moved, since the
-/// restriction could not be restored.
-fn send_elsewhere(pid: Pid) {
-    let (Ok(allowed), Ok(online)) = (
-        sched_getaffinity(Some(pid)),
-        std::fs::read_to_string("/sys/devices/system/cpu/online"),
-    ) else {
-        return;
-    };
-    if allowed.count() < 2 || online.trim() != format!("0-{}", allowed.count() - 1) {
-        return;
-    }
-    let mut others = allowed;
-    others.unset(sched_getcpu());
-    let mut all = CpuSet::new();
-    (0..CpuSet::MAX_CPU).for_each(|number| all.set(number));
-    if sched_setaffinity(Some(pid), &others).is_ok() {
-        // The process has moved. It may use all processors again, including ones that are added later.
-        let _ = sched_setaffinity(Some(pid), &all);
-    }
 }
 
 /// Runs the launcher if this process was started as one, and then does not return. Call it before everything else.

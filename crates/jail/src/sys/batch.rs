@@ -1,4 +1,4 @@
-//! Machine code for other programs' processes. It makes the system calls of a list, or takes a snapshot of the process.
+//! Machine code for other programs' processes. It makes the system calls of a list.
 //!
 //! An interpreter that makes its calls one by one spends microseconds between them, and dirties pages with each. This
 //! code is position-independent and refers only to its arguments, so it can run at any address.
@@ -148,181 +148,23 @@ std::arch::global_asm!(
     ".popsection",
 );
 
-// fn(thread: *mut i32, copy: *mut i64, processor: isize) -> i64
-//
-// Takes a snapshot of this process: makes a copy of it. The process must have one thread and must block all signals.
-// The copy is not its child: an intermediate process makes the copy and exits. The intermediate process shares this
-// one's memory, and this one waits for it, so that only the copy costs as much as a fork. It writes only to `copy`: the
-// copy's id, or the negative error number. If it is killed earlier, `copy` is unchanged.
-//
-// Returns 0 in the copy, which is in the process group of the intermediate process. Otherwise returns the negative
-// error number, or the id of the intermediate process. That one has exited and must be reaped with __WALL, since no
-// signal reports its end. `thread` is the address where the C library keeps the id of this thread; in the copy it gets
-// the copy's id. `processor` is the offset from the thread pointer at which the kernel updates the processor number, or
-// 0. The kernel does not do this for the copy, so the copy has -1 there.
-#[cfg(target_arch = "x86_64")]
-std::arch::global_asm!(
-    ".pushsection .rodata.sandcell_aside,\"a\",@progbits",
-    ".balign 16",
-    ".hidden sandcell_aside",
-    ".hidden sandcell_aside_end",
-    ".globl sandcell_aside",
-    ".globl sandcell_aside_end",
-    "sandcell_aside:",
-    "endbr64",
-    "push rbx",
-    "push rbp",
-    "push r12",
-    "mov rbx, rdi",
-    "mov rbp, rsi",
-    "mov r12, rdx",
-    "mov eax, {clone}",
-    "mov edi, {middle}",
-    "xor esi, esi",
-    "xor edx, edx",
-    "xor r10d, r10d",
-    "xor r8d, r8d",
-    "syscall",
-    "test rax, rax",
-    "jnz 9f",
-    // In the intermediate process.
-    "mov eax, {setpgid}",
-    "xor edi, edi",
-    "xor esi, esi",
-    "syscall",
-    "test rax, rax",
-    "jnz 2f",
-    "mov eax, {clone}",
-    "mov edi, {aside}",
-    "xor esi, esi",
-    "xor edx, edx",
-    "mov r10, rbx",
-    "xor r8d, r8d",
-    "syscall",
-    "test rax, rax",
-    "jz 4f",
-    "2:",
-    "mov [rbp], rax",
-    "3:",
-    "mov eax, {exit}",
-    "xor edi, edi",
-    "syscall",
-    "jmp 3b",
-    // In the copy.
-    "4:",
-    "test r12, r12",
-    "jz 9f",
-    "mov dword ptr fs:[r12], -1",
-    "9:",
-    "pop r12",
-    "pop rbp",
-    "pop rbx",
-    "ret",
-    "sandcell_aside_end:",
-    ".popsection",
-    clone = const libc::SYS_clone,
-    setpgid = const libc::SYS_setpgid,
-    exit = const libc::SYS_exit_group,
-    middle = const MIDDLE,
-    aside = const ASIDE,
-);
-
-#[cfg(target_arch = "aarch64")]
-std::arch::global_asm!(
-    ".pushsection .rodata.sandcell_aside,\"a\",@progbits",
-    ".balign 16",
-    ".hidden sandcell_aside",
-    ".hidden sandcell_aside_end",
-    ".globl sandcell_aside",
-    ".globl sandcell_aside_end",
-    "sandcell_aside:",
-    "hint #34",
-    "mov x9, x0",
-    "mov x10, x1",
-    "mov x11, x2",
-    "mov x8, #{clone}",
-    "mov x0, #{middle}",
-    "mov x1, #0",
-    "mov x2, #0",
-    "mov x3, #0",
-    "mov x4, #0",
-    "svc #0",
-    "cbnz x0, 9f",
-    // In the intermediate process.
-    "mov x8, #{setpgid}",
-    "mov x0, #0",
-    "mov x1, #0",
-    "svc #0",
-    "cbnz x0, 2f",
-    "mov x8, #{clone}",
-    "movz x0, #({aside} & 0xffff)",
-    "movk x0, #({aside} >> 16), lsl #16",
-    "mov x1, #0",
-    "mov x2, #0",
-    "mov x3, #0",
-    "mov x4, x9",
-    "svc #0",
-    "cbz x0, 4f",
-    "2:",
-    "str x0, [x10]",
-    "3:",
-    "mov x8, #{exit}",
-    "mov x0, #0",
-    "svc #0",
-    "b 3b",
-    // In the copy.
-    "4:",
-    "cbz x11, 9f",
-    "mrs x12, tpidr_el0",
-    "mov w13, #-1",
-    "str w13, [x12, x11]",
-    "9:",
-    "ret",
-    "sandcell_aside_end:",
-    ".popsection",
-    clone = const libc::SYS_clone,
-    setpgid = const libc::SYS_setpgid,
-    exit = const libc::SYS_exit_group,
-    middle = const MIDDLE,
-    aside = const ASIDE,
-);
-
-/// The flags of the intermediate process: it shares the memory, and its maker waits for its end.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-const MIDDLE: i32 = libc::CLONE_VM | libc::CLONE_VFORK;
-/// The flags of the copy, as in the C library's fork.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-const ASIDE: i32 = libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID | libc::SIGCHLD;
-
-/// The bytes between two symbols of this program. Empty on processors without this code.
-macro_rules! bytes {
-    ($begin:literal, $end:literal) => {{
-        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-        {
-            unsafe extern "C" {
-                #[link_name = $begin]
-                static BEGIN: u8;
-                #[link_name = $end]
-                static END: u8;
-            }
-            let (begin, end) = (&raw const BEGIN, &raw const END);
-            // Both symbols are in one section of this program, which exists unchanged while the program runs. The end
-            // follows the beginning, with nothing but the code between them.
-            unsafe { slice::from_raw_parts(begin, end.addr() - begin.addr()) }
-        }
-        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        &[]
-    }};
-}
-
-/// Returns the code that makes calls.
+/// Returns the code that makes calls. Empty on processors without this code.
 pub(crate) fn code() -> &'static [u8] {
-    bytes!("sandcell_batch", "sandcell_batch_end")
-}
-
-/// Returns the code that takes a snapshot.
-pub(crate) fn aside() -> &'static [u8] {
-    bytes!("sandcell_aside", "sandcell_aside_end")
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    {
+        unsafe extern "C" {
+            #[link_name = "sandcell_batch"]
+            static BEGIN: u8;
+            #[link_name = "sandcell_batch_end"]
+            static END: u8;
+        }
+        let (begin, end) = (&raw const BEGIN, &raw const END);
+        // SAFETY: both symbols are in one read-only section of this program, the end after the beginning, and only the
+        // code lies between them.
+        unsafe { slice::from_raw_parts(begin, end.addr() - begin.addr()) }
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    &[]
 }
 
 #[cfg(test)]
@@ -472,91 +314,5 @@ mod tests {
         assert!(!waiting.is_finished());
         (&writer).write_all(b"said").unwrap();
         assert_eq!(waiting.join().unwrap(), (4, 4));
-    }
-
-    #[test]
-    #[expect(clippy::as_conversions, reason = "bytes of a structure that has no padding")]
-    fn a_copy_is_set_aside_that_is_nobodys_child() {
-        #[derive(Debug, Default, Clone, Copy)]
-        #[repr(C)]
-        struct Seen {
-            process: i32,
-            group: i32,
-            session: i32,
-            thread: i32,
-            parent: i32,
-            processor_is_known: i32,
-        }
-        /// Returns true if the C library notices that this thread moves to another processor.
-        unsafe fn knows_its_processor() -> bool {
-            // SAFETY: as many bytes as it has, of which each may have every value; the calls read and write nothing else.
-            unsafe {
-                let mut all: libc::cpu_set_t = std::mem::zeroed();
-                libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut all);
-                (0..1024).filter(|at| libc::CPU_ISSET(*at, &all)).all(|at| {
-                    let mut one: libc::cpu_set_t = std::mem::zeroed();
-                    libc::CPU_SET(at, &mut one);
-                    libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const one);
-                    usize::try_from(libc::sched_getcpu()).is_ok_and(|found| found == at)
-                })
-            }
-        }
-        let (mut reader, writer) = std::io::pipe().unwrap();
-        let (mut thread, mut copy) = (7_i32, 7_i64);
-        // SAFETY: a whole function of that signature is at this address. The copy cannot rely on any lock. It calls
-        // only functions that a signal handler may call, and exits.
-        let middle = unsafe {
-            let function: extern "C" fn(*mut i32, *mut i64, isize) -> i64 = std::mem::transmute(executable(aside()));
-            let mut every: libc::sigset_t = std::mem::zeroed();
-            let mut before: libc::sigset_t = std::mem::zeroed();
-            libc::sigfillset(&raw mut every);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const every, &raw mut before);
-            let processor = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
-            let processor = if processor.is_null() { 0 } else { *processor + 4 };
-            let middle = function(&raw mut thread, &raw mut copy, processor);
-            if middle == 0 {
-                let seen = Seen {
-                    process: libc::getpid(),
-                    group: libc::getpgrp(),
-                    session: libc::getsid(0),
-                    thread: ptr::read_volatile(&raw const thread),
-                    parent: libc::getppid(),
-                    processor_is_known: i32::from(knows_its_processor()),
-                };
-                libc::write(writer.as_raw_fd(), (&raw const seen).cast(), size_of::<Seen>());
-                libc::_exit(0);
-            }
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
-            i32::try_from(middle).unwrap()
-        };
-        drop(writer);
-        let mut seen = Seen::default();
-        // SAFETY: as many bytes as it has, of which each may have every value.
-        let bytes = unsafe { slice::from_raw_parts_mut((&raw mut seen).cast::<u8>(), size_of::<Seen>()) };
-        std::io::Read::read_exact(&mut reader, bytes).unwrap();
-        assert!(middle > 0, "{middle}");
-        // SAFETY: the status is a local variable.
-        let (waited, status, again) = unsafe {
-            let mut status = -1;
-            let waited = libc::waitpid(middle, &raw mut status, libc::__WALL);
-            (
-                waited,
-                status,
-                libc::waitpid(seen.process, ptr::null_mut(), libc::__WALL),
-            )
-        };
-        assert_eq!((waited, status, again), (middle, 0, -1));
-        // SAFETY: it takes a number and nothing else.
-        let session = unsafe { libc::getsid(0) };
-        let own = std::process::id() as i32;
-        assert_eq!(i64::from(seen.process), std::hint::black_box(copy));
-        assert_eq!(
-            (seen.group, seen.session, seen.thread),
-            (middle, session, seen.process),
-            "{seen:?}"
-        );
-        assert_eq!(seen.processor_is_known, 1, "{seen:?}");
-        assert_eq!(std::hint::black_box(thread), 7);
-        assert!(seen.parent != own && seen.process != own, "{seen:?}");
     }
 }

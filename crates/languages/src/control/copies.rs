@@ -58,7 +58,6 @@ fn reason(why: &str) -> Option<String> {
         "threads" => "it had other threads running, which a copy of it could not have kept",
         "memory" => "it used too much of its memory limit to keep a copy",
         "processes" => "no process could be started to keep a copy of it",
-        "signals" => "it handles the ends of child processes by itself, which leaves no room for a copy",
         _ => return None,
     };
     Some(text.to_owned())

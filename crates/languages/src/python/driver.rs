@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
@@ -16,7 +15,6 @@ use serde_json::json;
 use sandcell_sandbox::{HOME, SYSTEM_PATH, layer_places, program_places};
 
 use super::probe::{PythonRuntime, run_python};
-use super::remember;
 use crate::control::encode;
 
 /// A file of the driver.
@@ -92,14 +90,8 @@ pub fn driver_sources() -> &'static [DriverFile] {
 pub(super) struct Boot {
     executable: PathBuf,
     site: serde_json::Value,
-    /// The folder of the disk cache for the compiled driver.
-    memory: Option<PathBuf>,
     /// Built when the first session needs it.
     from_source: OnceLock<Bytes>,
-    /// The compiled driver that an earlier start has cached.
-    kept: OnceLock<Option<Compiled>>,
-    /// True if an interpreter failed to start with the cached driver.
-    distrusted: AtomicBool,
     compiled: Arc<OnceLock<Option<Compiled>>>,
     /// Speeds up the scheduled compilation.
     begun: OnceLock<mpsc::Sender<()>>,
@@ -117,15 +109,9 @@ struct Compiled {
 }
 
 impl Compiled {
-    /// Runs the interpreter (100 ms), and caches the result.
-    fn make(executable: &Path, site: &serde_json::Value, memory: Option<&Path>) -> Option<Self> {
-        let key = remember::key_of_driver(executable);
-        let output = Bytes::from(compile(executable)?);
-        let made = Self::parse(&output, site)?;
-        if let (Some(memory), Some(key)) = (memory, key) {
-            remember::keep_driver(memory, executable, &key, &output);
-        }
-        Some(made)
+    /// Runs the interpreter, which takes some 100 ms.
+    fn make(executable: &Path, site: &serde_json::Value) -> Option<Self> {
+        Self::parse(&Bytes::from(compile(executable)?), site)
     }
 
     /// Parses the output of [`COMPILE`].
@@ -162,11 +148,8 @@ impl Boot {
         });
         Self {
             executable: runtime.executable.clone(),
-            memory: None,
             from_source: OnceLock::new(),
             site,
-            kept: OnceLock::new(),
-            distrusted: AtomicBool::new(false),
             compiled: Arc::new(OnceLock::new()),
             begun: OnceLock::new(),
         }
@@ -178,11 +161,8 @@ impl Boot {
         let site = json!({"layers": layer_places(), "prefix": ""});
         Self {
             executable: PathBuf::from(name),
-            memory: None,
             from_source: OnceLock::new(),
             site,
-            kept: OnceLock::new(),
-            distrusted: AtomicBool::new(false),
             compiled: Arc::new(OnceLock::new()),
             begun: OnceLock::new(),
         }
@@ -196,34 +176,9 @@ impl Boot {
         argv
     }
 
-    /// Uses this folder as the disk cache of the compiled driver.
-    pub(super) fn remembering(self, memory: Option<PathBuf>) -> Self {
-        Self { memory, ..self }
-    }
-
     /// Returns the driver as code objects, if they exist by now.
     fn compiled(&self) -> Option<&Compiled> {
-        let recall = || {
-            let kept = remember::recall_driver(self.memory.as_deref()?, &self.executable)?;
-            Compiled::parse(&kept.into(), &self.site)
-        };
-        let kept = self.kept.get_or_init(recall).as_ref();
-        kept.filter(|_| !self.distrusted.load(Ordering::Relaxed))
-            .or_else(|| self.compiled.get()?.as_ref())
-    }
-
-    /// Records that an interpreter failed to start with these frames. If they came from the disk cache, they may be the
-    /// cause: from now on they are unused, and the driver is compiled again. Returns true if another attempt is
-    /// worthwhile.
-    pub(super) fn distrust(&self) -> bool {
-        let kept = matches!(self.kept.get(), Some(Some(_)));
-        if !kept || self.distrusted.swap(true, Ordering::Relaxed) {
-            return false;
-        }
-        if let Some(memory) = &self.memory {
-            remember::forget_driver(memory);
-        }
-        true
+        self.compiled.get()?.as_ref()
     }
 
     /// Returns the first frames, with code objects if they exist by now.
@@ -262,14 +217,13 @@ impl Boot {
         let hurry = self.begun.get_or_init(|| {
             let (hurry, hurried) = mpsc::channel();
             let (executable, site, compiled) = (self.executable.clone(), self.site.clone(), Arc::clone(&self.compiled));
-            let memory = self.memory.clone();
             let spawned = std::thread::Builder::new()
                 .name("compile-driver".to_owned())
                 .spawn(move || {
                     if hurried.recv_timeout(LATER) == Err(RecvTimeoutError::Disconnected) {
                         return; // no one is left to need it
                     }
-                    let made = Compiled::make(&executable, &site, memory.as_deref());
+                    let made = Compiled::make(&executable, &site);
                     if made.is_none() {
                         tracing::debug!("the driver could not be compiled; sessions start from its source");
                     }

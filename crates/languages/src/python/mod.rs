@@ -77,15 +77,6 @@ impl PythonLanguage {
         Self { copies, ..self }
     }
 
-    /// Caches the compiled driver in a file in this folder, and uses it at the next start.
-    #[must_use]
-    pub fn remembering(self, memory: Option<std::path::PathBuf>) -> Self {
-        Self {
-            driver: self.driver.remembering(memory),
-            ..self
-        }
-    }
-
     /// The interpreter.
     #[must_use]
     pub fn runtime(&self) -> &PythonRuntime {
@@ -158,14 +149,7 @@ impl PythonLanguage {
         if sandbox.image().is_none() {
             driver.compile_in_background(true);
         }
-        let opened = DriverSession::open(sandbox, self.start(command.clone(), driver.frames())).await;
-        match opened {
-            Err(error) if !matches!(error, SessionError::Sandbox(_)) && driver.distrust() => {
-                tracing::debug!(%error, "no session began with the driver that was kept");
-                DriverSession::open(sandbox, self.start(command, driver.frames())).await
-            }
-            other => other,
-        }
+        DriverSession::open(sandbox, self.start(command, driver.frames())).await
     }
 
     fn start(&self, command: Command, boot: Bytes) -> Start {

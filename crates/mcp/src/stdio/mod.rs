@@ -1,6 +1,5 @@
 //! MCP over standard input and output: one JSON message a line. stdout carries nothing else.
 
-mod direct;
 pub(crate) mod ledger;
 pub(crate) mod scanner;
 pub(crate) mod transport;

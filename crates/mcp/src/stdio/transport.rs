@@ -18,7 +18,6 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::direct::call_of_tool;
 use super::ledger::{Entry, Ledger, Ticket};
 use super::scanner::Scanner;
 use crate::limits::{
@@ -264,7 +263,7 @@ pub(crate) fn parse(line: &[u8], scanner: &Scanner) -> Result<Option<ClientJsonR
         );
         return Err((INVALID_REQUEST, text));
     }
-    match call_of_tool(line).map_or_else(|| serde_json::from_slice(line), Ok) {
+    match serde_json::from_slice::<ClientJsonRpcMessage>(line) {
         Ok(message) => within_bounds(&message, line.len()).map(|()| Some(message)),
         Err(error) if matches!(error.classify(), serde_json::error::Category::Data) => Err((
             INVALID_REQUEST,

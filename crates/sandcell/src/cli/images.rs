@@ -58,21 +58,20 @@ pub(super) fn main(args: &ImagesArgs, load: impl FnOnce() -> Result<Settings, Fa
     if let ImagesCommand::Unpack { kind, limit } = args.command {
         return unpack(kind, limit);
     }
-    let launcher = matches!(args.command, ImagesCommand::Pull { .. }).then(Launcher::start);
     let done = load().and_then(|settings| {
         let images = wiring::images::of(&settings)?.ok_or_else(no_data)?;
-        match (&args.command, launcher) {
-            (ImagesCommand::Pull { name }, Some(launcher)) => pull_alone(&settings, &images, name, launcher),
-            (ImagesCommand::List { json }, _) => super::printed(say_list(&images.list(), *json)),
-            (ImagesCommand::Remove { name }, _) => {
+        match &args.command {
+            ImagesCommand::Pull { name } => pull_alone(&settings, &images, name, Launcher::start()),
+            ImagesCommand::List { json } => super::printed(say_list(&images.list(), *json)),
+            ImagesCommand::Remove { name } => {
                 let pruned = images.remove(name).map_err(|error| error.failure(name))?;
                 super::printed(say_pruned(pruned))
             }
-            (ImagesCommand::Prune, _) => {
+            ImagesCommand::Prune => {
                 let pruned = images.prune().map_err(|error| error.failure("to remove"))?;
                 super::printed(say_pruned(pruned))
             }
-            (ImagesCommand::Pull { .. } | ImagesCommand::Unpack { .. }, _) => Ok(ExitCode::FAILURE),
+            ImagesCommand::Unpack { .. } => Ok(ExitCode::FAILURE),
         }
     });
     super::ended(done)

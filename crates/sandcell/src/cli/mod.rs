@@ -155,29 +155,23 @@ fn dispatch(cli: Cli) -> ExitCode {
     let file = cli.config;
     match cli.command {
         Command::Serve(args) => {
-            let launcher = Launcher::start();
             let around = Surroundings::of_this_process(file, args.flags());
-            ended(settings(&around).and_then(|settings| serve::run(&args, settings, around, launcher)))
+            ended(settings(&around).and_then(|settings| serve::run(&args, settings, around)))
         }
-        Command::Run(args) => {
-            let launcher = Launcher::start();
-            run::main(args, |flags| load(file, flags), launcher)
-        }
+        Command::Run(args) => run::main(args, |flags| load(file, flags)),
         Command::Demo(args) => demo::main(&args, file.as_deref()),
         Command::Doctor(args) => {
-            let launcher = Launcher::start();
-            ended(load(file, Vec::new()).and_then(|settings| printed(doctor::run(&args, settings, launcher))))
+            ended(load(file, Vec::new()).and_then(|settings| printed(doctor::run(&args, settings, Launcher::start()))))
         }
-        Command::Languages(args) => {
-            let launcher = Launcher::start();
-            ended(load(file, Vec::new()).and_then(|settings| printed(languages::run(&args, settings, launcher))))
-        }
+        Command::Languages(args) => ended(
+            load(file, Vec::new()).and_then(|settings| printed(languages::run(&args, settings, Launcher::start()))),
+        ),
         Command::Check(args) => ended(load(file, Vec::new()).and_then(|settings| check::run(&args, &settings))),
         #[cfg(all(target_os = "linux", feature = "native"))]
-        Command::Base(args) => {
+        Command::Base(args) => ended(load(file.clone(), Vec::new()).and_then(|settings| {
             let launcher = matches!(args.command, base::BaseCommand::Build { .. }).then(Launcher::start);
-            ended(load(file.clone(), Vec::new()).and_then(|settings| base::run(&args, settings, launcher, file)))
-        }
+            base::run(&args, settings, launcher, file)
+        })),
         #[cfg(unix)]
         Command::Service(args) => ended(service::run(&args)),
         #[cfg(all(target_os = "linux", feature = "native"))]

@@ -115,33 +115,27 @@ impl ServeArgs {
     }
 }
 
-pub(super) fn run(
-    args: &ServeArgs,
-    settings: Settings,
-    around: Surroundings,
-    launcher: Launcher,
-) -> Result<ExitCode, Failure> {
-    let runtime = wiring::runtime()?;
+pub(super) fn run(args: &ServeArgs, settings: Settings, around: Surroundings) -> Result<ExitCode, Failure> {
     #[cfg(feature = "bridge")]
     if let Some(url) = &args.connect {
-        // Nothing is isolated here.
-        launcher.end();
+        let runtime = wiring::runtime()?;
         let result = runtime.block_on(connect::serve(args, url));
         runtime.shutdown_background();
         return result;
     }
     #[cfg(unix)]
     if let Some(socket) = &args.socket {
+        let launcher = Launcher::start();
+        let runtime = wiring::runtime()?;
         let _last = Traced::start(&settings)?;
         let result = runtime.block_on(socket::serve(args, socket, settings, around, launcher));
         runtime.shutdown_background();
         return result;
     }
     if settings.service.on_demand && args.http.is_none() {
-        // Nothing is isolated here, either.
-        launcher.end();
         #[cfg(all(unix, feature = "bridge"))]
         {
+            let runtime = wiring::runtime()?;
             let result = runtime.block_on(demand::serve(args, &settings));
             runtime.shutdown_background();
             return result;
@@ -153,6 +147,8 @@ pub(super) fn run(
             "set service.on_demand = false",
         ));
     }
+    let launcher = Launcher::start();
+    let runtime = wiring::runtime()?;
     let _last = Traced::start(&settings)?;
     let result = match args.http {
         None => runtime.block_on(serve(args, settings, around, launcher)),

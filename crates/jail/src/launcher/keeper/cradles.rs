@@ -20,8 +20,6 @@ const REST_MAX: Duration = Duration::from_millis(800);
 const FLOOD_DEADLINE: Duration = Duration::from_secs(2);
 /// The number of dead spares that a sandbox may meet before it is refused.
 const LOST_MAX: u32 = 8;
-/// The maximum number of free cgroups that are kept for reuse.
-const FREE_GROUPS: usize = 32;
 
 /// A spare that waits to become a sandbox, or a first process that waits for its specification.
 pub(super) struct Cradle {
@@ -68,8 +66,6 @@ pub(super) struct Cradles {
     waiting: VecDeque<Cradle>,
     orders: VecDeque<Order>,
     wanted: VecDeque<Wanted>,
-    /// Cgroups of ended sandboxes, for reuse.
-    free: Vec<Group>,
     /// The fork server. None if the launcher forks by itself, or between two fork servers.
     pub(super) nursery: Option<Nursery>,
     pub(super) restart: Restart,
@@ -190,22 +186,6 @@ impl Cradles {
     pub(super) fn host_ids(&self) -> impl Iterator<Item = u32> {
         let ordered = self.orders.iter().map(|order| order.host_id);
         ordered.chain(self.waiting.iter().map(|cradle| cradle.host_id))
-    }
-
-    /// Keeps the cgroup of an ended sandbox for reuse, or removes it. Returns false while it is busy.
-    pub(super) fn take_back(&mut self, group: &mut Option<Group>, ended_well: bool) -> bool {
-        let Some(found) = group else { return true };
-        if ended_well && self.free.len() < FREE_GROUPS {
-            match found.clear() {
-                Cleared::Busy => return false,
-                Cleared::Clean => {
-                    self.free.extend(group.take());
-                    return true;
-                }
-                Cleared::Spent => {}
-            }
-        }
-        found.remove().is_ok()
     }
 
     /// Removes the request of a sandbox that is no longer wanted.
@@ -468,15 +448,10 @@ impl Keeper {
         fails(Site::Socket)?;
         let (socket, theirs) = pair()?;
         fails(Site::Group)?;
-        let group = match (&self.prepared.groups, self.cradles.free.pop()) {
-            (Some(_), Some(group)) => Some(group),
-            (groups, _) => {
-                let found = groups.as_ref().zip(self.prepared.instance.as_ref());
-                found
-                    .map(|(groups, instance)| groups.make(&instance.group(&number.to_string())))
-                    .transpose()?
-            }
-        };
+        let groups = self.prepared.groups.as_ref().zip(self.prepared.instance.as_ref());
+        let group = groups
+            .map(|(groups, instance)| groups.make(&instance.group(&number.to_string())))
+            .transpose()?;
         let prepared = group.as_ref().map(Group::ways).transpose().and_then(|ways| {
             fails(Site::Ways)?;
             fails(Site::Devices)?;
@@ -632,9 +607,6 @@ impl Keeper {
         self.cradles.wanted.clear();
         self.close_nursery();
         self.end_waiting();
-        for group in self.cradles.free.drain(..) {
-            let _ = group.remove();
-        }
     }
 
     /// Closes the fork server. The launcher forks by itself until there is a new one.

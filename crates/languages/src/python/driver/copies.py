@@ -14,15 +14,13 @@ How it keeps out of the program's sight:
 Threads do not survive a fork, so a session that has some keeps no copy. Child processes do not either, but there the
 restored session can say so: they are reported as killed, which they were.
 
-Time: copies in pauses wait for as long as the host says where many others want the processors, and those after cells that only
-reckon take at most three hundredths of the session's time. A cell that could end the interpreter waits for its copy
+Time: the host says how long a pause must be to end in a snapshot. A cell that could end the interpreter waits for its snapshot
 in any case, so a crash costs no more than the cell that crashed. Memory: no copy is made above a share of the limit; what a copy costs while a cell runs is
 the launcher's matter, which knows it by its name.
 """
 
 import _signal
 import sys
-import time
 
 import _io
 import _thread
@@ -30,10 +28,9 @@ import posix
 
 select = core.standard("select")
 NAME = b"sandcell-copy"
-SHARE = 0.03
 PAGE = posix.sysconf("SC_PAGESIZE")
-# Cells that come faster than this come from a loop, in seconds.
-PAUSE = 0.003
+# The shortest pause that ends in a snapshot, in milliseconds.
+PAUSE_MS = 3
 CALL = _signal.SIGCONT
 # The cell that is rehearsed, as a frame, and the name of its text.
 REHEARSED = b'{"type":"run","nonce":"sandcell-0","cell":1,"code":"x = 1\\nx","stdin":null}'
@@ -46,18 +43,10 @@ SIGNALS = _signal.valid_signals()
 ast = core._ast
 TOOLS = {"print": print, "str": str, "repr": repr, "len": len, "abs": abs}
 LINES, SUMS = (ast.Assign, ast.AugAssign, ast.Expr), (ast.Add, ast.Sub, ast.Div, ast.FloorDiv)
-# Of the system: waiting also for children that nobody is told of.
-WAIT_ALL = 0x40000000
 
 session = core.session
 POLL = core.POLL = select.poll()
 POLL.register(core.CONTROL_IN, select.POLLIN)
-
-
-class pace:
-    """When the next copy after a harmless cell can be afforded."""
-
-    next = 0.0
 
 
 class copy:
@@ -80,20 +69,10 @@ def tend():
     try:
         if core.inbox.buffer:
             return True
-        wait = max(PAUSE, session.copy_after / 1000)
-        if is_harmless(session.inputs[-1]):
-            # Others like it come without a copy.
-            wait = max(wait, pace.next - time.monotonic())
-        if POLL.poll(wait * 1000):
+        if POLL.poll(max(PAUSE_MS, session.copy_after)):
             return True
-        began = time.process_time()
-        if keep():
-            pace.next = 0.0
-            return False
-        if copy.pid and not POLL.poll(0):
+        if not keep() and copy.pid and not POLL.poll(0):
             rehearse()
-        # What the process in the middle takes to end, and the copy to begin, is about as much again.
-        pace.next = time.monotonic() + 2 * (time.process_time() - began) / SHARE
     except Exception:
         return True  # of what the program has replaced; the copy is made before the next cell, or never
     return False
@@ -174,9 +153,6 @@ def obstacle():
         return "threads"
     if memory() * PAGE > session.copy_below:
         return "memory"
-    if not has_machine_code() and _signal.getsignal(_signal.SIGCHLD) not in (_signal.SIG_DFL, _signal.SIG_IGN):
-        # It would be called for the process in the middle.
-        return "signals"
     return None
 
 
@@ -248,7 +224,7 @@ def make():
         # A handler of the program's that has waited may raise here.
         _signal.pthread_sigmask(_signal.SIG_BLOCK, SIGNALS)
         session.copying = True
-        pid = by_machine_code() if has_machine_code() else by_forks()
+        pid = fork_twice()
         if not pid:
             freeze(origin)
             become(name.strip(), mask)
@@ -287,23 +263,8 @@ def tell(why):
     core.send(header)
 
 
-def has_machine_code():
-    """Whether the session is itself a copy, of a warmed interpreter: that had machine code for this. It knows nothing of threads
-    that libraries end before a fork."""
-    return "parent" in core.PARTS and tasks() == 1
-
-
-def by_machine_code():
-    """Makes the copy and the process in the middle, where only the copy costs a fork. Returns its id: 0 in the copy, negative if
-    there is none."""
-    pid, middle = core.PARTS["parent"].set_aside()
-    if middle > 0:
-        core.waitpid(middle, WAIT_ALL)
-    return pid
-
-
-def by_forks():
-    """The same by the interpreter's own means."""
+def fork_twice():
+    """Makes the snapshot and the process between. Returns the snapshot's id: 0 in the snapshot, negative if there is none."""
     source, sink = core.pipe()
     pid, middle = -1, -1
     try:
@@ -321,11 +282,26 @@ def by_forks():
                 core.waitpid(middle, 0)
             except ChildProcessError:
                 pass  # where SIGCHLD is ignored the system reaps
+            forget_end(middle)
     finally:
         for fd in (source, sink):
             if fd >= 0:
                 core.close(fd)
     return pid
+
+
+def forget_end(middle):
+    """Drops the SIGCHLD of the process between, so that no handler of the program is called for it. All signals are blocked here."""
+    signal = _signal.sigtimedwait({_signal.SIGCHLD}, 0)
+    if signal is None:
+        return
+    try:
+        others = posix.waitid(posix.P_ALL, 0, posix.WEXITED | posix.WNOHANG | posix.WNOWAIT)
+    except ChildProcessError:
+        others = None
+    if signal.si_pid != middle or others:
+        # The kernel merges pending signals of one number: this one stood for a child of the program, too.
+        core.kill(core.PID, _signal.SIGCHLD)
 
 
 def rehearse():

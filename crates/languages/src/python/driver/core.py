@@ -461,23 +461,6 @@ def parse(text, name):
     raise failure from None
 
 
-def plain(text, name):
-    """What `prepare` returns, without the detour by a syntax tree, for a line that can only be an assignment to a name
-    or one expression that begins with a call; else, and where that is wrong, None."""
-    if "\n" in text or "\r" in text or ";" in text:
-        return None
-    name_part, equal, rest = text.partition("=")
-    flags = TOP_LEVEL_AWAIT | session.future
-    try:
-        if equal and rest[:1] != "=" and name_part.rstrip("+-*/%&|^@ ").isidentifier():
-            return compile(text, name, "exec", flags, True), None
-        if text.endswith(")") and text.partition("(")[0].replace(".", "").isidentifier():
-            return None, compile(text, name, "eval", flags, True)
-    except SyntaxError:
-        pass
-    return None
-
-
 def shows_more():
     """Whether more values of a cell are shown than the last one, or none."""
     return "shell" in PARTS and PARTS["shell"].SHELL.ast_node_interactivity != "last_expr"
@@ -486,9 +469,6 @@ def shows_more():
 def prepare(text, name):
     """Compiles a cell: (code of the statements or None, code of the last expression or None)."""
     own_way = shows_more()
-    ready = None if own_way else plain(text, name)
-    if ready is not None:
-        return ready
     tree = parse(text, name)
     last = None
     tree, shows = part("shell").interactive(tree) if own_way else (tree, True)

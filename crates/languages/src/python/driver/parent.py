@@ -34,8 +34,6 @@ MESSAGE = 1 << 17
 DESCRIPTORS = 16
 EINTR = 4
 REHEARSALS = 20
-# The state of numpy's old generator without its place in that, in bytes and in numbers.
-KEY, NUMBERS = 2496, 624
 
 session = core.session
 previous = ctypes.c_long(0)
@@ -44,13 +42,11 @@ previous = ctypes.c_long(0)
 class way:
     """How children enter, as the launcher said last."""
 
-    thread = processor = 0  # where the C library keeps the number of this thread, and that of its processor
-    handlers = None  # what modules do in children, if that is all they do; else Python goes through all of its own
-    carry_out = aside = None  # the machine code: what carries out calls, and what sets a copy aside
+    thread = 0  # the address where the C library keeps the number of this thread
+    carry_out = None  # the machine code that makes the calls of a list
     user = None
     fork = let_go = enter = lock = ()
     kept = []
-    numpy = 0  # where the state of numpy's old generator lies; 0: not known
 
 
 def live():
@@ -73,8 +69,7 @@ def live():
     core.part("imports").reserve()
     loaded = core.part("imports").preload(core.inbox.next())
     change_environment(usual, while_loading)
-    core.guarded(find_numpy)
-    way.thread, way.processor = thread_id(), processor()
+    way.thread = thread_id()
     if executable(bytes(16)) < 0 or not way.thread:
         core.say("sandcell: no memory that can be executed, or no GNU C library: no warmed interpreter\n")
         core._exit(70)
@@ -89,7 +84,6 @@ def live():
     core.POLL.register(core.CONTROL_IN, 1)
     _signal.signal(_signal.SIGINT, core.on_interrupt)
     rehearse(of_site)
-    find_handlers()
     for fd in core.COPIES:
         core.close(fd)
     sys.path_importer_cache.clear()
@@ -141,16 +135,6 @@ def rehearse(of_site):
         core.close(fd)
 
 
-def find_handlers():
-    """What modules do in children. What they let go of in every fork (matplotlib its fonts) goes now, unless some thread uses it."""
-    if core._thread._count():
-        return
-    handlers = [of_module[:3] for of_module in core.AT_FORK if not of_module[3]]
-    results = [core.guarded(in_child) for _, _, in_child in handlers if callable(in_child)]
-    if not any([failure for _, failure in results] + [callable(each) for early, late, _ in handlers for each in (early, late)]):
-        way.handlers = [in_child for _, _, in_child in handlers]
-
-
 def give_back():
     """Returns memory that loading has left unused to the system, where the C library can: each child would have its share of it."""
     LIBRARY.malloc_trim(0)
@@ -199,12 +183,10 @@ order, go, lane = ROOMS.values()
 def learn(told):
     """Makes the calls ready, so that children have nothing to prepare."""
     if way.carry_out is None:
-        code, aside = [bytes.fromhex(told[name]) for name in ("code", "aside")]
-        place = executable(code + aside)
+        place = executable(bytes.fromhex(told["code"]))
         if place < 0:
             core._exit(70)
         way.carry_out = ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p)(place)
-        way.aside = ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long)(place + len(code))
     way.kept = []
     if way.user != told["user"]:
         way.user = core.USER = told["user"]
@@ -271,25 +253,14 @@ def thread_id():
     return found.value if known else 0
 
 
-def processor():
-    """Where, from the thread's own area on, the kernel keeps up to date which processor it runs on; 0 if the C library has not asked for
-    it. A copy has not asked, and is not to believe what stands there."""
-    try:
-        return ctypes.c_ssize_t.in_dll(LIBRARY, "__rseq_offset").value + 4
-    except ValueError:
-        return 0
-
-
 def make():
     """Makes a child in the sandbox's process namespace; in the child it has entered when this returns."""
     if not order.is_whole():
         return -1
-    if way.handlers is None:
-        BEFORE()
+    BEFORE()
     child = way.carry_out(*way.fork)
     if child:
-        if way.handlers is None:
-            IN_PARENT()
+        IN_PARENT()
         return child
     try:
         enter()
@@ -299,15 +270,8 @@ def make():
 
 
 def enter():
-    """In the child: enters the sandbox, waits until that is made and the launcher has taken it in, locks itself.
-
-    A process with one thread that holds no lock is as whole after a fork as before: what Python makes anew in children would
-    be what it was. So only modules are asked, if that will do."""
-    if way.handlers is None:
-        IN_CHILD()
-    else:
-        for handler in way.handlers:
-            handler()
+    """In the child: enters the sandbox, waits until the launcher has made it and admitted the child, locks itself."""
+    IN_CHILD()
     if way.carry_out(*way.enter) <= 0:
         core._exit(70)
     if lane.is_alone():
@@ -320,14 +284,6 @@ def enter():
             lane.numbers[place] = fd
     if way.carry_out(*way.lock) < 0:
         core._exit(70)
-
-
-def set_aside():
-    """Makes a copy of the session that is no child of it, which must have one thread and block all signals. Returns its id and that
-    of the process in the middle, which has ended; 0, 0 in the copy. A negative id is an error's."""
-    copy = ctypes.c_long(-1)
-    middle = way.aside(way.thread, ctypes.addressof(copy), way.processor)
-    return (copy.value, middle) if middle else (0, 0)
 
 
 # ---------------------------------------------------------------- becoming a session
@@ -397,24 +353,9 @@ def new_streams():
     core.close(sink)
 
 
-def find_numpy():
-    """Where a child can put a new state: going through numpy costs each a hundred pages. Believed if the old one stands there."""
-    generator = sys.modules["numpy.random.mtrand"]._rand
-    if type(generator._bit_generator).__name__ != "MT19937":
-        return
-    address, (name, key, *_rest) = generator._bit_generator.ctypes.state_address, generator.get_state()
-    # The first number that is asked for then comes of a state that is made of all of this.
-    generator.set_state((name, key, NUMBERS))
-    if ctypes.string_at(address, KEY) == key.tobytes() and generator.get_state()[2:4] == (NUMBERS, 0):
-        way.numpy = address
-
-
 def new_numpy():
-    """The old generator's state is one for the process; new ones are seeded when they are made. `random` sees to itself, by a
-    handler of forks."""
-    if way.numpy:
-        ctypes.memmove(way.numpy, posix.urandom(KEY), KEY)
-    elif "numpy.random" in sys.modules:
+    """Seeds numpy's global generator again: one state for the process. `random` has a fork handler of its own for that."""
+    if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
 
 

@@ -103,12 +103,9 @@ pub(super) struct RunArgs {
 }
 
 /// Runs the command; every failure of ours is told and exits with 125.
-pub(super) fn main(
-    args: RunArgs,
-    load: impl FnOnce(Vec<FlagValue>) -> Result<Settings, Failure>,
-    launcher: Launcher,
-) -> ExitCode {
+pub(super) fn main(args: RunArgs, load: impl FnOnce(Vec<FlagValue>) -> Result<Settings, Failure>) -> ExitCode {
     let result = load(args.sandbox.flags()).and_then(|settings| {
+        let launcher = Launcher::start();
         let runtime = wiring::runtime()?;
         let result = runtime.block_on(run(&args, settings, launcher));
         // A thread may still wait for stdin.
